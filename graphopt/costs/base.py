@@ -1,0 +1,54 @@
+"""The cost model's contract: a batch of plans in, a batch of prices out."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.graph import Graph
+from graphopt.plan import Plans
+
+Objective = Literal["runtime", "peak_memory"]
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a batch of B plans costs: seconds for `runtime`, bytes for `peak_memory`.
+
+    An infeasible plan costs inf; `excess` says by how much (bytes over capacity / capacity, summed over devices), so that
+    a learner can be punished in proportion.
+    """
+
+    cost: NDArray[np.float64]  # [B]
+    excess: NDArray[np.float64]  # [B], 0 where feasible
+
+
+class Flips(Protocol):
+    """Exact delta pricing around one current decision of a binary fusion task: equal to full pricing to the last digit."""
+
+    inline: NDArray[np.bool_]  # [N] the current, legal state
+    cost: float  # its price
+
+    def price(self, ops: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[K] price of the plan after flipping each op alone (the current price where the flip is not legal)."""
+
+    def apply(self, op: int) -> None:
+        """Makes the flip of `op` the current state."""
+
+
+class CostModel(ABC):
+    """Prices plans. `needs` names what a graph must carry (e.g. `program` for executing cost models)."""
+
+    name: str
+    objective: Objective
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def price(self, plans: Plans) -> Prices:
+        """Prices of all plans of the batch, one call. Deterministic for simulators."""
+
+    def flips(self, graph: Graph, inline: NDArray[np.bool_]) -> Flips | None:
+        """A delta pricer that starts from `inline` (bool [N]) with every op on device 0, or None when there is none."""
+        return None

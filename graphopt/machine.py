@@ -1,0 +1,99 @@
+"""`Machine`: what a plan runs on. Devices, links between them, and the rule by which results travel. Data, no behaviour."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One processor and how its kernels are priced (SI units: FLOP/s, B/s, s, B).
+
+    `fusion_model: roofline` reads the fields of the first two blocks; `xla_gpu` reads the third (XLA's GPU cost model).
+    Defaults are those of an ideal device: no launch cost, no memory cost, 1 FLOP/s, so FLOP are seconds.
+    """
+
+    name: str = "ideal"
+    fusion_model: Literal["roofline", "xla_gpu"] = "roofline"
+    vector_flops: float = 1.0  # peak of elementwise and reduction work
+    contraction_flops: float = 1.0  # peak of matrix products and convolutions
+    bandwidth: float = float("inf")
+    launch: float = 0.0  # overhead of starting a kernel
+    capacity: float = float("inf")  # bytes of device memory
+
+    strided_factor: float = 1.0  # bytes of a strided read count this many times
+    reread_factor: float = 0.0  # each further read of a byte already read costs this share
+    spill_inputs: int = 8  # kernels with more inputs than this spill ...
+    spill_factor: float = 0.0  # ... and slow their memory time by this share per further input
+    cache_bytes: float = 0.0  # last-level cache: kernels whose working set fits run at cache_speedup x bandwidth
+    cache_speedup: float = 1.0
+    saturation: float = 1.0  # elements in flight that are needed to reach the peaks
+    prologue_factor: float = 1.0  # contraction time is multiplied by this when a producer is inlined into it
+
+    clock: float = 0.0  # Hz
+    cores: int = 0  # streaming multiprocessors
+    fpus_per_core: int = 0
+    l2_bytes: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferRule:
+    """How results travel between devices.
+
+    lane: `link` = one transfer at a time per ordered pair of devices; `source` = one outgoing bus per source device.
+    multicast: one transfer of a result serves all its remote consumers, however many devices (else one per destination).
+    order: waiting transfers go by the priority of the producing op, or first in, first out by the time they became ready.
+    op_order: ready kernels start by plan priority (ties by op id), or first in, first out by ready time (ties by op id).
+    op_overhead: seconds the device stays busy after every kernel of non-zero cost.
+    free: memory of a result is freed when its last consumer ends, or one tick before (`tick_before`: at
+        floor(start / tick) + floor(cost / tick) - 1 ticks, the rule of simulators with integer clocks).
+    """
+
+    lane: Literal["link", "source"] = "link"
+    multicast: bool = False
+    order: Literal["priority", "fifo"] = "priority"
+    op_order: Literal["priority", "fifo"] = "priority"
+    op_overhead: float = 0.0
+    free: Literal["end", "tick_before"] = "end"
+    tick: float = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """D devices and the links between them. `link_bandwidth` (B/s) and `link_latency` (s) hold for every pair unless a
+    full D x D matrix is given."""
+
+    name: str
+    devices: tuple[Device, ...]
+    link_bandwidth: float | tuple[tuple[float, ...], ...] = float("inf")
+    link_latency: float | tuple[tuple[float, ...], ...] = 0.0
+    transfer: TransferRule = field(default_factory=TransferRule)
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise ValueError(f"machine {self.name!r} has no devices")
+        for device in self.devices:
+            if min(device.vector_flops, device.contraction_flops, device.bandwidth) <= 0:
+                raise ValueError(f"machine {self.name!r}, device {device.name!r}: peaks and bandwidth must be positive")
+        if np.any(self.link_bandwidth_DD <= 0) or np.any(self.link_latency_DD < 0):
+            raise ValueError(f"machine {self.name!r}: link bandwidth must be positive and latency not negative")
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.devices)
+
+    @property
+    def link_bandwidth_DD(self) -> NDArray[np.float64]:
+        """[D, D] bytes per second from row to column."""
+        return self._matrix(self.link_bandwidth)
+
+    @property
+    def link_latency_DD(self) -> NDArray[np.float64]:
+        """[D, D] seconds from row to column."""
+        return self._matrix(self.link_latency)
+
+    def _matrix(self, value: float | tuple[tuple[float, ...], ...]) -> NDArray[np.float64]:
+        d = len(self.devices)
+        return np.ascontiguousarray(np.broadcast_to(np.asarray(value, np.float64), (d, d)))

@@ -1,0 +1,173 @@
+"""`Problem`: one graph to be solved. The only thing an optimiser sees. It meters the budget and keeps the best and the trace."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.costs.base import CostModel, Flips
+from graphopt.graph import Graph
+from graphopt.plan import Plans
+from graphopt.tasks.base import AssignTask, Decision, Decisions
+
+
+class OutOfBudget(Exception):
+    """The budget is spent. Optimisers may let it pass: the harness catches it and keeps the best."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One improvement: after `evals` evaluations and `seconds`, the best cost was `cost`."""
+
+    evals: int
+    seconds: float
+    cost: float
+
+
+class Problem:
+    """Graph + task + cost + budget.
+
+    The default heuristic's decision and its price are known to everybody and are not billed; it is the first candidate, so
+    no method with a budget of at least one evaluation ends worse than it. Every other price is billed: one evaluation per
+    decision, repeated ones too. `commit` lets a method answer without any evaluation (budget 0).
+    """
+
+    def __init__(self, graph: Graph, task: AssignTask, cost: CostModel, *, evals: int, seconds: float = float("inf"),
+                 seed: int = 0) -> None:  # fmt: skip
+        self.graph, self.task, self._cost = graph, task, cost
+        self.evals_cap, self.seconds_cap = evals, seconds
+        self.rng = np.random.default_rng(seed)
+        self.evals = 0
+        self.initial: Decision = task.initial(graph)
+        self.initial_cost = float(cost.price(task.realise(graph, self.initial[None])).cost[0])
+        self.best: Decision = self.initial
+        self.best_cost = self.initial_cost
+        self.best_plan: Plans | None = None  # set when the best came from keys: no decision describes it
+        self.last_excess: NDArray[np.float64] = np.zeros(0)
+        self._zobrist = np.random.default_rng(0x5EED).integers(1, 2**63, (graph.num_ops, len(task.heads)), dtype=np.uint64)
+        self._seen: set[int] = set()
+        self._start = time.perf_counter()
+        self.trace: list[Step] = [Step(0, 0.0, self.initial_cost)]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the problem was opened."""
+        return time.perf_counter() - self._start
+
+    @property
+    def remaining(self) -> int:
+        """Evaluations left (0 when the time is over)."""
+        return max(0, self.evals_cap - self.evals) if self.seconds < self.seconds_cap else 0
+
+    @property
+    def open(self) -> bool:
+        return self.remaining > 0
+
+    @property
+    def distinct(self) -> int:
+        """Number of different decisions priced so far."""
+        return len(self._seen)
+
+    def cost(self, decisions: Decisions) -> NDArray[np.float64]:
+        """[B] prices of decisions [B, N, H]. What exceeds the budget is not priced: then OutOfBudget, after the rest counted."""
+        allowed = min(len(decisions), self.remaining)
+        priced = decisions[:allowed]
+        cost = np.zeros(0)
+        if allowed:
+            prices = self._cost.price(self.task.realise(self.graph, priced))
+            cost, self.last_excess = prices.cost, prices.excess
+            self._bill(cost, self._digests(priced), lambda i: priced[i])
+        if allowed < len(decisions):
+            raise OutOfBudget
+        return cost
+
+    def cost_keys(self, keys: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[B] prices of random keys [B, K] (random-key methods)."""
+        allowed = min(len(keys), self.remaining)
+        cost = np.zeros(0)
+        if allowed:
+            plans = self.task.realise_keys(self.graph, keys[:allowed])
+            prices = self._cost.price(plans)
+            cost, self.last_excess = prices.cost, prices.excess
+            before = self.best_cost
+            self._bill(cost, [hash(row.tobytes()) for row in keys[:allowed]], lambda i: self.best)
+            if self.best_cost < before:
+                self.best_plan = plans[int(np.argmin(cost))]
+        if allowed < len(keys):
+            raise OutOfBudget
+        return cost
+
+    def flips(self, decision: Decision) -> "MeteredFlips | None":
+        """Delta pricing from a decision of a one-head binary task, where the cost model has it. One flip = one evaluation.
+
+        Opening is free when `decision` has been priced (its price is known); the caller starts from such a decision.
+        """
+        if list(self.task.heads.items()) != [("inline", 2)]:
+            return None
+        plans = self.task.realise(self.graph, decision[None])
+        inner = self._cost.flips(self.graph, plans.inline[0])
+        return None if inner is None else MeteredFlips(self, inner)
+
+    def commit(self, decision: Decision) -> None:
+        """Answers with a decision that was not priced. Counts only while nothing has been billed (a budget of 0)."""
+        if self.evals == 0 and self.evals_cap == 0:
+            self.best = decision
+
+    def _bill(self, cost: NDArray[np.float64], digests: list[int], decision_at: Callable[[int], Decision]) -> None:
+        now = self.seconds
+        best_so_far = np.minimum.accumulate(np.append(self.best_cost, cost))
+        for i in np.flatnonzero(np.diff(best_so_far) < 0):
+            self.trace.append(Step(self.evals + int(i) + 1, now, float(cost[i])))
+        winner = int(np.argmin(cost))
+        if cost[winner] < self.best_cost:
+            self.best, self.best_cost, self.best_plan = decision_at(winner).copy(), float(cost[winner]), None
+        self.evals += len(cost)
+        self._seen.update(digests)
+
+    def _digests(self, decisions: Decisions) -> list[int]:
+        with np.errstate(over="ignore"):
+            mixed = (decisions.astype(np.uint64) + np.uint64(1)) * self._zobrist
+            mixed ^= mixed >> np.uint64(31)
+            sums: list[int] = (mixed * self._zobrist).sum((1, 2), dtype=np.uint64).tolist()
+        return sums
+
+
+class MeteredFlips:
+    """`Flips` whose every price is billed to the problem."""
+
+    def __init__(self, problem: Problem, inner: Flips) -> None:
+        self._problem, self._inner = problem, inner
+
+    @property
+    def cost(self) -> float:
+        return self._inner.cost
+
+    @property
+    def decision(self) -> Decision:
+        """[N, 1] the current decision."""
+        return self._inner.inline[:, None].astype(np.int16)
+
+    def price(self, ops: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[K] prices after flipping each op alone; billed K evaluations. OutOfBudget as `Problem.cost`."""
+        allowed = ops[: self._problem.remaining]
+        cost = np.zeros(0)
+        if len(allowed):
+            cost = self._inner.price(allowed)
+            base = self.decision
+            digest = self._problem._digests(base[None])[0]
+            self._problem._bill(cost, [hash((digest, int(op))) for op in allowed], lambda i: _flipped(base, int(allowed[i])))
+        if len(allowed) < len(ops):
+            raise OutOfBudget
+        return cost
+
+    def apply(self, op: int) -> None:
+        """Moves to the flip of `op`; free, since its price is known."""
+        self._inner.apply(op)
+
+
+def _flipped(decision: Decision, op: int) -> Decision:
+    out = decision.copy()
+    out[op, 0] = 1 - out[op, 0]
+    return out

@@ -1,0 +1,60 @@
+"""The task's contract. A task owns the meaning of decisions; it never sees a price.
+
+Shape legend: B decisions, N ops, H heads (kinds of choice per op), K choices of a head.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.graph import Graph
+from graphopt.machine import Machine
+from graphopt.plan import Plans
+
+Decisions = NDArray[np.int16]  # [B, N, H]
+Decision = NDArray[np.int16]  # [N, H]
+
+
+class Task(ABC):
+    """What may be decided about a graph on a machine."""
+
+    name: str
+    machine: Machine
+    needs: ClassVar[frozenset[str]] = frozenset()  # what a graph must carry
+
+
+class AssignTask(Task):
+    """One choice per op and head. `heads` maps each head to its number of choices, in the order of the last axis."""
+
+    heads: dict[str, int]
+
+    @abstractmethod
+    def initial(self, graph: Graph) -> Decision:
+        """[N, H] the default heuristic's decision: what a user gets without any search."""
+
+    @abstractmethod
+    def mask(self, graph: Graph) -> NDArray[np.bool_]:
+        """[N, H] True where the op has a choice under that head (the configurable nodes)."""
+
+    @abstractmethod
+    def realise(self, graph: Graph, decisions: Decisions) -> Plans:
+        """Plans of all decisions. Illegal requests are resolved deterministically, never refused."""
+
+    @abstractmethod
+    def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
+        """Plans of random keys: `keys` is [B, K] in [0, 1] with K = `key_count(graph)` (for random-key methods)."""
+
+    @abstractmethod
+    def key_count(self, graph: Graph) -> int:
+        """Number of random keys that describe one plan."""
+
+    def canonical(self, graph: Graph, decision: Decision) -> Decision:
+        """The decision with refused requests removed: same plan, and what it says is what happens."""
+        return decision
+
+    @property
+    def num_choices(self) -> int:
+        """Largest number of choices over the heads."""
+        return max(self.heads.values())
