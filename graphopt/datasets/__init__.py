@@ -1,0 +1,1 @@
+"""Where graphs come from: synthetic families, the model zoo, readers of ONNX files and torch modules."""

@@ -1,0 +1,38 @@
+"""The dataset's contract: graphs in three splits."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+from graphopt.graph import Graph, GraphError
+
+Split = Literal["train", "val", "test"]
+
+
+class Dataset(ABC):
+    """Graphs to learn on, to validate on and to report on. Graphs are made when first asked for and kept in the object.
+
+    `gives` names what every graph carries beyond the arrays (e.g. `program` for executing cost models).
+    """
+
+    name: str
+    gives: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def graphs(self, split: Split) -> list[Graph]:
+        """The graphs of a split, possibly none. Raises GraphError, in one sentence, when they cannot be made."""
+
+
+def check_splits(splits: dict[Split, list[Graph]]) -> None:
+    """Raises GraphError when two splits share an architecture family or an equal graph."""
+    family_of: dict[str, Split] = {}
+    split_of: dict[str, tuple[Split, str]] = {}
+    for split, graphs in splits.items():
+        for graph in graphs:
+            other = family_of.setdefault(graph.family, split)
+            if other != split:
+                raise GraphError(
+                    f"family {graph.family!r} stands in {other} and in {split}; move {graph.name!r} to {other}"
+                )
+            twin_split, twin = split_of.setdefault(graph.hash, (split, graph.name))
+            if twin_split != split:
+                raise GraphError(f"graph {graph.name!r} ({split}) equals {twin!r} ({twin_split}); remove one of them")
