@@ -1,0 +1,203 @@
+"""Decision files: the answer to one graph as a small portable file that any run can replay, diff, veto and bisect.
+
+The file is an npz without pickles:
+
+- `header`: JSON as bytes: graph (name, family, hash, ops), heads and their number of choices, prices (initial, searched, judged,
+  noise), config (machine, task, cost, judge, dataset), row (what produced it), versions.
+- `op_names`: JSON list as bytes, [N]; a decision refers to ops by name.
+- `choices`, `default`: int16 [N, H], the decision and the default heuristic's, heads in the header's order.
+- `trace`: float64 [S, 3]: evaluations, seconds, best cost, one line per improvement.
+- `plan_device`, `plan_priority`, `plan_inline`, `plan_transfer`: only when the best came from random keys, so that no decision
+  describes it; then the plan is the answer and `choices` equals `default`.
+
+`python -m graphopt.decision show|diff|replay|veto|bisect|draw` works on them.
+"""
+
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.errors import UserError
+from graphopt.graph import Graph
+from graphopt.plan import Plans
+from graphopt.problem import Problem
+from graphopt.tasks.base import Decision
+
+FORMAT = "graphopt decision 1"
+CONFIG_KEYS = ("machine", "task", "cost", "judge", "dataset", "objective", "seed")
+ROW_KEYS = ("study", "dataset", "split", "graph", "family", "task", "machine", "cost", "judge", "objective", "encoder", "algo",
+            "seed", "evals_cap", "evals", "config_hash")  # fmt: skip
+
+
+class DecisionError(UserError):
+    """A decision file is missing, damaged, or of another graph; the message says which and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class DecisionFile:
+    """The contents of a decision file."""
+
+    header: dict[str, Any]
+    op_names: tuple[str, ...]  # [N]
+    choices: Decision  # [N, H]
+    default: Decision  # [N, H]
+    trace: NDArray[np.float64]  # [S, 3] evaluations, seconds, best cost
+    plan: dict[
+        str, NDArray[Any]
+    ]  # device [N], priority [N], inline [N], transfer [T, D]; empty when `choices` is the answer
+
+    @property
+    def heads(self) -> dict[str, int]:
+        """Number of choices of every head, in the order of the last axis of `choices`."""
+        return {str(name): int(count) for name, count in self.header["heads"]}
+
+    @property
+    def prices(self) -> dict[str, float]:
+        """initial, searched, judged, noise."""
+        return {key: float(value) for key, value in self.header["prices"].items()}
+
+    def changed(self) -> NDArray[np.int64]:
+        """Ops that differ from the default's choice."""
+        return np.flatnonzero((self.choices != self.default).any(1))
+
+    def op(self, name: str) -> int:
+        """Index of the op of that name."""
+        if name not in self.op_names:
+            near = [n for n in self.op_names if name in n][:5]
+            hint = f"; near: {', '.join(near)}" if near else "; `show` lists the names"
+            raise DecisionError(f"graph {self.header['graph']['name']!r} has no op {name!r}{hint}")
+        return self.op_names.index(name)
+
+    def plans(self, graph: Graph) -> Plans | None:
+        """The stored plan as a batch of one, or None when the decision describes it."""
+        if not self.plan:
+            return None
+        transfer = self.plan["transfer"][None] if "transfer" in self.plan else None
+        return Plans(graph, self.plan["device"][None], self.plan["priority"][None], self.plan["inline"][None], transfer)
+
+
+def save(
+    path: Path | str, *, problem: Problem, judged: float, row: Mapping[str, Any], config: Mapping[str, Any]
+) -> None:
+    """Writes the best answer of a solved problem.
+
+    judged: its price by the judge. row: the row's fields (what is known of them). config: the resolved configuration as plain
+    containers; its machine, task, cost, judge and dataset parts are kept.
+    """
+    graph, task = problem.graph, problem.task
+    header = {
+        "format": FORMAT,
+        "graph": {"name": graph.name, "family": graph.family, "hash": graph.hash, "ops": graph.num_ops},
+        "heads": [[name, count] for name, count in task.heads.items()],
+        "prices": {
+            "initial": float(row.get("initial", problem.initial_cost)),
+            "searched": float(problem.best_cost),
+            "judged": float(judged),
+            "noise": float(row.get("noise", 0.0)),
+        },
+        "config": {key: config[key] for key in CONFIG_KEYS if key in config},
+        "row": {key: row[key] for key in ROW_KEYS if key in row},
+        "versions": versions(str(row.get("commit", ""))),
+    }
+    best = problem.best if problem.best_plan is not None else task.canonical(graph, problem.best)
+    trace = np.array([[s.evals, s.seconds, s.cost] for s in problem.trace], np.float64).reshape(-1, 3)
+    plan = {} if problem.best_plan is None else _plan_arrays(problem.best_plan)
+    write(path, DecisionFile(header, graph.op_names, best, task.initial(graph), trace, plan))
+
+
+def _plan_arrays(plans: Plans) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {
+        "device": plans.device[0],
+        "priority": plans.priority[0],
+        "inline": plans.inline[0],
+    }
+    return arrays if plans.transfer is None else {**arrays, "transfer": plans.transfer[0]}
+
+
+def versions(commit: str) -> dict[str, str]:
+    """What computed the answer. torch counts only when it is loaded."""
+    found = {"python": platform.python_version(), "numpy": np.__version__, "commit": commit}
+    try:
+        found["graphopt"] = version("graphopt")
+    except PackageNotFoundError:
+        found["graphopt"] = "source"
+    torch = sys.modules.get("torch")
+    return {**found, "torch": str(torch.__version__)} if torch is not None else found
+
+
+def write(path: Path | str, decision: DecisionFile) -> None:
+    """Writes atomically: a reader never sees half a file."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, NDArray[Any]] = {
+        "header": _json_bytes(decision.header),
+        "op_names": _json_bytes(list(decision.op_names)),
+        "choices": np.asarray(decision.choices, np.int16),
+        "default": np.asarray(decision.default, np.int16),
+        "trace": decision.trace,
+        **{f"plan_{name}": array for name, array in decision.plan.items()},
+    }
+    handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            np.savez_compressed(stream, allow_pickle=False, **arrays)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def load(path: Path | str) -> DecisionFile:
+    """Reads a decision file. Raises DecisionError when it is missing, damaged or of an unknown format."""
+    source = Path(path)
+    if not source.is_file():
+        raise DecisionError(f"no decision file {source}: give the path of a decisions/*.npz file")
+    try:
+        with np.load(source, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        header: dict[str, Any] = json.loads(arrays["header"].tobytes())
+        names = tuple(json.loads(arrays["op_names"].tobytes()))
+        plan = {name.removeprefix("plan_"): array for name, array in arrays.items() if name.startswith("plan_")}
+        decision = DecisionFile(header, names, arrays["choices"], arrays["default"], arrays["trace"], plan)
+    except Exception as error:  # zip, zlib, json and key errors: whatever a damaged file raises
+        raise DecisionError(
+            f"{source} is not a readable decision file ({type(error).__name__}): write it again"
+        ) from None
+    _validate(source, decision)
+    return decision
+
+
+def _validate(source: Path, decision: DecisionFile) -> None:
+    if decision.header.get("format") != FORMAT:
+        raise DecisionError(f"{source} has format {decision.header.get('format')!r}, this version reads {FORMAT!r}")
+    shape = (len(decision.op_names), len(decision.header["heads"]))
+    if (
+        decision.choices.shape != shape
+        or decision.default.shape != shape
+        or decision.header["graph"]["ops"] != shape[0]
+    ):
+        raise DecisionError(f"{source} is damaged: its arrays disagree with its {shape[0]} op names; write it again")
+
+
+def _json_bytes(value: Any) -> NDArray[np.uint8]:
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+def match(decision: DecisionFile, graph: Graph, source: str) -> None:
+    """Raises DecisionError unless the decision is of this graph."""
+    expected = decision.header["graph"]["hash"]
+    if graph.hash != expected:
+        raise DecisionError(
+            f"{source} decides about graph {decision.header['graph']['name']!r} ({expected}), "
+            f"but the graph given is {graph.name!r} ({graph.hash}): give the graph that it was made for"
+        )
