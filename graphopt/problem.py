@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ class Problem:
         if allowed:
             prices = self._cost.price(self.task.realise(self.graph, priced))
             cost, self.last_excess = prices.cost, prices.excess
-            self._bill(cost, self._digests(priced), lambda i: priced[i])
+            self._bill(cost, self.digest(priced).tolist(), lambda i: priced[i])
         if allowed < len(decisions):
             raise OutOfBudget
         return cost
@@ -104,10 +105,10 @@ class Problem:
 
         Opening is free when `decision` has been priced (its price is known); the caller starts from such a decision.
         """
-        if list(self.task.heads.items()) != [("inline", 2)]:
+        if list(self.task.heads.items()) != [("inline", 2)] or self.task.limits is None:
             return None
         plans = self.task.realise(self.graph, decision[None])
-        inner = self._cost.flips(self.graph, plans.inline[0])
+        inner = self._cost.flips(self.graph, plans.inline[0], self.task.limits)
         return None if inner is None else MeteredFlips(self, inner)
 
     def commit(self, decision: Decision) -> None:
@@ -126,12 +127,14 @@ class Problem:
         self.evals += len(cost)
         self._seen.update(digests)
 
-    def _digests(self, decisions: Decisions) -> list[int]:
-        with np.errstate(over="ignore"):
-            mixed = (decisions.astype(np.uint64) + np.uint64(1)) * self._zobrist
-            mixed ^= mixed >> np.uint64(31)
-            sums: list[int] = (mixed * self._zobrist).sum((1, 2), dtype=np.uint64).tolist()
-        return sums
+    def digest(self, decisions: Decisions) -> NDArray[np.uint64]:
+        """[B] 64-bit digests, sums of one random-looking number per (op, head, choice), so a flip's digest is a difference."""
+        return _mix(decisions, self._zobrist).sum((1, 2), dtype=np.uint64)
+
+    def digest_change(self, op: int, old: int, new: int) -> np.uint64:
+        """What a change of head 0 at one op adds to the digest (modulo 2^64)."""
+        pair = _mix(np.array([old, new]), self._zobrist[op, 0])
+        return np.uint64((int(pair[1]) - int(pair[0])) % 2**64)
 
 
 class MeteredFlips:
@@ -139,6 +142,7 @@ class MeteredFlips:
 
     def __init__(self, problem: Problem, inner: Flips) -> None:
         self._problem, self._inner = problem, inner
+        self._digest: int | None = None
 
     @property
     def cost(self) -> float:
@@ -156,8 +160,7 @@ class MeteredFlips:
         if len(allowed):
             cost = self._inner.price(allowed)
             base = self.decision
-            digest = self._problem._digests(base[None])[0]
-            self._problem._bill(cost, [hash((digest, int(op))) for op in allowed], lambda i: _flipped(base, int(allowed[i])))
+            self._problem._bill(cost, self._digests(base, allowed), lambda i: _flipped(base, int(allowed[i])))
         if len(allowed) < len(ops):
             raise OutOfBudget
         return cost
@@ -165,9 +168,23 @@ class MeteredFlips:
     def apply(self, op: int) -> None:
         """Moves to the flip of `op`; free, since its price is known."""
         self._inner.apply(op)
+        self._digest = None
+
+    def _digests(self, base: Decision, ops: NDArray[np.int64]) -> list[int]:
+        if self._digest is None:
+            self._digest = int(self._problem.digest(base[None])[0])
+        changes = (self._problem.digest_change(int(op), int(base[op, 0]), 1 - int(base[op, 0])) for op in ops)
+        return [(self._digest + int(change)) % 2**64 for change in changes]
 
 
 def _flipped(decision: Decision, op: int) -> Decision:
     out = decision.copy()
     out[op, 0] = 1 - out[op, 0]
     return out
+
+
+def _mix(values: NDArray[np.integer[Any]], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    with np.errstate(over="ignore"):
+        mixed = (values.astype(np.uint64) + np.uint64(1)) * keys
+        mixed ^= mixed >> np.uint64(31)
+        return mixed * keys

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.graph import Graph
+from graphopt.kernels import Limits
 from graphopt.plan import Plans
 
 Objective = Literal["runtime", "peak_memory"]
@@ -49,6 +50,6 @@ class CostModel(ABC):
     def price(self, plans: Plans) -> Prices:
         """Prices of all plans of the batch, one call. Deterministic for simulators."""
 
-    def flips(self, graph: Graph, inline: NDArray[np.bool_]) -> Flips | None:
-        """A delta pricer that starts from `inline` (bool [N]) with every op on device 0, or None when there is none."""
+    def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
+        """A delta pricer that starts from legal flags `inline` [N] with every op on device 0, or None when there is none."""
         return None

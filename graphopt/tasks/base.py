@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.graph import Graph
+from graphopt.kernels import Limits
 from graphopt.machine import Machine
 from graphopt.plan import Plans
 
@@ -29,6 +30,7 @@ class AssignTask(Task):
     """One choice per op and head. `heads` maps each head to its number of choices, in the order of the last axis."""
 
     heads: dict[str, int]
+    limits: Limits | None = None  # caps on kernels, where the task decides fusion
 
     @abstractmethod
     def initial(self, graph: Graph) -> Decision:

@@ -1,0 +1,440 @@
+"""Kernels from store/inline flags: what fusion may do, independent of what it costs.
+
+A kernel is one stored op plus every inlined op that it needs, found backwards through inlined ops; an op with several
+consumers is computed in each of their kernels. So any flags give an acyclic set of kernels. `legalise` keeps requests that
+also satisfy: graph outputs and opaque ops are stored; a kernel holds at most one reduction or contraction, which is inlined
+only where iteration spaces match; and the caps of `Limits`.
+
+Shape legend: N ops, T tensors, E operand edges after views are resolved, B plans.
+"""
+
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from graphopt.graph import Bool, F64, Graph, I32, I64
+from graphopt.operators import OPERATOR_ID, OPERATORS, Category
+
+KEEP, INLINE, INLINE_ONCE = 0, 1, 2  # requests: store; inline; inline unless that duplicates the op
+
+
+class Limits(NamedTuple):
+    """Caps that the compiler's default and every learned or searched decision obey alike."""
+
+    max_ops: int  # non-view ops per kernel
+    max_inputs: int  # distinct tensors read by a kernel
+    max_duplicates: int  # kernels in which one op is computed
+
+
+class Fusible(NamedTuple):
+    """The graph as fusion sees it: views resolved into how their base tensor is read. Arrays for Numba."""
+
+    in_ptr: I64  # [N+1] operand edges of each op (views have none)
+    in_op: I32  # [E] producing op, -1 for graph inputs and weights
+    in_tensor: I32  # [E] base tensor
+    reads: F64  # [E] elements read to compute the consumer once
+    same: Bool  # [E] read element by element in the consumer's own order
+    strided: Bool  # [E] read through a transposition
+    out_ptr: I64  # [N+1]
+    out_op: I32  # distinct consumers of each op through views
+    is_view: Bool  # [N]
+    can_inline: Bool  # [N] the op has a choice
+    heavy: NDArray[np.int8]  # [N] 0, 1 = reduction, 2 = contraction
+    elementwise: Bool  # [N]
+    expensive: Bool  # [N]
+    numel: F64  # [N] elements of the largest result: how often the op is evaluated
+    space: F64  # [N] iteration space: input elements for reductions, else numel
+    flops: F64  # [N]
+    out_bytes: F64  # [N] bytes of all results
+    tensor_numel: F64  # [T]
+    tensor_bytes: F64  # [T]
+    keep: Bool  # [T] base tensors of graph outputs
+    first_result: I64  # [N+1] results of op n are tensors first_result[n] .. first_result[n+1]-1
+
+
+_FUSIBLE: "WeakKeyDictionary[Graph, Fusible]" = WeakKeyDictionary()
+
+
+def fusible(graph: Graph) -> Fusible:
+    """The fusion view of a graph, computed once per graph."""
+    if graph not in _FUSIBLE:
+        _FUSIBLE[graph] = _resolve(graph)
+    return _FUSIBLE[graph]
+
+
+def view_inline(graph: Graph) -> Bool:
+    """[N] the least fused state: views inline, everything else stored."""
+    return fusible(graph).is_view.copy()
+
+
+def legalise(graph: Graph, requests: NDArray[np.uint8], limits: Limits) -> Bool:
+    """[B, N] legal inline flags of requests [B, N] (KEEP, INLINE, INLINE_ONCE).
+
+    Ops are decided from the outputs backwards, so an op is accepted or refused knowing the kernels it would join. The
+    result is a fixed point: legalising it again changes nothing.
+    """
+    f = fusible(graph)
+    out = np.empty(requests.shape, np.bool_)
+    for b in range(len(requests)):
+        decode(f, requests[b], limits, out[b])
+    return out
+
+
+def legalise_by_priority(graph: Graph, levels: NDArray[np.int16], limits: Limits) -> Bool:
+    """[B, N] legal inline flags when ops are tried in descending level (ties: later ops first); level 0 is stored.
+
+    GO (section 2.1 of the paper): fusion priorities replace the topological order in which candidates are fused.
+    """
+    f = fusible(graph)
+    out = np.empty(levels.shape, np.bool_)
+    for b in range(len(levels)):
+        order = np.argsort(-levels[b].astype(np.int64) * graph.num_ops - np.arange(graph.num_ops), kind="stable")
+        decode_ordered(f, order[levels[b][order] > 0], limits, out[b])
+    return out
+
+
+def default_inline(graph: Graph, limits: Limits) -> Bool:
+    """[N] the compiler's rule: inline cheap elementwise and layout ops, never duplicate an expensive one, a reduction or a
+    contraction, and put nothing in front of a contraction (the rule that XLA documents, with our caps)."""
+    f = fusible(graph)
+    request = np.where(f.expensive, INLINE_ONCE, INLINE).astype(np.uint8)
+    request[_feeds_contraction(f)] = KEEP
+    return legalise(graph, request[None], limits)[0]
+
+
+def _feeds_contraction(f: Fusible) -> Bool:
+    consumer = np.repeat(np.arange(len(f.heavy)), np.diff(f.in_ptr))
+    hit = (f.heavy[consumer] == 2) & (f.in_op >= 0)
+    out = np.zeros(len(f.heavy), np.bool_)
+    out[f.in_op[hit]] = True
+    return out
+
+
+def _resolve(graph: Graph) -> Fusible:
+    base, transposed = _bases(graph)
+    is_view = graph.category == Category.VIEW
+    heavy = np.select([graph.category == Category.REDUCTION, graph.category == Category.CONTRACTION], [1, 2], 0).astype(np.int8)
+    numel_T = graph.numel.astype(np.float64)
+    numel, space = _iteration_spaces(graph, numel_T)
+    live = ~is_view[graph.operand_op]
+    op, seen = graph.operand_op[live], graph.input_tensor[live]
+    tensor = base[seen]
+    strided = transposed[seen] & (heavy[op] != 2)
+    first = np.flatnonzero(live) == graph.input_ptr[op]
+    same, reads = _reads(graph, op, seen, tensor, strided, first, numel, space)
+    keep = np.zeros(graph.num_tensors, np.bool_)
+    keep[base[graph.is_output]] = True
+    in_op = graph.producer[tensor]
+    pairs = np.unique(np.stack([in_op, op], 1)[in_op >= 0], axis=0).reshape(-1, 2)
+    made = graph.producer >= 0
+    return Fusible(
+        in_ptr=np.searchsorted(op, np.arange(graph.num_ops + 1)).astype(np.int64),
+        in_op=in_op.astype(np.int32), in_tensor=tensor.astype(np.int32), reads=reads, same=same, strided=strided,
+        out_ptr=np.searchsorted(pairs[:, 0], np.arange(graph.num_ops + 1)).astype(np.int64), out_op=pairs[:, 1].astype(np.int32),
+        is_view=is_view, can_inline=_can_inline(graph, heavy, is_view, keep, in_op, op, same, numel, space),
+        heavy=heavy, elementwise=graph.category == Category.ELEMENTWISE,
+        expensive=np.array([o.expensive for o in OPERATORS], np.bool_)[graph.kind], numel=numel, space=space,
+        flops=np.ascontiguousarray(graph.flops),
+        out_bytes=np.bincount(graph.producer[made], graph.tensor_bytes[made], graph.num_ops).astype(np.float64),
+        tensor_numel=np.maximum(numel_T, 1), tensor_bytes=graph.tensor_bytes.astype(np.float64), keep=keep,
+        first_result=graph.output_ptr,
+    )  # fmt: skip
+
+
+def _bases(graph: Graph) -> tuple[I64, Bool]:
+    """Base tensor [T] behind chains of views, and whether a transposition lies between [T]."""
+    base = np.arange(graph.num_tensors)
+    transposed = np.zeros(graph.num_tensors, np.bool_)
+    turn = OPERATOR_ID["transpose"]
+    for op in np.flatnonzero(graph.category == Category.VIEW):
+        operands = graph.operands(op)
+        for tensor in graph.results(op) if len(operands) else ():
+            base[tensor] = base[operands[0]]
+            transposed[tensor] = transposed[operands[0]] or graph.kind[op] == turn
+    return base, transposed
+
+
+def _iteration_spaces(graph: Graph, numel_T: F64) -> tuple[F64, F64]:
+    numel = np.ones(graph.num_ops)
+    made = graph.producer >= 0
+    np.maximum.at(numel, graph.producer[made], numel_T[made])
+    space = numel.copy()
+    for op in np.flatnonzero(graph.category == Category.REDUCTION):
+        operands = graph.operands(op)
+        space[op] = max(numel[op], numel_T[operands[0]] if len(operands) else 1.0)
+    return numel, space
+
+
+def _reads(graph: Graph, op: I32, seen: I32, tensor: I64, strided: Bool, first: Bool, numel: F64, space: F64) -> tuple[Bool, F64]:
+    """Per operand edge: is it read in the consumer's order, and how many elements are read in all."""
+    category = graph.category[op]
+    seen_numel, base_numel = graph.numel[seen].astype(np.float64), graph.numel[tensor].astype(np.float64)
+    in_order = (seen_numel == space[op]) & (base_numel == seen_numel) & ~strided
+    same = in_order & np.isin(category, [Category.ELEMENTWISE, Category.REDUCTION])
+    gathers = (graph.kind[op] == OPERATOR_ID["gather"]) & first
+    every = (category == Category.ELEMENTWISE) | gathers
+    reads = np.where(every, numel[op], np.minimum(seen_numel, base_numel))
+    return same, np.maximum(np.where(category == Category.CONTRACTION, base_numel, reads), 1.0)
+
+
+def _can_inline(graph: Graph, heavy: NDArray[np.int8], is_view: Bool, keep: Bool, in_op: I32, op: I32, same: Bool,
+                numel: F64, space: F64) -> Bool:  # fmt: skip
+    """An op has a choice unless it is an output, opaque, unused, feeds an opaque op, or is a reduction or contraction
+    whose consumers have another iteration space."""
+    out = ~is_view & (graph.category != Category.OPAQUE)
+    out[graph.producer[keep & (graph.producer >= 0)]] = False
+    used = np.zeros(graph.num_ops, np.bool_)
+    edge = in_op >= 0
+    source, consumer = in_op[edge], op[edge]
+    used[source] = True
+    out &= used
+    out[source[graph.category[consumer] == Category.OPAQUE]] = False
+    elementwise = graph.category[consumer] == Category.ELEMENTWISE
+    fits = elementwise & np.where(
+        heavy[source] == 2, same[edge], (numel[consumer] == numel[source]) | (numel[consumer] == space[source])
+    )
+    out[source[(heavy[source] > 0) & ~fits]] = False
+    return out
+
+
+@njit(cache=True, nogil=True)
+def fits_root(f: Fusible, op: int, root: int, duplicates: int) -> bool:
+    """Static rules for computing `op` in the kernel of `root`, when it would be computed in `duplicates` kernels."""
+    if f.heavy[op] == 0:
+        return True
+    if duplicates > 1 or not f.elementwise[root]:
+        return False
+    if f.heavy[op] == 2:
+        return f.numel[root] == f.numel[op]
+    return f.numel[root] == f.numel[op] or f.numel[root] == f.space[op]
+
+
+@njit(cache=True, nogil=True)
+def start_kernel(f: Fusible, root: int, limit: int, inputs: NDArray[np.int32]) -> int:
+    """Fills the distinct input tensors of the kernel that holds `root` alone; returns their number (limit + 1 = too many)."""
+    count = 0
+    for e in range(f.in_ptr[root], f.in_ptr[root + 1]):
+        count = _add_input(inputs, count, limit, f.in_tensor[e])
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _add_input(inputs: NDArray[np.int32], count: int, limit: int, tensor: int) -> int:
+    if count > limit:
+        return count
+    for i in range(count):
+        if inputs[i] == tensor:
+            return count
+    if count == limit:
+        return limit + 1
+    inputs[count] = tensor
+    return count + 1
+
+
+@njit(cache=True, nogil=True)
+def join_kernel(f: Fusible, op: int, limit: int, inputs: NDArray[np.int32], count: int) -> int:
+    """Replaces the results of `op` among the inputs by its own operands; returns the new number (limit + 1 = refused,
+    `inputs` then undefined)."""
+    if count > limit:
+        return count
+    kept = 0
+    for i in range(count):
+        if not f.first_result[op] <= inputs[i] < f.first_result[op + 1]:
+            inputs[kept] = inputs[i]
+            kept += 1
+    for e in range(f.in_ptr[op], f.in_ptr[op + 1]):
+        kept = _add_input(inputs, kept, limit, f.in_tensor[e])
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def decode(f: Fusible, requests: NDArray[np.uint8], limits: Limits, inline: NDArray[np.bool_]) -> None:
+    """Writes the legal flags of `requests` into `inline` [N], deciding ops from the last to the first."""
+    n = len(f.heavy)
+    most, cap = limits.max_duplicates, limits.max_inputs
+    roots = np.empty((n, most), np.int32)
+    num_roots = np.zeros(n, np.int32)
+    inputs = np.empty((n, cap + 1), np.int32)
+    num_inputs = np.empty(n, np.int32)
+    num_ops = np.ones(n, np.int32)
+    has_heavy = f.heavy > 0
+    trial = np.empty((most, cap + 1), np.int32)
+    trial_count = np.empty(most, np.int32)
+    for op in range(n - 1, -1, -1):
+        inline[op] = f.is_view[op]
+        if f.is_view[op]:
+            continue
+        if requests[op] != 0 and f.can_inline[op]:
+            count = _union_of_roots(f, op, inline, roots, num_roots, most)
+            wanted = 0 < count <= most and (requests[op] == 1 or count == 1)
+            if wanted and _all_accept(f, op, limits, roots[op], count, inputs, num_inputs, num_ops, has_heavy, trial, trial_count):
+                inline[op] = True
+                num_roots[op] = count
+                for i in range(count):
+                    root = roots[op, i]
+                    inputs[root] = trial[i]
+                    num_inputs[root] = trial_count[i]
+                    num_ops[root] += 1
+                    has_heavy[root] |= f.heavy[op] > 0
+                continue
+        num_inputs[op] = start_kernel(f, op, cap, inputs[op])
+
+
+@njit(cache=True, nogil=True)
+def _union_of_roots(f: Fusible, op: int, inline: NDArray[np.bool_], roots: NDArray[np.int32], num_roots: NDArray[np.int32],
+                    most: int) -> int:  # fmt: skip
+    """Kernels that need `op`: fills roots[op], returns their number (most + 1 = too many)."""
+    count = 0
+    for e in range(f.out_ptr[op], f.out_ptr[op + 1]):
+        consumer = f.out_op[e]
+        for i in range(num_roots[consumer] if inline[consumer] else 1):
+            root = roots[consumer, i] if inline[consumer] else consumer
+            known = False
+            for j in range(count):
+                known |= roots[op, j] == root
+            if not known:
+                if count == most:
+                    return most + 1
+                roots[op, count] = root
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _all_accept(f: Fusible, op: int, limits: Limits, roots: NDArray[np.int32], count: int, inputs: NDArray[np.int32],
+                num_inputs: NDArray[np.int32], num_ops: NDArray[np.int32], has_heavy: NDArray[np.bool_],
+                trial: NDArray[np.int32], trial_count: NDArray[np.int32]) -> bool:  # fmt: skip
+    for i in range(count):
+        root = roots[i]
+        if num_ops[root] >= limits.max_ops or not fits_root(f, op, root, count) or (f.heavy[op] > 0 and has_heavy[root]):
+            return False
+        if num_inputs[root] > limits.max_inputs:
+            return False
+        trial[i] = inputs[root]
+        trial_count[i] = join_kernel(f, op, limits.max_inputs, trial[i], num_inputs[root])
+        if trial_count[i] > limits.max_inputs:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def find_roots(f: Fusible, op: int, inline: NDArray[np.bool_], most: int, roots: NDArray[np.int32], stack: NDArray[np.int32],
+               seen: NDArray[np.int64], stamp: int) -> int:  # fmt: skip
+    """Kernels in which an inlined `op` is computed, by walking forwards; most + 1 = too many. `seen` is [N] scratch."""
+    count, top = 0, 1
+    stack[0] = op
+    while top > 0:
+        top -= 1
+        here = stack[top]
+        for e in range(f.out_ptr[here], f.out_ptr[here + 1]):
+            consumer = f.out_op[e]
+            if seen[consumer] == stamp:
+                continue
+            seen[consumer] = stamp
+            if inline[consumer]:
+                stack[top] = consumer
+                top += 1
+            else:
+                if count == most:
+                    return most + 1
+                roots[count] = consumer
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def gather(f: Fusible, root: int, inline: NDArray[np.bool_], members: NDArray[np.int32], seen: NDArray[np.int64], stamp: int) -> int:
+    """Ops of the kernel of `root` in descending order, root first; returns their number. `seen` is [N] scratch."""
+    members[0] = root
+    count, done = 1, 0
+    while done < count:
+        here = members[done]
+        done += 1
+        for e in range(f.in_ptr[here], f.in_ptr[here + 1]):
+            op = f.in_op[e]
+            if op >= 0 and inline[op] and seen[op] != stamp:
+                seen[op] = stamp
+                members[count] = op
+                count += 1
+    if count > 24:
+        members[1:count] = -np.sort(-members[1:count])
+    else:
+        _sort_descending(members, count)
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _sort_descending(members: NDArray[np.int32], count: int) -> None:
+    for i in range(2, count):
+        value, j = members[i], i
+        while j > 1 and members[j - 1] < value:
+            members[j] = members[j - 1]
+            j -= 1
+        members[j] = value
+
+
+@njit(cache=True, nogil=True)
+def decode_ordered(f: Fusible, order: I64, limits: Limits, inline: NDArray[np.bool_]) -> None:
+    """Tries to inline ops in the given order; each is kept when every kernel that it would join stays legal."""
+    n = len(f.heavy)
+    inline[:] = f.is_view
+    members, stack, roots = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(limits.max_duplicates, np.int32)
+    roots_of_member = np.empty(limits.max_duplicates, np.int32)
+    inputs = np.empty(limits.max_inputs + 1, np.int32)
+    seen = np.full(n, -1, np.int64)
+    stamp = 0
+    for op in order:
+        if not f.can_inline[op]:
+            continue
+        inline[op] = True
+        stamp += 1
+        count = find_roots(f, op, inline, limits.max_duplicates, roots, stack, seen, stamp)
+        legal = 0 < count <= limits.max_duplicates
+        for i in range(count if legal else 0):
+            stamp += 1
+            size = gather(f, roots[i], inline, members, seen, stamp)
+            if not kernel_is_legal(f, members, size, inline, limits, inputs):
+                legal = False
+                break
+            stamp += 1
+            stamp = _members_within(f, members, size, inline, limits, roots_of_member, stack, seen, stamp)
+            if stamp < 0:
+                legal = False
+                stamp = -stamp
+                break
+        inline[op] = legal
+
+
+@njit(cache=True, nogil=True)
+def kernel_is_legal(f: Fusible, members: NDArray[np.int32], size: int, inline: NDArray[np.bool_], limits: Limits,
+                    inputs: NDArray[np.int32]) -> bool:  # fmt: skip
+    """Caps on ops and inputs, and at most one reduction or contraction, for a kernel with the given members."""
+    if size > limits.max_ops:
+        return False
+    root, heavies, count = members[0], 0, 0
+    for i in range(size):
+        op = members[i]
+        heavies += f.heavy[op] > 0
+        if heavies > 1 or (i > 0 and not fits_root(f, op, root, 1)):
+            return False
+        for e in range(f.in_ptr[op], f.in_ptr[op + 1]):
+            if f.in_op[e] < 0 or not inline[f.in_op[e]]:
+                count = _add_input(inputs, count, limits.max_inputs, f.in_tensor[e])
+    return count <= limits.max_inputs
+
+
+@njit(cache=True, nogil=True)
+def _members_within(f: Fusible, members: NDArray[np.int32], size: int, inline: NDArray[np.bool_], limits: Limits,
+                    roots: NDArray[np.int32], stack: NDArray[np.int32], seen: NDArray[np.int64], stamp: int) -> int:  # fmt: skip
+    """Checks that no member is computed in too many kernels (one, for reductions and contractions).
+
+    Returns the next stamp, negative when a member is."""
+    for i in range(1, size):
+        stamp += 1
+        most = 1 if f.heavy[members[i]] > 0 else limits.max_duplicates
+        if find_roots(f, members[i], inline, most, roots, stack, seen, stamp) > most:
+            return -stamp
+    return stamp

@@ -1,0 +1,60 @@
+"""Fusion: which ops are stored and which are computed inside their consumers' kernels."""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.graph import Graph
+from graphopt.kernels import Limits, default_inline, fusible, legalise, legalise_by_priority
+from graphopt.machine import Machine
+from graphopt.plan import Plans
+from graphopt.tasks.base import AssignTask, Decision, Decisions
+
+
+class Fusion(AssignTask):
+    """Store or inline, on one device (the machine's first).
+
+    decision: `binary` (LAF: inline or not; head `inline` with 2 choices) or `priority` (GO: head `fusion_priority` with
+    `levels` choices; ops are tried in descending level, level 0 is stored). Both obey the caps, as the default does.
+    """
+
+    def __init__(self, *, name: str, machine: Machine, decision: Literal["binary", "priority"], levels: int, max_ops: int,
+                 max_inputs: int, max_duplicates: int) -> None:  # fmt: skip
+        self.name, self.machine, self.decision, self.levels = name, machine, decision, levels
+        self.limits = Limits(max_ops, max_inputs, max_duplicates)
+        self.heads = {"inline": 2} if decision == "binary" else {"fusion_priority": levels}
+
+    def initial(self, graph: Graph) -> Decision:
+        """[N, 1] the compiler's default fusion (`default_inline`); as priorities: its ops at level 1."""
+        return default_inline(graph, self.limits)[:, None].astype(np.int16)
+
+    def mask(self, graph: Graph) -> NDArray[np.bool_]:
+        return fusible(graph).can_inline[:, None]
+
+    def realise(self, graph: Graph, decisions: Decisions) -> Plans:
+        if self.decision == "binary":
+            inline = legalise(graph, decisions[:, :, 0].astype(np.uint8), self.limits)
+        else:
+            inline = legalise_by_priority(graph, decisions[:, :, 0], self.limits)
+        return on_first_device(graph, inline)
+
+    def key_count(self, graph: Graph) -> int:
+        return graph.num_ops
+
+    def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
+        """Key n of op n: level floor(key x choices), so that the binary task inlines where the key is at least a half."""
+        choices = next(iter(self.heads.values()))
+        levels = np.minimum((keys * choices).astype(np.int16), choices - 1)
+        return self.realise(graph, levels[:, :, None])
+
+    def canonical(self, graph: Graph, decision: Decision) -> Decision:
+        if self.decision != "binary":
+            return decision
+        inline = self.realise(graph, decision[None]).inline[0]
+        return (inline & fusible(graph).can_inline)[:, None].astype(np.int16)
+
+
+def on_first_device(graph: Graph, inline: NDArray[np.bool_]) -> Plans:
+    """Plans with every op on device 0 in topological order."""
+    return Plans(graph, np.zeros(inline.shape, np.int16), np.zeros(inline.shape), inline)
