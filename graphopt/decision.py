@@ -2,13 +2,13 @@
 
 The file is an npz without pickles:
 
-- `header`: JSON as bytes: graph (name, family, hash, ops), heads and their number of choices, prices (initial, searched, judged,
-  noise), config (machine, task, cost, judge, dataset), row (what produced it), versions.
+- `header`: JSON as bytes: graph (name, family, hash, ops), heads and their number of choices, prices (initial,
+  searched, judged, noise), config (machine, task, cost, judge, dataset), row (what produced it), versions.
 - `op_names`: JSON list as bytes, [N]; a decision refers to ops by name.
 - `choices`, `default`: int16 [N, H], the decision and the default heuristic's, heads in the header's order.
 - `trace`: float64 [S, 3]: evaluations, seconds, best cost, one line per improvement.
-- `plan_device`, `plan_priority`, `plan_inline`, `plan_transfer`: only when the best came from random keys, so that no decision
-  describes it; then the plan is the answer and `choices` equals `default`.
+- `plan_device`, `plan_priority`, `plan_inline`, `plan_transfer`: only when the best came from random keys, so that no
+  decision describes it; then the plan is the answer and `choices` equals `default`.
 
 `python -m graphopt.decision show|diff|replay|veto|bisect|draw` works on them.
 """
@@ -35,8 +35,10 @@ from graphopt.tasks.base import Decision
 
 FORMAT = "graphopt decision 1"
 CONFIG_KEYS = ("machine", "task", "cost", "judge", "dataset", "objective", "seed")
-ROW_KEYS = ("study", "dataset", "split", "graph", "family", "task", "machine", "cost", "judge", "objective", "encoder", "algo",
-            "seed", "evals_cap", "evals", "config_hash")  # fmt: skip
+ROW_KEYS = (
+    *("study", "dataset", "split", "graph", "family", "task", "machine", "cost", "judge", "objective", "encoder"),
+    *("algo", "seed", "evals_cap", "evals", "config_hash"),
+)
 
 
 class DecisionError(UserError):
@@ -91,8 +93,8 @@ def save(
 ) -> None:
     """Writes the best answer of a solved problem.
 
-    judged: its price by the judge. row: the row's fields (what is known of them). config: the resolved configuration as plain
-    containers; its machine, task, cost, judge and dataset parts are kept.
+    judged: its price by the judge. row: the row's fields (what is known of them). config: the resolved configuration as
+    plain containers; its machine, task, cost, judge and dataset parts are kept.
     """
     graph, task = problem.graph, problem.task
     header = {
@@ -109,10 +111,11 @@ def save(
         "row": {key: row[key] for key in ROW_KEYS if key in row},
         "versions": versions(str(row.get("commit", ""))),
     }
-    best = problem.best if problem.best_plan is not None else task.canonical(graph, problem.best)
+    default = task.initial(graph)
+    best = default if problem.best_plan is not None else task.canonical(graph, problem.best)
     trace = np.array([[s.evals, s.seconds, s.cost] for s in problem.trace], np.float64).reshape(-1, 3)
     plan = {} if problem.best_plan is None else _plan_arrays(problem.best_plan)
-    write(path, DecisionFile(header, graph.op_names, best, task.initial(graph), trace, plan))
+    write(path, DecisionFile(header, graph.op_names, best, default, trace, plan))
 
 
 def _plan_arrays(plans: Plans) -> dict[str, NDArray[Any]]:

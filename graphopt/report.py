@@ -1,0 +1,65 @@
+"""From rows to tables, curves and pictures.
+
+`python -m graphopt.report DIR` prints the tables of every rows.jsonl below DIR and writes DIR/table.md and DIR/table.csv;
+`--replay` re-prices every stored decision; `--plots` draws into DIR/pictures; `picture FILE` draws one decision.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from graphopt.errors import UserError
+from graphopt.graph import GraphError
+
+
+def print_table(rows_path_or_dir: Path | str, against: str = "local") -> None:
+    """Prints the tables of a run or a study on the terminal."""
+    from graphopt.reporting.collect import collect
+    from graphopt.reporting.render import print_sheets, sheets
+
+    print_sheets(sheets(collect(rows_path_or_dir), against))
+
+
+def write_tables(place: Path, against: str, markdown: Path | None, csv: Path | None) -> list[Path]:
+    """Prints the tables and writes them as Markdown and CSV, by default into `place`."""
+    from graphopt.reporting.collect import collect
+    from graphopt.reporting.render import as_csv, as_markdown, print_sheets, sheets
+
+    found = collect(place)
+    all_sheets = sheets(found, against)
+    print_sheets(all_sheets)
+    folder = place if place.is_dir() else place.parent
+    files = [markdown or folder / "table.md", csv or folder / "table.csv"]
+    for file, text in zip(files, (as_markdown(all_sheets), as_csv(found))):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return files
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(
+        prog="python -m graphopt.report", description="Tables, curves and replay of stored runs."
+    )
+    result.add_argument("place", type=Path, metavar="DIR", help="a study's or a run's folder, or one rows.jsonl")
+    result.add_argument("--replay", action="store_true", help="re-price every stored decision; exit 1 on a mismatch")
+    result.add_argument("--against", default="local", metavar="METHOD", help="compare pairwise with this method")
+    result.add_argument("--plots", action="store_true", help="draw curves and bars into DIR/pictures")
+    result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
+    result.add_argument("--csv", type=Path, metavar="FILE", help="instead of DIR/table.csv")
+    return result
+
+
+def main(arguments: Sequence[str]) -> int:
+    args = parser().parse_args(arguments)
+    try:
+        for file in write_tables(args.place, args.against, args.markdown, args.csv):
+            print(f"wrote {file}")
+    except (UserError, GraphError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,155 @@
+"""Rows of every run below a folder, read tolerantly and put into comparable groups."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphopt.errors import UserError
+
+Setting = tuple[tuple[str, str], ...]  # what must be equal before two prices may be compared, as (field, value) pairs
+SETTING_FIELDS = ("task", "machine", "cost", "judge", "objective", "split")
+IDENTITY_FIELDS = (
+    *("study", "dataset", "split", "graph", "graph_hash", "task", "machine", "cost", "judge", "objective", "encoder"),
+    *("algo", "seed", "evals_cap", "seconds_cap", "config_hash"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One solved graph: one row whose prices are finite."""
+
+    setting: Setting
+    graph: str  # unique key: content hash, or data set and name
+    graph_name: str
+    family: str
+    dataset: str
+    ops: int
+    method: str  # algorithm, with the encoder where several were run
+    budget: float  # evaluations allowed; inf when only time was limited
+    seed: int
+    initial: float  # default heuristic, by the judge
+    searched: float
+    judged: float
+    noise: float  # relative noise of the judge, 0 for simulators
+    evals: int
+    seconds: float
+    trace: tuple[tuple[float, float], ...]  # (evaluations, best cost by the search's model), in order
+
+    @property
+    def speedup(self) -> float:
+        return self.initial / self.judged
+
+    @property
+    def lost(self) -> bool:
+        """Slower than the default beyond the judge's noise."""
+        return self.judged > self.initial * (1 + max(1e-9, self.noise))
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was found below a folder."""
+
+    entries: list[Entry]
+    refused: list[dict[str, Any]]  # rows with status other than ok
+    unpriced: list[dict[str, Any]]  # status ok, but a price is missing, infinite or not positive
+    broken_lines: int
+    files: int
+
+    def by_setting(self) -> dict[Setting, list[Entry]]:
+        groups: dict[Setting, list[Entry]] = defaultdict(list)
+        for entry in self.entries:
+            groups[entry.setting].append(entry)
+        return dict(sorted(groups.items()))
+
+
+def collect(place: Path | str) -> Collected:
+    """Reads one rows.jsonl, or every rows.jsonl below a folder. Half-written lines are counted, not fatal; of rows that
+    repeat (a resumed cell) the last counts. Raises UserError when there are no rows."""
+    files = row_files(Path(place))
+    rows, broken = read_rows(files)
+    refused = [row for row in rows if row.get("status", "ok") != "ok"]
+    solved = [row for row in rows if row.get("status", "ok") == "ok"]
+    priced = [row for row in solved if _priced(row)]
+    unpriced = [row for row in solved if not _priced(row)]
+    labels = method_labels(priced)
+    return Collected([_entry(row, labels) for row in priced], refused, unpriced, broken, len(files))
+
+
+def row_files(place: Path) -> list[Path]:
+    """The rows files at or below a place."""
+    if place.is_file():
+        return [place]
+    files = sorted(place.rglob("rows.jsonl")) if place.is_dir() else []
+    if not files:
+        what = "holds no rows.jsonl" if place.is_dir() else "does not exist"
+        raise UserError(f"{place} {what}: give a run's or a study's folder, such as outputs/<study>")
+    return files
+
+
+def read_rows(files: Iterable[Path]) -> tuple[list[dict[str, Any]], int]:
+    """(rows, number of unreadable lines)."""
+    rows: list[dict[str, Any]] = []
+    broken = 0
+    for file in files:
+        latest: dict[tuple[str, ...], dict[str, Any]] = {}
+        for row in map(_parse, filter(str.strip, file.read_text(errors="replace").splitlines())):
+            if row is None:
+                broken += 1
+                continue
+            if row.get("status", "ok") == "ok":  # a cell that failed as a whole and then succeeded
+                latest = {key: old for key, old in latest.items() if old.get("graph") or old.get("status") == "ok"}
+            latest[tuple(str(row.get(field)) for field in IDENTITY_FIELDS)] = {**row, "_file": str(file)}
+        rows += latest.values()
+    return rows, broken
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def method_labels(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """(algo, encoder) -> label; the encoder is named where an algorithm ran with several."""
+    encoders: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        encoders[str(row.get("algo"))].add(str(row.get("encoder")))
+    return {(a, e): f"{a}/{e}" if len(found) > 1 else a for a, found in encoders.items() for e in found}
+
+
+def _number(row: Mapping[str, Any], field: str, default: float = math.nan) -> float:
+    value = row.get(field)
+    return default if value is None or isinstance(value, str) else float(value)
+
+
+def _priced(row: Mapping[str, Any]) -> bool:
+    prices = [_number(row, field) for field in ("initial", "judged")]
+    return all(math.isfinite(price) and price > 0 for price in prices)
+
+
+def _entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Entry:
+    name, dataset = str(row.get("graph")), str(row.get("dataset"))
+    return Entry(
+        setting=tuple((field, str(row.get(field))) for field in SETTING_FIELDS),
+        graph=str(row.get("graph_hash") or f"{dataset}/{name}"),
+        graph_name=name,
+        family=str(row.get("family") or "unknown"),
+        dataset=dataset,
+        ops=int(_number(row, "ops", 0)),
+        method=labels[str(row.get("algo")), str(row.get("encoder"))],
+        budget=_number(row, "evals_cap", math.inf),
+        seed=int(_number(row, "seed", 0)),
+        initial=_number(row, "initial"),
+        searched=_number(row, "searched", _number(row, "judged")),
+        judged=_number(row, "judged"),
+        noise=_number(row, "noise", 0.0),
+        evals=int(_number(row, "evals", 0)),
+        seconds=_number(row, "seconds", 0.0),
+        trace=tuple((float(step[0]), float(step[-1])) for step in row.get("trace") or ()),
+    )

@@ -1,0 +1,261 @@
+"""Tables for the terminal (rich), for Markdown and for CSV, from the same lines."""
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from graphopt.reporting.collect import Collected, Entry, Setting
+from graphopt.reporting.statistics import Interval, bootstrap
+from graphopt.reporting.tables import Line, best_known, blocks, differences, group, repeated, summarise
+
+
+@dataclass
+class Sheet:
+    """A table of strings: what rich and Markdown print."""
+
+    title: str
+    columns: Sequence[str]
+    rows: list[list[str]]
+    bold: set[tuple[int, int]] = field(default_factory=set)  # (row, column)
+    breaks: set[int] = field(default_factory=set)  # rows after which a new budget begins
+    left: int = 1  # columns that are text, aligned left
+    note: str = ""
+    wide: bool = False  # only in files: too long for a terminal
+
+
+def sheets(found: Collected, against: str) -> list[Sheet]:
+    """All tables of a report, in order."""
+    result: list[Sheet] = []
+    for setting, entries in found.by_setting().items():
+        best = best_known(entries)
+        kinds = blocks(entries)
+        result.append(_overall(setting, entries, summarise(entries, "all", best)))
+        if "size" in kinds:
+            result.append(_by_size(kinds["size"]))
+        for kind in ("family", "dataset"):
+            result += _by_kind(kind, kinds.get(kind, {}))
+        result += _paired(entries, against)
+    return result + _apart(found)
+
+
+def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) -> Sheet:
+    fields = dict(setting)
+    ratio = "memory ratio" if fields["objective"] == "peak_memory" else "speed-up"
+    columns = ["budget", "method", ratio, "95 %", "improved %", "wins", "losses", "gap %", "evals to 90 %", "s/graph"]
+    rows = [
+        [
+            budget_label(line.budget), line.method, f"{line.speedup.mean:.3f}", span(line.speedup), f"{line.improvement:.2f}",
+            f"{line.wins}/{line.graphs}", str(line.losses), f"{line.gap:.2f}", _reach(line), _seconds(line.seconds),
+        ]
+        for line in lines
+    ]  # fmt: skip
+    sheet = Sheet(setting_title(setting, entries), columns, rows, left=2)
+    for i, line in enumerate(lines):
+        if line.speedup.mean >= max(other.speedup.mean for other in lines if other.budget == line.budget) * (1 - 1e-9):
+            sheet.bold.add((i, 2))
+    sheet.breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
+    sheet.note = (
+        f"{ratio}: geometric mean of default / found by the judge, graphs x seeds resampled. wins: graphs within 0.1 % of "
+        "the best at this budget. losses: solves slower than the default. gap: over the best known of all rows. "
+        "evals to 90 %: median to 90 % of the best known improvement (share that reaches it)."
+    )
+    return sheet
+
+
+def setting_title(setting: Setting, entries: Sequence[Entry]) -> str:
+    """What was compared, in one line."""
+    fields = dict(setting)
+    judge = fields["judge"]
+    price = fields["cost"] if judge in (fields["cost"], "None") else f"{fields['cost']}, judged by {judge}"
+    graphs, seeds = len({e.graph for e in entries}), len({e.seed for e in entries})
+    counts = f"{graphs} graph{'s' * (graphs != 1)}, {seeds} seed{'s' * (seeds != 1)}"
+    split = "" if fields["split"] in ("None", "test") else f", {fields['split']} split"
+    return f"{fields['task']} on {fields['machine']}, {fields['objective']} by {price}{split} ({counts})"
+
+
+def _by_size(parts: dict[str, list[Entry]]) -> Sheet:
+    columns = ["budget", "method", *(f"{label} ({len({e.graph for e in part})})" for label, part in parts.items())]
+    keys = list(group(e for part in parts.values() for e in part))
+    cells = {label: _speedups(part) for label, part in parts.items()}
+    rows = [[budget_label(b), m, *(_with_span(cells[label].get((b, m))) for label in parts)] for b, m in keys]
+    breaks = {i for i in range(len(keys) - 1) if keys[i][0] != keys[i + 1][0]}
+    sheet = Sheet("by graph size: speed-up [95 %] (graphs)", columns, rows, breaks=breaks, left=2)
+    for column, label in enumerate(parts, start=2):
+        for budget in {b for b, _ in keys}:
+            at = {key: value.mean for key, value in cells[label].items() if key[0] == budget}
+            sheet.bold |= {(keys.index(key), column) for key, v in at.items() if v >= max(at.values()) * (1 - 1e-9)}
+    return sheet
+
+
+def _by_kind(kind: str, parts: dict[str, list[Entry]]) -> list[Sheet]:
+    """One sheet per budget, blocks down and methods across; on the terminal the largest budget with most methods."""
+    if not parts:
+        return []
+    keys = list(group(e for part in parts.values() for e in part))
+    methods_at = Counter(budget for budget, _ in keys)
+    shown = max(methods_at, key=lambda budget: (methods_at[budget], budget))
+    result = []
+    for budget in methods_at:
+        methods = [m for b, m in keys if b == budget]
+        cells = {label: _speedups([e for e in part if e.budget == budget]) for label, part in parts.items()}
+        labels = [label for label in parts if cells[label]]
+        rows = [
+            [label, str(len({e.graph for e in parts[label]})), *(_mean(cells[label].get((budget, m))) for m in methods)]
+            for label in labels
+        ]
+        title = f"by {kind}: speed-up at {budget_label(budget)} evaluations"
+        sheet = Sheet(title, [kind, "graphs", *methods], rows, wide=budget != shown)
+        for i, label in enumerate(labels):
+            top = max(value.mean for value in cells[label].values())
+            means = [cells[label].get((budget, m)) for m in methods]
+            sheet.bold |= {(i, j + 2) for j, v in enumerate(means) if v is not None and v.mean >= top * (1 - 1e-9)}
+        result.append(sheet)
+    return result
+
+
+def _speedups(part: Sequence[Entry]) -> dict[tuple[float, str], Interval]:
+    return {(line.budget, line.method): line.speedup for line in summarise(part, "", best_known(part))}
+
+
+def _paired(entries: Sequence[Entry], against: str) -> list[Sheet]:
+    lines = differences(entries, against)
+    if not lines:
+        return []
+    rows = [
+        [budget_label(d.budget), d.method, f"{100 * (d.ratio.mean - 1):+.2f}",
+         f"[{100 * (d.ratio.low - 1):+.2f}, {100 * (d.ratio.high - 1):+.2f}]", _verdict(d.ratio), str(d.graphs)]
+        for d in lines
+    ]  # fmt: skip
+    columns = ["budget", "method", "% faster", "95 %", "verdict", "graphs"]
+    breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
+    return [Sheet(f"paired with {against} at equal budget, by graph and seed", columns, rows, breaks=breaks, left=2)]
+
+
+def _verdict(ratio: Interval) -> str:
+    return "better" if ratio.low > 1 else "worse" if ratio.high < 1 else "no difference shown"
+
+
+def _apart(found: Collected) -> list[Sheet]:
+    """Rows that are no results, with the reason and how often; pooled configurations; broken lines."""
+    counts = Counter(
+        (
+            str(row.get("status")),
+            str(row.get("task")),
+            str(row.get("algo")),
+            str(row.get("reason") or "no reason given"),
+        )
+        for row in found.refused
+    )
+    counts.update(("ok, no price", str(r.get("task")), str(r.get("algo")), _why_unpriced(r)) for r in found.unpriced)
+    if found.broken_lines:
+        counts["unreadable", "", "", "half-written or damaged lines of rows.jsonl, left out"] = found.broken_lines
+    pooled = repeated(found.entries)
+    if pooled:
+        counts["pooled", "", "", "rows equal in method, budget, graph and seed come from several configurations"] = (
+            pooled
+        )
+    if not counts:
+        return []
+    rows = [[status, task, algo, str(count), reason] for (status, task, algo, reason), count in sorted(counts.items())]
+    return [Sheet("rows apart from the table", ["status", "task", "algo", "rows", "reason"], rows, left=3)]
+
+
+def _why_unpriced(row: dict[str, object]) -> str:
+    return f"initial {row.get('initial')}, judged {row.get('judged')}: infeasible or missing prices have no ratio"
+
+
+def budget_label(budget: float) -> str:
+    return f"{int(budget):,}" if math.isfinite(budget) else "time"
+
+
+def span(interval: Interval) -> str:
+    return f"[{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _mean(interval: Interval | None) -> str:
+    return "" if interval is None else f"{interval.mean:.3f}"
+
+
+def _with_span(interval: Interval | None) -> str:
+    return "" if interval is None else f"{interval.mean:.3f} {span(interval)}"
+
+
+def _reach(line: Line) -> str:
+    if math.isnan(line.reach):
+        return "-"
+    share = f"({100 * line.reached:.0f} %)"
+    return f"{line.reach:,.0f} {share}" if math.isfinite(line.reach) else f"> {budget_label(line.budget)} {share}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g}" if seconds < 1000 else f"{seconds:,.0f}"
+
+
+def as_markdown(all_sheets: Sequence[Sheet]) -> str:
+    """All sheets as one Markdown text."""
+    parts = []
+    for sheet in all_sheets:
+        rule = ["---"] * sheet.left + ["---:"] * (len(sheet.columns) - sheet.left)
+        body = [
+            [f"**{cell}**" if (i, j) in sheet.bold else cell.replace("|", "\\|") for j, cell in enumerate(row)]
+            for i, row in enumerate(sheet.rows)
+        ]
+        table = "\n".join("| " + " | ".join(row) + " |" for row in [list(sheet.columns), rule, *body])
+        parts.append(f"### {sheet.title}\n\n{table}\n" + (f"\n{sheet.note}\n" if sheet.note else ""))
+    return "\n".join(parts)
+
+
+def as_rich(all_sheets: Sequence[Sheet]) -> Group:
+    """The sheets that suit a terminal."""
+    items: list[Table | Text | Padding] = []
+    for sheet in (sheet for sheet in all_sheets if not sheet.wide):
+        table = Table(
+            title=escape(sheet.title), title_justify="left", title_style="bold", header_style="bold", box=None
+        )
+        table.row_styles = []
+        for j, column in enumerate(sheet.columns):
+            table.add_column(escape(column), justify="left" if j < sheet.left else "right", no_wrap=column != "reason")
+        for i, row in enumerate(sheet.rows):
+            cells = [f"[bold green]{escape(c)}[/]" if (i, j) in sheet.bold else escape(c) for j, c in enumerate(row)]
+            table.add_row(*cells, end_section=i in sheet.breaks)
+        items.append(Padding(table, (0, 0, 0 if sheet.note else 1, 0)))
+        if sheet.note:
+            items.append(Padding(Text(sheet.note, style="dim"), (0, 0, 1, 1)))
+    return Group(*items)
+
+
+def as_csv(found: Collected) -> str:
+    """Every line of every block with its numbers, one line each."""
+    out = io.StringIO()
+    writer: csv.DictWriter[str] | None = None
+    for setting, entries in found.by_setting().items():
+        best = best_known(entries)
+        for kind, parts in blocks(entries).items():
+            for label, part in parts.items():
+                for line in summarise(part, label, best):
+                    record = {**dict(setting), "kind": kind, **_flat(line)}
+                    if writer is None:
+                        writer = csv.DictWriter(out, list(record), lineterminator="\n")
+                        writer.writeheader()
+                    writer.writerow(record)
+    return out.getvalue()
+
+
+def _flat(line: Line) -> dict[str, object]:
+    record: dict[str, object] = asdict(line)
+    speedup = record.pop("speedup")
+    assert isinstance(speedup, dict)
+    return {**record, **{f"speedup_{key}": value for key, value in speedup.items()}}
+
+
+def print_sheets(all_sheets: Sequence[Sheet], console: Console | None = None) -> None:
+    (console or Console()).print(as_rich(all_sheets))
