@@ -119,7 +119,7 @@ class Problem:
     def _bill(self, cost: NDArray[np.float64], digests: list[int], decision_at: Callable[[int], Decision]) -> None:
         now = self.seconds
         best_so_far = np.minimum.accumulate(np.append(self.best_cost, cost))
-        for i in np.flatnonzero(np.diff(best_so_far) < 0):
+        for i in np.flatnonzero(best_so_far[1:] < best_so_far[:-1]):
             self.trace.append(Step(self.evals + int(i) + 1, now, float(cost[i])))
         winner = int(np.argmin(cost))
         if cost[winner] < self.best_cost:

@@ -1,0 +1,1 @@
+"""Classical optimisers. No torch."""
