@@ -29,30 +29,34 @@ class Limits(NamedTuple):
     max_duplicates: int  # kernels in which one op is computed
 
 
-class Fusible(NamedTuple):
-    """The graph as fusion sees it: views resolved into how their base tensor is read. Arrays for Numba."""
+OP = np.dtype([
+    ("in_start", np.int32), ("in_end", np.int32),  # operand edges (views have none)
+    ("out_start", np.int32), ("out_end", np.int32),  # distinct consumers, through views
+    ("result_start", np.int32), ("result_end", np.int32),  # tensors made
+    ("numel", np.float64),  # elements of the largest result: how often the op is evaluated
+    ("space", np.float64),  # iteration space: input elements for reductions, else numel
+    ("flops", np.float64), ("out_bytes", np.float64),
+    ("heavy", np.int8),  # 0, 1 = reduction, 2 = contraction
+    ("is_view", np.bool_), ("can_inline", np.bool_), ("elementwise", np.bool_), ("expensive", np.bool_),
+])  # fmt: skip
+EDGE = np.dtype([
+    ("op", np.int32),  # producing op, -1 for graph inputs and weights
+    ("tensor", np.int32),  # base tensor
+    ("reads", np.float64),  # elements read to compute the consumer once
+    ("same", np.bool_),  # read element by element in the consumer's own order
+    ("strided", np.bool_),  # read through a transposition
+])  # fmt: skip
+TENSOR = np.dtype([("numel", np.float64), ("num_bytes", np.float64), ("keep", np.bool_)])
 
-    in_ptr: I64  # [N+1] operand edges of each op (views have none)
-    in_op: I32  # [E] producing op, -1 for graph inputs and weights
-    in_tensor: I32  # [E] base tensor
-    reads: F64  # [E] elements read to compute the consumer once
-    same: Bool  # [E] read element by element in the consumer's own order
-    strided: Bool  # [E] read through a transposition
-    out_ptr: I64  # [N+1]
-    out_op: I32  # distinct consumers of each op through views
-    is_view: Bool  # [N]
-    can_inline: Bool  # [N] the op has a choice
-    heavy: NDArray[np.int8]  # [N] 0, 1 = reduction, 2 = contraction
-    elementwise: Bool  # [N]
-    expensive: Bool  # [N]
-    numel: F64  # [N] elements of the largest result: how often the op is evaluated
-    space: F64  # [N] iteration space: input elements for reductions, else numel
-    flops: F64  # [N]
-    out_bytes: F64  # [N] bytes of all results
-    tensor_numel: F64  # [T]
-    tensor_bytes: F64  # [T]
-    keep: Bool  # [T] base tensors of graph outputs
-    first_result: I64  # [N+1] results of op n are tensors first_result[n] .. first_result[n+1]-1
+
+class Fusible(NamedTuple):
+    """The graph as fusion sees it: views resolved into how their base tensor is read. Record arrays, few and local, since
+    Numba passes every array of an argument by its parts."""
+
+    op: NDArray[np.void]  # [N] OP
+    edge: NDArray[np.void]  # [E] EDGE
+    out_op: I32  # consumers, see OP.out_start
+    tensor: NDArray[np.void]  # [T] TENSOR; keep = base tensor of a graph output
 
 
 _FUSIBLE: "WeakKeyDictionary[Graph, Fusible]" = WeakKeyDictionary()
@@ -67,7 +71,7 @@ def fusible(graph: Graph) -> Fusible:
 
 def view_inline(graph: Graph) -> Bool:
     """[N] the least fused state: views inline, everything else stored."""
-    return fusible(graph).is_view.copy()
+    return np.asarray(fusible(graph).op["is_view"]).copy()
 
 
 def legalise(graph: Graph, requests: NDArray[np.uint8], limits: Limits) -> Bool:
@@ -100,16 +104,15 @@ def default_inline(graph: Graph, limits: Limits) -> Bool:
     """[N] the compiler's rule: inline cheap elementwise and layout ops, never duplicate an expensive one, a reduction or a
     contraction, and put nothing in front of a contraction (the rule that XLA documents, with our caps)."""
     f = fusible(graph)
-    request = np.where(f.expensive, INLINE_ONCE, INLINE).astype(np.uint8)
+    request = np.where(f.op["expensive"], INLINE_ONCE, INLINE).astype(np.uint8)
     request[_feeds_contraction(f)] = KEEP
     return legalise(graph, request[None], limits)[0]
 
 
 def _feeds_contraction(f: Fusible) -> Bool:
-    consumer = np.repeat(np.arange(len(f.heavy)), np.diff(f.in_ptr))
-    hit = (f.heavy[consumer] == 2) & (f.in_op >= 0)
-    out = np.zeros(len(f.heavy), np.bool_)
-    out[f.in_op[hit]] = True
+    contraction = np.repeat(f.op["heavy"] == 2, f.op["in_end"] - f.op["in_start"])
+    out = np.zeros(len(f.op), np.bool_)
+    out[f.edge["op"][contraction & (f.edge["op"] >= 0)]] = True
     return out
 
 
@@ -129,19 +132,20 @@ def _resolve(graph: Graph) -> Fusible:
     keep[base[graph.is_output]] = True
     in_op = graph.producer[tensor]
     pairs = np.unique(np.stack([in_op, op], 1)[in_op >= 0], axis=0).reshape(-1, 2)
-    made = graph.producer >= 0
-    return Fusible(
-        in_ptr=np.searchsorted(op, np.arange(graph.num_ops + 1)).astype(np.int64),
-        in_op=in_op.astype(np.int32), in_tensor=tensor.astype(np.int32), reads=reads, same=same, strided=strided,
-        out_ptr=np.searchsorted(pairs[:, 0], np.arange(graph.num_ops + 1)).astype(np.int64), out_op=pairs[:, 1].astype(np.int32),
-        is_view=is_view, can_inline=_can_inline(graph, heavy, is_view, keep, in_op, op, same, numel, space),
-        heavy=heavy, elementwise=graph.category == Category.ELEMENTWISE,
-        expensive=np.array([o.expensive for o in OPERATORS], np.bool_)[graph.kind], numel=numel, space=space,
-        flops=np.ascontiguousarray(graph.flops),
-        out_bytes=np.bincount(graph.producer[made], graph.tensor_bytes[made], graph.num_ops).astype(np.float64),
-        tensor_numel=np.maximum(numel_T, 1), tensor_bytes=graph.tensor_bytes.astype(np.float64), keep=keep,
-        first_result=graph.output_ptr,
-    )  # fmt: skip
+    ops = np.zeros(graph.num_ops, OP)
+    in_ptr = np.searchsorted(op, np.arange(graph.num_ops + 1))
+    out_ptr = np.searchsorted(pairs[:, 0], np.arange(graph.num_ops + 1))
+    for name, ptr in (("in", in_ptr), ("out", out_ptr), ("result", graph.output_ptr)):
+        ops[f"{name}_start"], ops[f"{name}_end"] = ptr[:-1], ptr[1:]
+    ops["numel"], ops["space"], ops["flops"], ops["out_bytes"] = numel, space, graph.flops, graph.result_bytes
+    ops["heavy"], ops["is_view"], ops["elementwise"] = heavy, is_view, graph.category == Category.ELEMENTWISE
+    ops["can_inline"] = _can_inline(graph, heavy, is_view, keep, in_op, op, same, numel, space)
+    ops["expensive"] = np.array([o.expensive for o in OPERATORS], np.bool_)[graph.kind]
+    edges = np.zeros(len(op), EDGE)
+    edges["op"], edges["tensor"], edges["reads"], edges["same"], edges["strided"] = in_op, tensor, reads, same, strided
+    tensors = np.zeros(graph.num_tensors, TENSOR)
+    tensors["numel"], tensors["num_bytes"], tensors["keep"] = np.maximum(numel_T, 1), graph.tensor_bytes, keep
+    return Fusible(ops, edges, np.ascontiguousarray(pairs[:, 1], np.int32), tensors)
 
 
 def _bases(graph: Graph) -> tuple[I64, Bool]:
@@ -203,21 +207,21 @@ def _can_inline(graph: Graph, heavy: NDArray[np.int8], is_view: Bool, keep: Bool
 @njit(cache=True, nogil=True)
 def fits_root(f: Fusible, op: int, root: int, duplicates: int) -> bool:
     """Static rules for computing `op` in the kernel of `root`, when it would be computed in `duplicates` kernels."""
-    if f.heavy[op] == 0:
+    if f.op[op].heavy == 0:
         return True
-    if duplicates > 1 or not f.elementwise[root]:
+    if duplicates > 1 or not f.op[root].elementwise:
         return False
-    if f.heavy[op] == 2:
-        return f.numel[root] == f.numel[op]
-    return f.numel[root] == f.numel[op] or f.numel[root] == f.space[op]
+    if f.op[op].heavy == 2:
+        return f.op[root].numel == f.op[op].numel
+    return f.op[root].numel == f.op[op].numel or f.op[root].numel == f.op[op].space
 
 
 @njit(cache=True, nogil=True)
 def start_kernel(f: Fusible, root: int, limit: int, inputs: NDArray[np.int32]) -> int:
     """Fills the distinct input tensors of the kernel that holds `root` alone; returns their number (limit + 1 = too many)."""
     count = 0
-    for e in range(f.in_ptr[root], f.in_ptr[root + 1]):
-        count = _add_input(inputs, count, limit, f.in_tensor[e])
+    for e in range(f.op[root].in_start, f.op[root].in_end):
+        count = _add_input(inputs, count, limit, f.edge[e].tensor)
     return count
 
 
@@ -242,32 +246,34 @@ def join_kernel(f: Fusible, op: int, limit: int, inputs: NDArray[np.int32], coun
         return count
     kept = 0
     for i in range(count):
-        if not f.first_result[op] <= inputs[i] < f.first_result[op + 1]:
+        if not f.op[op].result_start <= inputs[i] < f.op[op].result_end:
             inputs[kept] = inputs[i]
             kept += 1
-    for e in range(f.in_ptr[op], f.in_ptr[op + 1]):
-        kept = _add_input(inputs, kept, limit, f.in_tensor[e])
+    for e in range(f.op[op].in_start, f.op[op].in_end):
+        kept = _add_input(inputs, kept, limit, f.edge[e].tensor)
     return kept
 
 
 @njit(cache=True, nogil=True)
 def decode(f: Fusible, requests: NDArray[np.uint8], limits: Limits, inline: NDArray[np.bool_]) -> None:
     """Writes the legal flags of `requests` into `inline` [N], deciding ops from the last to the first."""
-    n = len(f.heavy)
+    n = len(f.op)
     most, cap = limits.max_duplicates, limits.max_inputs
     roots = np.empty((n, most), np.int32)
     num_roots = np.zeros(n, np.int32)
     inputs = np.empty((n, cap + 1), np.int32)
     num_inputs = np.empty(n, np.int32)
     num_ops = np.ones(n, np.int32)
-    has_heavy = f.heavy > 0
+    has_heavy = np.empty(n, np.bool_)
+    for op in range(n):
+        has_heavy[op] = f.op[op].heavy > 0
     trial = np.empty((most, cap + 1), np.int32)
     trial_count = np.empty(most, np.int32)
     for op in range(n - 1, -1, -1):
-        inline[op] = f.is_view[op]
-        if f.is_view[op]:
+        inline[op] = f.op[op].is_view
+        if f.op[op].is_view:
             continue
-        if requests[op] != 0 and f.can_inline[op]:
+        if requests[op] != 0 and f.op[op].can_inline:
             count = _union_of_roots(f, op, inline, roots, num_roots, most)
             wanted = 0 < count <= most and (requests[op] == 1 or count == 1)
             if wanted and _all_accept(f, op, limits, roots[op], count, inputs, num_inputs, num_ops, has_heavy, trial, trial_count):
@@ -278,7 +284,7 @@ def decode(f: Fusible, requests: NDArray[np.uint8], limits: Limits, inline: NDAr
                     inputs[root] = trial[i]
                     num_inputs[root] = trial_count[i]
                     num_ops[root] += 1
-                    has_heavy[root] |= f.heavy[op] > 0
+                    has_heavy[root] |= f.op[op].heavy > 0
                 continue
         num_inputs[op] = start_kernel(f, op, cap, inputs[op])
 
@@ -288,7 +294,7 @@ def _union_of_roots(f: Fusible, op: int, inline: NDArray[np.bool_], roots: NDArr
                     most: int) -> int:  # fmt: skip
     """Kernels that need `op`: fills roots[op], returns their number (most + 1 = too many)."""
     count = 0
-    for e in range(f.out_ptr[op], f.out_ptr[op + 1]):
+    for e in range(f.op[op].out_start, f.op[op].out_end):
         consumer = f.out_op[e]
         for i in range(num_roots[consumer] if inline[consumer] else 1):
             root = roots[consumer, i] if inline[consumer] else consumer
@@ -309,7 +315,7 @@ def _all_accept(f: Fusible, op: int, limits: Limits, roots: NDArray[np.int32], c
                 trial: NDArray[np.int32], trial_count: NDArray[np.int32]) -> bool:  # fmt: skip
     for i in range(count):
         root = roots[i]
-        if num_ops[root] >= limits.max_ops or not fits_root(f, op, root, count) or (f.heavy[op] > 0 and has_heavy[root]):
+        if num_ops[root] >= limits.max_ops or not fits_root(f, op, root, count) or (f.op[op].heavy > 0 and has_heavy[root]):
             return False
         if num_inputs[root] > limits.max_inputs:
             return False
@@ -329,7 +335,7 @@ def find_roots(f: Fusible, op: int, inline: NDArray[np.bool_], most: int, roots:
     while top > 0:
         top -= 1
         here = stack[top]
-        for e in range(f.out_ptr[here], f.out_ptr[here + 1]):
+        for e in range(f.op[here].out_start, f.op[here].out_end):
             consumer = f.out_op[e]
             if seen[consumer] == stamp:
                 continue
@@ -353,8 +359,8 @@ def gather(f: Fusible, root: int, inline: NDArray[np.bool_], members: NDArray[np
     while done < count:
         here = members[done]
         done += 1
-        for e in range(f.in_ptr[here], f.in_ptr[here + 1]):
-            op = f.in_op[e]
+        for e in range(f.op[here].in_start, f.op[here].in_end):
+            op = f.edge[e].op
             if op >= 0 and inline[op] and seen[op] != stamp:
                 seen[op] = stamp
                 members[count] = op
@@ -379,15 +385,16 @@ def _sort_descending(members: NDArray[np.int32], count: int) -> None:
 @njit(cache=True, nogil=True)
 def decode_ordered(f: Fusible, order: I64, limits: Limits, inline: NDArray[np.bool_]) -> None:
     """Tries to inline ops in the given order; each is kept when every kernel that it would join stays legal."""
-    n = len(f.heavy)
-    inline[:] = f.is_view
+    n = len(f.op)
+    for op in range(n):
+        inline[op] = f.op[op].is_view
     members, stack, roots = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(limits.max_duplicates, np.int32)
     roots_of_member = np.empty(limits.max_duplicates, np.int32)
     inputs = np.empty(limits.max_inputs + 1, np.int32)
     seen = np.full(n, -1, np.int64)
     stamp = 0
     for op in order:
-        if not f.can_inline[op]:
+        if not f.op[op].can_inline:
             continue
         inline[op] = True
         stamp += 1
@@ -417,12 +424,12 @@ def kernel_is_legal(f: Fusible, members: NDArray[np.int32], size: int, inline: N
     root, heavies, count = members[0], 0, 0
     for i in range(size):
         op = members[i]
-        heavies += f.heavy[op] > 0
+        heavies += f.op[op].heavy > 0
         if heavies > 1 or (i > 0 and not fits_root(f, op, root, 1)):
             return False
-        for e in range(f.in_ptr[op], f.in_ptr[op + 1]):
-            if f.in_op[e] < 0 or not inline[f.in_op[e]]:
-                count = _add_input(inputs, count, limits.max_inputs, f.in_tensor[e])
+        for e in range(f.op[op].in_start, f.op[op].in_end):
+            if f.edge[e].op < 0 or not inline[f.edge[e].op]:
+                count = _add_input(inputs, count, limits.max_inputs, f.edge[e].tensor)
     return count <= limits.max_inputs
 
 
@@ -434,7 +441,7 @@ def _members_within(f: Fusible, members: NDArray[np.int32], size: int, inline: N
     Returns the next stamp, negative when a member is."""
     for i in range(1, size):
         stamp += 1
-        most = 1 if f.heavy[members[i]] > 0 else limits.max_duplicates
+        most = 1 if f.op[members[i]].heavy > 0 else limits.max_duplicates
         if find_roots(f, members[i], inline, most, roots, stack, seen, stamp) > most:
             return -stamp
     return stamp

@@ -1,9 +1,9 @@
 """Exact delta pricing of store/inline flips: only the kernels that a flip touches are legalised and priced again.
 
-Equal to full pricing to the last digit: kernel times are multiples of a power of two, so sums do not depend on order, and
-whenever a flip would change the legality of another op, the whole graph is legalised and priced instead.
+Equal to full pricing to the last digit: kernel times are multiples of a power of two, so their sums do not depend on order,
+and the decoder's decisions are repeated for every kernel whose content changes, however far a change spreads.
 
-Shape legend: N ops, K flips.
+Shape legend: N ops, K flips, C = most kernels that one flip may touch before the whole graph is priced instead.
 """
 
 from typing import NamedTuple
@@ -12,21 +12,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from graphopt.costs.kernel_time import (
-    DeviceConstants,
-    Workspace,
-    clear,
-    device_constants,
-    kernel_time,
-    kernel_work,
-    runtime_on_one_device,
-    workspace,
-)
+from graphopt.costs.kernel_time import Workspace, clear, device_constants, kernel_time, kernel_work, runtime_on_one_device, workspace
 from graphopt.graph import Bool, F64, Graph, I32, I64
 from graphopt.kernels import Fusible, Limits, decode, find_roots, fits_root, fusible, gather, join_kernel, start_kernel
 from graphopt.machine import Device
 
-_REFUSED, _CASCADE = -1, -2
+_REFUSED, _TOO_FAR = -1, -2
+_MOST_KERNELS, _MOST_OPS = 96, 2048
 
 
 class _Scratch(NamedTuple):
@@ -34,32 +26,39 @@ class _Scratch(NamedTuple):
     stack: I32  # [N]
     seen: I64  # [N]
     stamp: I64  # [1]
-    roots: I32  # [max_duplicates + 1]
-    roots_of_member: I32  # [max_duplicates + 1]
-    inputs: I32  # [max_inputs + 1]
-    trial: Bool  # [N] flags for the full fallback
+    roots: I32  # [max_duplicates + 1] kernels of the op being decided
+    dirty: I32  # [C] roots of kernels whose content changes
+    inputs: I32  # [C, max_inputs + 1] their input tensors so far
+    count: I64  # [C] number of inputs
+    size: I64  # [C] ops so far
+    heavy: Bool  # [C] holds a reduction or contraction
+    queue: I32  # ops to decide again
+    trial: I32  # [max_duplicates, max_inputs + 1]
+    trial_count: I64  # [max_duplicates]
+    refused: I32  # inlined ops that the flip makes illegal
+    flags: Bool  # [N]
     times: F64  # [N]
+
+
+def _scratch(n: int, limits: Limits) -> _Scratch:
+    c, d, i = _MOST_KERNELS, limits.max_duplicates, limits.max_inputs
+    return _Scratch(
+        np.empty(n, np.int32), np.empty(n, np.int32), np.full(n, -1, np.int64), np.zeros(1, np.int64),
+        np.empty(d + 1, np.int32), np.empty(c, np.int32), np.empty((c, i + 1), np.int32), np.empty(c, np.int64),
+        np.empty(c, np.int64), np.empty(c, np.bool_), np.empty(_MOST_OPS, np.int32), np.empty((d, i + 1), np.int32),
+        np.empty(d, np.int64), np.empty(_MOST_OPS, np.int32), np.empty(n, np.bool_), np.empty(n),
+    )  # fmt: skip
 
 
 class FusionFlips:
     """A current state of store/inline flags on one device, and the price of each single flip of it."""
 
     def __init__(self, graph: Graph, inline: NDArray[np.bool_], device: Device, limits: Limits) -> None:
-        self._f, self._limits, self._device = fusible(graph), limits, device_constants(device)
-        self._work = workspace(graph)
-        n = graph.num_ops
-        self.inline = np.empty(n, np.bool_)
-        decode(self._f, inline.astype(np.uint8), limits, self.inline)
-        self._times = np.zeros(n)
-        self._scratch = _Scratch(
-            np.empty(n, np.int32), np.empty(n, np.int32), np.full(n, -1, np.int64), np.zeros(1, np.int64),
-            np.empty(limits.max_duplicates + 1, np.int32), np.empty(limits.max_duplicates + 1, np.int32),
-            np.empty(limits.max_inputs + 1, np.int32), np.empty(n, np.bool_), np.empty(n),
-        )  # fmt: skip
-        self.cost = self._price_state()
-
-    def _price_state(self) -> float:
-        return float(runtime_on_one_device(self._f, self.inline, self._device, self._work, self._times))
+        self._f, self._limits, self._device = fusible(graph), limits, device_constants([device])
+        self._work, self._scratch = workspace(graph), _scratch(graph.num_ops, limits)
+        self.inline = np.empty(graph.num_ops, np.bool_)
+        self._times = np.zeros(graph.num_ops)
+        self._settle(inline.astype(np.uint8))
 
     def price(self, ops: NDArray[np.int64]) -> NDArray[np.float64]:
         """[K] seconds after flipping each op alone (the current price where the flip is not legal)."""
@@ -72,97 +71,175 @@ class FusionFlips:
         """Makes the flip of `op` the current state."""
         requests = self.inline.astype(np.uint8)
         requests[op] = 1 - requests[op]
+        self._settle(requests)
+
+    def _settle(self, requests: NDArray[np.uint8]) -> None:
         decode(self._f, requests, self._limits, self.inline)
-        self.cost = self._price_state()
+        self.cost = float(runtime_on_one_device(self._f, self.inline, self._device[0], self._work, self._times))
 
 
 @njit(cache=True, nogil=True)
 def _price_flips(f: Fusible, inline: NDArray[np.bool_], times: F64, cost: float, ops: I64, limits: Limits,
-                 device: DeviceConstants, w: Workspace, s: _Scratch, out: F64) -> None:  # fmt: skip
+                 device: NDArray[np.void], w: Workspace, s: _Scratch, out: F64) -> None:  # fmt: skip
     for k in range(len(ops)):
         op = ops[k]
         out[k] = cost
-        if not f.can_inline[op]:
-            continue
-        inline[op] = not inline[op]
-        count = _touched_kernels(f, op, inline, limits, s)
-        if count == _CASCADE:
-            out[k] = _price_again(f, op, inline, limits, device, w, s)
-        elif count != _REFUSED:
-            out[k] = cost + _difference(f, op, inline, times, count, device, w, s)
-        inline[op] = not inline[op]
+        if f.op[op].can_inline:
+            out[k] += _flip_difference(f, op, inline, times, cost, limits, device, w, s)
 
 
 @njit(cache=True, nogil=True)
-def _touched_kernels(f: Fusible, op: int, inline: NDArray[np.bool_], limits: Limits, s: _Scratch) -> int:
-    """Roots of the kernels that contain `op` when inlined, in s.roots; their number, or _REFUSED, or _CASCADE."""
-    s.stamp[0] += 1
-    count = find_roots(f, op, inline, limits.max_duplicates, s.roots, s.stack, s.seen, s.stamp[0])
-    if count == 0 or count > limits.max_duplicates:
-        return _REFUSED
-    cascade = False
-    for i in range(count):
-        verdict = _relegalise(f, s.roots[i], op, count, inline, limits, s)
-        if verdict == _REFUSED:
-            return _REFUSED
-        cascade |= verdict == _CASCADE
-    if not inline[op] and not cascade:
-        cascade = _relegalise(f, op, op, 1, inline, limits, s) != 0
-    return _CASCADE if cascade else count
-
-
-@njit(cache=True, nogil=True)
-def _relegalise(f: Fusible, root: int, flipped: int, duplicates: int, inline: NDArray[np.bool_], limits: Limits,
-                s: _Scratch) -> int:  # fmt: skip
-    """Repeats the decoder's decisions for one kernel. 0 = all members accepted again, _REFUSED = the flipped op itself is
-    not, _CASCADE = another op is not."""
-    s.stamp[0] += 1
-    size = gather(f, root, inline, s.members, s.seen, s.stamp[0])
-    inputs = start_kernel(f, root, limits.max_inputs, s.inputs)
-    heavy = f.heavy[root] > 0
-    for i in range(1, size):
-        op = s.members[i]
-        verdict = _REFUSED if op == flipped else _CASCADE
-        s.stamp[0] += 1
-        count = duplicates
-        if op != flipped:
-            count = find_roots(f, op, inline, limits.max_duplicates, s.roots_of_member, s.stack, s.seen, s.stamp[0])
-        if i >= limits.max_ops or count > limits.max_duplicates or not fits_root(f, op, root, count):
-            return verdict
-        if (f.heavy[op] > 0 and heavy) or inputs > limits.max_inputs:
-            return verdict
-        inputs = join_kernel(f, op, limits.max_inputs, s.inputs, inputs)
-        if inputs > limits.max_inputs:
-            return verdict
-        heavy |= f.heavy[op] > 0
-    return 0
-
-
-@njit(cache=True, nogil=True)
-def _difference(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64, count: int, device: DeviceConstants,
-                w: Workspace, s: _Scratch) -> float:  # fmt: skip
-    delta = -times[op]
-    for i in range(count):
-        delta += _time_of(f, s.roots[i], inline, device, w) - times[s.roots[i]]
-    if not inline[op]:
-        delta += _time_of(f, op, inline, device, w)
+def _flip_difference(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64, cost: float, limits: Limits,
+                     device: NDArray[np.void], w: Workspace, s: _Scratch) -> float:  # fmt: skip
+    inline[op] = not inline[op]
+    kernels, refused = _relegalise(f, op, inline, limits, s)
+    delta = 0.0
+    if kernels == _TOO_FAR:
+        delta = _price_all_again(f, inline, limits, device, w, s) - cost
+    elif kernels != _REFUSED:
+        delta = -times[op] if inline[op] else 0.0
+        for i in range(kernels):
+            root = s.dirty[i]
+            work = kernel_work(f, root, inline, w)
+            delta += kernel_time(f, root, work, w, device[0]) - times[root]
+            clear(f, work, w)
+    for i in range(refused):
+        inline[s.refused[i]] = True
+    inline[op] = not inline[op]
     return delta
 
 
 @njit(cache=True, nogil=True)
-def _time_of(f: Fusible, root: int, inline: NDArray[np.bool_], device: DeviceConstants, w: Workspace) -> float:
-    work = kernel_work(f, root, inline, w)
-    seconds = kernel_time(f, root, work, w, device)
-    clear(f, work, w)
-    return seconds
+def _relegalise(f: Fusible, flipped: int, inline: NDArray[np.bool_], limits: Limits, s: _Scratch) -> tuple[int, int]:
+    """Repeats the decoder's decisions in every kernel that the flip changes, from the last op to the first.
+
+    Returns the number of changed kernels (roots in s.dirty; _REFUSED when the flip itself is illegal, _TOO_FAR when the change
+    spreads beyond the scratch space) and the number of ops in s.refused, whose flags are now off.
+    """
+    s.stamp[0] += 1
+    most = limits.max_duplicates
+    count = find_roots(f, flipped, inline, most, s.roots, s.stack, s.seen, s.stamp[0])
+    if count == 0 or count > most:
+        return _REFUSED, 0
+    kernels = queued = refused = 0
+    for i in range(count):
+        kernels, queued = _open_kernel(f, s.roots[i], flipped, inline, limits, s, kernels, queued)
+        if kernels == _TOO_FAR:
+            return _TOO_FAR, 0
+    if inline[flipped]:
+        if not _accept(f, flipped, count, kernels, limits, s):
+            return _REFUSED, 0
+    else:
+        kernels, queued = _open_kernel(f, flipped, flipped, inline, limits, s, kernels, queued)
+    while queued > 0 and kernels != _TOO_FAR:
+        op, queued = _pop_last(s.queue, queued)
+        s.stamp[0] += 1
+        count = find_roots(f, op, inline, most, s.roots, s.stack, s.seen, s.stamp[0])
+        if count <= most and _accept(f, op, count, kernels, limits, s):
+            continue
+        if refused == _MOST_OPS:
+            return _TOO_FAR, refused
+        s.refused[refused] = op
+        refused += 1
+        kernels, queued = _store(f, op, inline, limits, s, kernels, queued)
+    return kernels, refused
 
 
 @njit(cache=True, nogil=True)
-def _price_again(f: Fusible, op: int, inline: NDArray[np.bool_], limits: Limits, device: DeviceConstants, w: Workspace,
-                 s: _Scratch) -> float:  # fmt: skip
-    """The price by full legalisation: `inline` holds the request with the flip made."""
+def _store(f: Fusible, op: int, inline: NDArray[np.bool_], limits: Limits, s: _Scratch, kernels: int,
+           queued: int) -> tuple[int, int]:  # fmt: skip
+    """`op` can no longer be inlined: every kernel that it was in changes, and it gets its own."""
+    s.stamp[0] += 1
+    count = find_roots(f, op, inline, len(f.op), s.members, s.stack, s.seen, s.stamp[0])
+    if count > _MOST_KERNELS:
+        return _TOO_FAR, queued
+    roots = s.members[:count].copy()
+    inline[op] = False
+    for i in range(count):
+        if _index_of(s.dirty, kernels, roots[i]) < 0:
+            kernels, queued = _open_kernel(f, roots[i], op, inline, limits, s, kernels, queued)
+            if kernels == _TOO_FAR:
+                return kernels, queued
+    return _open_kernel(f, op, op, inline, limits, s, kernels, queued)
+
+
+@njit(cache=True, nogil=True)
+def _open_kernel(f: Fusible, root: int, below: int, inline: NDArray[np.bool_], limits: Limits, s: _Scratch, kernels: int,
+                 queued: int) -> tuple[int, int]:  # fmt: skip
+    """Marks a kernel as changed from op `below` on: rebuilds its state from the ops after it, queues the ops before it."""
+    if kernels == _MOST_KERNELS:
+        return _TOO_FAR, queued
+    s.stamp[0] += 1
+    size = gather(f, root, inline, s.members, s.seen, s.stamp[0])
+    if queued + size > _MOST_OPS:
+        return _TOO_FAR, queued
+    s.dirty[kernels] = root
+    s.count[kernels] = start_kernel(f, root, limits.max_inputs, s.inputs[kernels])
+    s.heavy[kernels] = f.op[root].heavy > 0
+    s.size[kernels] = 1
+    for i in range(1, size):
+        op = s.members[i]
+        if op > below:
+            s.count[kernels] = join_kernel(f, op, limits.max_inputs, s.inputs[kernels], s.count[kernels])
+            s.heavy[kernels] |= f.op[op].heavy > 0
+            s.size[kernels] += 1
+        elif op < below and _index_of(s.queue, queued, op) < 0:
+            s.queue[queued] = op
+            queued += 1
+    return kernels + 1, queued
+
+
+@njit(cache=True, nogil=True)
+def _accept(f: Fusible, op: int, count: int, kernels: int, limits: Limits, s: _Scratch) -> bool:
+    """The decoder's test for `op` joining the kernels s.roots[:count]; unchanged kernels accept as they did before."""
+    for i in range(count):
+        root = s.roots[i]
+        if not fits_root(f, op, root, count):
+            return False
+        k = _index_of(s.dirty, kernels, root)
+        if k < 0:
+            continue
+        if s.size[k] >= limits.max_ops or s.count[k] > limits.max_inputs or (f.op[op].heavy > 0 and s.heavy[k]):
+            return False
+        s.trial[i] = s.inputs[k]
+        s.trial_count[i] = join_kernel(f, op, limits.max_inputs, s.trial[i], s.count[k])
+        if s.trial_count[i] > limits.max_inputs:
+            return False
+    for i in range(count):
+        k = _index_of(s.dirty, kernels, s.roots[i])
+        if k >= 0:
+            s.inputs[k] = s.trial[i]
+            s.count[k] = s.trial_count[i]
+            s.size[k] += 1
+            s.heavy[k] |= f.op[op].heavy > 0
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _index_of(values: I32, count: int, value: int) -> int:
+    for i in range(count):
+        if values[i] == value:
+            return i
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _pop_last(queue: I32, queued: int) -> tuple[int, int]:
+    """Removes the op with the largest id."""
+    best = 0
+    for i in range(1, queued):
+        if queue[i] > queue[best]:
+            best = i
+    op = queue[best]
+    queue[best] = queue[queued - 1]
+    return op, queued - 1
+
+
+@njit(cache=True, nogil=True)
+def _price_all_again(f: Fusible, inline: NDArray[np.bool_], limits: Limits, device: NDArray[np.void], w: Workspace,
+                     s: _Scratch) -> float:  # fmt: skip
     requests = np.empty(len(inline), np.uint8)
     for i in range(len(inline)):
         requests[i] = inline[i]
-    decode(f, requests, limits, s.trial)
-    return runtime_on_one_device(f, s.trial, device, w, s.times)
+    decode(f, requests, limits, s.flags)
+    return runtime_on_one_device(f, s.flags, device[0], w, s.times)

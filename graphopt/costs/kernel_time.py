@@ -7,6 +7,7 @@ Shape legend: N ops, T tensors, D devices, B plans.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,52 +24,45 @@ QUANTUM = 2.0**-40
 _FUSION_MODELS = {"roofline": 0, "xla_gpu": 1}
 
 
-class DeviceConstants(NamedTuple):
-    """A `Device` as numbers for Numba; fields as there."""
+DEVICE = np.dtype([
+    ("model", np.int64), ("vector_flops", np.float64), ("contraction_flops", np.float64), ("bandwidth", np.float64),
+    ("launch", np.float64), ("strided_factor", np.float64), ("reread_factor", np.float64), ("spill_inputs", np.int64),
+    ("spill_factor", np.float64), ("cache_bytes", np.float64), ("cache_speedup", np.float64), ("saturation", np.float64),
+    ("prologue_factor", np.float64), ("clock", np.float64), ("cores", np.int64), ("fpus_per_core", np.int64),
+    ("l2_bytes", np.float64),
+])  # fmt: skip
 
-    model: int
-    vector_flops: float
-    contraction_flops: float
-    bandwidth: float
-    launch: float
-    strided_factor: float
-    reread_factor: float
-    spill_inputs: int
-    spill_factor: float
-    cache_bytes: float
-    cache_speedup: float
-    saturation: float
-    prologue_factor: float
-    clock: float
-    cores: int
-    fpus_per_core: int
-    l2_bytes: float
+SLOT = np.dtype([
+    ("once", np.float64),  # evaluations of an inlined op, or reads of an input tensor, in the consumer's order
+    ("more", np.float64),  # the same, in other orders
+    ("strided", np.bool_),  # reached through a transposition
+])  # fmt: skip
 
 
-def device_constants(device: Device) -> DeviceConstants:
-    values = {name: getattr(device, name) for name in DeviceConstants._fields if name != "model"}
-    typed = {name: kind(values[name]) for name, kind in DeviceConstants.__annotations__.items() if name != "model"}
-    return DeviceConstants(model=_FUSION_MODELS[device.fusion_model], **typed)
+def device_constants(devices: Sequence[Device]) -> NDArray[np.void]:
+    """[D] DEVICE records for Numba; fields as in `Device`."""
+    out = np.zeros(len(devices), DEVICE)
+    for d, device in enumerate(devices):
+        out[d]["model"] = _FUSION_MODELS[device.fusion_model]
+        for name in DEVICE.names[1:] if DEVICE.names else ():
+            out[d][name] = getattr(device, name)
+    return out
 
 
 class Workspace(NamedTuple):
-    """Scratch for pricing kernels of one graph; one per thread. All zero or stale between calls."""
+    """Scratch for pricing kernels of one graph; one per thread."""
 
     members: I32  # [N]
     seen: I64  # [N] stamps
-    once: F64  # [N + T] evaluations of an inlined op, or reads of an input tensor, in the consumer's order
-    more: F64  # [N + T] the same, in other orders
-    strided: Bool  # [N + T] reached through a transposition
+    slot: NDArray[np.void]  # [N + T] SLOT, zero between kernels
     touched: I32  # [T] input tensors of the kernel
     stamp: I64  # [1]
 
 
 def workspace(graph: Graph) -> Workspace:
     n, t = graph.num_ops, graph.num_tensors
-    return Workspace(
-        np.empty(n, np.int32), np.full(n, -1, np.int64), np.zeros(n + t), np.zeros(n + t), np.zeros(n + t, np.bool_),
-        np.empty(t, np.int32), np.zeros(1, np.int64),
-    )  # fmt: skip
+    slot = np.zeros(n + t, SLOT)
+    return Workspace(np.empty(n, np.int32), np.full(n, -1, np.int64), slot, np.empty(t, np.int32), np.zeros(1, np.int64))
 
 
 class KernelWork(NamedTuple):
@@ -88,9 +82,9 @@ def kernel_work(f: Fusible, root: int, inline: NDArray[np.bool_], w: Workspace) 
 
     An inlined op is evaluated once per element for all consumers that read it in their own order (the value stays in a
     register) and once more per read for every other consumer: recomputation is paid along index-changing paths. Reductions
-    and contractions are computed once per kernel, cooperatively. Leaves reads in w.once / w.more at N + tensor.
+    and contractions are computed once per kernel, cooperatively. Leaves reads in w.slot[N + tensor].
     """
-    n = len(f.heavy)
+    n = len(f.op)
     w.stamp[0] += 1
     size = gather(f, root, inline, w.members, w.seen, w.stamp[0])
     vector = contraction = 0.0
@@ -100,44 +94,44 @@ def kernel_work(f: Fusible, root: int, inline: NDArray[np.bool_], w: Workspace) 
         op = w.members[i]
         share, strided = 1.0, False
         if i > 0:
-            if f.heavy[op] == 0:
-                share = (w.once[op] + w.more[op]) / f.numel[op]
-            strided = w.strided[op]
-            w.once[op] = w.more[op] = 0.0
-            w.strided[op] = False
-        if f.heavy[op] == 2:
-            contraction += f.flops[op] * share
+            if f.op[op].heavy == 0:
+                share = (w.slot[op].once + w.slot[op].more) / f.op[op].numel
+            strided = w.slot[op].strided
+            w.slot[op].once = w.slot[op].more = 0.0
+            w.slot[op].strided = False
+        if f.op[op].heavy == 2:
+            contraction += f.op[op].flops * share
         else:
-            vector += f.flops[op] * share
-        for e in range(f.in_ptr[op], f.in_ptr[op + 1]):
-            source = f.in_op[e]
+            vector += f.op[op].flops * share
+        for e in range(f.op[op].in_start, f.op[op].in_end):
+            source = f.edge[e].op
             slot = source
             if source >= 0 and inline[source]:
-                prologue |= f.heavy[op] == 2
+                prologue |= f.op[op].heavy == 2
             else:
-                slot = n + f.in_tensor[e]
-                if w.once[slot] == 0.0 and w.more[slot] == 0.0:
-                    w.touched[inputs] = f.in_tensor[e]
+                slot = n + f.edge[e].tensor
+                if w.slot[slot].once == 0.0 and w.slot[slot].more == 0.0:
+                    w.touched[inputs] = f.edge[e].tensor
                     inputs += 1
-            if f.same[e]:
-                w.once[slot] = max(w.once[slot], f.reads[e] * share)
+            if f.edge[e].same:
+                w.slot[slot].once = max(w.slot[slot].once, f.edge[e].reads * share)
             else:
-                w.more[slot] += f.reads[e] * share
-            w.strided[slot] |= strided or f.strided[e]
-    return KernelWork(size, inputs, vector, contraction, prologue, f.numel[root])
+                w.slot[slot].more += f.edge[e].reads * share
+            w.slot[slot].strided |= strided or f.edge[e].strided
+    return KernelWork(size, inputs, vector, contraction, prologue, f.op[root].numel)
 
 
 @njit(cache=True, nogil=True)
 def clear(f: Fusible, work: KernelWork, w: Workspace) -> None:
     """Forgets the input reads of the last kernel."""
     for i in range(work.inputs):
-        slot = len(f.heavy) + w.touched[i]
-        w.once[slot] = w.more[slot] = 0.0
-        w.strided[slot] = False
+        slot = len(f.op) + w.touched[i]
+        w.slot[slot].once = w.slot[slot].more = 0.0
+        w.slot[slot].strided = False
 
 
 @njit(cache=True, nogil=True)
-def kernel_time(f: Fusible, root: int, work: KernelWork, w: Workspace, device: DeviceConstants) -> float:
+def kernel_time(f: Fusible, root: int, work: KernelWork, w: Workspace, device: np.void) -> float:
     """Seconds of the kernel on one device, a multiple of 2^-40 s."""
     if device.model == 1:
         return _quantise(xla_kernel_time(f, root, work, w, device))
@@ -150,16 +144,16 @@ def _quantise(seconds: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _roofline_time(f: Fusible, root: int, work: KernelWork, w: Workspace, device: DeviceConstants) -> float:
+def _roofline_time(f: Fusible, root: int, work: KernelWork, w: Workspace, device: np.void) -> float:
     """launch + max(arithmetic, memory) / occupancy; see docs/semantics.md for each correction."""
-    paid, touched_bytes, elements = f.out_bytes[root], f.out_bytes[root], work.elements
+    paid, touched_bytes, elements = f.op[root].out_bytes, f.op[root].out_bytes, work.elements
     for i in range(work.inputs):
         tensor = w.touched[i]
-        slot = len(f.heavy) + tensor
-        read = w.once[slot] + w.more[slot]
-        element_bytes = f.tensor_bytes[tensor] / f.tensor_numel[tensor]
-        first = min(read, f.tensor_numel[tensor])
-        factor = device.strided_factor if w.strided[slot] else 1.0
+        slot = len(f.op) + tensor
+        read = w.slot[slot].once + w.slot[slot].more
+        element_bytes = f.tensor[tensor].num_bytes / f.tensor[tensor].numel
+        first = min(read, f.tensor[tensor].numel)
+        factor = device.strided_factor if w.slot[slot].strided else 1.0
         paid += element_bytes * (first * factor + (read - first) * device.reread_factor)
         touched_bytes += element_bytes * first
         elements = max(elements, first)
@@ -187,11 +181,9 @@ def kernel_graph(graph: Graph, inline: NDArray[np.bool_], devices: tuple[Device,
     f = fusible(graph)
     distinct = list(dict.fromkeys(_unnamed(device) for device in devices))
     column = [distinct.index(_unnamed(device)) for device in devices]
-    constants = tuple(device_constants(device) for device in distinct)
-    inputs, time_NU = _price_all(f, inline, constants, workspace(graph))
-    counts, tensors = inputs
+    counts, tensors, time_NU = _price_all(f, inline, device_constants(distinct), workspace(graph))
     in_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return KernelGraph(~inline, in_ptr, tensors[: in_ptr[-1]], np.ascontiguousarray(time_NU[:, column]), f.keep)
+    return KernelGraph(~inline, in_ptr, tensors[: in_ptr[-1]], np.ascontiguousarray(time_NU[:, column]), np.ascontiguousarray(f.tensor["keep"]))
 
 
 def _unnamed(device: Device) -> Device:
@@ -199,12 +191,12 @@ def _unnamed(device: Device) -> Device:
 
 
 @njit(cache=True, nogil=True)
-def _price_all(f: Fusible, inline: NDArray[np.bool_], devices: tuple[DeviceConstants, ...],
-               w: Workspace) -> tuple[tuple[I64, I32], F64]:  # fmt: skip
-    n = len(f.heavy)
+def _price_all(f: Fusible, inline: NDArray[np.bool_], devices: NDArray[np.void],
+               w: Workspace) -> tuple[I64, I32, F64]:  # fmt: skip
+    n = len(f.op)
     time = np.zeros((n, len(devices)))
     counts = np.zeros(n, np.int64)
-    tensors = np.empty(max(16, 2 * len(f.in_tensor)), np.int32)
+    tensors = np.empty(max(16, 2 * len(f.edge)), np.int32)
     total = 0
     for root in range(n):
         if inline[root]:
@@ -220,14 +212,14 @@ def _price_all(f: Fusible, inline: NDArray[np.bool_], devices: tuple[DeviceConst
         for d in range(len(devices)):
             time[root, d] = kernel_time(f, root, work, w, devices[d])
         clear(f, work, w)
-    return (counts, tensors), time
+    return counts, tensors, time
 
 
 @njit(cache=True, nogil=True)
-def runtime_on_one_device(f: Fusible, inline: NDArray[np.bool_], device: DeviceConstants, w: Workspace, times: F64) -> float:
+def runtime_on_one_device(f: Fusible, inline: NDArray[np.bool_], device: np.void, w: Workspace, times: F64) -> float:
     """Sum of all kernel times in seconds; `times` [N] receives each (0 where there is no kernel)."""
     total = 0.0
-    for root in range(len(f.heavy)):
+    for root in range(len(f.op)):
         times[root] = 0.0
         if not inline[root]:
             work = kernel_work(f, root, inline, w)

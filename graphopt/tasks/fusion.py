@@ -30,7 +30,7 @@ class Fusion(AssignTask):
         return default_inline(graph, self.limits)[:, None].astype(np.int16)
 
     def mask(self, graph: Graph) -> NDArray[np.bool_]:
-        return fusible(graph).can_inline[:, None]
+        return fusible(graph).op["can_inline"][:, None]
 
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
         if self.decision == "binary":
@@ -52,7 +52,7 @@ class Fusion(AssignTask):
         if self.decision != "binary":
             return decision
         inline = self.realise(graph, decision[None]).inline[0]
-        return (inline & fusible(graph).can_inline)[:, None].astype(np.int16)
+        return (inline & fusible(graph).op["can_inline"])[:, None].astype(np.int16)
 
 
 def on_first_device(graph: Graph, inline: NDArray[np.bool_]) -> Plans:
