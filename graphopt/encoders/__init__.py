@@ -1,0 +1,1 @@
+"""Encoders: networks that read a graph, and the features they read."""

@@ -1,0 +1,51 @@
+"""Message passing on edges sorted by receiver: gather, then reduce contiguous segments. Deterministic on the CPU.
+
+On 80,000 ops this is faster than scattering unsorted edges, and it needs no compiled extension.
+Shape legend: N ops, E edges, D width, H heads, S segments.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Edges(NamedTuple):
+    """Edges of one direction, sorted by receiver."""
+
+    sender: Tensor  # int64 [E]
+    receiver: Tensor  # int64 [E], non-decreasing
+    degree: Tensor  # int64 [N] edges that each op receives
+    attr: Tensor  # float32 [E, EDGE_WIDTH]
+
+    @staticmethod
+    def of(index: Tensor, attr: Tensor, num_ops: int) -> "Edges":
+        """From an index [2, E] whose second row does not decrease."""
+        receiver = index[1].contiguous()
+        ends = torch.searchsorted(receiver, torch.arange(num_ops + 1, device=receiver.device))
+        return Edges(index[0].contiguous(), receiver, ends.diff(), attr)
+
+
+def segment_sum(value_ED: Tensor, edges: Edges) -> Tensor:
+    """[N, ...] sum of the messages that each op receives; 0 without any."""
+    out = value_ED.new_zeros((len(edges.degree), *value_ED.shape[1:]))
+    return out.index_add(0, edges.receiver, value_ED)
+
+
+def segment_mean(value_ED: Tensor, count_S: Tensor) -> Tensor:
+    """[S, D] mean of consecutive segments of `count_S` rows; 0 for empty ones."""
+    total = torch.segment_reduce(value_ED, "sum", lengths=count_S, axis=0, unsafe=True, initial=0)
+    return total / count_S.clamp(min=1).to(total.dtype)[:, None]
+
+
+def segment_max(value_ED: Tensor, count_S: Tensor) -> Tensor:
+    """[S, D] maximum of consecutive segments of `count_S` rows; 0 for empty ones."""
+    largest = torch.segment_reduce(value_ED, "max", lengths=count_S, axis=0, unsafe=True)
+    return torch.where((count_S > 0)[:, None], largest, 0.0)
+
+
+def segment_softmax(score_EH: Tensor, edges: Edges) -> Tensor:
+    """[E, H] softmax over the edges that each op receives."""
+    largest = segment_max(score_EH.detach(), edges.degree).index_select(0, edges.receiver)
+    weight_EH = (score_EH - largest).exp()
+    return weight_EH / segment_sum(weight_EH, edges).index_select(0, edges.receiver)
