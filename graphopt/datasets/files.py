@@ -1,0 +1,66 @@
+"""Graphs from files with known costs: Standard Task Graphs, profiles, CostGraphDef texts and our own `.npz`."""
+
+from collections.abc import Callable
+from fnmatch import fnmatch
+from glob import glob
+from pathlib import Path
+
+from graphopt.datasets.base import Dataset, Split
+from graphopt.datasets.costgraph import read_costgraph
+from graphopt.datasets.profiled import read_profiled
+from graphopt.datasets.stg import read_stg
+from graphopt.datasets.storage import load_graph
+from graphopt.graph import Graph, GraphError
+
+READERS: dict[str, Callable[[Path], Graph]] = {
+    ".stg": read_stg,
+    ".json": read_profiled,
+    ".pbtxt": read_costgraph,
+    ".npz": load_graph,
+}
+
+
+def find_files(path: str, suffixes: tuple[str, ...]) -> list[Path]:
+    """The file itself, all files of a folder and below that end so, or all that match a pattern; sorted."""
+    place = Path(path).expanduser()
+    if place.is_file():
+        return [place]
+    found = place.rglob("*") if place.is_dir() else map(Path, glob(str(place), recursive=True))
+    files = sorted(f for f in found if f.is_file() and f.suffix in suffixes)
+    if not files:
+        raise GraphError(f"no file ending in {' or '.join(suffixes)} at {path!r}; give a file, a folder or a pattern")
+    return files
+
+
+class GraphFiles(Dataset):
+    """Graphs from a file, a folder or a pattern; the ending chooses the reader (.stg, .json, .pbtxt, .npz).
+
+    train and val: patterns of file names without ending for those splits; all others are test graphs.
+    """
+
+    def __init__(self, *, name: str, path: str | None, train: list[str], val: list[str]) -> None:
+        self.name, self._path = name, path
+        self._patterns: dict[Split, list[str]] = {"train": list(train), "val": list(val)}
+        self._graphs: dict[Path, Graph] = {}
+
+    def graphs(self, split: Split) -> list[Graph]:
+        if self._path is None:
+            raise GraphError(
+                f"dataset={self.name} needs dataset.path=... (file, folder or pattern: {' '.join(READERS)})"
+            )
+        files = [f for f in find_files(self._path, tuple(READERS)) if split_of(f.stem, self._patterns) == split]
+        for file in files:
+            if file not in self._graphs:
+                self._graphs[file] = _read(file)
+        return [self._graphs[file] for file in files]
+
+
+def split_of(stem: str, patterns: dict[Split, list[str]]) -> Split:
+    """The first split one of whose patterns the name matches, else test."""
+    return next((split for split, globs in patterns.items() if any(fnmatch(stem, g) for g in globs)), "test")
+
+
+def _read(file: Path) -> Graph:
+    if file.suffix not in READERS:
+        raise GraphError(f"{file} ends in none of {' '.join(READERS)}, so no reader fits; ONNX models: dataset=onnx")
+    return READERS[file.suffix](file)

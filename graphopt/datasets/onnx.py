@@ -1,0 +1,154 @@
+"""ONNX models as graphs: one op per compute node; initialisers and what is computed from constants alone are weights.
+
+Weights are read by shape and type only, so a model's external weight files need not be there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import ClassVar
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import ModelProto, inliner
+
+from graphopt.datasets.base import Dataset, Split
+from graphopt.datasets.files import find_files, split_of
+from graphopt.datasets.onnx_translation import SMALL, Translation
+from graphopt.graph import Graph, GraphError
+
+LIGHT_FAMILIES: dict[str, str] = {
+    "light_bvlc_alexnet": "alexnet",
+    "light_densenet121": "densenet",
+    "light_inception_v1": "inception",
+    "light_inception_v2": "inception",
+    "light_resnet50": "resnet",
+    "light_shufflenet": "shufflenet",
+    "light_squeezenet": "squeezenet",
+    "light_vgg19": "vgg",
+    "light_zfnet512": "zfnet",
+}
+"""The nine real CNNs inside the `onnx` package, with their architecture family."""
+
+
+@dataclass(frozen=True)
+class OnnxProgram:
+    """Where the executable model is. `load` reads it whole, external weights too, with the given dimensions fixed."""
+
+    path: Path
+    dims: tuple[tuple[str, int], ...]
+
+    def load(self) -> ModelProto:
+        model = _parse(self.path, external=True)
+        _fix_dims(model, dict(self.dims), self.path)
+        return model
+
+
+class OnnxFiles(Dataset):
+    """ONNX models: a file, a folder or a pattern; without a path the nine CNNs inside the `onnx` package.
+
+    dims fixes open dimensions by name, e.g. {batch: 1}. train and val: patterns of model names for those splits; all
+    other models are test graphs.
+    """
+
+    gives: ClassVar[frozenset[str]] = frozenset({"onnx_program"})
+
+    def __init__(
+        self, *, name: str, path: str | None, dims: Mapping[str, int], train: list[str], val: list[str]
+    ) -> None:
+        self.name, self._path, self._dims = name, path, dict(dims)
+        self._patterns: dict[Split, list[str]] = {"train": list(train), "val": list(val)}
+        self._graphs: dict[Path, Graph] = {}
+
+    def graphs(self, split: Split) -> list[Graph]:
+        files = [f for f in self._files() if split_of(f.stem, self._patterns) == split]
+        for file in files:
+            if file not in self._graphs:
+                self._graphs[file] = read_onnx(file, family=LIGHT_FAMILIES.get(file.stem), dims=self._dims)
+        return [self._graphs[file] for file in files]
+
+    def _files(self) -> list[Path]:
+        if self._path is None:
+            return [_light_path(name) for name in LIGHT_FAMILIES]
+        return find_files(self._path, (".onnx",))
+
+
+def load_light(name: str) -> Graph:
+    """One of the nine CNNs inside the `onnx` package, e.g. `light_squeezenet`."""
+    if name not in LIGHT_FAMILIES:
+        raise GraphError(f"no light model {name!r}; there are {', '.join(LIGHT_FAMILIES)}")
+    return read_onnx(_light_path(name), family=LIGHT_FAMILIES[name])
+
+
+def _light_path(name: str) -> Path:
+    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"{name}.onnx"
+
+
+def read_onnx(path: str | Path, *, family: str | None = None, dims: Mapping[str, int] | None = None) -> Graph:
+    """Reads a model. Unknown operators become opaque ops, with one warning per model that counts them.
+
+    dims fixes open input dimensions by name (unnamed ones: `<input>_<axis>`). The family defaults to the file's name.
+    Raises GraphError for what is not a model, or has open dimensions, a cycle, no op or an input that nothing makes.
+    """
+    path, dims = Path(path), dict(dims or {})
+    model = _parse(path, external=False)
+    _fix_dims(model, dims, path)
+    model = _inferred(model, path)
+    program = OnnxProgram(path.resolve(), tuple(sorted(dims.items())))
+    return Translation(model, path.stem, family).build(program)
+
+
+def _parse(path: Path, *, external: bool) -> ModelProto:
+    if not path.is_file():
+        raise GraphError(f"no file {path}; give the path of an ONNX model")
+    try:
+        model = onnx.load(str(path), format="protobuf", load_external_data=external)
+    except DecodeError as error:
+        raise GraphError(f"{path} is not an ONNX model, or is damaged ({error}); export it again") from error
+    except (OSError, onnx.checker.ValidationError) as error:
+        raise GraphError(f"{path} needs weight files that cannot be read ({error}); put them next to it") from error
+    if not model.HasField("graph") or not model.opset_import:
+        raise GraphError(f"{path} is not an ONNX model (it has no graph or names no operator set); export it again")
+    if not model.graph.node:
+        raise GraphError(f"{path} holds no operators: there is nothing to optimise")
+    return inliner.inline_local_functions(model) if model.functions else model
+
+
+def _fix_dims(model: ModelProto, dims: Mapping[str, int], path: Path) -> None:
+    """Fixes open dimensions of inputs in place, everywhere by name; drops stated shapes that stay open."""
+    graph = model.graph
+    weights = {w.name for w in graph.initializer}
+    open_dims: dict[str, str] = {}
+    for value in graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if not dim.HasField("dim_value"):
+                label = dim.dim_param or f"{value.name}_{axis}"
+                if label in dims:
+                    dim.dim_value = dims[label]
+                elif value.name not in weights:
+                    open_dims.setdefault(label, value.name)
+    if open_dims:
+        fix = ", ".join(f"{label}: 1" for label in open_dims)
+        label, value_name = next(iter(open_dims.items()))
+        raise GraphError(f"{path}: dimension {label!r} of input {value_name!r} is not fixed; "
+                         f"give sizes, for example 'dataset.dims={{{fix}}}'")  # fmt: skip
+    for value in (*graph.value_info, *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in dims:
+                dim.dim_value = dims[dim.dim_param]
+        if any(not d.HasField("dim_value") for d in value.type.tensor_type.shape.dim):
+            value.type.tensor_type.ClearField("shape")
+
+
+def _inferred(model: ModelProto, path: Path) -> ModelProto:
+    """The model with shapes, without the payload of its large weights."""
+    for weight in model.graph.initializer:
+        if prod(weight.dims) > SMALL:
+            for payload in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
+                weight.ClearField(payload)
+    try:
+        return onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise GraphError(f"{path} is malformed: shape inference says {reason!r}; export it again") from error
