@@ -18,7 +18,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.errors import UserError
-from graphopt.graph import Graph
+from graphopt.graph import Graph, GraphError
 from graphopt.plan import Plans
 from graphopt.problem import Problem
 from graphopt.tasks.base import Decision
@@ -204,3 +204,19 @@ def match(decision: DecisionFile, graph: Graph, source: str) -> None:
             f"{source} decides about graph {decision.header['graph']['name']!r} ({expected}), "
             f"but the graph given is {graph.name!r} ({graph.hash}): give the graph that it was made for"
         )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; a user's mistake is one sentence and exit code 1."""
+    from graphopt.reporting.commands import parser
+
+    args = parser().parse_args(arguments)
+    try:
+        return int(args.run(args))
+    except (UserError, GraphError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

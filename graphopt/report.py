@@ -1,7 +1,7 @@
 """From rows to tables, curves and pictures.
 
-`python -m graphopt.report DIR` prints the tables of every rows.jsonl below DIR and writes DIR/table.md and DIR/table.csv;
-`--replay` re-prices every stored decision; `--plots` draws into DIR/pictures; `picture FILE` draws one decision.
+`python -m graphopt.report DIR` prints the tables of every rows.jsonl below DIR and writes DIR/table.md and
+DIR/table.csv; `--replay` re-prices every stored decision, `--plots` draws into DIR/pictures.
 """
 
 import argparse
@@ -37,6 +37,20 @@ def write_tables(place: Path, against: str, markdown: Path | None, csv: Path | N
     return files
 
 
+def replay(place: Path) -> int:
+    """Prices every stored decision again; the exit code is 1 when a number does not come out."""
+    from graphopt.reporting.replay import replay_all
+
+    total, good = 0, 0
+    for _, mismatches in replay_all(place):
+        total += 1
+        good += not mismatches
+        for mismatch in mismatches:
+            print(f"{mismatch.path}: {mismatch.what}")
+    print(f"{good:,} of {total:,} decisions replay")
+    return 0 if good == total and total > 0 else 1
+
+
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python -m graphopt.report", description="Tables, curves and replay of stored runs."
@@ -55,10 +69,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         for file in write_tables(args.place, args.against, args.markdown, args.csv):
             print(f"wrote {file}")
+        return replay(args.place) if args.replay else 0
     except (UserError, GraphError) as error:
         print(error, file=sys.stderr)
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from rich.box import SIMPLE
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.padding import Padding
@@ -14,8 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from graphopt.reporting.collect import Collected, Entry, Setting
-from graphopt.reporting.statistics import Interval, bootstrap
+from graphopt.reporting.statistics import Interval
 from graphopt.reporting.tables import Line, best_known, blocks, differences, group, repeated, summarise
+
+FILE_WIDTH = 130  # characters, where there is no terminal
 
 
 @dataclass
@@ -50,22 +53,32 @@ def sheets(found: Collected, against: str) -> list[Sheet]:
 def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) -> Sheet:
     fields = dict(setting)
     ratio = "memory ratio" if fields["objective"] == "peak_memory" else "speed-up"
-    columns = ["budget", "method", ratio, "95 %", "improved %", "wins", "losses", "gap %", "evals to 90 %", "s/graph"]
+    columns = [
+        "budget",
+        "method",
+        f"{ratio} [95 %]",
+        "wins",
+        "losses",
+        "gap %",
+        "evals to 90 %",
+        "improved %",
+        "s/graph",
+    ]
     rows = [
         [
-            budget_label(line.budget), line.method, f"{line.speedup.mean:.3f}", span(line.speedup), f"{line.improvement:.2f}",
-            f"{line.wins}/{line.graphs}", str(line.losses), f"{line.gap:.2f}", _reach(line), _seconds(line.seconds),
+            *(budget_label(line.budget), line.method, _with_span(line.speedup), f"{line.wins}/{line.graphs}"),
+            *(str(line.losses), f"{line.gap:.2f}", _reach(line), f"{line.improvement:.2f}", _seconds(line.seconds)),
         ]
         for line in lines
-    ]  # fmt: skip
+    ]
     sheet = Sheet(setting_title(setting, entries), columns, rows, left=2)
     for i, line in enumerate(lines):
         if line.speedup.mean >= max(other.speedup.mean for other in lines if other.budget == line.budget) * (1 - 1e-9):
             sheet.bold.add((i, 2))
     sheet.breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
     sheet.note = (
-        f"{ratio}: geometric mean of default / found by the judge, graphs x seeds resampled. wins: graphs within 0.1 % of "
-        "the best at this budget. losses: solves slower than the default. gap: over the best known of all rows. "
+        f"{ratio}: geometric mean of default / found by the judge, graphs x seeds resampled. wins: graphs within 0.1 % "
+        "of the best at this budget. losses: solves slower than the default. gap: over the best known of all rows. "
         "evals to 90 %: median to 90 % of the best known improvement (share that reaches it)."
     )
     return sheet
@@ -218,14 +231,13 @@ def as_rich(all_sheets: Sequence[Sheet]) -> Group:
     """The sheets that suit a terminal."""
     items: list[Table | Text | Padding] = []
     for sheet in (sheet for sheet in all_sheets if not sheet.wide):
-        table = Table(
-            title=escape(sheet.title), title_justify="left", title_style="bold", header_style="bold", box=None
-        )
-        table.row_styles = []
+        table = Table(title=escape(sheet.title), title_justify="left", title_style="bold", box=SIMPLE)
         for j, column in enumerate(sheet.columns):
             table.add_column(escape(column), justify="left" if j < sheet.left else "right", no_wrap=column != "reason")
         for i, row in enumerate(sheet.rows):
             cells = [f"[bold green]{escape(c)}[/]" if (i, j) in sheet.bold else escape(c) for j, c in enumerate(row)]
+            if sheet.breaks and i and i - 1 not in sheet.breaks:
+                cells[0] = ""  # the budget stands at its first line
             table.add_row(*cells, end_section=i in sheet.breaks)
         items.append(Padding(table, (0, 0, 0 if sheet.note else 1, 0)))
         if sheet.note:
@@ -257,5 +269,9 @@ def _flat(line: Line) -> dict[str, object]:
     return {**record, **{f"speedup_{key}": value for key, value in speedup.items()}}
 
 
-def print_sheets(all_sheets: Sequence[Sheet], console: Console | None = None) -> None:
-    (console or Console()).print(as_rich(all_sheets))
+def print_sheets(all_sheets: Sequence[Sheet]) -> None:
+    """On the terminal, or at full width into a file or a pipe."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_WIDTH)
+    console.print(as_rich(all_sheets))

@@ -1,0 +1,155 @@
+"""The commands of `python -m graphopt.decision`: each prints a text and returns the exit code."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from graphopt.decision import DecisionFile, load
+from graphopt.reporting.edit import bisect, describe_op, differing, write_veto
+from graphopt.reporting.render import Sheet, print_sheets
+from graphopt.reporting.replay import PRICES, Case, check, open_case
+
+SHOWN = 30  # lines of a list, unless all are asked for
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(
+        prog="python -m graphopt.decision", description="Read, replay and edit decision files."
+    )
+    commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    everything = argparse.ArgumentParser(add_help=False)
+    everything.add_argument("--all", action="store_true", help=f"list every op, not the first {SHOWN}")
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], text: str, lists: bool = False
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text, parents=[everything] if lists else [])
+        command.add_argument("file", type=Path, metavar="FILE", help="a decisions/*.npz")
+        command.set_defaults(run=run)
+        return command
+
+    add("show", _show, "what was decided and what it costs; the ops that differ from the default", lists=True)
+    diff = add("diff", _diff, "ops whose choice differs between two decisions of one graph", lists=True)
+    diff.add_argument("other", type=Path, metavar="OTHER")
+    add("replay", _replay, "price again; exit 1 when a stored price does not come out")
+    change = add("veto", _veto, "set a single op by hand, price again, write a new file")
+    change.add_argument("change", metavar="OP[=CHOICE]", help="back to the default's choice, or CHOICE, or HEAD:CHOICE")
+    change.add_argument("-o", "--out", type=Path, required=True, metavar="OUT")
+    add("bisect", _bisect, "find the op (or the minimal set) whose way back to the default gains most", lists=True)
+    draw = add("draw", _draw, "draw the plan: graph by kernel or device, Gantt chart, memory, Perfetto trace")
+    draw.add_argument("-o", "--out", type=Path, metavar="DIR", help="default: a pictures folder beside the file")
+    return result
+
+
+def _show(args: argparse.Namespace) -> int:
+    decision = load(args.file)
+    graph, row = decision.header["graph"], decision.header["row"]
+    keys = ("task", "machine", "cost", "judge", "algo", "encoder", "seed", "evals_cap")
+    known = ", ".join(f"{key}={row[key]}" for key in keys if row.get(key) is not None)
+    print(f"{graph['name']} ({graph['ops']:,} ops, {graph['hash']}): {known}")
+    print(price_line(decision))
+    print("versions: " + ", ".join(f"{name} {text}" for name, text in decision.header["versions"].items() if text))
+    for edit in decision.header.get("edits", []):
+        print(f"edited by hand: {edit}")
+    if decision.plan:
+        print("the answer is a plan from random keys; no decision describes it")
+        return 0
+    ops = decision.changed()
+    print(f"{len(ops):,} of {graph['ops']:,} ops differ from the default")
+    rows = [
+        [
+            decision.op_names[op],
+            *(describe_op(decision, choices[op]) for choices in (decision.default, decision.choices)),
+        ]
+        for op in _cut(ops, args.all)
+    ]
+    _list("", ["op", "default", "decision"], rows, len(ops))
+    return 0
+
+
+def price_line(decision: DecisionFile) -> str:
+    """Prices in one line, with the gain."""
+    prices = decision.prices
+    unit = "B" if decision.header["row"].get("objective") == "peak_memory" else "s"
+    parts = [f"{key} {prices[key]:.6g} {unit}" for key in PRICES]
+    gain = f"{prices['initial'] / prices['judged']:.4f}x the default" if prices["judged"] > 0 else "no ratio"
+    noise = f", noise {100 * prices['noise']:.2g} %" if prices["noise"] > 0 else ""
+    return ", ".join(parts) + f": {gain}{noise}"
+
+
+def _cut(ops: np.ndarray, everything: bool) -> np.ndarray:
+    return ops if everything else ops[:SHOWN]
+
+
+def _list(title: str, columns: list[str], rows: list[list[str]], total: int) -> None:
+    if rows:
+        print_sheets([Sheet(title, columns, rows, left=len(columns))])
+    if total > len(rows):
+        print(f"... and {total - len(rows):,} more (--all lists them)")
+
+
+def _diff(args: argparse.Namespace) -> int:
+    a, b = load(args.file), load(args.other)
+    ops = differing(a, b)
+    print(f"{args.file}: {price_line(a)}")
+    print(f"{args.other}: {price_line(b)}")
+    print(f"{len(ops):,} of {len(a.op_names):,} ops differ")
+    rows = [[a.op_names[op], *(describe_op(d, d.choices[op]) for d in (a, b))] for op in _cut(ops, args.all)]
+    _list("", ["op", args.file.stem, args.other.stem], rows, len(ops))
+    return 0
+
+
+def _replay(args: argparse.Namespace) -> int:
+    case = open_case(args.file)
+    wrong = check(case)
+    for mismatch in wrong:
+        print(f"{mismatch.path}: {mismatch.what}")
+    if not wrong:
+        print(f"{args.file} replays: {price_line(case.decision)}")
+    return 1 if wrong else 0
+
+
+def _veto(args: argparse.Namespace) -> int:
+    case = open_case(args.file)
+    result = write_veto(case, args.change, args.out)
+    if not result.accepted:
+        print(f"the task cannot do {args.change} here: the plan stays as it was")
+    print(f"{args.file}: {price_line(case.decision)}")
+    print(f"{args.out}: {price_line(result.decision)}")
+    return 0
+
+
+def _bisect(args: argparse.Namespace) -> int:
+    case = open_case(args.file)
+    blame = bisect(case)
+    print(f"price {blame.judged:.6g}, default {blame.default:.6g}, {len(blame.ops):,} ops differ from the default")
+    if len(blame.culprits):
+        names = ", ".join(case.decision.op_names[op] for op in blame.culprits)
+        what = "op" if len(blame.culprits) == 1 else "smallest set of ops found"
+        gain = 100 * (1 - blame.gained / blame.judged)
+        print(f"the {what} that costs: {names} (price {blame.gained:.6g} without, {gain:.3g} % less)")
+    else:
+        print("no op costs: none that differs from the default gains when it goes back")
+    _effects(case, blame.ops, blame.reverted / blame.judged - 1, args.all)
+    return 0
+
+
+def _effects(case: Case, ops: np.ndarray, change: np.ndarray, everything: bool) -> None:
+    """Each op alone put back: first those that cost, last those that earn."""
+    order = np.argsort(change, kind="stable")
+    names = case.decision.op_names
+    rows = [
+        [names[ops[i]], describe_op(case.decision, case.decision.choices[ops[i]]), f"{100 * change[i]:+.4g} %"]
+        for i in _cut(order, everything)
+    ]
+    _list("price change when the op alone goes back to its default", ["op", "decision", "change"], rows, len(ops))
+
+
+def _draw(args: argparse.Namespace) -> int:
+    from graphopt.reporting.pictures import draw_case
+
+    for file in draw_case(open_case(args.file), args.out or args.file.parent / "pictures"):
+        print(f"wrote {file}")
+    return 0

@@ -1,0 +1,186 @@
+"""What a person does with decisions: compare two, take a single choice back, find the choice that costs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.decision import DecisionError, DecisionFile, write
+from graphopt.reporting.replay import Case, choices_of
+from graphopt.tasks.base import Decision
+
+BETTER = 1e-9  # relative gain from which a price counts as lower
+CHOICE_NAMES = {"inline": ("store", "inline")}
+
+
+def describe(head: str, choice: int) -> str:
+    """A choice in words where there are words."""
+    names = CHOICE_NAMES.get(head, ())
+    return names[choice] if choice < len(names) else str(choice)
+
+
+def describe_op(decision: DecisionFile, row: NDArray[np.int16]) -> str:
+    """All choices [H] of one op."""
+    heads = list(decision.heads)
+    words = [describe(head, int(choice)) for head, choice in zip(heads, row)]
+    return words[0] if len(heads) == 1 else ", ".join(f"{head} {word}" for head, word in zip(heads, words))
+
+
+def differing(a: DecisionFile, b: DecisionFile) -> NDArray[np.int64]:
+    """Ops whose choice differs. Raises DecisionError for decisions of different graphs or tasks."""
+    graph_a, graph_b = a.header["graph"], b.header["graph"]
+    if graph_a["hash"] != graph_b["hash"]:
+        names = f"{graph_a['name']!r} ({graph_a['hash']}) and {graph_b['name']!r} ({graph_b['hash']})"
+        raise DecisionError(f"the decisions are of different graphs, {names}: compare decisions of one graph")
+    if a.heads != b.heads:
+        raise DecisionError(
+            f"the decisions choose different things, {a.heads} and {b.heads}: compare decisions of one task"
+        )
+    return np.flatnonzero((a.choices != b.choices).any(1))
+
+
+def parse_veto(decision: DecisionFile, text: str) -> tuple[int, NDArray[np.int16]]:
+    """`OP` (back to the default), `OP=CHOICE` or `OP=HEAD:CHOICE` -> (op, its new choices [H])."""
+    name, equals, wanted = text.rpartition("=")
+    if not equals or text in decision.op_names:
+        op = decision.op(text)
+        return op, decision.default[op].copy()
+    op = decision.op(name)
+    head, _, value = wanted.rpartition(":")
+    heads = list(decision.heads)
+    if head not in heads and (head or len(heads) > 1):
+        raise DecisionError(f"say OP=HEAD:CHOICE with one of the heads {', '.join(heads)}, not {wanted!r}")
+    column = heads.index(head) if head else 0
+    row = decision.choices[op].copy()
+    row[column] = _parse_choice(heads[column], decision.heads[heads[column]], value)
+    return op, row
+
+
+def _parse_choice(head: str, count: int, value: str) -> int:
+    names = CHOICE_NAMES.get(head, ())
+    if value in names:
+        return names.index(value)
+    if not value.isdigit() or int(value) >= count:
+        words = f" or {', '.join(names)}" if names else ""
+        raise DecisionError(f"{head} takes a number from 0 to {count - 1}{words}, not {value!r}")
+    return int(value)
+
+
+@dataclass(frozen=True)
+class Veto:
+    """A decision with one op's choice set by hand."""
+
+    decision: DecisionFile
+    accepted: bool  # False: the task cannot do what was asked, and the plan is what it was before
+
+
+def veto(case: Case, text: str) -> Veto:
+    """Sets one op's choice as `text` says (see `parse_veto`) and prices again."""
+    choices = choices_of(case).copy()
+    op, row = parse_veto(case.decision, text)
+    before = case.task.realise(case.graph, choices[None])
+    changed = bool((choices[op] != row).any())
+    choices[op] = row
+    plans = case.task.realise(case.graph, choices[None])
+    same = all(np.array_equal(getattr(before, f), getattr(plans, f)) for f in ("device", "priority", "inline"))
+    canonical = case.task.canonical(case.graph, choices)
+    prices = {
+        **case.decision.prices,
+        "searched": float(case.cost.price(plans).cost[0]),
+        "judged": float(case.judge.price(plans).cost[0]),
+    }
+    edits = [*case.decision.header.get("edits", []), text]
+    header = {**case.decision.header, "prices": prices, "edits": edits}
+    return Veto(replace(case.decision, header=header, choices=canonical), not (changed and same))
+
+
+def write_veto(case: Case, text: str, out: Path) -> Veto:
+    result = veto(case, text)
+    write(out, result.decision)
+    return result
+
+
+@dataclass(frozen=True)
+class Blame:
+    """What taking choices back would do to the price."""
+
+    judged: float  # price of the decision
+    default: float  # price with every choice taken back
+    ops: NDArray[np.int64]  # [C] ops that differ from the default
+    reverted: NDArray[np.float64]  # [C] price when that op alone goes back
+    culprits: NDArray[np.int64]  # the op, or the minimal set, whose way back gains; empty when none does
+    gained: float  # price without the culprits
+
+
+def bisect(case: Case) -> Blame:
+    """Finds the op whose way back to the default lowers the price most; where no single op does, a minimal set.
+
+    Singles cost one price each; sets are searched by delta debugging (Zeller and Hildebrandt 2002, ddmin), from the
+    whole difference when the default is better, else from the first half, quarter, ... that gains when it goes back.
+    """
+    choices, default = choices_of(case), case.decision.default
+    ops = case.decision.changed()
+    judged = float(case.judge_choices(choices[None])[0])
+    whole = float(case.judge_choices(default[None])[0])
+    if not len(ops):
+        return Blame(judged, whole, ops, np.zeros(0), ops, judged)
+    reverted = case.judge_choices(_revert(choices, default, [np.array([op]) for op in ops]))
+    best = int(np.argmin(reverted))
+    if _lower(float(reverted[best]), judged):
+        return Blame(judged, whole, ops, reverted, ops[best : best + 1], float(reverted[best]))
+
+    def gains(sets: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
+        return case.judge_choices(_revert(choices, default, sets))
+
+    start = _gaining_part(ops, gains, judged)
+    if start is None:
+        return Blame(judged, whole, ops, reverted, ops[:0], judged)
+    culprits = minimal_set(start, lambda sets: [_lower(float(price), judged) for price in gains(sets)])
+    return Blame(judged, whole, ops, reverted, culprits, float(gains([culprits])[0]))
+
+
+def _revert(choices: Decision, default: Decision, sets: Sequence[NDArray[np.int64]]) -> NDArray[np.int16]:
+    """[B, N, H] the choices with each set of ops put back to the default."""
+    batch = np.repeat(choices[None], len(sets), 0)
+    for b, ops in enumerate(sets):
+        batch[b, ops] = default[ops]
+    return batch
+
+
+def _lower(price: float, reference: float) -> bool:
+    return price < reference * (1 - BETTER)
+
+
+def _gaining_part(
+    ops: NDArray[np.int64], price: Callable[[Sequence[NDArray[np.int64]]], NDArray[np.float64]], judged: float
+) -> NDArray[np.int64] | None:
+    """All ops, or the first half, quarter, ... whose way back gains."""
+    parts = 1
+    while parts < len(ops):
+        sets = np.array_split(ops, parts)
+        prices = price(sets)
+        if _lower(float(prices.min()), judged):
+            return sets[int(np.argmin(prices))]
+        parts *= 2
+    return None
+
+
+def minimal_set(
+    ops: NDArray[np.int64], holds: Callable[[Sequence[NDArray[np.int64]]], list[bool]]
+) -> NDArray[np.int64]:
+    """A smallest-by-inclusion subset for which `holds` stays true (ddmin); `holds` takes a batch of sets."""
+    parts = 2
+    while len(ops) > 1:
+        sets = np.array_split(ops, parts)
+        complements = [np.setdiff1d(ops, part) for part in sets] if parts > 2 else []
+        found = next((s for s, yes in zip([*sets, *complements], holds([*sets, *complements])) if yes), None)
+        if found is None and parts >= len(ops):
+            break
+        if found is None:
+            parts = min(len(ops), 2 * parts)
+        else:
+            parts = 2 if len(found) <= len(ops) / 2 else max(parts - 1, 2)
+            ops = found
+    return ops

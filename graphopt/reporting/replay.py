@@ -1,0 +1,188 @@
+"""Prices a stored decision again: rebuilds its graph, task and cost models, and compares."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.costs.base import CostModel
+from graphopt.datasets.base import Dataset, Split
+from graphopt.datasets.storage import load_graph
+from graphopt.decision import DecisionError, DecisionFile, load, match
+from graphopt.errors import UserError
+from graphopt.graph import Graph
+from graphopt.machine import Machine
+from graphopt.plan import Plans
+from graphopt.reporting.collect import read_rows, row_files
+from graphopt.tasks.base import AssignTask, Decision, Decisions
+
+EXACT = 1e-9  # relative difference allowed to simulators
+NOISE_FACTOR = 4.0  # measured prices may differ by this many times their stored noise
+PRICES = ("initial", "searched", "judged")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A decision file with everything that is needed to price it again."""
+
+    path: Path
+    decision: DecisionFile
+    graph: Graph
+    machine: Machine
+    task: AssignTask
+    cost: CostModel
+    judge: CostModel
+
+    def plans(self) -> Plans:
+        """The stored answer as a batch of one plan."""
+        stored = self.decision.plans(self.graph)
+        return self.task.realise(self.graph, self.decision.choices[None]) if stored is None else stored
+
+    def default_plans(self) -> Plans:
+        return self.task.realise(self.graph, self.decision.default[None])
+
+    def judge_choices(self, choices: Decisions, chunk: int = 256) -> NDArray[np.float64]:
+        """[B] prices by the judge of choices [B, N, H]."""
+        parts = [choices[i : i + chunk] for i in range(0, len(choices), chunk)]
+        return np.concatenate([self.judge.price(self.task.realise(self.graph, part)).cost for part in parts])
+
+    def reprice(self) -> dict[str, float]:
+        """initial, searched and judged, computed anew."""
+        plans = self.plans()
+        return {
+            "initial": float(self.judge.price(self.default_plans()).cost[0]),
+            "searched": float(self.cost.price(plans).cost[0]),
+            "judged": float(self.judge.price(plans).cost[0]),
+        }
+
+    @property
+    def tolerance(self) -> float:
+        """Relative."""
+        return max(EXACT, NOISE_FACTOR * self.decision.prices["noise"])
+
+
+def open_case(path: Path | str) -> Case:
+    """Loads a decision, finds its graph, builds its task and cost models. Raises UserError or GraphError."""
+    source = Path(path)
+    decision = load(source)
+    graph = find_graph(source, decision)
+    machine, task, cost, judge = _pricing(json.dumps(decision.header["config"], sort_keys=True))
+    if list(task.heads.items()) != list(decision.heads.items()):
+        raise DecisionError(
+            f"{source} decides {decision.heads}, but its task now decides {task.heads}: solve the graph again"
+        )
+    return Case(source, decision, graph, machine, task, cost, judge)
+
+
+def find_graph(source: Path, decision: DecisionFile) -> Graph:
+    """The decision's graph: a graphs/<hash>.npz in a folder above the file, else from the data set it was made of."""
+    name = f"{decision.header['graph']['hash']}.npz"
+    for folder in source.resolve().parents:
+        if (folder / "graphs" / name).is_file():
+            graph = _load_graph(folder / "graphs" / name)
+            match(decision, graph, str(source))
+            return graph
+    graph_of_dataset = _from_dataset(decision)
+    if graph_of_dataset is None:
+        raise DecisionError(
+            f"the graph of {source} was not found: neither graphs/{name} in a folder above it, nor in its data set; "
+            "keep the file in its study's folder"
+        )
+    return graph_of_dataset
+
+
+@lru_cache(maxsize=32)
+def _load_graph(path: Path) -> Graph:
+    return load_graph(path)
+
+
+def _from_dataset(decision: DecisionFile) -> Graph | None:
+    config = decision.header["config"].get("dataset")
+    if not isinstance(config, Mapping):
+        return None
+    from graphopt.construct import construct
+
+    dataset: Dataset = construct(config, "dataset", {"seed": decision.header["config"].get("seed", 0)})
+    splits: tuple[Split, ...] = ("test", "val", "train")
+    graphs = (graph for split in splits for graph in dataset.graphs(split))
+    return next((graph for graph in graphs if graph.hash == decision.header["graph"]["hash"]), None)
+
+
+@lru_cache(maxsize=16)
+def _pricing(config: str) -> tuple[Machine, AssignTask, CostModel, CostModel]:
+    """Machine, task, cost and judge of a stored configuration (JSON)."""
+    from graphopt.build import machine_task_costs
+
+    return machine_task_costs(json.loads(config))
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A stored number that did not come out again."""
+
+    path: Path
+    what: str
+
+
+def check(case: Case) -> list[Mismatch]:
+    """The stored prices that differ from the computed ones."""
+    stored, found = case.decision.prices, case.reprice()
+    return [
+        Mismatch(case.path, f"{key}: stored {stored[key]!r}, replayed {found[key]!r}")
+        for key in PRICES
+        if not agree(stored[key], found[key], case.tolerance)
+    ]
+
+
+def agree(stored: float, found: float, tolerance: float) -> bool:
+    return (
+        stored == found or (math.isnan(stored) and math.isnan(found)) or math.isclose(stored, found, rel_tol=tolerance)
+    )
+
+
+def replay_all(place: Path) -> Iterator[tuple[Path, list[Mismatch]]]:
+    """(decision file or rows file, mismatches) for every solved row at or below a place and every other decision there.
+
+    A row must have a decision, and its prices must be those of the file, which must come out again.
+    """
+    rows = [row for row in read_rows(row_files(place))[0] if row.get("status", "ok") == "ok"]
+    claims: dict[Path, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if not row.get("decision"):
+            label = f"{row.get('algo')} on {row.get('graph')}, seed {row.get('seed')}"
+            yield Path(row["_file"]), [Mismatch(Path(row["_file"]), f"row without a decision file: {label}")]
+            continue
+        claims.setdefault((Path(row["_file"]).parent / str(row["decision"])).resolve(), []).append(row)
+    if place.is_dir():
+        for file in sorted(place.rglob("decisions/*.npz")):
+            claims.setdefault(file.resolve(), [])
+    for file, claiming in claims.items():
+        yield file, _check_file(file, claiming)
+
+
+def _check_file(file: Path, rows: list[Mapping[str, Any]]) -> list[Mismatch]:
+    try:
+        case = open_case(file)
+    except (UserError, ValueError) as error:
+        return [Mismatch(file, str(error))]
+    stored = case.decision.prices
+    wrong = [
+        Mismatch(file, f"{key}: the row says {row[key]!r}, the decision {stored[key]!r}")
+        for row in rows
+        for key in PRICES
+        if row.get(key) is not None and not agree(float(row[key]), stored[key], EXACT)
+    ]
+    return wrong + check(case)
+
+
+def choices_of(case: Case) -> Decision:
+    """[N, H] the stored choices. Raises DecisionError when the answer is a plan that no decision describes."""
+    if case.decision.plan:
+        raise DecisionError(f"{case.path} holds a plan from random keys: it has no single choices to change")
+    return case.decision.choices
