@@ -1,0 +1,242 @@
+"""Decision files: what is written comes back, replays, and can be taken apart by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from split_work import CONFIG, CutCost, Split, chain
+
+from graphopt.construct import construct
+from graphopt.datasets.storage import save_graph
+from graphopt.decision import DecisionError, load, main, save, write
+from graphopt.graph import Graph
+from graphopt.problem import Problem
+from graphopt.reporting.edit import bisect, minimal_set, parse_veto, veto
+from graphopt.reporting.replay import check, open_case
+
+ADDS = ["add"] * 6
+
+
+def solved(folder: Path, graph: Graph, choices: list[int], config: dict | None = None, keys: bool = False) -> Path:
+    """Prices one decision (and its zeros) of a graph and stores it as the answer; returns the file."""
+    config = CONFIG if config is None else config
+    machine = construct(config["machine"], "machine")
+    task = construct(config["task"], "task", {"machine": machine})
+    cost = CutCost(name="cut", objective="runtime", scale=1.0)
+    problem = Problem(graph, task, cost, evals=5)
+    if keys:
+        problem.cost_keys(np.array([choices], np.float64))
+    else:
+        problem.cost(np.array(choices, np.int16)[None, :, None])
+        problem.best = np.array(choices, np.int16)[:, None]  # the answer, even where the default is better
+        problem.best_cost = float(cost.price(task.realise(graph, problem.best[None])).cost[0])
+    row = {"algo": "hand", "seed": 0, "initial": 3 * problem.initial_cost, "commit": "abc", "objective": "runtime"}
+    path = folder / "cell" / "decisions" / f"{graph.name}.npz"
+    save(path, problem=problem, judged=3 * problem.best_cost, row=row, config=config)
+    save_graph(folder / "graphs" / f"{graph.hash}.npz", graph)
+    return path
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return chain([4.0, 4.0, 4.0, 4.0, 4.0, 4.0], ["add", "add", "add", "opaque", "add", "add"], [0] * 6)
+
+
+def test_round_trip(tmp_path: Path, graph: Graph) -> None:
+    decision = load(solved(tmp_path, graph, [0, 1, 1, 0, 1, 0]))
+    assert decision.op_names == tuple(f"op{i}" for i in range(6))
+    assert decision.choices[:, 0].tolist() == [0, 1, 1, 0, 1, 0]
+    assert decision.default[:, 0].tolist() == [0] * 6
+    assert decision.changed().tolist() == [1, 2, 4]
+    assert decision.heads == {"device": 2}
+    assert decision.prices == {"initial": 72.0, "searched": 18.0, "judged": 54.0, "noise": 0.0}
+    assert decision.trace[:, [0, 2]].tolist() == [[0, 24], [1, 18]]
+    assert decision.header["graph"]["hash"] == graph.hash
+    assert decision.header["versions"]["commit"] == "abc"
+
+
+def test_file_holds_no_pickle(tmp_path: Path, graph: Graph) -> None:
+    with np.load(solved(tmp_path, graph, [0] * 6), allow_pickle=False) as stored:
+        assert all(stored[name].dtype != object for name in stored.files)
+
+
+def test_replays_and_finds_its_graph(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
+    path = solved(tmp_path, graph, [1, 1, 1, 0, 1, 1])
+    assert check(open_case(path)) == []
+    assert main(["replay", str(path)]) == 0
+    assert "1.7143x the default" in capsys.readouterr().out  # 24 / (5 * 2 + 4)
+
+
+@pytest.mark.parametrize("key", ["initial", "searched", "judged"])
+def test_tampered_price_is_found(tmp_path: Path, graph: Graph, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = solved(tmp_path, graph, [1, 1, 1, 0, 1, 1])
+    decision = load(path)
+    decision.header["prices"][key] *= 1 - 1e-6
+    write(path, decision)
+    assert main(["replay", str(path)]) == 1
+    assert key in capsys.readouterr().out
+
+
+def test_tampered_choice_is_found(tmp_path: Path, graph: Graph) -> None:
+    path = solved(tmp_path, graph, [1, 1, 1, 0, 1, 1])
+    decision = load(path)
+    decision.choices[3] = 1
+    write(path, decision)
+    assert {m.what.split(":")[0] for m in check(open_case(path))} == {"searched", "judged"}
+
+
+def test_answer_from_random_keys_is_kept_as_a_plan(tmp_path: Path, graph: Graph) -> None:
+    path = solved(tmp_path, graph, [1, 0, 1, 0, 0, 0], keys=True)
+    decision = load(path)
+    assert decision.plan["device"].tolist() == [1, 0, 1, 0, 0, 0]
+    assert not decision.changed().size
+    assert check(open_case(path)) == []
+    with pytest.raises(DecisionError, match="random keys"):
+        bisect(open_case(path))
+
+
+def test_bisect_names_the_culprit(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
+    path = solved(tmp_path, graph, [1, 1, 1, 1, 1, 1])  # the opaque op takes 40 instead of 4 there
+    blame = bisect(open_case(path))
+    assert blame.culprits.tolist() == [3]
+    assert (blame.judged, blame.gained, blame.default) == (150.0, 42.0, 72.0)
+    assert main(["bisect", str(path)]) == 0
+    assert "the op that costs: op3" in capsys.readouterr().out
+
+
+def test_bisect_finds_a_pair_that_only_gains_together(tmp_path: Path) -> None:
+    # op2 and op3 are slow on device 1, but an edge of 90 bytes binds them: neither gains by going back alone
+    graph = chain([4.0] * 6, ["add", "add", "opaque", "opaque", "add", "add"], [0, 0, 90, 0, 0, 0])
+    blame = bisect(open_case(solved(tmp_path, graph, [1] * 6)))
+    assert blame.culprits.tolist() == [2, 3]
+    assert (blame.judged, blame.gained) == (3 * 88, 3 * 16)
+
+
+def test_bisect_blames_nobody_in_a_good_decision(
+    tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = solved(tmp_path, graph, [1, 1, 1, 0, 1, 1])
+    blame = bisect(open_case(path))
+    assert not len(blame.culprits)
+    assert np.allclose(blame.reverted, 3 * 16)
+    main(["bisect", str(path)])
+    assert "no op costs" in capsys.readouterr().out
+
+
+def test_minimal_set_is_minimal() -> None:
+    for culprits in ([0, 9], [3], [1, 2, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]):
+
+        def holds(sets: list[np.ndarray], culprits: list[int] = culprits) -> list[bool]:
+            return [set(culprits) <= set(s.tolist()) for s in sets]
+
+        assert minimal_set(np.arange(10), holds).tolist() == culprits
+
+
+def test_veto_takes_one_choice_back(tmp_path: Path, graph: Graph) -> None:
+    path, out = solved(tmp_path, graph, [1] * 6), tmp_path / "cell" / "decisions" / "edited.npz"
+    assert main(["veto", str(path), "op3", "-o", str(out)]) == 0
+    edited = load(out)
+    assert edited.choices[:, 0].tolist() == [1, 1, 1, 0, 1, 1]
+    assert edited.prices["judged"] == 42.0
+    assert edited.header["edits"] == ["op3"]
+    assert check(open_case(out)) == []
+
+
+def test_veto_sets_a_choice(tmp_path: Path, graph: Graph) -> None:
+    result = veto(open_case(solved(tmp_path, graph, [0] * 6)), "op1=1")
+    assert result.accepted
+    assert result.decision.choices[:, 0].tolist() == [0, 1, 0, 0, 0, 0]
+    assert result.decision.prices["judged"] == 66.0
+
+
+def test_veto_says_when_the_task_refuses(tmp_path: Path, graph: Graph) -> None:
+    config = {**CONFIG, "task": {**CONFIG["task"], "stuck": "op1"}}
+    result = veto(open_case(solved(tmp_path, graph, [0] * 6, config)), "op1=1")
+    assert not result.accepted
+    assert result.decision.prices["judged"] == 72.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("op", "near: op0, op1"),
+        ("op1=2", "from 0 to 1"),
+        ("op1=inline", "from 0 to 1"),
+        ("op1=weight:1", "heads device"),
+    ],
+)
+def test_veto_explains_what_it_takes(tmp_path: Path, graph: Graph, text: str, message: str) -> None:
+    decision = load(solved(tmp_path, graph, [0] * 6))
+    with pytest.raises(DecisionError, match=message):
+        parse_veto(decision, text)
+
+
+def test_show_and_diff_name_the_ops(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
+    a = solved(tmp_path, graph, [1, 0, 0, 0, 0, 1])
+    b = tmp_path / "cell" / "decisions" / "b.npz"
+    main(["veto", str(a), "op5", "-o", str(b)])
+    main(["show", str(a)])
+    shown = capsys.readouterr().out
+    assert "2 of 6 ops differ from the default" in shown
+    assert "op0" in shown and "op5" in shown and "op1" not in shown
+    main(["diff", str(a), str(b)])
+    shown = capsys.readouterr().out
+    assert "1 of 6 ops differ" in shown
+    assert " op5 " in shown and " op0 " not in shown
+
+
+@pytest.mark.parametrize("damage", ["missing", "text", "cut", "other format"])
+def test_bad_files_are_one_sentence(
+    tmp_path: Path, graph: Graph, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = solved(tmp_path, graph, [0] * 6)
+    if damage == "missing":
+        path.unlink()
+    elif damage == "text":
+        path.write_text("not a decision")
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:-200])
+    else:
+        decision = load(path)
+        decision.header["format"] = "graphopt decision 99"
+        write(path, decision)
+    assert main(["show", str(path)]) == 1
+    message = capsys.readouterr().err
+    assert str(path) in message and len(message.splitlines()) == 1
+
+
+def test_wrong_graph_is_refused(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
+    path = solved(tmp_path, graph, [0] * 6)
+    other = chain([1.0] * 6, ADDS, [0] * 6)
+    save_graph(tmp_path / "graphs" / f"{graph.hash}.npz", other)
+    assert main(["replay", str(path)]) == 1
+    assert other.hash in capsys.readouterr().err
+
+
+def test_graph_not_found_says_where_it_was_sought(tmp_path: Path, graph: Graph) -> None:
+    path = solved(tmp_path, graph, [0] * 6)
+    (tmp_path / "graphs" / f"{graph.hash}.npz").unlink()
+    with pytest.raises(DecisionError, match=f"graphs/{graph.hash}"):
+        open_case(path)
+
+
+def test_diff_of_different_graphs_is_refused(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
+    other = solved(tmp_path, chain([1.0] * 6, ADDS, [0] * 6, "other"), [0] * 6)
+    assert main(["diff", str(solved(tmp_path, graph, [0] * 6)), str(other)]) == 1
+    assert "different graphs" in capsys.readouterr().err
+
+
+def test_configuration_survives_json(tmp_path: Path, graph: Graph) -> None:
+    config = {**CONFIG, "machine": {**CONFIG["machine"], "link_bandwidth": float("inf")}}
+    stored = load(solved(tmp_path, graph, [0] * 6, config)).header["config"]
+    assert stored["machine"]["link_bandwidth"] == float("inf")
+    assert json.loads(json.dumps(stored)) == stored
+
+
+def test_split_is_what_the_tests_say(graph: Graph) -> None:
+    task = Split(name="split", machine=construct(CONFIG["machine"], "machine"), stuck="")
+    assert (
+        CutCost(name="c", objective="runtime", scale=1.0).price(task.realise(graph, task.initial(graph)[None])).cost[0]
+        == 24
+    )

@@ -1,0 +1,247 @@
+"""The report: tables against numbers worked out by hand, intervals against known data, replay of stored rows."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from split_work import chain
+from test_decision import solved
+
+from graphopt.errors import UserError
+from graphopt.graph import Graph
+from graphopt.report import main
+from graphopt.reporting.collect import Collected, collect
+from graphopt.reporting.render import as_csv, as_markdown, sheets
+from graphopt.reporting.statistics import bootstrap, mean_of_graphs, table_GS
+from graphopt.reporting.tables import Difference, Line, best_known, blocks, differences, evals_to_reach, summarise
+
+
+def row(algo: str, graph: str, judged: float, **fields: Any) -> dict[str, Any]:
+    base = {
+        "study": "s", "dataset": "d", "split": "test", "family": graph[0], "ops": 100, "task": "fusion",
+        "machine": "gpu", "cost": "simulator", "judge": "simulator", "objective": "runtime", "encoder": None, "seed": 0,
+        "evals_cap": 20, "initial": 8.0, "searched": judged, "seconds": 0.5, "evals": 20, "status": "ok",
+        "trace": [[0, 8.0], [5, judged]],
+    }  # fmt: skip
+    return {**base, "algo": algo, "graph": graph, "judged": judged, **fields}
+
+
+def store(folder: Path, rows: Iterable[dict[str, Any]], cell: str = "cell") -> Path:
+    file = folder / cell / "rows.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return file
+
+
+def lines(found: Collected) -> dict[tuple[str, float], Line]:
+    (entries,) = found.by_setting().values()
+    return {(line.method, line.budget): line for line in summarise(entries, "all", best_known(entries))}
+
+
+FOUR = [  # two methods, two graphs, one budget
+    row("local", "a", 4.0), row("local", "b", 8.0),
+    row("go", "a", 2.0, seed=0), row("go", "b", 4.0, seed=0), row("go", "a", 8.0, seed=1), row("go", "b", 4.0, seed=1),
+]  # fmt: skip
+
+
+def test_speedup_improvement_and_gap_by_hand(tmp_path: Path) -> None:
+    found = lines(collect(store(tmp_path, FOUR)))
+    local, go = found["local", 20], found["go", 20]
+    assert local.speedup.mean == pytest.approx(math.sqrt(2 * 1))
+    assert go.speedup.mean == pytest.approx((4 * 1 * 2 * 2) ** 0.25)
+    assert local.improvement == pytest.approx(25.0)  # 50 % and 0 %
+    assert go.improvement == pytest.approx((75 + 0 + 50 + 50) / 4)
+    assert local.gap == pytest.approx(100 * (4 / 2 - 1 + 8 / 4 - 1) / 2)  # best known: 2 and 4
+    assert go.gap == pytest.approx(100 * (0 + 3 + 0 + 0) / 4)
+    assert (local.graphs, local.seeds, go.graphs, go.seeds) == (2, 1, 2, 2)
+
+
+def test_wins_are_by_geometric_mean_and_ties_count_for_both(tmp_path: Path) -> None:
+    found = lines(collect(store(tmp_path, FOUR)))
+    assert found["go", 20].wins == 2  # on a: sqrt(2 * 8) = 4 equals local's 4
+    assert found["local", 20].wins == 1
+    near = [row("local", "a", 4.003), row("scan", "a", 4.005), row("go", "a", 4.0)]
+    found = lines(collect(store(tmp_path / "near", near)))
+    assert [found[m, 20].wins for m in ("go", "local", "scan")] == [1, 1, 0]
+
+
+def test_losses_are_beyond_the_noise(tmp_path: Path) -> None:
+    rows = [row("go", "a", 8.0), row("go", "b", 8.1), row("go", "c", 8.1, noise=0.02)]
+    assert lines(collect(store(tmp_path, rows)))["go", 20].losses == 1
+
+
+def test_evaluations_to_reach(tmp_path: Path) -> None:
+    rows = [
+        row("go", "a", 4.0, trace=[[0, 8.0], [3, 5.0], [7, 4.2], [9, 4.0]]),  # 90 % of 4 is 4.4: at 7
+        row("local", "a", 5.0, trace=[[0, 8.0], [3, 5.0]]),  # never
+        row("go", "b", 8.0, trace=[[0, 8.0]]), row("local", "b", 8.0, trace=[[0, 8.0]]),  # nothing to gain
+    ]  # fmt: skip
+    found = collect(store(tmp_path, rows))
+    best = best_known(found.entries)
+    reach = {(e.method, e.graph_name): evals_to_reach(e, best.searched[e.graph]) for e in found.entries}
+    assert reach == {("go", "a"): 7, ("local", "a"): math.inf, ("go", "b"): None, ("local", "b"): None}
+    assert (lines(found)["go", 20].reach, lines(found)["go", 20].reached) == (7, 1.0)
+    assert lines(found)["local", 20].reached == 0.0
+
+
+def test_paired_difference_by_hand(tmp_path: Path) -> None:
+    (difference,) = differences(collect(store(tmp_path, FOUR)).entries, "local")
+    assert isinstance(difference, Difference)
+    # local has seed 0 only: seed 1 of go is paired with its mean. Ratios: a 4/2, 4/8; b 8/4, 8/4
+    assert difference.ratio.mean == pytest.approx((2 * 0.5 * 2 * 2) ** 0.25)
+    assert (difference.method, difference.graphs) == ("go", 2)
+
+
+def test_pairing_cancels_what_graphs_share(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = []
+    for g, base in enumerate(rng.uniform(1, 8, 20)):
+        rows += [row("local", f"g{g}", base), row("go", f"g{g}", base / 1.1)]
+    (difference,) = differences(collect(store(tmp_path, rows)).entries, "local")
+    assert (difference.ratio.low, difference.ratio.high) == (pytest.approx(1.1), pytest.approx(1.1))
+
+
+def test_best_known_is_per_graph_and_setting(tmp_path: Path) -> None:
+    rows = [row("go", "a", 4.0), row("go", "a", 1.0, machine="cpu")]
+    found = collect(store(tmp_path, rows)).by_setting()
+    assert [best_known(entries).judged for entries in found.values()] == [{"d/a": 1.0}, {"d/a": 4.0}]
+
+
+def test_blocks_by_size(tmp_path: Path) -> None:
+    sizes = {"a": 299, "b": 300, "c": 999, "d": 1000, "e": 5000, "f": 80_000}
+    found = blocks(collect(store(tmp_path, [row("go", g, 4.0, ops=n) for g, n in sizes.items()])).entries)
+    assert {label: "".join(e.graph_name for e in part) for label, part in found["size"].items()} == {
+        "<300 ops": "a", "300-1,000 ops": "bc", "1,000-5,000 ops": "d", ">=5,000 ops": "ef",
+    }  # fmt: skip
+    assert list(found["family"]) == list("abcdef")
+    assert "dataset" not in found
+
+
+def test_encoders_are_named_only_where_they_differ(tmp_path: Path) -> None:
+    rows = [row("go", "a", 4.0, encoder="gin"), row("go", "a", 4.0, encoder="gat"), row("gas", "a", 4.0, encoder="gin")]
+    assert {e.method for e in collect(store(tmp_path, rows)).entries} == {"go/gin", "go/gat", "gas"}
+
+
+def test_graphs_count_equally_however_many_seeds() -> None:
+    assert mean_of_graphs(np.array([[1.0, 1.0, 1.0], [4.0, np.nan, np.nan]])) == 2.5
+    graphs, seeds, values = table_GS([("b", 1, 2.0), ("a", 0, 1.0), ("b", 1, 4.0)])
+    assert (graphs, seeds) == (["a", "b"], [0, 1])
+    np.testing.assert_equal(values, [[1.0, np.nan], [np.nan, 3.0]])
+
+
+def test_interval_of_a_constant_is_the_constant() -> None:
+    interval = bootstrap(np.full((5, 3), 0.25))
+    assert (interval.mean, interval.low, interval.high) == (0.25, 0.25, 0.25)
+
+
+def test_intervals_cover_the_truth() -> None:
+    """30 graphs, 5 seeds, mean 1 with spread over graphs: close to 95 of 100 intervals hold the truth."""
+    rng = np.random.default_rng(1)
+    held = 0
+    for trial in range(200):
+        values = 1.0 + rng.normal(0, 0.5, (30, 1)) + rng.normal(0, 0.3, (30, 5))
+        interval = bootstrap(values, resamples=500, seed=trial)
+        held += interval.low <= 1.0 <= interval.high
+    assert 0.90 <= held / 200 <= 0.99
+
+
+def test_seed_spread_widens_the_interval() -> None:
+    graphs = np.zeros((50, 1))
+    calm = bootstrap(graphs + np.zeros((1, 3)))
+    shaky = bootstrap(graphs + np.array([[-0.1, 0.0, 0.1]]))  # the whole training run is better or worse
+    assert calm.high - calm.low == 0
+    assert shaky.high - shaky.low > 0.1
+
+
+def test_bootstrap_is_reproducible_and_takes_gaps() -> None:
+    values = np.random.default_rng(2).normal(size=(8, 3))
+    values[0, 1:] = np.nan
+    assert bootstrap(values) == bootstrap(values)
+    assert np.isfinite([bootstrap(values).low, bootstrap(values).high]).all()
+
+
+def test_partial_and_repeated_lines_are_tolerated(tmp_path: Path) -> None:
+    file = store(tmp_path, [row("go", "a", 4.0), row("go", "a", 2.0)])  # the cell was resumed: the last counts
+    file.write_text(file.read_text() + '{"algo": "go", "gra\n[1, 2]\n\n')
+    found = collect(tmp_path)
+    assert [e.judged for e in found.entries] == [2.0]
+    assert found.broken_lines == 2
+
+
+def test_refused_and_unpriced_rows_stand_apart(tmp_path: Path) -> None:
+    illegal = {"status": "illegal", "task": "rewrite", "algo": "regal", "reason": "regal needs choices"}
+    store(tmp_path, [illegal], "one")
+    store(tmp_path, [{**illegal, "seed": 1}], "two")
+    store(tmp_path, [row("go", "a", 4.0), row("go", "b", math.inf), row("go", "c", 4.0, initial=math.inf)], "three")
+    store(tmp_path, [{"status": "failed", "algo": "go", "reason": "killed"}, row("go", "d", 4.0)], "retried")
+    found = collect(tmp_path)
+    assert (len(found.entries), len(found.refused), len(found.unpriced)) == (2, 2, 2)
+    text = as_markdown(sheets(found, "local"))
+    assert "| illegal | rewrite | regal | 2 | regal needs choices |" in text
+    assert "killed" not in text
+
+
+def test_pooled_configurations_are_announced(tmp_path: Path) -> None:
+    store(tmp_path, [row("go", "a", 4.0, config_hash="x")], "one")
+    store(tmp_path, [row("go", "a", 2.0, config_hash="y")], "two")
+    assert "several configurations" in as_markdown(sheets(collect(tmp_path), "local"))
+
+
+def test_no_rows_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match=r"holds no rows\.jsonl"):
+        collect(tmp_path)
+    assert main([str(tmp_path / "nowhere")]) == 1
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_files_say_what_the_terminal_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store(tmp_path, FOUR)
+    assert main([str(tmp_path), "--csv", str(tmp_path / "numbers.csv")]) == 0
+    printed, markdown = capsys.readouterr().out, (tmp_path / "table.md").read_text()
+    assert "2.000 [" in printed and "**2.000 [" in markdown
+    records = list(csv.DictReader(io.StringIO((tmp_path / "numbers.csv").read_text())))
+    assert (tmp_path / "numbers.csv").read_text() == as_csv(collect(tmp_path))
+    (overall,) = [r for r in records if r["kind"] == "all" and r["method"] == "local"]
+    assert float(overall["speedup_mean"]) == pytest.approx(math.sqrt(2))
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A study with one solved graph and its decision; the row's prices are those of the file."""
+    graph: Graph = chain([4.0] * 6, ["add", "add", "add", "opaque", "add", "add"], [0] * 6)
+    path = solved(tmp_path, graph, [1, 1, 1, 0, 1, 1])
+    fields = {"initial": 72.0, "searched": 14.0, "decision": f"decisions/{path.name}", "graph_hash": graph.hash}
+    store(tmp_path, [row("hand", "chain", 42.0, **fields)])
+    return tmp_path
+
+
+def test_replay_agrees(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(study), "--replay"]) == 0
+    assert "1 of 1 decisions replay" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("field", ["initial", "searched", "judged"])
+def test_replay_finds_a_tampered_row(study: Path, field: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = study / "cell" / "rows.jsonl"
+    claimed = json.loads(file.read_text())
+    file.write_text(json.dumps({**claimed, field: claimed[field] * 0.99}))
+    assert main([str(study), "--replay"]) == 1
+    assert f"{field}: the row says" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["lost file", "no decision", "lost graph"])
+def test_replay_finds_what_is_missing(study: Path, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if how == "lost file":
+        next(study.rglob("decisions/*.npz")).unlink()
+    elif how == "lost graph":
+        next(study.rglob("graphs/*.npz")).unlink()
+    else:
+        store(study, [row("hand", "chain", 42.0)], "second")
+    assert main([str(study), "--replay"]) == 1
+    assert "decisions replay" in capsys.readouterr().out
