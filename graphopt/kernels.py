@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from graphopt.graph import Bool, F64, Graph, I32, I64
 from graphopt.operators import OPERATOR_ID, OPERATORS, Category
 
+CONTRACTION_TILE = 128  # an operand of a matrix product is read again for every tile of this many uses of each element
 KEEP, INLINE, INLINE_ONCE = 0, 1, 2  # requests: store; inline; inline unless that duplicates the op
 
 
@@ -181,7 +182,9 @@ def _reads(graph: Graph, op: I32, seen: I32, tensor: I64, strided: Bool, first: 
     gathers = (graph.kind[op] == OPERATOR_ID["gather"]) & first
     every = (category == Category.ELEMENTWISE) | gathers
     reads = np.where(every, numel[op], np.minimum(seen_numel, base_numel))
-    return same, np.maximum(np.where(category == Category.CONTRACTION, base_numel, reads), 1.0)
+    uses = np.divide(graph.flops[op], 2 * base_numel, out=np.ones_like(reads), where=base_numel > 0)
+    contraction = base_numel * np.maximum(1.0, uses / CONTRACTION_TILE)
+    return same, np.maximum(np.where(category == Category.CONTRACTION, contraction, reads), 1.0)
 
 
 def _can_inline(graph: Graph, heavy: NDArray[np.int8], is_view: Bool, keep: Bool, in_op: I32, op: I32, same: Bool,
