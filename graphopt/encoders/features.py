@@ -1,4 +1,4 @@
-"""Graph -> torch_geometric `Data`: the only door to PyG. Features are O(1) at any graph size, without absolute positions.
+"""Graph -> torch_geometric `Data`: the only door to PyG. Features are O(1) at any graph size; no absolute positions.
 
 Sizes appear as log10 against a fixed reference and against the graph's own (logarithmic) mean, times against the launch
 overhead of the machine's first device. Everything is finite and clipped to [-LIMIT, LIMIT].
@@ -27,7 +27,7 @@ FEATURES: tuple[str, ...] = (
     "elements", "elements_relative", "rank", "dim_1", "dim_2", "dim_3", "dim_4", "element_bytes", "floating",
     "operands", "fan_in", "fan_out", "users", "single_user", "output", "reads_weights", "reads_inputs",
     "expands", "user_elements_max", "user_elements_min",
-    "user_reduction", "user_contraction", "user_opaque", "producer_reduction", "producer_contraction",
+    "user_reduction", "user_contraction", "user_opaque", "producer_reduction", "producer_contraction", "producer_opaque",
     "depth", "height", "slack", "expensive",
     *(f"category_{category.name.lower()}" for category in Category),
 )  # fmt: skip
@@ -92,14 +92,13 @@ def edge_columns_of(graph: Graph) -> Columns:
     """One value per edge for every name of EDGE_FEATURES, before clipping."""
     source, target, tensor = graph.edges
     first_operand = np.append(graph.input_tensor, -1)[graph.input_ptr[:-1]]
-    first_result = np.minimum(graph.output_ptr[:-1], graph.num_tensors - 1)
     is_view = graph.category == Category.VIEW
     shape, size = _shape_digest(graph), _log(graph.tensor_bytes[tensor])
     elements = _log_elements(graph)
     return {
         "bytes": (size - 6) / 3,
         "bytes_relative": (size - _mean(size)) / 2,
-        "same_shape": shape[tensor] == shape[first_result[target]],
+        "same_shape": shape[tensor] == np.append(shape, np.uint64(0))[_first_results(graph)[target]],
         "expands": (_op_elements(graph, elements)[target] - elements[tensor]) / 3,
         "first_operand": tensor == first_operand[target],
         "from_view": is_view[source],
@@ -203,6 +202,11 @@ def _op_elements(graph: Graph, elements_T: F64) -> F64:
     return out
 
 
+def _first_results(graph: Graph) -> I64:
+    """[N] first result of each op; num_tensors, one past the end, where there is none."""
+    return np.where(np.diff(graph.output_ptr) > 0, graph.output_ptr[:-1], graph.num_tensors)
+
+
 def _shape_digest(graph: Graph) -> NDArray[np.uint64]:
     """[T] equal for equal shapes."""
     ranks = np.diff(graph.shape_ptr)
@@ -218,9 +222,8 @@ def _shape_digest(graph: Graph) -> NDArray[np.uint64]:
 def _shapes(graph: Graph) -> Columns:
     elements_T = _log_elements(graph)
     elements = _op_elements(graph, elements_T)
-    first, has = graph.output_ptr[:-1], np.diff(graph.output_ptr) > 0
-    first = np.minimum(first, graph.num_tensors - 1)
-    rank = np.where(has, np.diff(graph.shape_ptr)[first], 0)
+    first, end = _first_results(graph), np.append(graph.shape_ptr, len(graph.shape))
+    rank = np.append(np.diff(graph.shape_ptr), 0)[first]
     padded = np.append(graph.shape, 1)
     columns: Columns = {
         "elements": elements / 4 - 1,
@@ -228,9 +231,9 @@ def _shapes(graph: Graph) -> Columns:
         "rank": rank / 4,
     }
     for back in range(1, 5):
-        position = np.where(rank >= back, graph.shape_ptr[first + 1] - back, len(graph.shape))
+        position = np.where(rank >= back, end[first + 1] - back, len(graph.shape))
         columns[f"dim_{back}"] = np.log2(np.maximum(padded[position], 1)) / 8
-    dtype = np.where(has, graph.dtype[first], 0)
+    dtype = np.append(graph.dtype, 0)[first]
     columns["element_bytes"] = np.log2(np.array(DTYPE_BYTES, np.float64))[dtype] / 3
     columns["floating"] = np.array(["float" in name for name in DTYPES])[dtype]
     read = np.zeros(graph.num_ops)
@@ -312,13 +315,15 @@ def _user_elements(graph: Graph, source: I64, user: I64, users: I64) -> Columns:
 
 def _depths(graph: Graph) -> Columns:
     """Longest path from a source (depth) and to a sink (height) in ops that are no views, over the longest path."""
-    step = (graph.category != Category.VIEW).astype(np.int64).tolist()
+    counted = (graph.category != Category.VIEW).astype(np.float64)
+    step = counted.tolist()
     source, target = graph.edges[0].tolist(), graph.edges[1].tolist()
-    depth, height = [0] * graph.num_ops, [0] * graph.num_ops
+    depth, height = [0.0] * graph.num_ops, [0.0] * graph.num_ops
     for s, t in zip(source, target):  # by consumer, so the depth of `s` is final
         depth[t] = max(depth[t], depth[s] + step[s])
     for s, t in zip(reversed(source), reversed(target)):
         height[s] = max(height[s], height[t] + step[t])
-    down, up = np.array(depth, np.float64), np.array(height, np.float64)
-    longest = max(float((down + up).max()), 1.0)
-    return {"depth": down / longest, "height": up / longest, "slack": 1 - (down + up) / longest}
+    down, up = np.array(depth), np.array(height)
+    through = down + up + counted - 1  # steps of the longest path through the op
+    longest = max(float(through.max()), 1.0)
+    return {"depth": down / longest, "height": up / longest, "slack": 1 - np.maximum(through, 0) / longest}

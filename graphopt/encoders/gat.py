@@ -16,7 +16,6 @@ class AttentionConvolution(Convolution):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
         self.project = nn.Linear(width, width)
         self.edge = nn.Linear(EDGE_WIDTH, width, bias=False)
         self.attention = nn.Parameter(torch.empty(heads, width // heads))
@@ -26,7 +25,7 @@ class AttentionConvolution(Convolution):
         z_ND = self.project(h_ND)
         sent_ED = z_ND.index_select(0, edges.sender)
         pair_ED = sent_ED + z_ND.index_select(0, edges.receiver) + self.edge(edges.attr)
-        pair_EHC = nn.functional.leaky_relu(pair_ED, 0.2).view(len(sent_ED), self.heads, -1)
+        pair_EHC = nn.functional.leaky_relu(pair_ED, 0.2).view(-1, *self.attention.shape)
         alpha_EH = segment_softmax((pair_EHC * self.attention).sum(-1), edges)
         weighted_EHC = sent_ED.view_as(pair_EHC) * alpha_EH[:, :, None]
         return segment_sum(weighted_EHC.view_as(sent_ED), edges)

@@ -1,0 +1,238 @@
+"""Encoders: symmetries, reach, gradients and the aggregators by hand. One parametrisation over all of them."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from graphopt.encoders.encoder import Encoder
+from graphopt.encoders.features import EDGE_WIDTH, FEATURES, batch, graph_features
+from graphopt.encoders.gat import GAT, AttentionConvolution
+from graphopt.encoders.gin import GIN, SumConvolution
+from graphopt.encoders.graphsage import GraphSAGE, MaxConvolution, MeanConvolution
+from graphopt.encoders.messages import Edges, segment_max, segment_mean, segment_softmax, segment_sum
+from graphopt.graph import Graph, GraphBuilder
+from graphopt.machine import Device, Machine
+
+MACHINE = Machine(name="gpu", devices=(Device(vector_flops=1e13, bandwidth=1e12, launch=1e-6),))
+NAMES = ("gat", "gin", "mean", "max")
+LAYERS = 2
+
+
+def make(name: str, extra_width: int = 0) -> Encoder:
+    torch.manual_seed(0)
+    common = {"name": name, "width": 16, "layers": LAYERS, "dropout": 0.0, "extra_width": extra_width}
+    if name == "gat":
+        return GAT(heads=4, **common)
+    return GIN(**common) if name == "gin" else GraphSAGE(aggregation=name, **common)
+
+
+def diamond(order: tuple[int, ...] = (0, 1, 2, 3, 4, 5)) -> Graph:
+    """a -> b -> d, a -> c -> d, d -> e, and f apart; ops are added in `order`."""
+    b = GraphBuilder("diamond")
+    x = b.tensor((8, 4))
+    t = {n: b.tensor((8, 4) if n != "e" else (8,)) for n in "abcdef"}
+    steps = [("relu", [x], "a"), ("exp", [t["a"]], "b"), ("tanh", [t["a"]], "c"), ("add", [t["b"], t["c"]], "d"),
+             ("sum", [t["d"]], "e"), ("neg", [x], "f")]  # fmt: skip
+    for i in order:
+        kind, inputs, out = steps[i]
+        b.op(kind, inputs, [t[out]], name=out)
+    b.output(t["e"])
+    b.output(t["f"])
+    return b.build()
+
+
+def chain(length: int) -> Graph:
+    b = GraphBuilder("chain")
+    x = b.tensor((4,))
+    for _ in range(length):
+        y = b.tensor((4,))
+        b.op("relu", [x], [y])
+        x = y
+    b.output(x)
+    return b.build()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_states_follow_the_ops_when_the_order_changes(name) -> None:
+    one, other = diamond(), diamond((5, 0, 2, 1, 3, 4))
+    assert one.op_names != other.op_names
+    encoder = make(name)
+    h, g = encoder(graph_features(one, MACHINE))
+    h2, g2 = encoder(graph_features(other, MACHINE))
+    moved = [other.op_names.index(op) for op in one.op_names]
+    assert torch.allclose(h, h2[moved], atol=1e-5)
+    assert torch.allclose(g, g2, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_equals_its_graphs_one_by_one(name) -> None:
+    datas = [graph_features(g, MACHINE) for g in (diamond(), chain(1), chain(7), diamond())]
+    encoder = make(name)
+    h, g = encoder(batch(datas))
+    alone = [encoder(data) for data in datas]
+    assert torch.allclose(h, torch.cat([a[0] for a in alone]), atol=1e-5)
+    assert torch.allclose(g, torch.cat([a[1] for a in alone]), atol=1e-5)
+    assert g.shape == (4, encoder.width)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_changes_reach_both_ways_as_far_as_there_are_layers(name) -> None:
+    data, middle = graph_features(chain(9), MACHINE), 4
+    changed = copy.copy(data)
+    changed.x = data.x.clone()
+    changed.x[middle, FEATURES.index("flops")] += 1.0
+    encoder = make(name)
+    difference = (encoder(data)[0] - encoder(changed)[0]).abs().amax(1)
+    reached = [abs(op - middle) <= LAYERS for op in range(9)]
+    assert (difference > 1e-6).tolist() == reached
+    assert (difference[~torch.tensor(reached)] == 0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_two_directions_have_their_own_weights(name) -> None:
+    data = graph_features(chain(5), MACHINE)
+    turned = copy.copy(data)
+    turned.edge_index, turned.edge_attr = data.reverse_index, data.reverse_attr
+    turned.reverse_index, turned.reverse_attr = data.edge_index, data.edge_attr
+    encoder = make(name)
+    assert not torch.allclose(encoder(data)[0], encoder(turned)[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_gets_a_gradient(name) -> None:
+    encoder = make(name, extra_width=3)
+    h, g = encoder(graph_features(diamond(), MACHINE), torch.randn(6, 3))
+    ((h * torch.randn_like(h)).sum() + (g * torch.randn_like(g)).sum()).backward()
+    assert [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_extra_input_is_read_and_its_width_checked(name) -> None:
+    data, encoder = graph_features(diamond(), MACHINE), make(name, extra_width=2)
+    assert not torch.allclose(encoder(data, torch.zeros(6, 2))[0], encoder(data, torch.ones(6, 2))[0])
+    with pytest.raises(ValueError, match="width 2, got 0"):
+        encoder(data)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_seed_same_bits(name) -> None:
+    data = batch([graph_features(g, MACHINE) for g in (diamond(), chain(40))])
+    (h, g), (h2, g2) = make(name)(data), make(name)(data)
+    assert torch.equal(h, h2) and torch.equal(g, g2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_op_with_thousands_of_users_stays_finite(name) -> None:
+    b = GraphBuilder("star")
+    x, y = b.tensor((4,)), b.tensor((4,))
+    b.op("relu", [x], [y])
+    for _ in range(3000):
+        b.op("exp", [y], [b.tensor((4,))])
+    encoder = make(name)
+    h, g = encoder(graph_features(b.build(), MACHINE))
+    assert torch.isfinite(h).all() and torch.isfinite(g).all()
+    (h * torch.randn_like(h)).sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)
+
+
+def star_edges(senders: list[int], num_ops: int) -> Edges:
+    """Edges from `senders` to op 0, with zero attributes."""
+    index = torch.tensor([senders, [0] * len(senders)])
+    return Edges.of(index, torch.zeros(len(senders), EDGE_WIDTH), num_ops)
+
+
+def test_sum_tells_multisets_apart_that_mean_and_max_confuse() -> None:
+    torch.manual_seed(0)
+    h = torch.rand(4, 8)
+    h[2] = h[1]
+    once, twice = star_edges([1], 4), star_edges([1, 2], 4)
+    for conv in (MeanConvolution(8), MaxConvolution(8), AttentionConvolution(8, 2)):
+        assert torch.allclose(conv(h, once)[0], conv(h, twice)[0], atol=1e-6)
+    gin = SumConvolution(8)
+    assert not torch.allclose(gin(h, once)[0], gin(h, twice)[0], atol=1e-3)
+
+
+def identity(conv: torch.nn.Module, *linears: str) -> torch.nn.Module:
+    """Sets the named linear layers to the identity and their biases to zero."""
+    with torch.no_grad():
+        for name in linears:
+            linear = conv.get_submodule(name)
+            linear.weight.copy_(torch.eye(len(linear.weight)))
+            if linear.bias is not None:
+                linear.bias.zero_()
+    return conv
+
+
+def test_aggregators_by_hand() -> None:
+    h = torch.tensor([[9.0, 9.0], [1.0, 4.0], [3.0, 2.0], [7.0, 7.0]])
+    edges = star_edges([1, 2], 4)
+    mean = identity(MeanConvolution(2), "neighbours")(h, edges)
+    largest = identity(MaxConvolution(2), "before", "neighbours")(h, edges)
+    assert mean.tolist() == [[2, 3], [0, 0], [0, 0], [0, 0]]
+    assert largest.tolist() == [[3, 4], [0, 0], [0, 0], [0, 0]]
+    gin = identity(SumConvolution(2), "mlp.0", "mlp.2")
+    with torch.no_grad():
+        gin.eps.fill_(0.5)
+        gin.edge.bias.zero_()
+    assert gin(h, edges).tolist() == [[17.5, 19.5], [1.5, 6.0], [4.5, 3.0], [10.5, 10.5]]
+
+
+def test_attention_by_hand() -> None:
+    h = torch.tensor([[0.5, -1.0], [1.0, 4.0], [-3.0, 2.0]])
+    conv = identity(AttentionConvolution(2, 1), "project")
+    with torch.no_grad():
+        conv.attention.copy_(torch.tensor([[1.0, 0.5]]))
+    # leaky_relu(1.5, 3) -> 3.0; leaky_relu(-2.5, 1) -> -0.5 + 0.5 = 0
+    alpha = torch.softmax(torch.tensor([3.0, 0.0]), 0)
+    expected = alpha[0] * h[1] + alpha[1] * h[2]
+    assert torch.allclose(conv(h, star_edges([1, 2], 3))[0], expected, atol=1e-6)
+
+
+def test_attention_agrees_with_pytorch_geometric() -> None:
+    from torch_geometric.nn import GATv2Conv
+
+    torch.manual_seed(0)
+    data = graph_features(diamond(), MACHINE)
+    ours = AttentionConvolution(8, 2)
+    theirs = GATv2Conv(8, 4, heads=2, add_self_loops=False, share_weights=True, edge_dim=EDGE_WIDTH, bias=False)
+    with torch.no_grad():
+        theirs.lin_l.weight.copy_(ours.project.weight)
+        theirs.lin_l.bias = ours.project.bias
+        theirs.lin_edge.weight.copy_(ours.edge.weight)
+        theirs.att.copy_(ours.attention[None])
+    h = torch.randn(6, 8)
+    expected = theirs(h, data.edge_index, data.edge_attr)
+    assert torch.allclose(ours(h, Edges.of(data.edge_index, data.edge_attr, 6)), expected, atol=1e-5)
+
+
+def loop_reduce(values: Tensor, edges: Edges, reduce) -> Tensor:
+    rows = [values[edges.receiver == n] for n in range(len(edges.degree))]
+    return torch.stack([reduce(r) if len(r) else torch.zeros(values.shape[1]) for r in rows])
+
+
+def test_segments_against_plain_loops() -> None:
+    torch.manual_seed(1)
+    receiver = torch.randint(0, 12, (30,)).sort().values
+    edges = Edges.of(torch.stack([torch.zeros_like(receiver), receiver]), torch.zeros(30, EDGE_WIDTH), 14)
+    values = torch.randn(30, 5, requires_grad=True)
+    for ours, reduce in (
+        (segment_sum(values, edges), lambda r: r.sum(0)),
+        (segment_mean(values, edges.degree), lambda r: r.mean(0)),
+        (segment_max(values, edges.degree), lambda r: r.max(0).values),
+        (segment_sum(segment_softmax(values, edges) * values, edges), lambda r: (r.softmax(0) * r).sum(0)),
+    ):
+        expected = loop_reduce(values, edges, reduce)
+        assert torch.allclose(ours, expected, atol=1e-5)
+        weight = torch.randn_like(ours)
+        ours_grad, expected_grad = (torch.autograd.grad((v * weight).sum(), values)[0] for v in (ours, expected))
+        assert torch.allclose(ours_grad, expected_grad, atol=1e-5)
+
+
+def test_wrong_settings_are_refused_with_a_sentence() -> None:
+    common = {"name": "x", "width": 10, "layers": 1, "dropout": 0.0, "extra_width": 0}
+    with pytest.raises(ValueError, match="multiple of 4 heads"):
+        GAT(heads=4, **common)
+    with pytest.raises(ValueError, match="mean or max"):
+        GraphSAGE(aggregation="median", **common)

@@ -1,0 +1,223 @@
+"""Features: what they say on a hand-made graph, scale, bounds on extreme graphs, and batching."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+from graphopt.encoders.features import (
+    EDGE_FEATURES,
+    EDGE_WIDTH,
+    FEATURES,
+    LIMIT,
+    WIDTH,
+    batch,
+    edge_columns_of,
+    graph_features,
+    op_columns,
+)
+from graphopt.graph import Graph, GraphBuilder
+from graphopt.machine import Device, Machine
+
+GPU = Device(vector_flops=1e13, contraction_flops=6e13, bandwidth=1e12, launch=1e-6)
+MACHINE = Machine(name="gpu2", devices=(GPU, GPU), link_bandwidth=1e10, link_latency=1e-5)
+IDEAL = Machine(name="ideal", devices=(Device(),))
+XLA = Machine(name="xla", devices=(Device(fusion_model="xla_gpu", clock=1e9, cores=10, fpus_per_core=100),))
+
+
+def attention_like(copies: int = 1, batch_size: int = 8) -> Graph:
+    """Per copy: matmul -> reshape -> relu -> sum (output), with relu also read by an exp (output)."""
+    b = GraphBuilder("small")
+    for _ in range(copies):
+        x, w = b.tensor((batch_size, 32)), b.tensor((32, 64), weight=True)
+        y, v, r = b.tensor((batch_size, 64)), b.tensor((batch_size * 64,)), b.tensor((batch_size * 64,))
+        s, e = b.tensor(()), b.tensor((batch_size * 64,))
+        b.op("matmul", [x, w], [y], flops=2.0 * batch_size * 32 * 64)
+        b.op("reshape", [y], [v])
+        b.op("relu", [v], [r])
+        b.op("sum", [r], [s])
+        b.op("exp", [r], [e])
+        b.output(s)
+        b.output(e)
+    return b.build()
+
+
+def column(graph: Graph, machine: Machine, name: str) -> list[float]:
+    return [round(float(v), 4) for v in graph_features(graph, machine).x[:, FEATURES.index(name)]]
+
+
+def test_every_declared_feature_is_computed_and_no_other() -> None:
+    graph = attention_like()
+    assert sorted(op_columns(graph, MACHINE)) == sorted(FEATURES)
+    assert sorted(edge_columns_of(graph)) == sorted(EDGE_FEATURES)
+    assert len(set(FEATURES)) == WIDTH
+
+
+def test_values_by_hand() -> None:
+    graph = attention_like()  # matmul, reshape, relu, sum, exp
+    assert column(graph, MACHINE, "single_user") == [1, 1, 0, 0, 0]
+    assert column(graph, MACHINE, "users") == [0.5, 0.5, round(np.log2(3) / 2, 4), 0, 0]
+    assert column(graph, MACHINE, "output") == [0, 0, 0, 1, 1]
+    assert column(graph, MACHINE, "reads_weights") == [1, 0, 0, 0, 0]
+    assert column(graph, MACHINE, "reads_inputs") == [1, 0, 0, 0, 0]
+    assert column(graph, MACHINE, "producer_contraction") == [0, 0, 1, 0, 0]  # found through the view
+    assert column(graph, MACHINE, "user_reduction") == [0, 0, 1, 0, 0]
+    assert column(graph, MACHINE, "user_elements_min") == [0, 0, round(-np.log10(512) / 3, 4), 0, 0]
+    assert column(graph, MACHINE, "user_elements_max") == [0, 0, 0, 0, 0]
+    assert column(graph, MACHINE, "expands")[3] == round(-np.log10(512) / 3, 4)
+    assert column(graph, MACHINE, "depth") == [0, 0.5, 0.5, 1, 1]  # the view adds no step
+    assert column(graph, MACHINE, "height") == [1, 1, 0.5, 0, 0]
+    assert column(graph, MACHINE, "slack") == [0, 0, 0, 0, 0]
+    assert column(graph, MACHINE, "dim_1") == [0.75, 1.125, 1.125, 0, 1.125]
+    assert column(graph, MACHINE, "dim_2") == [0.375, 0, 0, 0, 0]
+
+
+def test_times_by_hand() -> None:
+    x = column(attention_like(), MACHINE, "compute_time")
+    assert x[0] == round(np.log10(2 * 8 * 32 * 64 / 6e13 / 1e-6 + 1e-2) / 2, 4)
+    assert x[2] == round(np.log10(512 / 1e13 / 1e-6 + 1e-2) / 2, 4)
+    memory = column(attention_like(), MACHINE, "memory_time")
+    assert memory[2] == round(np.log10(2 * 2048 / 1e12 / 1e-6 + 1e-2) / 2, 4)
+    assert memory[1] == -1  # a view moves nothing
+    assert column(attention_like(), MACHINE, "transfer_time")[2] == round(
+        np.log10((2048 / 1e10 + 1e-5) / 1e-6 + 1e-2) / 2, 4
+    )
+    xla = column(attention_like(), XLA, "compute_time")  # without a launch overhead the mean op time is the unit
+    seconds = attention_like().flops / 2e12
+    assert xla[0] == round(np.log10(seconds[0] / seconds.mean() + 1e-2) / 2, 4)
+
+
+def test_a_slower_device_shows_in_the_spread() -> None:
+    slow = Device(vector_flops=1e11, contraction_flops=6e11, bandwidth=1e10, launch=1e-6)
+    assert max(column(attention_like(), MACHINE, "device_spread")) == 0
+    machine = Machine(name="both", devices=(GPU, slow))
+    assert min(column(attention_like(), machine, "device_spread")) >= 0
+    assert max(column(attention_like(), machine, "device_spread")) > 0
+
+
+def test_edges_by_hand() -> None:
+    data = graph_features(attention_like(), MACHINE)
+    assert data.edge_index.tolist() == [[0, 1, 2, 2], [1, 2, 3, 4]]
+    assert data.reverse_index.tolist() == [[1, 2, 3, 4], [0, 1, 2, 2]]
+    same, view = EDGE_FEATURES.index("same_shape"), EDGE_FEATURES.index("from_view")
+    assert data.edge_attr[:, same].tolist() == [0, 1, 0, 1]
+    assert data.edge_attr[:, view].tolist() == [0, 1, 0, 0]
+    assert data.edge_attr.shape == (4, EDGE_WIDTH)
+
+
+def test_equal_sizes_in_another_order_are_another_shape() -> None:
+    b = GraphBuilder("turn")
+    x, y, z = b.tensor((4, 6)), b.tensor((6, 4)), b.tensor((4, 6))
+    b.op("relu", [x], [z])
+    b.op("transpose", [z], [y])
+    b.output(y)
+    assert graph_features(b.build(), IDEAL).edge_attr[0, EDGE_FEATURES.index("same_shape")] == 0
+
+
+def test_reverse_edges_carry_the_attributes_of_their_edges() -> None:
+    data = graph_features(attention_like(copies=3), MACHINE)
+    forward = {(s, t): a for s, t, a in zip(*data.edge_index.tolist(), data.edge_attr.tolist())}
+    backward = {(t, s): a for s, t, a in zip(*data.reverse_index.tolist(), data.reverse_attr.tolist())}
+    assert forward == backward
+    for index in (data.edge_index, data.reverse_index):
+        assert (index[1].diff() >= 0).all()
+
+
+def test_a_graph_twice_looks_like_the_graph_once() -> None:
+    once, many = graph_features(attention_like(1), MACHINE).x, graph_features(attention_like(40), MACHINE).x
+    assert torch.allclose(many, once.repeat(40, 1), atol=1e-5)
+
+
+def test_a_larger_batch_keeps_what_is_relative_to_the_graph() -> None:
+    b = [GraphBuilder(str(n)) for n in (8, 8000)]
+    for builder, n in zip(b, (8, 8000)):
+        x, y, z = builder.tensor((n, 4)), builder.tensor((n, 16)), builder.tensor((n, 16))
+        builder.op("broadcast", [x], [y])
+        builder.op("relu", [y], [z])
+        builder.output(z)
+    for name in ("result_bytes_relative", "elements_relative", "expands", "result_bytes_of_largest", "depth", "users"):
+        assert column(b[0].build(), IDEAL, name) == column(b[1].build(), IDEAL, name)
+
+
+def single_op() -> Graph:
+    b = GraphBuilder("single")
+    b.op("opaque", [], [])
+    return b.build()
+
+
+def zero_bytes() -> Graph:
+    b = GraphBuilder("zero")
+    x, y = b.tensor((0, 5)), b.tensor((0, 5))
+    b.op("relu", [x], [y])
+    b.op("reshape", [], [b.tensor((0,))])
+    b.op("sum", [y, y], [b.tensor(())])
+    return b.build()
+
+
+def huge() -> Graph:
+    b = GraphBuilder("huge")
+    x = b.tensor((2**40, 2**40), num_bytes=2**62)
+    for _ in range(5):
+        y = b.tensor((2**40, 2**40), num_bytes=2**62)
+        b.op("matmul", [x, x], [y, b.tensor((2**40, 2**40), num_bytes=2**62)], flops=1e300)
+        x = y
+    return b.build()
+
+
+def no_edges() -> Graph:
+    b = GraphBuilder("loose")
+    x = b.tensor((3,))
+    for _ in range(4):
+        b.output(y := b.tensor((3,)))
+        b.op("exp", [x], [y])
+    return b.build()
+
+
+def all_views() -> Graph:
+    b = GraphBuilder("views")
+    x = b.tensor((3,))
+    for _ in range(6):
+        y = b.tensor((3,))
+        b.op("reshape", [x], [y])
+        x = y
+    b.output(x)
+    return b.build()
+
+
+@pytest.mark.parametrize("machine", [MACHINE, IDEAL, XLA], ids=lambda m: m.name)
+@pytest.mark.parametrize("make", [single_op, zero_bytes, huge, no_edges, all_views], ids=lambda f: f.__name__)
+def test_extreme_graphs_stay_finite_and_bounded(make, machine) -> None:
+    data = graph_features(make(), machine)
+    assert data.x.dtype == data.edge_attr.dtype == torch.float32
+    for values in (data.x, data.edge_attr, data.reverse_attr):
+        assert torch.isfinite(values).all()
+        assert values.abs().max() <= LIMIT if values.numel() else True
+    assert data.x.shape == (make().num_ops, WIDTH)
+    assert data.edge_attr.shape == (data.edge_index.shape[1], EDGE_WIDTH)
+
+
+def test_batches_shift_both_indices_and_stay_sorted() -> None:
+    graphs = [attention_like(), single_op(), attention_like(2)]
+    joined = batch([graph_features(g, MACHINE) for g in graphs])
+    n = [g.num_ops for g in graphs]
+    assert joined.num_ops.tolist() == n
+    last = graph_features(graphs[2], MACHINE)
+    for key in ("edge_index", "reverse_index"):
+        index = getattr(joined, key)
+        assert torch.equal(index[:, -last[key].shape[1] :], last[key] + n[0] + n[1])
+        assert (index[1].diff() >= 0).all()
+
+
+def test_features_are_kept_per_graph_and_machine_and_die_with_the_graph() -> None:
+    graph = attention_like()
+    first = graph_features(graph, MACHINE)
+    assert graph_features(graph, MACHINE).x.data_ptr() == first.x.data_ptr()
+    assert not torch.equal(graph_features(graph, IDEAL).x, first.x)
+    first.x = first.x + 1  # a caller's copy may be changed
+    assert not torch.equal(graph_features(graph, MACHINE).x, first.x)
+    gone = weakref.ref(graph)
+    del graph
+    gc.collect()
+    assert gone() is None
