@@ -60,6 +60,9 @@ class OnnxFiles(Dataset):
         self.name, self._path, self._dims = name, path, dict(dims)
         self._patterns: dict[Split, list[str]] = {"train": list(train), "val": list(val)}
         self._graphs: dict[Path, Graph] = {}
+        wrong = {label: size for label, size in self._dims.items() if not isinstance(size, int) or size < 1}
+        if wrong:
+            raise GraphError(f"dataset.dims must map names to positive whole numbers, not {wrong}")
 
     def graphs(self, split: Split) -> list[Graph]:
         files = [f for f in self._files() if split_of(f.stem, self._patterns) == split]

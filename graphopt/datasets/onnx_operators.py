@@ -155,7 +155,9 @@ def _gemm(call: Call) -> float:
 
 def _einsum(call: Call) -> float:
     """2 * outputs * sizes of the summed labels; a single operand is only summed."""
-    terms, _, result = str(call.attributes["equation"]).replace(" ", "").partition("->")
+    terms, arrow, result = str(call.attributes["equation"]).replace(" ", "").partition("->")
+    if not arrow:  # the implicit form keeps the labels that occur once
+        result = "".join(label for label in terms if terms.count(label) == 1)
     sizes: dict[str, int] = {}
     for term, shape in zip(terms.split(","), call.inputs, strict=True):
         head, dots, tail = term.partition("...")
@@ -166,7 +168,8 @@ def _einsum(call: Call) -> float:
 
 
 def _pool(call: Call) -> float:
-    return _elements(call.outputs[0]) * prod(call.attributes["kernel_shape"])
+    window: int = prod(call.attributes["kernel_shape"])
+    return _elements(call.outputs[0]) * window
 
 
 def _input_elements(call: Call) -> float:
