@@ -1,9 +1,26 @@
-"""The error of a user's mistake."""
+"""Errors that end a run with one sentence instead of a traceback."""
 
 
 class UserError(Exception):
-    """Something the user can put right.
+    """Something the user can put right. The message is one sentence that says what is wrong and what to do; programs print it
+    and end with `exit_code`, without a traceback."""
 
-    The message is one sentence that says what is wrong and what to do; programs print it and end with exit code 1,
-    without a traceback.
-    """
+    exit_code = 1
+
+
+class ConfigError(UserError):
+    """The configuration asks for something that cannot be had."""
+
+
+class UsageError(UserError):
+    """The command line says something that has no meaning (an unknown key, a value of the wrong type)."""
+
+    exit_code = 2
+
+
+class Incompatible(UserError):
+    """The chosen parts do not fit together; the sentence names what would fit. In a sweep: a row `status: illegal`."""
+
+
+class RowsFailed(UserError):
+    """Some rows of a cell failed; they say so themselves."""

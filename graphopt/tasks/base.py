@@ -23,12 +23,15 @@ class Task(ABC):
 
     name: str
     machine: Machine
+    noun: ClassVar[str] = "a task"  # what kind of task, for messages
     needs: ClassVar[frozenset[str]] = frozenset()  # what a graph must carry
+    head_names: ClassVar[frozenset[str]] = frozenset()  # what it decides, over all its settings; empty: told when built
 
 
 class AssignTask(Task):
     """One choice per op and head. `heads` maps each head to its number of choices, in the order of the last axis."""
 
+    noun = "a task that assigns a choice to every op"
     heads: dict[str, int]
     limits: Limits | None = None  # caps on kernels, where the task decides fusion
 

@@ -1,0 +1,56 @@
+"""`Learner`: a LightningModule that is also an `Optimizer`. `training_step` is the paper, `solve` is how it is used."""
+
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+
+from graphopt.costs.base import CostModel
+from graphopt.graph import Graph
+from graphopt.optimizer import Optimizer
+from graphopt.tasks.base import AssignTask
+
+
+class Learner(pl.LightningModule, Optimizer):
+    """Base of every learned optimiser.
+
+    A subclass implements `training_step(graphs: list[Graph], batch_idx)`, `configure_optimizers` and `solve`. Whatever it
+    prices outside of `solve` it adds to `train_evals`. It logs `reward`, and losses as `losses/...`. State beyond parameters
+    and optimisers is kept by overriding `on_save_checkpoint` and `on_load_checkpoint` with plain values.
+    """
+
+    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int) -> None:
+        super().__init__()
+        self.name, self.task, self.cost = name, task, cost
+        self.train_steps, self.train_evals, self.train_seconds = 0, 0, 0.0
+        self._random = np.random.default_rng([seed, 0x1EA12])  # the learner's own draws; stored in checkpoints
+        self._initial_costs: dict[str, float] = {}
+
+    @staticmethod
+    def extra_width(task: AssignTask) -> int:
+        """Inputs per op that the learner adds to the encoder's features."""
+        return 0
+
+    def initial_cost(self, graph: Graph) -> float:
+        """The default heuristic's price, which scales rewards. Known to everybody, so not billed."""
+        if graph.hash not in self._initial_costs:
+            plans = self.task.realise(graph, self.task.initial(graph)[None])
+            self._initial_costs[graph.hash] = float(self.cost.price(plans).cost[0])
+        return self._initial_costs[graph.hash]
+
+    def transfer_batch_to_device(self, batch: list[Graph], device: torch.device, dataloader_idx: int) -> list[Graph]:
+        """Graphs stay where they are; tensors are moved when features are built."""
+        return batch
+
+    @property
+    def device_name(self) -> str:
+        """Where it runs, as rows say it."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device.type)
+
+    def random_state(self) -> dict[str, Any]:
+        """The state of the learner's generator, plain values."""
+        return dict(self._random.bit_generator.state)
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        self._random.bit_generator.state = state

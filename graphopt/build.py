@@ -1,0 +1,82 @@
+"""From configuration to objects: flat, and in one visible order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from graphopt import compat
+from graphopt.construct import construct, target_of
+from graphopt.costs.base import CostModel
+from graphopt.datasets.base import Dataset
+from graphopt.errors import ConfigError
+from graphopt.machine import Machine
+from graphopt.optimizer import Optimizer
+from graphopt.tasks.base import AssignTask
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that one cell is made of."""
+
+    dataset: Dataset
+    machine: Machine
+    task: AssignTask
+    cost: CostModel  # trained and searched on
+    judge: CostModel  # re-prices the winner
+    algo: Optimizer
+    compared: tuple[Optimizer, ...]  # further optimisers, evaluated on the same graphs
+    refused: dict[str, str]  # name -> why, of those that were to be compared and do not fit
+    learns: bool  # `algo` is a `Learner`
+
+
+def build(config: Mapping[str, Any]) -> Parts:
+    """Checks that the chosen classes fit, then makes graphs, machine, task, cost, judge, encoder, algorithm, in this order.
+
+    config: the resolved configuration as plain containers. Raises Incompatible before anything is made.
+    """
+    compat.check(config)
+    seed = int(config["seed"])
+    dataset: Dataset = construct(config["dataset"], "dataset", {"seed": seed})
+    machine: Machine = construct(config["machine"], "machine")
+    task: AssignTask = construct(config["task"], "task", {"machine": machine})
+    compat.check_heads(config, task)
+    around = {"machine": machine, "task": task}
+    cost: CostModel = construct(config["cost"], "cost", around)
+    judge: CostModel = construct(config["judge"], "judge", around)
+    around |= {"cost": cost, "dataset": dataset, "seed": seed}
+    learns = compat.learns(target_of(config["algo"], "algo"))
+    if learns:
+        around |= {"encoder": encoder(config, task)}
+    algo: Optimizer = construct(config["algo"], "algo", around)
+    refused = {name: compat.refusal(name, task) for name in config["compare"]}
+    compared = tuple(rival(name, around) for name, why in refused.items() if not why)
+    return Parts(
+        dataset, machine, task, cost, judge, algo, compared, {name: why for name, why in refused.items() if why}, learns
+    )
+
+
+def encoder(config: Mapping[str, Any], task: AssignTask) -> Any:
+    """The network that reads graphs, with room for the learner's own inputs per op. Seeds torch first, so that equal seeds
+    start from equal weights."""
+    import torch
+
+    torch.manual_seed(int(config["seed"]))
+    width = target_of(config["algo"], "algo").extra_width(task)
+    return construct(config["encoder"], "encoder", {"extra_width": width})
+
+
+def rival(name: str, around: Mapping[str, Any]) -> Optimizer:
+    """An optimiser of `compare=[...]`, as its yaml file says."""
+    node = compat.option("algo", name)
+    if compat.learns(target_of(node, "algo")):
+        raise ConfigError(f"compare: {name} has to be trained; give it a cell of its own with algo={name}")
+    rival: Optimizer = construct(node, f"algo {name}", around)
+    return rival
+
+
+def machine_task_costs(config: Mapping[str, Any]) -> tuple[Machine, AssignTask, CostModel, CostModel]:
+    """What prices a stored decision again: machine, task, cost and judge of a configuration."""
+    machine: Machine = construct(config["machine"], "machine")
+    task: AssignTask = construct(config["task"], "task", {"machine": machine})
+    around = {"machine": machine, "task": task}
+    return machine, task, construct(config["cost"], "cost", around), construct(config["judge"], "judge", around)

@@ -1,0 +1,256 @@
+"""One cell: a resolved configuration and the folder of its results. Opening one turns every error into a row and a sentence."""
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from graphopt.construct import call, construct, convert
+from graphopt.errors import Incompatible, RowsFailed, UsageError, UserError
+from graphopt.graph import GraphError
+from graphopt.loggers import NoLog, RunLog
+from graphopt.rows import Row, RowFile
+
+GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
+# What may change without making it another experiment: rows say for themselves what of these they were made with.
+FREE = ("study", "output_dir", "resume", "budget", "compare", "split", "logger")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Rows are made for every entry of `evals`; `seconds` caps each of them (null: no cap)."""
+
+    evals: list[int]
+    seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The scalar keys of config.yaml."""
+
+    study: str
+    output_dir: str
+    seed: int
+    split: Literal["train", "val", "test"]
+    budget: Budget
+    compare: list[str]
+    ckpt: str | None
+    resume: bool
+
+
+class Cell:
+    """config: resolved, plain containers. Raises UsageError for keys that mean nothing."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self.settings = settings_of(config)
+        self.hash = config_hash(config)
+        self.path = Path(self.settings.output_dir) / self.settings.study / folder_name(config, self.hash)
+        self.rows = RowFile(self.path / "rows.jsonl")
+        self.skipped = False  # finished by an earlier call
+        self.log: RunLog = NoLog(name="none")
+
+    @property
+    def study_path(self) -> Path:
+        return self.path.parent
+
+    @property
+    def finished(self) -> bool:
+        """All rows asked for were written by an earlier call."""
+        marker = self.path / "finished.json"
+        with contextlib.suppress(OSError, ValueError):
+            return bool(json.loads(marker.read_text())["request"] == self._request())
+        return False
+
+    def finish(self) -> None:
+        """Marks the cell as done: the next call skips it."""
+        (self.path / "finished.json").write_text(json.dumps({"request": self._request(), "rows": len(self.rows.done)}))
+
+    def _request(self) -> str:
+        asked = {key: self.config[key] for key in ("budget", "compare", "split")}
+        return self.hash + digest({**asked, "algos": {name: self.hash_of(name) for name in self.settings.compare}})
+
+    def hash_of(self, compared: str) -> str:
+        """The config hash of a compared optimiser's rows: this configuration with that algorithm."""
+        from graphopt.compat import option
+
+        return config_hash({**self.config, "algo": option("algo", compared)})
+
+    def start(self) -> None:
+        """Makes the folder (emptied with `resume=false`) and writes the configuration."""
+        if not self.settings.resume and self.path.exists():
+            shutil.rmtree(self.path)
+            self.rows = RowFile(self.rows.path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"another run is working in {self.path}; wait for it or choose another study=...") from None
+        from omegaconf import OmegaConf
+
+        (self.path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(self.config))))
+
+    @contextlib.contextmanager
+    def logged(self) -> Iterator[None]:
+        """Opens the run's logger and closes it whatever happens."""
+        if self.skipped:
+            yield
+            return
+        self.log = construct(self.config["logger"], "logger")
+        self.log.open(self.path, self.config)
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            self.log.close(failed)
+
+    def facts(self) -> Row:
+        """Row fields that are the same for the whole cell."""
+        c = self.config
+        return {
+            "study": self.settings.study, "cell": self.path.name, "dataset": c["dataset"]["name"], "split": self.settings.split,
+            "task": c["task"]["name"], "machine": c["machine"]["name"], "cost": c["cost"]["name"],
+            "judge": c["judge"]["name"], "objective": c["cost"].get("objective"), "encoder": c["encoder"]["name"],
+            "algo": c["algo"]["name"], "seed": self.settings.seed, "commit": commit(), "config_hash": self.hash,
+        }  # fmt: skip
+
+    def note(self, status: str, reason: str) -> None:
+        """A row about the cell as a whole."""
+        with contextlib.suppress(UserError):  # a full disk must not hide the reason
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.rows.note({**self.facts(), "graph": "", "status": status, "reason": reason})
+
+
+@contextlib.contextmanager
+def open_cell(config: Any) -> Iterator[Cell]:
+    """The cell of a composed configuration. Errors inside become a row and one sentence; then a single run ends with the
+    error's exit code. In a sweep an illegal cell lets it go on, and a failed one surfaces when the sweep is over."""
+    sweep = in_sweep()
+    try:
+        from omegaconf import OmegaConf
+
+        cell = Cell(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    except UserError as error:
+        _say(str(error))
+        raise SystemExit(error.exit_code) from None
+    try:
+        cell.skipped = cell.settings.resume and cell.finished
+        if cell.skipped:
+            print(f"{cell.path} is finished; resume=false starts over")
+        else:
+            cell.start()
+        with cell.logged():
+            yield cell
+    except Incompatible as error:
+        cell.note("illegal", str(error))
+        _say(str(error))
+        if not sweep:
+            raise SystemExit(1) from None
+    except Exception as error:
+        _fail(cell, error, sweep)
+
+
+def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
+    sentence = sentence_of(error)
+    if not isinstance(error, RowsFailed):
+        cell.note("failed", sentence)
+    if wants_traceback():
+        traceback.print_exc()
+    elif not isinstance(error, UserError | GraphError):
+        with contextlib.suppress(OSError):
+            (cell.path / "error.txt").write_text(traceback.format_exc())
+        sentence += f" (traceback: {cell.path / 'error.txt'}, or set GRAPHOPT_TRACEBACK=1)"
+    if sweep:
+        raise UserError(sentence) from None
+    _say(sentence)
+    raise SystemExit(getattr(error, "exit_code", 1)) from None
+
+
+def sentence_of(error: BaseException) -> str:
+    """An error in one line; unexpected ones with their type."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UserError | GraphError) else f"{type(error).__name__}: {text}"
+
+
+def wants_traceback() -> bool:
+    return os.environ.get("GRAPHOPT_TRACEBACK") == "1"
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def in_sweep() -> bool:
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """The scalar keys, checked. A single number may stand for a list of one."""
+    scalars = {key: value for key, value in config.items() if key not in GROUPS}
+    known = list(Settings.__dataclass_fields__)
+    for key in scalars:
+        if key not in known:
+            raise UsageError(f"{key} does not exist; keys: {', '.join((*known, *GROUPS))}")
+    budget = scalars.get("budget")
+    if isinstance(budget, dict) and isinstance(budget.get("evals"), int):
+        scalars["budget"] = {**budget, "evals": [budget["evals"]]}
+    settings: Settings = call(Settings, scalars, "config", {})
+    if any(evals < 0 for evals in settings.budget.evals) or not settings.budget.evals:
+        raise UsageError("budget.evals must name at least one number of evaluations, none negative")
+    for group in GROUPS:
+        if not isinstance(config.get(group), Mapping):
+            raise UsageError(
+                f"{group} is not chosen; give {group}=..., one of the files in conf/{group.replace('judge', 'cost')}"
+            )
+        convert(config[group].get("name"), str, f"{group}.name")
+    return settings
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """8 hex digits of everything that makes results differ."""
+    return digest({key: value for key, value in config.items() if key not in FREE})
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def folder_name(config: Mapping[str, Any], short_hash: str) -> str:
+    """Readable choices and the hash, e.g. `fusion-go-gin-zoo-gpu2-simulator-s0-1a2b3c4d`."""
+    groups = ("task", "algo", "encoder", "dataset", "machine", "cost")
+    parts = [str(config[group]["name"]) for group in groups]
+    if config["judge"]["name"] != config["cost"]["name"]:
+        parts.append(str(config["judge"]["name"]))
+    return re.sub(r"[^A-Za-z0-9_.+-]", "_", "-".join([*parts, f"s{config['seed']}", short_hash]))
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of the code, with a + when files differ from it; null outside a checkout."""
+    root = Path(__file__).resolve().parent
+    try:
+        head = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"], cwd=root, capture_output=True, text=True, check=True
+        )
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"], cwd=root, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")

@@ -1,0 +1,102 @@
+"""The command line's manners: one clear sentence per error, no traceback unless asked for. Imports nothing heavy."""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def sentences() -> Iterator[None]:
+    """Turns what escapes the command into one sentence and an exit code: 1, or 2 when the command line has no meaning, or
+    130 after Ctrl-C. GRAPHOPT_TRACEBACK=1 or HYDRA_FULL_ERROR=1 show tracebacks instead."""
+    asked = "1" in (os.environ.get("GRAPHOPT_TRACEBACK"), os.environ.get("HYDRA_FULL_ERROR"))
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where it stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: not an error of ours
+        sys.exit(0)
+    except Exception as error:
+        if asked:
+            raise
+        sentence, code = explained(error)
+        print(sentence, file=sys.stderr)
+        sys.exit(code)
+
+
+def explained(error: BaseException) -> tuple[str, int]:
+    """(sentence, exit code) of an error."""
+    from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from graphopt.errors import UserError
+
+    if isinstance(error, UserError):
+        return str(error), error.exit_code
+    if isinstance(error, MissingConfigException):
+        return _missing(error), 1
+    if isinstance(error, OverrideParseException):
+        return f"cannot read {error.override!r}; write KEY=VALUE, see python run.py --help", 2
+    if isinstance(error, ConfigCompositionException):
+        return _override(error), 2
+    if isinstance(error, HydraException | OmegaConfBaseException):
+        return _line(error), 2
+    return f"unexpected {type(error).__name__}: {_line(error)} (GRAPHOPT_TRACEBACK=1 shows where)", 1
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _missing(error: BaseException) -> str:
+    """From "Could not find 'task/rewrite'" and the indented list of options."""
+    text = str(error)
+    found = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
+    available = re.search(r"Available options in '[^']*':\s*(.*)", text, re.S)
+    if found is None:
+        return _line(error)
+    options = ", ".join(available.group(1).split()) if available else "none"
+    return f"{found.group(1)}={found.group(2)} does not exist; available: {options}"
+
+
+def _override(error: BaseException) -> str:
+    """From "Could not override 'algo.typo'": the keys that stand beside it."""
+    from graphopt.compat import options
+
+    found = re.search(r"Could not override '([^']+)'", str(error))
+    if found is None:
+        return _line(error)
+    key = found.group(1)
+    if options(key):
+        return f"{key} is a config group; choose {key}=..., one of {', '.join(options(key))}"
+    parent, _, _ = key.rpartition(".")
+    return f"{key} does not exist; keys{' of ' + parent if parent else ''}: {', '.join(_siblings(parent))}"
+
+
+def _siblings(parent: str) -> list[str]:
+    """Keys of the composed configuration below `parent`, with the config groups that the command line chose."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import DictConfig, OmegaConf
+
+    from graphopt.compat import CONF
+
+    GlobalHydra.instance().clear()
+    chosen = [a for a in sys.argv[1:] if re.fullmatch(r"[a-z]+(@[a-z]+)?=[\w]+", a) and _is_group(a)]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("config", overrides=chosen)
+    node = OmegaConf.select(config, parent) if parent else config
+    keys = [str(key) for key in node] if isinstance(node, DictConfig) else []
+    return [key for key in keys if key not in ("_target_", "name")] or ["none"]
+
+
+def _is_group(argument: str) -> bool:
+    from graphopt.compat import options
+
+    group, _, name = argument.partition("=")
+    return name in options(group.partition("@")[0])

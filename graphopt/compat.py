@@ -1,0 +1,149 @@
+"""Who fits whom, found from classes alone, before anything is built.
+
+Facts are class attributes: optimisers say what they accept (`accepts`, `needs_heads`), tasks what they decide (`noun`,
+`head_names`), tasks and costs what a graph must carry (`needs`), data sets what graphs carry (`gives`).
+`python -m graphopt.compat` prints the table of tasks and algorithms as Markdown.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from graphopt.construct import Node, target_of
+from graphopt.errors import ConfigError, Incompatible, UserError
+from graphopt.optimizer import Optimizer
+from graphopt.tasks.base import AssignTask, Task
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+def options(group: str) -> list[str]:
+    """Names of a config group: its yaml files are the registry."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def option(group: str, name: str) -> dict[str, Any]:
+    """A yaml file of a config group as plain containers. Raises ConfigError, naming the options, when there is none."""
+    from omegaconf import OmegaConf
+
+    if name not in options(group):
+        raise ConfigError(f"{group}={name} does not exist; available: {', '.join(options(group))}")
+    node = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"), resolve=True)
+    assert isinstance(node, dict)
+    return {str(key): value for key, value in node.items()}
+
+
+def learns(algo: type[Optimizer]) -> bool:
+    """Whether it has to be trained. Does not import torch: a learner's module has done so already."""
+    learner = sys.modules.get("graphopt.algos.learner")
+    return learner is not None and issubclass(algo, learner.Learner)
+
+
+def mismatch(algo: type[Optimizer], task: type[Task]) -> tuple[str, str] | None:
+    """(what the algorithm needs, what the task is), or None when they fit."""
+    if not issubclass(task, algo.accepts):
+        return "needs " + " or ".join(wanted.noun for wanted in algo.accepts), f"is {task.noun}"
+    if task.head_names:
+        return heads_mismatch(algo, task.head_names)
+    return None
+
+
+def heads_mismatch(algo: type[Optimizer], heads: frozenset[str]) -> tuple[str, str] | None:
+    if algo.needs_heads <= heads:
+        return None
+    return (
+        f"needs a task that decides {', '.join(sorted(algo.needs_heads))}",
+        f"decides {', '.join(sorted(heads)) or 'nothing'}",
+    )
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Raises Incompatible, in one sentence with the alternatives, when the chosen classes do not fit."""
+    task, algo = target_of(config["task"], "task"), target_of(config["algo"], "algo")
+    dataset = target_of(config["dataset"], "dataset")
+    wrong = mismatch(algo, task)
+    if wrong is not None:
+        raise Incompatible(_sentence(config, *wrong))
+    for group, part in (
+        ("task", task),
+        ("cost", target_of(config["cost"], "cost")),
+        ("judge", target_of(config["judge"], "judge")),
+    ):
+        missing = part.needs - dataset.gives
+        if missing:
+            raise Incompatible(
+                f"{group}={config[group]['name']} needs graphs that carry {', '.join(sorted(missing))}; "
+                f"dataset={config['dataset']['name']} has none. Data sets that do: {_or_none(_givers(missing))}."
+            )
+
+
+def check_heads(config: Mapping[str, Any], task: Task) -> None:
+    """The same with the heads that the built task really has (some depend on its settings)."""
+    if isinstance(task, AssignTask):
+        wrong = heads_mismatch(target_of(config["algo"], "algo"), frozenset(task.heads))
+        if wrong is not None:
+            raise Incompatible(_sentence(config, *wrong))
+
+
+def refusal(algo: str, task: Task) -> str:
+    """Why the algorithm of that name cannot solve a built task; empty when it can."""
+    target = target_of(option("algo", algo), "algo")
+    wrong = mismatch(target, type(task))
+    if wrong is None and isinstance(task, AssignTask):
+        wrong = heads_mismatch(target, frozenset(task.heads))
+    return "" if wrong is None else f"algo={algo} {wrong[0]}; task={task.name} {wrong[1]}"
+
+
+def _sentence(config: Mapping[str, Any], needs: str, has: str) -> str:
+    task, algo = config["task"]["name"], config["algo"]["name"]
+    return (
+        f"algo={algo} {needs}; task={task} {has}. "
+        f"Tasks for {algo}: {_or_none(_tasks_for(config['algo']))}. "
+        f"Algorithms for {task}: {_or_none(_algos_for(config['task']))}."
+    )
+
+
+def _or_none(names: list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _classes(group: str) -> dict[str, Any]:
+    """Name -> class of a group's options; those whose packages are not installed are left out."""
+    found = {}
+    for name in options(group):
+        try:
+            found[name] = target_of(option(group, name), group)
+        except UserError:
+            continue
+    return found
+
+
+def _tasks_for(algo: Node) -> list[str]:
+    target = target_of(algo, "algo")
+    return [name for name, task in _classes("task").items() if mismatch(target, task) is None]
+
+
+def _algos_for(task: Node) -> list[str]:
+    target = target_of(task, "task")
+    return [name for name, algo in _classes("algo").items() if mismatch(algo, target) is None]
+
+
+def _givers(needs: frozenset[str]) -> list[str]:
+    return [name for name, dataset in _classes("dataset").items() if needs <= dataset.gives]
+
+
+def matrix() -> str:
+    """Markdown: one line per algorithm, one column per task."""
+    tasks, algos = _classes("task"), _classes("algo")
+    lines = [f"| algo | {' | '.join(tasks)} |", f"|---|{'---|' * len(tasks)}"]
+    for name, algo in algos.items():
+        cells = ["yes" if mismatch(algo, task) is None else "-" for task in tasks.values()]
+        lines.append(f"| {name}{' (learns)' if learns(algo) else ''} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    from graphopt import compat  # the module, not this script: classes must be compared with the same objects
+
+    print(compat.matrix())

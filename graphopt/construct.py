@@ -1,0 +1,161 @@
+"""A yaml node -> an object: the class named by `_target_`, called with the node's keys and what the run injects.
+
+Keys that the constructor does not take are refused, values are checked against the constructor's types, and nothing has a
+default: what is not in the yaml and is not injected is missing.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, Union
+
+from graphopt.errors import ConfigError, UsageError
+
+Node = Mapping[str, Any]  # plain containers: a resolved yaml node
+
+# Arguments that `build` provides by name; yaml files leave them out.
+INJECTED = frozenset({"machine", "task", "cost", "encoder", "dataset", "seed", "extra_width"})
+
+
+def locate(target: str, where: str) -> Any:
+    """The class or function called `package.module.Name`. Raises ConfigError when it cannot be imported."""
+    module, _, name = target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        missing = str(error.name)
+        if module == missing or module.startswith(missing + "."):
+            raise ConfigError(f"{where}: there is no module {missing!r}; correct `_target_: {target}`") from None
+        raise ConfigError(
+            f"{where} needs the package {missing!r}, which is not installed; `pip install {missing}`"
+        ) from None
+    except (AttributeError, ValueError):
+        raise ConfigError(f"{where}: module {module!r} has no {name!r}; correct `_target_: {target}`") from None
+
+
+def target_of(node: Node, where: str) -> Any:
+    """The class that a node names, imported but not called."""
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise UsageError(
+            f"{where} names no class: give one of the options of the config group, such as those in conf/{where}"
+        )
+    return locate(str(node["_target_"]), where)
+
+
+def arguments_of(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The constructor's arguments by name, without self."""
+    return dict(inspect.signature(target).parameters)
+
+
+def construct(node: Node, where: str, injected: Mapping[str, Any] | None = None) -> Any:
+    """Calls the node's `_target_`. `where` is the config path, for messages.
+
+    Raises UsageError for keys that it does not take and values of the wrong type, ConfigError for missing ones.
+    """
+    target = target_of(node, where)
+    given = {key: value for key, value in node.items() if key != "_target_"}
+    return call(target, given, where, injected or {})
+
+
+def call(target: Callable[..., Any], given: Node, where: str, injected: Mapping[str, Any]) -> Any:
+    """Calls a class with yaml values, checked, plus those injected values that it takes."""
+    parameters = arguments_of(target)
+    check_keys(parameters, given, where)
+    extra = {key: value for key, value in injected.items() if key in parameters and key not in given}
+    missing = [key for key, p in parameters.items() if p.default is p.empty and key not in given and key not in extra]
+    if missing:
+        raise ConfigError(
+            f"{where} lacks {', '.join(missing)}; add it to the yaml file of {where}={given.get('name', '?')}"
+        )
+    hints = _hints(target)
+    checked = {key: convert(value, hints.get(key, Any), f"{where}.{key}") for key, value in given.items()}
+    return target(**checked, **extra)
+
+
+def check_keys(parameters: Mapping[str, inspect.Parameter], given: Node, where: str) -> None:
+    """Raises UsageError, naming the valid keys, when a key is no argument or one that only the run itself provides."""
+    own = [key for key in parameters if key not in INJECTED or key in given]
+    for key, value in given.items():
+        if key not in parameters:
+            valid = ", ".join(k for k in own if k not in ("name",)) or "none"
+            raise UsageError(f"{where}.{key} does not exist; keys of {where}={given.get('name', '?')}: {valid}")
+        if key in INJECTED and not isinstance(value, int):
+            raise UsageError(f"{where}.{key} is provided by the run itself; choose it as {key}=...")
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    function = target.__init__ if inspect.isclass(target) else target  # type: ignore[misc]
+    try:
+        return typing.get_type_hints(function)
+    except NameError:  # a type imported for type checking only: its values are not yaml values
+        return {}
+
+
+def convert(value: Any, hint: Any, where: str) -> Any:
+    """The value as the annotated type: int to float, lists to tuples, mappings to dataclasses, `_partial_` nodes to partials.
+
+    Raises UsageError when it cannot be that type. Types other than plain ones are left to the constructor.
+    """
+    if isinstance(value, Mapping) and "_target_" in value:
+        return _nested(value, where)
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _any_of(value, options, where)
+    if origin is Literal:
+        if value not in options:
+            raise UsageError(f"{where}={value} is not one of {', '.join(map(str, options))}")
+        return value
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
+        return call(hint, value, where, {})
+    if origin in (list, tuple, Sequence) and isinstance(value, list | tuple):
+        return _sequence(value, origin, options, where)
+    return _scalar(value, hint, where)
+
+
+def _nested(node: Node, where: str) -> Any:
+    """A partial (`_partial_: true`, the torch optimiser) or an object without injected arguments."""
+    if not node.get("_partial_", False):
+        return construct(node, where)
+    rest = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
+    check_keys(arguments_of(locate(str(node["_target_"]), where)), rest, where)
+    return partial(locate(str(node["_target_"]), where), **rest)
+
+
+def _any_of(value: Any, options: Sequence[Any], where: str) -> Any:
+    for option in options:
+        if option is types.NoneType:
+            if value is None:
+                return None
+            continue
+        try:
+            return convert(value, option, where)
+        except UsageError:
+            continue
+    names = " or ".join("null" if o is types.NoneType else getattr(o, "__name__", str(o)) for o in options)
+    raise UsageError(f"{where}={value} must be {names}")
+
+
+def _sequence(value: Sequence[Any], origin: Any, options: Sequence[Any], where: str) -> Any:
+    inner = options[0] if options else Any
+    items = [convert(item, inner, f"{where}[{i}]") for i, item in enumerate(value)]
+    return tuple(items) if origin is tuple else items
+
+
+def _scalar(value: Any, hint: Any, where: str) -> Any:
+    plain = (bool, int, float, str)
+    if hint not in plain:
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[hint]
+        raise UsageError(f"{where}={value} must be {kind}")
+    return value

@@ -1,0 +1,211 @@
+"""The one harness: every optimiser, learned or classical, solves the same problems here, under the same budget."""
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from graphopt import decision
+from graphopt.build import Parts
+from graphopt.cell import Cell, sentence_of
+from graphopt.costs.base import CostModel
+from graphopt.datasets.storage import save_graph
+from graphopt.errors import RowsFailed, UserError
+from graphopt.graph import Graph
+from graphopt.optimizer import Optimizer
+from graphopt.plan import Plans
+from graphopt.problem import OutOfBudget, Problem, Step
+from graphopt.progress import Bar
+from graphopt.rows import Row, RowFile, key_of
+from graphopt.tasks.base import AssignTask
+
+TRACE_POINTS = 64  # of a row; the decision file has them all
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An optimiser and the row fields that say what it is (algo, encoder, config_hash, params, training cost)."""
+
+    optimizer: Optimizer
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Arena:
+    """What is the same for all contenders."""
+
+    task: AssignTask
+    cost: CostModel
+    judge: CostModel
+    config: Mapping[str, Any]  # resolved, stored with every decision
+    facts: Mapping[str, Any] = field(default_factory=dict)  # row fields of the cell
+    seconds: float | None = None  # cap of each solve
+
+
+def solve(optimizer: Optimizer, graph: Graph, task: AssignTask, cost: CostModel, *, evals: int,
+          seconds: float | None = None, seed: int = 0) -> tuple[Problem, float]:  # fmt: skip
+    """(the solved problem, seconds it took). The answer to a budget of 0 was never priced: it is priced here, unbilled."""
+    problem = Problem(graph, task, cost, evals=evals, seconds=math.inf if seconds is None else seconds, seed=seed)
+    try:
+        optimizer.solve(problem)
+    except OutOfBudget:
+        pass
+    spent = problem.seconds
+    if evals == 0:
+        problem.best_cost = price(problem, cost)
+    return problem, spent
+
+
+def best_plan(problem: Problem) -> Plans:
+    """The plan of the best answer, a batch of one."""
+    if problem.best_plan is not None:
+        return problem.best_plan
+    return problem.task.realise(problem.graph, problem.best[None])
+
+
+def price(problem: Problem, cost: CostModel) -> float:
+    """The best answer's price by a cost model."""
+    return float(cost.price(best_plan(problem)).cost[0])
+
+
+def evaluate(contenders: Sequence[Contender], graphs: Sequence[Graph], arena: Arena, *, budgets: Sequence[int],
+             seeds: Sequence[int], rows: RowFile, study_path: Path) -> int:  # fmt: skip
+    """A row for every graph, contender, budget and seed that is not in `rows` yet; returns how many failed.
+
+    Decisions go to decisions/ beside the rows, graphs to study_path/graphs. A contender's exception costs its row only.
+    """
+    cases = [(g, c, b, s) for g in graphs for c in contenders for b in budgets for s in seeds]
+    failed = 0
+    with Bar("evaluate", len(cases)) as bar:
+        for graph, contender, evals, seed in cases:
+            row = _case_row(graph, contender, arena, evals, seed)
+            if key_of(row) in rows.done:
+                bar.step("done before")
+                continue
+            row = _attempt(row, graph, contender, arena, rows.path.parent, study_path)
+            rows.append(row)
+            failed += row["status"] == "failed"
+            bar.step(_note(row))
+    return failed
+
+
+def _case_row(graph: Graph, contender: Contender, arena: Arena, evals: int, seed: int) -> Row:
+    return {
+        **arena.facts, "graph": graph.name, "graph_hash": graph.hash, "family": graph.family, "ops": graph.num_ops,
+        "seed": seed, "evals_cap": evals, "seconds_cap": arena.seconds, **contender.facts,
+    }  # fmt: skip
+
+
+def _attempt(row: Row, graph: Graph, contender: Contender, arena: Arena, folder: Path, study_path: Path) -> Row:
+    try:
+        return _solved_row(row, graph, contender, arena, folder, study_path)
+    except (MemoryError, UserError):
+        raise  # the disk or the memory is full: no later case would do better
+    except Exception as error:
+        if os.environ.get("GRAPHOPT_TRACEBACK") == "1":
+            raise
+        return {**row, "status": "failed", "reason": sentence_of(error)}
+
+
+def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, folder: Path, study_path: Path) -> Row:
+    evals, seed = row["evals_cap"], row["seed"]
+    problem, spent = solve(
+        contender.optimizer, graph, arena.task, arena.cost, evals=evals, seconds=arena.seconds, seed=seed
+    )
+    judged = problem.best_cost if arena.judge is arena.cost else price(problem, arena.judge)
+    initial = arena.judge.price(arena.task.realise(graph, problem.initial[None])).cost[0]
+    problems = violations(problem)
+    row = {
+        **row, "evals": problem.evals, "distinct": problem.distinct, "seconds": spent, "initial": float(initial),
+        "searched_initial": problem.initial_cost, "searched": problem.best_cost, "judged": judged,
+        "valid": not problems, "status": "failed" if problems else "ok", "reason": "; ".join(problems[:3]),
+        "trace": [[s.evals, s.seconds, s.cost] for s in thinned(problem.trace)],
+    }  # fmt: skip
+    file = Path("decisions") / f"{file_stem(row)}.npz"
+    decision.save(folder / file, problem=problem, judged=judged, row=row, config=arena.config)
+    store = study_path / "graphs" / f"{graph.hash}.npz"
+    if not store.exists():
+        save_graph(store, graph)
+    return {**row, "decision": str(file)}
+
+
+def violations(problem: Problem) -> list[str]:
+    """What the independent check finds wrong with the best plan."""
+    from graphopt.check import check
+
+    return check(best_plan(problem), problem.task.machine)
+
+
+def thinned(trace: Sequence[Step], points: int = TRACE_POINTS) -> list[Step]:
+    """At most `points` steps, the first and the last among them, denser at the start."""
+    if len(trace) <= points:
+        return list(trace)
+    positions = {round((len(trace) - 1) * (i / (points - 1)) ** 1.5) for i in range(points)}
+    return [trace[i] for i in sorted(positions)]
+
+
+def file_stem(row: Row) -> str:
+    """A readable and unique name of a decision file."""
+    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", str(row["graph"]))[:80]
+    return f"{name}-{row['graph_hash'][:6]}-{row['algo']}-e{row['evals_cap']}-s{row['seed']}-{row['config_hash']}"
+
+
+def _note(row: Row) -> str:
+    if row["status"] != "ok":
+        return f"{row['graph']} {row['algo']}: {row['status']}, {row['reason']}"
+    gain = row["initial"] / row["judged"] if row["judged"] else math.nan
+    return f"{row['graph']} {row['algo']} {row['evals_cap']} evaluations: {gain:.3f}x"
+
+
+def evaluate_cell(parts: Parts, cell: Cell) -> None:
+    """Evaluates the cell's algorithm, and those of `compare`, on the graphs of its split. Raises UserError if a row failed."""
+    settings = cell.settings
+    graphs = parts.dataset.graphs(settings.split)
+    if not graphs:
+        raise UserError(
+            f"dataset={parts.dataset.name} has no graphs in split {settings.split!r}; "
+            f"give another with split=train|val|test or change the dataset's splits"
+        )
+    objective = parts.cost.objective
+    arena = Arena(
+        parts.task,
+        parts.cost,
+        parts.judge,
+        cell.config,
+        {**cell.facts(), "objective": objective},
+        settings.budget.seconds,
+    )
+    for name, why in parts.refused.items():
+        cell.rows.note({**arena.facts, "algo": name, "encoder": None, "graph": "", "status": "illegal", "reason": why})
+    failed = evaluate(
+        contenders_of(parts, cell), graphs, arena, budgets=settings.budget.evals, seeds=[settings.seed], rows=cell.rows,
+        study_path=cell.study_path,
+    )  # fmt: skip
+    checkpoint = cell.path / "ckpt" / "best.ckpt"
+    cell.log.results(cell.rows.rows, checkpoint if checkpoint.exists() else None)
+    if failed:
+        first = next(row for row in cell.rows.rows if row["status"] == "failed")
+        raise RowsFailed(f"{failed} rows failed, the first: {first['graph']} with {first['algo']}: {first['reason']}")
+    cell.finish()
+
+
+def contenders_of(parts: Parts, cell: Cell) -> list[Contender]:
+    """The cell's algorithm first. It keeps the encoder that names the cell; compared ones have none."""
+    classical = {"params": 0, "train_evals": 0, "train_seconds": 0.0, "device": "cpu"}
+    own = training_facts(parts.algo) if parts.learns else classical
+    first = Contender(parts.algo, {**own, "algo": parts.algo.name, "config_hash": cell.hash})
+    return [first] + [
+        Contender(rival, {**classical, "encoder": None, "algo": rival.name, "config_hash": cell.hash_of(rival.name)})
+        for rival in parts.compared
+    ]
+
+
+def training_facts(learner: Any) -> dict[str, Any]:
+    """What a learner cost to train, and where it runs."""
+    return {
+        "params": sum(p.numel() for p in learner.parameters()), "train_evals": learner.train_evals,
+        "train_seconds": round(learner.train_seconds, 3), "device": learner.device_name,
+    }  # fmt: skip

@@ -1,0 +1,96 @@
+"""Where curves and results of a run go besides rows.jsonl: nowhere, metrics.csv, or Weights & Biases."""
+
+import csv
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from graphopt.errors import ConfigError
+
+
+class RunLog(ABC):
+    """Follows one run. `open` comes first, `close` last, also after an error."""
+
+    name: str
+
+    @abstractmethod
+    def open(self, folder: Path, config: Mapping[str, Any]) -> None:
+        """folder: of the cell. config: resolved, plain containers."""
+
+    @abstractmethod
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """One point of each named curve."""
+
+    @abstractmethod
+    def results(self, rows: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> None:
+        """The final rows and the best checkpoint, if there is one."""
+
+    @abstractmethod
+    def close(self, failed: bool) -> None: ...
+
+
+class NoLog(RunLog):
+    """Keeps nothing."""
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+
+    def open(self, folder: Path, config: Mapping[str, Any]) -> None: ...
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def results(self, rows: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> None: ...
+
+    def close(self, failed: bool) -> None: ...
+
+
+class CsvLog(NoLog):
+    """metrics.csv in the cell's folder: a line `step,name,value` per point, appended, so that a resumed run goes on."""
+
+    def open(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self.path = folder / "metrics.csv"
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        fresh = not self.path.exists()
+        with self.path.open("a", newline="") as file:
+            writer = csv.writer(file)
+            if fresh:
+                writer.writerow(("step", "name", "value"))
+            writer.writerows((step, name, value) for name, value in values.items())
+
+
+class WandbLog(RunLog):
+    """Weights & Biases. `mode: offline` needs neither network nor login.
+
+    Gets the resolved configuration, the curves, the final table and the path of the best checkpoint; a failed run is closed
+    with exit code 1.
+    """
+
+    def __init__(self, *, name: str, project: str, mode: Literal["online", "offline", "disabled"]) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise ConfigError(
+                "logger=wandb needs an extra: pip install graphopt[wandb], or choose logger=csv"
+            ) from None
+        self._wandb = wandb
+        self.name, self.project, self.mode = name, project, mode
+
+    def open(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self._run = self._wandb.init(
+            project=self.project, mode=self.mode, dir=str(folder), name=folder.name, group=str(config.get("study")),
+            config=dict(config),
+        )  # fmt: skip
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log({**values, "step": step})
+
+    def results(self, rows: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> None:
+        columns = sorted({key for row in rows for key in row if key != "trace"})
+        table = self._wandb.Table(columns=columns, data=[[row.get(key) for key in columns] for row in rows])
+        self._run.log({"results": table})
+        self._run.summary["checkpoint"] = None if checkpoint is None else str(checkpoint)
+
+    def close(self, failed: bool) -> None:
+        self._run.finish(exit_code=1 if failed else 0)

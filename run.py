@@ -1,0 +1,30 @@
+"""One cell: compose, build, train if it learns, evaluate, report. `-m` makes a sweep of cells."""
+
+import hydra
+from omegaconf import DictConfig
+
+from graphopt.cli import sentences
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(config: DictConfig) -> None:
+    from graphopt.build import build
+    from graphopt.cell import open_cell
+    from graphopt.evaluate import evaluate_cell
+    from graphopt.report import print_table
+
+    with open_cell(config) as cell:
+        if cell.skipped:
+            return
+        parts = build(cell.config)
+        if parts.learns:
+            from graphopt.train import prepare
+
+            prepare(parts, cell)
+        evaluate_cell(parts, cell)
+        print_table(cell.rows.path)
+
+
+if __name__ == "__main__":
+    with sentences():
+        main()
