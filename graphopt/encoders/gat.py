@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor, nn
 
+from graphopt.encoders.columns import EDGE_WIDTH
 from graphopt.encoders.encoder import Convolution, Encoder
-from graphopt.encoders.features import EDGE_WIDTH
 from graphopt.encoders.messages import Edges, segment_softmax, segment_sum
+from graphopt.errors import ConfigError
 
 
 class AttentionConvolution(Convolution):
@@ -36,7 +37,7 @@ class GAT(Encoder):
 
     def __init__(self, *, name: str, width: int, layers: int, dropout: float, heads: int, extra_width: int) -> None:
         if width % heads:
-            raise ValueError(f"encoder {name!r}: width {width} is not a multiple of {heads} heads")
+            raise ConfigError(f"encoder {name!r}: width {width} is not a multiple of {heads} heads; change one of them")
         self._heads = heads
         super().__init__(name=name, width=width, layers=layers, dropout=dropout, extra_width=extra_width)
 

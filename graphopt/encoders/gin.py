@@ -4,8 +4,8 @@ in the messages as in GINE (Hu et al.: Strategies for Pre-training Graph Neural 
 import torch
 from torch import Tensor, nn
 
+from graphopt.encoders.columns import EDGE_WIDTH
 from graphopt.encoders.encoder import Convolution, Encoder
-from graphopt.encoders.features import EDGE_WIDTH
 from graphopt.encoders.messages import Edges, segment_sum
 
 

@@ -4,9 +4,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from graphopt.encoders.columns import EDGE_WIDTH
 from graphopt.encoders.encoder import Convolution, Encoder
-from graphopt.encoders.features import EDGE_WIDTH
 from graphopt.encoders.messages import Edges, segment_max, segment_mean, segment_sum
+from graphopt.errors import ConfigError
 
 
 class MeanConvolution(Convolution):
@@ -45,7 +46,7 @@ class GraphSAGE(Encoder):
     def __init__(self, *, name: str, width: int, layers: int, dropout: float, aggregation: Literal["mean", "max"],
                  extra_width: int) -> None:  # fmt: skip
         if aggregation not in ("mean", "max"):
-            raise ValueError(f"encoder {name!r}: aggregation is mean or max, not {aggregation!r}")
+            raise ConfigError(f"encoder {name!r}: aggregation is mean or max, not {aggregation!r}")
         self._aggregation = aggregation
         super().__init__(name=name, width=width, layers=layers, dropout=dropout, extra_width=extra_width)
 

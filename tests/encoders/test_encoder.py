@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphopt.encoders.columns import EDGE_WIDTH, FEATURES
 from graphopt.encoders.encoder import Encoder
-from graphopt.encoders.features import EDGE_WIDTH, FEATURES, batch, graph_features
+from graphopt.encoders.features import batch, graph_features
 from graphopt.encoders.gat import GAT, AttentionConvolution
 from graphopt.encoders.gin import GIN, SumConvolution
 from graphopt.encoders.graphsage import GraphSAGE, MaxConvolution, MeanConvolution
 from graphopt.encoders.messages import Edges, segment_max, segment_mean, segment_softmax, segment_sum
+from graphopt.errors import ConfigError
 from graphopt.graph import Graph, GraphBuilder
 from graphopt.machine import Device, Machine
 
@@ -232,7 +234,7 @@ def test_segments_against_plain_loops() -> None:
 
 def test_wrong_settings_are_refused_with_a_sentence() -> None:
     common = {"name": "x", "width": 10, "layers": 1, "dropout": 0.0, "extra_width": 0}
-    with pytest.raises(ValueError, match="multiple of 4 heads"):
+    with pytest.raises(ConfigError, match="multiple of 4 heads"):
         GAT(heads=4, **common)
-    with pytest.raises(ValueError, match="mean or max"):
+    with pytest.raises(ConfigError, match="mean or max"):
         GraphSAGE(aggregation="median", **common)

@@ -7,17 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from graphopt.encoders.features import (
-    EDGE_FEATURES,
-    EDGE_WIDTH,
-    FEATURES,
-    LIMIT,
-    WIDTH,
-    batch,
-    edge_columns_of,
-    graph_features,
-    op_columns,
-)
+from graphopt.encoders.columns import EDGE_FEATURES, EDGE_WIDTH, FEATURES, WIDTH, edge_columns, op_columns
+from graphopt.encoders.features import LIMIT, batch, graph_features
 from graphopt.graph import Graph, GraphBuilder
 from graphopt.machine import Device, Machine
 
@@ -51,7 +42,7 @@ def column(graph: Graph, machine: Machine, name: str) -> list[float]:
 def test_every_declared_feature_is_computed_and_no_other() -> None:
     graph = attention_like()
     assert sorted(op_columns(graph, MACHINE)) == sorted(FEATURES)
-    assert sorted(edge_columns_of(graph)) == sorted(EDGE_FEATURES)
+    assert sorted(edge_columns(graph)) == sorted(EDGE_FEATURES)
     assert len(set(FEATURES)) == WIDTH
 
 
