@@ -30,6 +30,7 @@ class Entry:
     ops: int
     method: str  # algorithm, with the encoder where several were run
     budget: float  # evaluations allowed; inf when only time was limited
+    learned: bool  # has parameters, so that the encoder is part of what it is
     seed: int
     initial: float  # default heuristic, by the judge
     searched: float
@@ -116,11 +117,16 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 
 def method_labels(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
-    """(algo, encoder) -> label; the encoder is named where an algorithm ran with several."""
+    """(algo, encoder) -> label; the encoder is named where a learned algorithm ran with several."""
     encoders: dict[str, set[str]] = defaultdict(set)
     for row in rows:
-        encoders[str(row.get("algo"))].add(str(row.get("encoder")))
+        encoders[str(row.get("algo"))].add(_encoder(row))
     return {(a, e): f"{a}/{e}" if len(found) > 1 else a for a, found in encoders.items() for e in found}
+
+
+def _encoder(row: Mapping[str, Any]) -> str:
+    """The encoder of a learned method; without parameters it had no part in the answer."""
+    return str(row.get("encoder")) if row.get("params") != 0 else "None"
 
 
 def _number(row: Mapping[str, Any], field: str, default: float = math.nan) -> float:
@@ -142,8 +148,9 @@ def _entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Ent
         family=str(row.get("family") or "unknown"),
         dataset=dataset,
         ops=int(_number(row, "ops", 0)),
-        method=labels[str(row.get("algo")), str(row.get("encoder"))],
+        method=labels[str(row.get("algo")), _encoder(row)],
         budget=_number(row, "evals_cap", math.inf),
+        learned=row.get("params") != 0,
         seed=int(_number(row, "seed", 0)),
         initial=_number(row, "initial"),
         searched=_number(row, "searched", _number(row, "judged")),

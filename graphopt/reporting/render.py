@@ -16,7 +16,7 @@ from rich.text import Text
 
 from graphopt.reporting.collect import Collected, Entry, Setting
 from graphopt.reporting.statistics import Interval
-from graphopt.reporting.tables import Line, best_known, blocks, differences, group, repeated, summarise
+from graphopt.reporting.tables import Line, best_known, blocks, differences, group, repeated, summarise, telling
 
 FILE_WIDTH = 130  # characters, where there is no terminal
 
@@ -39,14 +39,16 @@ def sheets(found: Collected, against: str) -> list[Sheet]:
     """All tables of a report, in order."""
     result: list[Sheet] = []
     for setting, entries in found.by_setting().items():
-        best = best_known(entries)
-        kinds = blocks(entries)
-        result.append(_overall(setting, entries, summarise(entries, "all", best)))
+        best, shown = best_known(entries), telling(entries)
+        kept = {(e.budget, e.method) for e in shown}
+        kinds = blocks(shown)
+        lines = [line for line in summarise(entries, "all", best) if (line.budget, line.method) in kept]
+        result.append(_overall(setting, entries, lines))
         if "size" in kinds:
             result.append(_by_size(kinds["size"]))
         for kind in ("family", "dataset"):
             result += _by_kind(kind, kinds.get(kind, {}))
-        result += _paired(entries, against)
+        result += _paired(shown, against)
     return result + _apart(found)
 
 

@@ -127,6 +127,8 @@ def evals_to_reach(entry: Entry, best_searched: float) -> float | None:
     if best_searched >= start * (1 - 1e-9):
         return None
     target = start - REACH * (start - best_searched)
+    if entry.budget == 0 and entry.searched <= target * (1 + 1e-12):  # an answer without evaluations leaves no trace
+        return 0.0
     return next((evals for evals, cost in entry.trace if cost <= target * (1 + 1e-12)), math.inf)
 
 
@@ -171,8 +173,20 @@ def paired_logs(part: Sequence[Entry], other: Sequence[Entry]) -> np.ndarray:
 
 
 def repeated(entries: Iterable[Entry]) -> int:
-    """Groups of rows equal in setting, method, budget, graph and seed: several configurations were pooled."""
-    counts: dict[tuple[object, ...], int] = defaultdict(int)
+    """Groups of rows equal in setting, method, budget, graph and seed with different prices: several were pooled."""
+    prices: dict[tuple[object, ...], set[float]] = defaultdict(set)
     for e in entries:
-        counts[e.setting, e.method, e.budget, e.graph, e.seed] += 1
-    return sum(count > 1 for count in counts.values())
+        prices[e.setting, e.method, e.budget, e.graph, e.seed].add(e.judged)
+    return sum(len(found) > 1 for found in prices.values())
+
+
+def telling(entries: Sequence[Entry]) -> list[Entry]:
+    """Without what only repeats the default: the default at further budgets, and searches that had no evaluations."""
+    lowest = min((e.budget for e in entries if e.method == "default"), default=math.inf)
+    groups = group(entries)
+    idle = {
+        key for key, part in groups.items()
+        if key[0] == 0 and key[1] != "default" and not any(e.learned or e.judged != e.initial for e in part)
+    }  # fmt: skip
+    again = {key for key in groups if key[1] == "default" and key[0] > lowest}
+    return [e for e in entries if (e.budget, e.method) not in idle | again]

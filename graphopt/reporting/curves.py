@@ -1,0 +1,213 @@
+"""Best-so-far curves and speed-up bars of a study.
+
+Legend: G graphs, S seeds, P points on the evaluation axis.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from numpy.typing import NDArray
+
+from graphopt.reporting.collect import Collected, Entry, Setting
+from graphopt.reporting.render import budget_label, setting_title
+from graphopt.reporting.statistics import table_GS
+from graphopt.reporting.style import INK, MUTED, STYLE, lighten, method_colours, method_markers, save_figure
+from graphopt.reporting.tables import blocks
+
+MOST_BARS = 40  # graphs in the bar picture; beyond, families stand for their graphs
+SLACK = 0.03  # of the axis
+
+
+def draw_study(found: Collected, folder: Path) -> list[Path]:
+    """Curves, curves by size and bars for every setting; returns the files."""
+    files: list[Path] = []
+    settings = found.by_setting()
+    with plt.rc_context(STYLE):
+        for setting, entries in settings.items():
+            suffix = "" if len(settings) == 1 else "-" + "-".join(value for _, value in setting if value != "None")
+            if any(len(entry.trace) > 0 and entry.budget > 0 for entry in entries):
+                files += save_figure(curves(setting, entries), folder, f"curves{suffix}")
+                sizes = blocks(entries).get("size")
+                if sizes:
+                    files += save_figure(curves_by_size(setting, entries, sizes), folder, f"curves-by-size{suffix}")
+            files += save_figure(bars(setting, entries), folder, f"speedup{suffix}")
+    return files
+
+
+def longest(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """For each method the entries of its largest budget, whose traces hold those of the smaller ones."""
+    top: dict[str, float] = defaultdict(float)
+    for entry in entries:
+        top[entry.method] = max(top[entry.method], entry.budget)
+    result: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        if entry.budget == top[entry.method] and entry.trace:
+            result[entry.method].append(entry)
+    return dict(result)
+
+
+def ratio_at(entry: Entry, evals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[P] best so far / default, both by the search's cost model, after that many evaluations."""
+    at = np.array([step for step, _ in entry.trace])
+    cost = np.minimum.accumulate([cost for _, cost in entry.trace])
+    return np.asarray(cost[np.maximum(np.searchsorted(at, evals, side="right") - 1, 0)] / entry.trace[0][1])
+
+
+def seed_curves(part: Sequence[Entry], evals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[S, P] geometric mean over graphs of best so far / default, for every seed."""
+    by_seed: dict[int, list[Entry]] = defaultdict(list)
+    for entry in part:
+        by_seed[entry.seed].append(entry)
+    return np.array([np.exp(np.mean([np.log(ratio_at(e, evals)) for e in solved], 0)) for solved in by_seed.values()])
+
+
+def curves(setting: Setting, entries: Sequence[Entry]) -> Figure:
+    """One line per method over all graphs, a band from the lowest to the highest seed."""
+    figure, axes = plt.subplots(figsize=(7.6, 4.6))
+    _draw_curves(axes, entries)
+    axes.set_title(setting_title(setting, entries), pad=22)
+    _subtitle(
+        axes, "best so far / default, geometric mean over graphs; band: range of seeds; star: without evaluations"
+    )
+    axes.set_xlabel("evaluations")
+    _legend(axes)
+    return figure
+
+
+def curves_by_size(setting: Setting, entries: Sequence[Entry], sizes: Mapping[str, Sequence[Entry]]) -> Figure:
+    """The same, a panel for every class of graph size."""
+    figure, grid = plt.subplots(1, len(sizes), figsize=(3.1 * len(sizes) + 1.2, 3.6), sharey=True, squeeze=False)
+    colours = method_colours(e.method for e in entries)
+    for axes, (label, part) in zip(grid[0], sizes.items()):
+        _draw_curves(axes, part, colours)
+        count = len({e.graph for e in part})
+        axes.set_title(f"{label}  ({count} graph{'s' * (count != 1)})", fontsize=9)
+        axes.set_xlabel("evaluations")
+    grid[0][0].set_ylabel("best so far / default")
+    _legend(grid[0][-1])
+    figure.suptitle(setting_title(setting, entries), x=0.01, ha="left", fontsize=10, fontweight="bold", y=1.02)
+    figure.subplots_adjust(wspace=0.16)
+    return figure
+
+
+def _draw_curves(axes: Axes, entries: Sequence[Entry], colours: Mapping[str, str] | None = None) -> None:
+    colours = method_colours(e.method for e in entries) if colours is None else colours
+    markers = method_markers(colours)
+    top = max((e.budget for e in entries if math.isfinite(e.budget)), default=1.0)
+    top = max(top, max((float(e.evals) for e in entries), default=1.0), 1.0)
+    grid = np.unique(np.concatenate([[0.0], np.round(np.geomspace(1, top, 160))]))
+    for method, part in sorted(longest(entries).items()):
+        if method == "default":
+            continue
+        lines = seed_curves(part, grid)
+        middle = np.exp(np.log(lines).mean(0))
+        axes.plot(
+            grid, middle, color=colours[method], lw=1.8, label=method, drawstyle="steps-post", solid_capstyle="round"
+        )
+        if len(lines) > 1:
+            axes.fill_between(grid, lines.min(0), lines.max(0), color=colours[method], alpha=0.15, lw=0, step="post")
+        _zero_shot(axes, entries, method, colours[method])
+    axes.axhline(1.0, color="#7f7f7f", lw=1, ls=(0, (4, 3)), label="default")
+    _evaluation_axis(axes, top)
+
+
+def _zero_shot(axes: Axes, entries: Sequence[Entry], method: str, colour: str) -> None:
+    """A star at zero evaluations for methods that answer without any."""
+    part = [e for e in entries if e.method == method and e.budget == 0 and e.trace]
+    if any(e.searched != e.trace[0][1] for e in part):
+        logs = table_GS((e.graph, e.seed, math.log(e.searched / e.trace[0][1])) for e in part)[2]
+        axes.plot(
+            [0],
+            [math.exp(float(np.nanmean(logs)))],
+            "*",
+            color=colour,
+            ms=11,
+            mec="white",
+            mew=0.6,
+            clip_on=False,
+            zorder=5,
+        )
+
+
+def _evaluation_axis(axes: Axes, top: float) -> None:
+    """Logarithmic, with room for zero."""
+    axes.set_xscale("symlog", linthresh=1, linscale=0.35)
+    axes.set_xlim(0, top)
+    ticks = [0.0, *(10.0**k for k in range(int(math.log10(top)) + 1))]
+    axes.xaxis.set_major_locator(FixedLocator(ticks if top / ticks[-1] < 1.5 else [*ticks, top]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.margins(y=SLACK)
+
+
+def _subtitle(axes: Axes, text: str) -> None:
+    axes.annotate(text, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", color=MUTED, fontsize=7.5)
+
+
+def _legend(axes: Axes) -> None:
+    """To the right, in the order of where the lines end."""
+    handles, labels = axes.get_legend_handles_labels()
+    ends = [np.asarray(handle.get_ydata())[-1] if isinstance(handle, Line2D) else 0.0 for handle in handles]
+    order = sorted(range(len(labels)), key=lambda i: -float(ends[i]))
+    axes.legend([handles[i] for i in order], [labels[i] for i in order], loc="center left", bbox_to_anchor=(1.02, 0.5))
+
+
+def bars(setting: Setting, entries: Sequence[Entry]) -> Figure:
+    """Speed-up by graph (or by family, when there are many graphs), a panel per method at its largest budget."""
+    best = {m: part for m, part in _largest(entries).items() if m != "default"} or _largest(entries)
+    by_family = len({e.graph for e in entries}) > MOST_BARS
+    field = "family" if by_family else "graph_name"
+    labels = _ordered_labels(entries, by_family)
+    figure, grid = plt.subplots(
+        1, len(best), sharey=True, sharex=True, squeeze=False, figsize=(1.6 * len(best) + 2.2, 0.19 * len(labels) + 1.5)
+    )
+    colours = method_colours(e.method for e in entries)
+    rows = np.arange(len(labels))
+    for axes, (method, part) in zip(grid[0], best.items()):
+        spans = [_range([e for e in part if getattr(e, field) == label]) for label in labels]
+        middle = np.array([s[1] for s in spans])
+        axes.barh(rows, middle - 1, left=1, height=0.68, color=lighten(colours[method], 0.25))
+        axes.hlines(rows, [s[0] for s in spans], [s[2] for s in spans], color=INK, lw=0.9)
+        axes.axvline(1, color=INK, lw=0.8)
+        axes.set_title(f"{method}\n", fontsize=9, color=colours[method])
+        mean = math.exp(float(np.nanmean(np.log(middle))))
+        _subtitle(axes, f"{budget_label(part[0].budget)} evals, mean {mean:.3f}")
+        axes.grid(False, axis="y")
+        axes.tick_params(axis="y", length=0)
+    grid[0][0].set_yticks(rows, labels, fontsize=7.5, color=INK)
+    grid[0][0].set_ylim(len(labels) - 0.4, -0.6)
+    what = "family" if by_family else "graph"
+    title = f"{setting_title(setting, entries)}: default / found by {what}; line: range of seeds"
+    above = 1 + 0.05 / figure.get_size_inches()[1]
+    figure.suptitle(title, x=0.01, y=above, ha="left", fontsize=10, fontweight="bold")
+    figure.subplots_adjust(wspace=0.08)
+    return figure
+
+
+def _largest(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    top = {m: max(e.budget for e in entries if e.method == m) for m in sorted({e.method for e in entries})}
+    return {m: [e for e in entries if e.method == m and e.budget == budget] for m, budget in top.items()}
+
+
+def _ordered_labels(entries: Sequence[Entry], by_family: bool) -> list[str]:
+    """Families by name; graphs by family, then size."""
+    if by_family:
+        return sorted({e.family for e in entries})
+    return list(dict.fromkeys(e.graph_name for e in sorted(entries, key=lambda e: (e.family, e.ops, e.graph_name))))
+
+
+def _range(part: Sequence[Entry]) -> tuple[float, float, float]:
+    """(lowest, mean, highest) over seeds of the geometric mean speed-up over graphs; NaN when there are none."""
+    if not part:
+        return math.nan, math.nan, math.nan
+    _, _, logs = table_GS((e.graph, e.seed, math.log(e.speedup)) for e in part)
+    seeds = np.exp(np.nanmean(logs, 0))
+    return float(seeds.min()), math.exp(float(np.nanmean(logs))), float(seeds.max())
