@@ -3,6 +3,7 @@
 Weights are read by shape and type only, so a model's external weight files need not be there.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -30,6 +31,9 @@ LIGHT_FAMILIES: dict[str, str] = {
     "light_zfnet512": "zfnet",
 }
 """The nine real CNNs inside the `onnx` package, with their architecture family."""
+
+
+_INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,14 @@ def _inferred(model: ModelProto, path: Path) -> ModelProto:
             for payload in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
                 weight.ClearField(payload)
     try:
+        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except _INFERENCE_ERRORS as error:
+        warnings.warn(f"{path}: shape inference says {_short(error)}; stated shapes are used there", stacklevel=3)
+    try:
         return onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise GraphError(f"{path} is malformed: shape inference says {reason!r}; export it again") from error
+    except _INFERENCE_ERRORS as error:
+        raise GraphError(f"{path} is malformed: shape inference says {_short(error)}; export it again") from error
+
+
+def _short(error: Exception) -> str:
+    return repr(" ".join(str(error).split())[:160])

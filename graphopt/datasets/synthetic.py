@@ -19,8 +19,8 @@ class Synthetic(Dataset):
 
     ops: mean size (or a list of them, in equal shares); sizes are N(ops, ops / 5) as in REGAL, plus two for source and
     sink. A size belongs to one split (by its remainder modulo 3), so no topology can stand in two splits; within a
-    split every topology stands once. `graph_seed` fixes the graphs; it is not the run's seed, so all runs of a study see
-    the same ones.
+    split every topology stands once. `graph_seed` fixes the graphs; it is not the run's seed, so all runs of a study
+    see the same ones.
     """
 
     def __init__(

@@ -1,0 +1,142 @@
+"""Readers of graphs with known costs, against the third-party files and hand-written ones."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from check_data import check_data
+
+from graphopt.datasets.costgraph import parse_text, read_costgraph
+from graphopt.datasets.files import GraphFiles
+from graphopt.datasets.profiled import read_profiled
+from graphopt.datasets.stg import read_stg
+from graphopt.datasets.storage import save_graph
+from graphopt.graph import Graph, GraphError
+
+COSTGRAPH = """
+# comment
+node { name: "_SOURCE" }
+node { name: "a" id: 1 output_info { size: 70 alias_input_port: -1 } output_info { size: 30 } control_input: 0
+       compute_cost: 58 }
+node { id: 2 name: "b" control_input: 0 output_info { size: 52 } compute_cost: 47 }
+node { name: "c" id: 3 input_info { preceding_node: 1 preceding_port: 1 } input_info { preceding_node: 2 }
+       output_info: { size: -1 }, compute_cost: 8 }
+"""
+STG = "  3\n 0 0 0\n 1 5 1 0\n 2 7 1 0\n 3 2 2 1 2\n 4 0 1 3\n# a comment\n"
+PROFILE = {"names": ["a", "b"], "cost_us": [0, 5], "out_bytes": [8, 9], "inputs": [[], [0]]}
+
+
+def longest_path(graph: Graph) -> float:
+    end = np.zeros(graph.num_ops)
+    ptr, before = graph.predecessors
+    for op in range(graph.num_ops):
+        end[op] = graph.flops[op] + max(end[before[ptr[op] : ptr[op + 1]]], default=0)
+    return float(end.max())
+
+
+def test_task_graphs_meet_the_known_lower_bounds() -> None:
+    """Known bounds for m processors are max(longest path, ceil(work / m)) where the source says so."""
+    folder = check_data("scheduling")
+    known = [row for row in json.loads((folder / "known.json").read_text()) if "max(CP" in row["src"]]
+    assert len(known) > 30
+    for row in known:
+        graph = read_stg(folder / row["file"])
+        assert graph.num_ops == 52 and graph.result_bytes.sum() == 0
+        assert max(longest_path(graph), -(-graph.flops.sum() // row["m"])) == row["lb"]
+
+
+def test_stg_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "a.stg").write_text(STG)
+    graph = read_stg(tmp_path / "a.stg")
+    assert graph.op_names == ("task_0", "task_1", "task_2", "task_3", "task_4")
+    assert graph.flops.tolist() == [0, 5, 7, 2, 0]
+    assert list(zip(*(e.tolist() for e in graph.edges[:2]), strict=True)) == [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)]
+
+
+def test_profiled_graph_has_the_work_and_edges_of_the_simulator_run() -> None:
+    """On one device the third-party run time is the sum of costs and 5.7 us per op of non-zero cost."""
+    graph = read_profiled(check_data("simulator/gnmt_training_layer.graph.json"))
+    runs = json.loads(check_data("simulator/sequential_send_oracle.json").read_text())
+    oracle = next(entry for entry in runs if entry["graph"] == graph.name)
+    assert (graph.num_ops, len(graph.edges[0])) == (oracle["nodes"], oracle["edges"])
+    alone = next(run for run in oracle["runs"] if not any(run["placement"]))
+    time = graph.flops.sum() + 5.7e-6 * np.count_nonzero(graph.flops)
+    assert time == pytest.approx(alone["run_time_us"] * 1e-6, rel=1e-9)
+    assert graph.op_names[0] == "n1" and graph.flops[graph.op_names.index("n98")] == pytest.approx(25538e-6)
+
+
+def test_costgraph_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "g.pbtxt").write_text(COSTGRAPH)
+    graph = read_costgraph(tmp_path / "g.pbtxt")
+    assert graph.op_names == ("_SOURCE", "a", "b", "c")
+    assert graph.flops.tolist() == [0, 58, 47, 8]
+    assert graph.tensor_bytes.tolist() == [0, 70, 30, 52, 0]
+    assert [graph.operands(op).tolist() for op in range(4)] == [[], [0], [0], [2, 3]]
+    assert graph.is_output.tolist() == [False, True, False, False, True]
+
+
+def test_costgraph_of_the_papers_readme(tmp_path: Path) -> None:
+    text = check_data("importers/regal_format.md").read_text()
+    (tmp_path / "g.pbtxt").write_text(text.split("```protobuf")[1].split("```")[0])
+    graph = read_costgraph(tmp_path / "g.pbtxt")
+    assert graph.op_names == ("_SOURCE", "node_0", "node_1", "node_2", "node_3")
+    assert graph.flops.tolist() == [0, 0, 58, 47, 58]
+    assert sorted(graph.tensor_bytes.tolist()) == [0, 52, 55, 70]
+    sources, targets, tensors = graph.edges
+    arcs = np.stack([sources, targets, graph.tensor_bytes[tensors]], 1).tolist()
+    assert arcs == [[0, 1, 0], [0, 2, 0], [0, 3, 0], [0, 4, 0], [2, 4, 70]]
+
+
+def test_protobuf_text_syntax() -> None:
+    assert parse_text('a: 1 a: "x { }" b { c: -2 } # end') == {"a": ["1", "x { }"], "b": [{"c": ["-2"]}]}
+    for broken in ("a {", "a: }", "a", "}", "a: 1 b { c: 2", 'a: "open'):
+        with pytest.raises(ValueError):
+            parse_text(broken)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("a.stg", "hello", "not a Standard Task Graph"),
+        ("a.stg", "", "not a Standard Task Graph"),
+        ("a.stg", STG.replace("3 2 2 1 2", "3 2 3 1 2"), "announces 3 predecessors"),
+        ("a.stg", STG.replace("  3\n", "  9\n"), "9 tasks announced"),
+        ("a.stg", STG.replace("1 5 1 0", "1 5 1 8"), "predecessor 8, which is not in the file"),
+        ("a.stg", STG.replace("1 5 1 0", "1 5 1 4"), "cycle"),
+        ("a.json", "{", "not a profiled graph"),
+        ("a.json", "[1]", "not a profiled graph"),
+        ("a.json", json.dumps({"names": []}), "not a profiled graph"),
+        ("a.json", json.dumps({**PROFILE, "cost_us": [1]}), "differ in length"),
+        ("a.json", json.dumps({**PROFILE, "inputs": [[], [7]]}), "not in the file"),
+        ("a.json", json.dumps({**PROFILE, "inputs": [[1], [0]]}), "cycle"),
+        ("a.json", json.dumps({**PROFILE, "cost_us": [0, -1]}), "not negative"),
+        ("a.json", json.dumps({field: [] for field in PROFILE}), "no ops"),
+        ("a.pbtxt", "nonsense {", "not a CostGraphDef"),
+        ("a.pbtxt", "", "no ops"),
+        ("a.pbtxt", COSTGRAPH.replace("preceding_node: 2", "preceding_node: 9"), "node 9, which is not in the file"),
+        ("a.pbtxt", COSTGRAPH.replace("preceding_port: 1", "preceding_port: 5"), "output 5 of node 1"),
+        ("a.pbtxt", COSTGRAPH.replace("control_input: 0", "control_input: 3"), "cycle"),
+        ("a.txt", "x", "no reader fits"),
+        ("a.npz", "x", "damaged"),
+    ],
+)
+def test_broken_files_are_refused_with_a_sentence(tmp_path: Path, file: str, content: str, message: str) -> None:
+    (tmp_path / file).write_text(content)
+    with pytest.raises(GraphError, match=message) as caught:
+        GraphFiles(name="files", path=str(tmp_path / file), train=[], val=[]).graphs("test")
+    assert "\n" not in str(caught.value)
+
+
+def test_dataset_reads_every_kind_and_sorts_files_into_splits(tmp_path: Path) -> None:
+    (tmp_path / "one.stg").write_text(STG)
+    (tmp_path / "two.json").write_text(json.dumps(PROFILE))
+    (tmp_path / "three.pbtxt").write_text(COSTGRAPH)
+    save_graph(tmp_path / "four.npz", read_stg(tmp_path / "one.stg"))
+    data = GraphFiles(name="files", path=str(tmp_path), train=["t*"], val=["four"])
+    assert [g.name for g in data.graphs("train")] == ["three", "two"]
+    assert data.graphs("val")[0].hash == data.graphs("test")[0].hash
+    with pytest.raises(GraphError, match=r"needs dataset\.path"):
+        GraphFiles(name="files", path=None, train=[], val=[]).graphs("test")
+    with pytest.raises(GraphError, match="no file ending"):
+        GraphFiles(name="files", path=str(tmp_path / "*.nothing"), train=[], val=[]).graphs("test")
