@@ -1,10 +1,15 @@
-"""`Machine`: what a plan runs on. Devices, links between them, and the rule by which results travel. Data, no behaviour."""
+"""`Machine`: what a plan runs on. Devices, the links between them, and the rule by which results travel. All is data."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from graphopt.errors import UserError
+
+_PerLink = float | Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +48,14 @@ class TransferRule:
     """How results travel between devices.
 
     lane: `link` = one transfer at a time per ordered pair of devices; `source` = one outgoing bus per source device.
-    multicast: one transfer of a result serves all its remote consumers, however many devices (else one per destination).
-    order: waiting transfers go by the priority of the producing op, or first in, first out by the time they became ready.
-    op_order: ready kernels start by plan priority (ties by op id), or first in, first out by ready time (ties by op id).
+    multicast: one transfer of a result serves all its remote consumers, on however many devices; else one each.
+    order: waiting transfers go by the priority of the producing op, or first in, first out by when they became ready.
+    op_order: ready kernels start by plan priority (ties by op id), or first in, first out by when they became ready.
     op_overhead: seconds the device stays busy after every kernel of non-zero cost.
+    lane_overhead: seconds the lane stays busy after every transfer has arrived.
     free: memory of a result is freed when its last consumer ends, or one tick before (`tick_before`: at
-        floor(start / tick) + floor(cost / tick) - 1 ticks, the rule of simulators with integer clocks).
+        floor(start / tick) + floor(cost / tick) - 1 ticks of its last consumer on any device, received copies not
+        counted: the rule of simulators with integer clocks).
     """
 
     lane: Literal["link", "source"] = "link"
@@ -56,6 +63,7 @@ class TransferRule:
     order: Literal["priority", "fifo"] = "priority"
     op_order: Literal["priority", "fifo"] = "priority"
     op_overhead: float = 0.0
+    lane_overhead: float = 0.0
     free: Literal["end", "tick_before"] = "end"
     tick: float = 1e-6
 
@@ -97,3 +105,33 @@ class Machine:
     def _matrix(self, value: float | tuple[tuple[float, ...], ...]) -> NDArray[np.float64]:
         d = len(self.devices)
         return np.ascontiguousarray(np.broadcast_to(np.asarray(value, np.float64), (d, d)))
+
+
+def make_machine(*, name: str, devices: Mapping[str, Mapping[str, Any]], link_bandwidth: _PerLink,
+                 link_latency: _PerLink, transfer: Mapping[str, Any]) -> Machine:  # fmt: skip
+    """A machine from plain data, as in conf/machine/*.yaml.
+
+    devices: fields of `Device` and `count` for each name; where count is above 1 they are called name0, name1, ...
+    transfer: fields of `TransferRule`. Raises UserError on an unknown field.
+    """
+    made: list[Device] = []
+    for label, values in devices.items():
+        count = int(values.get("count", 1))
+        _check_fields(f"machine {name!r}, device {label!r}", {*values} - {"count"}, Device)
+        given = {key: value for key, value in values.items() if key != "count"}
+        made += [Device(name=label if count == 1 else f"{label}{i}", **given) for i in range(count)]
+    _check_fields(f"machine {name!r}, transfer", {*transfer}, TransferRule)
+    bandwidth, latency = _nested(link_bandwidth), _nested(link_latency)
+    return Machine(name=name, devices=tuple(made), link_bandwidth=bandwidth, link_latency=latency,
+                   transfer=TransferRule(**transfer))  # fmt: skip
+
+
+def _nested(value: _PerLink) -> float | tuple[tuple[float, ...], ...]:
+    return float(value) if isinstance(value, (int, float)) else tuple(tuple(float(v) for v in row) for row in value)
+
+
+def _check_fields(where: str, given: set[str], kind: type[Device] | type[TransferRule]) -> None:
+    known = {f.name for f in fields(kind)} - {"name"}
+    if given - known:
+        unknown = ", ".join(sorted(given - known))
+        raise UserError(f"{where} has no field {unknown}; known fields: {', '.join(sorted(known))}")

@@ -1,0 +1,457 @@
+"""The event simulation of one plan: kernels on devices, results on links, bytes in memory, as time passes.
+
+The rules (docs/semantics.md says the same):
+- A device runs one kernel at a time. Among its ready kernels the highest priority starts first, ties by op id.
+- A lane (a directed link, or the outgoing bus of a device) carries one transfer at a time and is busy for latency +
+  bytes / bandwidth. A result is sent once per destination device (multicast: once, on the lane and with the key of its
+  first reader's device, as slowly as to the slowest destination). Waiting transfers go by the priority of the producing
+  op or by the plan's transfer keys; ties by tensor id, then destination. Graph inputs and weights are not sent.
+- First in, first out means by the step at which an item became ready (steps are defined next), ties as above.
+- At one instant all that ends comes first (it frees memory, makes kernels ready), then all that starts (it allocates).
+  Each such pair is a step; what takes no time ends in a further step of the same instant.
+- Memory: weights are resident on every device that reads them; graph inputs from time 0 on every device that reads them
+  until the last reader there ends; a result from the start of its kernel, a received copy from the start of its
+  transfer, both until the last reader there has ended; a result also until its outgoing transfers have ended. Graph
+  outputs stay where they were made. Under `tick_before` copies are not counted, a result lasts until one tick before
+  its last reader anywhere ends, and at one instant what starts comes first.
+
+All durations are multiples of `GRID` seconds, so sums are exact below 8192 s and do not depend on their order.
+
+Shape legend: N ops, T tensors, D devices, E operand edges of kernels, R resources (D devices, then the lanes).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from graphopt.costs.kernel_time import KernelGraph
+from graphopt.errors import UserError
+from graphopt.graph import Graph
+from graphopt.machine import Machine
+
+GRID = 2.0**-40
+MAX_DEVICES = 62  # destinations are collected in the bits of an int64
+_IDLE, _COOLING = -1, -2  # states of a resource that runs nothing: free, or in the overhead after an item
+
+
+class Flow(NamedTuple):
+    """A kernel graph as the event loop reads it: who waits for whom, and sizes."""
+
+    is_kernel: Any  # bool [N]
+    waits: Any  # int32 [N] inputs made by other kernels
+    in_ptr: Any  # int64 [N+1]
+    in_tensor: Any  # int32 [E]
+    out_ptr: Any  # int64 [N+1] results of op n are tensors out_ptr[n] .. out_ptr[n+1]-1
+    reader_ptr: Any  # int64 [T+1]
+    reader: Any  # int32 [E] kernels that read each tensor
+    time: Any  # float64 [N, D]
+    tensor_bytes: Any  # int64 [T]
+    result_bytes: Any  # int64 [N]
+    is_weight: Any  # bool [T]
+    keep: Any  # bool [T]
+
+
+class Wires(NamedTuple):
+    """The links and the transfer rule of a machine."""
+
+    bandwidth: Any  # float64 [D, D]
+    latency: Any  # float64 [D, D]
+    per_link: bool
+    multicast: bool
+    fifo_kernels: bool
+    fifo_transfers: bool
+    op_overhead: float
+    lane_overhead: float
+    tick: float  # 0: free at the end of the last reader
+
+
+class Log(NamedTuple):
+    """What a traced simulation writes: items are kernels 0 .. N-1, then transfers in order of creation."""
+
+    start: Any  # float64 [N+E] seconds
+    end: Any  # float64 [N+E]
+    step: Any  # int64 [N+E, 3] position of start and end in the order of all that happens, and the item's tie
+    time: Any  # float64 [S] seconds of each step
+    bytes: Any  # int64 [S, D] memory after it
+
+
+class _Scratch(NamedTuple):
+    """Working memory of one simulation, allocated once per batch. Items are kernels 0 .. N-1, then transfers."""
+
+    waiting: Any  # int32 [N] inputs not there yet
+    key: Any  # float64 [N+E] order of waiting items: smallest first
+    tie: Any  # int64 [N+E] op id of a kernel; tensor * 64 + destination + 1 of a transfer (destination -1: all)
+    child: Any  # int32 [N+E] pairing heaps of waiting items
+    sibling: Any  # int32 [N+E]
+    root: Any  # int32 [R] first waiting item of every resource, or -1
+    running: Any  # int32 [R] item, _IDLE or _COOLING
+    event_time: Any  # float64 [R] binary heap of the ends of what runs
+    event_resource: Any  # int32 [R]
+    startable: Any  # int32 [R] idle resources with waiting items
+    source: Any  # int32 [R] the device from which a lane starts
+    uses: Any  # int32 [T * D] reasons to keep the copy of a tensor on a device
+    bytes: Any  # int64 [D] memory now
+
+
+def wires(machine: Machine) -> Wires:
+    """The machine's links as arrays. Raises UserError beyond 62 devices."""
+    if machine.num_devices > MAX_DEVICES:
+        raise UserError(
+            f"machine {machine.name!r} has more than {MAX_DEVICES} devices, which the simulator takes at most"
+        )
+    rule = machine.transfer
+    return Wires(
+        machine.link_bandwidth_DD, machine.link_latency_DD, rule.lane == "link", rule.multicast,
+        rule.op_order == "fifo", rule.order == "fifo", _on_grid(rule.op_overhead), _on_grid(rule.lane_overhead),
+        rule.tick if rule.free == "tick_before" else 0.0,
+    )  # fmt: skip
+
+
+def flow(graph: Graph, kernels: KernelGraph) -> Flow:
+    """Arranges a kernel graph for the event loop."""
+    reader_ptr, reader = _readers(kernels.in_ptr, kernels.in_tensor, graph.num_tensors)
+    made = np.append(0, np.cumsum(graph.producer[kernels.in_tensor] >= 0))
+    return Flow(
+        kernels.is_kernel, np.diff(made[kernels.in_ptr]).astype(np.int32), kernels.in_ptr, kernels.in_tensor,
+        graph.output_ptr, reader_ptr, reader, kernels.time, graph.tensor_bytes, graph.result_bytes,
+        graph.is_weight, kernels.keep,
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def simulate_rows(flow, wires, device, priority, transfer, memory, trace, makespan, peak, log):  # type: ignore[no-untyped-def]
+    """Simulates plans: device [B, N], priority [B, N], transfer [B, T, D] (or [0, 0, 0]) -> makespan [B], peak [B, D].
+
+    `memory`: whether peaks are wanted. `trace`: whether `log` is written in full (then B is 1); its `start` and `end`
+    are also needed where memory goes by ticks, else they may be empty. Returns False on a cycle.
+    """
+    scratch = _new_scratch(flow, wires, memory)
+    kernels, sound = np.sum(flow.is_kernel), True
+    for b in range(len(device)):
+        if not memory and not trace and _on_one_device(flow, device[b]):
+            makespan[b] = _sum_of_times(flow, wires, device[b])
+        else:
+            keys = transfer[b] if len(transfer) else np.empty((0, 0), np.float64)
+            live = memory and wires.tick == 0.0
+            makespan[b], done = _run(flow, wires, device[b], priority[b], keys, scratch, live, trace, peak[b], log)
+            sound = sound and done == kernels
+            if memory and wires.tick > 0.0:
+                _tick_peaks(flow, wires, device[b], log.start, peak[b])
+    return sound
+
+
+@njit(cache=True, nogil=True)
+def _on_grid(seconds):  # type: ignore[no-untyped-def]
+    return np.floor(seconds / GRID + 0.5) * GRID
+
+
+@njit(cache=True, nogil=True)
+def _readers(in_ptr, in_tensor, tensors):  # type: ignore[no-untyped-def]
+    """CSR (ptr [T+1], kernel) of the kernels that read each tensor, ascending."""
+    ptr = np.zeros(tensors + 2, np.int64)
+    for tensor in in_tensor:
+        ptr[tensor + 2] += 1
+    ptr = np.cumsum(ptr)
+    reader = np.empty(len(in_tensor), np.int32)
+    for n in range(len(in_ptr) - 1):
+        for e in range(in_ptr[n], in_ptr[n + 1]):
+            tensor = in_tensor[e]
+            reader[ptr[tensor + 1]] = n
+            ptr[tensor + 1] += 1
+    return ptr[:-1].copy(), reader
+
+
+@njit(cache=True, nogil=True)
+def _new_scratch(flow, wires, memory):  # type: ignore[no-untyped-def]
+    num_ops, devices = flow.time.shape
+    items, resources = num_ops + len(flow.in_tensor), devices + (devices * devices if wires.per_link else devices)
+    tie = np.empty(items, np.int64)
+    tie[:num_ops] = np.arange(num_ops)
+    source = np.arange(resources, dtype=np.int32)
+    source[devices:] = np.arange(resources - devices) // (devices if wires.per_link else 1)
+    return _Scratch(
+        np.empty(num_ops, np.int32), np.empty(items, np.float64), tie, np.empty(items, np.int32),
+        np.empty(items, np.int32), np.empty(resources, np.int32), np.empty(resources, np.int32),
+        np.empty(resources, np.float64), np.empty(resources, np.int32), np.empty(resources, np.int32), source,
+        np.empty(len(flow.keep) * devices if memory else 0, np.int32), np.zeros(devices, np.int64),
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def _on_one_device(flow, device):  # type: ignore[no-untyped-def]
+    first = -1
+    for n in range(len(device)):
+        if flow.is_kernel[n]:
+            if first >= 0 and device[n] != first:
+                return False
+            first = device[n]
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _sum_of_times(flow, wires, device):  # type: ignore[no-untyped-def]
+    """The makespan on one device, whatever the order."""
+    total = 0.0
+    for n in range(len(device)):
+        if flow.is_kernel[n]:
+            time = flow.time[n, device[n]]
+            total += time + (wires.op_overhead if time > 0.0 else 0.0)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _tick_peaks(flow, wires, device, start, peak):  # type: ignore[no-untyped-def]
+    """Peak bytes when a result is freed at floor(start) + floor(time) - 1 ticks of its last reader.
+
+    A tolerance of a thousandth of a tick keeps whole numbers of ticks whole.
+    """
+    tick, tensors, first = wires.tick, len(flow.keep), flow.out_ptr[0]
+    time, size, place = np.zeros(2 * tensors), np.zeros(2 * tensors, np.int64), np.zeros(2 * tensors, np.int64)
+    peak[:] = 0
+    for n in range(len(device)):
+        for tensor in range(flow.out_ptr[n], flow.out_ptr[n + 1] if flow.is_kernel[n] else 0):
+            freed = start[n]
+            for r in range(flow.reader_ptr[tensor], flow.reader_ptr[tensor + 1]):
+                reader = flow.reader[r]
+                seconds = flow.time[reader, device[reader]]
+                ticks = np.floor(start[reader] / tick + 1e-3) + np.floor(seconds / tick + 1e-3)
+                freed = max(freed, (ticks - 1.0) * tick)
+            time[tensor], time[tensors + tensor] = start[n], np.inf if flow.keep[tensor] else freed
+            size[tensor], size[tensors + tensor] = flow.tensor_bytes[tensor], -flow.tensor_bytes[tensor]
+            place[tensor], place[tensors + tensor] = device[n], device[n]
+    memory = np.zeros(len(peak), np.int64)
+    for tensor in range(first):
+        seen = np.int64(0)
+        for r in range(flow.reader_ptr[tensor], flow.reader_ptr[tensor + 1]):
+            there = device[flow.reader[r]]
+            if not (seen >> there) & 1:
+                seen |= np.int64(1) << there
+                memory[there] += flow.tensor_bytes[tensor]
+    peak[:] = memory
+    for i in np.argsort(time, kind="mergesort"):
+        memory[place[i]] += size[i]
+        peak[place[i]] = max(peak[place[i]], memory[place[i]])
+
+
+# Waiting items: one pairing heap per resource, smallest (key, tie) first.
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _meld(a, b, key, tie, child, sibling):  # type: ignore[no-untyped-def]
+    if key[b] < key[a] or (key[b] == key[a] and tie[b] < tie[a]):
+        a, b = b, a
+    sibling[b] = child[a]
+    child[a] = b
+    return a
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _dequeue(top, key, tie, child, sibling):  # type: ignore[no-untyped-def]
+    """Removes the first item, returns the new first or -1: children are melded in pairs, then the pairs backwards."""
+    item, pairs = child[top], np.int32(-1)
+    while item >= 0:
+        other, following = sibling[item], np.int32(-1)
+        if other >= 0:
+            following = sibling[other]
+            item = _meld(item, other, key, tie, child, sibling)
+        sibling[item] = pairs
+        pairs, item = item, following
+    if pairs >= 0:
+        item = sibling[pairs]
+        while item >= 0:
+            following = sibling[item]
+            pairs = _meld(pairs, item, key, tie, child, sibling)
+            item = following
+    return pairs
+
+
+# Events: a binary heap by time with at most one entry per resource.
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _push_event(time, resource, size, times, resources):  # type: ignore[no-untyped-def]
+    i = size
+    while i > 0:
+        parent = (i - 1) >> 1
+        if times[parent] <= time:
+            break
+        times[i], resources[i] = times[parent], resources[parent]
+        i = parent
+    times[i], resources[i] = time, resource
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _drop_first_event(last, times, resources):  # type: ignore[no-untyped-def]
+    """Moves the entry at index `last`, the end of the heap, to where it belongs when the first is gone."""
+    time, resource, i = times[last], resources[last], 0
+    while True:
+        best = 2 * i + 1
+        if best >= last:
+            break
+        if best + 1 < last and times[best + 1] < times[best]:
+            best += 1
+        if times[best] >= time:
+            break
+        times[i], resources[i] = times[best], resources[best]
+        i = best
+    times[i], resources[i] = time, resource
+
+
+@njit(cache=True, nogil=True)
+def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log):  # type: ignore[no-untyped-def]
+    """Simulates one plan. Returns (makespan, kernels done).
+
+    One long function: handing a dozen arrays to a function costs Numba more than what the function does here.
+    """
+    is_kernel, waits, in_ptr, in_tensor, out_ptr, reader_ptr, reader, time, tensor_bytes, result_bytes, _, keep = flow
+    bandwidth, latency, per_link, multicast, fifo_kernels, fifo_transfers, op_overhead, lane_overhead, _ = wires
+    waiting, key, tie, child, sibling, root, running, event_time, event_resource, startable, source, uses, live = (
+        scratch
+    )
+    num_ops, devices = time.shape
+    root[:] = -1
+    running[:] = _IDLE
+    events, starts, items, done, step, now = 0, 0, num_ops, 0, 0, 0.0
+    for n in range(num_ops):
+        waiting[n] = waits[n]
+        if is_kernel[n] and waits[n] == 0:
+            key[n], child[n] = 0.0 if fifo_kernels else -priority[n], -1
+            top = root[device[n]]
+            if top < 0:
+                root[device[n]], startable[starts] = n, device[n]
+                starts += 1
+            else:
+                root[device[n]] = _meld(top, np.int32(n), key, tie, child, sibling)
+    if memory:
+        _load_inputs(flow, device, uses, live)
+        peak[:] = live
+    while True:
+        # What can start, starts.
+        for i in range(starts):
+            resource = startable[i]
+            item = root[resource]
+            root[resource] = _dequeue(item, key, tie, child, sibling)
+            running[resource] = item
+            if resource < devices:
+                end = now + time[item, resource]
+                if memory:
+                    live[resource] += result_bytes[item]
+                    peak[resource] = max(peak[resource], live[resource])
+            else:
+                tensor, target, here = tie[item] >> 6, (tie[item] & 63) - 1, np.int64(source[resource])
+                seconds, seen = 0.0, np.int64(1) << here
+                for r in range(reader_ptr[tensor], reader_ptr[tensor + 1] if target < 0 else reader_ptr[tensor] + 1):
+                    there = np.int64(device[reader[r]]) if target < 0 else target
+                    if not (seen >> there) & 1:
+                        seen |= np.int64(1) << there
+                        seconds = max(seconds, latency[here, there] + tensor_bytes[tensor] / bandwidth[here, there])
+                        if memory:
+                            uses[tensor * devices + there] = 0
+                            live[there] += tensor_bytes[tensor]
+                            peak[there] = max(peak[there], live[there])
+                end = now + _on_grid(seconds)
+            _push_event(end, resource, events, event_time, event_resource)
+            events += 1
+            if len(log.start):
+                log.start[item], log.end[item] = now, end
+            if trace:
+                log.step[item, 0], log.step[item, 2] = step, tie[item]
+        starts = 0
+        if trace:
+            log.time[step], log.bytes[step] = now, live
+        if events == 0:
+            return now, done
+        # What ends next, and all else that ends at that time.
+        now = event_time[0]
+        step += 1
+        while events > 0 and event_time[0] == now:
+            resource = event_resource[0]
+            events -= 1
+            _drop_first_event(events, event_time, event_resource)
+            item, overhead, from_kernel = running[resource], 0.0, resource < devices
+            first, last, here, target = 0, 0, np.int64(resource), np.int64(0)
+            if item >= 0:
+                if trace:
+                    log.step[item, 1] = step
+                if from_kernel:
+                    first, last = out_ptr[item], out_ptr[item + 1]
+                    overhead = op_overhead if time[item, resource] > 0.0 else 0.0
+                    done += 1
+                else:
+                    first, target, here = tie[item] >> 6, (tie[item] & 63) - 1, np.int64(source[resource])
+                    last = first + 1
+                    overhead = lane_overhead
+            for tensor in range(first, last):
+                sent, local = np.int64(0), 0
+                for r in range(reader_ptr[tensor], reader_ptr[tensor + 1]):
+                    kernel = reader[r]
+                    there = np.int64(device[kernel])
+                    arrived = there == here if from_kernel else there == target or (target < 0 and there != here)
+                    if arrived:
+                        local += 1
+                        if memory and not from_kernel:
+                            uses[tensor * devices + there] += 1
+                        waiting[kernel] -= 1
+                        if waiting[kernel] > 0:
+                            continue
+                        waiter, queue = kernel, there
+                        key[waiter] = step if fifo_kernels else -priority[kernel]
+                    elif from_kernel and not (sent >> there) & 1 and not (multicast and sent):
+                        sent |= np.int64(1) << there
+                        local += 1
+                        waiter, queue = np.int32(items), devices + (here * devices + there if per_link else here)
+                        items += 1
+                        tie[waiter] = tensor << 6 | (0 if multicast else there + 1)
+                        urgency = keys[tensor, there] if len(keys) else priority[item]
+                        key[waiter] = step if fifo_transfers else -urgency
+                    else:
+                        continue
+                    child[waiter] = -1
+                    top = root[queue]
+                    if top >= 0:
+                        root[queue] = _meld(top, waiter, key, tie, child, sibling)
+                    else:
+                        root[queue] = waiter
+                        if running[queue] == _IDLE:
+                            startable[starts] = queue
+                            starts += 1
+                if memory:
+                    place = tensor * devices + here
+                    if from_kernel:
+                        uses[place] = local + (1 if keep[tensor] else 0)
+                    else:
+                        uses[place] -= 1
+                    if uses[place] == 0:
+                        live[here] -= tensor_bytes[tensor]
+            if memory and item >= 0 and from_kernel:
+                for e in range(in_ptr[item], in_ptr[item + 1]):
+                    place = in_tensor[e] * devices + here
+                    uses[place] -= 1
+                    if uses[place] == 0:
+                        live[here] -= tensor_bytes[in_tensor[e]]
+            if overhead > 0.0:
+                running[resource] = _COOLING
+                _push_event(now + overhead, resource, events, event_time, event_resource)
+                events += 1
+            else:
+                running[resource] = _IDLE
+                if root[resource] >= 0:
+                    startable[starts] = resource
+                    starts += 1
+
+
+@njit(cache=True, nogil=True)
+def _load_inputs(flow, device, uses, live_bytes):  # type: ignore[no-untyped-def]
+    """Puts weights and graph inputs on the devices that read them; weights and outputs get a use that never ends."""
+    devices = len(live_bytes)
+    live_bytes[:] = 0
+    for tensor in range(flow.out_ptr[0]):
+        uses[tensor * devices : (tensor + 1) * devices] = 0
+        for r in range(flow.reader_ptr[tensor], flow.reader_ptr[tensor + 1]):
+            there = device[flow.reader[r]]
+            place = tensor * devices + there
+            if uses[place] == 0:
+                live_bytes[there] += flow.tensor_bytes[tensor]
+                uses[place] += 1 if flow.is_weight[tensor] or flow.keep[tensor] else 0
+            uses[place] += 1

@@ -1,0 +1,67 @@
+"""Placement: on which device every op runs."""
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.graph import Graph
+from graphopt.kernels import Limits, default_inline, view_inline
+from graphopt.machine import Machine
+from graphopt.plan import Plans
+from graphopt.tasks import keys as random_keys
+from graphopt.tasks.base import AssignTask, Decision, Decisions
+
+
+class Placement(AssignTask):
+    """Head `device`. Ready kernels start in op order; the fusion state is fixed.
+
+    fuse: the compiler's default fusion within the caps; else only views are computed inside their readers.
+    """
+
+    head_names = frozenset({"device"})
+
+    def __init__(self, *, name: str, machine: Machine, fuse: bool, max_ops: int, max_inputs: int,
+                 max_duplicates: int) -> None:  # fmt: skip
+        self.name, self.machine, self.fuse = name, machine, fuse
+        self.fusion_limits = Limits(max_ops, max_inputs, max_duplicates)
+        self.heads = {"device": machine.num_devices}
+
+    def initial(self, graph: Graph) -> Decision:
+        """[N, 1] all on the first device that holds the weights (the first device where none does)."""
+        return np.full((graph.num_ops, 1), first_roomy_device(graph, self.machine), np.int16)
+
+    def mask(self, graph: Graph) -> NDArray[np.bool_]:
+        stored = ~fixed_inline(graph, self.fuse, self.fusion_limits)
+        return stored[:, None] & (self.machine.num_devices > 1)
+
+    def realise(self, graph: Graph, decisions: Decisions) -> Plans:
+        return self._plans(graph, decisions[:, :, 0])
+
+    def key_count(self, graph: Graph) -> int:
+        return graph.num_ops * self.machine.num_devices
+
+    def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
+        """Keys: device affinities [N, D]."""
+        return self._plans(graph, random_keys.devices(keys, self.machine.num_devices))
+
+    def _plans(self, graph: Graph, device: NDArray[np.int16]) -> Plans:
+        inline = fixed_inline(graph, self.fuse, self.fusion_limits)
+        return Plans(graph, device, np.zeros(device.shape), np.broadcast_to(inline, device.shape))
+
+
+def first_roomy_device(graph: Graph, machine: Machine) -> int:
+    weights = int(graph.tensor_bytes[graph.is_weight].sum())
+    return next((d for d, device in enumerate(machine.devices) if device.capacity >= weights), 0)
+
+
+_INLINE: "WeakKeyDictionary[Graph, dict[Limits | None, NDArray[np.bool_]]]" = WeakKeyDictionary()
+
+
+def fixed_inline(graph: Graph, fuse: bool, limits: Limits) -> NDArray[np.bool_]:
+    """[N] the fusion state of tasks that do not decide fusion, computed once per graph."""
+    known = _INLINE.setdefault(graph, {})
+    key = limits if fuse else None
+    if key not in known:
+        known[key] = default_inline(graph, limits) if fuse else view_inline(graph)
+    return known[key]
