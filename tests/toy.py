@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from graphopt.costs.base import CostModel, Flips, Prices
 from graphopt.graph import Graph, GraphBuilder
+from graphopt.kernels import Limits
 from graphopt.machine import Device, Machine
 from graphopt.plan import Plans
 from graphopt.problem import Problem
@@ -32,7 +33,7 @@ class ToyTask(AssignTask):
     """Any heads; the whole choice of an op, in mixed radix, becomes its `device`, and `inline` is head `inline`."""
 
     def __init__(self, heads: dict[str, int], free: NDArray[np.bool_] | None = None) -> None:
-        self.name, self.heads, self.free = "toy", heads, free
+        self.name, self.heads, self.free, self.limits = "toy", heads, free, Limits(64, 16, 8)
         self.machine = Machine(name="toy", devices=(Device(),))
 
     def initial(self, graph: Graph) -> Decision:
@@ -85,7 +86,7 @@ class ToyCost(CostModel):
         own = self.unary[np.arange(plans.device.shape[1]), plans.device].sum(1)
         return Prices(cost, np.maximum(0.0, own - self.bound) if np.isfinite(self.bound) else np.zeros(len(plans)))
 
-    def flips(self, graph: Graph, inline: NDArray[np.bool_]) -> Flips | None:
+    def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
         return ToyFlips(self, inline) if self.deltas else None
 
     def optimum(self) -> float:

@@ -13,6 +13,7 @@ from graphopt.optimizer import Optimizer
 from graphopt.problem import OutOfBudget, Problem
 from graphopt.search.annealing import Annealing
 from graphopt.search.default import Default
+from graphopt.search.greedy import Greedy
 from graphopt.search.local import LocalSearch, local_search
 from graphopt.search.moves import neighbourhood, slots_of, start_walk
 from graphopt.search.random import RandomSearch
@@ -27,7 +28,8 @@ OPTIMISERS: dict[str, Callable[[], Optimizer]] = {
     "local_hop": lambda: LocalSearch(name="local", start="initial", hops=1),
     "scan": lambda: Scan(name="scan", start="initial"),
     "scan_random": lambda: Scan(name="scan", start="random"),
-    "annealing": lambda: Annealing(name="annealing", start="initial", warmup=0.05, hot=0.5, cold=0.01),
+    "greedy": lambda: Greedy(name="greedy", start="zero"),
+    "annealing": lambda: Annealing(name="annealing", start="initial", hot=0.5, cold=0.01),
 }
 SEARCHERS = [name for name in OPTIMISERS if name != "default"]
 HEADS = [{"inline": 2}, {"device": 3}, {"device": 2, "priority": 4}]
@@ -99,7 +101,7 @@ def test_brute_force_with_interactions(name: str, seed: int) -> None:
 
 def test_deltas_and_full_prices_walk_alike() -> None:
     """Exact flips are a faster way to the same prices, so the search takes the same path."""
-    for name in ("local", "scan", "annealing"):
+    for name in ("local", "scan", "annealing", "greedy"):
         full, exact = (toy_problem(20, {"inline": 2}, 150, seed=2, deltas=deltas)[0] for deltas in (False, True))
         solve(name, full)
         solve(name, exact)
@@ -131,7 +133,7 @@ def test_local_search_asks_its_picker() -> None:
 def test_infeasible_start_is_left() -> None:
     """From an infeasible initial decision the searches follow the excess down to feasible ones."""
     graph = toy_graph(12, 1)
-    for name in ("local", "scan", "annealing"):
+    for name in ("local", "scan", "annealing", "greedy"):
         cost = ToyCost(graph, 2, seed=1)
         cost.unary[:, 0], cost.unary[:, 1], cost.bound = 1.0, 0.25, 4.0
         problem = Problem(graph, ToyTask({"device": 2}), cost, evals=400, seed=0)
