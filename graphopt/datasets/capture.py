@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 from torch.func import functional_call, functionalize
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -34,12 +35,13 @@ def capture(module: nn.Module, example_inputs: tuple[Any, ...], *, name: str, fa
     """
     module.train(backward)
     fake, weights, inputs = _fake(module, example_inputs)
-    run, arguments = _functional(module, weights, inputs, backward, fake)
     try:
-        traced = _trace(run, arguments, fake, keep_program)
+        run, arguments = _functional(module, weights, inputs, backward, fake)
+        traced, constants = _trace(run, arguments, fake, keep_program)
     except Exception as error:
         raise GraphError(f"{name}: the module cannot be traced: {_sentence(error)}") from error
-    return read_fx(traced, name=name, family=family, weights=len(weights), program=traced if keep_program else None)
+    program = GraphModule(constants, traced) if keep_program else None
+    return read_fx(traced, name=name, family=family, weights=len(weights), program=program)
 
 
 def fake_mode() -> FakeTensorMode:
@@ -96,15 +98,17 @@ def _functional(module: nn.Module, weights: dict[str, Tensor], inputs: tuple[Any
     return forward_backward, [*arguments, *seeds]
 
 
-def _trace(run: Callable[..., Any], arguments: list[Tensor], fake: FakeTensorMode, keep_values: bool) -> GraphModule:
+def _trace(run: Callable[..., Any], arguments: list[Tensor], fake: FakeTensorMode,
+           keep_values: bool) -> tuple[FxGraph, nn.Module]:  # fmt: skip
     """Recorded as primitive operators; where it updates tensors in place, recorded again without such updates."""
     with _plain_implementations():
-        traced = record(run, arguments, _decompositions(), fake, keep_values=keep_values)
-        if any(_updates_in_place(node) for node in traced.graph.nodes):
-            raw = record(run, arguments, {}, fake, keep_values=False)
+        graph, constants = record(run, arguments, _decompositions(), fake, keep_values=keep_values)
+        if any(_updates_in_place(node) for node in graph.nodes):
+            graph, constants = record(run, arguments, {}, fake, keep_values=False)
+            pure = functionalize(GraphModule(constants, graph))
             with torch.no_grad():
-                traced = record(functionalize(raw), arguments, _decompositions(), fake, keep_values=keep_values)
-    return traced
+                graph, constants = record(pure, arguments, _decompositions(), fake, keep_values=keep_values)
+    return graph, constants
 
 
 def _updates_in_place(node: Node) -> bool:

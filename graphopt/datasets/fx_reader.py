@@ -8,7 +8,8 @@ from operator import getitem
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph as FxGraph
+from torch.fx import Node
 
 from graphopt.datasets.aten_table import ALIAS, METADATA_ONLY, WRITES_INTO, kind_of
 from graphopt.graph import DTYPES, Graph, GraphBuilder, GraphError
@@ -20,7 +21,7 @@ _CATEGORY = {name: OPERATORS[i].category for name, i in OPERATOR_ID.items()}
 _LARGEST_ATTRIBUTE = 64  # longer lists of constants say nothing about cost
 
 
-def read_fx(module: GraphModule, *, name: str, family: str, weights: int, program: Any) -> Graph:
+def read_fx(graph: FxGraph, *, name: str, family: str, weights: int, program: Any) -> Graph:
     """The graph of a traced module whose first `weights` placeholders are parameters and buffers.
 
     Shapes come from `node.meta["val"]`. What depends on weights and constants alone is folded into one weight tensor; a
@@ -28,7 +29,7 @@ def read_fx(module: GraphModule, *, name: str, family: str, weights: int, progra
     immediates of elementwise readers: these read no tensor for them. Op names are FX node names.
     Raises GraphError on dynamic shapes, unknown dtypes and when nothing is computed.
     """
-    reader = _Reader(module, name, weights)
+    reader = _Reader(graph, name, weights)
     reader.classify()
     return reader.build(family, program)
 
@@ -36,8 +37,8 @@ def read_fx(module: GraphModule, *, name: str, family: str, weights: int, progra
 class _Reader:
     """`classify` walks all nodes forwards; `build` keeps what outputs need and writes ops. A node stands for its value."""
 
-    def __init__(self, module: GraphModule, name: str, weights: int) -> None:
-        self.name, self.nodes = name, list(module.graph.nodes)
+    def __init__(self, graph: FxGraph, name: str, weights: int) -> None:
+        self.name, self.nodes = name, list(graph.nodes)
         self.weights = set([node for node in self.nodes if node.op == "placeholder"][:weights])
         self.same: dict[Node, Node] = {}  # node -> the earlier node of the same value
         self.constant: set[Node] = set(self.weights)  # known before the run

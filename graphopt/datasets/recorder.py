@@ -11,14 +11,14 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph as FxGraph
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 Decompositions = dict[Any, Callable[..., Any]]
+_SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)  # their result is their operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class TensorType:
 
 
 def record(run: Callable[..., Any], arguments: Sequence[Tensor], table: Decompositions, fake: FakeTensorMode, *,
-           keep_values: bool) -> GraphModule:  # fmt: skip
-    """`run(*arguments)` as a graph module: placeholders are the arguments, outputs what `run` returns (a list).
+           keep_values: bool) -> tuple[FxGraph, nn.Module]:  # fmt: skip
+    """The graph of `run(*arguments)` and the module that holds its constants: `GraphModule(constants, graph)` runs it.
 
-    `arguments` are fake tensors of `fake`. `table` replaces operators by functions of simpler ones.
+    Placeholders are the arguments (fake tensors of `fake`), outputs what `run` returns (a list). `table` replaces operators by functions of simpler ones.
     `keep_values` keeps a fake tensor per node in `node.meta["val"]`, else a `TensorType`.
     """
     recorder = _Recorder(table, keep_values)
@@ -42,7 +42,7 @@ def record(run: Callable[..., Any], arguments: Sequence[Tensor], table: Decompos
     with fake, recorder:
         results = run(*arguments)
     recorder.graph.output([recorder.node_of(t) if isinstance(t, Tensor) else t for t in results])
-    return GraphModule(recorder.constants, recorder.graph)
+    return recorder.graph, recorder.constants
 
 
 class _Recorder(TorchDispatchMode):
@@ -52,7 +52,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.table, self.keep_values = table, keep_values
         self.graph = FxGraph()
-        self.constants = torch.nn.Module()
+        self.constants = nn.Module()
         self._composite: dict[Any, bool] = {}
 
     def __enter__(self) -> Self:
@@ -77,9 +77,15 @@ class _Recorder(TorchDispatchMode):
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        inputs, options = tree_map(self._argument, (args, kwargs))
+        inputs, options = (
+            tuple(self._argument(value) for value in args),
+            {key: self._argument(value) for key, value in kwargs.items()},
+        )
         result = func(*args, **kwargs)
-        self._record(func, inputs, options, result)
+        if func in _SAME:
+            self.bind(result, inputs[0])
+        else:
+            self._record(func, inputs, options, result)
         return result
 
     def _is_composite(self, func: Any) -> bool:
@@ -91,9 +97,13 @@ class _Recorder(TorchDispatchMode):
         return self._composite[func]
 
     def _argument(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self.node_of(value)
+        if isinstance(value, (list, tuple)):
+            return [self._argument(v) for v in value]
         if isinstance(value, torch.SymInt):
             raise TypeError(f"size {value} depends on data")
-        return self.node_of(value) if isinstance(value, Tensor) else value
+        return value
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if isinstance(result, Tensor):

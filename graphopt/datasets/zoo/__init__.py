@@ -1,0 +1,25 @@
+"""Architectures from the papers, written in plain torch: each a function `(sizes) -> (module, example inputs)`.
+
+Call them under `fake_mode()`: then neither weights nor inputs take memory. Every size has the published value, or a small
+one, as default; `depth`, `layers`, `steps`, `segments`, `rounds` and `seq` scale the number of ops, `batch` and widths the work.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from graphopt.datasets.zoo.convnets import inception_v3, mnasnet, resnet18, resnext50, squeezenet
+from graphopt.datasets.zoo.dense import ssd_mobilenet, unet, wavenet
+from graphopt.datasets.zoo.recurrent import gnmt, rnnlm
+from graphopt.datasets.zoo.relational import deep_rank, graph_nets
+from graphopt.datasets.zoo.searched import amoebanet
+from graphopt.datasets.zoo.transformers import bert, dalle_mini, transformer_transducer, transformer_xl, vit
+
+Model = Callable[..., tuple[nn.Module, tuple[Any, ...]]]
+
+MODELS: tuple[Model, ...] = (
+    rnnlm, gnmt, transformer_xl, inception_v3, amoebanet, wavenet,  # GO
+    squeezenet, resnext50, bert, dalle_mini, transformer_transducer, vit, resnet18,  # X-RLflow
+    graph_nets, unet, deep_rank, mnasnet, ssd_mobilenet,  # LAF
+)  # fmt: skip
