@@ -6,6 +6,7 @@ Weights are read by shape and type only, so a model's external weight files need
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import ClassVar
@@ -16,7 +17,8 @@ from onnx import ModelProto, inliner
 
 from graphopt.datasets.base import Dataset, Split
 from graphopt.datasets.files import find_files, split_of
-from graphopt.datasets.onnx_translation import SMALL, Translation
+from graphopt.datasets.onnx_folding import SMALL, settle_shapes
+from graphopt.datasets.onnx_translation import Translation
 from graphopt.graph import Graph, GraphError
 
 LIGHT_FAMILIES: dict[str, str] = {
@@ -155,13 +157,17 @@ def _inferred(model: ModelProto, path: Path) -> ModelProto:
             for payload in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
                 weight.ClearField(payload)
     try:
-        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        return settle_shapes(model, partial(_infer, strict=True))
     except _INFERENCE_ERRORS as error:
         warnings.warn(f"{path}: shape inference says {_short(error)}; stated shapes are used there", stacklevel=3)
     try:
-        return onnx.shape_inference.infer_shapes(model, strict_mode=False, data_prop=True)
+        return settle_shapes(model, partial(_infer, strict=False))
     except _INFERENCE_ERRORS as error:
         raise GraphError(f"{path} is malformed: shape inference says {_short(error)}; export it again") from error
+
+
+def _infer(model: ModelProto, *, strict: bool) -> ModelProto:
+    return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
 
 
 def _short(error: Exception) -> str:

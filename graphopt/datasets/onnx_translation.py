@@ -8,8 +8,9 @@ from math import prod
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
+from graphopt.datasets.onnx_folding import SMALL, static_shape
 from graphopt.datasets.onnx_operators import Call, Shape, category_of, flops, kind_of
 from graphopt.graph import Graph, GraphBuilder, GraphError
 from graphopt.operators import Category
@@ -23,8 +24,6 @@ _DTYPES: dict[int, tuple[str, int]] = {
     TensorProto.COMPLEX64: ("float64", 64), TensorProto.COMPLEX128: ("float64", 128),
 }  # fmt: skip
 """Our element type and the true bits per element; other types (8-bit floats) are bytes."""
-
-SMALL = 256  # elements; larger initialisers hold no shapes or axes, so their payload is not needed
 
 
 class Translation:
@@ -146,7 +145,7 @@ class Translation:
     def _shape(self, name: str) -> Shape | None:
         if name in self.weights:
             return tuple(self.weights[name].dims)
-        return _static_shape(self.types[name]) if name in self.types else None
+        return static_shape(self.types[name]) if name in self.types else None
 
     def _element_type(self, name: str) -> int:
         if name in self.weights:
@@ -198,15 +197,6 @@ def _has_subgraph(node: NodeProto) -> bool:
 
 def _is_view(kind: str | None) -> bool:
     return kind is not None and category_of(kind) is Category.VIEW
-
-
-def _static_shape(value: ValueInfoProto) -> Shape | None:
-    tensor = value.type.tensor_type
-    if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
-        return None
-    if any(not d.HasField("dim_value") for d in tensor.shape.dim):
-        return None
-    return tuple(d.dim_value for d in tensor.shape.dim)
 
 
 def _attributes(attributes: Iterable[AttributeProto]) -> dict[str, Any]:

@@ -152,6 +152,28 @@ def test_constant_arithmetic_is_folded_and_views_of_weights_stay(tmp_path: Path)
     assert graph.result_bytes.tolist() == [4 * 48, 4 * 18, 4 * 24, 4 * 24]
 
 
+def test_shape_arithmetic_that_onnx_does_not_follow_is_computed(tmp_path: Path) -> None:
+    """The head width as exporters write it: the hidden size as a float, divided by the heads, cut to integer."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["dims"]),
+        helper.make_node("Gather", ["dims", "two"], ["hidden"]),
+        helper.make_node("Cast", ["hidden"], ["hidden_float"], to=FLOAT),
+        helper.make_node("Div", ["hidden_float", "heads"], ["width_float"]),
+        helper.make_node("Cast", ["width_float"], ["width"], to=INT),
+        helper.make_node("Concat", ["start", "width"], ["to"], axis=0),
+        helper.make_node("Reshape", ["x", "to"], ["split"]),
+        helper.make_node("Transpose", ["split"], ["y"], perm=[0, 2, 1, 3]),
+    ]
+    heads = helper.make_tensor("heads", FLOAT, [1], [4.0])
+    x, y = value("x", FLOAT, ["batch", "words", 32]), value("y", FLOAT, ["batch", 4, "words", None])
+    path = save(tmp_path, nodes, [x], [y], [heads, integers("two", 2), integers("start", 0, 0, 4)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graph = read_onnx(path, dims={"batch": 2, "words": 7})
+    assert kinds(graph) == ["reshape", "transpose"]
+    assert [graph.tensor_shape(t) for op in (0, 1) for t in graph.results(op)] == [(2, 7, 4, 8), (2, 4, 7, 8)]
+
+
 def test_scalars_and_axes_are_no_operands_and_unread_results_do_not_exist(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Clip", ["x", "", "six"], ["c"]),
