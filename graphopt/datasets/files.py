@@ -14,7 +14,7 @@ from graphopt.graph import Graph, GraphError
 
 READERS: dict[str, Callable[[Path], Graph]] = {
     ".stg": read_stg,
-    ".json": read_profiled,
+    ".graph.json": read_profiled,
     ".pbtxt": read_costgraph,
     ".npz": load_graph,
 }
@@ -26,14 +26,14 @@ def find_files(path: str, suffixes: tuple[str, ...]) -> list[Path]:
     if place.is_file():
         return [place]
     found = place.rglob("*") if place.is_dir() else map(Path, glob(str(place), recursive=True))
-    files = sorted(f for f in found if f.is_file() and f.suffix in suffixes)
+    files = sorted(f for f in found if f.is_file() and f.name.endswith(suffixes))
     if not files:
         raise GraphError(f"no file ending in {' or '.join(suffixes)} at {path!r}; give a file, a folder or a pattern")
     return files
 
 
 class GraphFiles(Dataset):
-    """Graphs from a file, a folder or a pattern; the ending chooses the reader (.stg, .json, .pbtxt, .npz).
+    """Graphs from a file, a folder or a pattern; the ending chooses the reader (.stg, .graph.json, .pbtxt, .npz).
 
     train and val: patterns of file names without ending for those splits; all others are test graphs.
     """
@@ -61,6 +61,7 @@ def split_of(stem: str, patterns: dict[Split, list[str]]) -> Split:
 
 
 def _read(file: Path) -> Graph:
-    if file.suffix not in READERS:
+    reader = next((reader for ending, reader in READERS.items() if file.name.endswith(ending)), None)
+    if reader is None:
         raise GraphError(f"{file} ends in none of {' '.join(READERS)}, so no reader fits; ONNX models: dataset=onnx")
-    return READERS[file.suffix](file)
+    return reader(file)

@@ -104,14 +104,14 @@ def test_protobuf_text_syntax() -> None:
         ("a.stg", STG.replace("  3\n", "  9\n"), "9 tasks announced"),
         ("a.stg", STG.replace("1 5 1 0", "1 5 1 8"), "predecessor 8, which is not in the file"),
         ("a.stg", STG.replace("1 5 1 0", "1 5 1 4"), "cycle"),
-        ("a.json", "{", "not a profiled graph"),
-        ("a.json", "[1]", "not a profiled graph"),
-        ("a.json", json.dumps({"names": []}), "not a profiled graph"),
-        ("a.json", json.dumps({**PROFILE, "cost_us": [1]}), "differ in length"),
-        ("a.json", json.dumps({**PROFILE, "inputs": [[], [7]]}), "not in the file"),
-        ("a.json", json.dumps({**PROFILE, "inputs": [[1], [0]]}), "cycle"),
-        ("a.json", json.dumps({**PROFILE, "cost_us": [0, -1]}), "not negative"),
-        ("a.json", json.dumps({field: [] for field in PROFILE}), "no ops"),
+        ("a.graph.json", "{", "not a profiled graph"),
+        ("a.graph.json", "[1]", "not a profiled graph"),
+        ("a.graph.json", json.dumps({"names": []}), "not a profiled graph"),
+        ("a.graph.json", json.dumps({**PROFILE, "cost_us": [1]}), "differ in length"),
+        ("a.graph.json", json.dumps({**PROFILE, "inputs": [[], [7]]}), "not in the file"),
+        ("a.graph.json", json.dumps({**PROFILE, "inputs": [[1], [0]]}), "cycle"),
+        ("a.graph.json", json.dumps({**PROFILE, "cost_us": [0, -1]}), "not negative"),
+        ("a.graph.json", json.dumps({field: [] for field in PROFILE}), "no ops"),
         ("a.pbtxt", "nonsense {", "not a CostGraphDef"),
         ("a.pbtxt", "", "no ops"),
         ("a.pbtxt", COSTGRAPH.replace("preceding_node: 2", "preceding_node: 9"), "node 9, which is not in the file"),
@@ -130,8 +130,9 @@ def test_broken_files_are_refused_with_a_sentence(tmp_path: Path, file: str, con
 
 def test_dataset_reads_every_kind_and_sorts_files_into_splits(tmp_path: Path) -> None:
     (tmp_path / "one.stg").write_text(STG)
-    (tmp_path / "two.json").write_text(json.dumps(PROFILE))
+    (tmp_path / "two.graph.json").write_text(json.dumps(PROFILE))
     (tmp_path / "three.pbtxt").write_text(COSTGRAPH)
+    (tmp_path / "other.json").write_text("[]")  # not ours: left alone
     save_graph(tmp_path / "four.npz", read_stg(tmp_path / "one.stg"))
     data = GraphFiles(name="files", path=str(tmp_path), train=["t*"], val=["four"])
     assert [g.name for g in data.graphs("train")] == ["three", "two"]
