@@ -23,7 +23,9 @@ Shape legend: N ops, T tensors, D devices, E operand edges of kernels, R resourc
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 from graphopt.costs.kernel_time import KernelGraph
 from graphopt.errors import UserError
@@ -80,6 +82,11 @@ class _Scratch(NamedTuple):
     """Working memory of one simulation, allocated once per batch. Items are kernels 0 .. N-1, then transfers."""
 
     waiting: Any  # int32 [N] inputs not there yet
+    order: Any  # int32 [N] kernels by priority, the most urgent first
+    rank: Any  # int32 [N] position there
+    result_order: Any  # int32 [T] results in the order of their producers
+    result_rank: Any  # int32 [T] position there
+    ready: Any  # int64 [R, W] ranks of waiting items as bits, in three levels
     key: Any  # float64 [N+E] order of waiting items: smallest first
     tie: Any  # int64 [N+E] op id of a kernel; tensor * 64 + destination + 1 of a transfer (destination -1: all)
     child: Any  # int32 [N+E] pairing heaps of waiting items
@@ -166,12 +173,15 @@ def _readers(in_ptr, in_tensor, tensors):  # type: ignore[no-untyped-def]
 def _new_scratch(flow, wires, memory):  # type: ignore[no-untyped-def]
     num_ops, devices = flow.time.shape
     items, resources = num_ops + len(flow.in_tensor), devices + (devices * devices if wires.per_link else devices)
+    most = max(num_ops, len(flow.keep) - flow.out_ptr[0])
     tie = np.empty(items, np.int64)
     tie[:num_ops] = np.arange(num_ops)
     source = np.arange(resources, dtype=np.int32)
     source[devices:] = np.arange(resources - devices) // (devices if wires.per_link else 1)
     return _Scratch(
-        np.empty(num_ops, np.int32), np.empty(items, np.float64), tie, np.empty(items, np.int32),
+        np.empty(num_ops, np.int32), np.empty(num_ops, np.int32), np.empty(num_ops, np.int32),
+        np.empty(len(flow.keep), np.int32), np.empty(len(flow.keep), np.int32),
+        np.zeros((resources, sum(_levels(most))), np.int64), np.empty(items, np.float64), tie, np.empty(items, np.int32),
         np.empty(items, np.int32), np.empty(resources, np.int32), np.empty(resources, np.int32),
         np.empty(resources, np.float64), np.empty(resources, np.int32), np.empty(resources, np.int32), source,
         np.empty(len(flow.keep) * devices if memory else 0, np.int32), np.zeros(devices, np.int64),
@@ -234,7 +244,101 @@ def _tick_peaks(flow, wires, device, start, peak):  # type: ignore[no-untyped-de
         peak[place[i]] = max(peak[place[i]], memory[place[i]])
 
 
-# Waiting items: one pairing heap per resource, smallest (key, tie) first.
+# Items that wait by priority: a set of ranks per resource, as bits in three levels (a bit of level 1 is 64 ranks).
+
+
+@njit(cache=True, nogil=True)
+def _levels(num_ops):  # type: ignore[no-untyped-def]
+    """Words of each level."""
+    first = (num_ops + 63) >> 6
+    second = (first + 63) >> 6
+    return first, second, (second + 63) >> 6
+
+
+@intrinsic
+def _lowest_bit(typing_context, word):  # type: ignore[no-untyped-def]
+    """Position of the lowest bit of an int64 that is not 0."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _insert(rank, device, ready, first, second):  # type: ignore[no-untyped-def]
+    one = np.int64(1)
+    ready[device, rank >> 6] |= one << (rank & 63)
+    ready[device, first + (rank >> 12)] |= one << ((rank >> 6) & 63)
+    ready[device, first + second + (rank >> 18)] |= one << ((rank >> 12) & 63)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _take_first(device, ready, first, second):  # type: ignore[no-untyped-def]
+    """Removes and returns the smallest rank of a set that is not empty."""
+    top = first + second
+    while ready[device, top] == 0:
+        top += 1
+    middle = (top - first - second << 6) + _lowest_bit(ready[device, top])
+    low = (middle << 6) + _lowest_bit(ready[device, first + middle])
+    word = ready[device, low]
+    rank = (low << 6) + _lowest_bit(word)
+    ready[device, low] = word & (word - 1)
+    if word & (word - 1) == 0:
+        word = ready[device, first + middle]
+        ready[device, first + middle] = word & (word - 1)
+        if word & (word - 1) == 0:
+            ready[device, top] &= ready[device, top] - 1
+    return rank
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _any_left(device, ready, top):  # type: ignore[no-untyped-def]
+    """0 if the set has members, else -1."""
+    for i in range(top, ready.shape[1]):
+        if ready[device, i] != 0:
+            return np.int32(0)
+    return np.int32(-1)
+
+
+@njit(cache=True, nogil=True)
+def _rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
+    """Fills `order` and `rank`: radix sort by descending priority, ties by op id; digits that all share are skipped."""
+    num_ops = len(priority)
+    bits = (0.0 - priority).view(np.int64)
+    bits ^= (bits >> 63) & np.int64(0x7FFFFFFFFFFFFFFF)  # integers in the order of the numbers
+    bits ^= np.int64(-0x8000000000000000)
+    order[:] = np.arange(num_ops)
+    varying = np.int64(0)
+    for n in range(num_ops):
+        varying |= bits[n] ^ bits[0]
+    other, count = np.empty(num_ops, np.int32), np.empty(257, np.int64)
+    for shift in range(0, 64, 8):
+        if (varying >> shift) & 255:
+            count[:] = 0
+            for n in range(num_ops):
+                count[((bits[n] >> shift) & 255) + 1] += 1
+            count[:] = np.cumsum(count)
+            for n in order:
+                digit = (bits[n] >> shift) & 255
+                other[count[digit]] = n
+                count[digit] += 1
+            order[:] = other
+    for i in range(num_ops):
+        rank[order[i]] = i
+
+
+@njit(cache=True, nogil=True)
+def _rank_results(out_ptr, order, result_order, result_rank):  # type: ignore[no-untyped-def]
+    """Ranks results as their producers are ranked, ties by tensor id."""
+    position = 0
+    for n in order:
+        for tensor in range(out_ptr[n], out_ptr[n + 1]):
+            result_order[position], result_rank[tensor] = tensor, position
+            position += 1
+
+
+# Items that wait by keys or first in, first out: one pairing heap per resource, smallest (key, tie) first.
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -306,23 +410,32 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
     """
     is_kernel, waits, in_ptr, in_tensor, out_ptr, reader_ptr, reader, time, tensor_bytes, result_bytes, _, keep = flow
     bandwidth, latency, per_link, multicast, fifo_kernels, fifo_transfers, op_overhead, lane_overhead, _ = wires
-    waiting, key, tie, child, sibling, root, running, event_time, event_resource, startable, source, uses, live = (
-        scratch
-    )
+    waiting, order, rank, result_order, result_rank, ready, key, tie, child, sibling, root, running = scratch[:12]
+    event_time, event_resource, startable, source, uses, live = scratch[12:]
     num_ops, devices = time.shape
+    level1, level2, _ = _levels(max(num_ops, len(keep) - out_ptr[0]))
+    ranked_lanes = per_link and not fifo_transfers and len(keys) == 0
+    if ranked_lanes or not fifo_kernels:
+        _rank_by_priority(priority, order, rank)
+    if ranked_lanes:
+        _rank_results(out_ptr, order, result_order, result_rank)
     root[:] = -1
     running[:] = _IDLE
     events, starts, items, done, step, now = 0, 0, num_ops, 0, 0, 0.0
     for n in range(num_ops):
         waiting[n] = waits[n]
         if is_kernel[n] and waits[n] == 0:
-            key[n], child[n] = 0.0 if fifo_kernels else -priority[n], -1
-            top = root[device[n]]
+            queue, top = np.int64(device[n]), root[device[n]]
+            root[queue] = n
             if top < 0:
-                root[device[n]], startable[starts] = n, device[n]
+                startable[starts] = queue
                 starts += 1
+            if not fifo_kernels:
+                _insert(rank[n], queue, ready, level1, level2)
             else:
-                root[device[n]] = _meld(top, np.int32(n), key, tie, child, sibling)
+                key[n], child[n] = 0.0, -1
+                if top >= 0:
+                    root[queue] = _meld(top, np.int32(n), key, tie, child, sibling)
     if memory:
         _load_inputs(flow, device, uses, live)
         peak[:] = live
@@ -331,7 +444,18 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
         for i in range(starts):
             resource = startable[i]
             item = root[resource]
-            root[resource] = _dequeue(item, key, tie, child, sibling)
+            if fifo_kernels if resource < devices else not ranked_lanes:
+                root[resource] = _dequeue(item, key, tie, child, sibling)
+            else:
+                first = _take_first(resource, ready, level1, level2)
+                root[resource] = _any_left(resource, ready, level1 + level2)
+                if resource < devices:
+                    item = order[first]
+                else:
+                    item = np.int32(items)
+                    items += 1
+                    target = -1 if multicast else resource - devices - source[resource] * devices
+                    tie[item] = np.int64(result_order[first]) << 6 | (target + 1)
             running[resource] = item
             if resource < devices:
                 end = now + time[item, resource]
@@ -396,26 +520,31 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
                         if waiting[kernel] > 0:
                             continue
                         waiter, queue = kernel, there
-                        key[waiter] = step if fifo_kernels else -priority[kernel]
+                        key[waiter] = step
                     elif from_kernel and not (sent >> there) & 1 and not (multicast and sent):
                         sent |= np.int64(1) << there
                         local += 1
                         waiter, queue = np.int32(items), devices + (here * devices + there if per_link else here)
-                        items += 1
-                        tie[waiter] = tensor << 6 | (0 if multicast else there + 1)
-                        urgency = keys[tensor, there] if len(keys) else priority[item]
-                        key[waiter] = step if fifo_transfers else -urgency
+                        if not ranked_lanes:
+                            items += 1
+                            tie[waiter] = tensor << 6 | (0 if multicast else there + 1)
+                            urgency = keys[tensor, there] if len(keys) else priority[item]
+                            key[waiter] = step if fifo_transfers else -urgency
                     else:
                         continue
-                    child[waiter] = -1
                     top = root[queue]
-                    if top >= 0:
-                        root[queue] = _meld(top, waiter, key, tie, child, sibling)
+                    root[queue] = waiter
+                    if top < 0 and running[queue] == _IDLE:
+                        startable[starts] = queue
+                        starts += 1
+                    if ranked_lanes and not arrived:
+                        _insert(result_rank[tensor], queue, ready, level1, level2)
+                    elif arrived and not fifo_kernels:
+                        _insert(rank[waiter], queue, ready, level1, level2)
                     else:
-                        root[queue] = waiter
-                        if running[queue] == _IDLE:
-                            startable[starts] = queue
-                            starts += 1
+                        child[waiter] = -1
+                        if top >= 0:
+                            root[queue] = _meld(top, waiter, key, tie, child, sibling)
                 if memory:
                     place = tensor * devices + here
                     if from_kernel:

@@ -71,7 +71,8 @@ class Simulator(CostModel):
         """Prices of rows that share a fusion state."""
         inline, device = plans.inline[rows[0]], plans.device[rows]
         if self._sums_times and len(rows) == 1 and device.min() == device.max():
-            constants = device_constants(self.machine.devices[device[0, 0]])
+            d = int(device[0, 0])
+            constants = device_constants(self.machine.devices[d : d + 1])[0]
             times = np.empty(plans.graph.num_ops)
             total = runtime_on_one_device(fusible(plans.graph), inline, constants, workspace(plans.graph), times)
             return np.array([total]), np.zeros((1, self.machine.num_devices), np.int64)
