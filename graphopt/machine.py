@@ -85,6 +85,10 @@ class Machine:
         for device in self.devices:
             if min(device.vector_flops, device.contraction_flops, device.bandwidth) <= 0:
                 raise ValueError(f"machine {self.name!r}, device {device.name!r}: peaks and bandwidth must be positive")
+            if device.fusion_model == "xla_gpu" and min(device.clock, device.cores, device.fpus_per_core) <= 0:
+                raise ValueError(
+                    f"machine {self.name!r}, device {device.name!r}: xla_gpu needs clock, cores, fpus_per_core"
+                )
         if np.any(self.link_bandwidth_DD <= 0) or np.any(self.link_latency_DD < 0):
             raise ValueError(f"machine {self.name!r}: link bandwidth must be positive and latency not negative")
 

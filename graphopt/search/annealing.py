@@ -13,19 +13,19 @@ class Annealing(Optimizer):
     Every sweep proposes each slot once, in a new random order. The first sweep is greedy and collects the losses of
     worse changes; cooling starts after it. So up to one sweep of budget it descends as a scan does.
     start: `initial`, `random` or `zero`. hot: first temperature as a quantile of those losses (0..1). cold: last
-    temperature / first.
+    temperature / first. deltas: see `Walk`.
     """
 
-    def __init__(self, *, name: str, start: str, hot: float, cold: float) -> None:
+    def __init__(self, *, name: str, start: str, hot: float, cold: float, deltas: bool) -> None:
         if not (0.0 <= hot <= 1.0 and 0.0 < cold <= 1.0):
             raise ValueError(f"hot={hot} must be in [0, 1], cold={cold} in (0, 1]")
-        self.name, self.start, self.hot, self.cold = name, check_start(start), hot, cold
+        self.name, self.start, self.hot, self.cold, self.deltas = name, check_start(start), hot, cold, deltas
 
     def solve(self, problem: Problem) -> None:
         slots = slots_of(problem)
         if not len(slots) or not problem.open:
             return
-        walk = start_walk(problem, slots, self.start)
+        walk = start_walk(problem, slots, self.start, deltas=self.deltas)
         steps = (_step(problem, walk, slots, int(slot), 0.0) for slot in problem.rng.permutation(len(slots)))
         losses = [loss for loss in steps if 0.0 < loss < INFEASIBLE]
         first = float(np.quantile(losses, self.hot)) if losses else 0.0

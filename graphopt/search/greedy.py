@@ -29,7 +29,7 @@ class Greedy(Optimizer):
         slots = slots_of(problem)
         if not len(slots) or not problem.open:
             return
-        queue = _Gains(start_walk(problem, slots, self.start), slots)
+        queue = _Gains(start_walk(problem, slots, self.start, deltas=True), slots)
         queue.score(np.arange(len(slots)))
         near = _Near(problem.graph, slots)
         while (slot := queue.apply_best()) >= 0:

@@ -21,16 +21,16 @@ class LocalSearch(Optimizer):
     """Uniform local search.
 
     start: `initial`, `random` or `zero` (choice 0 everywhere).
-    hops: radius k of the mutated neighbourhood (0: the op alone).
+    hops: radius k of the mutated neighbourhood (0: the op alone). deltas: see `Walk`; only with hops = 0.
     """
 
-    def __init__(self, *, name: str, start: str, hops: int) -> None:
-        self.name, self.start, self.hops = name, check_start(start), hops
+    def __init__(self, *, name: str, start: str, hops: int, deltas: bool) -> None:
+        self.name, self.start, self.hops, self.deltas = name, check_start(start), hops, deltas
 
     def solve(self, problem: Problem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
-            walk = start_walk(problem, slots, self.start, deltas=self.hops == 0)
+            walk = start_walk(problem, slots, self.start, deltas=self.deltas and self.hops == 0)
             local_search(problem, slots, walk, uniform_picker(problem, slots), self.hops)
 
 

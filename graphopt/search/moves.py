@@ -88,8 +88,10 @@ def _adjacent(graph: Graph, op: int) -> list[int]:
 class Walk:
     """A current decision and its score, and the scores of decisions that differ from it in one slot.
 
-    With `deltas`, single flips of a fusion task are priced by exact deltas where the cost model has them; the current
-    decision is then always the legal one. The start must have been priced, or be the initial decision.
+    The start must have been priced, or be the initial decision.
+    With `deltas`, single flips of a fusion task are priced by exact deltas where the cost model has them: many times
+    faster on large graphs. The current decision is then always the legal one, so a request that fusion refuses is
+    forgotten; without, it stays and takes effect as soon as it becomes legal, which makes better searches.
     """
 
     def __init__(self, problem: Problem, start: Decision, score: float, *, deltas: bool) -> None:
@@ -132,7 +134,7 @@ class Walk:
         self.decision, self.score = decision, score
 
 
-def start_walk(problem: Problem, slots: Slots, start: str, *, deltas: bool = True) -> Walk:
+def start_walk(problem: Problem, slots: Slots, start: str, *, deltas: bool) -> Walk:
     """A walk from the `initial` decision (free), from a `random` one, or from choice 0 everywhere (`zero`).
 
     The latter two are billed.

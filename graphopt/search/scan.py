@@ -10,17 +10,17 @@ from graphopt.search.moves import Slots, Walk, check_start, slots_of, start_walk
 class Scan(Optimizer):
     """Random-permutation coordinate descent; ends early where no single change helps any more.
 
-    start: `initial`, `random` or `zero` (choice 0 everywhere).
+    start: `initial`, `random` or `zero` (choice 0 everywhere). deltas: see `Walk`.
     """
 
-    def __init__(self, *, name: str, start: str) -> None:
-        self.name, self.start = name, check_start(start)
+    def __init__(self, *, name: str, start: str, deltas: bool) -> None:
+        self.name, self.start, self.deltas = name, check_start(start), deltas
 
     def solve(self, problem: Problem) -> None:
         slots = slots_of(problem)
         if not len(slots) or not problem.open:
             return
-        walk = start_walk(problem, slots, self.start)
+        walk = start_walk(problem, slots, self.start, deltas=self.deltas)
         unchanged = 0  # slots tried since the last improvement
         while problem.open and unchanged < len(slots):
             for slot in problem.rng.permutation(len(slots)):

@@ -23,13 +23,13 @@ OPTIMISERS: dict[str, Callable[[], Optimizer]] = {
     "default": lambda: Default(name="default"),
     "random": lambda: RandomSearch(name="random", change=1.0),
     "random_near": lambda: RandomSearch(name="random", change=0.2),
-    "local": lambda: LocalSearch(name="local", start="initial", hops=0),
-    "local_random": lambda: LocalSearch(name="local", start="random", hops=0),
-    "local_hop": lambda: LocalSearch(name="local", start="initial", hops=1),
-    "scan": lambda: Scan(name="scan", start="initial"),
-    "scan_random": lambda: Scan(name="scan", start="random"),
+    "local": lambda: LocalSearch(name="local", start="initial", hops=0, deltas=True),
+    "local_random": lambda: LocalSearch(name="local", start="random", hops=0, deltas=True),
+    "local_hop": lambda: LocalSearch(name="local", start="initial", hops=1, deltas=False),
+    "scan": lambda: Scan(name="scan", start="initial", deltas=True),
+    "scan_random": lambda: Scan(name="scan", start="random", deltas=True),
     "greedy": lambda: Greedy(name="greedy", start="zero"),
-    "annealing": lambda: Annealing(name="annealing", start="initial", hot=0.5, cold=0.01),
+    "annealing": lambda: Annealing(name="annealing", start="initial", hot=0.05, cold=0.03, deltas=True),
 }
 SEARCHERS = [name for name in OPTIMISERS if name != "default"]
 HEADS = [{"inline": 2}, {"device": 3}, {"device": 2, "priority": 4}]
@@ -126,7 +126,7 @@ def test_scan_keeps_only_improvements_and_stops_at_a_local_optimum() -> None:
 def test_local_search_asks_its_picker() -> None:
     problem, _ = toy_problem(9, {"inline": 2}, 40, seed=6)
     slots = slots_of(problem)
-    local_search(problem, slots, start_walk(problem, slots, "initial"), lambda decision: 4, 0)
+    local_search(problem, slots, start_walk(problem, slots, "initial", deltas=False), lambda decision: 4, 0)
     assert set(np.flatnonzero((problem.best != problem.initial)[:, 0])) <= {4}
 
 
@@ -153,4 +153,4 @@ def test_neighbourhood_is_symmetric_and_grows() -> None:
 
 def test_unknown_start_is_refused() -> None:
     with pytest.raises(ValueError, match="use initial, random or zero"):
-        LocalSearch(name="local", start="best", hops=0)
+        LocalSearch(name="local", start="best", hops=0, deltas=False)
