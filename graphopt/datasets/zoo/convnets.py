@@ -134,7 +134,9 @@ def _inception_8(c: int) -> nn.Module:
     def fork(inputs: nn.Sequential) -> nn.Sequential:
         return nn.Sequential(inputs, Branches(_chain(384, (384, (1, 3), 1)), _chain(384, (384, (3, 1), 1))))
 
-    return Branches(_chain(c, (320, 1, 1)), fork(_chain(c, (384, 1, 1))), fork(_chain(c, (448, 1, 1), (384, 3, 1))), _pooled(c, 192))
+    return Branches(
+        _chain(c, (320, 1, 1)), fork(_chain(c, (384, 1, 1))), fork(_chain(c, (448, 1, 1), (384, 3, 1))), _pooled(c, 192)
+    )
 
 
 def inception_v3(*, depth: int = 4, batch: int = 1, size: int = 299) -> Built:
@@ -142,7 +144,9 @@ def inception_v3(*, depth: int = 4, batch: int = 1, size: int = 299) -> Built:
     layers: list[nn.Module] = [_chain(3, (32, 3, 2), (32, 3, 1), (64, 3, 1)), nn.MaxPool2d(3, 2)]
     layers += [_chain(64, (80, 1, 1), (192, 3, 1)), nn.MaxPool2d(3, 2)]
     layers += [_inception_35(192, 32), _inception_35(256, 64), _inception_35(288, 64)]
-    layers.append(Branches(_chain(288, (384, 3, 2)), _chain(288, (64, 1, 1), (96, 3, 1), (96, 3, 2)), nn.MaxPool2d(3, 2, 1)))
+    layers.append(
+        Branches(_chain(288, (384, 3, 2)), _chain(288, (64, 1, 1), (96, 3, 1), (96, 3, 2)), nn.MaxPool2d(3, 2, 1))
+    )
     layers += [_inception_17(768, min(192, 128 + 32 * ((i + 1) // 2))) for i in range(depth)]
     tall = _chain(768, (192, 1, 1), (192, (1, 7), 1), (192, (7, 1), 1), (192, 3, 2))
     layers.append(Branches(_chain(768, (192, 1, 1), (320, 3, 2)), tall, nn.MaxPool2d(3, 2, 1)))
@@ -172,7 +176,14 @@ def mnasnet(*, depth: int = 3, batch: int = 1, size: int = 224) -> Built:
     """MnasNet-B1 (Tan et al. 2019) with about `depth` blocks a stage (3 as published)."""
     layers: list[nn.Module] = [ConvNorm(3, 32, 3, 2), ConvNorm(32, 32, 3, 1, 32), ConvNorm(32, 16, activation=None)]
     channels = 16
-    stages = [(24, 3, 2, 3, 0), (40, 5, 2, 3, 0), (80, 5, 2, 6, 0), (96, 3, 1, 6, -1), (192, 5, 2, 6, 1), (320, 3, 1, 6, -2)]
+    stages = [
+        (24, 3, 2, 3, 0),
+        (40, 5, 2, 3, 0),
+        (80, 5, 2, 6, 0),
+        (96, 3, 1, 6, -1),
+        (192, 5, 2, 6, 1),
+        (320, 3, 1, 6, -2),
+    ]
     for outputs, kernel, stride, expand, extra in stages:
         for i in range(max(1, depth + extra)):
             layers.append(InvertedResidual(channels, outputs, kernel, stride if i == 0 else 1, expand))

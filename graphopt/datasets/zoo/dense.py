@@ -29,7 +29,9 @@ class WaveNet(nn.Module):
     def __init__(self, stacks: int, layers: int, channels: int) -> None:
         super().__init__()
         self.first = nn.Conv1d(1, channels, 1)
-        self.layers = nn.ModuleList(WaveLayer(channels, channels, 1 << (i % 10)) for _ in range(stacks) for i in range(layers))
+        self.layers = nn.ModuleList(
+            WaveLayer(channels, channels, 1 << (i % 10)) for _ in range(stacks) for i in range(layers)
+        )
         self.hidden, self.last = nn.Conv1d(channels, channels, 1), nn.Conv1d(channels, 256, 1)
 
     def forward(self, wave: Tensor) -> Tensor:
@@ -95,7 +97,10 @@ class SSDMobileNet(nn.Module):
             blocks.append(_separable(channels, width, stride))
             channels = width
         top = nn.Sequential(_separable(512, 1024, 2), _separable(1024, 1024))
-        extras = [nn.Sequential(ConvNorm(i, o // 2), ConvNorm(o // 2, o, 3, 2)) for i, o in [(1024, 512), (512, 256), (256, 256), (256, 128)]]
+        extras = [
+            nn.Sequential(ConvNorm(i, o // 2), ConvNorm(o // 2, o, 3, 2))
+            for i, o in [(1024, 512), (512, 256), (256, 256), (256, 128)]
+        ]
         self.scales = nn.ModuleList([nn.Sequential(*blocks), top, *extras])
         sizes, self.classes = [512, 1024, 512, 256, 256, 128], classes
         self.boxes = nn.ModuleList(nn.Conv2d(c, 6 * 4, 1) for c in sizes)

@@ -28,7 +28,9 @@ class RNNLM(nn.Module):
         return self.logits(torch.stack(outputs, 1)).log_softmax(-1)
 
 
-def rnnlm(*, layers: int = 2, steps: int = 16, batch: int = 16, width: int = 512, vocabulary: int = 4096) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def rnnlm(
+    *, layers: int = 2, steps: int = 16, batch: int = 16, width: int = 512, vocabulary: int = 4096
+) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """13 ops per layer and step."""
     return RNNLM(layers, width, vocabulary), (torch.zeros(batch, steps, dtype=torch.int64),)
 
@@ -90,7 +92,9 @@ class GNMT(nn.Module):
         return (scores.softmax(1) * memory).sum(1)
 
 
-def gnmt(*, layers: int = 2, steps: int = 8, batch: int = 16, width: int = 512, vocabulary: int = 4096) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def gnmt(
+    *, layers: int = 2, steps: int = 8, batch: int = 16, width: int = 512, vocabulary: int = 4096
+) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """`steps` source tokens and as many target tokens; about 26 ops per layer and step, and 15 for the attention."""
     tokens = torch.zeros(batch, steps, dtype=torch.int64)
     return GNMT(layers, width, vocabulary), (tokens, tokens.clone())

@@ -16,7 +16,9 @@ class GraphBlock(nn.Module):
         self.edge, self.node = MLP([4 * width, width, width], norm=True), MLP([3 * width, width, width], norm=True)
         self.all = MLP([3 * width, width, width], norm=True)
 
-    def forward(self, nodes: Tensor, edges: Tensor, state: Tensor, sender: Tensor, receiver: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, nodes: Tensor, edges: Tensor, state: Tensor, sender: Tensor, receiver: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         to_edges, to_nodes = state.expand(len(edges), -1), state.expand(len(nodes), -1)
         edges = edges + self.edge(torch.cat([edges, nodes[sender], nodes[receiver], to_edges], -1))
         received = torch.zeros_like(nodes).index_add(0, receiver, edges)
@@ -34,7 +36,9 @@ class GraphNets(nn.Module):
         self.rounds = nn.ModuleList(GraphBlock(width) for _ in range(rounds))
         self.node_out, self.edge_out = MLP([width, width, 1]), MLP([width, width, 1])
 
-    def forward(self, nodes: Tensor, edges: Tensor, state: Tensor, sender: Tensor, receiver: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, nodes: Tensor, edges: Tensor, state: Tensor, sender: Tensor, receiver: Tensor
+    ) -> tuple[Tensor, Tensor]:
         nodes, edges, state = self.nodes(nodes), self.edges(edges), self.state(state)
         for block in self.rounds:
             nodes, edges, state = block(nodes, edges, state, sender, receiver)
@@ -43,7 +47,13 @@ class GraphNets(nn.Module):
 
 def graph_nets(*, rounds: int = 4, nodes: int = 256, edges: int = 1024, width: int = 128) -> Built:
     ends = torch.zeros(2, edges, dtype=torch.int64)
-    return GraphNets(rounds, width), (torch.zeros(nodes, 16), torch.zeros(edges, 16), torch.zeros(1, 16), ends[0], ends[1])
+    return GraphNets(rounds, width), (
+        torch.zeros(nodes, 16),
+        torch.zeros(edges, 16),
+        torch.zeros(1, 16),
+        ends[0],
+        ends[1],
+    )
 
 
 class Tower(nn.Module):
@@ -77,12 +87,16 @@ class DeepRank(nn.Module):
         q, scores = self.query(query), []
         for ids in items:
             x = self.item(ids)
-            cosine = (q * x).sum(-1, keepdim=True) * torch.rsqrt((q * q).sum(-1, keepdim=True) * (x * x).sum(-1, keepdim=True) + 1e-6)
+            cosine = (q * x).sum(-1, keepdim=True) * torch.rsqrt(
+                (q * q).sum(-1, keepdim=True) * (x * x).sum(-1, keepdim=True) + 1e-6
+            )
             scores.append(self.score(torch.cat([q * x, (q - x).abs(), x, cosine], -1)))
         return torch.cat(scores, -1).log_softmax(-1)
 
 
-def deep_rank(*, layers: int = 3, candidates: int = 4, features: int = 8, batch: int = 64, width: int = 32, rows: int = 10_000) -> Built:
+def deep_rank(
+    *, layers: int = 3, candidates: int = 4, features: int = 8, batch: int = 64, width: int = 32, rows: int = 10_000
+) -> Built:
     module = DeepRank(features, width, layers, rows)
     ids = [torch.zeros(batch, features, dtype=torch.int64) for _ in range(candidates + 1)]
     return module, (ids[0], ids[1:])  # type: ignore[return-value]

@@ -6,8 +6,20 @@ from torch import Tensor, nn
 from graphopt.datasets.zoo.layers import ConvNorm
 
 # Pairs (operation, which earlier state) that are added to make the next state; states 0 and 1 are the cell's inputs.
-_NORMAL = [("avg3", 0, "max3", 1), ("same", 0, "avg3", 0), ("sep5", 0, "sep3", 1), ("sep3", 3, "same", 2), ("sep3", 1, "avg3", 0)]
-_REDUCTION = [("avg3", 0, "sep3", 1), ("max3", 0, "sep7", 0), ("sep7", 0, "avg3", 1), ("max3", 0, "max3", 1), ("wide7", 0, "sep3", 3)]
+_NORMAL = [
+    ("avg3", 0, "max3", 1),
+    ("same", 0, "avg3", 0),
+    ("sep5", 0, "sep3", 1),
+    ("sep3", 3, "same", 2),
+    ("sep3", 1, "avg3", 0),
+]
+_REDUCTION = [
+    ("avg3", 0, "sep3", 1),
+    ("max3", 0, "sep7", 0),
+    ("sep7", 0, "avg3", 1),
+    ("max3", 0, "max3", 1),
+    ("wide7", 0, "sep3", 3),
+]
 
 
 def _operation(name: str, channels: int, stride: int) -> nn.Module:
@@ -75,5 +87,7 @@ class AmoebaNet(nn.Module):
         return scores
 
 
-def amoebanet(*, depth: int = 2, batch: int = 4, size: int = 64, channels: int = 32) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def amoebanet(
+    *, depth: int = 2, batch: int = 4, size: int = 64, channels: int = 32
+) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return AmoebaNet(depth, channels), (torch.zeros(batch, 3, size, size),)

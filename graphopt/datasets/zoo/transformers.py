@@ -43,7 +43,11 @@ class BERT(nn.Module):
 
     def __init__(self, layers: int, width: int, heads: int, vocabulary: int, length: int) -> None:
         super().__init__()
-        self.word, self.position, self.segment = nn.Embedding(vocabulary, width), nn.Embedding(length, width), nn.Embedding(2, width)
+        self.word, self.position, self.segment = (
+            nn.Embedding(vocabulary, width),
+            nn.Embedding(length, width),
+            nn.Embedding(2, width),
+        )
         self.norm, self.pool = nn.LayerNorm(width), nn.Linear(width, width)
         self.layers = nn.ModuleList(PostNormLayer(width, heads) for _ in range(layers))
 
@@ -55,7 +59,9 @@ class BERT(nn.Module):
         return x, torch.tanh(self.pool(x[:, 0]))
 
 
-def bert(*, layers: int = 4, seq: int = 128, batch: int = 1, width: int = 512, heads: int = 8, vocabulary: int = 8192) -> Built:
+def bert(
+    *, layers: int = 4, seq: int = 128, batch: int = 1, width: int = 512, heads: int = 8, vocabulary: int = 8192
+) -> Built:
     module = BERT(layers, width, heads, vocabulary, seq)
     return module, (_tokens(batch, seq), _tokens(batch, seq), torch.ones(batch, seq))
 
@@ -80,7 +86,9 @@ class ViT(nn.Module):
         return scores
 
 
-def vit(*, layers: int = 6, batch: int = 1, size: int = 224, patch: int = 16, width: int = 384, heads: int = 6) -> Built:
+def vit(
+    *, layers: int = 6, batch: int = 1, size: int = 224, patch: int = 16, width: int = 384, heads: int = 6
+) -> Built:
     return ViT(layers, width, heads, patch, size), (torch.zeros(batch, 3, size, size),)
 
 
@@ -154,7 +162,9 @@ def transformer_xl(*, layers: int = 2, segments: int = 2, seq: int = 64, batch: 
 class Transducer(nn.Module):
     """Transformer-Transducer (Zhang et al. 2020): audio and label encoders, joined for every (frame, label) pair."""
 
-    def __init__(self, audio_layers: int, label_layers: int, width: int, heads: int, vocabulary: int, window: int) -> None:
+    def __init__(
+        self, audio_layers: int, label_layers: int, width: int, heads: int, vocabulary: int, window: int
+    ) -> None:
         super().__init__()
         self.window = window
         self.audio_in, self.label_in = nn.Linear(512, width), nn.Embedding(vocabulary, width)
@@ -187,7 +197,11 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        self.gate, self.up, self.down = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False), nn.Linear(inner, width, bias=False)
+        self.gate, self.up, self.down = (
+            nn.Linear(width, inner, bias=False),
+            nn.Linear(width, inner, bias=False),
+            nn.Linear(inner, width, bias=False),
+        )
         self.norm_in, self.norm_inner = nn.LayerNorm(width), nn.LayerNorm(inner)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,0 +1,120 @@
+"""The model zoo as a data set: architectures from the papers at chosen sizes, split by family, cached on disk."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphopt.datasets.base import Dataset, Split, check_splits
+from graphopt.datasets.cache import GraphCache
+from graphopt.graph import Graph, GraphError
+from graphopt.progress import Bar
+
+Spec = Mapping[str, Any]
+
+# Architectures that are variants of one another, and the ONNX models of the same family, stand in one split.
+SHARED_FAMILIES = {
+    "resnet18": "resnet",
+    "resnext50": "resnet",
+    "inception_v3": "inception",
+    "mnasnet": "mobilenet",
+    "ssd_mobilenet": "mobilenet",
+}
+
+
+class ZooDataset(Dataset):
+    """Graphs by entries: `{model: rnnlm, layers: 2, backward: true}` (a model of `graphopt.datasets.zoo` and its sizes;
+    what is left out has the model's default) or `{onnx: light_squeezenet}` (a CNN of the `onnx` package).
+
+    cache_dir: folder of captured graphs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt.
+    Raises GraphError when an architecture family or a graph stands in two splits.
+    """
+
+    def __init__(
+        self, *, name: str, train: list[Spec], val: list[Spec], test: list[Spec], cache_dir: str | None
+    ) -> None:
+        self.name, self._cache = name, GraphCache(cache_dir)
+        self._specs: dict[Split, list[Spec]] = {"train": train, "val": val, "test": test}
+        self._graphs: dict[Split, list[Graph]] = {}
+
+    def graphs(self, split: Split) -> list[Graph]:
+        if split not in self._graphs:
+            self._check_families()
+            self._graphs[split] = self._load(self._specs[split])
+            check_splits(self._graphs)
+        return self._graphs[split]
+
+    def _check_families(self) -> None:
+        """By names alone, before anything is captured."""
+        first: dict[str, Split] = {}
+        for split, specs in self._specs.items():
+            for spec in specs:
+                other = first.setdefault(family_of(spec), split)
+                if other != split:
+                    raise GraphError(f"dataset.{split} holds {spec_name(spec)}, whose family {family_of(spec)!r} also "
+                                     f"stands in dataset.{other}; keep a family in one split")  # fmt: skip
+
+    def _load(self, specs: Sequence[Spec]) -> list[Graph]:
+        cold = [spec for spec in specs if "model" in spec and not self._cache.has(spec_name(spec), spec)]
+        if not cold:
+            return [self._graph(spec) for spec in specs]
+        graphs = []
+        with Bar("capture", len(specs)) as bar:
+            for spec in specs:
+                graphs.append(self._graph(spec))
+                bar.step(spec_name(spec))
+        return graphs
+
+    def _graph(self, spec: Spec) -> Graph:
+        if "onnx" in spec:
+            from graphopt.datasets.onnx import load_light
+
+            return load_light(spec["onnx"])
+        return self._cache.get(spec_name(spec), spec, lambda: capture_model(spec))
+
+
+def spec_name(spec: Spec) -> str:
+    """What the graph is called: the model, its sizes, and `backward` for training graphs. Raises GraphError on a bad entry."""
+    if not isinstance(spec, Mapping) or ("model" in spec) == ("onnx" in spec):
+        raise GraphError(f"a zoo entry is {{model: NAME, sizes...}} or {{onnx: NAME}}, not {spec!r}")
+    if "onnx" in spec:
+        if len(spec) > 1:
+            raise GraphError(
+                f"the ONNX model {spec['onnx']!r} has fixed sizes; remove {', '.join(set(spec) - {'onnx'})}"
+            )
+        return str(spec["onnx"])
+    sizes = [f"{key}{value}" for key, value in spec.items() if key not in ("model", "backward")]
+    return "_".join([str(spec["model"]), *sizes, *(["backward"] if spec.get("backward") else [])])
+
+
+def family_of(spec: Spec) -> str:
+    """The architecture family, by which data are split."""
+    name = spec_name(spec)
+    if "onnx" in spec:
+        from graphopt.datasets.onnx import LIGHT_FAMILIES
+
+        return LIGHT_FAMILIES.get(name, name)
+    return SHARED_FAMILIES.get(spec["model"], str(spec["model"]))
+
+
+def capture_model(spec: Spec) -> Graph:
+    """The graph of a `{model: ...}` entry. Raises GraphError, naming what exists, on unknown models and sizes."""
+    from graphopt.datasets.capture import capture, fake_mode
+    from graphopt.datasets.zoo import MODELS
+
+    models = {model.__name__: model for model in MODELS}
+    if spec["model"] not in models:
+        raise GraphError(f"no model {spec['model']!r} in the zoo; there are {', '.join(sorted(models))}")
+    build, sizes = models[spec["model"]], {k: v for k, v in spec.items() if k not in ("model", "backward")}
+    known = inspect.signature(build).parameters
+    for key, value in sizes.items():
+        if key not in known:
+            raise GraphError(f"model {spec['model']} has no size {key!r}; it has {', '.join(known)} and backward")
+        if type(value) is not int or value < 1:
+            raise GraphError(f"model {spec['model']}: {key} must be a positive whole number, not {value!r}")
+    try:
+        with fake_mode():
+            module, inputs = build(**sizes)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise GraphError(f"model {spec_name(spec)} cannot be built with these sizes: {error}") from error
+    return capture(module, inputs, name=spec_name(spec), family=family_of(spec), backward=bool(spec.get("backward")),
+                   keep_program=False)  # fmt: skip
