@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.cli import sentences
 from graphopt.errors import UserError
 from graphopt.graph import Graph, GraphError
 from graphopt.plan import Plans
@@ -219,4 +220,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with sentences():
+        sys.exit(main(sys.argv[1:]))

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from graphopt.cli import sentences
 from graphopt.errors import UserError
 from graphopt.graph import GraphError
 
@@ -51,6 +52,22 @@ def replay(place: Path) -> int:
     return 0 if good == total and total > 0 else 1
 
 
+def draw(place: Path) -> list[Path]:
+    """Curves, bars and the decision that gains most, into a pictures folder."""
+    from graphopt.reporting.collect import collect
+    from graphopt.reporting.curves import draw_study
+    from graphopt.reporting.examples import best_decisions
+    from graphopt.reporting.pictures import draw_case
+    from graphopt.reporting.replay import open_case
+
+    folder = (place if place.is_dir() else place.parent) / "pictures"
+    found = collect(place)
+    files = draw_study(found, folder)
+    for decision in best_decisions(place):
+        files += draw_case(open_case(decision), folder)
+    return files
+
+
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python -m graphopt.report", description="Tables, curves and replay of stored runs."
@@ -58,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("place", type=Path, metavar="DIR", help="a study's or a run's folder, or one rows.jsonl")
     result.add_argument("--replay", action="store_true", help="re-price every stored decision; exit 1 on a mismatch")
     result.add_argument("--against", default="local", metavar="METHOD", help="compare pairwise with this method")
-    result.add_argument("--plots", action="store_true", help="draw curves and bars into DIR/pictures")
+    result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
     result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
     result.add_argument("--csv", type=Path, metavar="FILE", help="instead of DIR/table.csv")
     return result
@@ -69,6 +86,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         for file in write_tables(args.place, args.against, args.markdown, args.csv):
             print(f"wrote {file}")
+        for file in draw(args.place) if args.plots else ():
+            print(f"wrote {file}")
         return replay(args.place) if args.replay else 0
     except (UserError, GraphError) as error:
         print(error, file=sys.stderr)
@@ -76,4 +95,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with sentences():
+        sys.exit(main(sys.argv[1:]))

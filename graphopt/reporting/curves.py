@@ -110,8 +110,9 @@ def _draw_curves(axes: Axes, entries: Sequence[Entry], colours: Mapping[str, str
         lines = seed_curves(part, grid)
         middle = np.exp(np.log(lines).mean(0))
         axes.plot(
-            grid, middle, color=colours[method], lw=1.8, label=method, drawstyle="steps-post", solid_capstyle="round"
-        )
+            *(grid, middle), color=colours[method], lw=1.8, label=method, drawstyle="steps-post", clip_on=False,
+            marker=markers[method], markevery=[len(grid) - 1], ms=5,
+        )  # fmt: skip
         if len(lines) > 1:
             axes.fill_between(grid, lines.min(0), lines.max(0), color=colours[method], alpha=0.15, lw=0, step="post")
         _zero_shot(axes, entries, method, colours[method])

@@ -1,0 +1,45 @@
+"""All pictures of one decision: the graph by kernel or device, the timeline, the trace file."""
+
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import matplotlib.pyplot as plt
+
+from graphopt.plan import Plans
+from graphopt.reporting.graph_picture import draw_graph
+from graphopt.reporting.replay import Case
+from graphopt.reporting.style import STYLE, save_figure
+from graphopt.reporting.timeline import draw_timeline
+from graphopt.trace import Trace, write_trace
+
+
+@runtime_checkable
+class Simulates(Protocol):
+    """A cost model that can tell all that happens under one plan."""
+
+    def simulate(self, plan: Plans) -> Trace: ...
+
+
+def draw_case(case: Case, folder: Path) -> list[Path]:
+    """Draws a decision and, beside it, its default; returns the files. Without a simulator there is no timeline."""
+    name = case.path.stem
+    plan, default = case.plans(), case.default_plans()
+    with plt.rc_context(STYLE):
+        files = save_figure(draw_graph(plan, default, case.machine, caption(case)), folder, f"{name}-graph")
+        simulator = next((model for model in (case.cost, case.judge) if isinstance(model, Simulates)), None)
+        if simulator is None:
+            return files
+        runs = [("found", simulator.simulate(plan)), ("default", simulator.simulate(default))]
+        figure = draw_timeline(runs, case.graph, case.machine, caption(case))
+        files += save_figure(figure, folder, f"{name}-timeline")
+    trace = folder / f"{name}-perfetto.json"
+    write_trace(trace, runs[0][1], case.graph, case.machine)
+    return [*files, trace]
+
+
+def caption(case: Case) -> str:
+    """What was decided, by whom, and what it gained."""
+    row, prices = case.decision.header["row"], case.decision.prices
+    maker = f"{row.get('algo', 'an unknown method')}, {row.get('evals_cap', '?')} evaluations"
+    gain = f"{prices['initial'] / prices['judged']:.3f}x the default" if prices["judged"] > 0 else "no ratio"
+    return f"{case.task.name} on {case.machine.name} by {maker}: {gain}"
