@@ -30,7 +30,7 @@ class Parts:
 
 
 def build(config: Mapping[str, Any]) -> Parts:
-    """Checks that the chosen classes fit, then makes graphs, machine, task, cost, judge, encoder, algorithm, in this order.
+    """Checks that the chosen classes fit, then makes dataset, machine, task, cost, judge, encoder, algorithm, in order.
 
     config: the resolved configuration as plain containers. Raises Incompatible before anything is made.
     """
@@ -56,8 +56,8 @@ def build(config: Mapping[str, Any]) -> Parts:
 
 
 def encoder(config: Mapping[str, Any], task: AssignTask) -> Any:
-    """The network that reads graphs, with room for the learner's own inputs per op. Seeds torch first, so that equal seeds
-    start from equal weights."""
+    """The network that reads graphs, with room for the learner's own inputs per op. Seeds torch first, so that equal
+    seeds start from equal weights."""
     import torch
 
     torch.manual_seed(int(config["seed"]))

@@ -1,4 +1,4 @@
-"""One cell: a resolved configuration and the folder of its results. Opening one turns every error into a row and a sentence."""
+"""One cell: a resolved configuration and the folder of its results. Errors inside become rows and sentences."""
 
 import contextlib
 import fcntl
@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from graphopt.construct import call, construct, convert
 from graphopt.errors import Incompatible, RowsFailed, UsageError, UserError
@@ -60,6 +60,7 @@ class Cell:
         self.rows = RowFile(self.path / "rows.jsonl")
         self.skipped = False  # finished by an earlier call
         self.log: RunLog = NoLog(name="none")
+        self._lock: IO[str] | None = None
 
     @property
     def study_path(self) -> Path:
@@ -102,6 +103,11 @@ class Cell:
 
         (self.path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(self.config))))
 
+    def stop(self) -> None:
+        """Lets another process work in the folder."""
+        if self._lock is not None:
+            self._lock.close()
+
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:
         """Opens the run's logger and closes it whatever happens."""
@@ -121,10 +127,11 @@ class Cell:
         """Row fields that are the same for the whole cell."""
         c = self.config
         return {
-            "study": self.settings.study, "cell": self.path.name, "dataset": c["dataset"]["name"], "split": self.settings.split,
-            "task": c["task"]["name"], "machine": c["machine"]["name"], "cost": c["cost"]["name"],
-            "judge": c["judge"]["name"], "objective": c["cost"].get("objective"), "encoder": c["encoder"]["name"],
-            "algo": c["algo"]["name"], "seed": self.settings.seed, "commit": commit(), "config_hash": self.hash,
+            "study": self.settings.study, "cell": self.path.name, "dataset": c["dataset"]["name"],
+            "split": self.settings.split, "task": c["task"]["name"], "machine": c["machine"]["name"],
+            "cost": c["cost"]["name"], "judge": c["judge"]["name"], "objective": c["cost"].get("objective"),
+            "encoder": c["encoder"]["name"], "algo": c["algo"]["name"], "seed": self.settings.seed, "commit": commit(),
+            "config_hash": self.hash,
         }  # fmt: skip
 
     def note(self, status: str, reason: str) -> None:
@@ -136,8 +143,8 @@ class Cell:
 
 @contextlib.contextmanager
 def open_cell(config: Any) -> Iterator[Cell]:
-    """The cell of a composed configuration. Errors inside become a row and one sentence; then a single run ends with the
-    error's exit code. In a sweep an illegal cell lets it go on, and a failed one surfaces when the sweep is over."""
+    """The cell of a composed configuration. Errors inside become a row and one sentence; then a single run ends with
+    the error's exit code. In a sweep an illegal cell lets it go on, and a failed one surfaces when it is over."""
     sweep = in_sweep()
     try:
         from omegaconf import OmegaConf
@@ -161,6 +168,8 @@ def open_cell(config: Any) -> Iterator[Cell]:
             raise SystemExit(1) from None
     except Exception as error:
         _fail(cell, error, sweep)
+    finally:
+        cell.stop()
 
 
 def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
@@ -210,7 +219,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     budget = scalars.get("budget")
     if isinstance(budget, dict) and isinstance(budget.get("evals"), int):
         scalars["budget"] = {**budget, "evals": [budget["evals"]]}
-    settings: Settings = call(Settings, scalars, "config", {})
+    settings: Settings = call(Settings, scalars, "", {})
     if any(evals < 0 for evals in settings.budget.evals) or not settings.budget.evals:
         raise UsageError("budget.evals must name at least one number of evaluations, none negative")
     for group in GROUPS:

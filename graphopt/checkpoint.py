@@ -1,6 +1,6 @@
 """Checkpoints of learners: state dicts and plain values only, so that they load with `weights_only=True`.
 
-`last.ckpt` holds what training needs to go on; the one before it is kept as `previous.ckpt`, for the case that the last is
+`last.ckpt` holds what training needs to go on; the one before it is kept as `previous.ckpt`, in case the last is
 damaged. `best.ckpt` is the best by validation.
 """
 
@@ -26,23 +26,30 @@ def state_of(learner: Learner, made_for: Mapping[str, Any], note: Mapping[str, A
     plain = {"made_for": dict(made_for), "counters": counters, "random": learner.random_state(), "note": dict(note)}
     own: State = {}
     learner.on_save_checkpoint(own)
-    return {
-        "state_dict": learner.state_dict(),
-        "own": own,
-        "torch_random": torch.get_rng_state(),
-        "plain": json.dumps(plain),
-    }
+    tensors = {"state_dict": learner.state_dict(), "torch_random": torch_random()}
+    return {**tensors, "own": own, "plain": json.dumps(plain)}
 
 
 def restore(learner: Learner, state: State) -> dict[str, Any]:
-    """Puts a state back, generators included; returns the caller's note."""
+    """Puts a state back, all but torch's generators; returns the caller's note."""
     plain = json.loads(state["plain"])
     load_weights(learner, state, "the checkpoint")
     restore_counters(learner, state)
     learner.set_random_state(plain["random"])
     learner.on_load_checkpoint(state["own"])
-    torch.set_rng_state(state["torch_random"])
     return dict(plain["note"])
+
+
+def torch_random() -> list[torch.Tensor]:
+    """The state of torch's generators: of the CPU, then of every GPU in use."""
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [torch.get_rng_state(), *gpus]
+
+
+def set_torch_random(states: list[torch.Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if torch.cuda.is_initialized() and len(states) == 1 + torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(states[1:])
 
 
 def restore_counters(learner: Learner, state: State) -> None:
@@ -116,7 +123,7 @@ def load(path: Path) -> State:
 
 
 def load_last(folder: Path) -> State | None:
-    """The newest readable of last.ckpt and previous.ckpt, with a warning when one is damaged; None when there is none."""
+    """The newest readable of last.ckpt and previous.ckpt, with a warning when one is damaged; None without any."""
     for path in (folder / "last.ckpt", folder / "previous.ckpt"):
         if path.exists():
             try:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def sentences() -> Iterator[None]:
-    """Turns what escapes the command into one sentence and an exit code: 1, or 2 when the command line has no meaning, or
-    130 after Ctrl-C. GRAPHOPT_TRACEBACK=1 or HYDRA_FULL_ERROR=1 show tracebacks instead."""
+    """Turns what escapes the command into one sentence and an exit code: 1, or 2 when the command line has no meaning,
+    or 130 after Ctrl-C. GRAPHOPT_TRACEBACK=1 or HYDRA_FULL_ERROR=1 show tracebacks instead."""
     asked = "1" in (os.environ.get("GRAPHOPT_TRACEBACK"), os.environ.get("HYDRA_FULL_ERROR"))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting
     try:

@@ -25,13 +25,16 @@ def options(group: str) -> list[str]:
 
 def option(group: str, name: str) -> dict[str, Any]:
     """A yaml file of a config group as plain containers. Raises ConfigError, naming the options, when there is none."""
-    from omegaconf import OmegaConf
+    from omegaconf import DictConfig, OmegaConf
 
     if name not in options(group):
         raise ConfigError(f"{group}={name} does not exist; available: {', '.join(options(group))}")
-    node = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"), resolve=True)
-    assert isinstance(node, dict)
-    return {str(key): value for key, value in node.items()}
+    node = OmegaConf.load(CONF / group / f"{name}.yaml")
+    assert isinstance(node, DictConfig)
+    bases = [str(base) for base in node.pop("defaults", []) if base != "_self_"]  # yaml files of the same group
+    plain = OmegaConf.to_container(OmegaConf.merge(*(option(group, base) for base in bases), node), resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
 
 
 def learns(algo: type[Optimizer]) -> bool:

@@ -1,7 +1,7 @@
 """A yaml node -> an object: the class named by `_target_`, called with the node's keys and what the run injects.
 
-Keys that the constructor does not take are refused, values are checked against the constructor's types, and nothing has a
-default: what is not in the yaml and is not injected is missing.
+Keys that the constructor does not take are refused, values are checked against the constructor's types, and nothing has
+a default: what is not in the yaml and is not injected is missing.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ def call(target: Callable[..., Any], given: Node, where: str, injected: Mapping[
             f"{where} lacks {', '.join(missing)}; add it to the yaml file of {where}={given.get('name', '?')}"
         )
     hints = _hints(target)
-    checked = {key: convert(value, hints.get(key, Any), f"{where}.{key}") for key, value in given.items()}
+    checked = {key: convert(value, hints.get(key, Any), dotted(where, key)) for key, value in given.items()}
     return target(**checked, **extra)
 
 
@@ -82,9 +82,15 @@ def check_keys(parameters: Mapping[str, inspect.Parameter], given: Node, where: 
     for key, value in given.items():
         if key not in parameters:
             valid = ", ".join(k for k in own if k not in ("name",)) or "none"
-            raise UsageError(f"{where}.{key} does not exist; keys of {where}={given.get('name', '?')}: {valid}")
-        if key in INJECTED and not isinstance(value, int):
+            of = f"{where}={given['name']}" if "name" in given else where
+            raise UsageError(f"{dotted(where, key)} does not exist; keys of {of}: {valid}")
+        if where and key in INJECTED and not isinstance(value, int):
             raise UsageError(f"{where}.{key} is provided by the run itself; choose it as {key}=...")
+
+
+def dotted(where: str, key: str) -> str:
+    """The config path of a key; `where` is empty at the top."""
+    return f"{where}.{key}" if where else key
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
@@ -96,7 +102,7 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
-    """The value as the annotated type: int to float, lists to tuples, mappings to dataclasses, `_partial_` nodes to partials.
+    """The value as the annotated type: int to float, list to tuple, mapping to dataclass, `_partial_` node to partial.
 
     Raises UsageError when it cannot be that type. Types other than plain ones are left to the constructor.
     """

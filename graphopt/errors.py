@@ -2,8 +2,8 @@
 
 
 class UserError(Exception):
-    """Something the user can put right. The message is one sentence that says what is wrong and what to do; programs print it
-    and end with `exit_code`, without a traceback."""
+    """Something the user can put right. The message is one sentence that says what is wrong and what to do; programs
+    print it and end with `exit_code`, without a traceback."""
 
     exit_code = 1
 

@@ -1,9 +1,10 @@
 """The one harness: every optimiser, learned or classical, solves the same problems here, under the same budget."""
 
+import contextlib
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,10 @@ class Arena:
 
 def solve(optimizer: Optimizer, graph: Graph, task: AssignTask, cost: CostModel, *, evals: int,
           seconds: float | None = None, seed: int = 0) -> tuple[Problem, float]:  # fmt: skip
-    """(the solved problem, seconds it took). The answer to a budget of 0 was never priced: it is priced here, unbilled."""
+    """(the solved problem, seconds it took). The answer to a budget of 0 is priced here, unbilled."""
     problem = Problem(graph, task, cost, evals=evals, seconds=math.inf if seconds is None else seconds, seed=seed)
-    try:
+    with contextlib.suppress(OutOfBudget):
         optimizer.solve(problem)
-    except OutOfBudget:
-        pass
     spent = problem.seconds
     if evals == 0:
         problem.best_cost = price(problem, cost)
@@ -161,7 +160,7 @@ def _note(row: Row) -> str:
 
 
 def evaluate_cell(parts: Parts, cell: Cell) -> None:
-    """Evaluates the cell's algorithm, and those of `compare`, on the graphs of its split. Raises UserError if a row failed."""
+    """Evaluates the cell's algorithm and those of `compare` on its split. Raises RowsFailed if a row failed."""
     settings = cell.settings
     graphs = parts.dataset.graphs(settings.split)
     if not graphs:

@@ -63,8 +63,8 @@ class CsvLog(NoLog):
 class WandbLog(RunLog):
     """Weights & Biases. `mode: offline` needs neither network nor login.
 
-    Gets the resolved configuration, the curves, the final table and the path of the best checkpoint; a failed run is closed
-    with exit code 1.
+    Gets the resolved configuration, the curves, the final table and the path of the best checkpoint; a failed run is
+    closed with exit code 1.
     """
 
     def __init__(self, *, name: str, project: str, mode: Literal["online", "offline", "disabled"]) -> None:
@@ -87,8 +87,8 @@ class WandbLog(RunLog):
         self._run.log({**values, "step": step})
 
     def results(self, rows: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> None:
-        columns = sorted({key for row in rows for key in row if key != "trace"})
-        table = self._wandb.Table(columns=columns, data=[[row.get(key) for key in columns] for row in rows])
+        columns: list[str | int] = sorted({key for row in rows for key in row if key != "trace"})
+        table = self._wandb.Table(columns=columns, data=[[row.get(str(key)) for key in columns] for row in rows])
         self._run.log({"results": table})
         self._run.summary["checkpoint"] = None if checkpoint is None else str(checkpoint)
 

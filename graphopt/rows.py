@@ -1,14 +1,14 @@
-"""`rows.jsonl`: one JSON object per graph, method, seed and budget. Written line by line and synced, so a killed run loses
-nothing that it finished; a line cut short by a kill is dropped when the file is opened again.
+"""`rows.jsonl`: one JSON object per graph, method, seed and budget. Written line by line and synced, so a killed run
+loses nothing that it finished; a line cut short by a kill is dropped when the file is opened again.
 
 Fields (prices in the objective's unit, seconds or bytes; null where it does not apply):
 
 - what was solved: study, cell, dataset, split, graph, graph_hash, family, ops, task, machine, cost, judge, objective
 - by what: encoder (of learners), algo, seed, params, train_evals, train_seconds, device, commit, config_hash
 - under which budget: evals_cap, seconds_cap (null: unlimited); what was used: evals, distinct, seconds
-- with which result: initial (the default heuristic's price, by the judge), searched_initial (the same by the search's cost
-  model), searched (the best found, by the search's cost model), judged (the same, by the judge), valid (the independent
-  check), trace ([evaluations, seconds, best] at improvements, thinned), decision (file, relative to the cell)
+- with which result: initial (the default heuristic's price, by the judge), searched_initial (the same by the search's
+  cost model), searched (the best found, by the search's cost model), judged (the same, by the judge), valid (the
+  independent check), trace ([evaluations, seconds, best] at improvements, thinned), decision (file in the cell)
 - status: ok | failed | illegal, reason
 """
 
@@ -45,8 +45,8 @@ def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 class RowFile:
-    """Appends rows to one file. Keeps what is done: rows of other states are dropped before the first new one, since their
-    work is tried again."""
+    """Appends rows to one file. Keeps what is done: rows of other states are dropped before the first new one, since
+    their work is tried again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,5 +1,5 @@
-"""Training a learner: Lightning runs the steps; validation, checkpoints, early stop and the clock are here, by step, so that a
-killed run goes on exactly where its last checkpoint was."""
+"""Training a learner: Lightning runs the steps; validation, checkpoints, early stop and the clock are here, by step, so
+that a killed run goes on exactly where its last checkpoint was."""
 
 import logging
 import math
@@ -90,7 +90,7 @@ def fit(learner: Learner, batches: GraphBatches, keeper: "Keeper", schedule: Sch
         trainer = pl.Trainer(
             accelerator=device_of(schedule).type.replace("cuda", "gpu"), devices=1, max_epochs=1,
             limit_train_batches=schedule.steps - learner.train_steps, limit_val_batches=0, num_sanity_val_steps=0,
-            logger=CurveLogger(learner, keeper.log), callbacks=[keeper], log_every_n_steps=schedule.log_every,
+            logger=CurveLogger(learner, keeper.curves), callbacks=[keeper], log_every_n_steps=schedule.log_every,
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
             use_distributed_sampler=False, default_root_dir=folder,
         )  # fmt: skip
@@ -141,9 +141,10 @@ class Keeper(pl.Callback):
     def __init__(self, learner: Learner, val_graphs: Sequence[Graph], schedule: Schedule, folder: Path,
                  made_for: Mapping[str, Any], log: RunLog, seed: int) -> None:  # fmt: skip
         self.learner, self.val_graphs, self.schedule, self.folder = learner, val_graphs, schedule, folder
-        self.made_for, self.log, self.seed = made_for, log, seed
+        self.made_for, self.curves, self.seed = made_for, log, seed
         self.best, self.worse, self.ended = -math.inf, 0, False  # best validation, validations since, training is over
         self._optimizers: list[State] = []
+        self._torch_random: list[torch.Tensor] | None = None  # to be put back once the first batch is at hand
         self._tick = self._saved = time.monotonic()
 
     # ---- state
@@ -151,7 +152,7 @@ class Keeper(pl.Callback):
     def resume(self, state: State) -> None:
         note = checkpoint.restore(self.learner, state)
         self.best, self.worse, self.ended = float(note["best"]), int(note["worse"]), bool(note["ended"])
-        self._optimizers = state["optimizers"]
+        self._optimizers, self._torch_random = state["optimizers"], state["torch_random"]
 
     @property
     def done(self) -> bool:
@@ -183,6 +184,13 @@ class Keeper(pl.Callback):
         self._tick = self._saved = time.monotonic()
         if self.learner.train_steps == 0:
             self._validate()
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if self._torch_random is not None:  # not earlier: opening the data loader draws from the generator
+            checkpoint.set_torch_random(self._torch_random)
+            self._torch_random = None
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any,
                            batch_idx: int) -> None:  # fmt: skip
@@ -220,7 +228,7 @@ class Keeper(pl.Callback):
             return
         speedup = self._speedup()
         self._count_seconds()
-        self.log.metrics(self.learner.train_steps, {"val/speedup": speedup, "train_evals": self.learner.train_evals})
+        self.curves.metrics(self.learner.train_steps, {"val/speedup": speedup, "train_evals": self.learner.train_evals})
         if speedup > self.best:
             self.best, self.worse = speedup, 0
             checkpoint.save(self.folder / "best.ckpt", self._state())
@@ -229,12 +237,10 @@ class Keeper(pl.Callback):
 
     def _speedup(self) -> float:
         """Geometric mean over the validation graphs of initial / best price."""
-        learner, logs = self.learner, []
+        learner, logs, evals = self.learner, [], self.schedule.val_evals
         learner.eval()
         for graph in self.val_graphs:
-            problem, _ = solve(
-                learner, graph, learner.task, learner.cost, evals=self.schedule.val_evals, seed=self.seed
-            )
+            problem, _ = solve(learner, graph, learner.task, learner.cost, evals=evals, seed=self.seed)
             learner.train_evals += problem.evals
             if math.isfinite(problem.initial_cost) and math.isfinite(problem.best_cost) and problem.best_cost > 0:
                 logs.append(math.log(problem.initial_cost / problem.best_cost))

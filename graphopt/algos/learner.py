@@ -15,9 +15,9 @@ from graphopt.tasks.base import AssignTask
 class Learner(pl.LightningModule, Optimizer):
     """Base of every learned optimiser.
 
-    A subclass implements `training_step(graphs: list[Graph], batch_idx)`, `configure_optimizers` and `solve`. Whatever it
-    prices outside of `solve` it adds to `train_evals`. It logs `reward`, and losses as `losses/...`. State beyond parameters
-    and optimisers is kept by overriding `on_save_checkpoint` and `on_load_checkpoint` with plain values.
+    A subclass implements `training_step(graphs: list[Graph], batch_idx)`, `configure_optimizers` and `solve`. Whatever
+    it prices outside of `solve` it adds to `train_evals`. It logs `reward`, and losses as `losses/...`. State beyond
+    parameters and optimisers is kept by overriding `on_save_checkpoint` and `on_load_checkpoint` with plain values.
     """
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int) -> None:

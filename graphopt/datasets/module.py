@@ -1,4 +1,4 @@
-"""The Lightning data module: batches are graphs, and batch k is a function of the seed and k, so that training resumes exactly."""
+"""The Lightning data module: batch k is a function of the seed and k, so that training resumes exactly."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,0 +1,161 @@
+"""Small parts with known optima from which tests build whole cells, and the configuration that joins them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from toy import ToyTask, toy_graph
+from torch import Tensor, nn
+
+from graphopt.algos.learner import Learner
+from graphopt.costs.base import CostModel, Prices
+from graphopt.datasets.base import Dataset, Split
+from graphopt.graph import Graph
+from graphopt.machine import Machine
+from graphopt.optimizer import Optimizer
+from graphopt.plan import Plans
+from graphopt.problem import Problem
+from graphopt.tasks.base import AssignTask, Task
+
+SIZES: dict[Split, tuple[int, ...]] = {"train": (6, 7), "val": (5,), "test": (8, 9)}
+
+
+class ToyGraphs(Dataset):
+    def __init__(self, *, name: str, empty: list[str]) -> None:
+        self.name, self.empty = name, empty
+
+    def graphs(self, split: Split) -> list[Graph]:
+        return [] if split in self.empty else [toy_graph(ops, seed) for seed, ops in enumerate(SIZES[split])]
+
+
+class Binary(ToyTask):
+    head_names = frozenset({"inline"})
+
+    def __init__(self, *, name: str, machine: Machine) -> None:
+        super().__init__({"inline": 2})
+        self.name, self.machine = name, machine
+
+
+class Rewriting(Task):
+    noun = "a rewriting task"
+
+
+class Ones(CostModel):
+    """1 + the number of ops whose choice is not 1, times `factor`: the optimum is 1 x factor."""
+
+    def __init__(self, *, name: str, machine: Machine, factor: float) -> None:
+        self.name, self.machine, self.factor, self.objective = name, machine, factor, "runtime"
+        self.calls = 0
+
+    def price(self, plans: Plans) -> Prices:
+        self.calls += len(plans)
+        return Prices(self.factor * (1.0 + (plans.device != 1).sum(1)), np.zeros(len(plans)))
+
+
+class NeedsProgram(Ones):
+    needs = frozenset({"program"})
+
+
+class Draws(Optimizer):
+    """Random decisions until the budget ends."""
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+
+    def solve(self, problem: Problem) -> None:
+        while True:
+            problem.cost(problem.rng.integers(0, 2, (3, problem.graph.num_ops, 1)).astype(np.int16))
+
+
+class Commits(Draws):
+    """Answers all ones, without a price where none is allowed."""
+
+    def solve(self, problem: Problem) -> None:
+        answer = np.ones((problem.graph.num_ops, 1), np.int16)
+        problem.commit(answer) if not problem.open else problem.cost(answer[None])
+
+
+class Breaks(Draws):
+    """Fails on graphs of nine ops."""
+
+    def solve(self, problem: Problem) -> None:
+        if problem.graph.num_ops == 9:
+            raise ZeroDivisionError("nine")
+
+
+class Rewrites(Draws):
+    accepts = (Rewriting,)
+
+
+class DecidesDevice(Draws):
+    needs_heads = frozenset({"device"})
+
+
+class Bias(nn.Module):
+    """The encoder of tests: it knows nothing of the graph."""
+
+    def __init__(self, *, name: str, width: int, extra_width: int) -> None:
+        super().__init__()
+        self.name, self.extra_width = name, extra_width
+        self.logit = nn.Parameter(torch.randn(width))
+
+
+class Learns(Learner):
+    """REINFORCE on one probability for all ops; the optimum is to choose 1 everywhere."""
+
+    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Bias, seed: int, lr: float,
+                 break_at: int) -> None:  # fmt: skip
+        super().__init__(name=name, task=task, cost=cost, seed=seed)
+        self.encoder, self.lr, self.break_at = encoder, lr, break_at
+
+    @staticmethod
+    def extra_width(task: AssignTask) -> int:
+        return 3
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=self.lr)
+
+    def training_step(self, graphs: list[Graph], batch_idx: int) -> Tensor:
+        if self.train_steps == self.break_at:
+            raise KeyboardInterrupt
+        p = torch.sigmoid(self.encoder.logit.mean())
+        loss = torch.zeros(())
+        for graph in graphs:
+            y = (torch.rand(4, graph.num_ops) < p.detach()).float()
+            noise = 1e-3 * float(self._random.random())
+            cost = self.cost.price(self.task.realise(graph, y[:, :, None].numpy().astype(np.int16))).cost
+            self.train_evals += 4
+            reward = torch.from_numpy(-cost / self.initial_cost(graph)).float()
+            log_p = (y * p.log() + (1 - y) * (1 - p).log()).sum(1)
+            loss = loss - ((reward - reward.mean() + noise) * log_p).mean()
+            self.log("reward", float(reward.mean()))
+        return loss
+
+    @torch.no_grad()
+    def solve(self, problem: Problem) -> None:
+        y = int(torch.sigmoid(self.encoder.logit.mean()) > 0.5)
+        answer = np.full((problem.graph.num_ops, 1), y, np.int16)
+        problem.commit(answer) if not problem.open else problem.cost(answer[None])
+
+
+def node(cls: type, name: str, **keys: Any) -> dict[str, Any]:
+    return {"_target_": f"frame_parts.{cls.__name__}", "name": name, **keys}
+
+
+def config(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    """A cell of toy parts; `changes` replace top-level keys."""
+    trainer = {
+        "_target_": "graphopt.schedule.Schedule", "name": "t", "steps": 12, "batch_graphs": 1, "max_seconds": None,
+        "val_every": 3, "val_evals": 1, "patience": 0, "save_every": 2, "save_seconds": 60.0, "log_every": 1,
+        "accelerator": "cpu",
+    }  # fmt: skip
+    return {
+        "study": "s", "output_dir": str(tmp_path), "seed": 0, "split": "test", "ckpt": None, "resume": True,
+        "budget": {"evals": [10], "seconds": None}, "compare": [],
+        "dataset": node(ToyGraphs, "toys", empty=[]), "task": node(Binary, "binary"),
+        "machine": {"_target_": "graphopt.machine.Machine", "name": "one", "devices": [{"name": "d"}]},
+        "cost": node(Ones, "ones", factor=1.0), "judge": node(Ones, "tens", factor=10.0),
+        "encoder": node(Bias, "bias", width=4), "algo": node(Draws, "draws"), "trainer": trainer,
+        "logger": {"_target_": "graphopt.loggers.CsvLog", "name": "csv"}, **changes,
+    }  # fmt: skip

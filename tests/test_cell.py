@@ -1,0 +1,132 @@
+"""Cells: where results lie, what makes two cells the same, and how errors end."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import frame_parts as parts_of
+import pytest
+from omegaconf import OmegaConf
+
+from graphopt import cell as cell_module
+from graphopt.cell import Cell, config_hash, open_cell, settings_of
+from graphopt.errors import Incompatible, UsageError, UserError
+from graphopt.graph import GraphError
+from graphopt.rows import read
+
+
+def changed(config: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    out = copy.deepcopy(config)
+    *parents, last = path.split(".")
+    inner = out
+    for key in parents:
+        inner = inner[key]
+    inner[last] = value
+    return out
+
+
+@pytest.mark.parametrize(
+    "path", ["seed", "ckpt", "cost.factor", "judge.factor", "trainer.steps", "encoder.width", "task.name"]
+)
+def test_what_makes_results_differ_makes_another_cell(tmp_path: Path, path: str) -> None:
+    config = parts_of.config(tmp_path)
+    assert config_hash(changed(config, path, 99)) != config_hash(config)
+
+
+@pytest.mark.parametrize("path", ["study", "output_dir", "resume", "budget.evals", "compare", "split", "logger.name"])
+def test_what_rows_say_for_themselves_does_not(tmp_path: Path, path: str) -> None:
+    config = parts_of.config(tmp_path)
+    assert config_hash(changed(config, path, "99")) == config_hash(config)
+
+
+def test_the_folder_reads_like_the_command(tmp_path: Path) -> None:
+    cell = Cell(parts_of.config(tmp_path, seed=3))
+    assert cell.path == tmp_path / "s" / f"binary-draws-bias-toys-one-ones-tens-s3-{cell.hash}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"typo": 1}, "typo does not exist; keys: study"),
+        ({"seed": "x"}, "seed=x must be a whole number"),
+        ({"budget": {"evals": [], "seconds": None}}, "budget.evals"),
+        ({"budget": {"evals": [-1], "seconds": None}}, "budget.evals"),
+        ({"budget": {"evals": [1], "minutes": 1}}, "budget.minutes does not exist"),
+        ({"split": "tset"}, "split=tset is not one of train, val, test"),
+        ({"algo": None}, "algo is not chosen"),
+    ],
+)
+def test_keys_without_meaning(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings_of(parts_of.config(tmp_path, **changes))
+    assert str(caught.value).startswith(words.split()[0]) and words in str(caught.value) and caught.value.exit_code == 2
+
+
+def test_one_number_stands_for_a_list(tmp_path: Path) -> None:
+    assert settings_of(parts_of.config(tmp_path, budget={"evals": 7, "seconds": 2})).budget.evals == [7]
+
+
+def opened(tmp_path: Path, error: Exception | None, **changes: Any) -> Cell:
+    with open_cell(OmegaConf.create(parts_of.config(tmp_path, **changes))) as cell:
+        if error is not None:
+            raise error
+        cell.finish()
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(Incompatible("no fit"), "illegal"), (UserError("no file"), "failed"), (GraphError("a cycle"), "failed")],
+)
+def test_an_error_ends_a_single_run_with_a_sentence(
+    tmp_path: Path, error: Exception, status: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        opened(tmp_path, error)
+    assert ended.value.code == 1 and capsys.readouterr().err == f"{error}\n"
+    [row] = read(next(tmp_path.rglob("rows.jsonl")))
+    assert (row["status"], row["reason"], row["algo"]) == (status, str(error), "draws")
+
+
+def test_an_unexpected_error_leaves_its_traceback_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        opened(tmp_path, ZeroDivisionError("by nothing"))
+    assert capsys.readouterr().err.startswith("ZeroDivisionError: by nothing (traceback: ")
+    assert "Traceback" in next(tmp_path.rglob("error.txt")).read_text()
+
+
+def test_a_sweep_goes_on_after_an_illegal_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_module, "in_sweep", lambda: True)
+    opened(tmp_path, Incompatible("no fit"))
+    opened(tmp_path, Incompatible("no fit"))
+    [row] = read(next(tmp_path.rglob("rows.jsonl")))
+    assert row["status"] == "illegal"
+    with pytest.raises(UserError, match="no file"):  # which the sweep's end raises again
+        opened(tmp_path, UserError("no file"), seed=1)
+
+
+def test_a_finished_cell_is_skipped_until_something_more_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not opened(tmp_path, None).skipped
+    assert opened(tmp_path, None).skipped
+    assert "is finished" in capsys.readouterr().out
+    assert not opened(tmp_path, None, compare=["random"]).skipped
+    again = opened(tmp_path, None, resume=False)
+    assert not again.skipped and not again.rows.path.exists()
+
+
+def test_two_runs_do_not_share_a_cell(tmp_path: Path) -> None:
+    first = Cell(parts_of.config(tmp_path))
+    first.start()
+    with pytest.raises(UserError, match="another run is working"):
+        Cell(parts_of.config(tmp_path)).start()
+    first.stop()
+    Cell(parts_of.config(tmp_path)).start()
+
+
+def test_the_configuration_is_kept(tmp_path: Path) -> None:
+    cell = opened(tmp_path, None)
+    stored = OmegaConf.to_container(OmegaConf.load(cell.path / "config.yaml"))
+    assert json.loads(json.dumps(stored)) == json.loads(json.dumps(cell.config))

@@ -1,0 +1,102 @@
+"""Who fits whom, and what the refusals say."""
+
+from pathlib import Path
+from typing import Any
+
+import frame_parts as parts_of
+import pytest
+
+from graphopt import compat
+from graphopt.build import build
+from graphopt.construct import target_of
+from graphopt.errors import ConfigError, Incompatible
+
+TASKS, ALGOS = compat.options("task"), compat.options("algo")
+
+
+@pytest.fixture
+def toy_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = {
+        "task": {"binary": parts_of.node(parts_of.Binary, "binary"), "rewrite": parts_of.node(parts_of.Rewriting, "rewrite")},
+        "algo": {
+            "draws": parts_of.node(parts_of.Draws, "draws"),
+            "rewrites": parts_of.node(parts_of.Rewrites, "rewrites"),
+            "missing": {"_target_": "not_installed.X", "name": "missing"},
+        },
+        "dataset": {"toys": parts_of.node(parts_of.ToyGraphs, "toys", empty=[])},
+    }  # fmt: skip
+    monkeypatch.setattr(compat, "options", lambda group: sorted(nodes[group]))
+    monkeypatch.setattr(compat, "option", lambda group, name: nodes[group][name])
+
+
+@pytest.mark.usefixtures("toy_options")
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"algo": parts_of.node(parts_of.Rewrites, "rewrites")},
+            "algo=rewrites needs a rewriting task; task=binary is a task that assigns a choice to every op. "
+            "Tasks for rewrites: rewrite. Algorithms for binary: draws.",
+        ),
+        (
+            {"task": parts_of.node(parts_of.Rewriting, "rewrite")},
+            "algo=draws needs a task that assigns a choice to every op; task=rewrite is a rewriting task. "
+            "Tasks for draws: binary. Algorithms for rewrite: rewrites.",
+        ),
+        (
+            {"algo": parts_of.node(parts_of.DecidesDevice, "device")},
+            "algo=device needs a task that decides device; task=binary decides inline. "
+            "Tasks for device: none. Algorithms for binary: draws.",
+        ),
+        (
+            {"judge": parts_of.node(parts_of.NeedsProgram, "real", factor=1.0)},
+            "judge=real needs graphs that carry program; dataset=toys has none. Data sets that do: none.",
+        ),
+    ],
+)
+def test_one_sentence_before_anything_is_built(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    config = parts_of.config(tmp_path, **changes)
+    config["dataset"]["empty"] = 3  # would fail if it were built
+    with pytest.raises(Incompatible) as caught:
+        build(config)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("algo", ALGOS)
+def test_every_refusal_names_an_alternative(task: str, algo: str) -> None:
+    config = {group: compat.option(group, name) for group, name in (("task", task), ("algo", algo))}
+    config["dataset"] = compat.option("dataset", compat.options("dataset")[0])
+    config["cost"] = config["judge"] = compat.option("cost", compat.options("cost")[0])
+    fit = compat.mismatch(target_of(config["algo"], "algo"), target_of(config["task"], "task")) is None
+    try:
+        compat.check(config)
+        assert fit
+    except Incompatible as error:
+        assert not fit
+        for_algo, for_task = str(error).split(f"Tasks for {algo}: ")[1].split(f" Algorithms for {task}: ")
+        assert for_algo != "none." and for_task != "none."
+
+
+def test_the_matrix_has_every_task_and_algorithm() -> None:
+    head, _, *lines = compat.matrix().splitlines()
+    assert head == f"| algo | {' | '.join(TASKS)} |"
+    assert [line.split()[1] for line in lines] == ALGOS
+    assert all("yes" in line for line in lines)
+
+
+def test_readme_holds_the_matrix() -> None:
+    readme = (compat.CONF.parent / "README.md").read_text()
+    if "| algo |" not in readme:
+        pytest.skip("README has no table of tasks and algorithms yet")
+    assert compat.matrix() in readme
+
+
+def test_options_follow_their_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "CONF", tmp_path)
+    (tmp_path / "machine").mkdir()
+    (tmp_path / "machine" / "a.yaml").write_text("name: a\nsize: {x: 1, y: 2}\n")
+    (tmp_path / "machine" / "b.yaml").write_text("defaults: [a, _self_]\nname: b\nsize: {y: 3}\n")
+    assert compat.option("machine", "b") == {"name": "b", "size": {"x": 1, "y": 3}}
+    with pytest.raises(ConfigError, match="machine=c does not exist; available: a, b"):
+        compat.option("machine", "c")

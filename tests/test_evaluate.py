@@ -1,0 +1,149 @@
+"""The harness: equal budgets, rows for everything, nothing done twice."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import frame_parts as parts_of
+import pytest
+from toy import ToyCost, ToyTask, toy_graph
+
+from graphopt import compat, evaluate
+from graphopt.build import build
+from graphopt.cell import Cell
+from graphopt.decision import load
+from graphopt.errors import RowsFailed, UserError
+from graphopt.evaluate import evaluate_cell, solve, thinned
+from graphopt.problem import Step
+from graphopt.rows import Row, read
+
+
+@pytest.fixture(autouse=True)
+def no_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Toy plans are codes, not placements: the independent check is not for them."""
+    monkeypatch.setattr(evaluate, "violations", lambda problem: [])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., list[Row]]:
+    """Evaluates one configured cell and returns its rows."""
+
+    def go(**changes: Any) -> list[Row]:
+        cell = Cell(parts_of.config(tmp_path, **changes))
+        cell.start()
+        try:
+            evaluate_cell(build(cell.config), cell)
+        finally:
+            cell.stop()
+        return read(cell.rows.path)
+
+    return go
+
+
+def test_one_row_per_graph_and_budget(run: Callable[..., list[Row]], tmp_path: Path) -> None:
+    rows = run(budget={"evals": [4, 10], "seconds": None}, compare=["random"])
+    assert [(r["ops"], r["algo"], r["evals_cap"]) for r in rows] == [
+        (ops, algo, evals) for ops in (8, 9) for algo in ("draws", "random") for evals in (4, 10)
+    ]
+    for row in rows:
+        assert row["status"] == "ok" and row["evals"] <= row["evals_cap"] and row["distinct"] <= row["evals"]
+        assert row["evals"] == row["evals_cap"] or row["algo"] == "random"
+        assert row["initial"] == 10 * row["searched_initial"] == 10 * (1 + row["ops"])
+        assert row["judged"] == 10 * row["searched"] <= row["initial"]
+        stored = load(next((tmp_path / "s").glob("*/" + row["decision"])))
+        assert stored.prices["judged"] == row["judged"] and stored.header["graph"]["hash"] == row["graph_hash"]
+    assert len(list((tmp_path / "s" / "graphs").glob("*.npz"))) == 2
+
+
+def test_equal_seeds_equal_rows(run: Callable[..., list[Row]], tmp_path: Path) -> None:
+    clock = ("seconds", "trace", "study", "cell", "decision")
+    first, second = (
+        [{k: v for k, v in row.items() if k not in clock} for row in run(study=study)] for study in ("s", "again")
+    )
+    assert first == second
+
+
+def test_a_budget_of_zero_is_priced_without_a_bill(run: Callable[..., list[Row]]) -> None:
+    algo = parts_of.node(parts_of.Commits, "commits")
+    for row in run(algo=algo, budget={"evals": [0], "seconds": None}):
+        assert (row["evals"], row["searched"], row["judged"]) == (0, 1.0, 10.0)
+
+
+def test_the_budget_holds_and_the_initial_is_a_candidate() -> None:
+    graph = toy_graph(6)
+    cost = ToyCost(graph, 2)
+    problem, spent = solve(parts_of.Draws(name="d"), graph, ToyTask({"inline": 2}), cost, evals=10)
+    assert problem.evals == 10 and cost.calls == 11  # the default's price is not billed
+    assert problem.best_cost <= problem.initial_cost and spent >= 0
+
+
+def test_a_failure_costs_its_row_only(run: Callable[..., list[Row]], tmp_path: Path) -> None:
+    algo = parts_of.node(parts_of.Breaks, "breaks")
+    with pytest.raises(RowsFailed, match=r"1 rows failed, the first: toy9_1 with breaks: ZeroDivisionError: nine"):
+        run(algo=algo)
+    [file] = (tmp_path / "s").glob("*/rows.jsonl")
+    assert [(r["ops"], r["status"]) for r in read(file)] == [(8, "ok"), (9, "failed")]
+
+
+def test_an_invalid_plan_is_a_failed_row(run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "violations", lambda problem: ["op 3 runs twice"])
+    with pytest.raises(RowsFailed, match="op 3 runs twice"):
+        run()
+
+
+def test_what_is_done_is_not_done_again(run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = run()
+    solved: list[str] = []
+    inner = evaluate.solve
+
+    def counted(optimizer: Any, graph: Any, *args: Any, **keys: Any) -> Any:
+        solved.append(f"{graph.num_ops} {optimizer.name} {keys['evals']}")
+        return inner(optimizer, graph, *args, **keys)
+
+    monkeypatch.setattr(evaluate, "solve", counted)
+    after = run(budget={"evals": [10, 20], "seconds": None})
+    assert solved == ["8 draws 20", "9 draws 20"]
+    assert after[:2] == before and len(after) == 4
+
+
+def test_a_run_killed_between_rows_goes_on(run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = evaluate.solve
+
+    def killed(optimizer: Any, graph: Any, *args: Any, **keys: Any) -> Any:
+        if graph.num_ops == 9:
+            raise KeyboardInterrupt
+        return inner(optimizer, graph, *args, **keys)
+
+    monkeypatch.setattr(evaluate, "solve", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    monkeypatch.setattr(evaluate, "solve", inner)
+    assert [r["ops"] for r in run()] == [8, 9]
+
+
+def test_what_cannot_be_compared_is_one_illegal_row(
+    run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = {"device": parts_of.node(parts_of.DecidesDevice, "device")}
+    monkeypatch.setattr(compat, "option", lambda group, name: nodes[name])
+    rows = run(compare=["device"])
+    assert [r["status"] for r in rows] == ["illegal", "ok", "ok"]
+    assert rows[0]["algo"] == "device" and "needs a task that decides device" in rows[0]["reason"]
+
+
+def test_no_graphs(run: Callable[..., list[Row]]) -> None:
+    with pytest.raises(UserError, match=r"dataset=toys has no graphs in split 'test'"):
+        run(dataset=parts_of.node(parts_of.ToyGraphs, "toys", empty=["test"]))
+
+
+def test_thinning_keeps_the_ends() -> None:
+    trace = [Step(i, float(i), -float(i)) for i in range(1000)]
+    kept = thinned(trace, 20)
+    assert kept[0] == trace[0] and kept[-1] == trace[-1] and len(kept) <= 20
+    assert kept == sorted(kept, key=lambda s: s.evals) and thinned(trace[:5], 20) == trace[:5]
+
+
+def test_rows_are_plain_json(run: Callable[..., list[Row]]) -> None:
+    for row in run():
+        assert json.loads(json.dumps(row)) == row

@@ -1,0 +1,166 @@
+"""Training: it learns, and kills, damage and clocks do not hurt it."""
+
+import csv
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import frame_parts as parts_of
+import pytest
+import torch
+
+from graphopt import checkpoint, evaluate
+from graphopt.build import build
+from graphopt.cell import Cell
+from graphopt.datasets.module import GraphStream
+from graphopt.errors import ConfigError, UserError
+from graphopt.train import prepare
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[..., Any]:
+    """Trains a cell with the toy learner, `settings` being those of the trainer; returns (learner, cell)."""
+
+    def go(place: str = "a", lr: float = 0.3, break_at: int = -1, config: dict[str, Any] | None = None,
+           **settings: Any) -> Any:  # fmt: skip
+        algo = parts_of.node(parts_of.Learns, "learns", lr=lr, break_at=-1)
+        base = parts_of.config(tmp_path / place, algo=algo, **(config or {}))
+        base["trainer"] = base["trainer"] | settings
+        cell = Cell(base)
+        cell.start()
+        cell.log.open(cell.path, base)
+        parts = build(base)
+        parts.algo.break_at = break_at
+        try:
+            with cell.logged():
+                prepare(parts, cell)
+        finally:
+            cell.stop()
+        return parts.algo, cell
+
+    return go
+
+
+def test_it_learns_the_known_optimum(train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "violations", lambda problem: [])
+    learner, cell = train(steps=40, val_every=5)
+    assert float(learner.encoder.logit.detach().mean()) > 0
+    assert learner.train_steps == 40 and learner.train_evals >= 40 * 4 and learner.train_seconds > 0
+    evaluate.evaluate_cell(replace(build(cell.config), algo=learner), cell)
+    for row in cell.rows.rows:
+        assert row["searched"] == 1.0 and row["train_evals"] == learner.train_evals and row["params"] == 4
+        assert row["encoder"] == "bias" and row["train_seconds"] > 0
+
+
+def test_curves(train: Callable[..., Any]) -> None:
+    _, cell = train()
+    lines = list(csv.DictReader((cell.path / "metrics.csv").open()))
+    assert {line["name"] for line in lines} >= {"reward", "val/speedup", "train_evals"}
+    assert [int(line["step"]) for line in lines if line["name"] == "val/speedup"] == [0, 3, 6, 9, 12]
+
+
+def test_a_killed_training_ends_as_if_never_killed(train: Callable[..., Any]) -> None:
+    whole, _ = train("whole")
+    with pytest.raises(KeyboardInterrupt):
+        train("killed", break_at=7)
+    resumed, cell = train("killed")
+    assert resumed.train_steps == whole.train_steps == 12
+    assert resumed.train_evals == whole.train_evals
+    assert torch.equal(resumed.encoder.logit, whole.encoder.logit)
+    last = [checkpoint.load(c) for c in sorted(cell.path.parent.parent.parent.rglob("last.ckpt"))]
+    assert len(last) == 2 and torch.equal(*(state["state_dict"]["encoder.logit"] for state in last))
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(train: Callable[..., Any]) -> None:
+    whole, _ = train("whole")
+    with pytest.raises(KeyboardInterrupt):
+        train("cut", break_at=7)
+    [last] = [path for path in Path(os.fspath(whole_folder(train, "cut"))).rglob("last.ckpt")]
+    last.write_bytes(last.read_bytes()[:100])
+    with pytest.warns(UserWarning, match="last.ckpt is not a readable checkpoint"):
+        resumed, _ = train("cut")
+    assert resumed.train_steps == 12 and torch.equal(resumed.encoder.logit, whole.encoder.logit)
+
+
+def whole_folder(train: Callable[..., Any], place: str) -> Path:
+    """Where the fixture lets a run of that name write."""
+    return Path(train.__closure__[0].cell_contents) / place  # type: ignore[attr-defined]
+
+
+def test_a_finished_training_is_not_repeated(train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = train()
+    monkeypatch.setattr(parts_of.Learns, "training_step", lambda *a: pytest.fail("trained again"))
+    again, _ = train()
+    assert torch.equal(first.encoder.logit, again.encoder.logit) and again.train_evals == first.train_evals
+
+
+def test_the_clock_and_patience_end_training(train: Callable[..., Any]) -> None:
+    quick, _ = train("clock", max_seconds=0.0)
+    assert quick.train_steps == 1
+    patient, _ = train("patience", lr=0.0, patience=2)  # nothing improves: validations at 0, 3 and 6
+    assert patient.train_steps == 6
+
+
+def test_without_validation_graphs_the_last_state_is_used(train: Callable[..., Any]) -> None:
+    data = parts_of.node(parts_of.ToyGraphs, "toys", empty=["val"])
+    learner, cell = train(config={"dataset": data})
+    state = checkpoint.load(cell.path / "ckpt" / "best.ckpt")
+    assert learner.train_steps == 12 and torch.equal(state["state_dict"]["encoder.logit"], learner.encoder.logit)
+
+
+def test_zero_steps_leave_the_initial_weights(train: Callable[..., Any]) -> None:
+    learner, _ = train(steps=0)
+    torch.manual_seed(0)
+    assert torch.equal(learner.encoder.logit, torch.randn(4)) and learner.train_steps == 0
+
+
+def test_no_training_graphs_is_a_sentence(train: Callable[..., Any]) -> None:
+    data = parts_of.node(parts_of.ToyGraphs, "toys", empty=["train"])
+    with pytest.raises(UserError, match="no graphs in split train; give ckpt"):
+        train(config={"dataset": data})
+
+
+def test_a_checkpoint_serves_another_run(train: Callable[..., Any]) -> None:
+    first, cell = train("first", steps=30)
+    for place, ckpt in (("second", cell.path), ("third", cell.path / "ckpt" / "best.ckpt")):
+        second, _ = train(place, config={"ckpt": str(ckpt), "seed": 5})
+        assert torch.equal(first.encoder.logit, second.encoder.logit) and second.train_steps > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"encoder": parts_of.node(parts_of.Bias, "other", width=4)}, ConfigError, "trained with encoder=bias"),
+        ({"encoder": parts_of.node(parts_of.Bias, "bias", width=5)}, ConfigError, "does not fit algo=learns"),
+        ({"ckpt": "nowhere.ckpt"}, UserError, "no checkpoint nowhere.ckpt"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit(
+    train: Callable[..., Any], changes: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    _, cell = train("first")
+    with pytest.raises(error, match=words):
+        train("second", config={"ckpt": str(cell.path), **changes})
+
+
+def test_checkpoints_hold_no_code(train: Callable[..., Any]) -> None:
+    _, cell = train()
+    for path in (cell.path / "ckpt").glob("*.ckpt"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.load(path, weights_only=True)
+    (cell.path / "bad.ckpt").write_bytes(b"no zip")
+    with pytest.raises(UserError, match="not a readable checkpoint"):
+        checkpoint.load(cell.path / "bad.ckpt")
+
+
+def test_batches_are_a_function_of_the_step() -> None:
+    graphs = parts_of.ToyGraphs(name="t", empty=[]).graphs("train") * 3
+    stream = GraphStream(graphs, 4, seed=1, start=0)
+    later = iter(GraphStream(graphs, 4, seed=1, start=2))
+    assert next(later) == stream.at(2)
+    turn = [graph for step in range(3) for graph in stream.at(step)]
+    assert all(turn.count(graph) == 2 * graphs.count(graph) for graph in graphs)  # 12 places: two passes of six
