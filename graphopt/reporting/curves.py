@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from graphopt.reporting.collect import Collected, Entry, Setting
@@ -165,32 +165,40 @@ def bars(setting: Setting, entries: Sequence[Entry]) -> Figure:
     """Speed-up by graph (or by family, when there are many graphs), a panel per method at its largest budget."""
     best = {m: part for m, part in _largest(entries).items() if m != "default"} or _largest(entries)
     by_family = len({e.graph for e in entries}) > MOST_BARS
-    field = "family" if by_family else "graph_name"
     labels = _ordered_labels(entries, by_family)
-    figure, grid = plt.subplots(
-        1, len(best), sharey=True, sharex=True, squeeze=False, figsize=(1.6 * len(best) + 2.2, 0.19 * len(labels) + 1.5)
+    width, height = 1.7 * len(best) + 1.9, 0.19 * len(labels) + 1.35
+    figure, grid = plt.subplots(1, len(best), sharey=True, sharex=True, squeeze=False, figsize=(width, height))
+    figure.subplots_adjust(
+        left=1.7 / width, right=1 - 0.1 / width, top=1 - 0.95 / height, bottom=0.4 / height, wspace=0.12
     )
     colours = method_colours(e.method for e in entries)
-    rows = np.arange(len(labels))
     for axes, (method, part) in zip(grid[0], best.items()):
-        spans = [_range([e for e in part if getattr(e, field) == label]) for label in labels]
-        middle = np.array([s[1] for s in spans])
-        axes.barh(rows, middle - 1, left=1, height=0.68, color=lighten(colours[method], 0.25))
-        axes.hlines(rows, [s[0] for s in spans], [s[2] for s in spans], color=INK, lw=0.9)
-        axes.axvline(1, color=INK, lw=0.8)
-        axes.set_title(f"{method}\n", fontsize=9, color=colours[method])
-        mean = math.exp(float(np.nanmean(np.log(middle))))
-        _subtitle(axes, f"{budget_label(part[0].budget)} evals, mean {mean:.3f}")
-        axes.grid(False, axis="y")
-        axes.tick_params(axis="y", length=0)
-    grid[0][0].set_yticks(rows, labels, fontsize=7.5, color=INK)
+        groups = [[e for e in part if (e.family if by_family else e.graph_name) == label] for label in labels]
+        _bar_panel(axes, method, part, groups, colours[method])
+    grid[0][0].set_yticks(np.arange(len(labels)), labels, fontsize=7.5, color=INK)
     grid[0][0].set_ylim(len(labels) - 0.4, -0.6)
     what = "family" if by_family else "graph"
-    title = f"{setting_title(setting, entries)}: default / found by {what}; line: range of seeds"
-    above = 1 + 0.05 / figure.get_size_inches()[1]
-    figure.suptitle(title, x=0.01, y=above, ha="left", fontsize=10, fontweight="bold")
-    figure.subplots_adjust(wspace=0.08)
+    _head(figure, setting_title(setting, entries), f"default / found, by {what}; thin line: range of seeds")
     return figure
+
+
+def _bar_panel(axes: Axes, method: str, part: Sequence[Entry], groups: Sequence[Sequence[Entry]], colour: str) -> None:
+    rows, spans = np.arange(len(groups)), [_range(solved) for solved in groups]
+    axes.barh(rows, [middle - 1 for _, middle, _ in spans], left=1, height=0.68, color=lighten(colour, 0.25))
+    axes.hlines(rows, [low for low, _, _ in spans], [high for _, _, high in spans], color=INK, lw=0.9)
+    axes.axvline(1, color=INK, lw=0.8)
+    axes.set_title(method, fontsize=9, color=colour, pad=16)
+    _subtitle(axes, f"{budget_label(part[0].budget)} evaluations, mean {_range(part)[1]:.3f}")
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    axes.tick_params(axis="x", labelsize=7.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False, axis="y")
+
+
+def _head(figure: Figure, title: str, subtitle: str) -> None:
+    inch = 1 / figure.get_size_inches()[1]
+    figure.text(0.01, 1 - 0.05 * inch, title, fontsize=10, fontweight="bold", va="top")
+    figure.text(0.01, 1 - 0.27 * inch, subtitle, fontsize=8.5, color=MUTED, va="top")
 
 
 def _largest(entries: Sequence[Entry]) -> dict[str, list[Entry]]:

@@ -205,7 +205,7 @@ def _with_span(interval: Interval | None) -> str:
 
 
 def _reach(line: Line) -> str:
-    if math.isnan(line.reach):
+    if math.isnan(line.reach) or (line.budget == 0 and line.reached == 0):
         return "-"
     share = f"({100 * line.reached:.0f} %)"
     return f"{line.reach:,.0f} {share}" if math.isfinite(line.reach) else f"> {budget_label(line.budget)} {share}"
@@ -241,7 +241,7 @@ def as_rich(all_sheets: Sequence[Sheet]) -> Group:
             if sheet.breaks and i and i - 1 not in sheet.breaks:
                 cells[0] = ""  # the budget stands at its first line
             table.add_row(*cells, end_section=i in sheet.breaks)
-        items.append(Padding(table, (0, 0, 0 if sheet.note else 1, 0)))
+        items.append(table)
         if sheet.note:
             items.append(Padding(Text(sheet.note, style="dim"), (0, 0, 1, 1)))
     return Group(*items)
