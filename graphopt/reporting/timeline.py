@@ -30,6 +30,7 @@ SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 BYTES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 LABELLED = 0.035  # share of the width from which a bar carries its name
 LANE = 0.34  # inches
+RASTERED = 3000  # bars from which a vector file holds them as an image
 SEAMS = 400  # kernels up to which bars are outlined
 
 
@@ -119,7 +120,8 @@ def _bars(
     corners = np.stack([np.stack([start, low], 1), np.stack([start, high], 1), np.stack([end, high], 1),
                         np.stack([end, low], 1)], 1)  # fmt: skip
     edges = PAPER if seams else "face"
-    axes.add_collection(PolyCollection(list(corners), facecolors=colours, edgecolors=edges, linewidths=seams or 0.2))
+    axes.add_collection(PolyCollection(list(corners), facecolors=colours, edgecolors=edges, linewidths=seams or 0.2,
+                                       rasterized=len(row) > RASTERED))  # fmt: skip
 
 
 def _draw_memory(axes: Axes, trace: Trace, machine: Machine, peak: float, scale: float) -> None:

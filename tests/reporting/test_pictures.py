@@ -1,0 +1,209 @@
+"""Pictures show what they say: every op once, kernels as the plan has them, the trace's times; files are complete."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+from test_report import row, store
+
+from graphopt import decision
+from graphopt.costs.simulator import Simulator
+from graphopt.datasets.storage import save_graph
+from graphopt.graph import Graph, GraphBuilder
+from graphopt.machine import Device, Machine
+from graphopt.plan import Plans
+from graphopt.problem import Problem
+from graphopt.report import main
+from graphopt.reporting.collect import collect
+from graphopt.reporting.curves import longest, ratio_at, seed_curves
+from graphopt.reporting.edit import bisect
+from graphopt.reporting.graph_picture import MOST_OPS, draw_graph, scene
+from graphopt.reporting.membership import kernel_colours, kernels_of, window
+from graphopt.reporting.pictures import draw_case
+from graphopt.reporting.replay import open_case
+from graphopt.reporting.style import PALETTE, method_colours
+from graphopt.reporting.timeline import draw_timeline
+from graphopt.tasks.fusion import Fusion
+
+GPU = {
+    "name": "gpu", "vector_flops": 1e12, "contraction_flops": 1e13, "bandwidth": 1e12, "launch": 3e-6,
+    "strided_factor": 3.0, "spill_factor": 0.1,
+}  # fmt: skip
+CONFIG = {
+    "machine": {"_target_": "graphopt.machine.Machine", "name": "two", "devices": [GPU, GPU], "link_bandwidth": 1e10},
+    "task": {
+        "_target_": "graphopt.tasks.fusion.Fusion", "name": "fusion", "decision": "binary", "levels": 4, "max_ops": 64,
+        "max_inputs": 16, "max_duplicates": 8,
+    },
+    "cost": {
+        "_target_": "graphopt.costs.simulator.Simulator", "name": "simulator", "objective": "runtime", "threads": 1,
+    },
+}  # fmt: skip
+
+
+def ladder(blocks: int) -> Graph:
+    """Blocks of conv, exp and two readers that are added: fusing has choices, and duplicates."""
+    b = GraphBuilder("ladder")
+    x = b.tensor((64, 1024))
+    for i in range(blocks):
+        c, e, left, right, y = (b.tensor((64, 1024)) for _ in range(5))
+        b.op("conv", [x], [c], flops=1e8, name=f"conv{i}")
+        b.op("exp", [c], [e], name=f"exp{i}")
+        b.op("relu", [e], [left], name=f"left{i}")
+        b.op("tanh", [e], [right], name=f"right{i}")
+        b.op("add", [left, right], [y], name=f"add{i}")
+        x = y
+    b.output(x)
+    return b.build()
+
+
+def machine() -> Machine:
+    return Machine(name="two", devices=(Device(**GPU), Device(**GPU)), link_bandwidth=1e10)
+
+
+def fusion() -> Fusion:
+    return Fusion(
+        name="fusion", machine=machine(), decision="binary", levels=4, max_ops=64, max_inputs=16, max_duplicates=8
+    )
+
+
+def test_kernels_are_the_stored_ops_reached_forward() -> None:
+    graph = ladder(1)  # conv, exp, left, right, add
+    inline = np.array([False, True, True, False, False])
+    assert [set(k) for k in kernels_of(graph, inline)] == [{0}, {3, 4}, {4}, {3}, {4}]
+
+
+def test_window_holds_most_of_the_focus() -> None:
+    graph = ladder(100)
+    shown = window(graph, [300, 310, 320, 5], 50)
+    assert {300, 310, 320} <= set(shown.ops.tolist()) and len(shown.ops) == 50
+    assert all(0 <= a < b < 50 for a, b in shown.edges)
+    assert len(window(graph, [], 10_000).ops) == graph.num_ops
+
+
+def test_neighbouring_kernels_differ_in_colour() -> None:
+    kernels = [frozenset((i,)) for i in range(30)]
+    edges = [(i, i + 1) for i in range(29)]
+    colours = kernel_colours(kernels, edges, 4)
+    assert all(colours[a] != colours[b] for a, b in edges)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_every_op_is_drawn_once(devices: int) -> None:
+    graph, task = ladder(4), fusion()
+    default = task.realise(graph, task.initial(graph)[None])
+    device = (np.arange(graph.num_ops)[None] % devices).astype(np.int16)
+    plan = Plans(graph, device, default.priority, default.inline)
+    figure = draw_graph(plan, default, machine(), "caption")
+    names = [text.get_text() for text in figure.axes[0].texts]
+    assert sorted(names) == sorted(["conv", "exp", "relu", "tanh", "add"] * 4)
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert ("sent to another device" in legend) == (devices == 2)
+    plt.close(figure)
+
+
+def test_large_graphs_show_a_window_and_say_so() -> None:
+    graph, task = ladder(100), fusion()
+    default = task.realise(graph, task.initial(graph)[None])
+    figure = draw_graph(default, default, machine(), "caption")
+    assert len(scene(default, default).shown.ops) == MOST_OPS
+    assert any("shown" in text.get_text() for text in figure.texts)
+    plt.close(figure)
+
+
+def test_bars_of_the_timeline_are_the_kernels_of_the_trace() -> None:
+    graph, task = ladder(3), fusion()
+    plan = task.realise(graph, task.initial(graph)[None])
+    trace = Simulator(name="simulator", machine=machine(), objective="runtime", threads=1).simulate(plan)
+    figure = draw_timeline([("found", trace)], graph, machine(), "caption")
+    bars = next(c for c in figure.axes[0].collections if isinstance(c, PolyCollection))
+    spans = np.array([[path.vertices[:, 0].min(), path.vertices[:, 0].max()] for path in bars.get_paths()])
+    np.testing.assert_allclose(spans[:, 0], trace.kernel_start * 1e6)  # drawn in microseconds
+    np.testing.assert_allclose(spans[:, 1], trace.kernel_end * 1e6)
+    plt.close(figure)
+
+
+def solved(folder: Path) -> Path:
+    """A study of one graph whose stored decision stores every op: each op that fusing would have helped costs."""
+    graph = ladder(3)
+    task, cost = fusion(), Simulator(name="simulator", machine=machine(), objective="runtime", threads=1)
+    problem = Problem(graph, task, cost, evals=1)
+    problem.best = task.initial(graph).copy()
+    inlined = int(np.flatnonzero(problem.best[:, 0])[0])
+    problem.best[inlined] = 0
+    problem.best_cost = float(cost.price(task.realise(graph, problem.best[None])).cost[0])
+    fields = {"initial": problem.initial_cost, "searched": problem.best_cost, "decision": "decisions/ladder.npz"}
+    config = {**CONFIG, "judge": CONFIG["cost"]}
+    solved_row = row("hand", "ladder", problem.best_cost, **fields)
+    path = folder / "cell" / "decisions" / "ladder.npz"
+    decision.save(path, problem=problem, judged=problem.best_cost, row=solved_row, config=config)
+    save_graph(folder / "graphs" / f"{graph.hash}.npz", graph)
+    store(folder, [solved_row])
+    return path
+
+
+def test_bisect_names_the_op_that_fusion_lost(tmp_path: Path) -> None:
+    case = open_case(solved(tmp_path))
+    blame = bisect(case)
+    assert blame.culprits.tolist() == case.decision.changed().tolist()
+    assert blame.gained == blame.default < blame.judged
+
+
+def test_a_decision_is_drawn_completely(tmp_path: Path) -> None:
+    case = open_case(solved(tmp_path))
+    files = draw_case(case, tmp_path / "pictures")
+    assert [f.name for f in files] == [
+        *("ladder-graph.png", "ladder-graph.svg", "ladder-timeline.png", "ladder-timeline.svg", "ladder-perfetto.json"),
+    ]
+    assert all(f.stat().st_size > 1000 for f in files)
+    events = json.loads(files[-1].read_text())["traceEvents"]
+    ends = [event["ts"] + event["dur"] for event in events if event["ph"] == "X"]
+    assert max(ends) == pytest.approx(case.decision.prices["judged"] * 1e6)
+    assert not list((tmp_path / "pictures").glob(".*"))
+
+
+def test_best_so_far_by_hand(tmp_path: Path) -> None:
+    rows = [
+        row("go", "a", 2.0, evals_cap=100, trace=[[0, 0.0, 8.0], [10, 0.1, 4.0], [50, 0.2, 2.0]]),
+        row("go", "b", 4.0, evals_cap=100, trace=[[0, 0.0, 8.0], [20, 0.1, 4.0]]),
+        row("go", "a", 4.0, evals_cap=20, trace=[[0, 0.0, 8.0]]),
+    ]
+    part = longest(collect(store(tmp_path, rows)).entries)["go"]
+    assert [entry.budget for entry in part] == [100, 100]
+    evals = np.array([0.0, 9.0, 10.0, 20.0, 99.0])
+    assert ratio_at(part[0], evals).tolist() == [1, 1, 0.5, 0.5, 0.25]
+    expected = np.sqrt([1, 1, 0.5 * 1, 0.5 * 0.5, 0.25 * 0.5])
+    np.testing.assert_allclose(seed_curves(part, evals), expected[None])
+
+
+def test_a_method_keeps_its_colour() -> None:
+    assert method_colours(["go", "local"])["go"] == method_colours(["random", "go", "zeta"])["go"]
+    many = method_colours(["default", "go", "local", "scan", "random", "annealing", "xla_priority", "alpha", "beta"])
+    assert len(set(many.values())) == len(many)
+    assert many["default"] not in PALETTE
+
+
+def test_plots_of_a_study_without_torch(tmp_path: Path) -> None:
+    solved(tmp_path)
+    code = (
+        "import sys; from graphopt.report import main; "
+        f"code = main([{str(tmp_path)!r}, '--plots', '--replay']); sys.exit(code or 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = {file.name for file in (tmp_path / "pictures").iterdir()}
+    assert {"curves.png", "speedup.png", "ladder-graph.png", "ladder-timeline.png"} <= made
+
+
+def test_plots_survive_many_settings(tmp_path: Path) -> None:
+    rows = [
+        row("go", "a", 4.0, task=task, trace=[[0, 8.0]] if task == "fusion" else []) for task in ("fusion", "joint")
+    ]
+    store(tmp_path, rows)
+    assert main([str(tmp_path), "--plots"]) == 0
+    assert len(list((tmp_path / "pictures").glob("*.png"))) == 3  # two bars, one curve: joint has no traces
