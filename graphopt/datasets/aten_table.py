@@ -8,9 +8,9 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 
 _aten = torch.ops.aten
 
-# graphopt kind: names of ATen operators without overload. Operators of like cost share a kind (atan costs as tanh does).
+# graphopt kind: names of ATen operators without overload. Operators of like cost share a kind (atan, tanh).
 _NAMES: dict[str, str] = {
-    "reshape": "view _unsafe_view reshape _reshape_alias view_copy squeeze squeeze_copy unsqueeze unsqueeze_copy flatten",
+    "reshape": "view _unsafe_view reshape _reshape_alias view_copy squeeze squeeze_copy unsqueeze unsqueeze_copy",
     "transpose": "permute permute_copy",
     "slice": "slice select diagonal narrow slice_copy select_copy as_strided real imag",
     "split": "split split_with_sizes split_copy split_with_sizes_copy unbind chunk",
@@ -33,8 +33,8 @@ _NAMES: dict[str, str] = {
     "round": "round ceil floor trunc",
     "sign": "sign signbit copysign",
     "copy": "clone contiguous copy lift_fresh_copy lift_fresh",
-    "fill": "full fill full_like zeros zeros_like ones ones_like empty empty_like new_full new_zeros new_ones new_empty "
-    "scalar_tensor empty_strided new_empty_strided empty_permuted",
+    "fill": "full fill full_like zeros zeros_like ones ones_like empty empty_like new_full new_zeros new_ones "
+    "new_empty scalar_tensor empty_strided new_empty_strided empty_permuted",
     "iota": "arange iota linspace eye",
     "sqrt": "sqrt",
     "rsqrt": "rsqrt",
@@ -57,8 +57,8 @@ _NAMES: dict[str, str] = {
     "pad": "constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d",
     "gather": "embedding index gather index_select take _unsafe_index",
     "reverse": "flip",
-    "upsample": "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d _upsample_nearest_exact2d "
-    "avg_pool2d_backward upsample_nearest2d_backward upsample_bilinear2d_backward",
+    "upsample": "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d "
+    "_upsample_nearest_exact2d avg_pool2d_backward upsample_nearest2d_backward upsample_bilinear2d_backward",
     "sum": "sum any all linalg_vector_norm",
     "mean": "mean",
     "amax": "amax max",
@@ -71,19 +71,20 @@ _NAMES: dict[str, str] = {
     "norm_stats": "var var_mean std std_mean",
     "matmul": "mm bmm",
     "conv": "convolution convolution_backward",
-    "scatter": "scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add max_pool2d_with_indices_backward",
+    "scatter": "scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add "
+    "max_pool2d_with_indices_backward",
     "sort": "sort",
     "topk": "topk",
     "random": "rand randn randint rand_like randn_like randint_like bernoulli multinomial normal uniform randperm",
 }
 KIND: dict[str, str] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-ALIAS = frozenset("alias alias_copy detach detach_copy lift_fresh".split())  # results that are their operand
+ALIAS = frozenset(("alias", "alias_copy", "detach", "detach_copy", "lift_fresh"))  # results that are their operand
 METADATA_ONLY = frozenset(  # they read an operand's shape, never its values
-    "full_like zeros_like ones_like empty_like new_full new_zeros new_ones new_empty new_empty_strided "
-    "rand_like randn_like randint_like".split()
-)
+    (*(f"{value}_like" for value in ("full", "zeros", "ones", "empty", "rand", "randn", "randint")),
+     *(f"new_{value}" for value in ("full", "zeros", "ones", "empty", "empty_strided")))
+)  # fmt: skip
 
-WRITES_INTO = frozenset("slice_scatter select_scatter diagonal_scatter".split())  # into a uniform base: a padding
+WRITES_INTO = frozenset(("slice_scatter", "select_scatter", "diagonal_scatter"))  # into a uniform base: a padding
 
 # Decomposed besides PyTorch's core set: what would hide the work of several kernels in one op.
 _FURTHER = "_softmax _log_softmax addmv gelu elu leaky_relu native_dropout _scaled_dot_product_flash_attention_for_cpu"

@@ -1,4 +1,4 @@
-"""Any `nn.Module` to a `Graph`, without computing anything: tracing with fake tensors, decomposed to primitive operators."""
+"""Any `nn.Module` to a `Graph` of primitive operators, without computing anything: traced with fake tensors."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.func import functional_call, functionalize
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
-from torch.func import functional_call, functionalize
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
@@ -29,17 +29,20 @@ def capture(module: nn.Module, example_inputs: tuple[Any, ...], *, name: str, fa
 
     `example_inputs` are tensors, or nested containers of them; only shapes and dtypes count, and fake tensors will do.
     Backward: the gradients arriving at the outputs are graph inputs, those of the parameters are further outputs (as if
-    the loss were the sum of outputs times fixed targets). Updates of buffers, such as running statistics, are not traced.
+    the loss were the sum of outputs times fixed targets). Updates of buffers (running statistics) are not traced.
     `keep_program` keeps the traced `GraphModule`, whose placeholders are parameters, buffers, inputs, output gradients.
     Raises GraphError, in one sentence, when the module cannot be traced or its shapes depend on data.
     """
-    module.train(backward)
     fake, weights, inputs = _fake(module, example_inputs)
+    modes = {part: part.training for part in module.modules()}
     try:
-        run, arguments = _functional(module, weights, inputs, backward, fake)
+        run, arguments = _functional(module.train(backward), weights, inputs, backward, fake)
         traced, constants = _trace(run, arguments, fake, keep_program)
     except Exception as error:
         raise GraphError(f"{name}: the module cannot be traced: {_sentence(error)}") from error
+    finally:
+        for part, training in modes.items():
+            part.training = training
     program = GraphModule(constants, traced) if keep_program else None
     return read_fx(traced, name=name, family=family, weights=len(weights), program=program)
 
@@ -65,7 +68,7 @@ def _functional(module: nn.Module, weights: dict[str, Tensor], inputs: tuple[Any
                 fake: FakeTensorMode) -> tuple[Callable[..., Any], list[Any]]:  # fmt: skip
     """The call as a function of a flat list of tensors, and example values for it."""
     leaves, structure = tree_flatten(inputs)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    arguments = [*weights.values(), *(leaf for leaf in leaves if isinstance(leaf, Tensor))]
     names = list(weights)
 
     def forward(*flat: Tensor) -> list[Tensor]:
@@ -74,28 +77,29 @@ def _functional(module: nn.Module, weights: dict[str, Tensor], inputs: tuple[Any
         result = functional_call(module, dict(zip(names, flat)), call)
         return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
 
-    arguments = [*weights.values(), *tensors]
     if not backward:
         return torch.no_grad()(forward), arguments
-    learned = [i for i, weight in enumerate(weights.values()) if weight.requires_grad]
     with fake, torch.no_grad():
         seeds = [torch.empty_like(t) for t in forward(*arguments) if t.is_floating_point()]
+    learned = [i for i, weight in enumerate(weights.values()) if weight.requires_grad]
+    return _with_gradients(forward, learned, len(arguments)), [*arguments, *seeds]
 
-    def forward_backward(*flat: Tensor) -> list[Tensor | None]:
-        values = [t.detach().requires_grad_(i in learned_set) for i, t in enumerate(flat)]
-        outputs = forward(*values[: len(arguments)])
-        reached = [
-            (t, s)
-            for t, s in zip([t for t in outputs if t.is_floating_point()], flat[len(arguments) :])
-            if t.requires_grad
-        ]
-        gradients = torch.autograd.grad(
-            [t for t, _ in reached], [values[i] for i in learned], [s for _, s in reached], allow_unused=True
-        )
-        return [*outputs, *gradients]
 
-    learned_set = frozenset(learned)
-    return forward_backward, [*arguments, *seeds]
+def _with_gradients(forward: Callable[..., list[Tensor]], learned: list[int], given: int) -> Callable[..., Any]:
+    """`forward` of the first `given` tensors, followed by the gradients of those at `learned`; further tensors are the
+    gradients that arrive at the outputs."""
+
+    def run(*flat: Tensor) -> list[Tensor | None]:
+        values = [t.detach().requires_grad_(i in set(learned)) for i, t in enumerate(flat[:given])]
+        outputs = forward(*values)
+        pairs = [(t, seed) for t, seed in zip((t for t in outputs if t.is_floating_point()), flat[given:])]
+        reached, seeds = [t for t, _ in pairs if t.requires_grad], [seed for t, seed in pairs if t.requires_grad]
+        if not reached:
+            raise ValueError("no output depends on a parameter that is learned; leave backward away")
+        wanted = [values[i] for i in learned]
+        return [*outputs, *torch.autograd.grad(reached, wanted, seeds, allow_unused=True)]
+
+    return run
 
 
 def _trace(run: Callable[..., Any], arguments: list[Tensor], fake: FakeTensorMode,
@@ -139,6 +143,6 @@ def _sentence(error: Exception) -> str:
     """What went wrong, short; data-dependent shapes are called by that name."""
     kind = type(error).__name__
     if "DataDependent" in kind or "DynamicOutputShape" in kind or "GuardOn" in kind:
-        return f"its shapes or branches depend on values ({kind}: {error}); give a module whose shapes follow from its inputs' shapes"
+        return f"its shapes or branches depend on values ({error}); give a module whose shapes follow from its inputs'"
     text = str(error).strip().split("\n")[0]
     return f"{kind}: {text}" if text else kind

@@ -1,4 +1,4 @@
-"""Traced FX graphs to `Graph`: aliases and empty views removed, constants folded, dead code dropped, kinds and FLOP given."""
+"""Traced FX graphs to `Graph`: empty views removed, constants folded, dead code dropped, kinds and FLOP given."""
 
 import logging
 import math
@@ -35,7 +35,7 @@ def read_fx(graph: FxGraph, *, name: str, family: str, weights: int, program: An
 
 
 class _Reader:
-    """`classify` walks all nodes forwards; `build` keeps what outputs need and writes ops. A node stands for its value."""
+    """`classify` walks all nodes, `build` keeps what outputs need and writes ops. A node stands for its value."""
 
     def __init__(self, graph: FxGraph, name: str, weights: int) -> None:
         self.name, self.nodes = name, list(graph.nodes)
@@ -50,7 +50,7 @@ class _Reader:
         return self.same.get(node, node)
 
     def operands(self, node: Node) -> list[Node]:
-        """Tensors the node is given, in order, repetitions included. A reshape of a reshape is one of the first's source."""
+        """Tensors the node is given, in order, with repetitions. A reshape of a reshape reads the first's source."""
         given = [self.root(n) for n in _nodes_in((node.args, node.kwargs))]
         if self.kind.get(node) == "reshape" and self.kind.get(given[0]) == "reshape" and given[0] not in self.constant:
             return self.operands(given[0])
@@ -217,14 +217,14 @@ class _Reader:
             return None
         first, second = (self.value(o) for o in self.operands(node)[:2])
         if self.kind[node] == "matmul":
-            return 2.0 * _numel(self.value(node)) * first.shape[-1]
+            return 2.0 * _numel(self.value(node)) * float(first.shape[-1])
         if _op_name(node) == "convolution_backward":  # both gradients cost what the forward convolution did
             weight, transposed = self.value(self.operands(node)[2]), bool(node.args[7])
             rows = second if transposed else first
         else:
             weight, transposed = second, bool(node.args[6])
             rows = first if transposed else self.value(node)
-        return 2.0 * _numel(rows) / rows.shape[1] * _numel(weight)
+        return 2.0 * _numel(rows) / float(rows.shape[1]) * _numel(weight)
 
 
 def _nodes_in(value: Any) -> Iterator[Node]:

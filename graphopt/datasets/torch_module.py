@@ -10,8 +10,8 @@ from graphopt.graph import Graph, GraphError
 class TorchModule(Dataset):
     """The graph of the module that a factory makes.
 
-    module: `package.module:factory`; `factory()` returns (nn.Module, example inputs as a tuple). Nothing is computed: only
-    shapes and dtypes count. backward: whether the graph also has the gradients of all parameters.
+    module: `package.module:factory`; `factory()` returns (nn.Module, tuple of example inputs). Nothing is computed:
+    only shapes and dtypes count. backward: whether the graph also has the gradients of all parameters.
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"fx_program"})

@@ -73,7 +73,7 @@ class ZooDataset(Dataset):
 
 
 def spec_name(spec: Spec) -> str:
-    """What the graph is called: the model, its sizes, and `backward` for training graphs. Raises GraphError on a bad entry."""
+    """What the graph is called: model, sizes, and `backward` for training graphs. Raises GraphError on a bad entry."""
     if not isinstance(spec, Mapping) or ("model" in spec) == ("onnx" in spec):
         raise GraphError(f"a zoo entry is {{model: NAME, sizes...}} or {{onnx: NAME}}, not {spec!r}")
     if "onnx" in spec:

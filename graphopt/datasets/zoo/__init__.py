@@ -1,7 +1,8 @@
 """Architectures from the papers, written in plain torch: each a function `(sizes) -> (module, example inputs)`.
 
-Call them under `fake_mode()`: then neither weights nor inputs take memory. Every size has the published value, or a small
-one, as default; `depth`, `layers`, `steps`, `segments`, `rounds` and `seq` scale the number of ops, `batch` and widths the work.
+Call them under `fake_mode()`: then neither weights nor inputs take memory. Every size has the published value, or a
+small one, as default; `depth`, `layers`, `steps`, `segments`, `rounds`, `candidates` scale the number of ops, the
+others the work.
 """
 
 from collections.abc import Callable

@@ -127,7 +127,8 @@ def _inception_35(c: int, pool: int) -> nn.Module:
 def _inception_17(c: int, w: int) -> nn.Module:
     row, column = (1, 7), (7, 1)
     return Branches(_chain(c, (192, 1, 1)), _chain(c, (w, 1, 1), (w, row, 1), (192, column, 1)),
-                    _chain(c, (w, 1, 1), (w, column, 1), (w, row, 1), (w, column, 1), (192, row, 1)), _pooled(c, 192))  # fmt: skip
+                    _chain(c, (w, 1, 1), (w, column, 1), (w, row, 1), (w, column, 1), (192, row, 1)),
+                    _pooled(c, 192))  # fmt: skip
 
 
 def _inception_8(c: int) -> nn.Module:

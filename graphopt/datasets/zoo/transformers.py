@@ -1,4 +1,6 @@
-"""Attention networks of GO's and X-RLflow's evaluations. Shape legend as in layers.py; M memory length, R relative positions."""
+"""Attention networks of GO's and X-RLflow's evaluations. Shape legend as in layers.py, and M memory, R positions."""
+
+# mypy: disable-error-code="no-any-return, no-untyped-call"
 
 import math
 
@@ -25,8 +27,7 @@ class PostNormLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         x = self.norm_1(x + self.attention(x, x, mask))
-        out: Tensor = self.norm_2(x + self.feed(x))
-        return out
+        return self.norm_2(x + self.feed(x))
 
 
 class PreNormLayer(PostNormLayer):
@@ -82,8 +83,7 @@ class ViT(nn.Module):
         x = torch.cat([self.start.expand(len(x), -1, -1), x], 1) + self.position
         for layer in self.layers:
             x = layer(x)
-        scores: Tensor = self.classes(self.norm(x)[:, 0])
-        return scores
+        return self.classes(self.norm(x)[:, 0])
 
 
 def vit(
@@ -93,7 +93,7 @@ def vit(
 
 
 class RelativeAttention(Attention):
-    """Transformer-XL's attention: content and position scores with learned global biases (Dai et al. 2019, section 3.3)."""
+    """Transformer-XL's attention: content and position scores with global biases (Dai et al. 2019, section 3.3)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads, bias=False)
@@ -125,8 +125,7 @@ class TransformerXLLayer(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         x = self.norm_1(x + self.attention.attend(x, torch.cat([memory, x], 1), positions, mask))
-        out: Tensor = self.norm_2(x + self.feed(x))
-        return out
+        return self.norm_2(x + self.feed(x))
 
 
 class TransformerXL(nn.Module):
@@ -153,9 +152,9 @@ class TransformerXL(nn.Module):
         return torch.cat(outputs, 1)
 
 
-def transformer_xl(*, layers: int = 2, segments: int = 2, seq: int = 64, batch: int = 4, width: int = 512, heads: int = 8,
-                   vocabulary: int = 4096) -> Built:  # fmt: skip
-    """`segments` segments of `seq` tokens each; about 45 ops per layer and segment."""
+def transformer_xl(*, layers: int = 2, segments: int = 2, seq: int = 64, batch: int = 4, width: int = 512,
+                   heads: int = 8, vocabulary: int = 4096) -> Built:  # fmt: skip
+    """`segments` segments of `seq` tokens each; about 49 ops per layer and segment."""
     return TransformerXL(layers, width, heads, vocabulary, seq), (_tokens(batch, segments * seq),)
 
 
@@ -186,8 +185,9 @@ class Transducer(nn.Module):
         return self.logits(joint).log_softmax(-1)
 
 
-def transformer_transducer(*, layers: int = 4, label_layers: int = 2, frames: int = 64, labels: int = 16, batch: int = 1,
-                           width: int = 512, heads: int = 8, vocabulary: int = 128) -> Built:  # fmt: skip
+def transformer_transducer(*, layers: int = 4, label_layers: int = 2, frames: int = 64, labels: int = 16,
+                           batch: int = 1, width: int = 512, heads: int = 8,
+                           vocabulary: int = 128) -> Built:  # fmt: skip
     module = Transducer(layers, label_layers, width, heads, vocabulary, window=10)
     return module, (torch.zeros(batch, frames, 512), _tokens(batch, labels))
 
@@ -206,8 +206,7 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm_in(x)
-        out: Tensor = self.down(self.norm_inner(F.gelu(self.gate(x)) * self.up(x)))
-        return out
+        return self.down(self.norm_inner(F.gelu(self.gate(x)) * self.up(x)))
 
 
 class GatedLayer(nn.Module):
@@ -224,8 +223,7 @@ class GatedLayer(nn.Module):
         for i, attention in enumerate(self.attentions):
             y = self.before[i](x)
             x = x + self.after[i](attention(y, memory if i and memory is not None else y, None if i else mask))
-        out: Tensor = x + self.feed(x)
-        return out
+        return x + self.feed(x)
 
 
 class DalleMini(nn.Module):
@@ -249,8 +247,7 @@ class DalleMini(nn.Module):
         mask = causal_mask(picture.shape[1], picture.shape[1])
         for layer in self.decoder:
             y = layer(y, x, mask)
-        scores: Tensor = self.logits(self.norms[3](y))
-        return scores
+        return self.logits(self.norms[3](y))
 
 
 def dalle_mini(*, layers: int = 3, seq: int = 64, image: int = 64, batch: int = 1, width: int = 512, heads: int = 8,

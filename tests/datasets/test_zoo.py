@@ -1,0 +1,174 @@
+"""The zoo: published sizes, scaling, splits without shared families, and the cache."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from torch import nn
+
+from graphopt.datasets import zoo_dataset
+from graphopt.datasets.base import check_splits
+from graphopt.datasets.capture import fake_mode
+from graphopt.datasets.torch_module import TorchModule
+from graphopt.datasets.zoo import MODELS
+from graphopt.datasets.zoo_dataset import ZooDataset, capture_model, spec_name
+from graphopt.graph import GraphError
+from graphopt.operators import OPERATOR_ID, Category
+
+DEFAULT = yaml.safe_load((Path(__file__).parents[2] / "conf/dataset/zoo.yaml").read_text())
+SMALL = {"model": "wavenet", "stacks": 1, "layers": 2, "seq": 64, "channels": 8}
+OTHER = {"model": "unet", "depth": 1, "size": 16, "channels": 4}
+
+
+def dataset(folder: Path, **splits: list[dict[str, Any]]) -> ZooDataset:
+    given = {split: splits.get(split, []) for split in ("train", "val", "test")}
+    return ZooDataset(name="zoo", cache_dir=str(folder), **given)
+
+
+# Parameters of the published models as their papers' reference code has them (no published count for the others).
+PUBLISHED = {
+    ("squeezenet", ()): 1_235_496,  # version 1.1
+    ("resnet18", ()): 11_689_512,
+    ("resnext50", ()): 25_028_904,
+    ("inception_v3", ()): 23_834_568,
+    ("mnasnet", ()): 4_383_312,
+    ("vit", (("layers", 12),)): 22_050_664,
+    ("bert", (("layers", 12), ("width", 768), ("heads", 12), ("seq", 512), ("vocabulary", 30522))): 109_482_240,
+}
+
+
+@pytest.mark.parametrize("name, sizes", PUBLISHED)
+def test_parameters_equal_the_published_models(name: str, sizes: tuple[tuple[str, int], ...]) -> None:
+    build = next(model for model in MODELS if model.__name__ == name)
+    with fake_mode():
+        module, _ = build(**dict(sizes))
+    assert sum(p.numel() for p in module.parameters()) == PUBLISHED[name, sizes]
+
+
+@pytest.mark.parametrize("name, size, step", [
+    ("rnnlm", "steps", 2 * 13), ("gnmt", "layers", None), ("transformer_xl", "segments", None),
+    ("wavenet", "layers", 2 * 10),
+    ("amoebanet", "depth", None), ("graph_nets", "rounds", None), ("deep_rank", "candidates", None),
+    ("dalle_mini", "layers", None), ("transformer_transducer", "layers", None), ("ssd_mobilenet", "depth", 8),
+])  # fmt: skip
+def test_ops_grow_linearly_with_depth(name: str, size: str, step: int | None) -> None:
+    counts = []
+    for value in (4, 5, 6):
+        graph = capture_model({"model": name, size: value})
+        counts.append(int((graph.category != Category.VIEW).sum()))
+    assert counts[2] - counts[1] == counts[1] - counts[0] > 0
+    assert step is None or counts[1] - counts[0] == step
+
+
+def test_weights_of_a_model_are_its_parameters() -> None:
+    with fake_mode():
+        module, _ = next(m for m in MODELS if m.__name__ == "rnnlm")(layers=2, steps=3)
+    graph = capture_model({"model": "rnnlm", "layers": 2, "steps": 3, "backward": True})
+    read = {int(t) for t in graph.input_tensor if graph.is_weight[t]}
+    shapes = sorted(graph.tensor_shape(t) for t in read)
+    assert set(shapes) >= {tuple(p.shape) for p in module.parameters()} - {(4096, 512)}
+    gradients = [graph.tensor_shape(t) for t in np.flatnonzero(graph.is_output)]
+    assert sorted(gradients) == sorted([(16, 3, 4096), *(tuple(p.shape) for p in module.parameters())])
+    assert all(np.diff(graph.consumers[0])[t] > 0 for t in np.flatnonzero(graph.is_weight))
+
+
+def test_default_splits_share_no_family_and_use_known_operators(tmp_path: Path) -> None:
+    data = _default(tmp_path)
+    splits = {split: data.graphs(split) for split in ("train", "val", "test")}
+    check_splits(splits)
+    assert len({g.family for g in splits["train"]}) >= 8 and len({g.family for g in splits["test"]}) >= 7
+    for graph in (g for graphs in splits.values() for g in graphs):
+        assert not np.any(graph.kind == OPERATOR_ID["opaque"])
+        assert len(set(graph.op_names)) == graph.num_ops
+
+
+def _default(folder: Path) -> ZooDataset:
+    arguments = {key: value for key, value in DEFAULT.items() if key != "_target_"}
+    for split in ("train", "val", "test"):  # the largest graphs take seconds
+        arguments[split] = [spec for spec in arguments[split] if not spec.get("backward")]
+    return ZooDataset(**{**arguments, "cache_dir": str(folder)})
+
+
+def test_second_load_captures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = dataset(tmp_path, test=[SMALL]).graphs("test")[0]
+    monkeypatch.setattr(zoo_dataset, "capture_model", lambda spec: pytest.fail("captured again"))
+    second = dataset(tmp_path, test=[SMALL]).graphs("test")[0]
+    assert second.hash == first.hash and second.op_names == first.op_names and second.family == "wavenet"
+
+
+@pytest.mark.parametrize("damage", [b"", b"no archive", None])
+def test_damaged_cache_is_made_again(tmp_path: Path, damage: bytes | None) -> None:
+    first = dataset(tmp_path, test=[SMALL]).graphs("test")[0]
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(damage if damage is not None else file.read_bytes()[:-40])
+    assert dataset(tmp_path, test=[SMALL]).graphs("test")[0].hash == first.hash
+    assert dataset(tmp_path, test=[SMALL]).graphs("test")[0].hash == first.hash
+
+
+def test_cache_depends_on_sizes_and_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = dataset(tmp_path)._cache
+    path = cache.path("wavenet", SMALL)
+    assert cache.path("wavenet", {**SMALL, "layers": 3}) != path == cache.path("wavenet", dict(reversed(SMALL.items())))
+    monkeypatch.setattr("graphopt.datasets.cache.source_digest", lambda: "other")
+    assert cache.path("wavenet", SMALL) != path
+
+
+def test_a_family_in_two_splits_is_refused_before_capturing(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match="family 'resnet'"):
+        dataset(tmp_path, train=[{"model": "resnet18"}], test=[{"onnx": "light_resnet50"}]).graphs("train")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("spec, words", [
+    ({"model": "alexnet"}, "there are amoebanet, bert"),
+    ({"model": "rnnlm", "depth": 2}, "has no size 'depth'; it has layers, steps"),
+    ({"model": "rnnlm", "layers": 0}, "positive whole number"),
+    ({"model": "rnnlm", "layers": "two"}, "positive whole number"),
+    ({"model": "bert", "width": 100, "heads": 7}, "bert_width100_heads7"),
+    ({"layers": 2}, "a zoo entry is"),
+    ({"onnx": "light_squeezenet", "batch": 2}, "fixed sizes"),
+    ("rnnlm", "a zoo entry is"),
+])  # fmt: skip
+def test_bad_entries_are_refused_in_one_sentence(tmp_path: Path, spec: Any, words: str) -> None:
+    with pytest.raises(GraphError, match=words):
+        dataset(tmp_path, test=[spec]).graphs("test")
+
+
+def test_every_size_is_a_whole_number_with_a_default() -> None:
+    for model in MODELS:
+        for parameter in inspect.signature(model).parameters.values():
+            assert parameter.kind is inspect.Parameter.KEYWORD_ONLY and type(parameter.default) is int
+
+
+def test_names_say_what_was_asked() -> None:
+    assert spec_name({**OTHER, "backward": True}) == "unet_depth1_size16_channels4_backward"
+    assert spec_name({"onnx": "light_vgg19"}) == "light_vgg19"
+
+
+def made() -> tuple[nn.Module, tuple[Any, ...]]:
+    import torch
+
+    return nn.Linear(3, 2), (torch.zeros(4, 3),)
+
+
+def test_own_module_is_one_test_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    data = TorchModule(name="torch", module="test_zoo:made", backward=False)
+    assert data.graphs("train") == [] == data.graphs("val")
+    (graph,) = data.graphs("test")
+    assert graph.num_ops == 2 and graph.program is not None and graph is data.graphs("test")[0]
+
+
+@pytest.mark.parametrize("module, words", [
+    (None, "package.module:factory"), ("test_zoo", "package.module:factory"), ("not_there:f", "PYTHONPATH"),
+    ("test_zoo:absent", "has no 'absent'"), ("test_zoo:spec_name", "the factory failed"), ("builtins:dict", "must return"),
+])  # fmt: skip
+def test_bad_factories_are_refused_in_one_sentence(
+    module: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    with pytest.raises(GraphError, match=words):
+        TorchModule(name="torch", module=module, backward=False).graphs("test")
