@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -151,14 +150,13 @@ def write(path: Path | str, decision: DecisionFile) -> None:
         "trace": decision.trace,
         **{f"plan_{name}": array for name, array in decision.plan.items()},
     }
-    handle, temporary = tempfile.mkstemp(dir=target.parent, suffix=".part")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with partial.open("wb") as stream:
             np.savez_compressed(stream, allow_pickle=False, **arrays)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def load(path: Path | str) -> DecisionFile:

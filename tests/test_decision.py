@@ -8,6 +8,7 @@ import pytest
 from split_work import CONFIG, CutCost, Split, chain
 
 from graphopt.construct import construct
+from graphopt.datasets.onnx import load_light
 from graphopt.datasets.storage import save_graph
 from graphopt.decision import DecisionError, load, main, save, write
 from graphopt.graph import Graph
@@ -219,6 +220,16 @@ def test_graph_not_found_says_where_it_was_sought(tmp_path: Path, graph: Graph) 
     (tmp_path / "graphs" / f"{graph.hash}.npz").unlink()
     with pytest.raises(DecisionError, match=f"graphs/{graph.hash}"):
         open_case(path)
+
+
+def test_lost_graph_is_made_again_from_its_data_set(tmp_path: Path) -> None:
+    families = {
+        "_target_": "graphopt.datasets.onnx.OnnxFiles", "name": "onnx", "path": None, "dims": {}, "train": [], "val": [],
+    }  # fmt: skip
+    graph = load_light("light_squeezenet")
+    path = solved(tmp_path, graph, [0] * graph.num_ops, {**CONFIG, "dataset": families})
+    (tmp_path / "graphs" / f"{graph.hash}.npz").unlink()
+    assert check(open_case(path)) == []
 
 
 def test_diff_of_different_graphs_is_refused(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:

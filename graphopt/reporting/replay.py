@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.check import check as violations
 from graphopt.costs.base import CostModel
 from graphopt.datasets.base import Dataset, Split
 from graphopt.datasets.storage import load_graph
@@ -106,12 +107,18 @@ def _from_dataset(decision: DecisionFile) -> Graph | None:
     config = decision.header["config"].get("dataset")
     if not isinstance(config, Mapping):
         return None
-    from graphopt.construct import construct
-
-    dataset: Dataset = construct(config, "dataset", {"seed": decision.header["config"].get("seed", 0)})
+    dataset = _dataset(json.dumps(config, sort_keys=True), int(decision.header["config"].get("seed", 0)))
     splits: tuple[Split, ...] = ("test", "val", "train")
     graphs = (graph for split in splits for graph in dataset.graphs(split))
     return next((graph for graph in graphs if graph.hash == decision.header["graph"]["hash"]), None)
+
+
+@lru_cache(maxsize=4)
+def _dataset(config: str, seed: int) -> Dataset:
+    from graphopt.construct import construct
+
+    dataset: Dataset = construct(json.loads(config), "dataset", {"seed": seed})
+    return dataset
 
 
 @lru_cache(maxsize=16)
@@ -131,9 +138,10 @@ class Mismatch:
 
 
 def check(case: Case) -> list[Mismatch]:
-    """The stored prices that differ from the computed ones."""
+    """The stored prices that differ from the computed ones, and what the independent check finds wrong."""
     stored, found = case.decision.prices, case.reprice()
-    return [
+    wrong = [Mismatch(case.path, f"not a valid plan: {text}") for text in violations(case.plans(), case.machine)]
+    return wrong + [
         Mismatch(case.path, f"{key}: stored {stored[key]!r}, replayed {found[key]!r}")
         for key in PRICES
         if not agree(stored[key], found[key], case.tolerance)

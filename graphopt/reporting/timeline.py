@@ -130,8 +130,12 @@ def _draw_memory(axes: Axes, trace: Trace, machine: Machine, peak: float, scale:
     for d in used:
         line = trace.memory_bytes[:, d] / size
         colour = device_colour(d)
-        axes.fill_between(trace.memory_time / scale, line, step="post", color=colour, alpha=0.12, lw=0)
-        axes.plot(trace.memory_time / scale, line, color=colour, lw=1.1, drawstyle="steps-post", label=f"device {d}")
+        many = len(line) > RASTERED
+        axes.fill_between(trace.memory_time / scale, line, step="post", color=colour, alpha=0.12, lw=0, rasterized=many)
+        axes.plot(
+            *(trace.memory_time / scale, line), color=colour, lw=1.1, drawstyle="steps-post", label=f"device {d}",
+            rasterized=many,
+        )  # fmt: skip
         capacity = machine.devices[d].capacity / size
         if capacity <= 1.3 * peak / size:
             axes.axhline(capacity, color=colour, lw=0.9, ls=(0, (4, 3)))
