@@ -113,6 +113,13 @@ def test_best_known_is_per_graph_and_setting(tmp_path: Path) -> None:
     assert [best_known(entries).judged for entries in found.values()] == [{"d/a": 1.0}, {"d/a": 4.0}]
 
 
+def test_studies_are_not_mixed(tmp_path: Path) -> None:
+    rows = [row("go", "a", 4.0, study="one"), row("go", "a", 2.0, study="two")]
+    text = as_markdown(sheets(collect(store(tmp_path, rows)), "local"))
+    assert "### one: fusion on gpu" in text and "### two: fusion on gpu" in text
+    assert "several configurations" not in text
+
+
 def test_blocks_by_size(tmp_path: Path) -> None:
     sizes = {"a": 299, "b": 300, "c": 999, "d": 1000, "e": 5000, "f": 80_000}
     found = blocks(collect(store(tmp_path, [row("go", g, 4.0, ops=n) for g, n in sizes.items()])).entries)

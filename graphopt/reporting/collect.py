@@ -11,7 +11,7 @@ from typing import Any
 from graphopt.errors import UserError
 
 Setting = tuple[tuple[str, str], ...]  # what must be equal before two prices may be compared, as (field, value) pairs
-SETTING_FIELDS = ("task", "machine", "cost", "judge", "objective", "split")
+SETTING_FIELDS = ("study", "task", "machine", "cost", "judge", "objective", "split")
 IDENTITY_FIELDS = (
     *("study", "dataset", "split", "graph", "graph_hash", "task", "machine", "cost", "judge", "objective", "encoder"),
     *("algo", "seed", "evals_cap", "seconds_cap", "config_hash"),

@@ -31,8 +31,9 @@ def draw_study(found: Collected, folder: Path) -> list[Path]:
     files: list[Path] = []
     settings = found.by_setting()
     with plt.rc_context(STYLE):
+        varying = {pair[0] for setting in settings for pair in setting if any(pair not in other for other in settings)}
         for setting, entries in settings.items():
-            suffix = "" if len(settings) == 1 else "-" + "-".join(value for _, value in setting if value != "None")
+            suffix = "".join(f"-{value}" for field, value in setting if field in varying)
             if any(len(entry.trace) > 0 and entry.budget > 0 for entry in entries):
                 files += save_figure(curves(setting, entries), folder, f"curves{suffix}")
                 sizes = blocks(entries).get("size")

@@ -94,7 +94,8 @@ def setting_title(setting: Setting, entries: Sequence[Entry]) -> str:
     graphs, seeds = len({e.graph for e in entries}), len({e.seed for e in entries})
     counts = f"{graphs} graph{'s' * (graphs != 1)}, {seeds} seed{'s' * (seeds != 1)}"
     split = "" if fields["split"] in ("None", "test") else f", {fields['split']} split"
-    return f"{fields['task']} on {fields['machine']}, {fields['objective']} by {price}{split} ({counts})"
+    study = "" if fields["study"] == "None" else f"{fields['study']}: "
+    return f"{study}{fields['task']} on {fields['machine']}, {fields['objective']} by {price}{split} ({counts})"
 
 
 def _by_size(parts: dict[str, list[Entry]]) -> Sheet:
