@@ -1,4 +1,4 @@
-"""`Machine`: what a plan runs on. Devices, the links between them, and the rule by which results travel. All is data."""
+"""`Machine`: what a plan runs on. Devices, the links between them, the rule by which results travel. All is data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields

@@ -66,8 +66,8 @@ def _names(trace: Trace, machine: Machine) -> list[dict[str, object]]:
 
 
 def _span(name: str, category: str, row: int, start: float, end: float, **details: object) -> dict[str, object]:
-    return {"ph": "X", "name": name, "cat": category, "pid": 0, "tid": row, "ts": start * 1e6, "dur": (end - start) * 1e6,
-            "args": details}  # fmt: skip
+    microseconds = {"ts": start * 1e6, "dur": (end - start) * 1e6}
+    return {"ph": "X", "name": name, "cat": category, "pid": 0, "tid": row, "args": details} | microseconds
 
 
 def _kernels(trace: Trace, graph: Graph) -> list[dict[str, object]]:
@@ -93,9 +93,7 @@ def _memory(trace: Trace, machine: Machine) -> list[dict[str, object]]:
     out: list[dict[str, object]] = []
     for d in range(machine.num_devices):
         changed = np.flatnonzero(np.diff(trace.memory_bytes[:, d], prepend=-1))
-        out += [
-            {"ph": "C", "name": f"bytes on {d} {machine.devices[d].name}", "pid": 0, "ts": float(trace.memory_time[s]) * 1e6,
-             "args": {"bytes": int(trace.memory_bytes[s, d])}}
-            for s in changed
-        ]  # fmt: skip
+        name = f"bytes on {d} {machine.devices[d].name}"
+        samples = zip((trace.memory_time[changed] * 1e6).tolist(), trace.memory_bytes[changed, d].tolist())
+        out += [{"ph": "C", "name": name, "pid": 0, "ts": at, "args": {"bytes": size}} for at, size in samples]
     return out

@@ -23,11 +23,21 @@ Shape legend: N ops, T tensors, D devices, E operand edges of kernels, R resourc
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
 from graphopt.costs.kernel_time import KernelGraph
+from graphopt.costs.queues import (
+    any_left,
+    dequeue,
+    drop_first_event,
+    insert,
+    levels,
+    meld,
+    push_event,
+    rank_by_priority,
+    rank_results,
+    take_first,
+)
 from graphopt.errors import UserError
 from graphopt.graph import Graph
 from graphopt.machine import Machine
@@ -181,7 +191,8 @@ def _new_scratch(flow, wires, memory):  # type: ignore[no-untyped-def]
     return _Scratch(
         np.empty(num_ops, np.int32), np.empty(num_ops, np.int32), np.empty(num_ops, np.int32),
         np.empty(len(flow.keep), np.int32), np.empty(len(flow.keep), np.int32),
-        np.zeros((resources, sum(_levels(most))), np.int64), np.empty(items, np.float64), tie, np.empty(items, np.int32),
+        np.zeros((resources, sum(levels(most))), np.int64), np.empty(items, np.float64), tie,
+        np.empty(items, np.int32),
         np.empty(items, np.int32), np.empty(resources, np.int32), np.empty(resources, np.int32),
         np.empty(resources, np.float64), np.empty(resources, np.int32), np.empty(resources, np.int32), source,
         np.empty(len(flow.keep) * devices if memory else 0, np.int32), np.zeros(devices, np.int64),
@@ -244,164 +255,6 @@ def _tick_peaks(flow, wires, device, start, peak):  # type: ignore[no-untyped-de
         peak[place[i]] = max(peak[place[i]], memory[place[i]])
 
 
-# Items that wait by priority: a set of ranks per resource, as bits in three levels (a bit of level 1 is 64 ranks).
-
-
-@njit(cache=True, nogil=True)
-def _levels(num_ops):  # type: ignore[no-untyped-def]
-    """Words of each level."""
-    first = (num_ops + 63) >> 6
-    second = (first + 63) >> 6
-    return first, second, (second + 63) >> 6
-
-
-@intrinsic
-def _lowest_bit(typing_context, word):  # type: ignore[no-untyped-def]
-    """Position of the lowest bit of an int64 that is not 0."""
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.int64), generate
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _insert(rank, device, ready, first, second):  # type: ignore[no-untyped-def]
-    one = np.int64(1)
-    ready[device, rank >> 6] |= one << (rank & 63)
-    ready[device, first + (rank >> 12)] |= one << ((rank >> 6) & 63)
-    ready[device, first + second + (rank >> 18)] |= one << ((rank >> 12) & 63)
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _take_first(device, ready, first, second):  # type: ignore[no-untyped-def]
-    """Removes and returns the smallest rank of a set that is not empty."""
-    top = first + second
-    while ready[device, top] == 0:
-        top += 1
-    middle = (top - first - second << 6) + _lowest_bit(ready[device, top])
-    low = (middle << 6) + _lowest_bit(ready[device, first + middle])
-    word = ready[device, low]
-    rank = (low << 6) + _lowest_bit(word)
-    ready[device, low] = word & (word - 1)
-    if word & (word - 1) == 0:
-        word = ready[device, first + middle]
-        ready[device, first + middle] = word & (word - 1)
-        if word & (word - 1) == 0:
-            ready[device, top] &= ready[device, top] - 1
-    return rank
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _any_left(device, ready, top):  # type: ignore[no-untyped-def]
-    """0 if the set has members, else -1."""
-    for i in range(top, ready.shape[1]):
-        if ready[device, i] != 0:
-            return np.int32(0)
-    return np.int32(-1)
-
-
-@njit(cache=True, nogil=True)
-def _rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
-    """Fills `order` and `rank`: radix sort by descending priority, ties by op id; digits that all share are skipped."""
-    num_ops = len(priority)
-    bits = (0.0 - priority).view(np.int64)
-    bits ^= (bits >> 63) & np.int64(0x7FFFFFFFFFFFFFFF)  # integers in the order of the numbers
-    bits ^= np.int64(-0x8000000000000000)
-    order[:] = np.arange(num_ops)
-    varying = np.int64(0)
-    for n in range(num_ops):
-        varying |= bits[n] ^ bits[0]
-    other, count = np.empty(num_ops, np.int32), np.empty(257, np.int64)
-    for shift in range(0, 64, 8):
-        if (varying >> shift) & 255:
-            count[:] = 0
-            for n in range(num_ops):
-                count[((bits[n] >> shift) & 255) + 1] += 1
-            count[:] = np.cumsum(count)
-            for n in order:
-                digit = (bits[n] >> shift) & 255
-                other[count[digit]] = n
-                count[digit] += 1
-            order[:] = other
-    for i in range(num_ops):
-        rank[order[i]] = i
-
-
-@njit(cache=True, nogil=True)
-def _rank_results(out_ptr, order, result_order, result_rank):  # type: ignore[no-untyped-def]
-    """Ranks results as their producers are ranked, ties by tensor id."""
-    position = 0
-    for n in order:
-        for tensor in range(out_ptr[n], out_ptr[n + 1]):
-            result_order[position], result_rank[tensor] = tensor, position
-            position += 1
-
-
-# Items that wait by keys or first in, first out: one pairing heap per resource, smallest (key, tie) first.
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _meld(a, b, key, tie, child, sibling):  # type: ignore[no-untyped-def]
-    if key[b] < key[a] or (key[b] == key[a] and tie[b] < tie[a]):
-        a, b = b, a
-    sibling[b] = child[a]
-    child[a] = b
-    return a
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _dequeue(top, key, tie, child, sibling):  # type: ignore[no-untyped-def]
-    """Removes the first item, returns the new first or -1: children are melded in pairs, then the pairs backwards."""
-    item, pairs = child[top], np.int32(-1)
-    while item >= 0:
-        other, following = sibling[item], np.int32(-1)
-        if other >= 0:
-            following = sibling[other]
-            item = _meld(item, other, key, tie, child, sibling)
-        sibling[item] = pairs
-        pairs, item = item, following
-    if pairs >= 0:
-        item = sibling[pairs]
-        while item >= 0:
-            following = sibling[item]
-            pairs = _meld(pairs, item, key, tie, child, sibling)
-            item = following
-    return pairs
-
-
-# Events: a binary heap by time with at most one entry per resource.
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _push_event(time, resource, size, times, resources):  # type: ignore[no-untyped-def]
-    i = size
-    while i > 0:
-        parent = (i - 1) >> 1
-        if times[parent] <= time:
-            break
-        times[i], resources[i] = times[parent], resources[parent]
-        i = parent
-    times[i], resources[i] = time, resource
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _drop_first_event(last, times, resources):  # type: ignore[no-untyped-def]
-    """Moves the entry at index `last`, the end of the heap, to where it belongs when the first is gone."""
-    time, resource, i = times[last], resources[last], 0
-    while True:
-        best = 2 * i + 1
-        if best >= last:
-            break
-        if best + 1 < last and times[best + 1] < times[best]:
-            best += 1
-        if times[best] >= time:
-            break
-        times[i], resources[i] = times[best], resources[best]
-        i = best
-    times[i], resources[i] = time, resource
-
-
 @njit(cache=True, nogil=True)
 def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log):  # type: ignore[no-untyped-def]
     """Simulates one plan. Returns (makespan, kernels done).
@@ -413,12 +266,12 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
     waiting, order, rank, result_order, result_rank, ready, key, tie, child, sibling, root, running = scratch[:12]
     event_time, event_resource, startable, source, uses, live = scratch[12:]
     num_ops, devices = time.shape
-    level1, level2, _ = _levels(max(num_ops, len(keep) - out_ptr[0]))
+    level1, level2, _ = levels(max(num_ops, len(keep) - out_ptr[0]))
     ranked_lanes = per_link and not fifo_transfers and len(keys) == 0
     if ranked_lanes or not fifo_kernels:
-        _rank_by_priority(priority, order, rank)
+        rank_by_priority(priority, order, rank)
     if ranked_lanes:
-        _rank_results(out_ptr, order, result_order, result_rank)
+        rank_results(out_ptr, order, result_order, result_rank)
     root[:] = -1
     running[:] = _IDLE
     events, starts, items, done, step, now = 0, 0, num_ops, 0, 0, 0.0
@@ -431,11 +284,11 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
                 startable[starts] = queue
                 starts += 1
             if not fifo_kernels:
-                _insert(rank[n], queue, ready, level1, level2)
+                insert(rank[n], queue, ready, level1, level2)
             else:
                 key[n], child[n] = 0.0, -1
                 if top >= 0:
-                    root[queue] = _meld(top, np.int32(n), key, tie, child, sibling)
+                    root[queue] = meld(top, np.int32(n), key, tie, child, sibling)
     if memory:
         _load_inputs(flow, device, uses, live)
         peak[:] = live
@@ -445,10 +298,10 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
             resource = startable[i]
             item = root[resource]
             if fifo_kernels if resource < devices else not ranked_lanes:
-                root[resource] = _dequeue(item, key, tie, child, sibling)
+                root[resource] = dequeue(item, key, tie, child, sibling)
             else:
-                first = _take_first(resource, ready, level1, level2)
-                root[resource] = _any_left(resource, ready, level1 + level2)
+                first = take_first(resource, ready, level1, level2)
+                root[resource] = any_left(resource, ready, level1 + level2)
                 if resource < devices:
                     item = order[first]
                 else:
@@ -475,7 +328,7 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
                             live[there] += tensor_bytes[tensor]
                             peak[there] = max(peak[there], live[there])
                 end = now + _on_grid(seconds)
-            _push_event(end, resource, events, event_time, event_resource)
+            push_event(end, resource, events, event_time, event_resource)
             events += 1
             if len(log.start):
                 log.start[item], log.end[item] = now, end
@@ -492,7 +345,7 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
         while events > 0 and event_time[0] == now:
             resource = event_resource[0]
             events -= 1
-            _drop_first_event(events, event_time, event_resource)
+            drop_first_event(events, event_time, event_resource)
             item, overhead, from_kernel = running[resource], 0.0, resource < devices
             first, last, here, target = 0, 0, np.int64(resource), np.int64(0)
             if item >= 0:
@@ -538,13 +391,13 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
                         startable[starts] = queue
                         starts += 1
                     if ranked_lanes and not arrived:
-                        _insert(result_rank[tensor], queue, ready, level1, level2)
+                        insert(result_rank[tensor], queue, ready, level1, level2)
                     elif arrived and not fifo_kernels:
-                        _insert(rank[waiter], queue, ready, level1, level2)
+                        insert(rank[waiter], queue, ready, level1, level2)
                     else:
                         child[waiter] = -1
                         if top >= 0:
-                            root[queue] = _meld(top, waiter, key, tie, child, sibling)
+                            root[queue] = meld(top, waiter, key, tie, child, sibling)
                 if memory:
                     place = tensor * devices + here
                     if from_kernel:
@@ -561,7 +414,7 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
                         live[here] -= tensor_bytes[in_tensor[e]]
             if overhead > 0.0:
                 running[resource] = _COOLING
-                _push_event(now + overhead, resource, events, event_time, event_resource)
+                push_event(now + overhead, resource, events, event_time, event_resource)
                 events += 1
             else:
                 running[resource] = _IDLE

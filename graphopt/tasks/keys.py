@@ -19,7 +19,8 @@ def split(keys: Keys, *lengths: int) -> list[Keys]:
 
 def devices(affinity: Keys, num_devices: int) -> NDArray[np.int16]:
     """[B, N] the device with the largest affinity; affinities [B, N * D] are those of op 0, then of op 1, ..."""
-    return affinity.reshape(len(affinity), -1, num_devices).argmax(2).astype(np.int16)
+    best: NDArray[np.int16] = affinity.reshape(len(affinity), -1, num_devices).argmax(2).astype(np.int16)
+    return best
 
 
 def transfer_count(graph: Graph, num_devices: int) -> int:
@@ -28,7 +29,7 @@ def transfer_count(graph: Graph, num_devices: int) -> int:
 
 
 def transfers(graph: Graph, keys: Keys, num_devices: int) -> NDArray[np.float64] | None:
-    """[B, T, D] transfer priorities from keys [B, R * D], those of the first result first; None where nothing travels."""
+    """[B, T, D] transfer priorities from keys [B, R * D], those of the first result first; None for one device."""
     if num_devices == 1:
         return None
     out = np.zeros((len(keys), graph.num_tensors, num_devices))

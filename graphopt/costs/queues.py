@@ -1,0 +1,166 @@
+"""The queues of the event simulation, for Numba: sets of ranks, pairing heaps, and a heap of events.
+
+Everything is arrays that the caller owns: small functions on a few arrays each are inlined and cost no calls.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+# Items that wait by priority: a set of ranks per resource, as bits in three levels (a bit of level 1 is 64 ranks).
+
+
+@njit(cache=True, nogil=True)
+def levels(num_ops):  # type: ignore[no-untyped-def]
+    """Words of each level."""
+    first = (num_ops + 63) >> 6
+    second = (first + 63) >> 6
+    return first, second, (second + 63) >> 6
+
+
+@intrinsic
+def _lowest_bit(typing_context, word):  # type: ignore[no-untyped-def]
+    """Position of the lowest bit of an int64 that is not 0."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def insert(rank, device, ready, first, second):  # type: ignore[no-untyped-def]
+    one = np.int64(1)
+    ready[device, rank >> 6] |= one << (rank & 63)
+    ready[device, first + (rank >> 12)] |= one << ((rank >> 6) & 63)
+    ready[device, first + second + (rank >> 18)] |= one << ((rank >> 12) & 63)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def take_first(device, ready, first, second):  # type: ignore[no-untyped-def]
+    """Removes and returns the smallest rank of a set that is not empty."""
+    top = first + second
+    while ready[device, top] == 0:
+        top += 1
+    middle = (top - first - second << 6) + _lowest_bit(ready[device, top])  # type: ignore[call-arg]
+    low = (middle << 6) + _lowest_bit(ready[device, first + middle])
+    word = ready[device, low]
+    rank = (low << 6) + _lowest_bit(word)
+    ready[device, low] = word & (word - 1)
+    if word & (word - 1) == 0:
+        word = ready[device, first + middle]
+        ready[device, first + middle] = word & (word - 1)
+        if word & (word - 1) == 0:
+            ready[device, top] &= ready[device, top] - 1
+    return rank
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def any_left(device, ready, top):  # type: ignore[no-untyped-def]
+    """0 if the set has members, else -1."""
+    for i in range(top, ready.shape[1]):
+        if ready[device, i] != 0:
+            return np.int32(0)
+    return np.int32(-1)
+
+
+@njit(cache=True, nogil=True)
+def rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
+    """Fills `order` and `rank`: radix sort by descending priority, ties by op id; digits that all share are skipped."""
+    num_ops = len(priority)
+    bits = (0.0 - priority).view(np.int64)
+    bits ^= (bits >> 63) & np.int64(0x7FFFFFFFFFFFFFFF)  # integers in the order of the numbers
+    bits ^= np.int64(-0x8000000000000000)
+    order[:] = np.arange(num_ops)
+    varying = np.int64(0)
+    for n in range(num_ops):
+        varying |= bits[n] ^ bits[0]
+    other, count = np.empty(num_ops, np.int32), np.empty(257, np.int64)
+    for shift in range(0, 64, 8):
+        if (varying >> shift) & 255:
+            count[:] = 0
+            for n in range(num_ops):
+                count[((bits[n] >> shift) & 255) + 1] += 1
+            count[:] = np.cumsum(count)
+            for n in order:
+                digit = (bits[n] >> shift) & 255
+                other[count[digit]] = n
+                count[digit] += 1
+            order[:] = other
+    for i in range(num_ops):
+        rank[order[i]] = i
+
+
+@njit(cache=True, nogil=True)
+def rank_results(out_ptr, order, result_order, result_rank):  # type: ignore[no-untyped-def]
+    """Ranks results as their producers are ranked, ties by tensor id."""
+    position = 0
+    for n in order:
+        for tensor in range(out_ptr[n], out_ptr[n + 1]):
+            result_order[position], result_rank[tensor] = tensor, position
+            position += 1
+
+
+# Items that wait by keys or first in, first out: one pairing heap per resource, smallest (key, tie) first.
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def meld(a, b, key, tie, child, sibling):  # type: ignore[no-untyped-def]
+    if key[b] < key[a] or (key[b] == key[a] and tie[b] < tie[a]):
+        a, b = b, a
+    sibling[b] = child[a]
+    child[a] = b
+    return a
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def dequeue(top, key, tie, child, sibling):  # type: ignore[no-untyped-def]
+    """Removes the first item, returns the new first or -1: children are melded in pairs, then the pairs backwards."""
+    item, pairs = child[top], np.int32(-1)
+    while item >= 0:
+        other, following = sibling[item], np.int32(-1)
+        if other >= 0:
+            following = sibling[other]
+            item = meld(item, other, key, tie, child, sibling)
+        sibling[item] = pairs
+        pairs, item = item, following
+    if pairs >= 0:
+        item = sibling[pairs]
+        while item >= 0:
+            following = sibling[item]
+            pairs = meld(pairs, item, key, tie, child, sibling)
+            item = following
+    return pairs
+
+
+# Events: a binary heap by time with at most one entry per resource.
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def push_event(time, resource, size, times, resources):  # type: ignore[no-untyped-def]
+    i = size
+    while i > 0:
+        parent = (i - 1) >> 1
+        if times[parent] <= time:
+            break
+        times[i], resources[i] = times[parent], resources[parent]
+        i = parent
+    times[i], resources[i] = time, resource
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def drop_first_event(last, times, resources):  # type: ignore[no-untyped-def]
+    """Moves the entry at index `last`, the end of the heap, to where it belongs when the first is gone."""
+    time, resource, i = times[last], resources[last], 0
+    while True:
+        best = 2 * i + 1
+        if best >= last:
+            break
+        if best + 1 < last and times[best + 1] < times[best]:
+            best += 1
+        if times[best] >= time:
+            break
+        times[i], resources[i] = times[best], resources[best]
+        i = best
+    times[i], resources[i] = time, resource

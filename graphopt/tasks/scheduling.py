@@ -1,0 +1,88 @@
+"""Scheduling: in which order ready kernels start, where each op runs being fixed by a heuristic."""
+
+from typing import Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.graph import F64, Graph
+from graphopt.kernels import Limits
+from graphopt.list_schedule import dependencies, heft, links
+from graphopt.machine import Machine
+from graphopt.operators import Category
+from graphopt.plan import Plans
+from graphopt.tasks import keys as random_keys
+from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.tasks.placement import first_roomy_device, fixed_inline
+
+Heuristic = Literal["single", "heft", "blocks"]
+
+
+class Scheduling(AssignTask):
+    """Head `priority` with `levels` choices; the highest level starts first, ties in op order.
+
+    placement: `single` = one device; `heft` = earliest finish time, by FLOP and bytes over peaks; `blocks` = runs of
+    ops with equal shares of the time. fuse: the compiler's default fusion within the caps; else only views are inline.
+    """
+
+    head_names = frozenset({"priority"})
+
+    def __init__(self, *, name: str, machine: Machine, levels: int, placement: Heuristic, fuse: bool, max_ops: int,
+                 max_inputs: int, max_duplicates: int) -> None:  # fmt: skip
+        self.name, self.machine, self.placement, self.fuse = name, machine, placement, fuse
+        self.fusion_limits = Limits(max_ops, max_inputs, max_duplicates)
+        self.heads = {"priority": levels}
+        self._devices: WeakKeyDictionary[Graph, NDArray[np.int16]] = WeakKeyDictionary()
+
+    def initial(self, graph: Graph) -> Decision:
+        """[N, 1] one level for all: kernels start in op order as they become ready."""
+        return np.zeros((graph.num_ops, 1), np.int16)
+
+    def mask(self, graph: Graph) -> NDArray[np.bool_]:
+        stored = ~fixed_inline(graph, self.fuse, self.fusion_limits)
+        return stored[:, None] & (self.heads["priority"] > 1)
+
+    def realise(self, graph: Graph, decisions: Decisions) -> Plans:
+        return self._plans(graph, decisions[:, :, 0].astype(np.float64), None)
+
+    def key_count(self, graph: Graph) -> int:
+        return graph.num_ops + random_keys.transfer_count(graph, self.machine.num_devices)
+
+    def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
+        """Keys: priorities [N], then transfer priorities [R, D]."""
+        count = random_keys.transfer_count(graph, self.machine.num_devices)
+        priority, sends = random_keys.split(keys, graph.num_ops, count)
+        return self._plans(graph, priority, random_keys.transfers(graph, sends, self.machine.num_devices))
+
+    def _plans(self, graph: Graph, priority: NDArray[np.float64], sends: NDArray[np.float64] | None) -> Plans:
+        if graph not in self._devices:
+            self._devices[graph] = place(graph, self.machine, self.placement)
+        inline = fixed_inline(graph, self.fuse, self.fusion_limits)
+        device = np.broadcast_to(self._devices[graph], priority.shape)
+        return Plans(graph, device, priority, np.broadcast_to(inline, priority.shape), sends)
+
+
+def place(graph: Graph, machine: Machine, heuristic: Heuristic) -> NDArray[np.int16]:
+    """[N] devices by one of the heuristics."""
+    if heuristic == "single":
+        return np.full(graph.num_ops, first_roomy_device(graph, machine), np.int16)
+    time_ND = _rough_times(graph, machine)
+    if heuristic == "blocks":
+        share = np.cumsum(time_ND.mean(1))
+        total = max(float(share[-1]), 1e-30)
+        return np.minimum(share / total * machine.num_devices, machine.num_devices - 1).astype(np.int16)
+    needs = dependencies(graph, graph.input_ptr, graph.input_tensor)
+    return heft(time_ND, np.ones(graph.num_ops, np.bool_), needs, links(machine)).device
+
+
+def _rough_times(graph: Graph, machine: Machine) -> F64:
+    """[N, D] seconds of each op alone: launch + the larger of FLOP / peak and bytes / bandwidth; views take none."""
+    read = np.bincount(graph.operand_op, graph.tensor_bytes[graph.input_tensor], graph.num_ops)
+    moved = read + graph.result_bytes
+    contraction = graph.category == Category.CONTRACTION
+    columns = []
+    for d in machine.devices:
+        arithmetic = graph.flops / np.where(contraction, d.contraction_flops, d.vector_flops)
+        columns.append(d.launch + np.maximum(arithmetic, moved / d.bandwidth))
+    return np.where(graph.category == Category.VIEW, 0.0, np.stack(columns)).T.copy()
