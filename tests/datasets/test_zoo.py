@@ -164,7 +164,8 @@ def test_own_module_is_one_test_graph(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("module, words", [
     (None, "package.module:factory"), ("test_zoo", "package.module:factory"), ("not_there:f", "PYTHONPATH"),
-    ("test_zoo:absent", "has no 'absent'"), ("test_zoo:spec_name", "the factory failed"), ("builtins:dict", "must return"),
+    ("test_zoo:absent", "has no 'absent'"), ("test_zoo:spec_name", "the factory failed"),
+    ("builtins:dict", "must return"),
 ])  # fmt: skip
 def test_bad_factories_are_refused_in_one_sentence(
     module: str | None, words: str, monkeypatch: pytest.MonkeyPatch
