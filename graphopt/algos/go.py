@@ -1,0 +1,368 @@
+"""GO: Transferable Graph Optimizers for ML Compilers (Zhou et al., NeurIPS 2020), for one task at a time.
+
+An inductive graph encoder reads the graph; segment-recurrent attention over the ops in topological order, without positional
+encoding, reads what the encoder wrote; each layer's input is modulated by the graph state (superposition); a head per kind of
+choice gives a distribution for every op at once. Decoding is iterative and non-autoregressive: y(t) ~ p(y | G, y(t-1)), all
+ops in parallel, the previous iteration's decisions fed as input (section 3 of the paper). PPO over batches of graphs; the
+reward is -sqrt(time / time of the default), illegal plans -10.
+
+Our choices where the paper is silent or where another choice was measured to be better (docs/results.md):
+- y(0) is the default heuristic's decision, and `prior` is added to its logits, so that training starts near the default.
+- The probability ratio is clipped per op: the joint ratio of thousands of independent factors leaves the clip range at once.
+- `credit: reward` gives every op the graph's standardised reward (the paper). `credit: flips` gives each op its own
+  counterfactual advantage: the price after changing this op alone, minus the price of the plan, on the scale of the graph's
+  median. Where the cost model prices flips exactly they are all used, else a random sample of `flips` slots is priced.
+- Every iteration's decisions are priced and rewarded, not only the last one's.
+- `solve` prices the greedy decisions of every iteration and some samples, then spends the rest of the budget on single
+  changes in the order of the policy's preference given the best plan so far, asked again after `refresh` changes.
+
+Shape legend: N ops of all graphs of a batch, G graphs, S samples, H heads, K choices, D width.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from graphopt.algos.attention import SegmentAttention, Segments
+from graphopt.algos.learner import Learner
+from graphopt.costs.base import CostModel
+from graphopt.encoders.encoder import Encoder
+from graphopt.encoders.features import batch, graph_features
+from graphopt.graph import Graph
+from graphopt.problem import Problem
+from graphopt.search.local import local_search
+from graphopt.search.moves import Slots, Walk, slots_of
+from graphopt.tasks.base import AssignTask, Decision
+
+ILLEGAL_REWARD = -10.0
+_NEVER = -1e9
+
+
+@dataclass(frozen=True)
+class Question:
+    """A batch of graphs as the policy sees it."""
+
+    data: Any  # features of all graphs
+    extra: Tensor  # [N, 2H] the default's choice (scaled to [0, 1]) and whether there is a choice
+    default: Tensor  # [N, H] the default's choice
+    allowed: Tensor  # [N, H, K] False where a choice does not exist; ops without a choice keep the default
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the encoder made of it; computed once for all iterations."""
+
+    h: Tensor  # [N, D]
+    gate: Tensor  # [N, D] superposition m(h_G), spread over the ops
+    segments: Segments
+
+
+class GOPolicy(nn.Module):
+    """p(y | G, y') for all ops at once."""
+
+    def __init__(self, encoder: Encoder, heads: dict[str, int], attention_layers: int, attention_heads: int, segment: int,
+                 superposition: bool, prior: float) -> None:  # fmt: skip
+        super().__init__()
+        width = encoder.width
+        self.encoder, self.segment, self.superposition, self.prior = encoder, segment, superposition, prior
+        self.previous = nn.ModuleList(nn.Embedding(count, width) for count in heads.values())
+        self.modulate = nn.Linear(width, width)
+        self.layers = nn.ModuleList(SegmentAttention(width, attention_heads) for _ in range(attention_layers))
+        self.norm = nn.LayerNorm(width)
+        self.heads = nn.ModuleList(nn.Linear(width, count) for count in heads.values())
+        for head in self.heads:
+            nn.init.normal_(head.weight, std=0.01)
+
+    def read(self, question: Question) -> Reading:
+        h_ND, g_GD = self.encoder(question.data, question.extra)
+        num_ops = question.data.num_ops
+        gate = torch.sigmoid(self.modulate(g_GD)) * 2 if self.superposition else torch.ones_like(g_GD)
+        return Reading(h_ND, torch.repeat_interleave(gate, num_ops, 0), Segments.of(num_ops, self.segment))
+
+    def forward(self, question: Question, reading: Reading, previous_NH: Tensor) -> Tensor:
+        """[N, H, K] log-probabilities of the next decisions given the previous ones."""
+        x_ND = reading.h
+        for head, embed in enumerate(self.previous):
+            x_ND = x_ND + embed(previous_NH[:, head])
+        for layer in self.layers:
+            x_ND = layer(reading.gate * x_ND, reading.segments)
+        x_ND = self.norm(x_ND)
+        logits = torch.full(question.allowed.shape, _NEVER, device=x_ND.device)
+        for head, linear in enumerate(self.heads):
+            logits[:, head, : linear.out_features] = linear(x_ND)
+        at_default = nn.functional.one_hot(question.default, logits.shape[2])
+        return torch.log_softmax((logits + self.prior * at_default).masked_fill(~question.allowed, _NEVER), -1)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One iteration of decoding with S samples and what they earned."""
+
+    previous: Tensor  # [N, H]
+    chosen: Tensor  # [S, N, H]
+    log_prob: Tensor  # [S, N, H]
+    advantage: Tensor  # [S, N, H]
+
+
+class GO(Learner):
+    """PPO on `GOPolicy`; see the module's docstring. yaml: conf/algo/go.yaml explains every hyper-parameter."""
+
+    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int, attention_layers: int,
+                 attention_heads: int, segment: int, superposition: bool, iterations: int, prior: float,
+                 credit: Literal["reward", "flips"], flips: int, samples: int, epochs: int, clip: float, entropy: float,
+                 learning_rate: float, gradient_clip: float, search_samples: int, refresh: int, temperature: float, deltas: bool) -> None:  # fmt: skip
+        super().__init__(name=name, task=task, cost=cost, seed=seed)
+        self.policy = GOPolicy(encoder, task.heads, attention_layers, attention_heads, segment, superposition, prior)
+        self.iterations, self.credit, self.flips_sampled, self.samples = iterations, credit, flips, samples
+        self.epochs, self.clip, self.entropy = epochs, clip, entropy
+        self.learning_rate, self.gradient_clip = learning_rate, gradient_clip
+        self.search_samples, self.refresh, self.temperature, self.deltas = search_samples, refresh, temperature, deltas
+        self.automatic_optimization = False
+        self._questions: dict[str, tuple[Any, Tensor, Tensor, Tensor]] = {}
+        self._past: dict[str, tuple[float, float, int]] = {}  # per graph: mean, mean square, trials of the reward
+
+    @staticmethod
+    def extra_width(task: AssignTask) -> int:
+        """Inputs per op that GO adds to the encoder's: default choice and mask of every head."""
+        return 2 * len(task.heads)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=self.learning_rate)
+
+    # ---- asking the policy
+
+    def ask(self, graphs: list[Graph]) -> Question:
+        """The policy's input for a batch of graphs."""
+        parts = [self._parts(graph) for graph in graphs]
+        data, extra, default, allowed = zip(*parts)
+        to = self.device
+        return Question(batch(data).to(to), torch.cat(extra).to(to), torch.cat(default).to(to), torch.cat(allowed).to(to))
+
+    def _parts(self, graph: Graph) -> tuple[Any, Tensor, Tensor, Tensor]:
+        if graph.hash not in self._questions:
+            default_NH = torch.from_numpy(self.task.initial(graph).astype(np.int64))
+            mask_NH = torch.from_numpy(np.ascontiguousarray(self.task.mask(graph)))
+            counts = torch.tensor(list(self.task.heads.values()))
+            choice = torch.arange(self.task.num_choices)
+            allowed = torch.where(mask_NH[:, :, None], choice < counts[:, None], choice == default_NH[:, :, None])
+            extra = torch.cat([default_NH / (counts - 1).clamp(min=1), mask_NH.float()], 1).float()
+            self._questions[graph.hash] = (graph_features(graph, self.task.machine), extra, default_NH, allowed)
+        return self._questions[graph.hash]
+
+    # ---- learning
+
+    def training_step(self, graphs: list[Graph], batch_idx: int) -> None:
+        """One PPO update: sample decisions for every graph, price them, improve the policy for some epochs."""
+        question = self.ask(graphs)
+        with torch.no_grad():
+            trials = self._try(graphs, question)
+        optimizer = self.optimizers()
+        for _ in range(self.epochs):
+            loss, entropy = self._loss(question, trials)
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            norm = nn.utils.clip_grad_norm_(self.parameters(), self.gradient_clip)
+            if torch.isfinite(norm):
+                optimizer.step()
+        self.log_dict({"losses/policy": loss.detach(), "losses/entropy": entropy.detach(), "losses/gradient": norm})
+
+    def _try(self, graphs: list[Graph], question: Question) -> list[Trial]:
+        reading = self.policy.read(question)
+        previous, trials = question.default, []
+        for _ in range(self.iterations):
+            log_p = self.policy(question, reading, previous)
+            chosen = _sample(log_p, self.samples)
+            log_prob = _of_chosen(log_p, chosen)
+            canonical, advantage = self._judge(graphs, chosen)
+            advantage = advantage.to(log_p.device)
+            if self.credit == "flips":  # minus the expectation over the op's own choices (counterfactual baseline)
+                advantage = advantage * (1.0 - log_prob.exp())
+            trials.append(Trial(previous, chosen, log_prob, advantage))
+            previous = canonical.to(log_p.device)
+        return trials
+
+    def _judge(self, graphs: list[Graph], chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Prices S samples of every graph: (one canonical decision per graph [N, H], advantages [S, N, H])."""
+        picked, advantages, rewards, start = [], [], [], 0
+        for graph in graphs:
+            decisions = chosen[:, start : start + graph.num_ops].cpu().numpy().astype(np.int16)
+            start += graph.num_ops
+            prices = self.cost.price(self.task.realise(graph, decisions)).cost
+            self.train_evals += len(prices)
+            ratio = prices / self.initial_cost(graph)
+            reward = np.where(np.isfinite(ratio), -np.sqrt(np.where(np.isfinite(ratio), ratio, 1.0)), ILLEGAL_REWARD)
+            rewards.append(float(np.mean(reward)))
+            shared = np.broadcast_to(self._standardised(graph, reward)[:, None, None], decisions.shape)
+            if self.credit == "flips":
+                shared = np.stack([self._flip_credit(graph, d, p) for d, p in zip(decisions, prices)])
+            advantages.append(torch.from_numpy(np.ascontiguousarray(shared, np.float32)))
+            picked.append(torch.from_numpy(self.task.canonical(graph, decisions[0]).astype(np.int64)))
+        self.log("reward", float(np.mean(rewards)), prog_bar=True)
+        return torch.cat(picked), torch.cat(advantages, 1)
+
+    def _standardised(self, graph: Graph, reward: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Reward minus the mean of the graph's past trials, over their standard deviation."""
+        mean, square, trials = self._past.get(graph.hash, (0.0, 0.0, 0))
+        weight = max(len(reward) / (trials + len(reward)), 0.05)
+        mean += weight * (float(reward.mean()) - mean)
+        square += weight * (float((reward**2).mean()) - square)
+        self._past[graph.hash] = (mean, square, trials + len(reward))
+        return np.asarray((reward - mean) / max(np.sqrt(max(square - mean**2, 0.0)), 1e-4))
+
+    def _flip_credit(self, graph: Graph, decision: Decision, price: float) -> NDArray[np.float64]:
+        """[N, H] how much better each choice is than another one at the same op, log-compressed on the graph's scale."""
+        op, head, worse = self._flip_prices(graph, decision, price)
+        size = np.abs(worse)
+        scale = np.median(size[size > 0]) if np.any(size > 0) else 1.0
+        out = np.zeros(decision.shape)
+        out[op, head] = np.sign(worse) * np.log1p(size / scale)
+        return out
+
+    def _flip_prices(self, graph: Graph, decision: Decision, price: float) -> tuple[NDArray[np.int64], ...]:
+        """(op, head, price after changing that slot minus price now) for all slots, or a sample of them."""
+        canonical = self.task.canonical(graph, decision)
+        op, head = np.nonzero(self.task.mask(graph))
+        flips = None
+        if list(self.task.heads.values()) == [2] and self.task.limits is not None:
+            flips = self.cost.flips(graph, canonical[:, 0].astype(bool), self.task.limits)
+        if flips is not None:
+            self.train_evals += len(op)
+            worse = np.where(canonical[op, 0] == decision[op, 0], flips.price(op) - flips.cost, 0.0)
+            return op, head, worse
+        rows = self._random.permutation(len(op))[: self.flips_sampled]
+        op, head = op[rows], head[rows]
+        changed = np.repeat(decision[None], len(op), 0)
+        counts = np.array(list(self.task.heads.values()))[head]
+        changed[np.arange(len(op)), op, head] = (decision[op, head] + self._random.integers(1, counts)) % counts
+        self.train_evals += len(op)
+        prices = self.cost.price(self.task.realise(graph, changed)).cost
+        worse = np.where(np.isfinite(prices) & np.isfinite(price), prices - price, 0.0)
+        return op, head, worse
+
+    def _loss(self, question: Question, trials: list[Trial]) -> tuple[Tensor, Tensor]:
+        """PPO's clipped objective per slot and an entropy bonus; every graph weighs the same."""
+        reading = self.policy.read(question)
+        free_NH = question.allowed.sum(-1) > 1
+        share_N1 = _share_of_graph(free_NH, question.data.num_ops)
+        loss = entropy = torch.zeros((), device=share_N1.device)
+        for trial in trials:
+            log_p = self.policy(question, reading, trial.previous)
+            ratio = torch.exp(_of_chosen(log_p, trial.chosen) - trial.log_prob)
+            clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
+            gain = torch.minimum(ratio * trial.advantage, clipped * trial.advantage).mean(0)
+            spread = -(log_p.exp() * log_p.clamp(min=-30)).sum(-1)
+            loss = loss - (gain * free_NH * share_N1).sum() / len(trials)
+            entropy = entropy + (spread * free_NH * share_N1).sum() / len(trials)
+        return loss - self.entropy * entropy, entropy
+
+    # ---- solving
+
+    @torch.no_grad()
+    def solve(self, problem: Problem) -> None:
+        slots = slots_of(problem)
+        if not len(slots):
+            return
+        question = self.ask([problem.graph])
+        reading = self.policy.read(question)
+        greedy = self._decode(problem, question, reading)
+        if not problem.open:
+            problem.commit(greedy[-1])
+            return
+        problem.cost(np.stack(greedy[-problem.remaining :]))
+        self._price_samples(problem, question, reading, greedy[-1])
+        walk = Walk(problem, problem.best, problem.best_cost, deltas=self.deltas)
+        self._walk(problem, slots, walk, question, reading)
+        self._perturb(problem, slots, question, reading)
+
+    def _decode(self, problem: Problem, question: Question, reading: Reading) -> list[Decision]:
+        """The most likely decisions of every iteration, canonical."""
+        out: list[Decision] = []
+        previous = question.default
+        for _ in range(self.iterations):
+            choice = self.policy(question, reading, previous).argmax(-1).cpu().numpy().astype(np.int16)
+            out.append(self.task.canonical(problem.graph, choice))
+            previous = torch.from_numpy(out[-1].astype(np.int64)).to(self.device)
+        return out
+
+    def _price_samples(self, problem: Problem, question: Question, reading: Reading, last: Decision) -> None:
+        """A tenth of the budget, at most `search_samples`, on decisions sampled at a low temperature."""
+        count = min(self.search_samples, problem.evals_cap // 10, problem.remaining)
+        if count:
+            log_p = self._given(question, reading, last)
+            generator = torch.Generator().manual_seed(int(problem.rng.integers(2**31)))
+            drawn = _sample(torch.log_softmax(log_p / self.temperature, -1).cpu(), count, generator)
+            problem.cost(drawn.numpy().astype(np.int16))
+
+    def _given(self, question: Question, reading: Reading, decision: Decision) -> Tensor:
+        log_p: Tensor = self.policy(question, reading, torch.from_numpy(decision.astype(np.int64)).to(self.device))
+        return log_p
+
+    def _walk(self, problem: Problem, slots: Slots, walk: Walk, question: Question, reading: Reading) -> None:
+        """Single changes, most preferred first, kept when they help; ends where none does."""
+        tried = np.zeros((problem.graph.num_ops, len(self.task.heads), self.task.num_choices), bool)
+        while problem.open:
+            op, head, choice = self._preferred(walk.decision, slots, question, reading, tried)
+            if not len(op):
+                return
+            for i in range(len(op)):
+                o, h, c = int(op[i]), int(head[i]), int(choice[i])
+                score = walk.price_one(o, h, c)
+                tried[o, h, c] = True
+                if score < walk.score:
+                    tried[o, h] = False
+                    tried[o, h, walk.decision[o, h]] = True
+                    walk.take(o, h, c, score)
+                    self._reopen(problem, tried, o)
+
+    def _reopen(self, problem: Problem, tried: NDArray[np.bool_], op: int) -> None:
+        """After a change its neighbours may be worth another look."""
+        for ptr, column in (problem.graph.predecessors, problem.graph.successors):
+            tried[column[ptr[op] : ptr[op + 1]]] = False
+
+    def _preferred(self, decision: Decision, slots: Slots, question: Question, reading: Reading,
+                   tried: NDArray[np.bool_]) -> tuple[NDArray[np.int64], ...]:  # fmt: skip
+        """The next `refresh` untried changes, by how much more likely the policy finds them than what is there."""
+        log_p = self._given(question, reading, decision).cpu().numpy()[slots.op, slots.head]
+        log_p = log_p - log_p[np.arange(len(slots)), decision[slots.op, slots.head]][:, None]
+        log_p[tried[slots.op, slots.head] | (np.arange(log_p.shape[1]) >= slots.choices[:, None])] = -np.inf
+        log_p[np.arange(len(slots)), decision[slots.op, slots.head]] = -np.inf
+        flat = np.argsort(-log_p, axis=None, kind="stable")[: self.refresh]
+        flat = flat[np.isfinite(log_p.reshape(-1)[flat])]
+        row, choice = np.unravel_index(flat, log_p.shape)
+        return slots.op[row], slots.head[row], choice
+
+    def _perturb(self, problem: Problem, slots: Slots, question: Question, reading: Reading) -> None:
+        """What is left of the budget: local search on neighbourhoods, centred where the policy is least sure."""
+        if not problem.open:
+            return
+        log_p = self._given(question, reading, problem.best).cpu().numpy()[slots.op, slots.head]
+        unsure = 1.0 - np.exp(log_p).max(1) + 0.02
+        cumulative = np.cumsum(unsure / unsure.sum())
+
+        def pick(decision: Decision) -> int:
+            return int(slots.op[min(np.searchsorted(cumulative, problem.rng.random()), len(slots) - 1)])
+
+        walk = Walk(problem, problem.best, problem.best_cost, deltas=False)
+        local_search(problem, slots, walk, pick, 1)
+
+
+def _sample(log_p: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
+    """[S, N, H] independent draws from [N, H, K] log-probabilities."""
+    flat = log_p.exp().reshape(-1, log_p.shape[-1])
+    return torch.multinomial(flat, count, replacement=True, generator=generator).T.reshape(count, *log_p.shape[:2])
+
+
+def _of_chosen(log_p: Tensor, chosen: Tensor) -> Tensor:
+    """[S, N, H] log-probability of each draw."""
+    return log_p.expand(len(chosen), *log_p.shape).gather(-1, chosen[..., None]).squeeze(-1)
+
+
+def _share_of_graph(free_NH: Tensor, num_ops: Tensor) -> Tensor:
+    """[N, 1] weights that make every graph of the batch count the same: 1 / (G x its free slots)."""
+    graph = torch.repeat_interleave(torch.arange(len(num_ops), device=num_ops.device), num_ops)
+    count = torch.zeros(len(num_ops), device=num_ops.device).index_add(0, graph, free_NH.sum(1).float())
+    return (1.0 / (count.clamp(min=1) * len(num_ops)))[graph][:, None]
