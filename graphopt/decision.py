@@ -111,7 +111,7 @@ def save(
         "row": {key: row[key] for key in ROW_KEYS if key in row},
         "versions": versions(str(row.get("commit", ""))),
     }
-    default = task.initial(graph)
+    default = task.canonical(graph, task.initial(graph))  # as `best`, so that only real differences show
     best = default if problem.best_plan is not None else task.canonical(graph, problem.best)
     trace = np.array([[s.evals, s.seconds, s.cost] for s in problem.trace], np.float64).reshape(-1, 3)
     plan = {} if problem.best_plan is None else _plan_arrays(problem.best_plan)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from graphopt.decision import DecisionFile, load
+from graphopt.operators import OPERATORS
 from graphopt.reporting.edit import bisect, describe_op, differing, write_veto
 from graphopt.reporting.render import Sheet, print_sheets
-from graphopt.reporting.replay import PRICES, Case, check, open_case
+from graphopt.reporting.replay import PRICES, Case, check, near_graph, open_case
 
 SHOWN = 30  # lines of a list, unless all are asked for
 
@@ -58,15 +59,20 @@ def _show(args: argparse.Namespace) -> int:
         return 0
     ops = decision.changed()
     print(f"{len(ops):,} of {graph['ops']:,} ops differ from the default")
+    kinds = _kinds(args.file, decision)
+    before_after = (decision.default, decision.choices)
     rows = [
-        [
-            decision.op_names[op],
-            *(describe_op(decision, choices[op]) for choices in (decision.default, decision.choices)),
-        ]
+        [decision.op_names[op], kinds[op], *(describe_op(decision, choices[op]) for choices in before_after)]
         for op in _cut(ops, args.all)
     ]
-    _list("", ["op", "default", "decision"], rows, len(ops))
+    _list("", ["op", "operator", "default", "decision"], rows, len(ops))
     return 0
+
+
+def _kinds(file: Path, decision: DecisionFile) -> list[str]:
+    """Operator of every op, where the graph lies near the file; else nothing."""
+    graph = near_graph(file, decision)
+    return [""] * len(decision.op_names) if graph is None else [OPERATORS[kind].name for kind in graph.kind]
 
 
 def price_line(decision: DecisionFile) -> str:
@@ -96,8 +102,9 @@ def _diff(args: argparse.Namespace) -> int:
     print(f"{args.file}: {price_line(a)}")
     print(f"{args.other}: {price_line(b)}")
     print(f"{len(ops):,} of {len(a.op_names):,} ops differ")
-    rows = [[a.op_names[op], *(describe_op(d, d.choices[op]) for d in (a, b))] for op in _cut(ops, args.all)]
-    _list("", ["op", args.file.stem, args.other.stem], rows, len(ops))
+    kinds = _kinds(args.file, a)
+    rows = [[a.op_names[op], kinds[op], *(describe_op(d, d.choices[op]) for d in (a, b))] for op in _cut(ops, args.all)]
+    _list("", ["op", "operator", args.file.stem, args.other.stem], rows, len(ops))
     return 0
 
 
@@ -139,12 +146,14 @@ def _bisect(args: argparse.Namespace) -> int:
 def _effects(case: Case, ops: np.ndarray, change: np.ndarray, everything: bool) -> None:
     """Each op alone put back: first those that cost, last those that earn."""
     order = np.argsort(change, kind="stable")
-    names = case.decision.op_names
-    rows = [
-        [names[ops[i]], describe_op(case.decision, case.decision.choices[ops[i]]), f"{100 * change[i]:+.4g} %"]
-        for i in _cut(order, everything)
-    ]
-    _list("price change when the op alone goes back to its default", ["op", "decision", "change"], rows, len(ops))
+    rows = []
+    for i in _cut(order, everything):
+        op, choices = ops[i], case.decision.choices[ops[i]]
+        operator = OPERATORS[case.graph.kind[op]].name
+        words = describe_op(case.decision, choices)
+        rows.append([case.decision.op_names[op], operator, words, f"{100 * change[i]:+.3g} %"])
+    columns = ["op", "operator", "decision", "change"]
+    _list("price change when the op alone goes back to its default", columns, rows, len(ops))
 
 
 def _draw(args: argparse.Namespace) -> int:

@@ -234,7 +234,9 @@ def as_rich(all_sheets: Sequence[Sheet]) -> Group:
     """The sheets that suit a terminal."""
     items: list[Table | Text | Padding] = []
     for sheet in (sheet for sheet in all_sheets if not sheet.wide):
-        table = Table(title=escape(sheet.title), title_justify="left", title_style="bold", box=SIMPLE)
+        if sheet.title:
+            items.append(Text(sheet.title, style="bold"))
+        table = Table(box=SIMPLE)
         for j, column in enumerate(sheet.columns):
             table.add_column(escape(column), justify="left" if j < sheet.left else "right", no_wrap=column != "reason")
         for i, row in enumerate(sheet.rows):

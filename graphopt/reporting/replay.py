@@ -82,20 +82,26 @@ def open_case(path: Path | str) -> Case:
 
 
 def find_graph(source: Path, decision: DecisionFile) -> Graph:
-    """The decision's graph: a graphs/<hash>.npz in a folder above the file, else from the data set it was made of."""
-    name = f"{decision.header['graph']['hash']}.npz"
-    for folder in source.resolve().parents:
-        if (folder / "graphs" / name).is_file():
-            graph = _load_graph(folder / "graphs" / name)
-            match(decision, graph, str(source))
-            return graph
-    graph_of_dataset = _from_dataset(decision)
-    if graph_of_dataset is None:
+    """The decision's graph: near the file, else from the data set it was made of."""
+    graph = near_graph(source, decision) or _from_dataset(decision)
+    if graph is None:
+        name = f"graphs/{decision.header['graph']['hash']}.npz"
         raise DecisionError(
-            f"the graph of {source} was not found: neither graphs/{name} in a folder above it, nor in its data set; "
+            f"the graph of {source} was not found: neither {name} in a folder above it, nor in its data set; "
             "keep the file in its study's folder"
         )
-    return graph_of_dataset
+    return graph
+
+
+def near_graph(source: Path, decision: DecisionFile) -> Graph | None:
+    """The graph from graphs/<hash>.npz in a folder above the file, if it is there."""
+    for folder in source.resolve().parents:
+        path = folder / "graphs" / f"{decision.header['graph']['hash']}.npz"
+        if path.is_file():
+            graph = _load_graph(path)
+            match(decision, graph, str(source))
+            return graph
+    return None
 
 
 @lru_cache(maxsize=32)

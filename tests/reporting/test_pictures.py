@@ -154,6 +154,21 @@ def test_bisect_names_the_op_that_fusion_lost(tmp_path: Path) -> None:
     assert blame.gained == blame.default < blame.judged
 
 
+def test_views_are_no_difference(tmp_path: Path) -> None:
+    """Views are inline whatever a decision says: canonical choices of the default and of the answer agree on them."""
+    b = GraphBuilder("view")
+    x, y, z, w = (b.tensor((64, 64)) for _ in range(4))
+    b.op("conv", [x], [y], flops=1e6)
+    b.op("reshape", [y], [z])
+    b.op("relu", [z], [w])
+    b.output(w)
+    cost = Simulator(name="simulator", machine=machine(), objective="runtime", threads=1)
+    problem = Problem(b.build(), fusion(), cost, evals=1)
+    path = tmp_path / "decisions" / "view.npz"
+    decision.save(path, problem=problem, judged=problem.best_cost, row={}, config=CONFIG)
+    assert not decision.load(path).changed().size
+
+
 def test_a_decision_is_drawn_completely(tmp_path: Path) -> None:
     case = open_case(solved(tmp_path))
     files = draw_case(case, tmp_path / "pictures")
