@@ -11,7 +11,6 @@ def main(config: DictConfig) -> None:
     from graphopt.build import build
     from graphopt.cell import open_cell
     from graphopt.evaluate import evaluate_cell
-    from graphopt.report import print_table
 
     with open_cell(config) as cell:
         if cell.skipped:
@@ -22,7 +21,7 @@ def main(config: DictConfig) -> None:
 
             prepare(parts, cell)
         evaluate_cell(parts, cell)
-        print_table(cell.rows.path)
+        cell.show()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ def build(config: Mapping[str, Any]) -> Parts:
 
     config: the resolved configuration as plain containers. Raises Incompatible before anything is made.
     """
+    compat.check_unused(config)
     compat.check(config)
     seed = int(config["seed"])
     dataset: Dataset = construct(config["dataset"], "dataset", {"seed": seed})
@@ -42,7 +43,7 @@ def build(config: Mapping[str, Any]) -> Parts:
     compat.check_heads(config, task)
     around = {"machine": machine, "task": task}
     cost: CostModel = construct(config["cost"], "cost", around)
-    judge: CostModel = construct(config["judge"], "judge", around)
+    judge = judge_of(config, cost, around)
     around |= {"cost": cost, "dataset": dataset, "seed": seed}
     learns = compat.learns(target_of(config["algo"], "algo"))
     if learns:
@@ -53,6 +54,18 @@ def build(config: Mapping[str, Any]) -> Parts:
     return Parts(
         dataset, machine, task, cost, judge, algo, compared, {name: why for name, why in refused.items() if why}, learns
     )
+
+
+def judge_of(config: Mapping[str, Any], cost: CostModel, around: Mapping[str, Any]) -> CostModel:
+    """The cost model itself where both are configured alike, so that they share what they computed. Raises ConfigError
+    when they price different things."""
+    judge: CostModel = cost if config["judge"] == config["cost"] else construct(config["judge"], "judge", around)
+    if judge.objective != cost.objective:
+        raise ConfigError(
+            f"cost prices {cost.objective}, judge prices {judge.objective}; "
+            f"set judge.objective={cost.objective} as well, or choose another cost@judge=..."
+        )
+    return judge
 
 
 def encoder(config: Mapping[str, Any], task: AssignTask) -> Any:
@@ -79,4 +92,5 @@ def machine_task_costs(config: Mapping[str, Any]) -> tuple[Machine, AssignTask, 
     machine: Machine = construct(config["machine"], "machine")
     task: AssignTask = construct(config["task"], "task", {"machine": machine})
     around = {"machine": machine, "task": task}
-    return machine, task, construct(config["cost"], "cost", around), construct(config["judge"], "judge", around)
+    cost: CostModel = construct(config["cost"], "cost", around)
+    return machine, task, cost, judge_of(config, cost, around)

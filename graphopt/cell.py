@@ -21,6 +21,7 @@ from graphopt.errors import Incompatible, RowsFailed, UsageError, UserError
 from graphopt.graph import GraphError
 from graphopt.loggers import NoLog, RunLog
 from graphopt.rows import Row, RowFile
+from graphopt.sweep import cell_line
 
 GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
 # What may change without making it another experiment: rows say for themselves what of these they were made with.
@@ -134,6 +135,20 @@ class Cell:
             "config_hash": self.hash,
         }  # fmt: skip
 
+    def show(self) -> None:
+        """The tables of a single run; one line in a sweep, whose table comes last."""
+        from graphopt.report import print_table
+
+        if in_sweep():
+            print(f"{self.path}: {cell_line(self.rows.rows)}")
+        else:
+            print_table(self.rows.path)
+
+    def forget(self) -> None:
+        """Removes the folder of a cell that never began."""
+        if self.path.is_dir() and {file.name for file in self.path.iterdir()} <= {".lock", "config.yaml"}:
+            shutil.rmtree(self.path)
+
     def note(self, status: str, reason: str) -> None:
         """A row about the cell as a whole."""
         with contextlib.suppress(UserError):  # a full disk must not hide the reason
@@ -174,7 +189,9 @@ def open_cell(config: Any) -> Iterator[Cell]:
 
 def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
     sentence = sentence_of(error)
-    if not isinstance(error, RowsFailed):
+    if isinstance(error, UsageError) and not sweep:
+        cell.forget()
+    elif not isinstance(error, RowsFailed):
         cell.note("failed", sentence)
     if wants_traceback():
         traceback.print_exc()

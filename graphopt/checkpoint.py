@@ -42,13 +42,13 @@ def restore(learner: Learner, state: State) -> dict[str, Any]:
 
 def torch_random() -> list[torch.Tensor]:
     """The state of torch's generators: of the CPU, then of every GPU in use."""
-    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return [torch.get_rng_state(), *gpus]
 
 
 def set_torch_random(states: list[torch.Tensor]) -> None:
     torch.set_rng_state(states[0])
-    if torch.cuda.is_initialized() and len(states) == 1 + torch.cuda.device_count():
+    if torch.cuda.is_available() and len(states) == 1 + torch.cuda.device_count():
         torch.cuda.set_rng_state_all(states[1:])
 
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 
 
@@ -13,6 +14,7 @@ def sentences() -> Iterator[None]:
     or 130 after Ctrl-C. GRAPHOPT_TRACEBACK=1 or HYDRA_FULL_ERROR=1 show tracebacks instead."""
     asked = "1" in (os.environ.get("GRAPHOPT_TRACEBACK"), os.environ.get("HYDRA_FULL_ERROR"))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting
+    warnings.formatwarning = _warning
     try:
         yield
     except KeyboardInterrupt:
@@ -27,6 +29,13 @@ def sentences() -> Iterator[None]:
         sentence, code = explained(error)
         print(sentence, file=sys.stderr)
         sys.exit(code)
+
+
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning in one line, without the place in the code."""
+    return f"warning: {message}\n"
 
 
 def explained(error: BaseException) -> tuple[str, int]:
@@ -54,14 +63,14 @@ def _line(error: BaseException) -> str:
 
 
 def _missing(error: BaseException) -> str:
-    """From "Could not find 'task/rewrite'" and the indented list of options."""
-    text = str(error)
-    found = re.search(r"Could not find '([^']+)/([^'/]+)'", text)
-    available = re.search(r"Available options in '[^']*':\s*(.*)", text, re.S)
+    """From "Could not find 'task/rewrite'"."""
+    from graphopt.compat import options
+
+    found = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
     if found is None:
         return _line(error)
-    options = ", ".join(available.group(1).split()) if available else "none"
-    return f"{found.group(1)}={found.group(2)} does not exist; available: {options}"
+    group, name = found.groups()
+    return f"{group}={name} does not exist; available: {', '.join(options(group)) or 'none'}"
 
 
 def _override(error: BaseException) -> str:
@@ -75,11 +84,12 @@ def _override(error: BaseException) -> str:
     if options(key):
         return f"{key} is a config group; choose {key}=..., one of {', '.join(options(key))}"
     parent, _, _ = key.rpartition(".")
-    return f"{key} does not exist; keys{' of ' + parent if parent else ''}: {', '.join(_siblings(parent))}"
+    owner, keys = _siblings(parent)
+    return f"{key} does not exist; keys{owner}: {', '.join(keys)}"
 
 
-def _siblings(parent: str) -> list[str]:
-    """Keys of the composed configuration below `parent`, with the config groups that the command line chose."""
+def _siblings(parent: str) -> tuple[str, list[str]]:
+    """(" of algo=go", its keys) for `parent` = "algo", with the config groups that the command line chose."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import DictConfig, OmegaConf
@@ -91,8 +101,10 @@ def _siblings(parent: str) -> list[str]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("config", overrides=chosen)
     node = OmegaConf.select(config, parent) if parent else config
-    keys = [str(key) for key in node] if isinstance(node, DictConfig) else []
-    return [key for key in keys if key not in ("_target_", "name")] or ["none"]
+    if not isinstance(node, DictConfig):
+        return f" of {parent}", ["none"]
+    owner = f" of {parent}={node['name']}" if "name" in node else f" of {parent}" if parent else ""
+    return owner, [str(key) for key in node if key not in ("_target_", "name")] or ["none"]
 
 
 def _is_group(argument: str) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.construct import Node, target_of
-from graphopt.errors import ConfigError, Incompatible, UserError
+from graphopt.errors import ConfigError, Incompatible, UsageError, UserError
 from graphopt.optimizer import Optimizer
 from graphopt.tasks.base import AssignTask, Task
 
@@ -79,6 +79,19 @@ def check(config: Mapping[str, Any]) -> None:
                 f"{group}={config[group]['name']} needs graphs that carry {', '.join(sorted(missing))}; "
                 f"dataset={config['dataset']['name']} has none. Data sets that do: {_or_none(_givers(missing))}."
             )
+
+
+def check_unused(config: Mapping[str, Any]) -> None:
+    """Raises UsageError for unknown keys of groups that not every cell builds: the yaml file says what is known."""
+    for group in ("encoder", "trainer"):
+        node = config[group]
+        if node["name"] not in options(group):
+            continue
+        known = option(group, node["name"])
+        for key in node:
+            if key not in known:
+                valid = ", ".join(k for k in known if k not in ("_target_", "name"))
+                raise UsageError(f"{group}.{key} does not exist; keys of {group}={node['name']}: {valid}")
 
 
 def check_heads(config: Mapping[str, Any], task: Task) -> None:

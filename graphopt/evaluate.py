@@ -114,7 +114,7 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
     problem, spent = solve(
         contender.optimizer, graph, arena.task, arena.cost, evals=evals, seconds=arena.seconds, seed=seed
     )
-    judged = problem.best_cost if arena.judge is arena.cost else price(problem, arena.judge)
+    judged = price(problem, arena.judge)
     initial = arena.judge.price(arena.task.realise(graph, problem.initial[None])).cost[0]
     problems = violations(problem)
     row = {

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from toy import ToyTask, toy_graph
 from torch import Tensor, nn
+from toy import ToyTask, toy_graph
 
 from graphopt.algos.learner import Learner
 from graphopt.costs.base import CostModel, Prices
@@ -51,6 +51,12 @@ class Ones(CostModel):
     def price(self, plans: Plans) -> Prices:
         self.calls += len(plans)
         return Prices(self.factor * (1.0 + (plans.device != 1).sum(1)), np.zeros(len(plans)))
+
+
+class Bytes(Ones):
+    def __init__(self, *, name: str, machine: Machine, factor: float) -> None:
+        super().__init__(name=name, machine=machine, factor=factor)
+        self.objective = "peak_memory"
 
 
 class NeedsProgram(Ones):

@@ -17,7 +17,10 @@ TASKS, ALGOS = compat.options("task"), compat.options("algo")
 @pytest.fixture
 def toy_options(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = {
-        "task": {"binary": parts_of.node(parts_of.Binary, "binary"), "rewrite": parts_of.node(parts_of.Rewriting, "rewrite")},
+        "task": {
+            "binary": parts_of.node(parts_of.Binary, "binary"),
+            "rewrite": parts_of.node(parts_of.Rewriting, "rewrite"),
+        },
         "algo": {
             "draws": parts_of.node(parts_of.Draws, "draws"),
             "rewrites": parts_of.node(parts_of.Rewrites, "rewrites"),
@@ -25,7 +28,7 @@ def toy_options(monkeypatch: pytest.MonkeyPatch) -> None:
         },
         "dataset": {"toys": parts_of.node(parts_of.ToyGraphs, "toys", empty=[])},
     }  # fmt: skip
-    monkeypatch.setattr(compat, "options", lambda group: sorted(nodes[group]))
+    monkeypatch.setattr(compat, "options", lambda group: sorted(nodes.get(group, {})))
     monkeypatch.setattr(compat, "option", lambda group, name: nodes[group][name])
 
 
@@ -60,6 +63,18 @@ def test_one_sentence_before_anything_is_built(tmp_path: Path, changes: dict[str
     with pytest.raises(Incompatible) as caught:
         build(config)
     assert str(caught.value) == sentence
+
+
+def test_cost_and_judge_price_the_same_thing(tmp_path: Path) -> None:
+    config = parts_of.config(tmp_path)
+    config["judge"] = config["cost"]
+    parts = build(config)
+    assert parts.judge is parts.cost
+    config["judge"] = parts_of.node(parts_of.Bytes, "bytes", factor=1.0)
+    with pytest.raises(
+        ConfigError, match=r"cost prices runtime, judge prices peak_memory; set judge\.objective=runtime"
+    ):
+        build(config)
 
 
 @pytest.mark.parametrize("task", TASKS)

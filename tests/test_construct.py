@@ -66,7 +66,7 @@ def test_the_file_wins_over_an_injected_number() -> None:
 def test_missing_and_unknown_targets() -> None:
     with pytest.raises(ConfigError, match="part lacks depth"):
         call(Part, {k: v for k, v in GOOD.items() if k != "depth"}, "part", {"seed": 0, "task": 0})
-    with pytest.raises(ConfigError, match="no module 'graphopt.nowhere'"):
+    with pytest.raises(ConfigError, match=r"no module 'graphopt\.nowhere'"):
         construct({"_target_": "graphopt.nowhere.X", "name": "x"}, "algo")
     with pytest.raises(ConfigError, match="has no 'Nothing'"):
         construct({"_target_": "graphopt.machine.Nothing", "name": "x"}, "algo")

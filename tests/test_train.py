@@ -1,7 +1,6 @@
 """Training: it learns, and kills, damage and clocks do not hurt it."""
 
 import csv
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -78,7 +77,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(train: Callable[..., 
     whole, _ = train("whole")
     with pytest.raises(KeyboardInterrupt):
         train("cut", break_at=7)
-    [last] = [path for path in Path(os.fspath(whole_folder(train, "cut"))).rglob("last.ckpt")]
+    [last] = whole_folder(train, "cut").rglob("last.ckpt")
     last.write_bytes(last.read_bytes()[:100])
     with pytest.warns(UserWarning, match="last.ckpt is not a readable checkpoint"):
         resumed, _ = train("cut")

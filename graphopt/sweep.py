@@ -1,0 +1,31 @@
+"""What a sweep prints: a line per cell, and the study's table at its end."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+
+from graphopt.rows import Row
+
+
+def cell_line(rows: list[Row]) -> str:
+    """E.g. `9 rows, geometric mean of initial / judged 1.052x`."""
+    logs = [math.log(r["initial"] / r["judged"]) for r in rows if r["status"] == "ok" and _priced(r)]
+    gain = f", geometric mean of initial / judged {math.exp(sum(logs) / len(logs)):.3f}x" if logs else ""
+    return f"{len(rows)} rows{gain}"
+
+
+def _priced(row: Row) -> bool:
+    return all(math.isfinite(row[key]) and row[key] > 0 for key in ("initial", "judged"))
+
+
+class StudyTable(Callback):
+    """Hydra's callback: prints the table of the study when a sweep is over and no cell of it failed."""
+
+    def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
+        from graphopt.report import print_table
+
+        place = Path(config.output_dir) / config.study
+        if any(place.glob("*/rows.jsonl")):
+            print_table(place)

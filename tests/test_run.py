@@ -1,0 +1,215 @@
+"""The command: what it prints, how it ends, and that it goes on after a kill."""
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import frame_parts as parts_of
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from graphopt import evaluate
+from graphopt.compat import CONF
+from graphopt.rows import Row, read
+
+ROOT = CONF.parent
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs run.py in this process; returns (exit code, stdout, stderr). Results go to tmp_path/outputs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    monkeypatch.setattr(evaluate, "violations", lambda problem: [])
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["run.py", *words])
+        capsys.readouterr()
+        code = 0
+        try:
+            runpy.run_path(str(ROOT / "run.py"), run_name="__main__")
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            GlobalHydra.instance().clear()
+            os.environ.pop("HYDRA_FULL_ERROR", None)
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+def rows_below(place: Path) -> list[Row]:
+    return [row for file in sorted(place.rglob("rows.jsonl")) for row in read(file)]
+
+
+def onnx_file(place: Path, content: str) -> str:
+    path = place / "model.onnx"
+    if content == "malformed":
+        path.write_bytes(b"this is no protobuf")
+    else:
+        import onnx
+        from onnx import TensorProto, helper
+
+        x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy")
+        first = helper.make_node("Add", ["x", "b"], ["a"])
+        last = helper.make_node("Neg", ["b"], ["y"])
+        nodes = {"empty": [], "cyclic": [first, helper.make_node("Relu", ["a"], ["b"]), last]}[content]
+        outputs = [y] if nodes else [x]
+        onnx.save(helper.make_model(helper.make_graph(nodes, "g", [x], outputs)), path)
+    return str(path)
+
+
+SMALL = ["dataset=synthetic", "dataset.families=[layered]", "dataset.ops=30", "dataset.test=2", "budget.evals=2"]
+USAGE = [
+    (["algo=local", "algo.typo=1"], "algo.typo does not exist; keys of algo=local: start, hops"),
+    (["algo=local", "+algo.typo=1"], "algo.typo does not exist; keys of algo=local: start, hops"),
+    (["algo=local", "+trainer.typo=1"], "trainer.typo does not exist; keys of trainer=default: steps"),
+    (["+typo=1"], "typo does not exist; keys: study"),
+    (["typo=1"], "typo does not exist; keys: dataset"),
+    (["seed=abc"], "seed=abc must be a whole number"),
+    (["algo=local", "algo.hops=far"], "algo.hops=far must be a whole number"),
+    (["algo=["], "cannot read 'algo=['"),
+]
+WRONG = [
+    (["task=nothing", "algo=local"], "task=nothing does not exist; available: fusion"),
+    (["algo=local", "dataset=onnx", "dataset.path=/nowhere.onnx"], "/nowhere.onnx"),
+    (["task=placement", "algo=xla_priority"], "Algorithms for placement: annealing"),
+    (["algo=local", "dataset=onnx", "compare=[nothing]"], "algo=nothing does not exist; available: annealing"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence", "code"), [(*c, 2) for c in USAGE] + [(*c, 1) for c in WRONG])
+def test_one_sentence_and_an_exit_code(command: Command, words: list[str], sentence: str, code: int) -> None:
+    ended, _, err = command(*words)
+    assert ended == code and sentence in err and err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize("content", ["empty", "cyclic", "malformed"])
+def test_files_that_are_no_graphs(command: Command, tmp_path: Path, content: str) -> None:
+    code, _, err = command("algo=local", "dataset=onnx", f"dataset.path={onnx_file(tmp_path, content)}")
+    assert code == 1 and "model" in err and err.count("\n") == 1 and "unexpected" not in err.lower(), err
+    assert rows_below(tmp_path)[0]["reason"] == err.strip()
+
+
+def test_a_traceback_when_asked_for(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHOPT_TRACEBACK", "1")
+    with pytest.raises(Exception, match="Could not find 'task/nothing'"):
+        command("task=nothing")
+
+
+def test_help_names_every_option_and_imports_nothing_heavy() -> None:
+    words = [sys.executable, "-X", "importtime", "run.py", "--help"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    for path in CONF.glob("*/*.yaml"):
+        assert path.parent.name == "experiment" or path.stem in done.stdout
+    imported = {line.split("|")[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert "hydra" in imported and not imported & {"torch", "numba", "numpy", "scipy", "onnx", "matplotlib", "rich"}
+
+
+def test_a_sweep_writes_every_cell_and_skips_it_next_time(command: Command, tmp_path: Path) -> None:
+    words = ["-m", "task=fusion,placement", "algo=xla_priority,random", "seed=0,1", *SMALL]
+    code, out, err = command(*words)
+    assert code == 0, err
+    rows = rows_below(tmp_path)
+    illegal = [row for row in rows if row["status"] == "illegal"]
+    assert len(rows) == 6 * 2 + 2 and len({row["graph_hash"] for row in rows if row["status"] == "ok"}) == 2
+    assert [(row["task"], row["algo"]) for row in illegal] == [("placement", "xla_priority")] * 2
+    assert out.count("geometric mean of initial / judged") == 6 and "xla_priority" in out.split("rows")[-1]
+    code, out, _ = command(*words)
+    assert code == 0 and out.count("is finished") == 6 and rows_below(tmp_path) == rows
+
+
+def test_a_sweep_goes_on_after_a_failed_cell(command: Command, tmp_path: Path) -> None:
+    code, _, err = command("-m", "algo=default", *SMALL, "dataset.test=0,2")
+    assert code == 1 and "no graphs in split 'test'" in err.splitlines()[-1]
+    assert {row["status"] for row in rows_below(tmp_path)} == {"failed", "ok"}
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, "tests")
+import frame_parts as parts
+from pathlib import Path
+from omegaconf import OmegaConf
+from graphopt.cell import open_cell
+from graphopt.build import build
+from graphopt.cli import sentences
+from graphopt.train import prepare
+step = parts.Learns.training_step
+def slow(self, graphs, batch_idx):
+    time.sleep(float(sys.argv[2]))
+    return step(self, graphs, batch_idx)
+parts.Learns.training_step = slow
+with sentences():
+    algo = parts.node(parts.Learns, "learns", lr=0.3, break_at=-1)
+    with open_cell(OmegaConf.create(parts.config(Path(sys.argv[1]), algo=algo))) as cell:
+        prepare(build(cell.config), cell)
+        print("trained")
+"""
+
+
+def stopped(tmp_path: Path, sent: signal.Signals) -> tuple[int, str]:
+    """(exit code, stderr) of a training that got a signal after its first checkpoint."""
+    first = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path), "0.05"], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    while not list(tmp_path.rglob("last.ckpt")):
+        assert first.poll() is None, first.communicate()[1]
+        time.sleep(0.02)
+    first.send_signal(sent)
+    err = first.communicate()[1]
+    return first.returncode, err
+
+
+def test_a_killed_training_goes_on(tmp_path: Path) -> None:
+    assert stopped(tmp_path, signal.SIGKILL)[0] == -9
+    done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path), "0"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "training goes on from step" in done.stdout and "trained" in done.stdout
+
+
+def test_ctrl_c_is_one_sentence(tmp_path: Path) -> None:
+    code, err = stopped(tmp_path, signal.SIGINT)
+    assert code == 130 and err == "interrupted; the same command goes on where it stopped\n"
+
+
+def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run and a failed one, without network; what was sent is read from the calls, the file's format is private."""
+    pytest.importorskip("wandb")
+    from graphopt.loggers import WandbLog
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    log = WandbLog(name="wandb", project="graphopt", mode="offline")
+    config = parts_of.config(tmp_path)
+    log.open(tmp_path, config)
+    log.metrics(3, {"val/speedup": 1.5})
+    log.results([{"graph": "g", "judged": 1.0, "trace": [[0, 0, 1]]}], tmp_path / "best.ckpt")
+    assert dict(log._run.config)["cost"]["factor"] == 1.0
+    assert log._run.summary["checkpoint"] == str(tmp_path / "best.ckpt")
+    log.close(failed=True)
+    assert list(tmp_path.rglob("*.wandb"))
+
+
+def test_without_wandb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphopt.errors import ConfigError
+    from graphopt.loggers import WandbLog
+
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"pip install graphopt\[wandb\]"):
+        WandbLog(name="wandb", project="p", mode="offline")
+
+
+def test_classical_cells_need_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from graphopt import build, cell, compat, evaluate, loggers, report, decision, rows, sweep;"
+        "from graphopt.compat import option; from graphopt.construct import target_of;"
+        f"[target_of(option('algo', a), 'algo') for a in {json.dumps(['default', 'local', 'random', 'scan'])}];"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
