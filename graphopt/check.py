@@ -31,7 +31,7 @@ def check(plan: Plans, machine: Machine) -> list[str]:
 
 
 def kernels(graph: Graph, inline: list[bool]) -> dict[int, tuple[list[int], list[int]]]:
-    """Root op -> (ops computed in its kernel, distinct tensors that it reads), in op order."""
+    """Root op -> (ops computed in its kernel, views left out; distinct tensors that it reads), in op order."""
     base = _bases(graph)
     out = {}
     for root in range(graph.num_ops):

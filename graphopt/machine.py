@@ -108,7 +108,7 @@ class Machine:
 
     def _matrix(self, value: float | tuple[tuple[float, ...], ...]) -> NDArray[np.float64]:
         d = len(self.devices)
-        return np.ascontiguousarray(np.broadcast_to(np.asarray(value, np.float64), (d, d)))
+        return np.array(np.broadcast_to(np.asarray(value, np.float64), (d, d)))
 
 
 def make_machine(*, name: str, devices: Mapping[str, Mapping[str, Any]], link_bandwidth: _PerLink,

@@ -8,7 +8,8 @@ The rules (docs/semantics.md says the same):
   op or by the plan's transfer keys; ties by tensor id, then destination. Graph inputs and weights are not sent.
 - First in, first out means by the step at which an item became ready (steps are defined next), ties as above.
 - At one instant all that ends comes first (it frees memory, makes kernels ready), then all that starts (it allocates).
-  Each such pair is a step; what takes no time ends in a further step of the same instant.
+  Each such pair is a step; what takes no time ends in a further step of the same instant. Kernels start after the
+  transfers of that instant that take no time have arrived.
 - Memory: weights are resident on every device that reads them; graph inputs from time 0 on every device that reads them
   until the last reader there ends; a result from the start of its kernel, a received copy from the start of its
   transfer, both until the last reader there has ended; a result also until its outgoing transfers have ended. Graph
@@ -39,7 +40,7 @@ from graphopt.costs.queues import (
     take_first,
 )
 from graphopt.errors import UserError
-from graphopt.graph import Graph
+from graphopt.graph import I32, Graph
 from graphopt.machine import Machine
 
 GRID = 2.0**-40
@@ -88,7 +89,7 @@ class Log(NamedTuple):
     bytes: Any  # int64 [S, D] memory after it
 
 
-class _Scratch(NamedTuple):
+class Scratch(NamedTuple):
     """Working memory of one simulation, allocated once per batch. Items are kernels 0 .. N-1, then transfers."""
 
     waiting: Any  # int32 [N] inputs not there yet
@@ -105,7 +106,7 @@ class _Scratch(NamedTuple):
     running: Any  # int32 [R] item, _IDLE or _COOLING
     event_time: Any  # float64 [R] binary heap of the ends of what runs
     event_resource: Any  # int32 [R]
-    startable: Any  # int32 [R] idle resources with waiting items
+    startable: Any  # int32 [R] idle devices with waiting kernels; from D on idle lanes with waiting transfers
     source: Any  # int32 [R] the device from which a lane starts
     uses: Any  # int32 [T * D] reasons to keep the copy of a tensor on a device
     bytes: Any  # int64 [D] memory now
@@ -136,25 +137,48 @@ def flow(graph: Graph, kernels: KernelGraph) -> Flow:
     )  # fmt: skip
 
 
+def scratch(flow: Flow, wires: Wires, memory: bool) -> Scratch:
+    """Working memory for plans of one kernel graph; one per thread."""
+    num_ops, devices = flow.time.shape
+    tensors, edges = len(flow.keep), len(flow.in_tensor)
+    lanes = devices * devices if wires.per_link else devices
+    items, resources = num_ops + edges, devices + lanes
+    words = sum(levels(max(num_ops, tensors - int(flow.out_ptr[0]))))
+    tie = np.empty(items, np.int64)
+    tie[:num_ops] = np.arange(num_ops)
+    source = np.arange(resources, dtype=np.int32)
+    source[devices:] = np.arange(lanes) // (devices if wires.per_link else 1)
+
+    def ids(length: int) -> I32:
+        return np.empty(length, np.int32)
+
+    return Scratch(
+        waiting=ids(num_ops), order=ids(num_ops), rank=ids(num_ops), result_order=ids(tensors),
+        result_rank=ids(tensors), ready=np.zeros((resources, words), np.int64), key=np.empty(items), tie=tie,
+        child=ids(items), sibling=ids(items),
+        root=ids(resources), running=ids(resources), event_time=np.empty(resources), event_resource=ids(resources),
+        startable=ids(resources), source=source, uses=ids(tensors * devices if memory else 0),
+        bytes=np.zeros(devices, np.int64),
+    )  # fmt: skip
+
+
 @njit(cache=True, nogil=True)
-def simulate_rows(flow, wires, device, priority, transfer, memory, trace, makespan, peak, log):  # type: ignore[no-untyped-def]
+def simulate_rows(flow, wires, scratch, device, priority, transfer, memory, trace, makespan, peak, log):  # type: ignore[no-untyped-def]
     """Simulates plans: device [B, N], priority [B, N], transfer [B, T, D] (or [0, 0, 0]) -> makespan [B], peak [B, D].
 
     `memory`: whether peaks are wanted. `trace`: whether `log` is written in full (then B is 1); its `start` and `end`
-    are also needed where memory goes by ticks, else they may be empty. Returns False on a cycle.
+    are written where they are not empty. Returns False on a cycle.
     """
-    scratch = _new_scratch(flow, wires, memory)
-    kernels, sound = np.sum(flow.is_kernel), True
+    kernels, sound = 0, True
+    for n in range(len(flow.is_kernel)):
+        kernels += flow.is_kernel[n]
     for b in range(len(device)):
-        if not memory and not trace and _on_one_device(flow, device[b]):
+        if not memory and not trace and len(log.start) == 0 and _on_one_device(flow, device[b]):
             makespan[b] = _sum_of_times(flow, wires, device[b])
         else:
-            keys = transfer[b] if len(transfer) else np.empty((0, 0), np.float64)
-            live = memory and wires.tick == 0.0
-            makespan[b], done = _run(flow, wires, device[b], priority[b], keys, scratch, live, trace, peak[b], log)
+            keys = transfer[b] if len(transfer) else transfer[:, 0]
+            makespan[b], done = _run(flow, wires, scratch, device[b], priority[b], keys, memory, trace, peak[b], log)
             sound = sound and done == kernels
-            if memory and wires.tick > 0.0:
-                _tick_peaks(flow, wires, device[b], log.start, peak[b])
     return sound
 
 
@@ -180,26 +204,6 @@ def _readers(in_ptr, in_tensor, tensors):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _new_scratch(flow, wires, memory):  # type: ignore[no-untyped-def]
-    num_ops, devices = flow.time.shape
-    items, resources = num_ops + len(flow.in_tensor), devices + (devices * devices if wires.per_link else devices)
-    most = max(num_ops, len(flow.keep) - flow.out_ptr[0])
-    tie = np.empty(items, np.int64)
-    tie[:num_ops] = np.arange(num_ops)
-    source = np.arange(resources, dtype=np.int32)
-    source[devices:] = np.arange(resources - devices) // (devices if wires.per_link else 1)
-    return _Scratch(
-        np.empty(num_ops, np.int32), np.empty(num_ops, np.int32), np.empty(num_ops, np.int32),
-        np.empty(len(flow.keep), np.int32), np.empty(len(flow.keep), np.int32),
-        np.zeros((resources, sum(levels(most))), np.int64), np.empty(items, np.float64), tie,
-        np.empty(items, np.int32),
-        np.empty(items, np.int32), np.empty(resources, np.int32), np.empty(resources, np.int32),
-        np.empty(resources, np.float64), np.empty(resources, np.int32), np.empty(resources, np.int32), source,
-        np.empty(len(flow.keep) * devices if memory else 0, np.int32), np.zeros(devices, np.int64),
-    )  # fmt: skip
-
-
-@njit(cache=True, nogil=True)
 def _on_one_device(flow, device):  # type: ignore[no-untyped-def]
     first = -1
     for n in range(len(device)):
@@ -222,41 +226,7 @@ def _sum_of_times(flow, wires, device):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _tick_peaks(flow, wires, device, start, peak):  # type: ignore[no-untyped-def]
-    """Peak bytes when a result is freed at floor(start) + floor(time) - 1 ticks of its last reader.
-
-    A tolerance of a thousandth of a tick keeps whole numbers of ticks whole.
-    """
-    tick, tensors, first = wires.tick, len(flow.keep), flow.out_ptr[0]
-    time, size, place = np.zeros(2 * tensors), np.zeros(2 * tensors, np.int64), np.zeros(2 * tensors, np.int64)
-    peak[:] = 0
-    for n in range(len(device)):
-        for tensor in range(flow.out_ptr[n], flow.out_ptr[n + 1] if flow.is_kernel[n] else 0):
-            freed = start[n]
-            for r in range(flow.reader_ptr[tensor], flow.reader_ptr[tensor + 1]):
-                reader = flow.reader[r]
-                seconds = flow.time[reader, device[reader]]
-                ticks = np.floor(start[reader] / tick + 1e-3) + np.floor(seconds / tick + 1e-3)
-                freed = max(freed, (ticks - 1.0) * tick)
-            time[tensor], time[tensors + tensor] = start[n], np.inf if flow.keep[tensor] else freed
-            size[tensor], size[tensors + tensor] = flow.tensor_bytes[tensor], -flow.tensor_bytes[tensor]
-            place[tensor], place[tensors + tensor] = device[n], device[n]
-    memory = np.zeros(len(peak), np.int64)
-    for tensor in range(first):
-        seen = np.int64(0)
-        for r in range(flow.reader_ptr[tensor], flow.reader_ptr[tensor + 1]):
-            there = device[flow.reader[r]]
-            if not (seen >> there) & 1:
-                seen |= np.int64(1) << there
-                memory[there] += flow.tensor_bytes[tensor]
-    peak[:] = memory
-    for i in np.argsort(time, kind="mergesort"):
-        memory[place[i]] += size[i]
-        peak[place[i]] = max(peak[place[i]], memory[place[i]])
-
-
-@njit(cache=True, nogil=True)
-def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log):  # type: ignore[no-untyped-def]
+def _run(flow, wires, scratch, device, priority, keys, memory, trace, peak, log):  # type: ignore[no-untyped-def]
     """Simulates one plan. Returns (makespan, kernels done).
 
     One long function: handing a dozen arrays to a function costs Numba more than what the function does here.
@@ -272,17 +242,17 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
         rank_by_priority(priority, order, rank)
     if ranked_lanes:
         rank_results(out_ptr, order, result_order, result_rank)
-    root[:] = -1
-    running[:] = _IDLE
-    events, starts, items, done, step, now = 0, 0, num_ops, 0, 0, 0.0
+    for resource in range(len(root)):
+        root[resource], running[resource] = -1, _IDLE
+    events, idle_devices, idle_lanes, items, done, step, now = 0, 0, 0, num_ops, 0, 0, 0.0
     for n in range(num_ops):
         waiting[n] = waits[n]
         if is_kernel[n] and waits[n] == 0:
             queue, top = np.int64(device[n]), root[device[n]]
             root[queue] = n
             if top < 0:
-                startable[starts] = queue
-                starts += 1
+                startable[idle_devices] = queue
+                idle_devices += 1
             if not fifo_kernels:
                 insert(rank[n], queue, ready, level1, level2)
             else:
@@ -290,12 +260,15 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
                 if top >= 0:
                     root[queue] = meld(top, np.int32(n), key, tie, child, sibling)
     if memory:
-        _load_inputs(flow, device, uses, live)
-        peak[:] = live
+        _load_inputs(flow, device, uses, live, peak)
     while True:
-        # What can start, starts.
+        # What can start, starts: transfers, then kernels unless a transfer that takes no time has to arrive first.
+        starts = idle_lanes + idle_devices
         for i in range(starts):
-            resource = startable[i]
+            if i == idle_lanes and events > 0 and event_time[0] == now:
+                starts = idle_lanes
+                break
+            resource = startable[devices + i if i < idle_lanes else i - idle_lanes]
             item = root[resource]
             if fifo_kernels if resource < devices else not ranked_lanes:
                 root[resource] = dequeue(item, key, tie, child, sibling)
@@ -334,9 +307,11 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
                 log.start[item], log.end[item] = now, end
             if trace:
                 log.step[item, 0], log.step[item, 2] = step, tie[item]
-        starts = 0
+        idle_devices, idle_lanes = idle_lanes + idle_devices - starts, 0
         if trace:
-            log.time[step], log.bytes[step] = now, live
+            log.time[step] = now
+            for d in range(devices):
+                log.bytes[step, d] = live[d]
         if events == 0:
             return now, done
         # What ends next, and all else that ends at that time.
@@ -388,8 +363,12 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
                     top = root[queue]
                     root[queue] = waiter
                     if top < 0 and running[queue] == _IDLE:
-                        startable[starts] = queue
-                        starts += 1
+                        if arrived:
+                            startable[idle_devices] = queue
+                            idle_devices += 1
+                        else:
+                            startable[devices + idle_lanes] = queue
+                            idle_lanes += 1
                     if ranked_lanes and not arrived:
                         insert(result_rank[tensor], queue, ready, level1, level2)
                     elif arrived and not fifo_kernels:
@@ -418,18 +397,23 @@ def _run(flow, wires, device, priority, keys, scratch, memory, trace, peak, log)
                 events += 1
             else:
                 running[resource] = _IDLE
-                if root[resource] >= 0:
-                    startable[starts] = resource
-                    starts += 1
+                if root[resource] >= 0 and resource < devices:
+                    startable[idle_devices] = resource
+                    idle_devices += 1
+                elif root[resource] >= 0:
+                    startable[devices + idle_lanes] = resource
+                    idle_lanes += 1
 
 
 @njit(cache=True, nogil=True)
-def _load_inputs(flow, device, uses, live_bytes):  # type: ignore[no-untyped-def]
+def _load_inputs(flow, device, uses, live_bytes, peak):  # type: ignore[no-untyped-def]
     """Puts weights and graph inputs on the devices that read them; weights and outputs get a use that never ends."""
     devices = len(live_bytes)
-    live_bytes[:] = 0
+    for d in range(devices):
+        live_bytes[d] = 0
     for tensor in range(flow.out_ptr[0]):
-        uses[tensor * devices : (tensor + 1) * devices] = 0
+        for d in range(devices):
+            uses[tensor * devices + d] = 0
         for r in range(flow.reader_ptr[tensor], flow.reader_ptr[tensor + 1]):
             there = device[flow.reader[r]]
             place = tensor * devices + there
@@ -437,3 +421,5 @@ def _load_inputs(flow, device, uses, live_bytes):  # type: ignore[no-untyped-def
                 live_bytes[there] += flow.tensor_bytes[tensor]
                 uses[place] += 1 if flow.is_weight[tensor] or flow.keep[tensor] else 0
             uses[place] += 1
+    for d in range(devices):
+        peak[d] = live_bytes[d]

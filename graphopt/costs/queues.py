@@ -3,6 +3,8 @@
 Everything is arrays that the caller owns: small functions on a few arrays each are inlined and cost no calls.
 """
 
+from typing import Any
+
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -65,29 +67,47 @@ def any_left(device, ready, top):  # type: ignore[no-untyped-def]
     return np.int32(-1)
 
 
+@intrinsic
+def _bits_of(typing_context, number):  # type: ignore[no-untyped-def]
+    """The bits of a float64 as int64."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.int64(types.float64), generate
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _sortable(number):  # type: ignore[no-untyped-def]
+    """An integer whose bytes, highest first, order as the numbers do."""
+    bits: Any = _bits_of(number)  # type: ignore[call-arg]
+    return bits ^ (bits >> 63 | np.int64(-0x8000000000000000))
+
+
 @njit(cache=True, nogil=True)
 def rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
     """Fills `order` and `rank`: radix sort by descending priority, ties by op id; digits that all share are skipped."""
     num_ops = len(priority)
-    bits = (0.0 - priority).view(np.int64)
-    bits ^= (bits >> 63) & np.int64(0x7FFFFFFFFFFFFFFF)  # integers in the order of the numbers
-    bits ^= np.int64(-0x8000000000000000)
-    order[:] = np.arange(num_ops)
-    varying = np.int64(0)
+    bits, varying = np.empty(num_ops, np.int64), np.int64(0)
     for n in range(num_ops):
+        order[n] = n
+        bits[n] = _sortable(0.0 - priority[n])
         varying |= bits[n] ^ bits[0]
     other, count = np.empty(num_ops, np.int32), np.empty(257, np.int64)
     for shift in range(0, 64, 8):
         if (varying >> shift) & 255:
-            count[:] = 0
+            for digit in range(257):
+                count[digit] = 0
             for n in range(num_ops):
                 count[((bits[n] >> shift) & 255) + 1] += 1
-            count[:] = np.cumsum(count)
-            for n in order:
-                digit = (bits[n] >> shift) & 255
-                other[count[digit]] = n
+            for digit in range(256):
+                count[digit + 1] += count[digit]
+            for i in range(num_ops):
+                digit = (bits[order[i]] >> shift) & 255
+                other[count[digit]] = order[i]
                 count[digit] += 1
-            order[:] = other
+            for i in range(num_ops):
+                order[i] = other[i]
     for i in range(num_ops):
         rank[order[i]] = i
 

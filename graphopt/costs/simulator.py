@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.costs.base import CostModel, Flips, Objective, Prices
-from graphopt.costs.event import Flow, Log, flow, simulate_rows, wires
+from graphopt.costs.event import Flow, Log, flow, scratch, simulate_rows, wires
 from graphopt.costs.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
-from graphopt.graph import Graph
+from graphopt.graph import F64, Graph
 from graphopt.kernels import Limits, fusible
 from graphopt.machine import Machine
 from graphopt.plan import Plans
@@ -39,6 +39,7 @@ class Simulator(CostModel):
         self._flows: WeakKeyDictionary[Graph, dict[bytes, Flow]] = WeakKeyDictionary()
 
     def price(self, plans: Plans) -> Prices:
+        _check_devices(plans, self.machine)
         makespan, peak = np.empty(len(plans)), np.zeros((len(plans), self.machine.num_devices), np.int64)
         fusible(plans.graph)  # computed once, before the threads ask for it
 
@@ -61,10 +62,17 @@ class Simulator(CostModel):
 
     def simulate(self, plan: Plans) -> Trace:
         """All that happens under one plan (a batch of one)."""
-        made = self._flow(plan.graph, plan.inline[0])
+        _check_devices(plan, self.machine)
+        made, devices = self._flow(plan.graph, plan.inline[0]), self.machine.num_devices
         items = len(made.is_kernel) + len(made.in_tensor)
-        log = _log(items, 2 * items + 2, self.machine.num_devices)
-        makespan, peak = self._simulate(made, plan, np.zeros(1, np.int64), log, True)
+        log, live = _log(items, 2 * items + 2, devices), self._wires.tick == 0.0
+        keys = np.zeros((0, 1, 1)) if plan.transfer is None else plan.transfer.astype(np.float64)
+        makespan, peak = np.empty(1), np.zeros((1, devices), np.int64)
+        device, priority = plan.device.astype(np.int16), plan.priority.astype(np.float64)
+        work = scratch(made, self._wires, live)
+        self._run(made, plan.graph, work, device, priority, keys, live, True, makespan, peak, log)
+        if not live:
+            peak[0] = _tick_peaks(made, self._wires.tick, device[0], log.start, devices)
         return _trace(float(makespan[0]), peak[0], made, plan.device[0], log)
 
     def _price_rows(self, plans: Plans, rows: _Rows) -> _Result:
@@ -76,19 +84,38 @@ class Simulator(CostModel):
             times = np.empty(plans.graph.num_ops)
             total = runtime_on_one_device(fusible(plans.graph), inline, constants, workspace(plans.graph), times)
             return np.array([total]), np.zeros((1, self.machine.num_devices), np.int64)
-        made = self._flow(plans.graph, inline)
-        ticks = self._needs_memory and self._wires.tick > 0.0
-        log = _log(len(made.is_kernel) + len(made.in_tensor) if ticks else 0, 0, 0)
-        return self._simulate(made, plans, rows, log, False)
+        return self._simulate(self._flow(plans.graph, inline), plans, rows)
 
-    def _simulate(self, made: Flow, plans: Plans, rows: _Rows, log: Log, trace: bool) -> _Result:
-        device, priority = np.ascontiguousarray(plans.device[rows]), np.ascontiguousarray(plans.priority[rows])
-        keys = np.zeros((0, 0, 0)) if plans.transfer is None else np.ascontiguousarray(plans.transfer[rows])
+    def _simulate(self, made: Flow, plans: Plans, rows: _Rows) -> _Result:
+        device, priority = plans.device[rows].astype(np.int16), plans.priority[rows].astype(np.float64)
+        keys = np.zeros((0, 1, 1)) if plans.transfer is None else plans.transfer[rows].astype(np.float64)
         makespan, peak = np.empty(len(rows)), np.zeros((len(rows), self.machine.num_devices), np.int64)
-        memory = self._needs_memory or trace
-        if not simulate_rows(made, self._wires, device, priority, keys, memory, trace, makespan, peak, log):
-            raise RuntimeError(f"the kernels of a plan for {plans.graph.name!r} wait for each other")
+        live = self._needs_memory and self._wires.tick == 0.0
+        work = scratch(made, self._wires, live)
+        if not self._needs_memory or live:
+            self._run(made, plans.graph, work, device, priority, keys, live, False, makespan, peak, _log(0, 0, 0))
+            return makespan, peak
+        for b in range(len(rows)):
+            log, row = _log(len(made.is_kernel) + len(made.in_tensor), 0, 0), slice(b, b + 1)
+            self._run(
+                made,
+                plans.graph,
+                work,
+                device[row],
+                priority[row],
+                keys[row],
+                False,
+                False,
+                makespan[row],
+                peak[row],
+                log,
+            )
+            peak[b] = _tick_peaks(made, self._wires.tick, device[b], log.start, peak.shape[1])
         return makespan, peak
+
+    def _run(self, made: Flow, graph: Graph, *arguments: object) -> None:
+        if not simulate_rows(made, self._wires, *arguments):
+            raise RuntimeError(f"the kernels of a plan for {graph.name!r} wait for each other")
 
     def _chunks(self, plans: Plans) -> list[_Rows]:
         """Rows of equal fusion state, cut so that every thread has work."""
@@ -126,6 +153,40 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 def _log(items: int, steps: int, devices: int) -> Log:
     return Log(np.zeros(items), np.zeros(items), np.full((items if steps else 0, 3), -1, np.int64), np.zeros(steps),
                np.zeros((steps, devices), np.int64))  # fmt: skip
+
+
+def _check_devices(plans: Plans, machine: Machine) -> None:
+    """The compiled loop does not check bounds."""
+    if plans.device.size and not 0 <= plans.device.min() <= plans.device.max() < machine.num_devices:
+        raise ValueError(f"a plan for {plans.graph.name!r} names a device that machine {machine.name!r} lacks")
+
+
+def _tick_peaks(made: Flow, tick: float, device: NDArray[np.int16], start: F64, devices: int) -> NDArray[np.int64]:
+    """[D] peak bytes when a result is freed at floor(start) + floor(time) - 1 ticks of its last reader.
+
+    A tolerance of a thousandth of a tick keeps whole numbers of ticks whole. Graph inputs and weights stay to the end.
+    """
+    num_ops, first = len(made.is_kernel), int(made.out_ptr[0])
+    seconds = made.time[np.arange(num_ops), device]
+    ends = (np.floor(start[:num_ops] / tick + 1e-3) + np.floor(seconds / tick + 1e-3) - 1.0) * tick
+    tensor_of_edge = np.repeat(np.arange(len(made.keep)), np.diff(made.reader_ptr))
+    maker = np.repeat(np.arange(num_ops), np.diff(made.out_ptr))
+    begun = start[maker]
+    freed = np.append(np.full(first, -np.inf), begun)
+    np.maximum.at(freed, tensor_of_edge, ends[made.reader])
+    freed[made.keep] = np.inf
+    stored = np.flatnonzero(made.is_kernel[maker])
+    time = np.concatenate([begun[stored], freed[first + stored]])
+    size = made.tensor_bytes[first + stored]
+    held = {(int(t), int(d)) for t, d in zip(tensor_of_edge, device[made.reader]) if t < first}
+    peaks = np.zeros(devices, np.int64)
+    order = np.argsort(time, kind="stable")  # at equal times what starts comes first
+    for d in range(devices):
+        here = device[maker[stored]] == d
+        change = np.concatenate([np.where(here, size, 0), np.where(here, -size, 0)])[order]
+        base = sum(int(made.tensor_bytes[t]) for t, where in held if where == d)
+        peaks[d] = base + max(0, int(np.cumsum(change).max(initial=0)))
+    return peaks
 
 
 def _trace(makespan: float, peak: NDArray[np.int64], made: Flow, device: NDArray[np.int16], log: Log) -> Trace:

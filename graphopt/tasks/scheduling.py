@@ -69,9 +69,9 @@ def place(graph: Graph, machine: Machine, heuristic: Heuristic) -> NDArray[np.in
         return np.full(graph.num_ops, first_roomy_device(graph, machine), np.int16)
     time_ND = _rough_times(graph, machine)
     if heuristic == "blocks":
-        share = np.cumsum(time_ND.mean(1))
-        total = max(float(share[-1]), 1e-30)
-        return np.minimum(share / total * machine.num_devices, machine.num_devices - 1).astype(np.int16)
+        seconds = time_ND.mean(1)
+        middle = (np.cumsum(seconds) - seconds / 2) / max(float(seconds.sum()), 1e-30)
+        return np.minimum(middle * machine.num_devices, machine.num_devices - 1).astype(np.int16)
     needs = dependencies(graph, graph.input_ptr, graph.input_tensor)
     return heft(time_ND, np.ones(graph.num_ops, np.bool_), needs, links(machine)).device
 

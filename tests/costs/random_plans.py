@@ -14,7 +14,9 @@ def random_graph(rng: np.random.Generator, ops: int) -> Graph:
     made = [b.tensor((4,), num_bytes=int(rng.integers(0, 9)), weight=bool(rng.integers(2))) for _ in range(3)]
     for _ in range(ops):
         kind = str(rng.choice(["add", "opaque", "reshape", "matmul", "sum"], p=[0.4, 0.2, 0.15, 0.15, 0.1]))
-        operands = [made[i] for i in rng.integers(max(0, len(made) - 8), len(made), 1 if kind in ("reshape", "sum") else 2)]
+        operands = [
+            made[i] for i in rng.integers(max(0, len(made) - 8), len(made), 1 if kind in ("reshape", "sum") else 2)
+        ]
         count = 2 if kind == "opaque" and rng.random() < 0.3 else 1
         results = [b.tensor((4,), num_bytes=int(rng.integers(0, 9))) for _ in range(count)]
         b.op(kind, operands, results, flops=0.0 if kind == "reshape" else float(rng.integers(0, 5)))

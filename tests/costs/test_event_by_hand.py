@@ -28,7 +28,9 @@ def graph_of(ops: dict[str, tuple[list[str], float, int]], outputs: list[str] = 
     return b.build()
 
 
-def machine_of(devices: int = 2, bandwidth: float = 1.0, latency: float = 0.0, speeds=None, capacity=np.inf, **rule) -> Machine:
+def machine_of(
+    devices: int = 2, bandwidth: float = 1.0, latency: float = 0.0, speeds=None, capacity=np.inf, **rule
+) -> Machine:
     made = tuple(Device(vector_flops=s, capacity=capacity) for s in speeds or [1.0] * devices)
     return Machine(
         name="hand", devices=made, link_bandwidth=bandwidth, link_latency=latency, transfer=TransferRule(**rule)
@@ -84,7 +86,14 @@ def test_what_becomes_ready_at_one_time_starts_by_priority():
     assert starts(run(machine_of(1), plan_of(graph, {}, {"q": 1.0})), graph) == {"s": 0.0, "q": 1.0, "p": 2.0}
 
 
-TWO_SENDS = {"a": (["x"], 1, 4), "b": (["x"], 1, 2), "c": (["x"], 1, 3), "ra": (["a"], 1, 1), "rb": (["b"], 1, 1), "rc": (["c"], 1, 1)}
+TWO_SENDS = {
+    "a": (["x"], 1, 4),
+    "b": (["x"], 1, 2),
+    "c": (["x"], 1, 3),
+    "ra": (["a"], 1, 1),
+    "rb": (["b"], 1, 1),
+    "rc": (["c"], 1, 1),
+}
 READERS = {"ra": 1, "rb": 1, "rc": 1}
 
 
@@ -139,7 +148,9 @@ def test_op_overhead_follows_kernels_that_cost_something():
 
 
 def test_memory_over_time_by_hand():
-    graph = graph_of({"a": (["x", "w"], 1, 10), "b": (["a"], 2, 20), "c": (["a"], 1, 5), "d": (["b", "c"], 1, 1)}, ["d"])
+    graph = graph_of(
+        {"a": (["x", "w"], 1, 10), "b": (["a"], 2, 20), "c": (["a"], 1, 5), "d": (["b", "c"], 1, 1)}, ["d"]
+    )
     trace = run(machine_of(bandwidth=10.0), plan_of(graph, {"c": 1}))
     # device 0: x 100 to 1, w 100 always. a 0-1, b 1-3, a travels 1-2, c 2-3 on 1, c travels 3-3.5, d 3.5-4.5
     at = {float(t): bytes_D.tolist() for t, bytes_D in zip(trace.memory_time, trace.memory_bytes)}
@@ -164,14 +175,19 @@ def test_a_plan_over_capacity_is_infinite_and_says_by_how_much():
         fits = small.price(plan_of(graph, {"b": 1}))  # 0: 100 + 60 > 125 still; 1: 60 + 90 > 125
         assert fits.excess.tolist() == [(160 - 125) / 125 + (150 - 125) / 125]
     large = Simulator(name="s", machine=machine_of(2, capacity=160.0), objective="runtime", threads=1)
-    assert (large.price(plan_of(graph, {})).cost.tolist(), large.price(plan_of(graph, {})).excess.tolist()) == ([2.0], [0.0])
+    assert (large.price(plan_of(graph, {})).cost.tolist(), large.price(plan_of(graph, {})).excess.tolist()) == (
+        [2.0],
+        [0.0],
+    )
 
 
 def test_no_order_of_a_tiny_graph_beats_the_best_priorities():
     """Brute force: the best over all placements and priority orders equals the best over plain list schedules."""
     import itertools
 
-    graph = graph_of({"a": (["x"], 1, 1), "b": (["x"], 2, 1), "c": (["a"], 3, 1), "d": (["b"], 1, 1), "e": (["c", "d"], 1, 1)})
+    graph = graph_of(
+        {"a": (["x"], 1, 1), "b": (["x"], 2, 1), "c": (["a"], 3, 1), "d": (["b"], 1, 1), "e": (["c", "d"], 1, 1)}
+    )
     rows = [
         (device, order)
         for device in itertools.product(range(2), repeat=5)
@@ -196,7 +212,9 @@ def test_starts_on_one_device_are_those_of_a_plain_heap(levels):
     many = rng.standard_normal((1, graph.num_ops))
     priority = many if levels is None else rng.integers(0, levels, (1, graph.num_ops)).astype(np.float64)
     trace = run(machine_of(1), Plans(graph, np.zeros((1, graph.num_ops), np.int16), priority, inline))
-    assert trace.kernel_op[np.lexsort((trace.kernel_step[:, 0], trace.kernel_start))].tolist() == _heap_order(graph, priority[0])
+    assert trace.kernel_op[np.lexsort((trace.kernel_step[:, 0], trace.kernel_start))].tolist() == _heap_order(
+        graph, priority[0]
+    )
 
 
 def _heap_order(graph: Graph, priority: np.ndarray) -> list[int]:
@@ -205,7 +223,9 @@ def _heap_order(graph: Graph, priority: np.ndarray) -> list[int]:
     for op in np.flatnonzero(view):
         for tensor in graph.results(op):
             source[tensor] = source[graph.operands(op)[0]]
-    reads = [{int(source[t]) for t in graph.operands(n) if graph.producer[source[t]] >= 0} for n in range(graph.num_ops)]
+    reads = [
+        {int(source[t]) for t in graph.operands(n) if graph.producer[source[t]] >= 0} for n in range(graph.num_ops)
+    ]
     waiting = [len(r) for r in reads]
     readers: dict[int, list[int]] = {}
     for n in np.flatnonzero(~view).tolist():

@@ -1,0 +1,166 @@
+"""Speed of the event simulator and of HEFT, against a plain pass over the same arrays and another implementation.
+
+`python benchmarks/simulator.py [--quick]` prints JSON lines {"name", "value", "unit", "low", "high", ...}: the median of
+several repetitions, with the smallest and the largest. Numbers that are divided come from the same run, interleaved.
+Plans: placement by runs of 50 ops, random priorities; names with `/random` place every op at random, which makes about
+one transfer per op and is what random-key searches price.
+"""
+
+import argparse
+import importlib.util
+import json
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+from numba import njit
+
+from graphopt.costs.event import Flow, flow
+from graphopt.costs.kernel_time import kernel_graph
+from graphopt.costs.simulator import Simulator
+from graphopt.graph import Graph, GraphBuilder
+from graphopt.kernels import view_inline
+from graphopt.list_schedule import Dependencies, heft, links
+from graphopt.machine import Device, Machine
+from graphopt.plan import Plans
+
+
+def say(name: str, values: list[float], unit: str, **details: object) -> None:
+    line = {"name": name, "value": median(values), "unit": unit, "low": min(values), "high": max(values)}
+    print(json.dumps(line | details), flush=True)
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def layered_graph(ops: int) -> Graph:
+    """Ops that read one to three of the 20 results before them; sizes and FLOP at random."""
+    rng = np.random.default_rng(ops)
+    b = GraphBuilder(f"layered{ops}")
+    results = [b.tensor((1000,))]
+    for _ in range(ops):
+        near = rng.integers(max(0, len(results) - 20), len(results), rng.integers(1, 4))
+        result = b.tensor((int(rng.integers(1, 100_000)),))
+        b.op("opaque", [results[i] for i in set(near.tolist())], [result], flops=float(rng.integers(1, 100)))
+        results.append(result)
+    b.output(results[-1])
+    return b.build()
+
+
+@njit(cache=True)
+def plain_pass(flow, device, makespan):  # type: ignore[no-untyped-def]
+    """The floor: the longest path of every plan, one visit per op and operand."""
+    ends = np.zeros(len(flow.keep))
+    for b in range(len(device)):
+        last = 0.0
+        for n in range(len(flow.is_kernel)):
+            if flow.is_kernel[n]:
+                end = 0.0
+                for e in range(flow.in_ptr[n], flow.in_ptr[n + 1]):
+                    end = max(end, ends[flow.in_tensor[e]])
+                end += flow.time[n, device[b, n]]
+                for tensor in range(flow.out_ptr[n], flow.out_ptr[n + 1]):
+                    ends[tensor] = end
+                last = max(last, end)
+        makespan[b] = last
+
+
+def plans_for(graph: Graph, devices: int, count: int, run: int) -> Plans:
+    rng = np.random.default_rng(devices)
+    shape = (count, graph.num_ops)
+    device = rng.integers(0, devices, (count, -(-graph.num_ops // run)), dtype=np.int16)
+    inline = np.broadcast_to(view_inline(graph), shape)
+    return Plans(graph, np.repeat(device, run, 1)[:, : graph.num_ops].copy(), rng.random(shape), inline)
+
+
+def simulator(sizes: list[int], repetitions: int) -> None:
+    for ops in sizes:
+        graph = layered_graph(ops)
+        for devices in (2, 8):
+            machine = Machine(
+                name="bench", devices=tuple(Device() for _ in range(devices)), link_bandwidth=1e5, link_latency=0.1
+            )
+            made = flow(graph, kernel_graph(graph, view_inline(graph), machine.devices))
+            for suffix, run in (("", 50), ("/random", 1)):
+                plans = plans_for(graph, devices, max(2, 200_000 // ops), run)
+                one_size(f"{ops}/{devices}{suffix}", machine, plans, made, repetitions)
+
+
+def one_size(label: str, machine: Machine, plans: Plans, made: Flow, repetitions: int) -> None:
+    runtime, threads, peak = (
+        Simulator(name="s", machine=machine, objective=objective, threads=count)
+        for objective, count in (("runtime", 1), ("runtime", 2), ("peak_memory", 1))
+    )
+    makespan = np.zeros(len(plans))
+    calls = [
+        lambda: plain_pass(made, plans.device, makespan),
+        *(lambda s=s: s.price(plans) for s in (runtime, threads, peak)),
+    ]
+    for call in calls:
+        call()
+    rounds = [[seconds(call) for call in calls] for _ in range(repetitions)]
+    per_op = 1e9 / plans.device.size
+    say(f"simulator_floor_ns_per_op/{label}", [r[0] * per_op for r in rounds], "ns")
+    say(f"simulator_ns_per_op/{label}", [r[1] * per_op for r in rounds], "ns")
+    say(f"simulator_over_floor/{label}", [r[1] / r[0] for r in rounds], "ratio")
+    say(f"simulator_peak_memory_ns_per_op/{label}", [r[3] * per_op for r in rounds], "ns")
+    say(f"simulator_evals_per_second_1_thread/{label}", [len(plans) / r[1] for r in rounds], "1/s")
+    say(f"simulator_evals_per_second_2_threads/{label}", [len(plans) / r[2] for r in rounds], "1/s")
+
+
+def random_tasks(tasks: int, processors: int) -> tuple[np.ndarray, np.ndarray, Dependencies, Machine]:
+    """Task costs, processor speeds, dependencies on up to three of the 50 tasks before, unit links."""
+    rng = np.random.default_rng(0)
+    count = np.minimum(rng.integers(0, 4, tasks), np.arange(tasks))
+    source = [rng.choice(np.arange(max(0, n - 50), n), count[n], replace=False) for n in range(tasks)]
+    needs = Dependencies(
+        np.append(0, np.cumsum(count)).astype(np.int64), np.concatenate(source).astype(np.int32),
+        rng.uniform(1, 10, int(count.sum())),
+    )  # fmt: skip
+    machine = Machine(name="bench", devices=tuple(Device() for _ in range(processors)), link_bandwidth=1.0)
+    return rng.uniform(1, 10, tasks), rng.uniform(1, 2, processors), needs, machine
+
+
+def heft_and_saga(repetitions: int) -> None:
+    cost, speed, needs, machine = random_tasks(1000, 4)
+    time_ND, works = cost[:, None] / speed, np.ones(len(cost), np.bool_)
+    wires = links(machine)
+    ours = heft(time_ND, works, needs, wires)
+    times = [seconds(lambda: heft(time_ND, works, needs, wires)) for _ in range(10 * repetitions)]
+    say("heft_milliseconds/1000/4", [t * 1e3 for t in times], "ms", makespan=ours.makespan)
+    if importlib.util.find_spec("saga") is None:
+        print(json.dumps({"name": "heft_speedup_over_saga", "value": None, "unit": "ratio", "reason": "no anrg-saga"}))
+        return
+    import saga
+    from saga.schedulers import HeftScheduler
+
+    names = [f"p{i}" for i in range(4)]
+    network = saga.Network.create(
+        list(zip(names, speed.tolist())), [(a, b, 1.0) for a in names for b in names if a < b]
+    )
+    arrows = [
+        (f"t{needs.source[e]}", f"t{n}", float(needs.size[e]))
+        for n in range(len(cost))
+        for e in range(needs.ptr[n], needs.ptr[n + 1])
+    ]
+    tasks = saga.TaskGraph.create([(f"t{n}", float(c)) for n, c in enumerate(cost)], arrows)
+    theirs = [seconds(lambda: HeftScheduler().schedule(network, tasks)) for _ in range(repetitions)]
+    makespan = HeftScheduler().schedule(network, tasks).makespan
+    say("saga_heft_milliseconds/1000/4", [t * 1e3 for t in theirs], "ms", makespan=makespan)
+    say("heft_speedup_over_saga", [t / median(times) for t in theirs], "ratio", tasks=1000, processors=4)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="1,000 ops only, fewer repetitions, nothing captured")
+    quick = parser.parse_args().quick
+    simulator([1000] if quick else [1000, 10_000, 80_000], 3 if quick else 7)
+    heft_and_saga(2 if quick else 4)
+
+
+if __name__ == "__main__":
+    main()

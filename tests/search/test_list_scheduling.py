@@ -1,0 +1,198 @@
+"""List schedules against published figures, a plain version, another implementation, and the simulator."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphopt.costs.kernel_time import kernel_graph
+from graphopt.costs.simulator import Simulator
+from graphopt.graph import Graph, GraphBuilder
+from graphopt.kernels import view_inline
+from graphopt.list_schedule import (
+    Dependencies,
+    Schedule,
+    bottom_levels,
+    dependencies,
+    heft,
+    links,
+    list_by_bottom_level,
+)
+from graphopt.machine import Device, Machine
+from graphopt.plan import Plans
+from graphopt.problem import OutOfBudget, Problem
+from graphopt.search.list_scheduling import Heft, ListBottomLevel
+from graphopt.tasks.joint import Joint
+from graphopt.tasks.placement import Placement
+from graphopt.tasks.scheduling import Scheduling
+
+DATA = Path(os.environ.get("GRAPHOPT_CHECK_DATA", Path(__file__).parents[2].parent / "shared/data")) / "scheduling"
+
+
+def identical(count: int) -> Machine:
+    return Machine(name="identical", devices=tuple(Device() for _ in range(count)))
+
+
+def task_graph(path: Path) -> Graph:
+    """A graph in the Standard Task Graph format: id, time, number of predecessors, predecessors."""
+    rows = [[int(word) for word in line.split()] for line in path.read_text().splitlines() if not line.startswith("#")]
+    rows = [row for row in rows if len(row) > 2]
+    b = GraphBuilder(path.stem)
+    results = [b.tensor((1,)) for _ in rows]
+    for row in rows:
+        b.op("opaque", [results[p] for p in row[3 : 3 + row[2]]], [results[row[0]]], flops=row[1], name=str(row[0]))
+    return b.build()
+
+
+def schedule_kernels(graph: Graph, machine: Machine, rule) -> Schedule:
+    kernels = kernel_graph(graph, view_inline(graph), machine.devices)
+    needs = dependencies(graph, kernels.in_ptr, kernels.in_tensor)
+    return rule(kernels.time, kernels.is_kernel, needs, links(machine))
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"third-party data not found in {DATA}")
+def test_list_scheduling_by_bottom_level_reproduces_published_instances():
+    for known in json.loads((DATA / "known.json").read_text()):
+        graph, machine = task_graph(DATA / known["file"]), identical(known["m"])
+        schedule = schedule_kernels(graph, machine, list_by_bottom_level)
+        assert schedule.makespan == known["list_blevel"], known["file"]
+        plan = Plans(graph, schedule.device[None], schedule.urgency[None], view_inline(graph)[None])
+        simulated = Simulator(name="s", machine=machine, objective="runtime", threads=1).price(plan).cost[0]
+        assert simulated == known["list_blevel"]  # the event simulator plays the same schedule
+
+
+def random_tasks(seed: int, tasks: int, devices: int) -> tuple[np.ndarray, Dependencies, Machine]:
+    rng = np.random.default_rng(seed)
+    count = np.minimum(rng.integers(0, 4, tasks), np.arange(tasks))
+    source = [rng.choice(n, count[n], replace=False) for n in range(tasks)]
+    needs = Dependencies(
+        np.append(0, np.cumsum(count)).astype(np.int64), np.concatenate(source).astype(np.int32),
+        rng.uniform(0, 10, int(count.sum())),
+    )  # fmt: skip
+    bandwidth = rng.uniform(0.5, 2, (devices, devices))
+    machine = Machine(
+        name="random", devices=tuple(Device() for _ in range(devices)),
+        link_bandwidth=tuple(map(tuple, bandwidth.tolist())), link_latency=0.25,
+    )  # fmt: skip
+    return rng.uniform(1, 5, (tasks, devices)), needs, machine
+
+
+def plain_heft(time_ND, needs, machine):
+    """HEFT from its definition: ranks by recursion, every gap tried."""
+    tasks, devices = time_ND.shape
+    latency, bandwidth = machine.link_latency_DD, machine.link_bandwidth_DD
+    pairs = [(i, j) for i in range(devices) for j in range(devices) if i != j]
+    reads = [
+        [(int(needs.source[e]), needs.size[e]) for e in range(needs.ptr[n], needs.ptr[n + 1])] for n in range(tasks)
+    ]
+    rank = [0.0] * tasks
+    for n in reversed(range(tasks)):
+        later = [rank[m] + (np.mean([latency[p] + size / bandwidth[p] for p in pairs]) if pairs else 0.0)
+                 for m in range(tasks) for source, size in reads[m] if source == n]  # fmt: skip
+        rank[n] = time_ND[n].mean() + max(later, default=0.0)
+    where, end, busy = [0] * tasks, [0.0] * tasks, [[] for _ in range(devices)]
+    for n in sorted(range(tasks), key=lambda n: -rank[n]):
+        options = []
+        for d in range(devices):
+            ready = max((end[s] + (latency[where[s], d] + size / bandwidth[where[s], d] if where[s] != d else 0)
+                         for s, size in reads[n]), default=0.0)  # fmt: skip
+            gaps = [ready, *(e for _, e in busy[d] if e >= ready)]
+            fits = [g for g in gaps if all(g + time_ND[n, d] <= b or g >= e for b, e in busy[d])]
+            options.append((min(fits) + time_ND[n, d], d))
+        end[n], where[n] = min(options)
+        busy[where[n]].append((end[n] - time_ND[n, where[n]], end[n]))
+    return max(end), where
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), tasks=st.integers(2, 30), devices=st.integers(1, 4))
+def test_heft_is_the_plain_version(seed, tasks, devices):
+    time_ND, needs, machine = random_tasks(seed, tasks, devices)
+    schedule = heft(time_ND, np.ones(tasks, bool), needs, links(machine))
+    makespan, where = plain_heft(time_ND, needs, machine)
+    assert schedule.makespan == pytest.approx(makespan, rel=1e-12)
+    assert schedule.device.tolist() == where
+
+
+def test_heft_without_transfers_is_that_of_saga():
+    saga = pytest.importorskip("saga", reason="the peers extra is not installed")
+    from saga.schedulers import HeftScheduler
+
+    rng = np.random.default_rng(3)
+    tasks, speeds = 60, [1.0, 1.5, 2.0]
+    cost = rng.uniform(1, 5, tasks)
+    edges = [(int(p), n) for n in range(1, tasks) for p in rng.choice(n, min(n, 2), replace=False)]
+    wires = [(f"p{i}", f"p{j}", 1e30) for i in range(3) for j in range(i)]
+    network = saga.Network.create([(f"p{i}", s) for i, s in enumerate(speeds)], wires)
+    arrows = [(f"t{p:03}", f"t{n:03}", 1.0) for p, n in edges]
+    theirs = HeftScheduler().schedule(
+        network, saga.TaskGraph.create([(f"t{n:03}", float(c)) for n, c in enumerate(cost)], arrows)
+    )
+    by_reader = sorted(edges, key=lambda edge: edge[1])
+    ptr = np.searchsorted([n for _, n in by_reader], np.arange(tasks + 1)).astype(np.int64)
+    needs = Dependencies(ptr, np.array([p for p, _ in by_reader], np.int32), np.ones(len(edges)))
+    machine = Machine(name="m", devices=tuple(Device() for _ in speeds), link_bandwidth=1e30)
+    ours = heft(cost[:, None] / np.array(speeds), np.ones(tasks, bool), needs, links(machine))
+    assert ours.makespan == pytest.approx(theirs.makespan, rel=1e-9)
+
+
+def test_bottom_levels_by_hand():
+    needs = Dependencies(np.array([0, 0, 1, 2, 4]), np.array([0, 0, 1, 2], np.int32), np.zeros(4))
+    assert bottom_levels(np.array([1.0, 2, 3, 4]), needs, np.array([10.0, 20, 1, 2])).tolist() == [30.0, 7.0, 9.0, 4.0]
+
+
+CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
+
+
+def fork(width: int) -> Graph:
+    """A source, `width` equal branches of two ops, one of them ten times as long, and a sink."""
+    b = GraphBuilder("fork")
+    x, first = b.tensor((1,)), b.tensor((1,), num_bytes=0)
+    b.op("opaque", [x], [first], flops=1.0)
+    ends = []
+    for i in range(width):
+        middle, end = b.tensor((1,), num_bytes=0), b.tensor((1,), num_bytes=0)
+        b.op("opaque", [first], [middle], flops=10.0 if i == width - 1 else 1.0)
+        b.op("opaque", [middle], [end], flops=1.0)
+        ends.append(end)
+    last = b.tensor((1,))
+    b.op("opaque", ends, [last], flops=1.0)
+    b.output(last)
+    return b.build()
+
+
+@pytest.mark.parametrize("algo", [Heft(name="heft"), ListBottomLevel(name="list_blevel")])
+def test_one_evaluation_finds_the_optimum_of_a_fork(algo):
+    graph, machine = fork(4), identical(2)
+    task = Joint(name="joint", machine=machine, levels=16, fuse=False, **CAPS)
+    problem = Problem(graph, task, Simulator(name="s", machine=machine, objective="runtime", threads=1), evals=1)
+    algo.solve(problem)
+    assert (problem.initial_cost, problem.best_cost, problem.evals) == (19.0, 13.0, 1)
+
+
+def test_the_long_branch_goes_first_on_fixed_devices():
+    graph, machine = fork(4), identical(2)
+    task = Scheduling(name="s", machine=machine, levels=16, placement="single", fuse=False, **CAPS)
+    problem = Problem(graph, task, Simulator(name="s", machine=machine, objective="runtime", threads=1), evals=5)
+    ListBottomLevel(name="list_blevel").solve(problem)
+    assert problem.best_cost == 19.0  # one device: any order
+    plan = task.realise(graph, problem.best[None])
+    decided = task.realise(graph, np.zeros_like(problem.best)[None])
+    assert np.array_equal(plan.device, decided.device)
+
+
+def test_without_a_budget_the_schedule_is_committed():
+    graph, machine = fork(3), identical(2)
+    task = Placement(name="placement", machine=machine, fuse=False, **CAPS)
+    cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
+    problem = Problem(graph, task, cost, evals=0)
+    try:
+        Heft(name="heft").solve(problem)
+    except OutOfBudget:
+        pytest.fail("nothing was to be priced")
+    assert len(set(problem.best[:, 0].tolist())) == 2
+    assert problem.evals == 0

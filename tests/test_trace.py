@@ -1,0 +1,43 @@
+"""Trace files hold every kernel, transfer and change of memory, in microseconds."""
+
+import json
+
+import numpy as np
+
+from graphopt.costs.simulator import Simulator
+from graphopt.graph import GraphBuilder
+from graphopt.machine import Device, Machine
+from graphopt.plan import Plans
+from graphopt.trace import write_trace
+
+
+def test_events_of_a_two_device_run(tmp_path):
+    b = GraphBuilder("two")
+    x, y, z = b.tensor((1,)), b.tensor((1,), num_bytes=4), b.tensor((1,), num_bytes=1)
+    b.op("exp", [x], [y], flops=2e-6, name="first")
+    b.op("opaque", [y], [z], flops=1e-6, name="second")
+    b.output(z)
+    graph = b.build()
+    machine = Machine(name="two", devices=(Device(name="left"), Device(name="right")), link_bandwidth=1e6)
+    plan = Plans(graph, np.array([[0, 1]], np.int16), np.zeros((1, 2)), np.zeros((1, 2), bool))
+    trace = Simulator(name="s", machine=machine, objective="runtime", threads=1).simulate(plan)
+    write_trace(tmp_path / "run.json", trace, graph, machine)
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    rows = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    spans = {(rows[e["tid"]], e["name"], round(e["ts"]), round(e["dur"])) for e in events if e["ph"] == "X"}
+    assert spans == {
+        ("0 left", "first", 0, 2),
+        ("0 -> 1", "first (4 B)", 2, 4),
+        ("1 right", "second", 6, 1),
+    }
+    counters = [(e["name"], round(e["ts"]), e["args"]["bytes"]) for e in events if e["ph"] == "C"]
+    assert counters == [
+        ("bytes on 0 left", 0, 8),  # x and y
+        ("bytes on 0 left", 2, 4),
+        ("bytes on 0 left", 6, 0),
+        ("bytes on 1 right", 0, 0),
+        ("bytes on 1 right", 2, 4),
+        ("bytes on 1 right", 6, 5),
+        ("bytes on 1 right", 7, 1),
+    ]
+    assert not list(tmp_path.glob("*.partial"))
