@@ -7,7 +7,8 @@ ops in parallel, the previous iteration's decisions fed as input (section 3 of t
 reward is -sqrt(time / time of the default), illegal plans -10.
 
 Our choices where the paper is silent or where another choice was measured to be better (docs/results.md):
-- y(0) is the default heuristic's decision, and `prior` is added to its logits, so that training starts near the default.
+- y(0) is the default heuristic's decision, and training starts near it: a constant added to the logits of the default's
+  choice gives it the probability `prior` of the head before anything is learned.
 - The probability ratio is clipped per op: the joint ratio of thousands of independent factors leaves the clip range at once.
 - `credit: reward` gives every op the graph's standardised reward (the paper). `credit: flips` gives each op its own
   counterfactual advantage: the price after changing this op alone, minus the price of the plan, on the scale of the graph's
@@ -19,6 +20,7 @@ Our choices where the paper is silent or where another choice was measured to be
 Shape legend: N ops of all graphs of a batch, G graphs, S samples, H heads, K choices, D width.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,6 +34,7 @@ from graphopt.algos.learner import Learner
 from graphopt.costs.base import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
+from graphopt.errors import ConfigError
 from graphopt.graph import Graph
 from graphopt.problem import Problem
 from graphopt.search.local import local_search
@@ -64,11 +67,16 @@ class Reading:
 class GOPolicy(nn.Module):
     """p(y | G, y') for all ops at once."""
 
+    bonus: Tensor  # [H]
+
     def __init__(self, encoder: Encoder, heads: dict[str, int], attention_layers: int, attention_heads: int, segment: int,
-                 superposition: bool, prior: float) -> None:  # fmt: skip
+                 superposition: bool, prior: Mapping[str, float]) -> None:  # fmt: skip
         super().__init__()
         width = encoder.width
-        self.encoder, self.segment, self.superposition, self.prior = encoder, segment, superposition, prior
+        self.encoder, self.segment, self.superposition = encoder, segment, superposition
+        self.register_buffer(
+            "bonus", torch.tensor([_bonus(head, count, prior) for head, count in heads.items()]), persistent=False
+        )
         self.previous = nn.ModuleList(nn.Embedding(count, width) for count in heads.values())
         self.modulate = nn.Linear(width, width)
         self.layers = nn.ModuleList(SegmentAttention(width, attention_heads) for _ in range(attention_layers))
@@ -94,8 +102,8 @@ class GOPolicy(nn.Module):
         logits = torch.full(question.allowed.shape, _NEVER, device=x_ND.device)
         for head, linear in enumerate(self.heads):
             logits[:, head, : linear.out_features] = linear(x_ND)
-        at_default = nn.functional.one_hot(question.default, logits.shape[2])
-        return torch.log_softmax((logits + self.prior * at_default).masked_fill(~question.allowed, _NEVER), -1)
+        at_default = nn.functional.one_hot(question.default, logits.shape[2]) * self.bonus[:, None]
+        return torch.log_softmax((logits + at_default).masked_fill(~question.allowed, _NEVER), -1)
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ class GO(Learner):
     """PPO on `GOPolicy`; see the module's docstring. yaml: conf/algo/go.yaml explains every hyper-parameter."""
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int, attention_layers: int,
-                 attention_heads: int, segment: int, superposition: bool, iterations: int, prior: float,
+                 attention_heads: int, segment: int, superposition: bool, iterations: int, prior: dict[str, float],
                  credit: Literal["reward", "flips"], flips: int, samples: int, epochs: int, clip: float, entropy: float,
                  learning_rate: float, gradient_clip: float, search_samples: int, refresh: int, temperature: float, deltas: bool) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
@@ -140,7 +148,9 @@ class GO(Learner):
         parts = [self._parts(graph) for graph in graphs]
         data, extra, default, allowed = zip(*parts)
         to = self.device
-        return Question(batch(data).to(to), torch.cat(extra).to(to), torch.cat(default).to(to), torch.cat(allowed).to(to))
+        return Question(
+            batch(data).to(to), torch.cat(extra).to(to), torch.cat(default).to(to), torch.cat(allowed).to(to)
+        )
 
     def _parts(self, graph: Graph) -> tuple[Any, Tensor, Tensor, Tensor]:
         if graph.hash not in self._questions:
@@ -348,6 +358,15 @@ class GO(Learner):
 
         walk = Walk(problem, problem.best, problem.best_cost, deltas=False)
         local_search(problem, slots, walk, pick, 1)
+
+
+def _bonus(head: str, choices: int, prior: Mapping[str, float]) -> float:
+    """What to add to one of `choices` equal logits so that its probability becomes the head's prior."""
+    if head not in prior or not 0.0 < prior[head] < 1.0:
+        raise ConfigError(
+            f"algo.prior needs a probability between 0 and 1 for head {head!r}; give algo.prior.{head}=0.8"
+        )
+    return float(np.log(prior[head] / (1.0 - prior[head]) * max(1, choices - 1)))
 
 
 def _sample(log_p: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
