@@ -60,8 +60,8 @@ class CsvLog(NoLog):
             writer.writerows((step, name, value) for name, value in values.items())
 
 
-class WandbLog(RunLog):
-    """Weights & Biases. `mode: offline` needs neither network nor login.
+class WandbLog(CsvLog):
+    """Weights & Biases, beside metrics.csv. `mode: offline` needs neither network nor login.
 
     Gets the resolved configuration, the curves, the final table and the path of the best checkpoint; a failed run is
     closed with exit code 1.
@@ -74,16 +74,19 @@ class WandbLog(RunLog):
             raise ConfigError(
                 "logger=wandb needs an extra: pip install graphopt[wandb], or choose logger=csv"
             ) from None
+        super().__init__(name=name)
         self._wandb = wandb
-        self.name, self.project, self.mode = name, project, mode
+        self.project, self.mode = project, mode
 
     def open(self, folder: Path, config: Mapping[str, Any]) -> None:
+        super().open(folder, config)
         self._run = self._wandb.init(
             project=self.project, mode=self.mode, dir=str(folder), name=folder.name, group=str(config.get("study")),
             config=dict(config),
         )  # fmt: skip
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        super().metrics(step, values)
         self._run.log({**values, "step": step})
 
     def results(self, rows: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> None:
