@@ -40,7 +40,7 @@ from graphopt.costs.queues import (
     take_first,
 )
 from graphopt.errors import UserError
-from graphopt.graph import I32, Graph
+from graphopt.graph import F64, I32, I64, Graph
 from graphopt.machine import Machine
 
 GRID = 2.0**-40
@@ -55,10 +55,11 @@ class Flow(NamedTuple):
     waits: Any  # int32 [N] inputs made by other kernels
     in_ptr: Any  # int64 [N+1]
     in_tensor: Any  # int32 [E]
-    out_ptr: Any  # int64 [N+1] results of op n are tensors out_ptr[n] .. out_ptr[n+1]-1
-    reader_ptr: Any  # int64 [T+1]
+    out_ptr: Any  # int32 [N+1] results of op n are tensors out_ptr[n] .. out_ptr[n+1]-1
+    reader_ptr: Any  # int32 [T+1]
     reader: Any  # int32 [E] kernels that read each tensor
-    time: Any  # float64 [N, D]
+    time: Any  # float64 [N, U] seconds on each kind of device
+    column: Any  # int64 [D] the kind of each device
     tensor_bytes: Any  # int64 [T]
     result_bytes: Any  # int64 [N]
     is_weight: Any  # bool [T]
@@ -130,16 +131,28 @@ def flow(graph: Graph, kernels: KernelGraph) -> Flow:
     """Arranges a kernel graph for the event loop."""
     reader_ptr, reader = _readers(kernels.in_ptr, kernels.in_tensor, graph.num_tensors)
     made = np.append(0, np.cumsum(graph.producer[kernels.in_tensor] >= 0))
+    time, column = _distinct_columns(kernels.time)
     return Flow(
         kernels.is_kernel, np.diff(made[kernels.in_ptr]).astype(np.int32), kernels.in_ptr, kernels.in_tensor,
-        graph.output_ptr, reader_ptr, reader, kernels.time, graph.tensor_bytes, graph.result_bytes,
+        graph.output_ptr.astype(np.int32), reader_ptr, reader, time, column, graph.tensor_bytes, graph.result_bytes,
         graph.is_weight, kernels.keep,
     )  # fmt: skip
 
 
+def _distinct_columns(time_ND: F64) -> tuple[F64, I64]:
+    """Times on each kind of device [N, U], and the kind of each device [D]: fewer bytes for the loop to read."""
+    kinds: list[int] = []
+    column = np.zeros(time_ND.shape[1], np.int64)
+    for d in range(time_ND.shape[1]):
+        same = [k for k, kind in enumerate(kinds) if np.array_equal(time_ND[:, d], time_ND[:, kind])]
+        column[d] = same[0] if same else len(kinds)
+        kinds += [] if same else [d]
+    return np.ascontiguousarray(time_ND[:, kinds]), column
+
+
 def scratch(flow: Flow, wires: Wires, memory: bool) -> Scratch:
     """Working memory for plans of one kernel graph; one per thread."""
-    num_ops, devices = flow.time.shape
+    num_ops, devices = len(flow.is_kernel), len(flow.column)
     tensors, edges = len(flow.keep), len(flow.in_tensor)
     lanes = devices * devices if wires.per_link else devices
     items, resources = num_ops + edges, devices + lanes
@@ -200,7 +213,7 @@ def _readers(in_ptr, in_tensor, tensors):  # type: ignore[no-untyped-def]
             tensor = in_tensor[e]
             reader[ptr[tensor + 1]] = n
             ptr[tensor + 1] += 1
-    return ptr[:-1].copy(), reader
+    return ptr[:-1].astype(np.int32), reader
 
 
 @njit(cache=True, nogil=True)
@@ -220,7 +233,7 @@ def _sum_of_times(flow, wires, device):  # type: ignore[no-untyped-def]
     total = 0.0
     for n in range(len(device)):
         if flow.is_kernel[n]:
-            time = flow.time[n, device[n]]
+            time = flow.time[n, flow.column[device[n]]]
             total += time + (wires.op_overhead if time > 0.0 else 0.0)
     return total
 
@@ -231,11 +244,12 @@ def _run(flow, wires, scratch, device, priority, keys, memory, trace, peak, log)
 
     One long function: handing a dozen arrays to a function costs Numba more than what the function does here.
     """
-    is_kernel, waits, in_ptr, in_tensor, out_ptr, reader_ptr, reader, time, tensor_bytes, result_bytes, _, keep = flow
+    is_kernel, waits, in_ptr, in_tensor, out_ptr, reader_ptr, reader, time, column = flow[:9]
+    tensor_bytes, result_bytes, _, keep = flow[9:]
     bandwidth, latency, per_link, multicast, fifo_kernels, fifo_transfers, op_overhead, lane_overhead, _ = wires
     waiting, order, rank, result_order, result_rank, ready, key, tie, child, sibling, root, running = scratch[:12]
     event_time, event_resource, startable, source, uses, live = scratch[12:]
-    num_ops, devices = time.shape
+    num_ops, devices = len(is_kernel), len(column)
     level1, level2, _ = levels(max(num_ops, len(keep) - out_ptr[0]))
     ranked_lanes = per_link and not fifo_transfers and len(keys) == 0
     if ranked_lanes or not fifo_kernels:
@@ -284,7 +298,7 @@ def _run(flow, wires, scratch, device, priority, keys, memory, trace, peak, log)
                     tie[item] = np.int64(result_order[first]) << 6 | (target + 1)
             running[resource] = item
             if resource < devices:
-                end = now + time[item, resource]
+                end = now + time[item, column[resource]]
                 if memory:
                     live[resource] += result_bytes[item]
                     peak[resource] = max(peak[resource], live[resource])
@@ -328,7 +342,7 @@ def _run(flow, wires, scratch, device, priority, keys, memory, trace, peak, log)
                     log.step[item, 1] = step
                 if from_kernel:
                     first, last = out_ptr[item], out_ptr[item + 1]
-                    overhead = op_overhead if time[item, resource] > 0.0 else 0.0
+                    overhead = op_overhead if time[item, column[resource]] > 0.0 else 0.0
                     done += 1
                 else:
                     first, target, here = tie[item] >> 6, (tie[item] & 63) - 1, np.int64(source[resource])

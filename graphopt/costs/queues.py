@@ -86,30 +86,69 @@ def _sortable(number):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
-    """Fills `order` and `rank`: radix sort by descending priority, ties by op id; digits that all share are skipped."""
+    """Fills `order` and `rank` by descending priority, ties by op id.
+
+    Radix sort by the first 33 bits in which priorities differ, then insertion for what only later bits tell apart;
+    where that takes long, radix sort by all bits.
+    """
     num_ops = len(priority)
     bits, varying = np.empty(num_ops, np.int64), np.int64(0)
     for n in range(num_ops):
         order[n] = n
         bits[n] = _sortable(0.0 - priority[n])
         varying |= bits[n] ^ bits[0]
-    other, count = np.empty(num_ops, np.int32), np.empty(257, np.int64)
-    for shift in range(0, 64, 8):
-        if (varying >> shift) & 255:
-            for digit in range(257):
+    if varying != 0:
+        high = 63
+        while not (varying >> high) & 1:
+            high -= 1
+        other, count = np.empty(num_ops, np.int32), np.empty((1 << _DIGIT) + 1, np.int64)
+        low = max(0, high - 3 * _DIGIT + 1)
+        _radix_sort(bits, varying, low, order, other, count)
+        if low > 0 and not _insertion_sort(bits, order, 16 * num_ops):
+            for n in range(num_ops):
+                order[n] = n
+            _radix_sort(bits, varying, 0, order, other, count)
+    for i in range(num_ops):
+        rank[order[i]] = i
+
+
+_DIGIT = 11
+
+
+@njit(cache=True, nogil=True)
+def _radix_sort(bits, varying, low, order, other, count):  # type: ignore[no-untyped-def]
+    """Sorts `order` stably by the bits from `low` on; digits that all share are skipped."""
+    num_ops, most = len(bits), (1 << _DIGIT) - 1
+    for shift in range(low, 64, _DIGIT):
+        if (varying >> shift) & most:
+            for digit in range(most + 2):
                 count[digit] = 0
             for n in range(num_ops):
-                count[((bits[n] >> shift) & 255) + 1] += 1
-            for digit in range(256):
+                count[((bits[n] >> shift) & most) + 1] += 1
+            for digit in range(most + 1):
                 count[digit + 1] += count[digit]
             for i in range(num_ops):
-                digit = (bits[order[i]] >> shift) & 255
+                digit = (bits[order[i]] >> shift) & most
                 other[count[digit]] = order[i]
                 count[digit] += 1
             for i in range(num_ops):
                 order[i] = other[i]
-    for i in range(num_ops):
-        rank[order[i]] = i
+
+
+@njit(cache=True, nogil=True)
+def _insertion_sort(bits, order, moves):  # type: ignore[no-untyped-def]
+    """Sorts `order` by all bits as unsigned numbers where it is nearly sorted; False after too many moves."""
+    flip = np.int64(-0x8000000000000000)
+    for i in range(1, len(order)):
+        item, j = order[i], i
+        while j > 0 and bits[item] ^ flip < bits[order[j - 1]] ^ flip:
+            order[j] = order[j - 1]
+            j -= 1
+            moves -= 1
+        order[j] = item
+        if moves < 0:
+            return False
+    return True
 
 
 @njit(cache=True, nogil=True)

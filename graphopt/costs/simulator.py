@@ -167,7 +167,7 @@ def _tick_peaks(made: Flow, tick: float, device: NDArray[np.int16], start: F64, 
     A tolerance of a thousandth of a tick keeps whole numbers of ticks whole. Graph inputs and weights stay to the end.
     """
     num_ops, first = len(made.is_kernel), int(made.out_ptr[0])
-    seconds = made.time[np.arange(num_ops), device]
+    seconds = made.time[np.arange(num_ops), made.column[device]]
     ends = (np.floor(start[:num_ops] / tick + 1e-3) + np.floor(seconds / tick + 1e-3) - 1.0) * tick
     tensor_of_edge = np.repeat(np.arange(len(made.keep)), np.diff(made.reader_ptr))
     maker = np.repeat(np.arange(num_ops), np.diff(made.out_ptr))
