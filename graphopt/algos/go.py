@@ -1,21 +1,23 @@
 """GO: Transferable Graph Optimizers for ML Compilers (Zhou et al., NeurIPS 2020), for one task at a time.
 
-An inductive graph encoder reads the graph; segment-recurrent attention over the ops in topological order, without positional
-encoding, reads what the encoder wrote; each layer's input is modulated by the graph state (superposition); a head per kind of
-choice gives a distribution for every op at once. Decoding is iterative and non-autoregressive: y(t) ~ p(y | G, y(t-1)), all
-ops in parallel, the previous iteration's decisions fed as input (section 3 of the paper). PPO over batches of graphs; the
-reward is -sqrt(time / time of the default), illegal plans -10.
+An inductive graph encoder reads the graph; segment-recurrent attention over the ops in topological order, without
+positional encoding, reads what the encoder wrote; each layer's input is modulated by the graph state (superposition); a
+head per kind of choice gives a distribution for every op at once. Decoding is iterative and non-autoregressive:
+y(t) ~ p(y | G, y(t-1)), all ops in parallel, the previous iteration's decisions fed as input (section 3 of the paper).
+PPO over batches of graphs; the reward is -sqrt(time / time of the default), illegal plans -10.
 
-Our choices where the paper is silent or where another choice was measured to be better (docs/results.md):
+Our choices where the paper is silent, or where another choice was measured to be better (docs/results.md):
 - y(0) is the default heuristic's decision, and training starts near it: a constant added to the logits of the default's
   choice gives it the probability `prior` of the head before anything is learned.
-- The probability ratio is clipped per op: the joint ratio of thousands of independent factors leaves the clip range at once.
+- The probability ratio is clipped per op: the joint ratio of thousands of independent factors would leave the range
+  at once.
 - `credit: reward` gives every op the graph's standardised reward (the paper). `credit: flips` gives each op its own
-  counterfactual advantage: the price after changing this op alone, minus the price of the plan, on the scale of the graph's
-  median. Where the cost model prices flips exactly they are all used, else a random sample of `flips` slots is priced.
+  counterfactual advantage: the price after changing this op alone, minus the price of the plan, on the scale of the
+  graph's median, times the probability of the other choices (so that a settled op stops learning). Where the cost model
+  prices flips exactly they are all used, else a random sample of `flips` slots is priced.
 - Every iteration's decisions are priced and rewarded, not only the last one's.
 - `solve` prices the greedy decisions of every iteration and some samples, then spends the rest of the budget on single
-  changes in the order of the policy's preference given the best plan so far, asked again after `refresh` changes.
+  changes in the order of the policy's preference given the best plan so far (graphopt.algos.guided).
 
 Shape legend: N ops of all graphs of a batch, G graphs, S samples, H heads, K choices, D width.
 """
@@ -30,6 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphopt.algos.attention import SegmentAttention, Segments
+from graphopt.algos.guided import guided_search
 from graphopt.algos.learner import Learner
 from graphopt.costs.base import CostModel
 from graphopt.encoders.encoder import Encoder
@@ -37,8 +40,7 @@ from graphopt.encoders.features import batch, graph_features
 from graphopt.errors import ConfigError
 from graphopt.graph import Graph
 from graphopt.problem import Problem
-from graphopt.search.local import local_search
-from graphopt.search.moves import Slots, Walk, slots_of
+from graphopt.search.moves import slots_of
 from graphopt.tasks.base import AssignTask, Decision
 
 ILLEGAL_REWARD = -10.0
@@ -64,26 +66,60 @@ class Reading:
     segments: Segments
 
 
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Sizes of the policy."""
+
+    attention_layers: int
+    attention_heads: int
+    segment: int  # ops per attention segment
+    superposition: bool  # modulate every layer's input by the graph state
+    iterations: int  # T of the iterative decoding
+    prior: dict[str, float]  # per head: probability of the default's choice before training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """PPO and its credit."""
+
+    credit: Literal["reward", "flips"]
+    flips: int  # slots priced per decision where the cost model has no exact flips
+    samples: int  # decisions per graph, iteration and update
+    epochs: int
+    clip: float
+    entropy: float
+    rate: float
+    gradient_clip: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How `solve` spends a budget."""
+
+    samples: int
+    temperature: float
+    refresh: int
+    deltas: bool
+
+
 class GOPolicy(nn.Module):
     """p(y | G, y') for all ops at once."""
 
-    bonus: Tensor  # [H]
+    bonus: Tensor  # [H] added to the logit of the default's choice
 
-    def __init__(self, encoder: Encoder, heads: dict[str, int], attention_layers: int, attention_heads: int, segment: int,
-                 superposition: bool, prior: Mapping[str, float]) -> None:  # fmt: skip
+    def __init__(self, encoder: Encoder, heads: dict[str, int], network: Network) -> None:
         super().__init__()
         width = encoder.width
-        self.encoder, self.segment, self.superposition = encoder, segment, superposition
-        self.register_buffer(
-            "bonus", torch.tensor([_bonus(head, count, prior) for head, count in heads.items()]), persistent=False
-        )
+        self.encoder, self.segment, self.superposition = encoder, network.segment, network.superposition
+        bonus = [_bonus(head, count, network.prior) for head, count in heads.items()]
+        self.register_buffer("bonus", torch.tensor(bonus), persistent=False)
         self.previous = nn.ModuleList(nn.Embedding(count, width) for count in heads.values())
         self.modulate = nn.Linear(width, width)
-        self.layers = nn.ModuleList(SegmentAttention(width, attention_heads) for _ in range(attention_layers))
+        self.layers = nn.ModuleList(
+            SegmentAttention(width, network.attention_heads) for _ in range(network.attention_layers)
+        )
         self.norm = nn.LayerNorm(width)
-        self.heads = nn.ModuleList(nn.Linear(width, count) for count in heads.values())
-        for head in self.heads:
-            nn.init.normal_(head.weight, std=0.01)
+        self.heads = nn.ModuleList(_head(width, count) for count in heads.values())
 
     def read(self, question: Question) -> Reading:
         h_ND, g_GD = self.encoder(question.data, question.extra)
@@ -119,16 +155,11 @@ class Trial:
 class GO(Learner):
     """PPO on `GOPolicy`; see the module's docstring. yaml: conf/algo/go.yaml explains every hyper-parameter."""
 
-    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int, attention_layers: int,
-                 attention_heads: int, segment: int, superposition: bool, iterations: int, prior: dict[str, float],
-                 credit: Literal["reward", "flips"], flips: int, samples: int, epochs: int, clip: float, entropy: float,
-                 learning_rate: float, gradient_clip: float, search_samples: int, refresh: int, temperature: float, deltas: bool) -> None:  # fmt: skip
+    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int, network: Network,
+                 learning: Learning, search: Search) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
-        self.policy = GOPolicy(encoder, task.heads, attention_layers, attention_heads, segment, superposition, prior)
-        self.iterations, self.credit, self.flips_sampled, self.samples = iterations, credit, flips, samples
-        self.epochs, self.clip, self.entropy = epochs, clip, entropy
-        self.learning_rate, self.gradient_clip = learning_rate, gradient_clip
-        self.search_samples, self.refresh, self.temperature, self.deltas = search_samples, refresh, temperature, deltas
+        self.policy = GOPolicy(encoder, task.heads, network)
+        self.network, self.learning, self.search = network, learning, search
         self.automatic_optimization = False
         self._questions: dict[str, tuple[Any, Tensor, Tensor, Tensor]] = {}
         self._past: dict[str, tuple[float, float, int]] = {}  # per graph: mean, mean square, trials of the reward
@@ -139,7 +170,14 @@ class GO(Learner):
         return 2 * len(task.heads)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=self.learning_rate)
+        return torch.optim.Adam(self.parameters(), lr=self.learning.rate)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["past_rewards"] = {graph: list(past) for graph, past in self._past.items()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        past: dict[str, list[float]] = checkpoint["past_rewards"]
+        self._past = {graph: (mean, square, int(trials)) for graph, (mean, square, trials) in past.items()}
 
     # ---- asking the policy
 
@@ -171,11 +209,12 @@ class GO(Learner):
         with torch.no_grad():
             trials = self._try(graphs, question)
         optimizer = self.optimizers()
-        for _ in range(self.epochs):
+        assert not isinstance(optimizer, list)
+        for _ in range(self.learning.epochs):
             loss, entropy = self._loss(question, trials)
             optimizer.zero_grad()
             self.manual_backward(loss)
-            norm = nn.utils.clip_grad_norm_(self.parameters(), self.gradient_clip)
+            norm = nn.utils.clip_grad_norm_(self.parameters(), self.learning.gradient_clip)
             if torch.isfinite(norm):
                 optimizer.step()
         self.log_dict({"losses/policy": loss.detach(), "losses/entropy": entropy.detach(), "losses/gradient": norm})
@@ -183,13 +222,15 @@ class GO(Learner):
     def _try(self, graphs: list[Graph], question: Question) -> list[Trial]:
         reading = self.policy.read(question)
         previous, trials = question.default, []
-        for _ in range(self.iterations):
+        for _ in range(self.network.iterations):
             log_p = self.policy(question, reading, previous)
-            chosen = _sample(log_p, self.samples)
+            chosen = _sample(log_p, self.learning.samples)
             log_prob = _of_chosen(log_p, chosen)
             canonical, advantage = self._judge(graphs, chosen)
             advantage = advantage.to(log_p.device)
-            if self.credit == "flips":  # minus the expectation over the op's own choices (counterfactual baseline)
+            if (
+                self.learning.credit == "flips"
+            ):  # minus the expectation over the op's own choices (counterfactual baseline)
                 advantage = advantage * (1.0 - log_prob.exp())
             trials.append(Trial(previous, chosen, log_prob, advantage))
             previous = canonical.to(log_p.device)
@@ -207,7 +248,7 @@ class GO(Learner):
             reward = np.where(np.isfinite(ratio), -np.sqrt(np.where(np.isfinite(ratio), ratio, 1.0)), ILLEGAL_REWARD)
             rewards.append(float(np.mean(reward)))
             shared = np.broadcast_to(self._standardised(graph, reward)[:, None, None], decisions.shape)
-            if self.credit == "flips":
+            if self.learning.credit == "flips":
                 shared = np.stack([self._flip_credit(graph, d, p) for d, p in zip(decisions, prices)])
             advantages.append(torch.from_numpy(np.ascontiguousarray(shared, np.float32)))
             picked.append(torch.from_numpy(self.task.canonical(graph, decisions[0]).astype(np.int64)))
@@ -224,7 +265,7 @@ class GO(Learner):
         return np.asarray((reward - mean) / max(np.sqrt(max(square - mean**2, 0.0)), 1e-4))
 
     def _flip_credit(self, graph: Graph, decision: Decision, price: float) -> NDArray[np.float64]:
-        """[N, H] how much better each choice is than another one at the same op, log-compressed on the graph's scale."""
+        """[N, H] how much better each choice is than another at the same op, log-compressed on the graph's scale."""
         op, head, worse = self._flip_prices(graph, decision, price)
         size = np.abs(worse)
         scale = np.median(size[size > 0]) if np.any(size > 0) else 1.0
@@ -243,7 +284,7 @@ class GO(Learner):
             self.train_evals += len(op)
             worse = np.where(canonical[op, 0] == decision[op, 0], flips.price(op) - flips.cost, 0.0)
             return op, head, worse
-        rows = self._random.permutation(len(op))[: self.flips_sampled]
+        rows = self._random.permutation(len(op))[: self.learning.flips]
         op, head = op[rows], head[rows]
         changed = np.repeat(decision[None], len(op), 0)
         counts = np.array(list(self.task.heads.values()))[head]
@@ -262,12 +303,12 @@ class GO(Learner):
         for trial in trials:
             log_p = self.policy(question, reading, trial.previous)
             ratio = torch.exp(_of_chosen(log_p, trial.chosen) - trial.log_prob)
-            clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
+            clipped = ratio.clamp(1 - self.learning.clip, 1 + self.learning.clip)
             gain = torch.minimum(ratio * trial.advantage, clipped * trial.advantage).mean(0)
             spread = -(log_p.exp() * log_p.clamp(min=-30)).sum(-1)
             loss = loss - (gain * free_NH * share_N1).sum() / len(trials)
             entropy = entropy + (spread * free_NH * share_N1).sum() / len(trials)
-        return loss - self.entropy * entropy, entropy
+        return loss - self.learning.entropy * entropy, entropy
 
     # ---- solving
 
@@ -283,88 +324,49 @@ class GO(Learner):
             problem.commit(greedy[-1])
             return
         problem.cost(np.stack(greedy[-problem.remaining :]))
-        self._price_samples(problem, question, reading, greedy[-1])
-        walk = Walk(problem, problem.best, problem.best_cost, deltas=self.deltas)
-        self._walk(problem, slots, walk, question, reading)
-        self._perturb(problem, slots, question, reading)
+        self._price_samples(problem, self._given(question, reading, greedy[-1]))
+
+        def prefer(decision: Decision) -> NDArray[np.float32]:
+            return np.asarray(self._given(question, reading, decision).cpu().numpy())
+
+        guided_search(problem, slots, prefer, self.search.refresh, self.search.deltas)
 
     def _decode(self, problem: Problem, question: Question, reading: Reading) -> list[Decision]:
         """The most likely decisions of every iteration, canonical."""
         out: list[Decision] = []
         previous = question.default
-        for _ in range(self.iterations):
+        for _ in range(self.network.iterations):
             choice = self.policy(question, reading, previous).argmax(-1).cpu().numpy().astype(np.int16)
             out.append(self.task.canonical(problem.graph, choice))
             previous = torch.from_numpy(out[-1].astype(np.int64)).to(self.device)
         return out
 
-    def _price_samples(self, problem: Problem, question: Question, reading: Reading, last: Decision) -> None:
-        """A tenth of the budget, at most `search_samples`, on decisions sampled at a low temperature."""
-        count = min(self.search_samples, problem.evals_cap // 10, problem.remaining)
+    def _price_samples(self, problem: Problem, log_p: Tensor) -> None:
+        """A tenth of the budget, at most `search.samples`, on decisions sampled at a low temperature."""
+        count = min(self.search.samples, problem.evals_cap // 10, problem.remaining)
         if count:
-            log_p = self._given(question, reading, last)
             generator = torch.Generator().manual_seed(int(problem.rng.integers(2**31)))
-            drawn = _sample(torch.log_softmax(log_p / self.temperature, -1).cpu(), count, generator)
+            drawn = _sample(torch.log_softmax(log_p / self.search.temperature, -1).cpu(), count, generator)
             problem.cost(drawn.numpy().astype(np.int16))
 
     def _given(self, question: Question, reading: Reading, decision: Decision) -> Tensor:
+        """[N, H, K] log-probabilities given a decision."""
         log_p: Tensor = self.policy(question, reading, torch.from_numpy(decision.astype(np.int64)).to(self.device))
         return log_p
 
-    def _walk(self, problem: Problem, slots: Slots, walk: Walk, question: Question, reading: Reading) -> None:
-        """Single changes, most preferred first, kept when they help; ends where none does."""
-        tried = np.zeros((problem.graph.num_ops, len(self.task.heads), self.task.num_choices), bool)
-        while problem.open:
-            op, head, choice = self._preferred(walk.decision, slots, question, reading, tried)
-            if not len(op):
-                return
-            for i in range(len(op)):
-                o, h, c = int(op[i]), int(head[i]), int(choice[i])
-                score = walk.price_one(o, h, c)
-                tried[o, h, c] = True
-                if score < walk.score:
-                    tried[o, h] = False
-                    tried[o, h, walk.decision[o, h]] = True
-                    walk.take(o, h, c, score)
-                    self._reopen(problem, tried, o)
 
-    def _reopen(self, problem: Problem, tried: NDArray[np.bool_], op: int) -> None:
-        """After a change its neighbours may be worth another look."""
-        for ptr, column in (problem.graph.predecessors, problem.graph.successors):
-            tried[column[ptr[op] : ptr[op + 1]]] = False
-
-    def _preferred(self, decision: Decision, slots: Slots, question: Question, reading: Reading,
-                   tried: NDArray[np.bool_]) -> tuple[NDArray[np.int64], ...]:  # fmt: skip
-        """The next `refresh` untried changes, by how much more likely the policy finds them than what is there."""
-        log_p = self._given(question, reading, decision).cpu().numpy()[slots.op, slots.head]
-        log_p = log_p - log_p[np.arange(len(slots)), decision[slots.op, slots.head]][:, None]
-        log_p[tried[slots.op, slots.head] | (np.arange(log_p.shape[1]) >= slots.choices[:, None])] = -np.inf
-        log_p[np.arange(len(slots)), decision[slots.op, slots.head]] = -np.inf
-        flat = np.argsort(-log_p, axis=None, kind="stable")[: self.refresh]
-        flat = flat[np.isfinite(log_p.reshape(-1)[flat])]
-        row, choice = np.unravel_index(flat, log_p.shape)
-        return slots.op[row], slots.head[row], choice
-
-    def _perturb(self, problem: Problem, slots: Slots, question: Question, reading: Reading) -> None:
-        """What is left of the budget: local search on neighbourhoods, centred where the policy is least sure."""
-        if not problem.open:
-            return
-        log_p = self._given(question, reading, problem.best).cpu().numpy()[slots.op, slots.head]
-        unsure = 1.0 - np.exp(log_p).max(1) + 0.02
-        cumulative = np.cumsum(unsure / unsure.sum())
-
-        def pick(decision: Decision) -> int:
-            return int(slots.op[min(np.searchsorted(cumulative, problem.rng.random()), len(slots) - 1)])
-
-        walk = Walk(problem, problem.best, problem.best_cost, deltas=False)
-        local_search(problem, slots, walk, pick, 1)
+def _head(width: int, choices: int) -> nn.Linear:
+    """Starts with nearly equal logits."""
+    linear = nn.Linear(width, choices)
+    nn.init.normal_(linear.weight, std=0.01)
+    return linear
 
 
 def _bonus(head: str, choices: int, prior: Mapping[str, float]) -> float:
     """What to add to one of `choices` equal logits so that its probability becomes the head's prior."""
     if head not in prior or not 0.0 < prior[head] < 1.0:
         raise ConfigError(
-            f"algo.prior needs a probability between 0 and 1 for head {head!r}; give algo.prior.{head}=0.8"
+            f"algo.network.prior has no probability between 0 and 1 for {head!r}; give algo.network.prior.{head}=0.8"
         )
     return float(np.log(prior[head] / (1.0 - prior[head]) * max(1, choices - 1)))
 

@@ -1,0 +1,87 @@
+"""Search in the order of a learned preference: single changes, most preferred first, kept when they help.
+
+Any learner that says how likely it finds every choice of every op, given a current decision, can spend its budget here.
+Shape legend: N ops, H heads, K choices, M slots (op, head) that have a choice.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.problem import Problem
+from graphopt.search.local import local_search
+from graphopt.search.moves import Slots, Walk
+from graphopt.tasks.base import Decision
+
+Preference = Callable[[Decision], NDArray[np.float32]]
+"""[N, H, K] log-probabilities of every choice, given the current decision [N, H]."""
+
+LEAST_DOUBT = 0.02  # added to every slot's doubt, so that no op is out of reach
+
+
+def guided_search(problem: Problem, slots: Slots, prefer: Preference, refresh: int, deltas: bool) -> None:
+    """From the best decision so far until the budget ends.
+
+    First single changes by preference, asked again every `refresh` changes, until none helps; then local search on
+    neighbourhoods, centred where the preference is least sure. `deltas`: price single changes by exact deltas where the
+    cost model has them.
+    """
+    if problem.open:
+        walk = Walk(problem, problem.best, problem.best_cost, deltas=deltas)
+        _Walker(problem, slots, prefer, walk).run(refresh)
+    if problem.open:
+        walk = Walk(problem, problem.best, problem.best_cost, deltas=False)
+        local_search(problem, slots, walk, _doubtful(problem, slots, prefer(problem.best)), 1)
+
+
+class _Walker:
+    """The walk and which changes were tried since their surroundings last changed."""
+
+    def __init__(self, problem: Problem, slots: Slots, prefer: Preference, walk: Walk) -> None:
+        self.problem, self.slots, self.prefer, self.walk = problem, slots, prefer, walk
+        task = problem.task
+        self.tried = np.zeros((problem.graph.num_ops, len(task.heads), task.num_choices), np.bool_)
+
+    def run(self, refresh: int) -> None:
+        while self.problem.open:
+            op, head, choice = self._next_changes(refresh)
+            if not len(op):
+                return
+            for change in zip(op.tolist(), head.tolist(), choice.tolist(), strict=True):
+                self._attempt(*change)
+
+    def _attempt(self, op: int, head: int, choice: int) -> None:
+        score = self.walk.price_one(op, head, choice)
+        self.tried[op, head, choice] = True
+        if score < self.walk.score:
+            left = self.walk.decision[op, head]
+            self.walk.take(op, head, choice, score)
+            self._reopen(op)
+            self.tried[op, head, left] = True
+
+    def _reopen(self, op: int) -> None:
+        """After a change the op and its neighbours are worth another look."""
+        self.tried[op] = False
+        for ptr, column in (self.problem.graph.predecessors, self.problem.graph.successors):
+            self.tried[column[ptr[op] : ptr[op + 1]]] = False
+
+    def _next_changes(self, count: int) -> tuple[NDArray[np.int64], ...]:
+        """(op, head, choice) of untried changes, by how much likelier the new choice is than the present one."""
+        slots, rows = self.slots, np.arange(len(self.slots))
+        present = self.walk.decision[slots.op, slots.head]
+        gain_MK = self.prefer(self.walk.decision)[slots.op, slots.head].copy()
+        gain_MK -= gain_MK[rows, present][:, None]
+        gain_MK[self.tried[slots.op, slots.head] | (np.arange(gain_MK.shape[1]) >= slots.choices[:, None])] = -np.inf
+        gain_MK[rows, present] = -np.inf
+        order = np.argsort(-gain_MK, axis=None, kind="stable")[:count]
+        order = order[np.isfinite(gain_MK.reshape(-1)[order])]
+        row, choice = np.unravel_index(order, gain_MK.shape)
+        return slots.op[row], slots.head[row], choice.astype(np.int64)
+
+
+def _doubtful(problem: Problem, slots: Slots, log_p: NDArray[np.float32]) -> Callable[[Decision], int]:
+    """Picks slots in proportion to the probability that the preferred choice is not the right one."""
+    doubt = 1.0 - np.exp(log_p[slots.op, slots.head]).max(1) + LEAST_DOUBT
+    cumulative = np.cumsum(doubt / doubt.sum())
+    return lambda decision: int(slots.op[min(int(np.searchsorted(cumulative, problem.rng.random())), len(slots) - 1)])
