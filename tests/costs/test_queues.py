@@ -1,4 +1,4 @@
-"""Ranks by priority against NumPy's stable sort, where leading bits decide, where they do not, and where they all tie."""
+"""Ranks by priority are those of a stable sort: where leading bits decide, where they do not, and where all tie."""
 
 import numpy as np
 import pytest
