@@ -11,7 +11,7 @@ def cache_dir() -> Path:
 
 
 def _numba_cache() -> str:
-    """A folder per state of the compiled sources: Numba's own cache does not notice changes in functions of other files."""
+    """A folder per state of the compiled sources: Numba's own cache misses changes in functions of other files."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
     for path in sorted([*root.glob("*.py"), *(root / "costs").glob("*.py"), *(root / "search").glob("*.py")]):

@@ -21,7 +21,18 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-DTYPES: tuple[str, ...] = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+DTYPES: tuple[str, ...] = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "float64",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+)
 DTYPE_BYTES: tuple[int, ...] = (4, 2, 2, 8, 8, 4, 2, 1, 1, 1)
 
 
@@ -111,7 +122,7 @@ class Graph:
 
     @cached_property
     def edges(self) -> tuple[I32, I32, I32]:
-        """(source op, destination op, tensor), each [E'], operands made by ops only, without repetitions, by destination."""
+        """(source op, destination op, tensor), each [E'], operands made by ops only, no repetitions, by destination."""
         source = self.producer[self.input_tensor]
         keep = source >= 0
         triples = np.stack([self.operand_op[keep], source[keep], self.input_tensor[keep]], 1)
@@ -158,20 +169,34 @@ def _csr(row: I32, column: I32, rows: int) -> tuple[I64, I32]:
 def _validate(graph: Graph) -> None:
     n, t = len(graph.kind), len(graph.producer)
     if n == 0:
-        raise GraphError(f"graph {graph.name!r} has no ops: there is nothing to optimise. Give a model with at least one op.")
+        raise GraphError(
+            f"graph {graph.name!r} has no ops: there is nothing to optimise. Give a model with at least one op."
+        )
     if len(graph.op_names) != n or len(graph.input_ptr) != n + 1 or len(graph.flops) != n:
         raise GraphError(f"graph {graph.name!r}: arrays over ops disagree in length")
-    if len(graph.shape_ptr) != t + 1 or any(len(a) != t for a in (graph.is_weight, graph.is_output, graph.dtype, graph.tensor_bytes)):
+    if len(graph.shape_ptr) != t + 1 or any(
+        len(a) != t for a in (graph.is_weight, graph.is_output, graph.dtype, graph.tensor_bytes)
+    ):
         raise GraphError(f"graph {graph.name!r}: arrays over tensors disagree in length")
     if t and (np.any(np.diff(graph.producer) < 0) or graph.producer[-1] >= n):
         raise GraphError(f"graph {graph.name!r}: tensors must be sorted by producer")
     source = graph.producer[graph.input_tensor]
     late = source >= np.repeat(np.arange(n), np.diff(graph.input_ptr))
     if late.any():
-        raise GraphError(f"graph {graph.name!r}: an op reads a result made later; build it with GraphBuilder, which finds the order")
+        raise GraphError(
+            f"graph {graph.name!r}: an op reads a result made later; build it with GraphBuilder, which finds the order"
+        )
     if np.any(graph.tensor_bytes < 0) or np.any(graph.flops < 0) or not np.all(np.isfinite(graph.flops)):
         raise GraphError(f"graph {graph.name!r}: sizes and FLOP must be finite and not negative")
-    for array in (graph.kind, graph.input_ptr, graph.input_tensor, graph.producer, graph.tensor_bytes, graph.shape, graph.flops):
+    for array in (
+        graph.kind,
+        graph.input_ptr,
+        graph.input_tensor,
+        graph.producer,
+        graph.tensor_bytes,
+        graph.shape,
+        graph.flops,
+    ):
         array.setflags(write=False)
 
 
@@ -198,7 +223,9 @@ class GraphBuilder:
         self._tensors: list[_Tensor] = []
         self._ops: list[tuple[str, str, list[int], list[int], float, Mapping[str, Any]]] = []
 
-    def tensor(self, shape: Sequence[int], dtype: str = "float32", *, weight: bool = False, num_bytes: int | None = None) -> int:
+    def tensor(
+        self, shape: Sequence[int], dtype: str = "float32", *, weight: bool = False, num_bytes: int | None = None
+    ) -> int:
         """Adds a tensor, returns its handle. `num_bytes` overrides shape x element size."""
         if dtype not in DTYPES:
             raise GraphError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
@@ -210,7 +237,7 @@ class GraphBuilder:
 
     def op(self, kind: str, inputs: Sequence[int], outputs: Sequence[int], *, flops: float | None = None,
            name: str | None = None, attributes: Mapping[str, Any] | None = None) -> int:  # fmt: skip
-        """Adds an op that reads `inputs` (in order) and makes `outputs`. FLOP default: the operator's per-element count."""
+        """Adds an op that reads `inputs` (in order) and makes `outputs`. FLOP default: the kind's per-element count."""
         for tensor in outputs:
             if self._tensors[tensor].maker >= 0:
                 raise GraphError(f"graph {self.name!r}: tensor {tensor} is made by two ops")
@@ -248,7 +275,8 @@ class GraphBuilder:
             input_ptr=np.cumsum([0, *(len(op[2]) for op in ops)], dtype=np.int64),
             input_tensor=np.array([new_id[t] for op in ops for t in op[2]], np.int32),
             producer=np.array(sorted(makers), np.int32),
-            is_weight=np.array([t.weight for t in tensors], bool), is_output=np.array([t.output for t in tensors], bool),
+            is_weight=np.array([t.weight for t in tensors], bool),
+            is_output=np.array([t.output for t in tensors], bool),
             dtype=np.array([DTYPES.index(t.dtype) for t in tensors], np.int8),
             tensor_bytes=np.array([t.num_bytes for t in tensors], np.int64),
             shape_ptr=np.cumsum([0, *(len(t.shape) for t in tensors)], dtype=np.int64),
@@ -276,7 +304,9 @@ class GraphBuilder:
                     heapq.heappush(ready, reader)
         if len(order) < len(self._ops):
             stuck = next(self._ops[i][1] for i, count in enumerate(waiting) if count > 0)
-            raise GraphError(f"graph {self.name!r} has a cycle through or before op {stuck!r}; computation graphs must be acyclic")
+            raise GraphError(
+                f"graph {self.name!r} has a cycle through or before op {stuck!r}; computation graphs must be acyclic"
+            )
         return order
 
 

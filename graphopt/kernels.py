@@ -1,9 +1,9 @@
 """Kernels from store/inline flags: what fusion may do, independent of what it costs.
 
 A kernel is one stored op plus every inlined op that it needs, found backwards through inlined ops; an op with several
-consumers is computed in each of their kernels. So any flags give an acyclic set of kernels. `legalise` keeps requests that
-also satisfy: graph outputs and opaque ops are stored; a kernel holds at most one reduction or contraction, which is inlined
-only where iteration spaces match; and the caps of `Limits`.
+consumers is computed in each of their kernels. So any flags give an acyclic set of kernels. `legalise` keeps requests
+that also satisfy: graph outputs and opaque ops are stored; a kernel holds at most one reduction or contraction, which
+is inlined only where iteration spaces match; and the caps of `Limits`.
 
 Shape legend: N ops, T tensors, E operand edges after views are resolved, B plans.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from graphopt.graph import Bool, F64, Graph, I32, I64
+from graphopt.graph import F64, I32, I64, Bool, Graph
 from graphopt.operators import OPERATOR_ID, OPERATORS, Category
 
 CONTRACTION_TILE = 128  # an operand of a matrix product is read again for every tile of this many uses of each element
@@ -51,8 +51,8 @@ TENSOR = np.dtype([("numel", np.float64), ("num_bytes", np.float64), ("keep", np
 
 
 class Fusible(NamedTuple):
-    """The graph as fusion sees it: views resolved into how their base tensor is read. Record arrays, few and local, since
-    Numba passes every array of an argument by its parts."""
+    """The graph as fusion sees it: views resolved into how their base tensor is read. Record arrays, few and local,
+    since Numba passes every array of an argument by its parts."""
 
     op: NDArray[np.void]  # [N] OP
     edge: NDArray[np.void]  # [E] EDGE
@@ -102,17 +102,18 @@ def legalise_by_priority(graph: Graph, levels: NDArray[np.int16], limits: Limits
 
 
 def default_inline(graph: Graph, limits: Limits) -> Bool:
-    """[N] the compiler's rule: inline cheap elementwise and layout ops, never duplicate an expensive one, a reduction or a
-    contraction, and put nothing in front of a contraction (the rule that XLA documents, with our caps)."""
+    """[N] the compiler's rule: inline cheap elementwise and layout ops, never duplicate an expensive one, a reduction
+    or a contraction, and put nothing in front of a contraction (the rule that XLA documents, with our caps)."""
     f = fusible(graph)
     request = np.where(f.op["expensive"], INLINE_ONCE, INLINE).astype(np.uint8)
     request[_feeds_contraction(f)] = KEEP
-    return legalise(graph, request[None], limits)[0]
+    inline: Bool = legalise(graph, request[None], limits)[0]
+    return inline
 
 
 def _feeds_contraction(f: Fusible) -> Bool:
     contraction = np.repeat(f.op["heavy"] == 2, f.op["in_end"] - f.op["in_start"])
-    out = np.zeros(len(f.op), np.bool_)
+    out: Bool = np.zeros(len(f.op), np.bool_)
     out[f.edge["op"][contraction & (f.edge["op"] >= 0)]] = True
     return out
 
@@ -120,7 +121,9 @@ def _feeds_contraction(f: Fusible) -> Bool:
 def _resolve(graph: Graph) -> Fusible:
     base, transposed = _bases(graph)
     is_view = graph.category == Category.VIEW
-    heavy = np.select([graph.category == Category.REDUCTION, graph.category == Category.CONTRACTION], [1, 2], 0).astype(np.int8)
+    heavy = np.select([graph.category == Category.REDUCTION, graph.category == Category.CONTRACTION], [1, 2], 0).astype(
+        np.int8
+    )
     numel_T = graph.numel.astype(np.float64)
     numel, space = _iteration_spaces(graph, numel_T)
     live = ~is_view[graph.operand_op]
@@ -154,7 +157,7 @@ def _bases(graph: Graph) -> tuple[I64, Bool]:
     base = np.arange(graph.num_tensors)
     transposed = np.zeros(graph.num_tensors, np.bool_)
     turn = OPERATOR_ID["transpose"]
-    for op in np.flatnonzero(graph.category == Category.VIEW):
+    for op in np.flatnonzero(graph.category == Category.VIEW).tolist():
         operands = graph.operands(op)
         for tensor in graph.results(op) if len(operands) else ():
             base[tensor] = base[operands[0]]
@@ -167,13 +170,15 @@ def _iteration_spaces(graph: Graph, numel_T: F64) -> tuple[F64, F64]:
     made = graph.producer >= 0
     np.maximum.at(numel, graph.producer[made], numel_T[made])
     space = numel.copy()
-    for op in np.flatnonzero(graph.category == Category.REDUCTION):
+    for op in np.flatnonzero(graph.category == Category.REDUCTION).tolist():
         operands = graph.operands(op)
         space[op] = max(numel[op], numel_T[operands[0]] if len(operands) else 1.0)
     return numel, space
 
 
-def _reads(graph: Graph, op: I32, seen: I32, tensor: I64, strided: Bool, first: Bool, numel: F64, space: F64) -> tuple[Bool, F64]:
+def _reads(
+    graph: Graph, op: I32, seen: I32, tensor: I64, strided: Bool, first: Bool, numel: F64, space: F64
+) -> tuple[Bool, F64]:
     """Per operand edge: is it read in the consumer's order, and how many elements are read in all."""
     category = graph.category[op]
     seen_numel, base_numel = graph.numel[seen].astype(np.float64), graph.numel[tensor].astype(np.float64)
@@ -191,7 +196,7 @@ def _can_inline(graph: Graph, heavy: NDArray[np.int8], is_view: Bool, keep: Bool
                 numel: F64, space: F64) -> Bool:  # fmt: skip
     """An op has a choice unless it is an output, opaque, unused, feeds an opaque op, or is a reduction or contraction
     whose consumers have another iteration space."""
-    out = ~is_view & (graph.category != Category.OPAQUE)
+    out: Bool = ~is_view & (graph.category != Category.OPAQUE)
     out[graph.producer[keep & (graph.producer >= 0)]] = False
     used = np.zeros(graph.num_ops, np.bool_)
     edge = in_op >= 0
@@ -215,13 +220,13 @@ def fits_root(f: Fusible, op: int, root: int, duplicates: int) -> bool:
     if duplicates > 1 or not f.op[root].elementwise:
         return False
     if f.op[op].heavy == 2:
-        return f.op[root].numel == f.op[op].numel
-    return f.op[root].numel == f.op[op].numel or f.op[root].numel == f.op[op].space
+        return bool(f.op[root].numel == f.op[op].numel)
+    return bool(f.op[root].numel == f.op[op].numel or f.op[root].numel == f.op[op].space)
 
 
 @njit(cache=True, nogil=True)
 def start_kernel(f: Fusible, root: int, limit: int, inputs: NDArray[np.int32]) -> int:
-    """Fills the distinct input tensors of the kernel that holds `root` alone; returns their number (limit + 1 = too many)."""
+    """Fills the distinct inputs of the kernel that holds `root` alone; returns their number (limit + 1 = too many)."""
     count = 0
     for e in range(f.op[root].in_start, f.op[root].in_end):
         count = _add_input(inputs, count, limit, f.edge[e].tensor)
@@ -279,7 +284,9 @@ def decode(f: Fusible, requests: NDArray[np.uint8], limits: Limits, inline: NDAr
         if requests[op] != 0 and f.op[op].can_inline:
             count = _union_of_roots(f, op, inline, roots, num_roots, most)
             wanted = 0 < count <= most and (requests[op] == 1 or count == 1)
-            if wanted and _all_accept(f, op, limits, roots[op], count, inputs, num_inputs, num_ops, has_heavy, trial, trial_count):
+            if wanted and _all_accept(
+                f, op, limits, roots[op], count, inputs, num_inputs, num_ops, has_heavy, trial, trial_count
+            ):
                 inline[op] = True
                 num_roots[op] = count
                 for i in range(count):
@@ -293,8 +300,8 @@ def decode(f: Fusible, requests: NDArray[np.uint8], limits: Limits, inline: NDAr
 
 
 @njit(cache=True, nogil=True)
-def _union_of_roots(f: Fusible, op: int, inline: NDArray[np.bool_], roots: NDArray[np.int32], num_roots: NDArray[np.int32],
-                    most: int) -> int:  # fmt: skip
+def _union_of_roots(f: Fusible, op: int, inline: NDArray[np.bool_], roots: NDArray[np.int32],
+                    num_roots: NDArray[np.int32], most: int) -> int:  # fmt: skip
     """Kernels that need `op`: fills roots[op], returns their number (most + 1 = too many)."""
     count = 0
     for e in range(f.op[op].out_start, f.op[op].out_end):
@@ -318,7 +325,11 @@ def _all_accept(f: Fusible, op: int, limits: Limits, roots: NDArray[np.int32], c
                 trial: NDArray[np.int32], trial_count: NDArray[np.int32]) -> bool:  # fmt: skip
     for i in range(count):
         root = roots[i]
-        if num_ops[root] >= limits.max_ops or not fits_root(f, op, root, count) or (f.op[op].heavy > 0 and has_heavy[root]):
+        if (
+            num_ops[root] >= limits.max_ops
+            or not fits_root(f, op, root, count)
+            or (f.op[op].heavy > 0 and has_heavy[root])
+        ):
             return False
         if num_inputs[root] > limits.max_inputs:
             return False
@@ -330,8 +341,8 @@ def _all_accept(f: Fusible, op: int, limits: Limits, roots: NDArray[np.int32], c
 
 
 @njit(cache=True, nogil=True)
-def find_roots(f: Fusible, op: int, inline: NDArray[np.bool_], most: int, roots: NDArray[np.int32], stack: NDArray[np.int32],
-               seen: NDArray[np.int64], stamp: int) -> int:  # fmt: skip
+def find_roots(f: Fusible, op: int, inline: NDArray[np.bool_], most: int, roots: NDArray[np.int32],
+               stack: NDArray[np.int32], seen: NDArray[np.int64], stamp: int) -> int:  # fmt: skip
     """Kernels in which an inlined `op` is computed, by walking forwards; most + 1 = too many. `seen` is [N] scratch."""
     count, top = 0, 1
     stack[0] = op
@@ -355,7 +366,9 @@ def find_roots(f: Fusible, op: int, inline: NDArray[np.bool_], most: int, roots:
 
 
 @njit(cache=True, nogil=True)
-def gather(f: Fusible, root: int, inline: NDArray[np.bool_], members: NDArray[np.int32], seen: NDArray[np.int64], stamp: int) -> int:
+def gather(
+    f: Fusible, root: int, inline: NDArray[np.bool_], members: NDArray[np.int32], seen: NDArray[np.int64], stamp: int
+) -> int:
     """Ops of the kernel of `root` in descending order, root first; returns their number. `seen` is [N] scratch."""
     members[0] = root
     count, done = 1, 0
@@ -438,7 +451,8 @@ def kernel_is_legal(f: Fusible, members: NDArray[np.int32], size: int, inline: N
 
 @njit(cache=True, nogil=True)
 def _members_within(f: Fusible, members: NDArray[np.int32], size: int, inline: NDArray[np.bool_], limits: Limits,
-                    roots: NDArray[np.int32], stack: NDArray[np.int32], seen: NDArray[np.int64], stamp: int) -> int:  # fmt: skip
+                    roots: NDArray[np.int32], stack: NDArray[np.int32], seen: NDArray[np.int64],
+                    stamp: int) -> int:  # fmt: skip
     """Checks that no member is computed in too many kernels (one, for reductions and contractions).
 
     Returns the next stamp, negative when a member is."""

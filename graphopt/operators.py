@@ -19,7 +19,7 @@ class Category(IntEnum):
 class Operator:
     """One operator kind.
 
-    `flop` is FLOP per output element (per input element for reductions); contractions carry their own count on the graph.
+    `flop` is FLOP per output element (per input element for reductions); contractions carry their own count.
     `expensive` operators are never duplicated by the compilers' default rule.
     """
 

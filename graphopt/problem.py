@@ -1,4 +1,4 @@
-"""`Problem`: one graph to be solved. The only thing an optimiser sees. It meters the budget and keeps the best and the trace."""
+"""`Problem`: one graph to be solved, all that an optimiser sees. It meters the budget, keeps the best and the trace."""
 
 import time
 from collections.abc import Callable
@@ -30,8 +30,8 @@ class Step:
 class Problem:
     """Graph + task + cost + budget.
 
-    The default heuristic's decision and its price are known to everybody and are not billed; it is the first candidate, so
-    no method with a budget of at least one evaluation ends worse than it. Every other price is billed: one evaluation per
+    The default heuristic's decision and its price are known to everybody and are not billed; it is the first candidate,
+    so no method with a budget of at least one evaluation ends worse than it. Every other price is billed: one per
     decision, repeated ones too. `commit` lets a method answer without any evaluation (budget 0).
     """
 
@@ -47,7 +47,9 @@ class Problem:
         self.best_cost = self.initial_cost
         self.best_plan: Plans | None = None  # set when the best came from keys: no decision describes it
         self.last_excess: NDArray[np.float64] = np.zeros(0)
-        self._zobrist = np.random.default_rng(0x5EED).integers(1, 2**63, (graph.num_ops, len(task.heads)), dtype=np.uint64)
+        self._zobrist = np.random.default_rng(0x5EED).integers(
+            1, 2**63, (graph.num_ops, len(task.heads)), dtype=np.uint64
+        )
         self._seen: set[int] = set()
         self._start = time.perf_counter()
         self.trace: list[Step] = [Step(0, 0.0, self.initial_cost)]
@@ -72,7 +74,7 @@ class Problem:
         return len(self._seen)
 
     def cost(self, decisions: Decisions) -> NDArray[np.float64]:
-        """[B] prices of decisions [B, N, H]. What exceeds the budget is not priced: then OutOfBudget, after the rest counted."""
+        """[B] prices of decisions [B, N, H]. What exceeds the budget is not priced: OutOfBudget, after the rest."""
         allowed = min(len(decisions), self.remaining)
         priced = decisions[:allowed]
         cost = np.zeros(0)
@@ -101,7 +103,7 @@ class Problem:
         return cost
 
     def flips(self, decision: Decision) -> "MeteredFlips | None":
-        """Delta pricing from a decision of a one-head binary task, where the cost model has it. One flip = one evaluation.
+        """Delta pricing from a decision of a one-head binary task, where the cost model has it: one evaluation a flip.
 
         Opening is free when `decision` has been priced (its price is known); the caller starts from such a decision.
         """
@@ -128,8 +130,9 @@ class Problem:
         self._seen.update(digests)
 
     def digest(self, decisions: Decisions) -> NDArray[np.uint64]:
-        """[B] 64-bit digests, sums of one random-looking number per (op, head, choice), so a flip's digest is a difference."""
-        return _mix(decisions, self._zobrist).sum((1, 2), dtype=np.uint64)
+        """[B] 64-bit digests: sums of a random-looking number per (op, head, choice), so a flip's is a difference."""
+        sums: NDArray[np.uint64] = _mix(decisions, self._zobrist).sum((1, 2), dtype=np.uint64)
+        return sums
 
     def digest_change(self, op: int, old: int, new: int) -> np.uint64:
         """What a change of head 0 at one op adds to the digest (modulo 2^64)."""

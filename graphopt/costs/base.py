@@ -18,8 +18,8 @@ Objective = Literal["runtime", "peak_memory"]
 class Prices:
     """What a batch of B plans costs: seconds for `runtime`, bytes for `peak_memory`.
 
-    An infeasible plan costs inf; `excess` says by how much (bytes over capacity / capacity, summed over devices), so that
-    a learner can be punished in proportion.
+    An infeasible plan costs inf; `excess` says by how much (bytes over capacity / capacity, summed over devices), so
+    that a learner can be punished in proportion.
     """
 
     cost: NDArray[np.float64]  # [B]
@@ -27,7 +27,7 @@ class Prices:
 
 
 class Flips(Protocol):
-    """Exact delta pricing around one current decision of a binary fusion task: equal to full pricing to the last digit."""
+    """Exact delta pricing around one decision of a binary fusion task: equal to full pricing to the last digit."""
 
     inline: NDArray[np.bool_]  # [N] the current, legal state
     cost: float  # its price
@@ -51,5 +51,5 @@ class CostModel(ABC):
         """Prices of all plans of the batch, one call. Deterministic for simulators."""
 
     def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
-        """A delta pricer that starts from legal flags `inline` [N] with every op on device 0, or None when there is none."""
+        """A delta pricer that starts from legal flags `inline` [N], every op on device 0; None when there is none."""
         return None

@@ -1,7 +1,7 @@
 """Exact delta pricing of store/inline flips: only the kernels that a flip touches are legalised and priced again.
 
-Equal to full pricing to the last digit: kernel times are multiples of a power of two, so their sums do not depend on order,
-and the decoder's decisions are repeated for every kernel whose content changes, however far a change spreads.
+Equal to full pricing to the last digit: kernel times are multiples of a power of two, so their sums do not depend on
+order, and the decoder's decisions are repeated for every kernel whose content changes, however far a change spreads.
 
 Shape legend: N ops, K flips, C = most kernels that one flip may touch before the whole graph is priced instead.
 """
@@ -12,8 +12,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from graphopt.costs.kernel_time import Workspace, clear, device_constants, kernel_time, kernel_work, runtime_on_one_device, workspace
-from graphopt.graph import Bool, F64, Graph, I32, I64
+from graphopt.costs.kernel_time import (
+    Workspace,
+    clear,
+    device_constants,
+    kernel_time,
+    kernel_work,
+    runtime_on_one_device,
+    workspace,
+)
+from graphopt.graph import F64, I32, I64, Bool, Graph
 from graphopt.kernels import Fusible, Limits, decode, find_roots, fits_root, fusible, gather, join_kernel, start_kernel
 from graphopt.machine import Device
 
@@ -29,7 +37,7 @@ class _Scratch(NamedTuple):
     roots: I32  # [max_duplicates + 1] kernels of the op being decided
     dirty: I32  # [C] roots of kernels whose content changes
     inputs: I32  # [C, max_inputs + 1] their input tensors so far
-    count: I64  # [C] number of inputs
+    num_inputs: I64  # [C]
     size: I64  # [C] ops so far
     heavy: Bool  # [C] holds a reduction or contraction
     queue: I32  # ops to decide again
@@ -113,8 +121,8 @@ def _flip_difference(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64,
 def _relegalise(f: Fusible, flipped: int, inline: NDArray[np.bool_], limits: Limits, s: _Scratch) -> tuple[int, int]:
     """Repeats the decoder's decisions in every kernel that the flip changes, from the last op to the first.
 
-    Returns the number of changed kernels (roots in s.dirty; _REFUSED when the flip itself is illegal, _TOO_FAR when the change
-    spreads beyond the scratch space) and the number of ops in s.refused, whose flags are now off.
+    Returns the number of changed kernels (roots in s.dirty; _REFUSED when the flip itself is illegal, _TOO_FAR when the
+    change spreads beyond the scratch space) and the number of ops in s.refused, whose flags are now off.
     """
     s.stamp[0] += 1
     most = limits.max_duplicates
@@ -164,9 +172,9 @@ def _store(f: Fusible, op: int, inline: NDArray[np.bool_], limits: Limits, s: _S
 
 
 @njit(cache=True, nogil=True)
-def _open_kernel(f: Fusible, root: int, below: int, inline: NDArray[np.bool_], limits: Limits, s: _Scratch, kernels: int,
-                 queued: int) -> tuple[int, int]:  # fmt: skip
-    """Marks a kernel as changed from op `below` on: rebuilds its state from the ops after it, queues the ops before it."""
+def _open_kernel(f: Fusible, root: int, below: int, inline: NDArray[np.bool_], limits: Limits, s: _Scratch,
+                 kernels: int, queued: int) -> tuple[int, int]:  # fmt: skip
+    """Marks a kernel as changed from op `below` on: rebuilds its state from the ops after it, queues those before."""
     if kernels == _MOST_KERNELS:
         return _TOO_FAR, queued
     s.stamp[0] += 1
@@ -174,13 +182,13 @@ def _open_kernel(f: Fusible, root: int, below: int, inline: NDArray[np.bool_], l
     if queued + size > _MOST_OPS:
         return _TOO_FAR, queued
     s.dirty[kernels] = root
-    s.count[kernels] = start_kernel(f, root, limits.max_inputs, s.inputs[kernels])
+    s.num_inputs[kernels] = start_kernel(f, root, limits.max_inputs, s.inputs[kernels])
     s.heavy[kernels] = f.op[root].heavy > 0
     s.size[kernels] = 1
     for i in range(1, size):
         op = s.members[i]
         if op > below:
-            s.count[kernels] = join_kernel(f, op, limits.max_inputs, s.inputs[kernels], s.count[kernels])
+            s.num_inputs[kernels] = join_kernel(f, op, limits.max_inputs, s.inputs[kernels], s.num_inputs[kernels])
             s.heavy[kernels] |= f.op[op].heavy > 0
             s.size[kernels] += 1
         elif op < below and _index_of(s.queue, queued, op) < 0:
@@ -199,17 +207,17 @@ def _accept(f: Fusible, op: int, count: int, kernels: int, limits: Limits, s: _S
         k = _index_of(s.dirty, kernels, root)
         if k < 0:
             continue
-        if s.size[k] >= limits.max_ops or s.count[k] > limits.max_inputs or (f.op[op].heavy > 0 and s.heavy[k]):
+        if s.size[k] >= limits.max_ops or s.num_inputs[k] > limits.max_inputs or (f.op[op].heavy > 0 and s.heavy[k]):
             return False
         s.trial[i] = s.inputs[k]
-        s.trial_count[i] = join_kernel(f, op, limits.max_inputs, s.trial[i], s.count[k])
+        s.trial_count[i] = join_kernel(f, op, limits.max_inputs, s.trial[i], s.num_inputs[k])
         if s.trial_count[i] > limits.max_inputs:
             return False
     for i in range(count):
         k = _index_of(s.dirty, kernels, s.roots[i])
         if k >= 0:
             s.inputs[k] = s.trial[i]
-            s.count[k] = s.trial_count[i]
+            s.num_inputs[k] = s.trial_count[i]
             s.size[k] += 1
             s.heavy[k] |= f.op[op].heavy > 0
     return True

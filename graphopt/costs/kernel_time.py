@@ -1,7 +1,7 @@
-"""What one kernel costs on a device. Two models: a roofline with the corrections of docs/semantics.md, and XLA's GPU model.
+"""What one kernel costs on a device: a roofline with the corrections of docs/semantics.md, or XLA's GPU model.
 
-Times are rounded to multiples of 2^-40 s (about 1 ps), so that float64 sums of kernel times below 8192 s are exact whatever
-their order: delta pricing then equals full pricing to the last digit.
+Times are rounded to multiples of 2^-40 s (about 1 ps), so that float64 sums of kernel times below 8192 s are exact
+whatever their order: delta pricing then equals full pricing to the last digit.
 
 Shape legend: N ops, T tensors, D devices, B plans.
 """
@@ -9,14 +9,14 @@ Shape legend: N ops, T tensors, D devices, B plans.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from graphopt.costs.xla_gpu import xla_kernel_time
-from graphopt.graph import Bool, F64, Graph, I32, I64
+from graphopt.graph import F64, I32, I64, Bool, Graph
 from graphopt.kernels import Fusible, fusible, gather
 from graphopt.machine import Device
 
@@ -27,9 +27,9 @@ _FUSION_MODELS = {"roofline": 0, "xla_gpu": 1}
 DEVICE = np.dtype([
     ("model", np.int64), ("vector_flops", np.float64), ("contraction_flops", np.float64), ("bandwidth", np.float64),
     ("launch", np.float64), ("strided_factor", np.float64), ("reread_factor", np.float64), ("spill_inputs", np.int64),
-    ("spill_factor", np.float64), ("cache_bytes", np.float64), ("cache_speedup", np.float64), ("saturation", np.float64),
-    ("prologue_factor", np.float64), ("clock", np.float64), ("cores", np.int64), ("fpus_per_core", np.int64),
-    ("l2_bytes", np.float64),
+    ("spill_factor", np.float64), ("cache_bytes", np.float64), ("cache_speedup", np.float64),
+    ("saturation", np.float64), ("prologue_factor", np.float64), ("clock", np.float64), ("cores", np.int64),
+    ("fpus_per_core", np.int64), ("l2_bytes", np.float64),
 ])  # fmt: skip
 
 SLOT = np.dtype([
@@ -62,7 +62,9 @@ class Workspace(NamedTuple):
 def workspace(graph: Graph) -> Workspace:
     n, t = graph.num_ops, graph.num_tensors
     slot = np.zeros(n + t, SLOT)
-    return Workspace(np.empty(n, np.int32), np.full(n, -1, np.int64), slot, np.empty(t, np.int32), np.zeros(1, np.int64))
+    return Workspace(
+        np.empty(n, np.int32), np.full(n, -1, np.int64), slot, np.empty(t, np.int32), np.zeros(1, np.int64)
+    )
 
 
 class KernelWork(NamedTuple):
@@ -81,8 +83,8 @@ def kernel_work(f: Fusible, root: int, inline: NDArray[np.bool_], w: Workspace) 
     """Walks the kernel from its root backwards and counts evaluations and reads.
 
     An inlined op is evaluated once per element for all consumers that read it in their own order (the value stays in a
-    register) and once more per read for every other consumer: recomputation is paid along index-changing paths. Reductions
-    and contractions are computed once per kernel, cooperatively. Leaves reads in w.slot[N + tensor].
+    register) and once more per read for every other consumer: recomputation is paid along index-changing paths.
+    Reductions and contractions are computed once per kernel, cooperatively. Leaves reads in w.slot[N + tensor].
     """
     n = len(f.op)
     w.stamp[0] += 1
@@ -131,8 +133,8 @@ def clear(f: Fusible, work: KernelWork, w: Workspace) -> None:
 
 
 @njit(cache=True, nogil=True)
-def kernel_time(f: Fusible, root: int, work: KernelWork, w: Workspace, device: np.void) -> float:
-    """Seconds of the kernel on one device, a multiple of 2^-40 s."""
+def kernel_time(f: Fusible, root: int, work: KernelWork, w: Workspace, device: Any) -> float:
+    """Seconds of the kernel on one device (a DEVICE record), a multiple of 2^-40 s."""
     if device.model == 1:
         return _quantise(xla_kernel_time(f, root, work, w, device))
     return _quantise(_roofline_time(f, root, work, w, device))
@@ -144,7 +146,7 @@ def _quantise(seconds: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _roofline_time(f: Fusible, root: int, work: KernelWork, w: Workspace, device: np.void) -> float:
+def _roofline_time(f: Fusible, root: int, work: KernelWork, w: Workspace, device: Any) -> float:
     """launch + max(arithmetic, memory) / occupancy; see docs/semantics.md for each correction."""
     paid, touched_bytes, elements = f.op[root].out_bytes, f.op[root].out_bytes, work.elements
     for i in range(work.inputs):
@@ -163,7 +165,7 @@ def _roofline_time(f: Fusible, root: int, work: KernelWork, w: Workspace, device
     contraction = work.contraction_flops / device.contraction_flops * (device.prologue_factor if work.prologue else 1.0)
     arithmetic = work.vector_flops / device.vector_flops + contraction
     occupancy = min(1.0, elements / device.saturation)
-    return device.launch + max(arithmetic, memory) / occupancy
+    return float(device.launch + max(arithmetic, memory) / occupancy)
 
 
 class KernelGraph(NamedTuple):
@@ -183,7 +185,13 @@ def kernel_graph(graph: Graph, inline: NDArray[np.bool_], devices: tuple[Device,
     column = [distinct.index(_unnamed(device)) for device in devices]
     counts, tensors, time_NU = _price_all(f, inline, device_constants(distinct), workspace(graph))
     in_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return KernelGraph(~inline, in_ptr, tensors[: in_ptr[-1]], np.ascontiguousarray(time_NU[:, column]), np.ascontiguousarray(f.tensor["keep"]))
+    return KernelGraph(
+        ~inline,
+        in_ptr,
+        tensors[: in_ptr[-1]],
+        np.ascontiguousarray(time_NU[:, column]),
+        np.ascontiguousarray(f.tensor["keep"]),
+    )
 
 
 def _unnamed(device: Device) -> Device:
@@ -216,7 +224,7 @@ def _price_all(f: Fusible, inline: NDArray[np.bool_], devices: NDArray[np.void],
 
 
 @njit(cache=True, nogil=True)
-def runtime_on_one_device(f: Fusible, inline: NDArray[np.bool_], device: np.void, w: Workspace, times: F64) -> float:
+def runtime_on_one_device(f: Fusible, inline: NDArray[np.bool_], device: Any, w: Workspace, times: F64) -> float:
     """Sum of all kernel times in seconds; `times` [N] receives each (0 where there is no kernel)."""
     total = 0.0
     for root in range(len(f.op)):

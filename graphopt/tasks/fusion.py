@@ -19,8 +19,10 @@ class Fusion(AssignTask):
     `levels` choices; ops are tried in descending level, level 0 is stored). Both obey the caps, as the default does.
     """
 
-    def __init__(self, *, name: str, machine: Machine, decision: Literal["binary", "priority"], levels: int, max_ops: int,
-                 max_inputs: int, max_duplicates: int) -> None:  # fmt: skip
+    limits: Limits
+
+    def __init__(self, *, name: str, machine: Machine, decision: Literal["binary", "priority"], levels: int,
+                 max_ops: int, max_inputs: int, max_duplicates: int) -> None:  # fmt: skip
         self.name, self.machine, self.decision, self.levels = name, machine, decision, levels
         self.limits = Limits(max_ops, max_inputs, max_duplicates)
         self.heads = {"inline": 2} if decision == "binary" else {"fusion_priority": levels}
@@ -43,7 +45,7 @@ class Fusion(AssignTask):
         return graph.num_ops
 
     def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
-        """Key n of op n: level floor(key x choices), so that the binary task inlines where the key is at least a half."""
+        """Key n of op n: level floor(key x choices), so the binary task inlines where the key is at least a half."""
         choices = next(iter(self.heads.values()))
         levels = np.minimum((keys * choices).astype(np.int16), choices - 1)
         return self.realise(graph, levels[:, :, None])
@@ -52,7 +54,8 @@ class Fusion(AssignTask):
         if self.decision != "binary":
             return decision
         inline = self.realise(graph, decision[None]).inline[0]
-        return (inline & fusible(graph).op["can_inline"])[:, None].astype(np.int16)
+        kept: Decision = (inline & fusible(graph).op["can_inline"])[:, None].astype(np.int16)
+        return kept
 
 
 def on_first_device(graph: Graph, inline: NDArray[np.bool_]) -> Plans:

@@ -71,7 +71,8 @@ def place(graph: Graph, machine: Machine, heuristic: Heuristic) -> NDArray[np.in
     if heuristic == "blocks":
         seconds = time_ND.mean(1)
         middle = (np.cumsum(seconds) - seconds / 2) / max(float(seconds.sum()), 1e-30)
-        return np.minimum(middle * machine.num_devices, machine.num_devices - 1).astype(np.int16)
+        block: NDArray[np.int16] = np.minimum(middle * machine.num_devices, machine.num_devices - 1).astype(np.int16)
+        return block
     needs = dependencies(graph, graph.input_ptr, graph.input_tensor)
     return heft(time_ND, np.ones(graph.num_ops, np.bool_), needs, links(machine)).device
 
