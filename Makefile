@@ -1,0 +1,41 @@
+# make run | test | lint | bench | clean. Each sets up what it needs: a virtual environment in .venv, once.
+# Variables: PYTHON (3.11 or newer), ARGS (further arguments of run.py), JOBS (processes of the tests).
+PYTHON ?= python3
+ARGS ?=
+JOBS ?= 2
+
+BIN := .venv/bin
+CODE := graphopt tests benchmarks run.py
+
+.PHONY: run test lint bench clean
+
+run: .venv/ready
+	$(BIN)/python run.py experiment=quick $(ARGS)
+
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+
+lint: .venv/ready-dev
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+
+bench: .venv/ready-dev
+	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: installed again only when what is to be installed changes.
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "graphopt needs Python 3.11 or newer, but '$(PYTHON)' is not: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@echo "Setting up .venv (two minutes, about 2 GB)"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+.venv/ready-dev: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
