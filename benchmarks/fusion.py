@@ -1,0 +1,73 @@
+"""Speed of pricing fusion decisions: one flip by its delta, a whole graph at once, and making requests legal.
+
+`python benchmarks/fusion.py [--quick]` prints JSON lines {"name", "value", "unit", "low", "high"}: the median of
+several repetitions, with the smallest and the largest, in CPU time of one thread. Numbers that are divided come from
+the same run, interleaved. Layered graphs as in dataset=layered, on the device of machine=gpu2, from the compiler's
+default fusion. `flips_over_full`: flips priced in the time of one whole evaluation (legalise, then price).
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+
+from graphopt.compat import option
+from graphopt.construct import construct
+from graphopt.costs.flips import FusionFlips
+from graphopt.costs.kernel_time import device_constants, runtime_on_one_device, workspace
+from graphopt.datasets.layered import layered_graph
+from graphopt.graph import Graph
+from graphopt.kernels import Limits, default_inline, fusible, legalise
+from graphopt.machine import Device
+
+LIMITS = Limits(max_ops=64, max_inputs=16, max_duplicates=8)  # as conf/task/fusion.yaml
+FLIPS = 2000  # priced per repetition
+
+
+def say(name: str, values: list[float], unit: str) -> None:
+    line = {"name": name, "value": median(values), "unit": unit, "low": min(values), "high": max(values)}
+    print(json.dumps(line), flush=True)
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """CPU seconds of this thread: other work on the machine does not count."""
+    start = time.thread_time()
+    call()
+    return time.thread_time() - start
+
+
+def measure(graph: Graph, device: Device, repeats: int) -> None:
+    ops, rng = graph.num_ops, np.random.default_rng(0)
+    f, work, times = fusible(graph), workspace(graph), np.empty(graph.num_ops)
+    inline, constants = default_inline(graph, LIMITS), device_constants([device])[0]
+    flips = FusionFlips(graph, inline, device, LIMITS)
+    free = np.flatnonzero(f.op["can_inline"])
+    requests = rng.integers(0, 2, (1, ops), dtype=np.uint8)
+    calls: dict[str, Callable[[], object]] = {
+        "flip": lambda: flips.price(rng.choice(free, FLIPS)),
+        "full": lambda: runtime_on_one_device(f, inline, constants, work, times),
+        "legalise": lambda: legalise(graph, requests, LIMITS),
+    }
+    for call in calls.values():
+        call()  # compiled and warm
+    taken = [{name: seconds(call) for name, call in calls.items()} for _ in range(repeats)]
+    say(f"flip_microseconds/{ops}", [1e6 * t["flip"] / FLIPS for t in taken], "us")
+    say(f"full_price_ns_per_op/{ops}", [1e9 * t["full"] / ops for t in taken], "ns")
+    say(f"legalise_ns_per_op/{ops}", [1e9 * t["legalise"] / ops for t in taken], "ns")
+    say(f"flips_over_full/{ops}", [(t["legalise"] + t["full"]) / t["flip"] * FLIPS for t in taken], "ratio")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one size, three repetitions")
+    quick = parser.parse_args().quick
+    device: Device = construct(option("machine", "gpu2"), "machine").devices[0]
+    for ops in (1_000,) if quick else (1_000, 10_000, 80_000):
+        measure(layered_graph(ops, np.random.default_rng(0), f"layered{ops}"), device, 3 if quick else 11)
+
+
+if __name__ == "__main__":
+    main()
