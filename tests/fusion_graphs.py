@@ -1,4 +1,4 @@
-"""Random graphs on which fusion has every kind of decision to make, and devices on which every price term counts."""
+"""Graphs by hand in few words, random graphs on which fusion has every kind of decision to make, and devices on which every price term counts."""
 
 import numpy as np
 
@@ -20,12 +20,35 @@ GPU = Device(
     launch=3e-6, vector_flops=10e12, contraction_flops=60e12, bandwidth=1.5e12, strided_factor=3.0, reread_factor=0.1,
     spill_inputs=8, spill_factor=0.1, cache_bytes=40e6, cache_speedup=2.5, saturation=65536.0, prologue_factor=1.3,
 )  # fmt: skip
-XLA = Device(fusion_model="xla_gpu", bandwidth=768e9, clock=1.41e9, cores=84, fpus_per_core=128, l2_bytes=6.3e6)
+XLA = Device(
+    fusion_model="xla_gpu", contraction_flops=60e12, launch=1e-6, bandwidth=768e9, clock=1.41e9, cores=84,
+    fpus_per_core=128, l2_bytes=6.3e6,
+)  # fmt: skip
 DEVICES = (PLAIN, RICH, GPU, XLA)
 
 
+class Net(GraphBuilder):
+    """A builder whose ops make one result of a given shape (by default [4, 8]) and return it."""
+
+    def __call__(
+        self, kind: str, *inputs: int, name: str, shape: tuple[int, ...] = (4, 8), flops: float | None = None
+    ) -> int:
+        result = self.tensor(shape)
+        self.op(kind, inputs, [result], name=name, flops=flops)
+        return result
+
+    def x(self, *shape: int) -> int:
+        """A graph input."""
+        return self.tensor(shape or (4, 8))
+
+    def done(self, *outputs: int) -> Graph:
+        for tensor in outputs:
+            self.output(tensor)
+        return self.build()
+
+
 class _Grower:
-    """A graph under construction, with pools of tensors by shape: matrices, columns (one per row) and transposed ones."""
+    """A graph under construction, with pools of tensors by shape: matrices, columns, transposed ones."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng, self.b = rng, GraphBuilder("random")
@@ -94,6 +117,8 @@ class _Grower:
             self.full += self.op(back, made, (ROWS, COLUMNS))
 
     def view(self) -> None:
+        if self.turned and self.rng.random() < 0.5:
+            self.turned += self.op("reshape", [self.pick(self.turned)], (COLUMNS, ROWS))
         self.full += self.op("reshape", [self.pick(self.full)], (ROWS, COLUMNS))
 
     def halves(self) -> None:
@@ -115,8 +140,8 @@ class _Grower:
 
 
 _STEPS = {
-    "unary": 6, "binary": 7, "on_columns": 2, "reduce": 2, "normalise": 1, "statistics": 0.7, "multiply": 1.5, "turn": 1,
-    "on_turned": 1, "view": 0.7, "halves": 0.7, "spread": 0.7, "gather": 0.5, "opaque": 0.5,
+    "unary": 6, "binary": 7, "on_columns": 2, "reduce": 2, "normalise": 1, "statistics": 0.7, "multiply": 1.5,
+    "turn": 1, "on_turned": 1, "view": 0.7, "halves": 0.7, "spread": 0.7, "gather": 0.5, "opaque": 0.5,
 }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""Fusion and the roofline in plain Python: sets, dictionaries, recursion. Written from what the words mean (a kernel is a
-stored op plus all inlined ops that it needs), slow, and without a line of `graphopt.kernels` or `graphopt.costs`."""
+"""Fusion and the roofline in plain Python: sets, dictionaries, recursion. Written from what the words mean (a kernel is
+a stored op plus all inlined ops that it needs), slow, and without a line of `graphopt.kernels` or `graphopt.costs`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ class Reference:
         return op not in self.heavy or all(self._feeds_from_registers(op, reader) for reader in readers)
 
     def _feeds_from_registers(self, op: int, reader: int) -> bool:
-        """A reduction or contraction goes only into elementwise work on its own result, or, for a reduction, on its input."""
+        """A reduction or contraction goes only into elementwise work on its result; a reduction also on its input."""
         if self.category[reader] != Category.ELEMENTWISE:
             return False
         if self.category[op] == Category.CONTRACTION:
@@ -172,7 +172,7 @@ class Reference:
         return out
 
     def _demand(self, members: set[int], shares: dict[int, float], of) -> tuple[float, float, list[tuple[int, bool]]]:
-        """(reads in order, other reads, [(reader, strided)]) of one tensor or op by the members whose shares are known."""
+        """(reads in order, other reads, [(reader, strided)]) of a tensor or op, by members whose shares are known."""
         found = [(op, o, o.reads * shares[op]) for op in members if op in shares for o in self.operands[op] if of(o)]
         once = max((reads for _, o, reads in found if o.in_order), default=0.0)
         return once, sum(reads for _, o, reads in found if not o.in_order), [(op, o.strided) for op, o, _ in found]

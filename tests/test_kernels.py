@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from fusion_graphs import LIMITS, random_graph, random_requests
+from fusion_graphs import LIMITS, Net, random_graph, random_requests
 from fusion_reference import Inline, Reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphopt import check
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
 from graphopt.kernels import Limits, default_inline, fusible, legalise, legalise_by_priority, view_inline
 
 LOOSE = Limits(64, 16, 8)
@@ -31,22 +31,6 @@ def fused(graph: Graph, *names: str, limits: Limits = LOOSE) -> set[str]:
     """Names of the ops that are inlined when these are asked for (all when none is named)."""
     request = np.array([[not names or name in names for name in graph.op_names]], np.uint8)
     return {graph.op_names[op] for op in ops(graph, legalise(graph, request, limits)[0])}
-
-
-class Net(GraphBuilder):
-    """A builder whose ops make one result of a given shape (by default [4, 8]) and return it."""
-
-    def __call__(
-        self, kind: str, *inputs: int, name: str, shape: tuple[int, ...] = (4, 8), flops: float | None = None
-    ) -> int:
-        result = self.tensor(shape)
-        self.op(kind, inputs, [result], name=name, flops=flops)
-        return result
-
-    def done(self, *outputs: int) -> Graph:
-        for tensor in outputs:
-            self.output(tensor)
-        return self.build()
 
 
 def chain() -> Graph:
@@ -136,7 +120,7 @@ def softmax() -> Graph:
 
 
 def test_softmax_rows() -> None:
-    """The sum goes in front of the division, since that walks over the sum's input; the maximum would be a second reduction."""
+    """The sum goes into the division, which walks over its input; the maximum would be a second reduction."""
     graph = softmax()
     assert fused(graph) == {"s", "e", "z"}
     assert fused(graph, "m") == {"m"}  # s alone is elementwise over the maximum's input

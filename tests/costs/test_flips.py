@@ -1,0 +1,119 @@
+"""Delta prices of single flips: equal to pricing the legalised flipped request in full, to the last digit."""
+
+import numpy as np
+import pytest
+from fusion_graphs import DEVICES, GPU, LIMITS, PLAIN, RICH, random_graph, random_requests
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphopt.costs.flips import FusionFlips
+from graphopt.costs.simulator import Simulator
+from graphopt.graph import Graph, GraphBuilder
+from graphopt.kernels import Limits, default_inline, fusible, legalise, view_inline
+from graphopt.machine import Device, Machine
+from graphopt.tasks.fusion import on_first_device
+
+SEEDS = st.integers(0, 10**6)
+
+
+def full(graph: Graph, inline: np.ndarray, device: Device) -> float:
+    """The simulator's price of legal flags."""
+    machine = Machine(name="one", devices=(device,))
+    cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
+    return float(cost.price(on_first_device(graph, inline[None])).cost[0])
+
+
+def flipped(graph: Graph, inline: np.ndarray, op: int, limits: Limits) -> np.ndarray:
+    request = inline.astype(np.uint8)
+    request[op] ^= 1
+    return legalise(graph, request[None], limits)[0]
+
+
+def assert_exact(graph: Graph, flips: FusionFlips, device: Device, limits: Limits) -> int:
+    """Every flip of the present state; returns how many changed flags of other ops too."""
+    state, before, spread = flips.inline.copy(), flips.cost, 0
+    assert before == full(graph, state, device)
+    every = np.arange(graph.num_ops)
+    prices = flips.price(every)
+    for op, price in zip(every.tolist(), prices.tolist()):
+        after = flipped(graph, state, op, limits)
+        assert price == full(graph, after, device), f"op {op}"
+        spread += int((after != state).sum() > 1)
+    assert np.array_equal(flips.inline, state)  # pricing leaves no trace
+    assert flips.cost == before
+    return spread
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=SEEDS, steps=st.integers(1, 45), limits=st.sampled_from(LIMITS), device=st.sampled_from(DEVICES),
+       share=st.sampled_from([0.0, 0.5, 0.8, 1.0]))  # fmt: skip
+def test_every_flip_is_exact_also_after_moves(seed, steps, limits, device, share) -> None:
+    graph = random_graph(seed, steps)
+    choices = np.flatnonzero(fusible(graph).op["can_inline"])
+    flips = FusionFlips(graph, legalise(graph, random_requests(graph, seed, 1, share), limits)[0], device, limits)
+    assert_exact(graph, flips, device, limits)
+    for op in np.random.default_rng(seed).permutation(choices)[:2].tolist():
+        expected, state = flips.price(np.array([op]))[0], flipped(graph, flips.inline, op, limits)
+        flips.apply(op)
+        assert np.array_equal(flips.inline, state)
+        assert flips.cost == expected
+        assert_exact(graph, flips, device, limits)
+
+
+@pytest.mark.parametrize("limits", LIMITS[1:3])
+def test_changes_that_spread_are_exact(limits: Limits) -> None:
+    """Tight caps: storing one op frees or fills kernels, so others must be stored as well."""
+    spread = 0
+    for seed in range(3):
+        graph = random_graph(seed, 120)
+        for start in (default_inline(graph, limits), legalise(graph, random_requests(graph, seed, 1, 0.9), limits)[0]):
+            spread += assert_exact(graph, FusionFlips(graph, start, RICH, limits), RICH, limits)
+    assert spread > 10
+
+
+def test_a_change_that_touches_more_kernels_than_the_scratch_holds_is_exact() -> None:
+    """One op read by two hundred kernels."""
+    b = GraphBuilder("wide")
+    x, y = b.tensor((4, 8)), b.tensor((4, 8))
+    b.op("neg", [x], [y])
+    for _ in range(200):
+        made = b.tensor((4, 8))
+        b.op("exp", [y], [made])
+        b.output(made)
+    graph, limits = b.build(), Limits(64, 16, 300)
+    for start in (view_inline(graph), default_inline(graph, limits)):
+        assert_exact(graph, FusionFlips(graph, start, PLAIN, limits), PLAIN, limits)
+
+
+def test_a_long_chain_is_exact() -> None:
+    """Thousands of members in one kernel: beyond the scratch space for ops, the whole graph is priced again."""
+    b = GraphBuilder("long")
+    x = b.tensor((4,))
+    for _ in range(2500):
+        y = b.tensor((4,))
+        b.op("neg", [x], [y])
+        x = y
+    b.output(x)
+    graph, limits = b.build(), Limits(3000, 16, 8)
+    start = np.ones(graph.num_ops, bool)
+    start[-1] = False
+    flips = FusionFlips(graph, start, PLAIN, limits)
+    for op in (0, 1200, 2498, 2499):
+        assert flips.price(np.array([op]))[0] == full(graph, flipped(graph, start, op, limits), PLAIN)
+
+
+def test_no_choice_no_change() -> None:
+    """Flipping a view, an output or an opaque op is refused: the price stays."""
+    graph = random_graph(11, 80)
+    flips = FusionFlips(graph, default_inline(graph, LIMITS[0]), GPU, LIMITS[0])
+    fixed = np.flatnonzero(~fusible(graph).op["can_inline"])
+    assert len(fixed) > 5
+    assert set(flips.price(fixed).tolist()) == {flips.cost}
+
+
+def test_the_start_is_legalised() -> None:
+    """Flags that the caps forbid are a request, not a state."""
+    graph, limits = random_graph(2, 60), LIMITS[2]
+    asked = fusible(graph).op["can_inline"] | view_inline(graph)
+    flips = FusionFlips(graph, asked, GPU, limits)
+    assert np.array_equal(flips.inline, legalise(graph, asked[None].astype(np.uint8), limits)[0])

@@ -1,0 +1,270 @@
+"""What one kernel costs: each term by hand, and all of them on random graphs against an independent reference.
+
+By hand, a tensor x of [4, 8] float32 has 32 elements and 128 bytes; the device moves 128 bytes and computes 32 FLOP of
+elementwise work a second, so whole numbers of seconds can be counted off."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fusion_graphs import DEVICES, GPU, LIMITS, RICH, Net, random_graph, random_requests
+from fusion_reference import Reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphopt.costs.kernel_time import QUANTUM, device_constants, kernel_graph, runtime_on_one_device, workspace
+from graphopt.graph import Graph
+from graphopt.kernels import fusible, legalise, view_inline
+from graphopt.machine import Device
+
+UNIT = Device(launch=1.0, vector_flops=32.0, contraction_flops=32.0, bandwidth=128.0)
+MEMORY = replace(UNIT, launch=0.0, vector_flops=1e12, contraction_flops=1e12)  # only bytes count
+ARITHMETIC = replace(UNIT, launch=0.0, bandwidth=float("inf"))  # only FLOP count
+
+
+def times(graph: Graph, inline: np.ndarray, device: Device) -> np.ndarray:
+    """[N] seconds of every kernel."""
+    out = np.full(graph.num_ops, np.nan)
+    total = runtime_on_one_device(fusible(graph), inline, device_constants([device])[0], workspace(graph), out)
+    assert total == out.sum()
+    return out
+
+
+def seconds(graph: Graph, device: Device, *inlined: str) -> dict[str, float]:
+    """Name of each stored op -> seconds of its kernel, with these ops inlined."""
+    inline = view_inline(graph)
+    inline[[graph.op_names.index(name) for name in inlined]] = True
+    return {graph.op_names[op]: time for op, time in enumerate(times(graph, inline, device).tolist()) if not inline[op]}
+
+
+def test_a_single_add() -> None:
+    """Launch 1 s, and the larger of 1 s of arithmetic and 3 s of memory: two reads and a write."""
+    net = Net("add")
+    graph = net.done(net("add", net.x(), net.x(), name="a"))
+    assert seconds(graph, UNIT) == {"a": 4.0}
+    assert seconds(graph, replace(UNIT, bandwidth=1e9)) == {"a": 2.0}
+
+
+def test_an_operand_read_twice_is_read_once() -> None:
+    net = Net("square")
+    x = net.x()
+    assert seconds(net.done(net("mul", x, x, name="a")), MEMORY) == {"a": 2.0}
+
+
+def chain() -> Graph:
+    net = Net("chain")
+    a = net("relu", net.x(), name="a")
+    return net.done(net("exp", net("neg", a, name="b"), name="c"))
+
+
+def test_a_chain_inlined_and_stored() -> None:
+    """Stored: three launches, each moves two tensors, exp has 12 FLOP an element. Inlined: one launch, x and c move."""
+    graph = chain()
+    assert seconds(graph, UNIT) == {"a": 3.0, "b": 3.0, "c": 13.0}
+    assert seconds(graph, UNIT, "a", "b") == {"c": 15.0}
+    assert seconds(graph, MEMORY, "a", "b") == {"c": 2.0}
+    assert seconds(graph, ARITHMETIC, "a") == {"b": 2.0, "c": 12.0}
+
+
+def test_a_duplicated_op_is_paid_in_every_kernel() -> None:
+    net = Net("fan")
+    a = net("exp", net.x(), name="a")
+    graph = net.done(net("neg", a, name="b"), net("relu", a, name="c"))
+    assert seconds(graph, ARITHMETIC) == {"a": 12.0, "b": 1.0, "c": 1.0}
+    assert seconds(graph, ARITHMETIC, "a") == {"b": 13.0, "c": 13.0}
+
+
+def test_a_diamond_in_one_kernel_evaluates_its_top_once() -> None:
+    net = Net("diamond")
+    a = net("exp", net.x(), name="a")
+    graph = net.done(net("add", net("neg", a, name="b"), net("relu", a, name="c"), name="d"))
+    assert seconds(graph, ARITHMETIC, "a", "b", "c") == {"d": 15.0}
+    assert seconds(graph, MEMORY, "a", "b", "c") == {"d": 2.0}
+
+
+def test_softmax_row_kernel() -> None:
+    """o = e / sum(e), e = exp(x - m): in one kernel e serves the sum and the division in one evaluation (12 + 1 FLOP),
+    the sum adds 1 and the division 8. m (4 elements) is read once per element of x: 4 fresh reads and 28 others."""
+    net = Net("softmax")
+    x, m = net.x(), net.x(4, 1)
+    e = net("exp", net("sub", x, m, name="s"), name="e")
+    graph = net.done(net("div", e, net("sum", e, name="z", shape=(4, 1)), name="o"))
+    assert seconds(graph, ARITHMETIC, "s", "e", "z") == {"o": 12.0 + 1.0 + 1.0 + 8.0}
+    assert seconds(graph, ARITHMETIC, "s", "e") == {"z": 14.0, "o": 21.0}
+    assert seconds(graph, MEMORY, "s", "e", "z") == {"o": 2.0 + 16 / 128}
+    assert seconds(graph, replace(MEMORY, reread_factor=0.5), "s", "e", "z") == {"o": 2.0 + 16 / 128 + 0.5 * 112 / 128}
+
+
+def test_a_broadcast_producer_is_computed_again_for_every_read() -> None:
+    """c = exp(m) has 4 elements; inlined into an op that reads each of them 8 times it costs 32 evaluations."""
+    net = Net("broadcast")
+    c = net("exp", net.x(4, 1), name="c", shape=(4, 1))
+    graph = net.done(net("add", net.x(), c, name="a"))
+    assert seconds(graph, ARITHMETIC) == {"c": 1.5, "a": 1.0}
+    assert seconds(graph, ARITHMETIC, "c") == {"a": 13.0}
+
+
+@pytest.mark.parametrize("view", ["broadcast", "reshape"])
+def test_a_view_costs_nothing_but_its_reads(view: str) -> None:
+    net = Net("view")
+    m = net.x(4, 1) if view == "broadcast" else net.x(8, 4)
+    graph = net.done(net("add", net.x(), net(view, m, name="v"), name="a"))
+    fresh, again = (16, 112) if view == "broadcast" else (128, 0)
+    assert seconds(graph, replace(MEMORY, reread_factor=0.25)) == {"a": 2.0 + fresh / 128 + 0.25 * again / 128}
+
+
+def test_a_matmul_epilogue() -> None:
+    """[4, 16] x [16, 8]: 1,024 FLOP = 32 s of contraction; bias and relu add 1 s each; the product is never stored."""
+    net = Net("epilogue")
+    product = net("matmul", net.x(4, 16), net.x(16, 8), name="m", flops=1024)
+    graph = net.done(net("relu", net("add", product, net.x(8), name="b"), name="r"))
+    assert seconds(graph, ARITHMETIC, "m", "b") == {"r": 34.0}
+    assert seconds(graph, replace(ARITHMETIC, contraction_flops=1024.0), "m", "b") == {"r": 3.0}
+    assert seconds(graph, MEMORY, "m", "b") == {"r": (256 + 512 + 32 + 128) / 128}
+    assert seconds(graph, replace(ARITHMETIC, prologue_factor=1.5), "m", "b") == {"r": 34.0}
+
+
+def test_a_matmul_prologue_is_computed_again_for_every_tile() -> None:
+    """[4, 8] x [8, 512]: each element of the left operand has 512 uses, so it is read for 4 tiles of 128."""
+    net = Net("prologue")
+    a = net("exp", net.x(), name="a")
+    weight = net.tensor((8, 512), weight=True)
+    graph = net.done(net("matmul", a, weight, name="m", shape=(4, 512), flops=2.0 * 4 * 8 * 512))
+    product = 2.0 * 4 * 8 * 512 / 32
+    assert seconds(graph, ARITHMETIC) == {"a": 12.0, "m": product}
+    assert seconds(graph, ARITHMETIC, "a") == {"m": product + 4 * 12.0}
+    assert seconds(graph, replace(ARITHMETIC, prologue_factor=1.5), "a") == {"m": 1.5 * product + 4 * 12.0}
+    moved = (128 + 8 * 512 * 4 + 4 * 512 * 4) / 128
+    assert seconds(graph, replace(MEMORY, reread_factor=0.5)) == {"a": 2.0, "m": moved + 0.5 * 3}
+
+
+def test_reading_through_a_transposition_is_strided() -> None:
+    """y is read strided (3 x 128 bytes), also by an op inlined behind the transposition, which then is computed out of
+    order; a matmul reads either way alike."""
+    device = replace(MEMORY, strided_factor=3.0)
+    net = Net("transpose")
+    y = net("relu", net.x(8, 4), name="y", shape=(8, 4))
+    graph = net.done(net("add", net.x(), net("transpose", y, name="t"), name="a"))
+    assert seconds(graph, device) == {"y": 2.0, "a": 1.0 + 3.0 + 1.0}
+    assert seconds(graph, device, "y") == {"a": 1.0 + 3.0 + 1.0}
+    net = Net("turned product")
+    t = net("transpose", net.x(8, 4), name="t")
+    graph = net.done(net("matmul", t, net.x(8, 8), name="m", flops=512))
+    assert seconds(graph, device) == {"m": (128 + 256 + 128) / 128}
+
+
+def test_a_view_of_a_transposition_is_strided_too() -> None:
+    net = Net("views")
+    turned = net("reshape", net("transpose", net.x(8, 4), name="t"), name="v")
+    assert seconds(net.done(net("relu", turned, name="a")), replace(MEMORY, strided_factor=3.0)) == {"a": 4.0}
+
+
+def test_an_op_read_in_order_and_transposed_is_computed_twice() -> None:
+    net = Net("both")
+    e = net("exp", net.x(4, 4), name="e", shape=(4, 4))
+    t = net("transpose", e, name="t", shape=(4, 4))
+    graph = net.done(net("add", e, t, name="a", shape=(4, 4)))
+    assert seconds(graph, ARITHMETIC, "e") == {"a": 0.5 + 2 * 6.0}
+
+
+def test_a_gather_reads_what_it_writes() -> None:
+    """64 rows of a table of 4: the table is 16 elements, each read 16 times; the index once per row."""
+    net = Net("gather")
+    graph = net.done(net("gather", net.x(4, 4), net.x(64), name="g", shape=(64, 4)))
+    assert seconds(graph, replace(MEMORY, reread_factor=0.5)) == {"g": (64 + 256 + 1024 + 0.5 * 4 * (256 - 16)) / 128}
+
+
+def test_a_slice_reads_only_its_part() -> None:
+    net = Net("slice")
+    part = net("slice", net.x(64, 8), name="part")
+    assert seconds(net.done(net("relu", part, name="a")), MEMORY) == {"a": 2.0}
+
+
+def test_many_inputs_spill() -> None:
+    """Ten inputs, two beyond the eight that fit: memory time x 1.2."""
+    net = Net("spill")
+    graph = net.done(net("concat", *(net.x() for _ in range(10)), name="c", shape=(40, 8)))
+    device = replace(MEMORY, spill_inputs=8, spill_factor=0.1)
+    assert seconds(graph, device)["c"] == pytest.approx(20 * 1.2)
+    assert seconds(graph, replace(device, spill_inputs=10)) == {"c": 20.0}
+
+
+@pytest.mark.parametrize(("cache", "expected"), [(256.0, 0.5), (255.0, 2.0)])
+def test_a_working_set_in_the_cache_moves_faster(cache: float, expected: float) -> None:
+    net = Net("cache")
+    graph = net.done(net("relu", net.x(), name="a"))
+    assert seconds(graph, replace(MEMORY, cache_bytes=cache, cache_speedup=4.0)) == {"a": expected}
+
+
+def test_small_kernels_do_not_fill_the_device() -> None:
+    """32 of 128 elements in flight: four times as long, launch excepted. A reduction counts what it reads."""
+    net = Net("occupancy")
+    x = net.x()
+    graph = net.done(net("relu", x, name="a"), net("sum", x, name="z", shape=(4, 1)))
+    device = replace(UNIT, saturation=128.0)
+    assert seconds(graph, device) == {"a": 1.0 + 4 * 2.0, "z": 1.0 + 4 * (128 + 16) / 128}
+    assert seconds(graph, replace(UNIT, saturation=32.0)) == seconds(graph, UNIT)
+
+
+def test_several_results_are_all_written() -> None:
+    net = Net("results")
+    mean, variance = net.x(4, 1), net.x(4, 1)
+    net.op("norm_stats", [net.x()], [mean, variance], name="n")
+    graph = net.done(mean, variance)
+    assert seconds(graph, MEMORY) == {"n": (128 + 2 * 16) / 128}
+    assert seconds(graph, ARITHMETIC) == {"n": 8.0}
+
+
+def test_empty_tensors_and_scalars_have_a_price() -> None:
+    net = Net("empty")
+    nothing = net("relu", net.x(0, 8), name="a", shape=(0, 8))
+    scalar = net("sum", nothing, name="z", shape=())
+    graph = net.done(net("neg", scalar, name="b", shape=()))
+    for device in DEVICES:
+        assert all(0 <= t < 8000 and np.isfinite(t) for t in seconds(graph, device).values())
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 10**6), steps=st.integers(1, 40), limits=st.sampled_from(LIMITS),
+       device=st.sampled_from(DEVICES[:3]), share=st.sampled_from([0.4, 0.8, 1.0]))  # fmt: skip
+def test_every_kernel_equals_the_reference(seed, steps, limits, device, share) -> None:
+    graph = random_graph(seed, steps)
+    reference = Reference(graph)
+    state = legalise(graph, random_requests(graph, seed, 1, share), limits)[0]
+    inline = frozenset(np.flatnonzero(state).tolist()) - reference.views
+    found = times(graph, state, device)
+    for op in range(graph.num_ops):
+        expected = 0.0 if state[op] else reference.seconds(op, inline, device)
+        assert found[op] == pytest.approx(expected, rel=1e-9, abs=QUANTUM)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), device=st.sampled_from(DEVICES))
+def test_times_are_whole_quanta_so_sums_do_not_depend_on_order(seed, device) -> None:
+    graph = random_graph(seed, 30)
+    found = times(graph, legalise(graph, random_requests(graph, seed, 1, 0.7), LIMITS[0])[0], device)
+    assert np.array_equal(found / QUANTUM, np.round(found / QUANTUM))
+    assert np.random.default_rng(seed).permutation(found).sum() == found.sum() == np.sort(found).sum()
+
+
+def test_prices_do_not_depend_on_what_was_priced_before() -> None:
+    """The scratch space is clean after every kernel."""
+    graph = random_graph(5, 40)
+    constants, work = device_constants([RICH])[0], workspace(graph)
+    states = legalise(graph, random_requests(graph, 5, 6, 0.7), LIMITS[0])
+    shared = [runtime_on_one_device(fusible(graph), s, constants, work, np.zeros(graph.num_ops)) for s in states]
+    assert shared == [times(graph, s, RICH).sum() for s in states]
+
+
+def test_kernel_graph_has_a_column_per_device_and_the_tensors_read() -> None:
+    graph = random_graph(7, 40)
+    reference = Reference(graph)
+    state = legalise(graph, random_requests(graph, 7, 1, 0.7), LIMITS[0])[0]
+    inline = frozenset(np.flatnonzero(state).tolist()) - reference.views
+    made = kernel_graph(graph, state, (GPU, RICH, replace(GPU, name="other", capacity=1.0)))
+    assert np.array_equal(made.time, np.stack([times(graph, state, d) for d in (GPU, RICH, GPU)], 1))
+    assert np.array_equal(made.is_kernel, ~state)
+    for op in range(graph.num_ops):
+        read = made.in_tensor[made.in_ptr[op] : made.in_ptr[op + 1]].tolist()
+        assert len(read) == len(set(read))
+        assert set(read) == (set() if state[op] else reference.inputs(op, inline))
