@@ -1,4 +1,5 @@
-"""Graphs by hand in few words, random graphs on which fusion has every kind of decision to make, and devices on which every price term counts."""
+"""Graphs by hand in few words, random graphs on which fusion has every kind of decision to make, and devices on which
+every price term counts."""
 
 import numpy as np
 

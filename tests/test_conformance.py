@@ -1,0 +1,208 @@
+"""Every algorithm on every task that it fits, as the yaml files say: budgets, plans, repetition. A new yaml file of
+conf/task or conf/algo is tested without an edit here."""
+
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from graphopt import compat
+from graphopt.build import encoder
+from graphopt.check import check
+from graphopt.construct import construct, target_of
+from graphopt.costs.base import CostModel, Flips, Prices
+from graphopt.datasets.layered import layered_graph
+from graphopt.errors import Incompatible
+from graphopt.evaluate import best_plan, solve
+from graphopt.graph import Graph, GraphBuilder
+from graphopt.kernels import Limits
+from graphopt.machine import Machine
+from graphopt.optimizer import Optimizer
+from graphopt.plan import Plans
+from graphopt.problem import Problem
+from graphopt.tasks.base import AssignTask
+
+BUDGETS = (0, 1, 7, 50)
+TINY: dict[str, Any] = {"width": 8, "layers": 1}  # of encoders, so that learners are quick
+VARIANTS: dict[str, list[dict[str, Any]]] = {"fusion": [{"decision": "priority"}], "joint": [{"fuse": False}]}
+
+
+def task_nodes() -> dict[str, dict[str, Any]]:
+    """The yaml file of every task, and some with other settings."""
+    nodes = {name: compat.option("task", name) for name in compat.options("task")}
+    changed = {
+        f"{name}:{next(iter(change))}": nodes[name] | change for name, all_ in VARIANTS.items() for change in all_
+    }
+    return nodes | changed
+
+
+@cache
+def machine() -> Machine:
+    made: Machine = construct(compat.option("machine", "gpu2"), "machine")
+    return made
+
+
+@cache
+def task_of(label: str) -> AssignTask:
+    made: AssignTask = construct(task_nodes()[label], "task", {"machine": machine()})
+    return made
+
+
+@cache
+def simulator() -> CostModel:
+    made: CostModel = construct(compat.option("cost", "simulator") | {"threads": 1}, "cost", {"machine": machine()})
+    return made
+
+
+@cache
+def graphs() -> tuple[Graph, Graph]:
+    return layered_graph(50, np.random.default_rng(1), "one"), layered_graph(40, np.random.default_rng(2), "two")
+
+
+def make(algo: str, label: str, network: str = "graphsage", **changes: Any) -> Optimizer:
+    """The algorithm as its yaml file says, but for `changes`; untrained and with a tiny encoder if it learns."""
+    node = compat.option("algo", algo) | changes
+    around: dict[str, Any] = {"machine": machine(), "task": task_of(label), "cost": simulator(), "seed": 0}
+    if compat.learns(target_of(node, "algo")):
+        tiny = {key: TINY.get(key, value) for key, value in compat.option("encoder", network).items()}
+        around["encoder"] = encoder({"algo": node, "encoder": tiny, "seed": 0}, task_of(label))
+    made: Optimizer = construct(node, "algo", around)
+    return made
+
+
+def fits(algo: str, label: str) -> bool:
+    return not compat.refusal(algo, task_of(label))
+
+
+CELLS = [(algo, label) for label in task_nodes() for algo in compat.options("algo") if fits(algo, label)]
+LEARNED = [algo for algo in compat.options("algo") if compat.learns(target_of(compat.option("algo", algo), "algo"))]
+
+
+class Counted(CostModel):
+    """A cost model that counts every price it gives, whichever way it is asked."""
+
+    def __init__(self, inner: CostModel) -> None:
+        self.inner, self.name, self.objective, self.prices = inner, inner.name, inner.objective, 0
+
+    def price(self, plans: Plans) -> Prices:
+        self.prices += len(plans)
+        return self.inner.price(plans)
+
+    def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
+        found = self.inner.flips(graph, inline, limits)
+        return None if found is None else CountedFlips(self, found)
+
+
+class CountedFlips:
+    def __init__(self, count: Counted, inner: Flips) -> None:
+        self.count, self.inner = count, inner
+
+    @property
+    def inline(self) -> NDArray[np.bool_]:
+        return self.inner.inline
+
+    @property
+    def cost(self) -> float:
+        return self.inner.cost
+
+    def price(self, ops: NDArray[np.int64]) -> NDArray[np.float64]:
+        self.count.prices += len(ops)
+        return self.inner.price(ops)
+
+    def apply(self, op: int) -> None:
+        self.inner.apply(op)
+
+
+def run(optimizer: Optimizer, graph: Graph, label: str, evals: int, seed: int = 3) -> tuple[Problem, int]:
+    """(the solved problem, prices asked for besides the initial one's)."""
+    torch.manual_seed(seed)  # nothing in `solve` may depend on it
+    cost = Counted(simulator())
+    problem, _ = solve(optimizer, graph, task_of(label), cost, evals=evals, seed=seed)
+    return problem, cost.prices - 1 - (evals == 0)  # the harness prices the answer to a budget of 0
+
+
+@pytest.mark.parametrize(("algo", "label"), CELLS, ids=lambda part: part)
+def test_a_legal_cell(algo: str, label: str) -> None:
+    optimizer = make(algo, label)
+    for evals in BUDGETS:
+        conforms(optimizer, graphs()[0], label, evals)
+
+
+@pytest.mark.parametrize("algo", LEARNED)
+@pytest.mark.parametrize("network", compat.options("encoder"))
+def test_learners_with_every_encoder(algo: str, network: str) -> None:
+    label = next(label for label in task_nodes() if fits(algo, label))
+    conforms(make(algo, label, network), graphs()[0], label, 7)
+
+
+@pytest.mark.parametrize("algo", [algo for algo in compat.options("algo") if "deltas" in compat.option("algo", algo)])
+def test_delta_prices_are_billed_alike(algo: str) -> None:
+    for evals in BUDGETS:
+        conforms(make(algo, "fusion", deltas=True), graphs()[0], "fusion", evals)
+
+
+def conforms(optimizer: Optimizer, graph: Graph, label: str, evals: int) -> None:
+    problem, prices = run(optimizer, graph, label, evals)
+    assert problem.evals <= evals
+    assert problem.evals == prices
+    assert problem.distinct <= problem.evals
+    assert check(best_plan(problem), machine()) == []
+    priced = simulator().price(best_plan(problem)).cost[0]
+    assert problem.best_cost == priced
+    steps = [(step.evals, step.cost) for step in problem.trace]
+    assert steps[0] == (0, problem.initial_cost)
+    assert all(a[0] < b[0] and a[1] > b[1] for a, b in pairwise(steps))
+    assert steps[-1][0] <= problem.evals
+    if evals:
+        assert problem.best_cost == steps[-1][1] <= problem.initial_cost
+    again, _ = run(optimizer, graph, label, evals)
+    assert steps == [(step.evals, step.cost) for step in again.trace]
+    assert np.array_equal(problem.best, again.best)
+    assert problem.best.shape == (graph.num_ops, len(task_of(label).heads))
+
+
+@pytest.mark.parametrize(("algo", "label"), CELLS, ids=lambda part: part)
+def test_what_was_solved_before_does_not_matter(algo: str, label: str) -> None:
+    """A fresh optimiser and one that has solved another graph give the same answer."""
+    used, (graph, other) = make(algo, label), graphs()
+    run(used, other, label, 7)
+    first, second = (run(o, graph, label, 20)[0] for o in (used, make(algo, label)))
+    assert [(s.evals, s.cost) for s in first.trace] == [(s.evals, s.cost) for s in second.trace]
+    assert np.array_equal(first.best, second.best)
+
+
+@pytest.mark.parametrize(("algo", "label"), CELLS, ids=lambda part: part)
+def test_a_graph_without_choices_is_solved(algo: str, label: str) -> None:
+    """One op: an output, so nothing to fuse."""
+    b = GraphBuilder("one_op")
+    x, y = b.tensor((8,)), b.tensor((8,))
+    b.op("relu", [x], [y])
+    b.output(y)
+    conforms(make(algo, label), b.build(), label, 7)
+
+
+def test_the_matrix_is_not_empty() -> None:
+    assert {label for _, label in CELLS} == set(task_nodes())
+    assert {algo for algo, _ in CELLS} == set(compat.options("algo"))
+
+
+@pytest.mark.parametrize("label", task_nodes())
+def test_every_illegal_cell_names_an_alternative(label: str) -> None:
+    node, common = task_nodes()[label], {"dataset": compat.option("dataset", "layered")}
+    common["cost"] = common["judge"] = compat.option("cost", "simulator")
+    for algo in compat.options("algo"):
+        config = common | {"task": node, "algo": compat.option("algo", algo)}
+        if fits(algo, label):
+            compat.check(config)
+            compat.check_heads(config, task_of(label))
+            continue
+        with pytest.raises(Incompatible) as refused:
+            compat.check(config)
+            compat.check_heads(config, task_of(label))
+        tasks, algos = str(refused.value).split(f"Tasks for {algo}: ")[1].split(f". Algorithms for {node['name']}: ")
+        assert set(tasks.split(", ")) <= set(compat.options("task"))
+        assert set(algos.rstrip(".").split(", ")) <= set(compat.options("algo"))
