@@ -11,10 +11,10 @@ Our choices where the paper is silent, or where another choice was measured to b
   choice gives it the probability `prior` of the head before anything is learned.
 - The probability ratio is clipped per op: the joint ratio of thousands of independent factors would leave the range
   at once.
-- `credit: reward` gives every op the graph's standardised reward (the paper). `credit: flips` gives each op its own
-  counterfactual advantage: the price after changing this op alone, minus the price of the plan, on the scale of the
-  graph's median, times the probability of the other choices (so that a settled op stops learning). Where the cost model
-  prices flips exactly they are all used, else a random sample of `flips` slots is priced.
+- Credit is a weighted sum of the graph's standardised reward, shared by all its ops (the paper's), and of each op's own
+  counterfactual advantage: the price after changing this op alone, minus the price of the plan, log-compressed on the
+  scale of the graph's median, times the probability of the other choices (so that a settled op stops learning). Where
+  the cost model prices flips exactly they are all used, else a random sample of `flips` slots is priced.
 - Every iteration's decisions are priced and rewarded, not only the last one's.
 - `solve` prices the greedy decisions of every iteration and some samples, then spends the rest of the budget on single
   changes in the order of the policy's preference given the best plan so far (graphopt.algos.guided).
@@ -24,7 +24,7 @@ Shape legend: N ops of all graphs of a batch, G graphs, S samples, H heads, K ch
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +82,8 @@ class Network:
 class Learning:
     """PPO and its credit."""
 
-    credit: Literal["reward", "flips"]
+    reward_weight: float  # of the graph's standardised reward, shared by all its ops (the paper: 1)
+    flip_weight: float  # of each op's own counterfactual advantage (the paper: 0)
     flips: int  # slots priced per decision where the cost model has no exact flips
     samples: int  # decisions per graph, iteration and update
     epochs: int
@@ -226,34 +227,42 @@ class GO(Learner):
             log_p = self.policy(question, reading, previous)
             chosen = _sample(log_p, self.learning.samples)
             log_prob = _of_chosen(log_p, chosen)
-            canonical, advantage = self._judge(graphs, chosen)
-            advantage = advantage.to(log_p.device)
-            if (
-                self.learning.credit == "flips"
-            ):  # minus the expectation over the op's own choices (counterfactual baseline)
-                advantage = advantage * (1.0 - log_prob.exp())
-            trials.append(Trial(previous, chosen, log_prob, advantage))
-            previous = canonical.to(log_p.device)
+            previous_next, shared, own = (part.to(log_p.device) for part in self._judge(graphs, chosen))
+            # an op's own credit is counted from the expectation over its choices (counterfactual baseline)
+            trials.append(Trial(previous, chosen, log_prob, shared + own * (1.0 - log_prob.exp())))
+            previous = previous_next
         return trials
 
-    def _judge(self, graphs: list[Graph], chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Prices S samples of every graph: (one canonical decision per graph [N, H], advantages [S, N, H])."""
-        picked, advantages, rewards, start = [], [], [], 0
+    def _judge(self, graphs: list[Graph], chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Prices S samples of every graph.
+
+        Returns one canonical decision per graph [N, H], the credit that all ops share and each op's own [S, N, H].
+        """
+        picked, shared, own, rewards, start = [], [], [], [], 0
         for graph in graphs:
             decisions = chosen[:, start : start + graph.num_ops].cpu().numpy().astype(np.int16)
             start += graph.num_ops
             prices = self.cost.price(self.task.realise(graph, decisions)).cost
             self.train_evals += len(prices)
-            ratio = prices / self.initial_cost(graph)
-            reward = np.where(np.isfinite(ratio), -np.sqrt(np.where(np.isfinite(ratio), ratio, 1.0)), ILLEGAL_REWARD)
+            reward = self._reward(graph, prices)
             rewards.append(float(np.mean(reward)))
-            shared = np.broadcast_to(self._standardised(graph, reward)[:, None, None], decisions.shape)
-            if self.learning.credit == "flips":
-                shared = np.stack([self._flip_credit(graph, d, p) for d, p in zip(decisions, prices)])
-            advantages.append(torch.from_numpy(np.ascontiguousarray(shared, np.float32)))
+            common, single = np.zeros(decisions.shape), np.zeros(decisions.shape)
+            if self.learning.reward_weight:
+                common += self.learning.reward_weight * self._standardised(graph, reward)[:, None, None]
+            if self.learning.flip_weight:
+                credits = [self._flip_credit(graph, d, p) for d, p in zip(decisions, prices, strict=True)]
+                single += self.learning.flip_weight * np.stack(credits)
+            shared.append(torch.from_numpy(common.astype(np.float32)))
+            own.append(torch.from_numpy(single.astype(np.float32)))
             picked.append(torch.from_numpy(self.task.canonical(graph, decisions[0]).astype(np.int64)))
         self.log("reward", float(np.mean(rewards)), prog_bar=True)
-        return torch.cat(picked), torch.cat(advantages, 1)
+        return torch.cat(picked), torch.cat(shared, 1), torch.cat(own, 1)
+
+    def _reward(self, graph: Graph, prices: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[S] -sqrt(price / the default's price); ILLEGAL_REWARD for infeasible plans."""
+        legal = np.isfinite(prices)
+        ratio = np.where(legal, prices, 1.0) / self.initial_cost(graph)
+        return np.where(legal, -np.sqrt(ratio), ILLEGAL_REWARD)
 
     def _standardised(self, graph: Graph, reward: NDArray[np.float64]) -> NDArray[np.float64]:
         """Reward minus the mean of the graph's past trials, over their standard deviation."""
