@@ -213,3 +213,16 @@ def test_classical_cells_need_no_torch(tmp_path: Path) -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_the_fix_that_open_dimensions_ask_for_works(command: Command, tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 8]) for name in "xy")
+    nodes = [helper.make_node("Exp", ["x"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [x], [y])), tmp_path / "model.onnx")
+    words = ["dataset=onnx", "dataset.path=model.onnx", "algo=local", "budget.evals=2", "logger=none"]
+    code, _, err = command(*words)
+    assert code == 1
+    assert command(*words, err.split("for example '")[1].split("'")[0])[0] == 0

@@ -141,7 +141,7 @@ def _fix_dims(model: ModelProto, dims: Mapping[str, int], path: Path) -> None:
         fix = ", ".join(f"{label}: 1" for label in open_dims)
         label, value_name = next(iter(open_dims.items()))
         raise GraphError(f"{path}: dimension {label!r} of input {value_name!r} is not fixed; "
-                         f"give sizes, for example 'dataset.dims={{{fix}}}'")  # fmt: skip
+                         f"give sizes, for example '+dataset.dims={{{fix}}}'")  # fmt: skip
     for value in (*graph.value_info, *graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in dims:
