@@ -212,6 +212,8 @@ def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
     try:
         return int(args.run(args))
+    except BrokenPipeError:
+        raise  # nobody reads on, as in `... | head`: no mistake
     except (UserError, GraphError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

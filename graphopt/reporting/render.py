@@ -45,16 +45,15 @@ def sheets(found: Collected, against: str) -> list[Sheet]:
         lines = [line for line in summarise(entries, "all", best) if (line.budget, line.method) in kept]
         result.append(_overall(setting, entries, lines))
         if "size" in kinds:
-            result.append(_by_size(kinds["size"]))
+            result.append(_by_size(kinds["size"], ratio_name(setting)))
         for kind in ("family", "dataset"):
-            result += _by_kind(kind, kinds.get(kind, {}))
+            result += _by_kind(kind, kinds.get(kind, {}), ratio_name(setting))
         result += _paired(shown, against)
     return result + _apart(found)
 
 
 def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) -> Sheet:
-    fields = dict(setting)
-    ratio = "memory ratio" if fields["objective"] == "peak_memory" else "speed-up"
+    ratio = ratio_name(setting)
     columns = [
         "budget",
         "method",
@@ -86,6 +85,11 @@ def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) 
     return sheet
 
 
+def ratio_name(setting: Setting) -> str:
+    """What default / found is called."""
+    return "memory ratio" if dict(setting)["objective"] == "peak_memory" else "speed-up"
+
+
 def setting_title(setting: Setting, entries: Sequence[Entry]) -> str:
     """What was compared, in one line."""
     fields = dict(setting)
@@ -98,13 +102,13 @@ def setting_title(setting: Setting, entries: Sequence[Entry]) -> str:
     return f"{study}{fields['task']} on {fields['machine']}, {fields['objective']} by {price}{split} ({counts})"
 
 
-def _by_size(parts: dict[str, list[Entry]]) -> Sheet:
+def _by_size(parts: dict[str, list[Entry]], ratio: str) -> Sheet:
     columns = ["budget", "method", *(f"{label} ({len({e.graph for e in part})})" for label, part in parts.items())]
     keys = list(group(e for part in parts.values() for e in part))
     cells = {label: _speedups(part) for label, part in parts.items()}
     rows = [[budget_label(b), m, *(_with_span(cells[label].get((b, m))) for label in parts)] for b, m in keys]
     breaks = {i for i in range(len(keys) - 1) if keys[i][0] != keys[i + 1][0]}
-    sheet = Sheet("by graph size: speed-up [95 %] (graphs)", columns, rows, breaks=breaks, left=2)
+    sheet = Sheet(f"by graph size: {ratio} [95 %] (graphs)", columns, rows, breaks=breaks, left=2)
     for column, label in enumerate(parts, start=2):
         for budget in {b for b, _ in keys}:
             at = {key: value.mean for key, value in cells[label].items() if key[0] == budget}
@@ -112,7 +116,7 @@ def _by_size(parts: dict[str, list[Entry]]) -> Sheet:
     return sheet
 
 
-def _by_kind(kind: str, parts: dict[str, list[Entry]]) -> list[Sheet]:
+def _by_kind(kind: str, parts: dict[str, list[Entry]], ratio: str) -> list[Sheet]:
     """One sheet per budget, blocks down and methods across; on the terminal the largest budget with most methods."""
     if not parts:
         return []
@@ -128,7 +132,7 @@ def _by_kind(kind: str, parts: dict[str, list[Entry]]) -> list[Sheet]:
             [label, str(len({e.graph for e in parts[label]})), *(_mean(cells[label].get((budget, m))) for m in methods)]
             for label in labels
         ]
-        title = f"by {kind}: speed-up at {budget_label(budget)} evaluations"
+        title = f"by {kind}: {ratio} at {budget_label(budget)} evaluations"
         sheet = Sheet(title, [kind, "graphs", *methods], rows, wide=budget != shown)
         for i, label in enumerate(labels):
             top = max(value.mean for value in cells[label].values())
