@@ -99,6 +99,9 @@ def curves_by_size(setting: Setting, entries: Sequence[Entry], sizes: Mapping[st
     return figure
 
 
+STAR_CEILING = 1.05  # a star beyond it is drawn there, with its value
+
+
 def _draw_curves(axes: Axes, entries: Sequence[Entry], colours: Mapping[str, str] | None = None) -> None:
     colours = method_colours(e.method for e in entries) if colours is None else colours
     markers = method_markers(colours)
@@ -126,17 +129,12 @@ def _zero_shot(axes: Axes, entries: Sequence[Entry], method: str, colour: str) -
     part = [e for e in entries if e.method == method and e.budget == 0 and e.trace]
     if any(e.searched != e.trace[0][1] for e in part):
         logs = table_GS((e.graph, e.seed, math.log(e.searched / e.trace[0][1])) for e in part)[2]
-        axes.plot(
-            [0],
-            [math.exp(float(np.nanmean(logs)))],
-            "*",
-            color=colour,
-            ms=11,
-            mec="white",
-            mew=0.6,
-            clip_on=False,
-            zorder=5,
-        )
+        value = math.exp(float(np.nanmean(logs)))
+        shown = min(value, STAR_CEILING)
+        style = {"color": colour, "ms": 11, "mec": "white", "mew": 0.6, "clip_on": False, "zorder": 5}
+        axes.plot([0], [shown], "*", **style)
+        if value > shown:
+            axes.annotate(f"{value:.2f}", (0, shown), (7, -3), textcoords="offset points", fontsize=7, color=colour)
 
 
 def _evaluation_axis(axes: Axes, top: float) -> None:
