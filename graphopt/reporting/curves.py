@@ -131,8 +131,7 @@ def _zero_shot(axes: Axes, entries: Sequence[Entry], method: str, colour: str) -
         logs = table_GS((e.graph, e.seed, math.log(e.searched / e.trace[0][1])) for e in part)[2]
         value = math.exp(float(np.nanmean(logs)))
         shown = min(value, STAR_CEILING)
-        style = {"color": colour, "ms": 11, "mec": "white", "mew": 0.6, "clip_on": False, "zorder": 5}
-        axes.plot([0], [shown], "*", **style)
+        axes.plot([0], [shown], "*", color=colour, ms=11, mec="white", mew=0.6, clip_on=False, zorder=5)
         if value > shown:
             axes.annotate(f"{value:.2f}", (0, shown), (7, -3), textcoords="offset points", fontsize=7, color=colour)
 
