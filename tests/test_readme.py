@@ -80,6 +80,8 @@ def test_every_option_is_named() -> None:
     for group in ("task", "dataset", "machine", "cost", "encoder", "algo"):
         for name in compat.options(group):
             assert f"`{name}`" in readme, f"README.md does not name {group}={name}"
+    for name in compat.options("experiment"):
+        assert f"experiment={name}" in readme, f"README.md does not name experiment={name}"
 
 
 def test_every_benchmark_is_listed() -> None:
