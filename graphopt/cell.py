@@ -143,6 +143,7 @@ class Cell:
             print(f"{self.path}: {cell_line(self.rows.rows)}")
         else:
             print_table(self.rows.path)
+            print(f"stored in {self.path}; pictures: python -m graphopt.report {self.study_path} --plots")
 
     def forget(self) -> None:
         """Removes the folder of a cell that never began."""
