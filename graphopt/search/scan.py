@@ -18,21 +18,25 @@ class Scan(Optimizer):
 
     def solve(self, problem: Problem) -> None:
         slots = slots_of(problem)
-        if not len(slots) or not problem.open:
-            return
-        walk = start_walk(problem, slots, self.start, deltas=self.deltas)
-        unchanged = 0  # slots tried since the last improvement
-        while problem.open and unchanged < len(slots):
-            for slot in problem.rng.permutation(len(slots)):
-                unchanged = 0 if self._try(walk, slots, int(slot)) else unchanged + 1
+        if len(slots) and problem.open:
+            scan(problem, slots, start_walk(problem, slots, self.start, deltas=self.deltas))
 
-    def _try(self, walk: Walk, slots: Slots, slot: int) -> bool:
-        """Prices all alternatives of one slot, takes the best if it is better than now."""
-        op, head = int(slots.op[slot]), int(slots.head[slot])
-        others = np.delete(np.arange(slots.choices[slot]), walk.decision[op, head])
-        prices = walk.price(np.full(len(others), op), np.full(len(others), head), others)
-        best = int(np.argmin(prices))
-        if prices[best] >= walk.score:
-            return False
-        walk.take(op, head, int(others[best]), float(prices[best]))
-        return True
+
+def scan(problem: Problem, slots: Slots, walk: Walk) -> None:
+    """Sweeps until no single change of the walk's decision helps, or the budget ends."""
+    unchanged = 0  # slots tried since the last improvement
+    while problem.open and unchanged < len(slots):
+        for slot in problem.rng.permutation(len(slots)):
+            unchanged = 0 if _improve(walk, slots, int(slot)) else unchanged + 1
+
+
+def _improve(walk: Walk, slots: Slots, slot: int) -> bool:
+    """Prices all alternatives of one slot, takes the best if it is better than now."""
+    op, head = int(slots.op[slot]), int(slots.head[slot])
+    others = np.delete(np.arange(slots.choices[slot]), walk.decision[op, head])
+    prices = walk.price(np.full(len(others), op), np.full(len(others), head), others)
+    best = int(np.argmin(prices))
+    if prices[best] >= walk.score:
+        return False
+    walk.take(op, head, int(others[best]), float(prices[best]))
+    return True
