@@ -53,8 +53,9 @@ def task_of(label: str) -> AssignTask:
 
 
 @cache
-def simulator() -> CostModel:
-    made: CostModel = construct(compat.option("cost", "simulator") | {"threads": 1}, "cost", {"machine": machine()})
+def simulator(objective: str = "runtime") -> CostModel:
+    node = compat.option("cost", "simulator") | {"threads": 1, "objective": objective}
+    made: CostModel = construct(node, "cost", {"machine": machine()})
     return made
 
 
@@ -117,11 +118,10 @@ class CountedFlips:
         self.inner.apply(op)
 
 
-def run(optimizer: Optimizer, graph: Graph, label: str, evals: int, seed: int = 3) -> tuple[Problem, int]:
+def run(optimizer: Optimizer, graph: Graph, label: str, evals: int, objective: str = "runtime") -> tuple[Problem, int]:
     """(the solved problem, prices asked for besides the initial one's)."""
-    torch.manual_seed(seed)  # nothing in `solve` may depend on it
-    cost = Counted(simulator())
-    problem, _ = solve(optimizer, graph, task_of(label), cost, evals=evals, seed=seed)
+    cost = Counted(simulator(objective))
+    problem, _ = solve(optimizer, graph, task_of(label), cost, evals=evals, seed=3)
     return problem, cost.prices - 1 - (evals == 0)  # the harness prices the answer to a budget of 0
 
 
@@ -145,13 +145,19 @@ def test_delta_prices_are_billed_alike(algo: str) -> None:
         conforms(make(algo, "fusion", deltas=True), graphs()[0], "fusion", evals)
 
 
-def conforms(optimizer: Optimizer, graph: Graph, label: str, evals: int) -> None:
-    problem, prices = run(optimizer, graph, label, evals)
+@pytest.mark.parametrize(("algo", "label"), CELLS, ids=lambda part: part)
+def test_a_legal_cell_priced_by_memory(algo: str, label: str) -> None:
+    conforms(make(algo, label), graphs()[0], label, 7, "peak_memory")
+
+
+def conforms(optimizer: Optimizer, graph: Graph, label: str, evals: int, objective: str = "runtime") -> None:
+    torch.manual_seed(evals)
+    problem, prices = run(optimizer, graph, label, evals, objective)
     assert problem.evals <= evals
     assert problem.evals == prices
     assert problem.distinct <= problem.evals
     assert check(best_plan(problem), machine()) == []
-    priced = simulator().price(best_plan(problem)).cost[0]
+    priced = simulator(objective).price(best_plan(problem)).cost[0]
     assert problem.best_cost == priced
     steps = [(step.evals, step.cost) for step in problem.trace]
     assert steps[0] == (0, problem.initial_cost)
@@ -159,7 +165,8 @@ def conforms(optimizer: Optimizer, graph: Graph, label: str, evals: int) -> None
     assert steps[-1][0] <= problem.evals
     if evals:
         assert problem.best_cost == steps[-1][1] <= problem.initial_cost
-    again, _ = run(optimizer, graph, label, evals)
+    torch.manual_seed(evals + 1)  # solving has its own generator
+    again, _ = run(optimizer, graph, label, evals, objective)
     assert steps == [(step.evals, step.cost) for step in again.trace]
     assert np.array_equal(problem.best, again.best)
     assert problem.best.shape == (graph.num_ops, len(task_of(label).heads))
