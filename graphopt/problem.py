@@ -145,6 +145,7 @@ class MeteredFlips:
 
     def __init__(self, problem: Problem, inner: Flips) -> None:
         self._problem, self._inner = problem, inner
+        self._free = problem.task.mask(problem.graph)[:, 0]  # views are always inline: they are no decision
         self._digest: int | None = None
 
     @property
@@ -154,7 +155,7 @@ class MeteredFlips:
     @property
     def decision(self) -> Decision:
         """[N, 1] the current decision."""
-        return self._inner.inline[:, None].astype(np.int16)
+        return (self._inner.inline & self._free)[:, None].astype(np.int16)
 
     def price(self, ops: NDArray[np.int64]) -> NDArray[np.float64]:
         """[K] prices after flipping each op alone; billed K evaluations. OutOfBudget as `Problem.cost`."""

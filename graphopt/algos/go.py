@@ -16,8 +16,9 @@ Our choices where the paper is silent, or where another choice was measured to b
   scale of the graph's median, times the probability of the other choices (so that a settled op stops learning). Where
   the cost model prices flips exactly they are all used, else a random sample of `flips` slots is priced.
 - Every iteration's decisions are priced and rewarded, not only the last one's.
-- `solve` prices the greedy decisions of every iteration and some samples, then spends the rest of the budget on single
-  changes in the order of the policy's preference given the best plan so far (graphopt.algos.guided).
+- `solve` prices the greedy decisions of every iteration, uniform decisions (the same choice everywhere) with the policy's
+  answers to them, and some samples; the rest of the budget goes to single changes in the order of the policy's
+  preference given the best plan so far (graphopt.algos.guided).
 
 Shape legend: N ops of all graphs of a batch, G graphs, S samples, H heads, K choices, D width.
 """
@@ -287,7 +288,7 @@ class GO(Learner):
         canonical = self.task.canonical(graph, decision)
         op, head = np.nonzero(self.task.mask(graph))
         flips = None
-        if list(self.task.heads.values()) == [2] and self.task.limits is not None:
+        if list(self.task.heads.items()) == [("inline", 2)] and self.task.limits is not None:
             flips = self.cost.flips(graph, canonical[:, 0].astype(bool), self.task.limits)
         if flips is not None:
             self.train_evals += len(op)
@@ -333,6 +334,7 @@ class GO(Learner):
             problem.commit(greedy[-1])
             return
         problem.cost(np.stack(greedy[-problem.remaining :]))
+        self._price_answers(problem, question, reading)
         self._price_samples(problem, self._given(question, reading, greedy[-1]))
 
         def prefer(decision: Decision) -> NDArray[np.float32]:
@@ -349,6 +351,20 @@ class GO(Learner):
             out.append(self.task.canonical(problem.graph, choice))
             previous = torch.from_numpy(out[-1].astype(np.int64)).to(self.device)
         return out
+
+    def _price_answers(self, problem: Problem, question: Question, reading: Reading) -> None:
+        """Other places to start from: the same choice everywhere, and what the policy answers to that.
+
+        Only for tasks with one head of few choices, and at most a quarter of the budget.
+        """
+        choices = list(self.task.heads.values())
+        if len(choices) > 1 or 2 * choices[0] * 4 > problem.evals_cap:
+            return
+        for choice in range(choices[0]):
+            same = problem.initial.copy()
+            same[self.task.mask(problem.graph)[:, 0], 0] = choice
+            answer = self._given(question, reading, same).argmax(-1).cpu().numpy().astype(np.int16)
+            problem.cost(np.stack([same, answer])[: problem.remaining])
 
     def _price_samples(self, problem: Problem, log_p: Tensor) -> None:
         """A tenth of the budget, at most `search.samples`, on decisions sampled at a low temperature."""
@@ -368,6 +384,7 @@ def _head(width: int, choices: int) -> nn.Linear:
     """Starts with nearly equal logits."""
     linear = nn.Linear(width, choices)
     nn.init.normal_(linear.weight, std=0.01)
+    nn.init.zeros_(linear.bias)
     return linear
 
 

@@ -70,7 +70,7 @@ class FusionFlips:
 
     def price(self, ops: NDArray[np.int64]) -> NDArray[np.float64]:
         """[K] seconds after flipping each op alone (the current price where the flip is not legal)."""
-        out = np.empty(len(ops))
+        ops, out = np.ascontiguousarray(ops), np.empty(len(ops))
         _price_flips(self._f, self.inline, self._times, self.cost, ops, self._limits, self._device, self._work,
                      self._scratch, out)  # fmt: skip
         return out

@@ -29,7 +29,9 @@ class Fusion(AssignTask):
 
     def initial(self, graph: Graph) -> Decision:
         """[N, 1] the compiler's default fusion (`default_inline`); as priorities: its ops at level 1."""
-        return default_inline(graph, self.limits)[:, None].astype(np.int16)
+        inline = default_inline(graph, self.limits)
+        inline &= fusible(graph).op["can_inline"]  # views are always inline: they are no decision
+        return inline[:, None].astype(np.int16)
 
     def mask(self, graph: Graph) -> NDArray[np.bool_]:
         return fusible(graph).op["can_inline"][:, None]

@@ -32,7 +32,7 @@ class Joint(AssignTask):
         out = np.zeros((graph.num_ops, len(self.heads)), np.int16)
         out[:, 0] = first_roomy_device(graph, self.machine)
         if self.fuse:
-            out[:, 2] = default_inline(graph, self.fusion_limits)
+            out[:, 2] = default_inline(graph, self.fusion_limits) & fusible(graph).op["can_inline"]
         return out
 
     def mask(self, graph: Graph) -> NDArray[np.bool_]:
