@@ -16,9 +16,9 @@ Our choices where the paper is silent, or where another choice was measured to b
   scale of the graph's median, times the probability of the other choices (so that a settled op stops learning). Where
   the cost model prices flips exactly they are all used, else a random sample of `flips` slots is priced.
 - Every iteration's decisions are priced and rewarded, not only the last one's.
-- `solve` prices the greedy decisions of every iteration, uniform decisions (the same choice everywhere) with the policy's
-  answers to them, and some samples; the rest of the budget goes to single changes in the order of the policy's
-  preference given the best plan so far (graphopt.algos.guided).
+- `solve` prices the greedy decisions of every iteration, uniform decisions (the same choice everywhere) with the
+  policy's answers to them, and some samples; the rest of the budget goes to single changes in the order of the
+  policy's preference given the best plan so far (graphopt.algos.guided).
 
 Shape legend: N ops of all graphs of a batch, G graphs, S samples, H heads, K choices, D width.
 """
