@@ -117,7 +117,9 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         return value
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
         return call(hint, value, where, {})
-    if origin in (list, tuple, Sequence) and isinstance(value, list | tuple):
+    if origin in (list, tuple, Sequence):
+        if not isinstance(value, list | tuple):
+            raise UsageError(f"{where}={value} must be a list, such as [1,2]")
         return _sequence(value, origin, options, where)
     return _scalar(value, hint, where)
 

@@ -49,6 +49,7 @@ def test_values_and_injection() -> None:
         ({"cap": "x"}, ["part.cap=x", "float or null"]),
         ({"inner": [{"size": "x"}]}, ["part.inner[0].size=x"]),
         ({"inner": [{"sise": 1}]}, ["part.inner[0].sise does not exist", "size, rate"]),
+        ({"inner": "x"}, ["part.inner=x must be a list"]),
         ({"task": "other"}, ["part.task", "provided by the run"]),
     ],
 )
