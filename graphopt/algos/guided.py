@@ -67,17 +67,28 @@ class _Walker:
             self.tried[column[ptr[op] : ptr[op + 1]]] = False
 
     def _next_changes(self, count: int) -> tuple[NDArray[np.int64], ...]:
-        """(op, head, choice) of untried changes, by how much likelier the new choice is than the present one."""
+        """(op, head, choice): for every slot the likeliest untried other choice, by how much likelier it is than the
+        present one. Heads take turns, since their probabilities are on different scales."""
         slots, rows = self.slots, np.arange(len(self.slots))
         present = self.walk.decision[slots.op, slots.head]
         gain_MK = self.prefer(self.walk.decision)[slots.op, slots.head].copy()
         gain_MK -= gain_MK[rows, present][:, None]
         gain_MK[self.tried[slots.op, slots.head] | (np.arange(gain_MK.shape[1]) >= slots.choices[:, None])] = -np.inf
         gain_MK[rows, present] = -np.inf
-        order = np.argsort(-gain_MK, axis=None, kind="stable")[:count]
-        order = order[np.isfinite(gain_MK.reshape(-1)[order])]
-        row, choice = np.unravel_index(order, gain_MK.shape)
-        return slots.op[row], slots.head[row], choice.astype(np.int64)
+        choice, gain = gain_MK.argmax(1), gain_MK.max(1)
+        order = np.argsort(-gain, kind="stable")
+        order = order[np.isfinite(gain[order])]
+        order = order[np.argsort(_turn(slots.head[order]), kind="stable")][:count]
+        return slots.op[order], slots.head[order], choice[order].astype(np.int64)
+
+
+def _turn(head: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many earlier entries have the same head."""
+    turn = np.empty(len(head), np.int64)
+    for h in np.unique(head):
+        mine = np.flatnonzero(head == h)
+        turn[mine] = np.arange(len(mine))
+    return turn
 
 
 def _doubtful(problem: Problem, slots: Slots, log_p: NDArray[np.float32]) -> Callable[[Decision], int]:
