@@ -19,8 +19,9 @@ from graphopt.construct import construct
 from graphopt.costs.flips import FusionFlips
 from graphopt.costs.kernel_time import device_constants, runtime_on_one_device, workspace
 from graphopt.datasets.layered import layered_graph
+from graphopt.fusible import fusible
 from graphopt.graph import Graph
-from graphopt.kernels import Limits, default_inline, fusible, legalise
+from graphopt.kernels import Limits, default_inline, legalise
 from graphopt.machine import Device
 
 LIMITS = Limits(max_ops=64, max_inputs=16, max_duplicates=8)  # as conf/task/fusion.yaml

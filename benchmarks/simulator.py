@@ -19,8 +19,8 @@ from numba import njit
 from graphopt.costs.event import Flow, flow
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
+from graphopt.fusible import view_inline
 from graphopt.graph import Graph, GraphBuilder
-from graphopt.kernels import view_inline
 from graphopt.list_schedule import Dependencies, heft, links
 from graphopt.machine import Device, Machine
 from graphopt.plan import Plans

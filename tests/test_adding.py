@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 import graphopt
 from graphopt import compat
 from graphopt.costs.kernel_time import kernel_graph
-from graphopt.kernels import view_inline
+from graphopt.fusible import view_inline
 from graphopt.machine import Device, Machine, make_machine
 from graphopt.rows import Row, read
 

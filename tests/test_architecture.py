@@ -16,7 +16,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors", "operators", "progress", "schedule"),
     ("construct", "graph", "loggers", "machine", "rows"),
-    ("datasets", "encoders", "kernels", "list_schedule", "plan", "trace"),
+    ("datasets", "encoders", "fusible", "list_schedule", "plan", "trace"),
+    ("kernels",),
     ("check", "costs", "tasks"),
     ("problem",),
     ("optimizer",),

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphopt import check
+from graphopt.fusible import fusible, view_inline
 from graphopt.graph import Graph
-from graphopt.kernels import Limits, default_inline, fusible, legalise, legalise_by_priority, view_inline
+from graphopt.kernels import Limits, default_inline, legalise, legalise_by_priority
 
 LOOSE = Limits(64, 16, 8)
 SEEDS, STEPS = st.integers(0, 10**6), st.integers(1, 40)

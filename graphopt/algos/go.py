@@ -23,7 +23,6 @@ Our choices where the paper is silent, or where another choice was measured to b
 Shape legend: N ops of all graphs of a batch, G graphs, S samples, H heads, K choices, D width.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,51 +31,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphopt.algos.attention import SegmentAttention, Segments
+from graphopt.algos.go_policy import GOPolicy, Network, Question, Reading
 from graphopt.algos.guided import guided_search
 from graphopt.algos.learner import Learner
 from graphopt.costs.base import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
-from graphopt.errors import ConfigError
 from graphopt.graph import Graph
 from graphopt.problem import Problem
 from graphopt.search.moves import slots_of
 from graphopt.tasks.base import AssignTask, Decision
 
 ILLEGAL_REWARD = -10.0
-_NEVER = -1e9
-
-
-@dataclass(frozen=True)
-class Question:
-    """A batch of graphs as the policy sees it."""
-
-    data: Any  # features of all graphs
-    extra: Tensor  # [N, 2H] the default's choice (scaled to [0, 1]) and whether there is a choice
-    default: Tensor  # [N, H] the default's choice
-    allowed: Tensor  # [N, H, K] False where a choice does not exist; ops without a choice keep the default
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What the encoder made of it; computed once for all iterations."""
-
-    h: Tensor  # [N, D]
-    gate: Tensor  # [N, D] superposition m(h_G), spread over the ops
-    segments: Segments
-
-
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """Sizes of the policy."""
-
-    attention_layers: int
-    attention_heads: int
-    segment: int  # ops per attention segment
-    superposition: bool  # modulate every layer's input by the graph state
-    iterations: int  # T of the iterative decoding
-    prior: dict[str, float]  # per head: probability of the default's choice before training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,46 +68,6 @@ class Search:
     temperature: float
     refresh: int
     deltas: bool
-
-
-class GOPolicy(nn.Module):
-    """p(y | G, y') for all ops at once."""
-
-    bonus: Tensor  # [H] added to the logit of the default's choice
-
-    def __init__(self, encoder: Encoder, heads: dict[str, int], network: Network) -> None:
-        super().__init__()
-        width = encoder.width
-        self.encoder, self.segment, self.superposition = encoder, network.segment, network.superposition
-        bonus = [_bonus(head, count, network.prior) for head, count in heads.items()]
-        self.register_buffer("bonus", torch.tensor(bonus), persistent=False)
-        self.previous = nn.ModuleList(nn.Embedding(count, width) for count in heads.values())
-        self.modulate = nn.Linear(width, width)
-        self.layers = nn.ModuleList(
-            SegmentAttention(width, network.attention_heads) for _ in range(network.attention_layers)
-        )
-        self.norm = nn.LayerNorm(width)
-        self.heads = nn.ModuleList(_head(width, count) for count in heads.values())
-
-    def read(self, question: Question) -> Reading:
-        h_ND, g_GD = self.encoder(question.data, question.extra)
-        num_ops = question.data.num_ops
-        gate = torch.sigmoid(self.modulate(g_GD)) * 2 if self.superposition else torch.ones_like(g_GD)
-        return Reading(h_ND, torch.repeat_interleave(gate, num_ops, 0), Segments.of(num_ops, self.segment))
-
-    def forward(self, question: Question, reading: Reading, previous_NH: Tensor) -> Tensor:
-        """[N, H, K] log-probabilities of the next decisions given the previous ones."""
-        x_ND = reading.h
-        for head, embed in enumerate(self.previous):
-            x_ND = x_ND + embed(previous_NH[:, head])
-        for layer in self.layers:
-            x_ND = layer(reading.gate * x_ND, reading.segments)
-        x_ND = self.norm(x_ND)
-        logits = torch.full(question.allowed.shape, _NEVER, device=x_ND.device)
-        for head, linear in enumerate(self.heads):
-            logits[:, head, : linear.out_features] = linear(x_ND)
-        at_default = nn.functional.one_hot(question.default, logits.shape[2]) * self.bonus[:, None]
-        return torch.log_softmax((logits + at_default).masked_fill(~question.allowed, _NEVER), -1)
 
 
 @dataclass(frozen=True)
@@ -378,23 +304,6 @@ class GO(Learner):
         """[N, H, K] log-probabilities given a decision."""
         log_p: Tensor = self.policy(question, reading, torch.from_numpy(decision.astype(np.int64)).to(self.device))
         return log_p
-
-
-def _head(width: int, choices: int) -> nn.Linear:
-    """Starts with nearly equal logits."""
-    linear = nn.Linear(width, choices)
-    nn.init.normal_(linear.weight, std=0.01)
-    nn.init.zeros_(linear.bias)
-    return linear
-
-
-def _bonus(head: str, choices: int, prior: Mapping[str, float]) -> float:
-    """What to add to one of `choices` equal logits so that its probability becomes the head's prior."""
-    if head not in prior or not 0.0 < prior[head] < 1.0:
-        raise ConfigError(
-            f"algo.network.prior has no probability between 0 and 1 for {head!r}; give algo.network.prior.{head}=0.8"
-        )
-    return float(np.log(prior[head] / (1.0 - prior[head]) * max(1, choices - 1)))
 
 
 def _sample(log_p: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:

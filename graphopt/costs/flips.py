@@ -21,8 +21,9 @@ from graphopt.costs.kernel_time import (
     runtime_on_one_device,
     workspace,
 )
+from graphopt.fusible import Fusible, fusible
 from graphopt.graph import F64, I32, I64, Bool, Graph
-from graphopt.kernels import Fusible, Limits, decode, find_roots, fits_root, fusible, gather, join_kernel, start_kernel
+from graphopt.kernels import Limits, decode, find_roots, fits_root, gather, join_kernel, start_kernel
 from graphopt.machine import Device
 
 _REFUSED, _TOO_FAR = -1, -2

@@ -16,8 +16,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from graphopt.costs.xla_gpu import xla_kernel_time
+from graphopt.fusible import Fusible, fusible
 from graphopt.graph import F64, I32, I64, Bool, Graph
-from graphopt.kernels import Fusible, fusible, gather
+from graphopt.kernels import gather
 from graphopt.machine import Device
 
 QUANTUM = 2.0**-40

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from graphopt.costs.base import CostModel, Flips, Objective, Prices
 from graphopt.costs.event import Flow, Log, flow, scratch, simulate_rows, wires
 from graphopt.costs.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
+from graphopt.fusible import fusible
 from graphopt.graph import F64, Graph
-from graphopt.kernels import Limits, fusible
+from graphopt.kernels import Limits
 from graphopt.machine import Machine
 from graphopt.plan import Plans
 from graphopt.trace import Trace

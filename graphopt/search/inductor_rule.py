@@ -16,8 +16,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.fusible import Fusible, fusible
 from graphopt.graph import Graph
-from graphopt.kernels import Fusible, fusible
 from graphopt.machine import Device
 from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem

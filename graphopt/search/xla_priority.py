@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from graphopt.costs.kernel_time import Workspace, clear, device_constants, kernel_time, kernel_work, workspace
 from graphopt.errors import ConfigError
+from graphopt.fusible import Fusible, fusible
 from graphopt.graph import F64, I32, I64, Graph
-from graphopt.kernels import Fusible, Limits, find_roots, fits_root, fusible, gather, join_kernel, start_kernel
+from graphopt.kernels import Limits, find_roots, fits_root, gather, join_kernel, start_kernel
 from graphopt.machine import Device
 from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem

@@ -5,8 +5,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.fusible import fusible
 from graphopt.graph import Graph
-from graphopt.kernels import Limits, default_inline, fusible, legalise, legalise_by_priority
+from graphopt.kernels import Limits, default_inline, legalise, legalise_by_priority
 from graphopt.machine import Machine
 from graphopt.plan import Plans
 from graphopt.tasks.base import AssignTask, Decision, Decisions

@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.fusible import fusible, view_inline
 from graphopt.graph import Graph
-from graphopt.kernels import Limits, default_inline, fusible, legalise, view_inline
+from graphopt.kernels import Limits, default_inline, legalise
 from graphopt.machine import Machine
 from graphopt.plan import Plans
 from graphopt.tasks import keys as random_keys

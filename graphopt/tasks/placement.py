@@ -5,8 +5,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.fusible import view_inline
 from graphopt.graph import Graph
-from graphopt.kernels import Limits, default_inline, view_inline
+from graphopt.kernels import Limits, default_inline
 from graphopt.machine import Machine
 from graphopt.plan import Plans
 from graphopt.tasks import keys as random_keys

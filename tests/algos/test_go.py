@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.algos.go import GO, ILLEGAL_REWARD, Learning, Network, Search, Trial
+from graphopt.algos.go import GO, ILLEGAL_REWARD, Learning, Search, Trial
+from graphopt.algos.go_policy import Network
 from graphopt.costs.base import CostModel, Prices
 from graphopt.costs.simulator import Simulator
 from graphopt.encoders.graphsage import GraphSAGE

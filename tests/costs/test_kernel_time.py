@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphopt.costs.kernel_time import QUANTUM, device_constants, kernel_graph, runtime_on_one_device, workspace
+from graphopt.fusible import fusible, view_inline
 from graphopt.graph import Graph
-from graphopt.kernels import fusible, legalise, view_inline
+from graphopt.kernels import legalise
 from graphopt.machine import Device
 
 UNIT = Device(launch=1.0, vector_flops=32.0, contraction_flops=32.0, bandwidth=128.0)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from graphopt.costs.kernel_time import kernel_graph
+from graphopt.fusible import view_inline
 from graphopt.graph import Graph, GraphBuilder
-from graphopt.kernels import view_inline
 from graphopt.machine import Device
 
 MICRO = 1e-6

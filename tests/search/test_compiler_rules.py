@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from graphopt.costs.base import CostModel, Prices
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.errors import ConfigError, Incompatible
+from graphopt.fusible import fusible, view_inline
 from graphopt.graph import Graph, GraphBuilder
-from graphopt.kernels import Limits, fusible, legalise, view_inline
+from graphopt.kernels import Limits, legalise
 from graphopt.machine import Device, Machine
 from graphopt.plan import Plans
 from graphopt.problem import Problem

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from graphopt.check import check
 from graphopt.costs.simulator import Simulator
-from graphopt.kernels import Limits, default_inline, legalise, view_inline
+from graphopt.fusible import view_inline
+from graphopt.kernels import Limits, default_inline, legalise
 from graphopt.machine import Machine
 from graphopt.tasks.fusion import Fusion
 

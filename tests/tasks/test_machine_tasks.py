@@ -13,8 +13,9 @@ from graphopt.check import check
 from graphopt.construct import construct
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
+from graphopt.fusible import view_inline
 from graphopt.graph import Graph, GraphBuilder
-from graphopt.kernels import Limits, default_inline, view_inline
+from graphopt.kernels import Limits, default_inline
 from graphopt.machine import Device, Machine, make_machine
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.keys import devices, transfers
