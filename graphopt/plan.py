@@ -4,6 +4,7 @@ Shape legend: B plans, N ops, T tensors, D devices.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,9 @@ class Plans:
 
     graph: Graph
     device: NDArray[np.int16]  # [B, N] device of every op
-    priority: NDArray[np.float64]  # [B, N] among ready kernels of a device the highest starts first, ties by op id
+    priority: NDArray[
+        np.floating[Any]
+    ]  # [B, N] among ready kernels of a device the highest starts first, ties by op id
     inline: NDArray[np.bool_]  # [B, N]
     transfer: NDArray[np.float64] | None = None  # [B, T, D] transfer priorities, else those of the producing op
 

@@ -12,6 +12,7 @@ from graphopt.costs.base import CostModel, Flips
 from graphopt.graph import Graph
 from graphopt.plan import Plans
 from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.tasks.keys import Keys
 
 
 class OutOfBudget(Exception):
@@ -46,6 +47,7 @@ class Problem:
         self.best: Decision = self.initial
         self.best_cost = self.initial_cost
         self.best_plan: Plans | None = None  # set when the best came from keys: no decision describes it
+        self.bound = 0.0  # no decision costs less than this: what a solver has proved, 0 where nothing has
         self.last_excess: NDArray[np.float64] = np.zeros(0)
         self._zobrist = np.random.default_rng(0x5EED).integers(
             1, 2**63, (graph.num_ops, len(task.heads)), dtype=np.uint64
@@ -86,7 +88,7 @@ class Problem:
             raise OutOfBudget
         return cost
 
-    def cost_keys(self, keys: NDArray[np.float64]) -> NDArray[np.float64]:
+    def cost_keys(self, keys: Keys) -> NDArray[np.float64]:
         """[B] prices of random keys [B, K] (random-key methods)."""
         allowed = min(len(keys), self.remaining)
         cost = np.zeros(0)
@@ -117,6 +119,10 @@ class Problem:
         """Answers with a decision that was not priced. Counts only while nothing has been billed (a budget of 0)."""
         if self.evals == 0 and self.evals_cap == 0:
             self.best = decision
+
+    def prove(self, bound: float) -> None:
+        """Notes a lower bound on the cost of every decision, from an exact method. Free; the largest counts."""
+        self.bound = max(self.bound, bound)
 
     def _bill(self, cost: NDArray[np.float64], digests: list[int], decision_at: Callable[[int], Decision]) -> None:
         now = self.seconds

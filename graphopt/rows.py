@@ -7,7 +7,8 @@ Fields (prices in the objective's unit, seconds or bytes; null where it does not
 - by what: encoder (of learners), algo, seed, params, train_evals, train_seconds, device, commit, config_hash
 - under which budget: evals_cap, seconds_cap (null: unlimited); what was used: evals, distinct, seconds
 - with which result: initial (the default heuristic's price, by the judge), searched_initial (the same by the search's
-  cost model), searched (the best found, by the search's cost model), judged (the same, by the judge), valid (the
+  cost model), searched (the best found, by the search's cost model), bound (what an exact method proved that no
+  decision can beat, 0 where nothing is proved), judged (the same, by the judge), valid (the
   independent check), trace ([evaluations, seconds, best] at improvements, thinned), decision (file in the cell)
 - status: ok | failed | illegal, reason
 """

@@ -10,6 +10,7 @@ from graphopt.graph import Graph, GraphBuilder
 from graphopt.machine import Machine
 from graphopt.plan import Plans
 from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.tasks.keys import Layout, Role, layout
 
 CONFIG = {
     "machine": {
@@ -59,8 +60,8 @@ class Split(AssignTask):
     def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
         return self.realise(graph, (keys >= 0.5).astype(np.int16)[:, :, None])
 
-    def key_count(self, graph: Graph) -> int:
-        return graph.num_ops
+    def layout(self, graph: Graph) -> Layout:
+        return layout(graph, 1, (Role.CHOICE, True))
 
 
 class CutCost(CostModel):

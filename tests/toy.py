@@ -12,6 +12,7 @@ from graphopt.machine import Device, Machine
 from graphopt.plan import Plans
 from graphopt.problem import Problem
 from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.tasks.keys import Layout, Role
 
 GRAIN = 2.0**-20  # costs are multiples of it, so that sums are exact in any order
 
@@ -55,8 +56,9 @@ class ToyTask(AssignTask):
         choices = np.minimum(keys * counts, counts - 1).astype(np.int16)
         return self.realise(graph, choices.reshape(len(keys), graph.num_ops, len(self.heads)))
 
-    def key_count(self, graph: Graph) -> int:
-        return graph.num_ops * len(self.heads)
+    def layout(self, graph: Graph) -> Layout:
+        op = np.repeat(np.arange(graph.num_ops, dtype=np.int32), len(self.heads))
+        return Layout(np.full(len(op), Role.CHOICE, np.int8), op, np.full(len(op), -1, np.int16))
 
 
 class ToyCost(CostModel):

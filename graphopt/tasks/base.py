@@ -13,6 +13,7 @@ from graphopt.graph import Graph
 from graphopt.kernels import Limits
 from graphopt.machine import Machine
 from graphopt.plan import Plans
+from graphopt.tasks.keys import Keys, Layout
 
 Decisions = NDArray[np.int16]  # [B, N, H]
 Decision = NDArray[np.int16]  # [N, H]
@@ -48,12 +49,16 @@ class AssignTask(Task):
         """Plans of all decisions. Illegal requests are resolved deterministically, never refused."""
 
     @abstractmethod
-    def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
+    def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
         """Plans of random keys: `keys` is [B, K] in [0, 1] with K = `key_count(graph)` (for random-key methods)."""
 
     @abstractmethod
+    def layout(self, graph: Graph) -> Layout:
+        """What each random key decides."""
+
     def key_count(self, graph: Graph) -> int:
         """Number of random keys that describe one plan."""
+        return len(self.layout(graph))
 
     def canonical(self, graph: Graph, decision: Decision) -> Decision:
         """The decision with refused requests removed: same plan, and what it says is what happens."""

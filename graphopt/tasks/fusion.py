@@ -10,7 +10,9 @@ from graphopt.graph import Graph
 from graphopt.kernels import Limits, default_inline, legalise, legalise_by_priority
 from graphopt.machine import Machine
 from graphopt.plan import Plans
+from graphopt.tasks import keys as random_keys
 from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.tasks.keys import Keys, Layout, Role
 
 
 class Fusion(AssignTask):
@@ -44,10 +46,10 @@ class Fusion(AssignTask):
             inline = legalise_by_priority(graph, decisions[:, :, 0], self.limits)
         return on_first_device(graph, inline)
 
-    def key_count(self, graph: Graph) -> int:
-        return graph.num_ops
+    def layout(self, graph: Graph) -> Layout:
+        return random_keys.layout(graph, 1, (Role.CHOICE, True))
 
-    def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
+    def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
         """Key n of op n: level floor(key x choices), so the binary task inlines where the key is at least a half."""
         choices = next(iter(self.heads.values()))
         levels = np.minimum((keys * choices).astype(np.int16), choices - 1)

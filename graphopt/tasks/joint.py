@@ -10,6 +10,7 @@ from graphopt.machine import Machine
 from graphopt.plan import Plans
 from graphopt.tasks import keys as random_keys
 from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.tasks.keys import Keys, Layout, Role
 from graphopt.tasks.placement import first_roomy_device
 
 
@@ -47,10 +48,11 @@ class Joint(AssignTask):
         inline = self._inline(graph, decisions[:, :, 2] if self.fuse else None, len(decisions))
         return Plans(graph, decisions[:, :, 0], decisions[:, :, 1].astype(np.float64), inline)
 
-    def key_count(self, graph: Graph) -> int:
-        return sum(self._key_lengths(graph))
+    def layout(self, graph: Graph) -> Layout:
+        parts = (Role.AFFINITY, True), (Role.PRIORITY, True), (Role.TRANSFER, True), (Role.CHOICE, self.fuse)
+        return random_keys.layout(graph, self.machine.num_devices, *parts)
 
-    def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
+    def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
         """Keys: device affinities [N, D], priorities [N], transfer priorities [R, D], inline if at least a half [N]."""
         affinity, priority, sends, inline = random_keys.split(keys, *self._key_lengths(graph))
         requests = (inline >= 0.5).astype(np.int16) if self.fuse else None

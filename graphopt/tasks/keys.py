@@ -1,15 +1,56 @@
 """Random keys -> plans, as in REGAL (section 3 of the paper): an affinity per op and device, a priority per op, and a
 priority per result and destination device.
 
-Shape legend: B plans, N ops, T tensors, R results (tensors made by ops), D devices.
+Shape legend: B plans, K keys, N ops, T tensors, R results (tensors made by ops), D devices.
 """
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.graph import Graph
 
-Keys = NDArray[np.float64]
+Keys = NDArray[np.floating[Any]]  # [B, K] in [0, 1]
+
+
+class Role(IntEnum):
+    """What a key decides."""
+
+    AFFINITY = 0  # the op runs on the device with its largest affinity
+    PRIORITY = 1  # among ready kernels the op with the highest starts first
+    TRANSFER = 2  # among results waiting for a link the one with the highest goes first
+    CHOICE = 3  # level floor(key x choices) of a choice of the op
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The meaning of every key of a graph, in the order of the keys."""
+
+    role: NDArray[np.int8]  # [K]
+    op: NDArray[np.int32]  # [K]; of TRANSFER the op that makes the result
+    device: NDArray[np.int16]  # [K] of AFFINITY and TRANSFER, else -1
+
+    def __len__(self) -> int:
+        return len(self.role)
+
+
+def layout(graph: Graph, devices: int, *parts: tuple[Role, bool]) -> Layout:
+    """The layout of parts in order, of those that are switched on: an AFFINITY part is [N, D], PRIORITY and CHOICE are
+    [N], TRANSFER is [R, D] (nothing on one device)."""
+    ops, here = np.arange(graph.num_ops), np.arange(devices)
+    maker = graph.producer[int(graph.output_ptr[0]) :] if devices > 1 else np.zeros(0, np.int32)
+    role, op, device = [], [], []
+    for part in (part for part, on in parts if on):
+        rows = maker if part == Role.TRANSFER else ops
+        spread = part in (Role.AFFINITY, Role.TRANSFER)
+        op.append(np.repeat(rows, devices) if spread else rows)
+        device.append(np.tile(here, len(rows)) if spread else np.full(len(rows), -1))
+        role.append(np.full(len(op[-1]), part))
+    joined = (np.concatenate(part) for part in (role, op, device))
+    return Layout(*(part.astype(kind) for part, kind in zip(joined, (np.int8, np.int32, np.int16), strict=True)))
 
 
 def split(keys: Keys, *lengths: int) -> list[Keys]:

@@ -12,6 +12,7 @@ from graphopt.machine import Machine
 from graphopt.plan import Plans
 from graphopt.tasks import keys as random_keys
 from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.tasks.keys import Keys, Layout, Role
 
 
 class Placement(AssignTask):
@@ -39,10 +40,10 @@ class Placement(AssignTask):
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
         return self._plans(graph, decisions[:, :, 0])
 
-    def key_count(self, graph: Graph) -> int:
-        return graph.num_ops * self.machine.num_devices
+    def layout(self, graph: Graph) -> Layout:
+        return random_keys.layout(graph, self.machine.num_devices, (Role.AFFINITY, True))
 
-    def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
+    def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
         """Keys: device affinities [N, D]."""
         return self._plans(graph, random_keys.devices(keys, self.machine.num_devices))
 

@@ -1,6 +1,6 @@
 """Scheduling: in which order ready kernels start, where each op runs being fixed by a heuristic."""
 
-from typing import Literal
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,6 +14,7 @@ from graphopt.operators import Category
 from graphopt.plan import Plans
 from graphopt.tasks import keys as random_keys
 from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.tasks.keys import Keys, Layout, Role
 from graphopt.tasks.placement import first_roomy_device, fixed_inline
 
 Heuristic = Literal["single", "heft", "blocks"]
@@ -46,16 +47,16 @@ class Scheduling(AssignTask):
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
         return self._plans(graph, decisions[:, :, 0].astype(np.float64), None)
 
-    def key_count(self, graph: Graph) -> int:
-        return graph.num_ops + random_keys.transfer_count(graph, self.machine.num_devices)
+    def layout(self, graph: Graph) -> Layout:
+        return random_keys.layout(graph, self.machine.num_devices, (Role.PRIORITY, True), (Role.TRANSFER, True))
 
-    def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
+    def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
         """Keys: priorities [N], then transfer priorities [R, D]."""
         count = random_keys.transfer_count(graph, self.machine.num_devices)
         priority, sends = random_keys.split(keys, graph.num_ops, count)
         return self._plans(graph, priority, random_keys.transfers(graph, sends, self.machine.num_devices))
 
-    def _plans(self, graph: Graph, priority: NDArray[np.float64], sends: NDArray[np.float64] | None) -> Plans:
+    def _plans(self, graph: Graph, priority: NDArray[np.floating[Any]], sends: NDArray[np.float64] | None) -> Plans:
         if graph not in self._devices:
             self._devices[graph] = place(graph, self.machine, self.placement)
         inline = fixed_inline(graph, self.fuse, self.fusion_limits)
