@@ -120,7 +120,8 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
     row = {
         **row, "evals": problem.evals, "distinct": problem.distinct, "seconds": spent, "initial": float(initial),
         "searched_initial": problem.initial_cost, "searched": problem.best_cost, "bound": problem.bound,
-        "judged": judged, "valid": not problems, "status": "failed" if problems else "ok", "reason": "; ".join(problems[:3]),
+        "judged": judged, "valid": not problems, "status": "failed" if problems else "ok",
+        "reason": "; ".join(problems[:3]),
         "trace": [[s.evals, s.seconds, s.cost] for s in thinned(problem.trace)],
     }  # fmt: skip
     file = Path("decisions") / f"{file_stem(row)}.npz"
