@@ -12,7 +12,7 @@ from graphopt.costs.base import CostModel, Flips
 from graphopt.graph import Graph
 from graphopt.plan import Plans
 from graphopt.tasks.base import AssignTask, Decision, Decisions
-from graphopt.tasks.keys import Keys
+from graphopt.tasks.keys import Keys, digests
 
 
 class OutOfBudget(Exception):
@@ -97,7 +97,7 @@ class Problem:
             prices = self._cost.price(plans)
             cost, self.last_excess = prices.cost, prices.excess
             before = self.best_cost
-            self._bill(cost, [hash(row.tobytes()) for row in keys[:allowed]], lambda i: self.best)
+            self._bill(cost, digests(keys[:allowed]).tolist(), lambda i: self.best)
             if self.best_cost < before:
                 self.best_plan = plans[int(np.argmin(cost))]
         if allowed < len(keys):

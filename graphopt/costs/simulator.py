@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,7 +21,8 @@ from graphopt.trace import Trace
 
 _FLOWS_PER_GRAPH = 4  # kernel graphs kept per graph: those of the few fusion states that searches repeat
 _OPS_PER_CHUNK = 4000  # fewer op evaluations than this are not worth a thread
-_Rows = NDArray[np.int64]
+_Rows = NDArray[np.int64]  # ascending
+_Number = TypeVar("_Number", np.int16, np.float64)
 _Result = tuple[NDArray[np.float64], NDArray[np.int64]]  # makespan [B], peak bytes [B, D]
 
 
@@ -88,8 +90,8 @@ class Simulator(CostModel):
         return self._simulate(self._flow(plans.graph, inline), plans, rows)
 
     def _simulate(self, made: Flow, plans: Plans, rows: _Rows) -> _Result:
-        device, priority = plans.device[rows].astype(np.int16), plans.priority[rows].astype(np.float64)
-        keys = np.zeros((0, 1, 1)) if plans.transfer is None else plans.transfer[rows].astype(np.float64)
+        device, priority = _take(plans.device, rows, np.int16), _take(plans.priority, rows, np.float64)
+        keys = np.zeros((0, 1, 1)) if plans.transfer is None else _take(plans.transfer, rows, np.float64)
         makespan, peak = np.empty(len(rows)), np.zeros((len(rows), self.machine.num_devices), np.int64)
         live = self._needs_memory and self._wires.tick == 0.0
         work = scratch(made, self._wires, live)
@@ -144,6 +146,13 @@ class Simulator(CostModel):
                 call(rows)
         else:
             list(_pool(self.threads).map(call, chunks))
+
+
+def _take(values: NDArray[Any], rows: _Rows, kind: type[_Number]) -> NDArray[_Number]:
+    """The rows as C-contiguous numbers of one kind; no copy where they are that and follow each other."""
+    first, last = int(rows[0]), int(rows[-1])
+    taken = values[first : last + 1] if last - first == len(rows) - 1 else values[rows]
+    return np.ascontiguousarray(taken, kind)
 
 
 @cache

@@ -5,13 +5,19 @@ mutants (new draws from the sampler), and fills up with children of an elite and
 elite with the gene's elite bias. The whole population is decoded and priced in one call.
 
 REGAL replaces two things only: the sampler of the first population and of the mutants, and the elite biases.
-Shape legend: P chromosomes, K keys.
+
+Common random numbers: `evolve` draws two seeds from its generator, one for the sampler and one for mating (who mates
+with whom, and a counter-based stream per child). So two runs from equal generators mate alike whatever their samplers
+are, and samplers that use one uniform number per gene, in order, see the same numbers gene by gene.
+
+Shape legend: P chromosomes, K keys, C children.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.random import Generator
 from numpy.typing import NDArray
 
@@ -20,10 +26,15 @@ from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem
 from graphopt.search.moves import INFEASIBLE
 
+KEYS_PER_CALL = 1 << 22  # keys decoded and priced at a time: plans stay small, and the clock is looked at
+
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
 Sampler = Callable[[Generator, int], F32]
-"""(random numbers, count) -> [count, K] chromosomes. Equal random numbers give comparable draws: see `uniform_keys`."""
+"""(random numbers, count) -> a new array [count, K] of chromosomes. Equal random numbers give comparable draws: use
+`rng.random((count, K), np.float32)` as `uniform_keys` does, and transform gene by gene."""
 Price = Callable[[F32], F64]
 """[P, K] -> [P] scores; raises OutOfBudget when no more may be priced."""
 
@@ -73,10 +84,14 @@ def uniform_keys(keys: int) -> Sampler:
 def priced_by(problem: Problem) -> Price:
     """Scores billed to a problem; an infeasible chromosome scores beyond every feasible one, the worse the larger its
     excess."""
+    rows = max(1, KEYS_PER_CALL // max(1, problem.task.key_count(problem.graph)))
 
     def price(keys: F32) -> F64:
-        cost = problem.cost_keys(keys)
-        return np.where(np.isfinite(cost), cost, INFEASIBLE * (1.0 + problem.last_excess))
+        scores = np.empty(len(keys))
+        for first in range(0, len(keys), rows):
+            cost = problem.cost_keys(keys[first : first + rows])
+            scores[first : first + rows] = np.where(np.isfinite(cost), cost, INFEASIBLE * (1.0 + problem.last_excess))
+        return scores
 
     return price
 
@@ -87,24 +102,52 @@ def evolve(price: Price, sampler: Sampler, rng: Generator, evolution: Evolution,
 
     bias: elite bias of every gene [K], in place of the common one. seeds: chromosomes that replace the first draws.
     """
-    elite_bias = np.float32(evolution.elite_bias) if bias is None else bias
-    keys = sampler(rng, evolution.population)
+    sampling, mating = (np.random.default_rng(seed) for seed in rng.integers(0, 2**63, 2))
+    keys = sampler(sampling, evolution.population)
     if seeds is not None:
         keys[: len(seeds)] = seeds[: len(keys)]
-    cost = price(keys)
-    elites, mutants = evolution.elite_count, evolution.mutant_count
+    elite_bias = np.full(keys.shape[1], evolution.elite_bias, np.float32) if bias is None else bias
+    elites, first_mutant = evolution.elite_count, evolution.population - evolution.mutant_count
+    cost, following = price(keys), np.empty_like(keys)
     while True:
         order = np.argsort(cost, kind="stable")
-        keys, cost = keys[order], cost[order]
-        children = _children(keys, elites, evolution.population - elites - mutants, elite_bias, rng)
-        fresh = np.concatenate([children, sampler(rng, mutants)])
-        keys = np.concatenate([keys[:elites], fresh])
-        cost = np.concatenate([cost[:elites], price(fresh)])
+        following[:elites] = keys[order[:elites]]
+        _mate(keys, order, elites, elite_bias, mating, following[elites:first_mutant])
+        following[first_mutant:] = sampler(sampling, evolution.mutant_count)
+        keys, following = following, keys
+        cost = np.concatenate([cost[order[:elites]], price(keys[elites:])])
 
 
-def _children(keys: F32, elites: int, count: int, bias: F32 | np.float32, rng: Generator) -> F32:
-    """[count, K] children of random pairs of an elite and another; chromosomes are sorted, the best first."""
-    mother = rng.integers(0, elites, count)
-    father = rng.integers(elites, len(keys), count)
-    inherits = rng.random((count, keys.shape[1]), np.float32) < bias
-    return np.where(inherits, keys[mother], keys[father])
+def _mate(keys: F32, order: I64, elites: int, bias: F32, rng: Generator, children: F32) -> None:
+    """Fills `children` [C, K] with those of random pairs of an elite and another; `order`: of keys, best first."""
+    count = len(children)
+    mother, father = rng.integers(0, elites, count), rng.integers(elites, len(keys), count)
+    streams = rng.integers(0, 2**64, count, np.uint64)
+    _cross(keys, order[mother], order[father], bias, streams, children)
+
+
+@njit(cache=True, nogil=True)
+def _cross(keys, mother, father, bias, streams, children):  # type: ignore[no-untyped-def]
+    words = np.empty((children.shape[1] + 1) // 2, np.uint64)
+    for i in range(len(children)):
+        _splitmix(streams[i], words)
+        _inherit(keys[mother[i]], keys[father[i]], bias, words.view(np.uint32), children[i])
+
+
+@njit(cache=True, nogil=True)
+def _splitmix(stream, words):  # type: ignore[no-untyped-def]
+    """Random words by position in a stream (SplitMix64: Steele, Lea, Flood 2014): vector code, no state."""
+    for i in range(len(words)):
+        z = stream + np.uint64(i) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        words[i] = z ^ (z >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def _inherit(mother, father, bias, words, child):  # type: ignore[no-untyped-def]
+    """A gene is the mother's with its bias. Both are read before the choice: that makes vector code."""
+    for k in range(len(child)):
+        uniform = np.float32(np.int32(words[k] >> np.uint32(8))) * np.float32(2.0**-24)
+        hers, his = mother[k], father[k]
+        child[k] = hers if uniform < bias[k] else his

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from graphopt.graph import Graph
@@ -60,8 +61,22 @@ def split(keys: Keys, *lengths: int) -> list[Keys]:
 
 def devices(affinity: Keys, num_devices: int) -> NDArray[np.int16]:
     """[B, N] the device with the largest affinity; affinities [B, N * D] are those of op 0, then of op 1, ..."""
-    best: NDArray[np.int16] = affinity.reshape(len(affinity), -1, num_devices).argmax(2).astype(np.int16)
+    best = np.zeros((len(affinity), affinity.shape[1] // num_devices), np.int16)
+    _largest(affinity, num_devices, best)
     return best
+
+
+@njit(cache=True, nogil=True)
+def _largest(affinity, num_devices, best):  # type: ignore[no-untyped-def]
+    """Device with the largest affinity, the first of equals."""
+    for b in range(len(best)):
+        row = affinity[b]
+        for n in range(best.shape[1]):
+            device, top = 0, row[n * num_devices]
+            for d in range(1, num_devices):
+                here = row[n * num_devices + d]
+                device, top = (d, here) if here > top else (device, top)
+            best[b, n] = device
 
 
 def transfer_count(graph: Graph, num_devices: int) -> int:
@@ -76,3 +91,21 @@ def transfers(graph: Graph, keys: Keys, num_devices: int) -> NDArray[np.float64]
     out = np.zeros((len(keys), graph.num_tensors, num_devices))
     out[:, int(graph.output_ptr[0]) :] = keys.reshape(len(keys), -1, num_devices)
     return out
+
+
+def digests(keys: Keys) -> NDArray[np.uint64]:
+    """[B] 64-bit digests of rows of keys: equal rows have equal ones."""
+    words = np.ascontiguousarray(keys).view(np.uint32)
+    return np.array([_digest(row) for row in words], np.uint64)
+
+
+@njit(cache=True, nogil=True)
+def _digest(words):  # type: ignore[no-untyped-def]
+    """Sum of words mixed with their positions (the finaliser of SplitMix64): vector code."""
+    total = np.uint64(0)
+    for i in range(len(words)):
+        z = np.uint64(words[i]) + np.uint64(i) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        total += z ^ (z >> np.uint64(31))
+    return total
