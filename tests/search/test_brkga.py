@@ -1,0 +1,278 @@
+"""BRKGA: every parent can be named, because every first chromosome and mutant carries its number in all its genes."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.random import Generator
+from numpy.typing import NDArray
+from toy import ToyCost, ToyTask, toy_graph, toy_problem
+
+import graphopt.search.brkga as brkga
+from graphopt.costs.simulator import Simulator
+from graphopt.datasets.layered import layered_graph
+from graphopt.errors import ConfigError
+from graphopt.machine import Device, Machine
+from graphopt.problem import OutOfBudget, Problem
+from graphopt.search.brkga import Brkga, Evolution, evolve, priced_by, uniform_keys
+from graphopt.tasks.joint import Joint
+from graphopt.tasks.keys import devices, digests
+
+F32 = NDArray[np.float32]
+SMALL = Evolution(population=20, elites=0.25, mutants=0.2, elite_bias=0.7)
+ELITES, MUTANTS, CHILDREN = 5, 4, 11
+
+
+class Numbers:
+    """A sampler: all genes of the n-th chromosome that it draws are n."""
+
+    def __init__(self, genes: int) -> None:
+        self.genes, self.count = genes, 0
+
+    def __call__(self, rng: Generator, count: int) -> F32:
+        numbers = np.arange(self.count, self.count + count, dtype=np.float32)
+        self.count += count
+        return np.repeat(numbers[:, None], self.genes, 1)
+
+
+class Recorder:
+    """A price that keeps what it is asked: generations of chromosomes and scores; out of budget after the last."""
+
+    def __init__(self, generations: int, score=lambda keys, rng: rng.random(len(keys))) -> None:
+        self.left, self.score, self.rng = generations, score, np.random.default_rng(99)
+        self.keys: list[F32] = []
+        self.scores: list[NDArray[np.float64]] = []
+
+    def __call__(self, keys: F32) -> NDArray[np.float64]:
+        if self.left == 0:
+            raise OutOfBudget
+        self.left -= 1
+        self.keys.append(keys.copy())
+        self.scores.append(self.score(keys, self.rng))
+        return self.scores[-1]
+
+    def best(self, generation: int, count: int) -> F32:
+        """The best chromosomes priced before a generation; of equal scores the earlier."""
+        scores, keys = np.concatenate(self.scores[:generation]), np.concatenate(self.keys[:generation])
+        return keys[np.argsort(scores, kind="stable")[:count]]
+
+
+def record(generations: int, sampler, evolution: Evolution = SMALL, seed: int = 0, score=None, **options) -> Recorder:
+    seen = Recorder(generations) if score is None else Recorder(generations, score)
+    with pytest.raises(OutOfBudget):
+        evolve(seen, sampler, np.random.default_rng(seed), evolution, **options)
+    return seen
+
+
+def rows(keys: F32) -> set[bytes]:
+    return {row.tobytes() for row in keys}
+
+
+def test_the_first_generation_is_sampled_and_later_ones_are_children_then_mutants() -> None:
+    seen = record(4, Numbers(6))
+    assert [len(keys) for keys in seen.keys] == [20, 15, 15, 15]
+    assert seen.keys[0][:, 0].tolist() == list(range(20))
+    for generation in (1, 2, 3):
+        first = 20 + MUTANTS * (generation - 1)
+        mutants = seen.keys[generation][CHILDREN:]
+        assert (mutants == np.arange(first, first + MUTANTS)[:, None]).all()
+
+
+def test_a_child_mixes_one_elite_and_one_other() -> None:
+    seen = record(2, Numbers(400), Evolution(population=200, elites=0.25, mutants=0.2, elite_bias=0.7))
+    elites = set(seen.best(1, 50)[:, 0].tolist())
+    pairs = set()
+    for child in seen.keys[1][:110]:
+        (mother, share), (father, _) = Counter(child.tolist()).most_common()
+        assert mother in elites and father not in elites
+        assert 230 < share < 330  # 280 of 400 genes, within 5 standard deviations
+        pairs.add((mother, father))
+    assert len(pairs) > 100  # of 7500
+    assert len({mother for mother, _ in pairs}) > 35 and len({father for _, father in pairs}) > 60
+
+
+def test_elites_survive() -> None:
+    """With bias 1 children are copies of their mothers: of the best of all seen so far."""
+    evolution = Evolution(population=20, elites=0.25, mutants=0.2, elite_bias=1.0)
+    seen = record(12, Numbers(3), evolution)
+    for generation in range(1, 12):
+        assert rows(seen.keys[generation][:CHILDREN]) <= rows(seen.best(generation, ELITES))
+
+
+def test_the_best_chromosome_is_never_lost() -> None:
+    """Where there is one elite, it is the mother of all."""
+    evolution = Evolution(population=10, elites=0.1, mutants=0.3, elite_bias=1.0)
+    seen = record(30, Numbers(2), evolution)
+    for generation in range(1, 30):
+        assert rows(seen.keys[generation][:6]) == rows(seen.best(generation, 1))
+
+
+def test_each_gene_has_its_own_bias() -> None:
+    bias = np.array([0.0, 0.1, 0.5, 0.5, 0.7, 0.99, 1.0], np.float32)
+    evolution = Evolution(population=8000, elites=0.25, mutants=0.0, elite_bias=0.7)
+    seen = record(2, Numbers(len(bias)), evolution, bias=bias)
+    elites = seen.best(1, 2000)[:, 0]
+    from_elite = np.isin(seen.keys[1], elites)
+    assert (np.abs(from_elite.mean(0) - bias) <= 5 * np.sqrt(bias * (1 - bias) / 6000)).all()
+    together = from_elite[:, 2] & from_elite[:, 3]  # two genes with bias 1/2 are inherited independently
+    assert abs(together.mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 6000)
+
+
+def test_seeds_take_the_place_of_first_draws() -> None:
+    seeds = np.full((3, 6), -1.0, np.float32)
+    seen = record(1, Numbers(6), seeds=seeds)
+    assert (seen.keys[0][:3] == -1).all() and seen.keys[0][3:, 0].tolist() == list(range(3, 20))
+    many = record(1, Numbers(6), seeds=np.full((50, 6), -1.0, np.float32))
+    assert (many.keys[0] == -1).all() and len(many.keys[0]) == 20
+
+
+def test_a_seed_that_nothing_beats_is_the_answer() -> None:
+    target = np.random.default_rng(3).random((1, 30), np.float32)
+    seen = record(20, uniform_keys(30), score=lambda keys, _: np.abs(keys - target).sum(1), seeds=target)
+    assert (seen.best(20, 1) == target).all() and min(map(min, seen.scores)) == 0.0
+
+
+def test_other_samplers_meet_the_same_numbers_and_the_same_mates() -> None:
+    """Squaring commutes with crossover, so all that a squaring sampler leads to is the square of the plain run's."""
+
+    def squared(rng: Generator, count: int) -> F32:
+        return rng.random((count, 9), np.float32) ** 2
+
+    plain, other = record(5, uniform_keys(9), seed=4), record(5, squared, seed=4)  # scores do not look at keys
+    for mine, its in zip(plain.keys, other.keys):
+        assert np.array_equal(mine**2, its)
+
+
+def test_mating_does_not_depend_on_how_many_numbers_a_sampler_takes() -> None:
+    def greedy(rng: Generator, count: int) -> F32:
+        rng.random(1000)
+        return numbers(rng, count)
+
+    numbers = Numbers(5)
+    assert np.array_equal(np.concatenate(record(6, greedy).keys), np.concatenate(record(6, Numbers(5)).keys))
+
+
+def test_seeds_of_the_generator_decide() -> None:
+    runs = [np.concatenate(record(6, uniform_keys(8), seed=seed).keys) for seed in (1, 1, 2)]
+    assert np.array_equal(runs[0], runs[1]) and not np.array_equal(runs[0], runs[2])
+
+
+def test_the_stream_of_random_words_is_splitmix64() -> None:
+    """The generator's published first outputs for seed 1234567: it adds the constant before each word."""
+    words = np.empty(3, np.uint64)
+    brkga._splitmix(np.uint64(1234567 + 0x9E3779B97F4A7C15), words)
+    assert words.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+@pytest.mark.parametrize(("ops", "choices"), [(4, 4), (6, 3)])
+def test_finds_the_optimum_of_small_problems(ops: int, choices: int) -> None:
+    problem, cost = toy_problem(ops, {"device": choices}, 3000)
+    solve(problem, SMALL)
+    assert problem.best_cost == cost.optimum()
+
+
+def test_comes_close_to_a_known_optimum() -> None:
+    """100 ops that do not see each other, two choices each: 2^100 plans; half the choices are wrong at random."""
+    problem, cost = toy_problem(100, {"device": 2}, 5000, pair_weight=0.0)
+    evolution = Evolution(population=100, elites=0.2, mutants=0.1, elite_bias=0.7)
+    solve(problem, evolution)
+    random = float(cost.unary.mean())
+    optimum = cost.separable_optimum()
+    assert optimum <= problem.best_cost <= optimum + 0.02 * (100 * random - optimum)
+
+
+def solve(problem: Problem, evolution: Evolution) -> Problem:
+    with pytest.raises(OutOfBudget):
+        Brkga(name="brkga", evolution=evolution).solve(problem)
+    return problem
+
+
+@pytest.mark.parametrize("evals", [1, 19, 20, 21, 137])
+def test_spends_the_budget_to_the_last_evaluation_and_no_more(evals: int) -> None:
+    problem, cost = toy_problem(5, {"device": 3}, evals)
+    solve(problem, SMALL)
+    assert problem.evals == cost.calls == evals
+
+
+def test_a_budget_of_nothing_or_nothing_to_decide_is_left_alone() -> None:
+    problem, cost = toy_problem(5, {"device": 3}, 0)
+    Brkga(name="brkga", evolution=SMALL).solve(problem)
+    assert (problem.evals, cost.calls) == (0, 0) and problem.best is problem.initial
+
+
+def test_an_infeasible_chromosome_ranks_behind_every_feasible_one_by_its_excess() -> None:
+    graph = toy_graph(6)
+    cost = ToyCost(graph, 3, bound=2.0)
+    problem = Problem(graph, ToyTask({"device": 3}), cost, evals=10_000)
+    every = np.array(list(itertools.product(range(3), repeat=6)), np.int16)
+    score = priced_by(problem)((every + 0.5).astype(np.float32) / 3)
+    own, total = cost.unary[np.arange(6), every].sum(1), cost.totals(every)
+    feasible = own <= 2.0
+    assert 0 < feasible.sum() < len(every)
+    assert np.array_equal(score[feasible], total[feasible])
+    assert score[feasible].max() < score[~feasible].min()
+    assert np.array_equal(np.argsort(score[~feasible], kind="stable"), np.argsort(own[~feasible], kind="stable"))
+
+
+def layered_problem(objective: str, threads: int, evals: int = 300, seconds: float = np.inf) -> Problem:
+    machine = Machine(
+        name="m", devices=tuple(Device(vector_flops=1e9, bandwidth=1e9) for _ in range(3)), link_bandwidth=1e8
+    )
+    task = Joint(name="j", machine=machine, levels=4, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
+    cost = Simulator(name="s", machine=machine, objective=objective, threads=threads)
+    graph = layered_graph(60, np.random.default_rng(5), "layered")
+    return Problem(graph, task, cost, evals=evals, seconds=seconds, seed=7)
+
+
+def story(problem: Problem) -> list[tuple[int, float]]:
+    return [(step.evals, step.cost) for step in problem.trace]
+
+
+@pytest.mark.parametrize("objective", ["runtime", "peak_memory"])
+def test_results_depend_on_the_seed_alone(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on threads, nor on how many chromosomes are priced at a time."""
+    one = solve(layered_problem(objective, 1), SMALL)
+    assert story(solve(layered_problem(objective, 2), SMALL)) == story(one)
+    monkeypatch.setattr(brkga, "KEYS_PER_CALL", 1)
+    again = solve(layered_problem(objective, 1), SMALL)
+    assert story(again) == story(one) and again.distinct == one.distinct
+    costs = [cost for _, cost in story(one)]
+    assert all(later < earlier for earlier, later in itertools.pairwise(costs)) and len(costs) > 1
+
+
+def test_the_clock_is_looked_at_within_a_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock is a tenth of a second later: the budget of a second ends inside the first generation."""
+    now = itertools.count()
+    problem = layered_problem("runtime", 1, evals=10_000, seconds=1.0)
+    monkeypatch.setattr(brkga, "KEYS_PER_CALL", 1)
+    monkeypatch.setattr("graphopt.problem.time.perf_counter", lambda: problem._start + 0.1 * next(now))
+    solve(problem, SMALL)
+    assert 0 < problem.evals < SMALL.population
+
+
+def test_shares_that_leave_no_room_are_refused() -> None:
+    for population, elites, mutants in ((2, 0.2, 0.1), (100, 0.5, 0.5), (10, 0.95, 0.1)):
+        with pytest.raises(ConfigError, match="leaves no room for children"):
+            Evolution(population=population, elites=elites, mutants=mutants, elite_bias=0.7)
+
+
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(0, 2**31), st.sampled_from([np.float32, np.float64]))
+def test_the_largest_affinity_wins_and_the_first_of_equals(count: int, ops: int, seed: int, kind: type) -> None:
+    rng = np.random.default_rng(seed)
+    affinity = (rng.integers(0, 4, (3, ops * count + 5)) / 4).astype(kind)[:, 2 : 2 + ops * count]
+    expected = affinity.reshape(3, ops, count).argmax(2)
+    assert np.array_equal(devices(affinity, count), expected)
+
+
+@given(st.integers(1, 40), st.integers(0, 2**31))
+def test_digests_tell_rows_apart(length: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    row = rng.random(length, np.float32)
+    near = np.repeat(row[None], length + 1, 0)
+    near[np.arange(length), np.arange(length)] = np.nextafter(row, np.float32(2))
+    found = digests(np.concatenate([near, near, near.astype(np.float32)[:, ::-1]]))
+    assert len(set(found[: length + 1].tolist())) == length + 1
+    assert np.array_equal(found[: length + 1], found[length + 1 : 2 * length + 2])
