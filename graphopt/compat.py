@@ -32,9 +32,15 @@ def option(group: str, name: str) -> dict[str, Any]:
     node = OmegaConf.load(CONF / group / f"{name}.yaml")
     assert isinstance(node, DictConfig)
     bases = [str(base) for base in node.pop("defaults", []) if base != "_self_"]  # yaml files of the same group
-    plain = OmegaConf.to_container(OmegaConf.merge(*(option(group, base) for base in bases), node), resolve=True)
+    plain = OmegaConf.to_container(OmegaConf.merge(*(_base(group, base) for base in bases), node), resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
+
+
+def _base(group: str, base: str) -> dict[str, Any]:
+    """The option that a `defaults` entry names: `NAME`, or `NAME@KEY` to have it under that key."""
+    name, _, key = base.partition("@")
+    return {key: option(group, name)} if key else option(group, name)
 
 
 def learns(algo: type[Optimizer]) -> bool:

@@ -25,7 +25,7 @@ LAYERS = (
     ("algos", "build", "cli", "sweep"),
     ("cell", "checkpoint", "decision"),
     ("evaluate", "reporting"),
-    ("report", "train"),
+    ("filter", "report", "train"),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
 LEARNING = {"torch", "torch_geometric", "pytorch_lightning"}

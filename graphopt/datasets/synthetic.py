@@ -56,7 +56,7 @@ class Synthetic(Dataset):
         """The first draw whose topology is new to the split."""
         for attempt in range(100):
             rng = np.random.default_rng([self._seed, SPLITS.index(split), i, attempt])
-            graph = synthetic_graph(family, _size(ops, split, rng), ops, rng, f"{family}_{ops}_{split}_{i}")
+            graph = synthetic_graph(family, split_size(ops, split, rng), ops, rng, f"{family}_{ops}_{split}_{i}")
             digest = topology_digest(graph)
             if digest not in seen:
                 seen.add(digest)
@@ -71,7 +71,7 @@ def synthetic_graph(family: str, n: int, nominal: int, rng: Generator, name: str
     return random_graph(family, n, PAPER_OPS / nominal, rng, name)
 
 
-def _size(ops: int, split: Split, rng: Generator) -> int:
+def split_size(ops: int, split: Split, rng: Generator) -> int:
     """N(ops, ops / 5), moved to the nearest size of the split (one more, one less, or as it is)."""
     size = max(round(rng.normal(ops, ops / 5)), 8)
     return size + (SPLITS.index(split) - size + 1) % 3 - 1

@@ -1,0 +1,130 @@
+"""REGAL's synthetic set: random graphs in real units, of which a filter keeps those that leave room for improvement.
+
+Source: the paper's appendix A.1.4 for the graphs (`graphopt.datasets.random_graphs`), the README of the published set
+for the filter `regal` (`graphopt.datasets.room`); the filter `gap` is ours.
+"""
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from graphopt.datasets.base import Dataset, Split
+from graphopt.datasets.random_graphs import FAMILIES
+from graphopt.datasets.room import SHIPPED, Draws, Filter, RoomPrices, load_room
+from graphopt.datasets.synthetic import SPLITS, split_size, synthetic_graph, topology_digest
+from graphopt.graph import Graph, GraphError
+
+Item = TypeVar("Item")
+log = logging.getLogger(__name__)
+KNOWN = (*FAMILIES, "layered")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """Which draws are kept: those that `filter` passes under `objective`.
+
+    `regal`: 10,000 evaluations of BRKGA are feasible and 1,000 are not, or they are 20 % better. `gap`: long runs are
+    5 % better than 5,000 evaluations. `none`: all. file: where the prices stand; null: those of the package.
+    """
+
+    filter: Filter
+    objective: Literal["runtime", "peak_memory"]
+    file: str | None
+
+    @property
+    def path(self) -> Path:
+        return SHIPPED / f"{self.objective}.json" if self.file is None else Path(self.file).expanduser()
+
+
+class Regal(Dataset):
+    """Random graphs in equal shares of families; where a family has too few that leave room, the others fill its share.
+
+    sizes: mean numbers of ops. train, val, test: graphs of each size. Sizes of single graphs are drawn and belong to
+    splits as in `Synthetic`. A unit of tensor size is `bytes_per_unit`, one of cost `flops_per_unit`; `layered` graphs
+    have real sizes already. `graph_seed` fixes all draws.
+    """
+
+    def __init__(
+        self, *, name: str, families: list[str], sizes: list[int], train: list[int], val: list[int], test: list[int],
+        graph_seed: int, bytes_per_unit: float, flops_per_unit: float, room: Room,
+    ) -> None:  # fmt: skip
+        self.name, self.families, self.sizes, self.room = name, list(families), list(sizes), room
+        self.seed, self._bytes, self._flops = graph_seed, bytes_per_unit, flops_per_unit
+        self.counts: dict[Split, list[int]] = {"train": list(train), "val": list(val), "test": list(test)}
+        self._graphs: dict[Split, list[Graph]] = {}
+        unknown = sorted(set(self.families) - set(KNOWN))
+        if unknown or not self.families:
+            raise GraphError(f"no synthetic family {', '.join(unknown) or '[]'}; there are {', '.join(KNOWN)}")
+        for split, counts in self.counts.items():
+            if len(counts) != len(self.sizes):
+                raise GraphError(f"dataset.{split}={counts} must hold a number for each of dataset.sizes={self.sizes}")
+        if not self.sizes or min(self.sizes) < 8:
+            raise GraphError(f"synthetic graphs need at least 8 ops, not {self.sizes}")
+
+    @property
+    def made_with(self) -> dict[str, float]:
+        """What changes every draw."""
+        return {"graph_seed": self.seed, "bytes_per_unit": self._bytes, "flops_per_unit": self._flops}
+
+    def graphs(self, split: Split) -> list[Graph]:
+        """Those of all sizes in turn."""
+        if split not in self._graphs:
+            room = load_room(self.room.path)
+            room.check(self.made_with if self.room.filter != "none" else {})
+            seen: set[str] = set()
+            by_size = [self._of_size(split, *pair, room, seen) for pair in zip(self.sizes, self.counts[split])]
+            self._graphs[split] = _in_turn(by_size)
+        return self._graphs[split]
+
+    def draw(self, family: str, ops: int, split: Split, number: int) -> Graph:
+        """A draw, whatever room it leaves."""
+        rng = np.random.default_rng([self.seed, SPLITS.index(split), KNOWN.index(family), ops, number])
+        graph = synthetic_graph(family, split_size(ops, split, rng), ops, rng, f"{family}_{ops}_{split}_{number}")
+        return graph if family == "layered" else in_units(graph, self._bytes, self._flops)
+
+    def _of_size(self, split: Split, ops: int, count: int, room: RoomPrices, seen: set[str]) -> list[Graph]:
+        graphs: list[Graph] = []
+        per_family = [[(f, n) for n in self._kept(f, ops, split, count, room)] for f in self.families if count]
+        for family, number in _in_turn(per_family):
+            graph = self.draw(family, ops, split, number)
+            digest = topology_digest(graph)
+            if len(graphs) < count and digest not in seen:
+                seen.add(digest)
+                graphs.append(graph)
+        if len(graphs) < count:
+            log.warning("dataset %s has %d of %d %s graphs of %d ops; `%s` looks for more",
+                        self.name, len(graphs), count, split, ops, self._command)  # fmt: skip
+        return graphs
+
+    def _kept(self, family: str, ops: int, split: Split, count: int, room: RoomPrices) -> list[int]:
+        """Numbers of the draws that pass the filter, in order."""
+        wanted = self.room.filter
+        if wanted == "none":
+            return list(range(count + 10))  # some may repeat a topology
+        reached = room.of(Draws(self.room.objective, family, ops, split))
+        if not reached:
+            raise GraphError(f"nobody has searched {family} graphs of {ops} ops for room in {self.room.objective} "
+                             f"({split}): run `{self._command}`, or set dataset.room.filter=none")  # fmt: skip
+        return [number for number, found in enumerate(reached) if found.passes(wanted)]
+
+    @property
+    def _command(self) -> str:
+        return f"python -m graphopt.filter {self.name}"
+
+
+def in_units(graph: Graph, bytes_per_unit: float, flops_per_unit: float) -> Graph:
+    """The graph with sizes (of byte vectors) and costs multiplied."""
+    num_bytes = np.rint(graph.tensor_bytes * bytes_per_unit).astype(np.int64)
+    return dataclasses.replace(
+        graph, tensor_bytes=num_bytes, shape=num_bytes.copy(), flops=graph.flops * flops_per_unit
+    )
+
+
+def _in_turn(lists: list[list[Item]]) -> list[Item]:
+    """First ones, then second ones, ..."""
+    return [item for item in chain.from_iterable(zip_longest(*lists)) if item is not None]

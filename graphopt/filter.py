@@ -1,0 +1,172 @@
+"""Searches random graphs for room for improvement, so that data sets can keep those that have it.
+
+`python -m graphopt.filter regal` prices draws of conf/dataset/regal.yaml until all its splits are full, or no more
+draws are worth the time, and appends to the file that the data set reads. What is there already is kept, so a stopped
+call goes on where it was. Prices stay what searches have reached when BRKGA comes to draw other random numbers; they
+must be made again only when graphs or prices change.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from graphopt import compat
+from graphopt.cli import sentences
+from graphopt.construct import construct
+from graphopt.costs.base import CostModel
+from graphopt.datasets.base import Split
+from graphopt.datasets.regal import Regal
+from graphopt.datasets.room import Draws, Reached, RoomPrices, load_room, save_room
+from graphopt.errors import UsageError, UserError
+from graphopt.evaluate import solve
+from graphopt.graph import Graph, GraphError
+from graphopt.problem import Problem
+from graphopt.progress import Bar
+from graphopt.search.brkga import Brkga
+from graphopt.tasks.base import AssignTask
+
+LOW, USUAL, HIGH, LONG = 1_000, 5_000, 10_000, 20_000  # evaluations
+USUAL_SEEDS, LONG_SEEDS = (1001, 1002), (1003, 1004)  # not those of any table
+LARGE = 600  # mean ops from which there is one long run only
+DRAWS_PER_GRAPH = 4  # draws of a family for every graph that it should give, before others fill its share
+HOPELESS = 10  # draws without one that passes, after which a family is left alone
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a search needs besides the graph."""
+
+    brkga: Brkga
+    task: AssignTask
+    cost: CostModel
+
+    def run(self, graph: Graph, evals: int, seed: int) -> Problem:
+        return solve(self.brkga, graph, self.task, self.cost, evals=evals, seed=seed)[0]
+
+
+def bench(machine: str, task: str, objective: str) -> Bench:
+    """BRKGA, the task and the simulator as their yaml files say."""
+    around: dict[str, Any] = {"machine": construct(compat.option("machine", machine), "machine")}
+    around["task"] = construct(compat.option("task", task), "task", around)
+    cost = construct(compat.option("cost", "simulator") | {"objective": objective, "threads": 1}, "cost", around)
+    return Bench(construct(compat.option("algo", "brkga"), "algo"), around["task"], cost)
+
+
+def reached(graph: Graph, on: Bench, long_seeds: Sequence[int]) -> Reached:
+    """What runs of all lengths reach. Low and high budgets are read off the long runs, which begin like short ones."""
+    usual = [on.run(graph, USUAL, seed).best_cost for seed in USUAL_SEEDS]
+    long = [on.run(graph, LONG, seed) for seed in long_seeds]
+    low, high = (float(np.mean([_after(problem, evals) for problem in long])) for evals in (LOW, HIGH))
+    return Reached(low, high, float(np.mean(usual)), min(problem.best_cost for problem in long))
+
+
+def _after(problem: Problem, evals: int) -> float:
+    return [step.cost for step in problem.trace if step.evals <= evals][-1]
+
+
+def fill(data: Regal, room: RoomPrices, on: Bench, split: Split, sizes: Sequence[int]) -> None:
+    """Prices draws of a split, smallest size first, until there are enough of each of the sizes; saves after each."""
+    wanted = {ops: count for ops, count in zip(data.sizes, data.counts[split]) if ops in sizes}
+    with Bar(f"{data.room.objective} {split}", sum(wanted.values())) as bar:
+        for ops, count in sorted(wanted.items()):
+            kinds = [Draws(data.room.objective, family, ops, split) for family in data.families]
+            bar.step(f"{ops} ops", min(count, sum(_kept(data, room, kind) for kind in kinds)))
+            while (kind := next_kind(data, room, kinds, count)) is not None:
+                found = room.reached.setdefault(str(kind), [])
+                graph = data.draw(kind.family, ops, split, len(found))
+                found.append(reached(graph, on, LONG_SEEDS[: 1 if ops >= LARGE else 2]))
+                save_room(room)
+                bar.step(_note(graph, found[-1]), int(found[-1].passes(data.room.filter)))
+
+
+def next_kind(data: Regal, room: RoomPrices, kinds: Sequence[Draws], count: int) -> Draws | None:
+    """The family to draw from next, or None when there are enough graphs or no hope.
+
+    Every family gets DRAWS_PER_GRAPH draws for every graph of its share; then those that gave any fill up.
+    """
+    share = -(-count // len(kinds))
+    kept = {kind: _kept(data, room, kind) for kind in kinds}
+    draws = {kind: len(room.of(kind)) for kind in kinds}
+    alive = [kind for kind in kinds if kept[kind] or draws[kind] < HOPELESS]
+    lacking = [kind for kind in alive if kept[kind] < share and draws[kind] < DRAWS_PER_GRAPH * share]
+    if lacking:
+        return min(lacking, key=lambda kind: draws[kind])
+    fertile = [kind for kind in alive if draws[kind] < 2 * DRAWS_PER_GRAPH * count]
+    return min(fertile, key=lambda kind: kept[kind]) if sum(kept.values()) < count and fertile else None
+
+
+def _kept(data: Regal, room: RoomPrices, kind: Draws) -> int:
+    return sum(found.passes(data.room.filter) for found in room.of(kind))
+
+
+def _note(graph: Graph, found: Reached) -> str:
+    return f"{graph.name}: {100 * (1 - found.best / found.usual):.1f} % below"
+
+
+def rates(room: RoomPrices) -> list[str]:
+    """A Markdown table: of each kind of draw, how many there are and which share each filter keeps."""
+    lines = ["| draws | number | kept by regal | kept by gap | mean gap, % |", "|---|---|---|---|---|"]
+    for key, found in sorted(room.reached.items()):
+        shares = [f"{np.mean([r.passes(f) for r in found]):.0%}" for f in ("regal", "gap")]  # type: ignore[arg-type]
+        gap = 100 * np.mean([1 - r.best / r.usual for r in found])
+        lines.append(f"| {key} | {len(found)} | {shares[0]} | {shares[1]} | {gap:.1f} |")
+    return lines
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="python -m graphopt.filter", description="Find graphs with room.")
+    result.add_argument("dataset", help="a data set of conf/dataset that filters, such as regal")
+    result.add_argument("--split", action="append", choices=get_args(Split), help="only this one; may be repeated")
+    result.add_argument("--ops", action="append", type=int, help="only this mean size; may be repeated")
+    result.add_argument("--objective", choices=("runtime", "peak_memory"), help="instead of dataset.room.objective")
+    result.add_argument("--machine", default="gpu2", help="default: gpu2")
+    result.add_argument("--task", default="placement_scheduling", help="default: placement_scheduling")
+    result.add_argument("--file", type=Path, help="instead of dataset.room.file or the package's file")
+    result.add_argument("--rates", action="store_true", help="print how many draws are kept, search nothing")
+    return result
+
+
+def search(data: Regal, room: RoomPrices, args: argparse.Namespace) -> None:
+    """Fills the splits that were asked for. Raises GraphError when the file's prices were made in another way."""
+    recipe = {"machine": args.machine, "task": args.task, "low": LOW, "usual": USUAL, "high": HIGH, "long": LONG}
+    recipe |= {"usual_runs": len(USUAL_SEEDS), "long_runs": len(LONG_SEEDS), "long_runs_from_600_ops": 1}
+    room.check(data.made_with | recipe)
+    room.recipe |= data.made_with | recipe
+    on = bench(args.machine, args.task, data.room.objective)
+    for split in args.split or ("val", "test", "train"):
+        fill(data, room, on, split, args.ops or data.sizes)
+
+
+def main(arguments: Sequence[str]) -> int:
+    args = parser().parse_args(arguments)
+    try:
+        data = dataset(args)
+        room = load_room(data.room.path)
+        if not args.rates:
+            search(data, room, args)
+        print("\n".join(rates(room)))
+    except (UserError, GraphError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def dataset(args: argparse.Namespace) -> Regal:
+    """The data set as its yaml file says, but for what the command line changes."""
+    node = compat.option("dataset", args.dataset)
+    if "room" not in node or node["room"]["filter"] == "none":
+        raise UsageError(f"dataset={args.dataset} filters nothing; give one with dataset.room, such as regal")
+    change = {"objective": args.objective, "file": None if args.file is None else str(args.file)}
+    node["room"] |= {key: value for key, value in change.items() if value is not None}
+    made: Regal = construct(node, "dataset")
+    return made
+
+
+if __name__ == "__main__":
+    with sentences():
+        sys.exit(main(sys.argv[1:]))
