@@ -1,7 +1,8 @@
 """From rows to tables, curves and pictures.
 
 `python -m graphopt.report DIR` prints the tables of every rows.jsonl below DIR and writes DIR/table.md and
-DIR/table.csv; `--replay` re-prices every stored decision, `--plots` draws into DIR/pictures.
+DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--replay` re-prices every stored
+decision, `--plots` draws into DIR/pictures.
 """
 
 import argparse
@@ -30,11 +31,28 @@ def write_tables(place: Path, against: str, markdown: Path | None, csv: Path | N
     found = collect(place)
     all_sheets = sheets(found, against)
     print_sheets(all_sheets)
+    return _write(place, "table", as_markdown(all_sheets), as_csv(found), markdown, csv)
+
+
+def write_improvements(place: Path, over: str, markdown: Path | None, csv: Path | None) -> list[Path]:
+    """The same for the tables of improvement over a method; by default DIR/improvement.md and .csv."""
+    from graphopt.reporting.collect import collect
+    from graphopt.reporting.improvement import improvement_csv, improvement_sheets
+    from graphopt.reporting.render import as_markdown, print_sheets
+
+    found = collect(place)
+    all_sheets = improvement_sheets(found, over)
+    print_sheets(all_sheets)
+    return _write(place, "improvement", as_markdown(all_sheets), improvement_csv(found, over), markdown, csv)
+
+
+def _write(place: Path, stem: str, text: str, values: str, markdown: Path | None, csv: Path | None) -> list[Path]:
+    """Into the place, unless other files are given."""
     folder = place if place.is_dir() else place.parent
-    files = [markdown or folder / "table.md", csv or folder / "table.csv"]
-    for file, text in zip(files, (as_markdown(all_sheets), as_csv(found))):
+    files = [markdown or folder / f"{stem}.md", csv or folder / f"{stem}.csv"]
+    for file, content in zip(files, (text, values)):
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        file.write_text(content)
     return files
 
 
@@ -75,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("place", type=Path, metavar="DIR", help="a study's or a run's folder, or one rows.jsonl")
     result.add_argument("--replay", action="store_true", help="re-price every stored decision; exit 1 on a mismatch")
     result.add_argument("--against", default="local", metavar="METHOD", help="compare pairwise with this method")
+    result.add_argument("--improvement-over", metavar="METHOD", help="improvement over this method, and gap")
     result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
     result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
     result.add_argument("--csv", type=Path, metavar="FILE", help="instead of DIR/table.csv")
@@ -84,7 +103,10 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
     try:
-        for file in write_tables(args.place, args.against, args.markdown, args.csv):
+        over, files = args.improvement_over, (args.markdown, args.csv)
+        for file in (
+            write_improvements(args.place, over, *files) if over else write_tables(args.place, args.against, *files)
+        ):
             print(f"wrote {file}")
         for file in draw(args.place) if args.plots else ():
             print(f"wrote {file}")

@@ -35,6 +35,7 @@ class Entry:
     initial: float  # default heuristic, by the judge
     searched: float
     judged: float
+    bound: float  # no decision costs less, as an exact method has proved; 0 where nothing is proved
     noise: float  # relative noise of the judge, 0 for simulators
     evals: int
     seconds: float
@@ -155,6 +156,7 @@ def _entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Ent
         initial=_number(row, "initial"),
         searched=_number(row, "searched", _number(row, "judged")),
         judged=_number(row, "judged"),
+        bound=_number(row, "bound", 0.0),
         noise=_number(row, "noise", 0.0),
         evals=int(_number(row, "evals", 0)),
         seconds=_number(row, "seconds", 0.0),
