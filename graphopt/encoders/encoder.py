@@ -1,6 +1,7 @@
-"""`Encoder`: reads a graph, gives a state per op and a state per graph. The frame that every convolution shares.
+"""`Encoder`: reads a graph, gives a state per op and a state per graph. `ConvolutionEncoder`: what convolutions share.
 
-Each layer sees both directions with separate weights:
+Every encoder reads ops alike, lets their states spread in its own way, and pools them alike. Each layer of convolutions
+sees both directions with separate weights:
 h <- LayerNorm(h + GELU(W h + conv(h, edges) + conv'(h, reversed edges))).
 The residual frame, the graph state (mean and maximum) and the edge features in every message are our choice.
 Shape legend: N ops of all graphs of a batch, E edges, B graphs, D width, X width of the learner's extra input.
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphopt.encoders.features import WIDTH
-from graphopt.encoders.messages import Edges, segment_max, segment_mean
+from graphopt.encoders.messages import Edges, both_ways, segment_max, segment_mean
 from graphopt.operators import OPERATORS
 
 
@@ -43,7 +44,7 @@ class Layer(nn.Module):
 class Encoder(nn.Module, ABC):
     """Reads a batch of graphs. `width` is D; `extra_width` is X, the width of a learner's own input (0: none)."""
 
-    def __init__(self, *, name: str, width: int, layers: int, dropout: float, extra_width: int) -> None:
+    def __init__(self, *, name: str, width: int, extra_width: int) -> None:
         super().__init__()
         self.name, self.width, self.extra_width = name, width, extra_width
         self.kind = nn.Embedding(len(OPERATORS), width)
@@ -51,19 +52,14 @@ class Encoder(nn.Module, ABC):
             nn.Linear(width + WIDTH + extra_width, width), nn.GELU(), nn.Linear(width, width), nn.LayerNorm(width)
         )
         self.pool = nn.Sequential(nn.Linear(2 * width, width), nn.GELU(), nn.Linear(width, width), nn.LayerNorm(width))
-        self.hops = nn.ModuleList(Layer(self.convolution(), self.convolution(), width, dropout) for _ in range(layers))
 
     @abstractmethod
-    def convolution(self) -> Convolution:
-        """A new convolution of one direction. Called while the encoder is built."""
+    def spread(self, h_ND: Tensor, data: Data) -> Tensor:
+        """[N, D] states of ops that know of other ops, from states that each op has of its own features."""
 
     def forward(self, data: Data, extra_NX: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(h [N, D] states of ops, g [B, D] states of graphs). `data` as `graph_features` or `batch` give it."""
-        h_ND = self.read(self._inputs(data, extra_NX))
-        edges = Edges.of(data.edge_index, data.edge_attr, len(h_ND))
-        reverse = Edges.of(data.reverse_index, data.reverse_attr, len(h_ND))
-        for hop in self.hops:
-            h_ND = hop(h_ND, edges, reverse)
+        h_ND = self.spread(self.read(self._inputs(data, extra_NX)), data)
         pooled = torch.cat([segment_mean(h_ND, data.num_ops), segment_max(h_ND, data.num_ops)], 1)
         return h_ND, self.pool(pooled)
 
@@ -75,3 +71,21 @@ class Encoder(nn.Module, ABC):
             )
         parts = [self.kind(data.kind), data.x]
         return torch.cat(parts if extra_NX is None else [*parts, extra_NX], 1)
+
+
+class ConvolutionEncoder(Encoder):
+    """Layers of convolutions."""
+
+    def __init__(self, *, name: str, width: int, layers: int, dropout: float, extra_width: int) -> None:
+        super().__init__(name=name, width=width, extra_width=extra_width)
+        self.hops = nn.ModuleList(Layer(self.convolution(), self.convolution(), width, dropout) for _ in range(layers))
+
+    @abstractmethod
+    def convolution(self) -> Convolution:
+        """A new convolution of one direction. Called while the encoder is built."""
+
+    def spread(self, h_ND: Tensor, data: Data) -> Tensor:
+        edges, reverse = both_ways(data)
+        for hop in self.hops:
+            h_ND = hop(h_ND, edges, reverse)
+        return h_ND

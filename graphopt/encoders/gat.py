@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from graphopt.encoders.columns import EDGE_WIDTH
-from graphopt.encoders.encoder import Convolution, Encoder
+from graphopt.encoders.encoder import Convolution, ConvolutionEncoder
 from graphopt.encoders.messages import Edges, segment_softmax, segment_sum
 from graphopt.errors import ConfigError
 
@@ -32,7 +32,7 @@ class AttentionConvolution(Convolution):
         return segment_sum(weighted_EHC.view_as(sent_ED), edges)
 
 
-class GAT(Encoder):
+class GAT(ConvolutionEncoder):
     """Attention over neighbours with `heads` heads; `width` is a multiple of `heads`."""
 
     def __init__(self, *, name: str, width: int, layers: int, dropout: float, heads: int, extra_width: int) -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from graphopt.encoders.columns import EDGE_WIDTH
-from graphopt.encoders.encoder import Convolution, Encoder
+from graphopt.encoders.encoder import Convolution, ConvolutionEncoder
 from graphopt.encoders.messages import Edges, segment_sum
 
 
@@ -24,7 +24,7 @@ class SumConvolution(Convolution):
         return out
 
 
-class GIN(Encoder):
+class GIN(ConvolutionEncoder):
     """Sums messages, so it tells multisets apart that mean and max confuse."""
 
     def convolution(self) -> Convolution:

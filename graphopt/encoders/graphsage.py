@@ -5,7 +5,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from graphopt.encoders.columns import EDGE_WIDTH
-from graphopt.encoders.encoder import Convolution, Encoder
+from graphopt.encoders.encoder import Convolution, ConvolutionEncoder
 from graphopt.encoders.messages import Edges, segment_max, segment_mean, segment_sum
 from graphopt.errors import ConfigError
 
@@ -40,7 +40,7 @@ class MaxConvolution(Convolution):
         return out
 
 
-class GraphSAGE(Encoder):
+class GraphSAGE(ConvolutionEncoder):
     """`aggregation` is how messages are joined: `mean` or `max`."""
 
     def __init__(self, *, name: str, width: int, layers: int, dropout: float, aggregation: Literal["mean", "max"],

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 
 class Edges(NamedTuple):
@@ -24,6 +25,15 @@ class Edges(NamedTuple):
         receiver = index[1].contiguous()
         ends = torch.searchsorted(receiver, torch.arange(num_ops + 1, device=receiver.device))
         return Edges(index[0].contiguous(), receiver, ends.diff(), attr)
+
+
+def both_ways(data: Data) -> tuple[Edges, Edges]:
+    """Edges from producers to consumers, and the same turned round."""
+    num_ops = len(data.kind)
+    return (
+        Edges.of(data.edge_index, data.edge_attr, num_ops),
+        Edges.of(data.reverse_index, data.reverse_attr, num_ops),
+    )
 
 
 def segment_sum(value_ED: Tensor, edges: Edges) -> Tensor:

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from small_graphs import MACHINE, chain, diamond, loose, star
 from torch import Tensor
 
 from graphopt.encoders.columns import EDGE_WIDTH, FEATURES
@@ -12,48 +13,32 @@ from graphopt.encoders.features import batch, graph_features
 from graphopt.encoders.gat import GAT, AttentionConvolution
 from graphopt.encoders.gin import GIN, SumConvolution
 from graphopt.encoders.graphsage import GraphSAGE, MaxConvolution, MeanConvolution
+from graphopt.encoders.message_passing import MessagePassing
 from graphopt.encoders.messages import Edges, segment_max, segment_mean, segment_softmax, segment_sum
+from graphopt.encoders.sequence import Sequence
 from graphopt.errors import ConfigError
-from graphopt.graph import Graph, GraphBuilder
-from graphopt.machine import Device, Machine
 
-MACHINE = Machine(name="gpu", devices=(Device(vector_flops=1e13, bandwidth=1e12, launch=1e-6),))
-NAMES = ("gat", "gin", "mean", "max")
 LAYERS = 2
+ROUNDS = {
+    "messages": {"update": "gru", "shared": False},
+    "messages_mlp": {"update": "mlp", "shared": False},
+    "messages_shared": {"update": "gru", "shared": True},
+}
+NAMES = ("gat", "gin", "mean", "max", *ROUNDS)  # of those that read edges
+ALL = (*NAMES, "gru", "lstm")
 
 
 def make(name: str, extra_width: int = 0) -> Encoder:
     torch.manual_seed(0)
-    common = {"name": name, "width": 16, "layers": LAYERS, "dropout": 0.0, "extra_width": extra_width}
+    common = {"name": name, "width": 16, "extra_width": extra_width}
+    if name in ROUNDS:
+        return MessagePassing(rounds=LAYERS, **ROUNDS[name], **common)
+    if name in ("gru", "lstm"):
+        return Sequence(layers=LAYERS, cell=name, **common)
+    common |= {"layers": LAYERS, "dropout": 0.0}
     if name == "gat":
         return GAT(heads=4, **common)
     return GIN(**common) if name == "gin" else GraphSAGE(aggregation=name, **common)
-
-
-def diamond(order: tuple[int, ...] = (0, 1, 2, 3, 4, 5)) -> Graph:
-    """a -> b -> d, a -> c -> d, d -> e, and f apart; ops are added in `order`."""
-    b = GraphBuilder("diamond")
-    x = b.tensor((8, 4))
-    t = {n: b.tensor((8, 4) if n != "e" else (8,)) for n in "abcdef"}
-    steps = [("relu", [x], "a"), ("exp", [t["a"]], "b"), ("tanh", [t["a"]], "c"), ("add", [t["b"], t["c"]], "d"),
-             ("sum", [t["d"]], "e"), ("neg", [x], "f")]  # fmt: skip
-    for i in order:
-        kind, inputs, out = steps[i]
-        b.op(kind, inputs, [t[out]], name=out)
-    b.output(t["e"])
-    b.output(t["f"])
-    return b.build()
-
-
-def chain(length: int) -> Graph:
-    b = GraphBuilder("chain")
-    x = b.tensor((4,))
-    for _ in range(length):
-        y = b.tensor((4,))
-        b.op("relu", [x], [y])
-        x = y
-    b.output(x)
-    return b.build()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +53,7 @@ def test_states_follow_the_ops_when_the_order_changes(name) -> None:
     assert torch.allclose(g, g2, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_batch_equals_its_graphs_one_by_one(name) -> None:
     datas = [graph_features(g, MACHINE) for g in (diamond(), chain(1), chain(7), diamond())]
     encoder = make(name)
@@ -102,7 +87,7 @@ def test_the_two_directions_have_their_own_weights(name) -> None:
     assert not torch.allclose(encoder(data)[0], encoder(turned)[0], atol=1e-3)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_every_parameter_gets_a_gradient(name) -> None:
     encoder = make(name, extra_width=3)
     h, g = encoder(graph_features(diamond(), MACHINE), torch.randn(6, 3))
@@ -110,7 +95,7 @@ def test_every_parameter_gets_a_gradient(name) -> None:
     assert [n for n, p in encoder.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_extra_input_is_read_and_its_width_checked(name) -> None:
     data, encoder = graph_features(diamond(), MACHINE), make(name, extra_width=2)
     assert not torch.allclose(encoder(data, torch.zeros(6, 2))[0], encoder(data, torch.ones(6, 2))[0])
@@ -118,25 +103,41 @@ def test_extra_input_is_read_and_its_width_checked(name) -> None:
         encoder(data)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_same_seed_same_bits(name) -> None:
     data = batch([graph_features(g, MACHINE) for g in (diamond(), chain(40))])
     (h, g), (h2, g2) = make(name)(data), make(name)(data)
     assert torch.equal(h, h2) and torch.equal(g, g2)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_an_op_with_thousands_of_users_stays_finite(name) -> None:
-    b = GraphBuilder("star")
-    x, y = b.tensor((4,)), b.tensor((4,))
-    b.op("relu", [x], [y])
-    for _ in range(3000):
-        b.op("exp", [y], [b.tensor((4,))])
     encoder = make(name)
-    h, g = encoder(graph_features(b.build(), MACHINE))
+    h, g = encoder(graph_features(star(3000), MACHINE))
     assert torch.isfinite(h).all() and torch.isfinite(g).all()
     (h * torch.randn_like(h)).sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("graph", [chain(1), loose(("relu",)), loose()], ids=["chain1", "loose1", "loose4"])
+def test_single_ops_and_graphs_without_edges(name, graph) -> None:
+    encoder = make(name)
+    h, g = encoder(graph_features(graph, MACHINE))
+    assert h.shape == (graph.num_ops, 16) and g.shape == (1, 16)
+    ((h * torch.randn_like(h)).sum() + (g * torch.randn_like(g)).sum()).backward()
+    grads = [p.grad for p in encoder.parameters() if p.grad is not None]
+    assert grads and all(torch.isfinite(grad).all() for grad in [h, g, *grads])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ops_without_edges_know_only_themselves(name) -> None:
+    data, encoder = graph_features(loose(), MACHINE), make(name)
+    changed = copy.copy(data)
+    changed.x = data.x.clone()
+    changed.x[1, FEATURES.index("flops")] += 1.0
+    difference = (encoder(data)[0] - encoder(changed)[0]).abs().amax(1)
+    assert (difference > 1e-6).tolist() == [False, True, False, False]
 
 
 def star_edges(senders: list[int], num_ops: int) -> Edges:
@@ -238,3 +239,9 @@ def test_wrong_settings_are_refused_with_a_sentence() -> None:
         GAT(heads=4, **common)
     with pytest.raises(ConfigError, match="mean or max"):
         GraphSAGE(aggregation="median", **common)
+    with pytest.raises(ConfigError, match="gru or mlp, not 'lstm'"):
+        MessagePassing(name="x", width=8, rounds=1, shared=False, update="lstm", extra_width=0)
+    with pytest.raises(ConfigError, match="gru or lstm, not 'rnn'"):
+        Sequence(name="x", width=8, layers=1, cell="rnn", extra_width=0)
+    with pytest.raises(ConfigError, match="width 7 is odd; make it even"):
+        Sequence(name="x", width=7, layers=1, cell="gru", extra_width=0)
