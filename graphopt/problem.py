@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.costs.base import CostModel, Flips
+from graphopt.costs.base import CostModel, Flips, Objective
 from graphopt.graph import Graph
 from graphopt.plan import Plans
 from graphopt.tasks.base import AssignTask, Decision, Decisions
@@ -57,9 +57,19 @@ class Problem:
         self.trace: list[Step] = [Step(0, 0.0, self.initial_cost)]
 
     @property
+    def by_events(self) -> bool:
+        """Whether prices are those of the event simulator."""
+        return self._cost.by_events
+
+    @property
     def seconds(self) -> float:
         """Seconds since the problem was opened."""
         return time.perf_counter() - self._start
+
+    @property
+    def objective(self) -> Objective:
+        """What a cost is."""
+        return self._cost.objective
 
     @property
     def remaining(self) -> int:

@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from graphopt.costs.kernel_time import kernel_graph
 from graphopt.graph import F64
-from graphopt.list_schedule import Schedule, bottom_levels, dependencies, heft, links, list_by_bottom_level
 from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem
+from graphopt.search.heuristics import Suggestion, Work, by_heft, by_list, order_bottom_level, place_single, suggest
 from graphopt.tasks.base import Decision
 
 
@@ -19,7 +18,7 @@ class Heft(Optimizer):
         self.name = name
 
     def solve(self, problem: Problem) -> None:
-        _answer(problem, _decide(problem, _schedule(problem, by_heft=True)))
+        _answer(problem, _decide(problem, by_heft(Work(problem))))
 
 
 class ListBottomLevel(Optimizer):
@@ -31,7 +30,9 @@ class ListBottomLevel(Optimizer):
         self.name = name
 
     def solve(self, problem: Problem) -> None:
-        _answer(problem, _decide(problem, _schedule(problem, by_heft=False)))
+        places = "device" in problem.task.heads
+        heuristic = by_list if places else suggest(place_single, order_bottom_level)
+        _answer(problem, _decide(problem, heuristic(Work(problem))))
 
 
 def _answer(problem: Problem, decision: Decision) -> None:
@@ -42,34 +43,15 @@ def _answer(problem: Problem, decision: Decision) -> None:
         problem.commit(decision)
 
 
-def _schedule(problem: Problem, by_heft: bool) -> Schedule:
-    """The list schedule of the kernels that the initial decision makes."""
-    graph, machine = problem.graph, problem.task.machine
-    plan = problem.task.realise(graph, problem.initial[None])
-    kernels = kernel_graph(graph, plan.inline[0], machine.devices)
-    needs, wires = dependencies(graph, kernels.in_ptr, kernels.in_tensor), links(machine)
-    if by_heft:
-        return heft(kernels.time, kernels.is_kernel, needs, wires)
-    if "device" in problem.task.heads:
-        return list_by_bottom_level(kernels.time, kernels.is_kernel, needs, wires)
-    device = plan.device[0]
-    reader = np.repeat(np.arange(graph.num_ops), np.diff(needs.ptr))
-    pair = device[needs.source], device[reader]
-    levels = bottom_levels(
-        kernels.time[np.arange(graph.num_ops), device], needs, wires.latency[pair] + needs.size * wires.per_byte[pair]
-    )
-    return Schedule(device, np.zeros(0), np.zeros(0), levels)
-
-
-def _decide(problem: Problem, schedule: Schedule) -> Decision:
-    """The schedule in the task's heads, the rest as in the initial decision."""
+def _decide(problem: Problem, said: Suggestion) -> Decision:
+    """What was said in the task's heads, the rest as in the initial decision."""
     out, heads = problem.initial.copy(), problem.task.heads
     for column, head in enumerate(heads):
         free = problem.task.mask(problem.graph)[:, column]
         if head == "device":
-            out[free, column] = schedule.device[free]
+            out[free, column] = said.device[free]
         elif head == "priority":
-            out[free, column] = _to_levels(schedule.urgency[free], heads[head])
+            out[free, column] = _to_levels(said.urgency[free], heads[head])
     return out
 
 

@@ -39,8 +39,10 @@ def beta_keys(alpha: F32, beta: F32) -> Sampler:
 
 
 def beta_parameters(mean: NDArray[np.floating], concentration: NDArray[np.floating]) -> tuple[F32, F32]:
-    """(alpha [K], beta [K]) of Betas with given means in (0, 1) and alpha + beta = concentration; a mean of a half with 2
-    is the uniform distribution. Means are rounded to 64ths, so that few distributions differ."""
+    """(alpha [K], beta [K]) of Betas with given means in (0, 1) and alpha + beta = concentration.
+
+    A mean of a half with 2 is the uniform distribution. Means are rounded to 64ths, so that few distributions differ.
+    """
     rounded = np.clip(np.round(mean * 64.0), 1, 63) / 64.0
     return (rounded * concentration).astype(np.float32), ((1.0 - rounded) * concentration).astype(np.float32)
 
