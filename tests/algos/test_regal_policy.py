@@ -1,0 +1,159 @@
+"""REGAL's actions: the Betas they stand for, their probabilities, and who depends on whom."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from graphopt import compat
+from graphopt.algos.regal_inputs import MEMBERSHIPS, ORDERS, inputs, membership, share
+from graphopt.algos.regal_policy import LEVELS, Heads, Policy, Question, betas, elite_bias
+from graphopt.construct import construct
+from graphopt.datasets.layered import layered_graph
+from graphopt.encoders.features import batch, graph_features
+from graphopt.graph import Graph
+from graphopt.machine import Machine
+from tests.toy import toy_graph
+
+
+@cache
+def machine(name: str = "gpu2") -> Machine:
+    made: Machine = construct(compat.option("machine", name), "machine")
+    return made
+
+
+def policy(kind: str = "independent", seed: int = 0) -> Policy:
+    torch.manual_seed(seed)
+    node = compat.option("encoder", "graphsage") | {"width": 8, "layers": 1}
+    heads = Heads(kind=kind, width=8, op_spread=1.0, graph_spread=1.0, placement_prior=0.2, placement_variance=3.0)  # type: ignore[arg-type]
+    made = Policy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads)
+    for head in (made.placement, made.scheduling, made.elite_bias):  # so that what is trained matters
+        torch.nn.init.normal_(head.out.weight, std=0.1)
+    torch.nn.init.normal_(made.graph_mean.weight, std=0.1)
+    return made.eval()
+
+
+def ask(*graphs: Graph, on: str = "gpu2") -> Question:
+    read = [inputs(graph, machine(on)) for graph in graphs]
+    order, member = (torch.from_numpy(np.concatenate(part)) for part in zip(*read, strict=True))
+    return Question(batch([graph_features(graph, machine(on)) for graph in graphs]), order, member)
+
+
+def test_betas_have_the_moments_that_their_indices_say() -> None:
+    m, v = (index.ravel() for index in np.meshgrid(np.arange(LEVELS), np.arange(LEVELS)))
+    alpha, beta = (parameter.astype(np.float64) for parameter in betas(m, v))
+    mean = alpha / (alpha + beta)
+    variance = alpha * beta / ((alpha + beta) ** 2 * (alpha + beta + 1))
+    mu = (m + 1) / (LEVELS + 1)
+    np.testing.assert_allclose(mean, mu, rtol=1e-5)
+    np.testing.assert_allclose(variance, mu * (1 - mu) * (v + 1) / (LEVELS + 1), rtol=1e-5)
+    assert (alpha + beta).max() == pytest.approx(16) and (alpha + beta).min() == pytest.approx(1 / 16)
+    rho = elite_bias(np.arange(LEVELS))
+    assert rho.min() > 0.5 and rho.max() < 1 and np.all(np.diff(rho) > 0)
+
+
+@pytest.mark.parametrize("kind", ["independent", "autoregressive"])
+def test_log_probabilities_are_those_of_the_drawn_indices(kind: str) -> None:
+    """On one op with everything else fixed: frequencies over many draws against the probabilities that it reports."""
+    net, question = policy(kind), ask(toy_graph(1))
+    torch.manual_seed(1)
+    net.heads = Heads(**{**vars_of(net.heads), "graph_spread": 0.0})
+    action = net.propose(question, 4000)
+    _, of_op, entropy = net.log_prob(question, action)
+    for a in range(action.op.shape[2]):
+        for index in action.op[:, 0, a].unique():
+            hit = action.op[:, 0, a] == index
+            assert hit.float().mean().item() == pytest.approx(of_op[hit, 0, a][0].exp().item(), abs=0.035)
+    assert 0 < entropy.item() < np.log(LEVELS)
+
+
+def vars_of(heads: Heads) -> dict[str, object]:
+    return {name: getattr(heads, name) for name in Heads.__dataclass_fields__}
+
+
+def test_a_graphs_action_is_normal_around_its_mean() -> None:
+    net, question = policy(), ask(toy_graph(5), toy_graph(7))
+    action = net.propose(question, 2)
+    of_graph, _, _ = net.log_prob(question, action)
+    mean = net.read(question).mean
+    expected = torch.distributions.Normal(mean, net.log_graph_spread.exp()).log_prob(action.graph)
+    difference = (expected - of_graph).detach()
+    torch.testing.assert_close(difference, torch.full_like(difference, -0.5 * float(np.log(2 * np.pi))))
+
+
+def test_autoregressive_ops_depend_on_earlier_ones_of_their_own_graph_only() -> None:
+    net, question = policy("autoregressive"), ask(toy_graph(4), toy_graph(3, seed=1))
+    action = net.propose(question, 1)
+    _, before, _ = net.log_prob(question, action)
+    changed = action.op.clone()
+    changed[0, 1] = (changed[0, 1] + 8) % LEVELS  # op 1 of the first graph
+    _, after, _ = net.log_prob(question, action._replace(op=changed))
+    same = (before == after).all(2)[0].tolist()
+    assert same[0] and not any(same[2:4]) and all(same[4:])
+
+
+def test_the_most_probable_autoregressive_actions_are_probable_in_hindsight() -> None:
+    """What is decided op by op gets the same distribution as when all decisions are known."""
+    net, question = policy("autoregressive"), ask(toy_graph(6))
+    action = net.propose(question, 0)
+    _, of_op, _ = net.log_prob(question, action)
+    for a in range(action.op.shape[2]):
+        for index in range(LEVELS):
+            other = action.op.clone()
+            other[0, 5, a] = index  # the last op: nothing follows from it
+            assert net.log_prob(question, action._replace(op=other))[1][0, 5, a] <= of_op[0, 5, a] + 1e-6
+
+
+@pytest.mark.parametrize("kind", ["independent", "autoregressive"])
+def test_graphs_of_a_batch_do_not_see_each_other(kind: str) -> None:
+    net, one, two = policy(kind), toy_graph(5), toy_graph(9, seed=3)
+    together = net.propose(ask(one, two), 0).op
+    assert torch.equal(together[:, :5], net.propose(ask(one), 0).op)
+    assert torch.equal(together[:, 5:], net.propose(ask(two), 0).op)
+
+
+def test_one_policy_serves_any_number_of_devices() -> None:
+    net, graph = policy(), layered_graph(30, np.random.default_rng(0), "g")
+    assert net.propose(ask(graph), 0).op.shape == (1, 30, 2 * 2 + 3)
+    assert net.propose(ask(graph, on="gpu4_pcie"), 0).op.shape == (1, 30, 2 * 4 + 3)
+
+
+def test_the_untrained_policy_proposes_the_spectral_parts() -> None:
+    torch.manual_seed(0)
+    node = compat.option("encoder", "graphsage") | {"width": 8, "layers": 1}
+    heads = Heads(
+        kind="independent", width=8, op_spread=1.0, graph_spread=1.0, placement_prior=0.2, placement_variance=3.0
+    )
+    net = Policy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads)
+    question = ask(layered_graph(60, np.random.default_rng(0), "g"))
+    mean_0, mean_1 = (net.propose(question, 0).op[0, :, column].numpy() for column in (0, 2))
+    inside = question.member[:, 0, MEMBERSHIPS.index("spectral_by_bytes")].numpy()
+    assert np.all((mean_0 > mean_1)[inside > 0.2]) and np.all((mean_0 < mean_1)[inside < -0.2])
+    assert np.all(np.abs(mean_0 - 7.5) <= 0.2 * (LEVELS + 1) + 1)
+
+
+def test_membership_is_the_signed_distance_to_the_part() -> None:
+    position = np.array([0.0, 0.125, 0.25, 0.5, 0.9])
+    of_four = membership(position, 4)
+    assert of_four.argmax(1).tolist() == [0, 0, 0, 1, 3]
+    assert of_four[1].tolist() == pytest.approx([0.5, -0.5, -1, -1])
+    two = membership(position, 2)
+    np.testing.assert_allclose(two[:, 0], -two[:, 1])
+
+
+def test_share_splits_the_weight() -> None:
+    value, weight = np.array([3.0, 1.0, 2.0, 2.0]), np.array([4.0, 2.0, 1.0, 1.0])
+    assert share(value, weight).tolist() == [0.75, 0.125, 0.375, 0.375]
+
+
+def test_inputs_do_not_depend_on_names_or_scale() -> None:
+    """Finite, bounded, and equal for a graph whose sizes are all larger by the same factor."""
+    from dataclasses import replace
+
+    graph = layered_graph(80, np.random.default_rng(1), "g")
+    larger = replace(graph, tensor_bytes=graph.tensor_bytes * 7, name="other")
+    first, second = inputs(graph, machine()), inputs(larger, machine())
+    for one, other in zip(first, second, strict=True):
+        assert np.isfinite(one).all() and np.abs(one).max() <= 3.0
+        np.testing.assert_allclose(one, other, atol=1e-3)
