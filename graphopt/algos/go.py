@@ -83,6 +83,8 @@ class Trial:
 class GO(Learner):
     """PPO on `GOPolicy`; see the module's docstring. yaml: conf/algo/go.yaml explains every hyper-parameter."""
 
+    network_settings = frozenset({"network"})
+
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int, network: Network,
                  learning: Learning, search: Search) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)

@@ -1,6 +1,6 @@
 """`Learner`: a LightningModule that is also an `Optimizer`. `training_step` is the paper, `solve` is how it is used."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytorch_lightning as pl
@@ -18,7 +18,13 @@ class Learner(pl.LightningModule, Optimizer):
     A subclass implements `training_step(graphs: list[Graph], batch_idx)`, `configure_optimizers` and `solve`. Whatever
     it prices outside of `solve` it adds to `train_evals`. It logs `reward`, and losses as `losses/...`. State beyond
     parameters and optimisers is kept by overriding `on_save_checkpoint` and `on_load_checkpoint` with plain values.
+
+    network_settings: keys of its yaml file that its weights belong to; a checkpoint brings them along.
+    training_only: how names of parameters begin that `solve` does not use; packaged checkpoints leave them out.
     """
+
+    network_settings: ClassVar[frozenset[str]] = frozenset()
+    training_only: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int) -> None:
         super().__init__()
@@ -31,6 +37,10 @@ class Learner(pl.LightningModule, Optimizer):
     def extra_width(task: AssignTask) -> int:
         """Inputs per op that the learner adds to the encoder's features."""
         return 0
+
+    def made_for(self) -> dict[str, Any]:
+        """What of the problem its weights depend on, plain values: a checkpoint must agree in it with its run."""
+        return {"decisions": dict(self.task.heads)}
 
     def initial_cost(self, graph: Graph) -> float:
         """The default heuristic's price, which scales rewards. Known to everybody, so not billed."""

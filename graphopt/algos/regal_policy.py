@@ -1,7 +1,7 @@
 """REGAL's policy: from a graph to the parameters of BRKGA.
 
 Every gene of an op has a Beta distribution given by two categorical actions with k = 16 values each, a mean index m and
-a variance index v: mu = (m + 1) / (k + 1), sigma^2 = mu (1 - mu) (v + 1) / (k + 1), so alpha + beta = (k - v) / (v + 1).
+a variance index v: mu = (m + 1) / (k + 1), sigma^2 = mu (1 - mu) (v + 1) / (k + 1), alpha + beta = (k - v) / (v + 1).
 The elite bias of an op is one more categorical, rho = 0.5 + 0.5 (i + 0.5) / k.
 
 Our choices, where the paper is silent or what it says did not learn in our time (docs/results.md):
