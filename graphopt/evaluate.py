@@ -43,6 +43,7 @@ class Arena:
     judge: CostModel
     config: Mapping[str, Any]  # resolved, stored with every decision
     facts: Mapping[str, Any] = field(default_factory=dict)  # row fields of the cell
+    origins: Mapping[str, str] = field(default_factory=dict)  # graph hash -> the data set it is reported under
     seconds: float | None = None  # cap of each solve
 
 
@@ -92,9 +93,10 @@ def evaluate(contenders: Sequence[Contender], graphs: Sequence[Graph], arena: Ar
 
 
 def _case_row(graph: Graph, contender: Contender, arena: Arena, evals: int, seed: int) -> Row:
+    origin = {"dataset": arena.origins[graph.hash]} if graph.hash in arena.origins else {}
     return {
-        **arena.facts, "graph": graph.name, "graph_hash": graph.hash, "family": graph.family, "ops": graph.num_ops,
-        "seed": seed, "evals_cap": evals, "seconds_cap": arena.seconds, **contender.facts,
+        **arena.facts, **origin, "graph": graph.name, "graph_hash": graph.hash, "family": graph.family,
+        "ops": graph.num_ops, "seed": seed, "evals_cap": evals, "seconds_cap": arena.seconds, **contender.facts,
     }  # fmt: skip
 
 
@@ -176,6 +178,7 @@ def evaluate_cell(parts: Parts, cell: Cell) -> None:
         parts.judge,
         cell.config,
         {**cell.facts(), "objective": objective},
+        {graph.hash: parts.dataset.origin(graph) for graph in graphs},
         settings.budget.seconds,
     )
     for name, why in parts.refused.items():

@@ -17,6 +17,10 @@ class Dataset(ABC):
     name: str
     gives: ClassVar[frozenset[str]] = frozenset()
 
+    def origin(self, graph: Graph) -> str:
+        """Name of the data set that a graph is reported under: this one, but for mixtures."""
+        return self.name
+
     @abstractmethod
     def graphs(self, split: Split) -> list[Graph]:
         """The graphs of a split, possibly none. Raises GraphError, in one sentence, when they cannot be made."""

@@ -72,10 +72,8 @@ def test_each_action_moves_its_own_keys_only() -> None:
     g = graph()
     roles = task().layout(g).role
     actions = np.full((g.num_ops, 7), 12)  # means of 13/17
-    for flags, moved in (
-        ((True, False, False), {Role.AFFINITY}),
-        ((False, True, False), {Role.PRIORITY, Role.TRANSFER}),
-    ):
+    cases = ((True, False, False), {Role.AFFINITY}), ((False, True, False), {Role.PRIORITY, Role.TRANSFER})
+    for flags, moved in cases:
         keys = regal(simulator(), flags=flags).sampler(g, actions)(np.random.default_rng(0), 4000)
         for role in Role:
             mean = keys[:, roles == role].mean() if (roles == role).any() else 0.0
