@@ -141,7 +141,7 @@ def test_mixed_data_trains_on_both_and_tests_on_what_is_asked_for() -> None:
     node = compat.option("dataset", "regal")
     node |= {**small, "room": node["room"] | {"filter": "none"}}
     for test, count in ((["synthetic"], 3), (["real"], 1), (["synthetic", "real"], 4)):
-        real = node | {"name": "other", "train": [1], "val": [2], "test": [1]}
+        real = node | {"name": "other", "graph_seed": 1, "train": [1], "val": [2], "test": [1]}
         parts = {"synthetic": node, "real": real}
         mixed: Mixed = construct(compat.option("dataset", "regal_mixed") | parts | {"test": test}, "dataset")
         assert [len(mixed.graphs(split)) for split in ("train", "val", "test")] == [3, 3, count]
