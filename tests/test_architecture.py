@@ -17,19 +17,19 @@ LAYERS = (
     ("errors", "operators", "progress", "schedule"),
     ("construct", "graph", "loggers", "machine", "rows"),
     ("datasets", "encoders", "fusible", "list_schedule", "plan", "trace"),
-    ("kernels",),
+    ("compact", "kernels"),
     ("check", "costs", "tasks"),
     ("problem",),
     ("optimizer",),
     ("compat", "search"),
     ("algos", "build", "cli", "sweep"),
     ("cell", "checkpoint", "decision"),
-    ("evaluate", "reporting"),
-    ("filter", "report", "train"),
+    ("adopt", "evaluate", "reporting"),
+    ("filter", "report", "ship", "train", "tune"),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
 LEARNING = {"torch", "torch_geometric", "pytorch_lightning"}
-MAY_LEARN = {"algos", "encoders", "checkpoint", "train"}
+MAY_LEARN = {"algos", "encoders", "checkpoint", "ship", "train"}
 # Of datasets: what reads torch modules or batches graphs for training.
 CAPTURE = {"aten_table", "capture", "fx_reader", "module", "recorder", "zoo"}
 # Classical methods, readers, tables and pictures: what a user needs who never trains.

@@ -1,0 +1,230 @@
+"""Speed of BRKGA, end to end: against pymoo's on the same problems, and at 50,000 ops.
+
+`python benchmarks/brkga.py [--quick]` prints JSON lines {"name", "value", "unit", "low", "high", ...}: the median of
+several repetitions, with the smallest and the largest. Problems: task=placement_scheduling on machine=gpu2 (2 devices)
+and gpu8_nvlink (8), cost=simulator, layered graphs, hyper-parameters of algo=brkga. Evaluations per second are those of
+one thread in CPU seconds, so other work on the machine does not count; `brkga_5k_...` are seconds on the clock with two
+threads.
+"""
+
+import argparse
+import importlib.util
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from statistics import mean, median, stdev
+
+import numpy as np
+
+from graphopt import compat
+from graphopt.construct import construct
+from graphopt.costs.base import CostModel, Objective
+from graphopt.costs.kernel_time import kernel_graph
+from graphopt.datasets.layered import layered_graph
+from graphopt.graph import Graph
+from graphopt.list_schedule import Schedule, bottom_levels, dependencies, heft, links, list_by_bottom_level
+from graphopt.problem import OutOfBudget, Problem
+from graphopt.search.brkga import F32, Brkga, evolve, priced_by, uniform_keys
+from graphopt.search.encoding import encode
+from graphopt.tasks.base import AssignTask
+
+EVALS = 5000
+MACHINES = {2: "gpu2", 8: "gpu8_nvlink"}
+BRKGA: Brkga = construct(compat.option("algo", "brkga"), "algo")
+LARGE, CAP = 50_000, 60.0  # ops; seconds of each large run
+
+
+def say(name: str, values: list[float], unit: str, **details: object) -> None:
+    line = {"name": name, "value": median(values), "unit": unit, "low": min(values), "high": max(values)}
+    print(json.dumps(line | details), flush=True)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A graph, and what prices its plans."""
+
+    graph: Graph
+    task: AssignTask
+    cost: CostModel
+
+    def problem(self, seed: int, evals: int = EVALS, seconds: float = float("inf")) -> Problem:
+        return Problem(self.graph, self.task, self.cost, evals=evals, seconds=seconds, seed=seed)
+
+
+def bench(graph: Graph, devices: int, objective: Objective, threads: int) -> Bench:
+    machine = construct(compat.option("machine", MACHINES[devices]), "machine")
+    task = construct(compat.option("task", "placement_scheduling"), "task", {"machine": machine})
+    node = compat.option("cost", "simulator") | {"objective": objective, "threads": threads}
+    return Bench(graph, task, construct(node, "cost", {"machine": machine}))
+
+
+def layered(ops: int, seed: int = 0) -> Graph:
+    return layered_graph(ops, np.random.default_rng(seed), f"layered{ops}_{seed}")
+
+
+@dataclass(frozen=True)
+class Run:
+    best: float
+    seconds: float  # on the clock
+    cpu_seconds: float
+
+
+def run(solve: Callable[[Problem], object], problem: Problem) -> Run:
+    clock, cpu = time.perf_counter(), time.process_time()
+    with suppress(OutOfBudget):
+        solve(problem)
+    assert problem.evals == problem.evals_cap
+    return Run(problem.best_cost, time.perf_counter() - clock, time.process_time() - cpu)
+
+
+# ---- how long BRKGA takes
+
+
+def end_to_end(sizes: list[int], repetitions: int) -> None:
+    for ops, devices, objective in product(sizes, MACHINES, ("peak_memory", "runtime")):
+        on = bench(layered(ops), devices, objective, threads=2)
+        runs = [run(BRKGA.solve, on.problem(seed)) for seed in range(repetitions + 1)][1:]
+        suffix = ("" if devices == 2 else f"/{devices}") + ("" if objective == "peak_memory" else f"/{objective}")
+        cpu = median(r.cpu_seconds for r in runs)
+        say(f"brkga_5k_{ops}_ops_seconds{suffix}", [r.seconds for r in runs], "s", cpu_seconds=cpu)
+
+
+# ---- against pymoo
+
+
+def pymoo_solve(problem: Problem, seed: int) -> None:
+    """pymoo's BRKGA with the same parameters, decoder, prices and meter."""
+    from pymoo.algorithms.soo.nonconvex.brkga import BRKGA as Peer
+    from pymoo.core.problem import Problem as PeerProblem
+    from pymoo.optimize import minimize
+
+    price, own = priced_by(problem), BRKGA.evolution
+
+    class Keys(PeerProblem):
+        def __init__(self) -> None:
+            super().__init__(n_var=problem.task.key_count(problem.graph), n_obj=1, xl=0.0, xu=1.0)
+
+        def _evaluate(self, x, out, *args, **kwargs) -> None:  # type: ignore[no-untyped-def]
+            out["F"] = price(x)
+
+    children = own.population - own.elite_count - own.mutant_count
+    peer = Peer(n_elites=own.elite_count, n_offsprings=children, n_mutants=own.mutant_count, bias=own.elite_bias)
+    minimize(Keys(), peer, ("n_eval", 10 * problem.evals_cap), seed=seed, verbose=False)
+
+
+def pairs(on: Bench, seeds: range) -> Iterator[tuple[Run, Run]]:
+    """(ours, pymoo's) by seed, one after the other."""
+    for seed in seeds:
+        yield run(BRKGA.solve, on.problem(seed)), run(lambda p, s=seed: pymoo_solve(p, s), on.problem(seed))  # type: ignore[misc]
+
+
+def against_pymoo(sizes: list[int], repetitions: int) -> None:
+    ratios = []
+    for ops, devices in product(sizes, MACHINES):
+        runs = list(pairs(bench(layered(ops), devices, "peak_memory", threads=1), range(repetitions + 1)))[1:]
+        label = f"{ops}/{devices}"
+        say(f"brkga_evals_per_second/{label}", [EVALS / ours.cpu_seconds for ours, _ in runs], "1/s")
+        say(f"pymoo_evals_per_second/{label}", [EVALS / theirs.cpu_seconds for _, theirs in runs], "1/s")
+        ratios.append([theirs.cpu_seconds / ours.cpu_seconds for ours, theirs in runs])
+        say(f"brkga_evals_over_pymoo/{label}", ratios[-1], "ratio")
+    say("brkga_evals_over_pymoo", [r for some in ratios for r in some], "ratio", over="all sizes and repetitions")
+
+
+def quality(graphs: int, seeds: int) -> None:
+    """Mean of ours / pymoo's - 1 at equal evaluations, in percent, below 0 is better; low, high: 2 standard errors."""
+    test = construct(compat.option("dataset", "synthetic"), "dataset").graphs("test")
+    for objective in ("peak_memory", "runtime"):
+        difference = []
+        for graph in test[:graphs]:
+            runs = pairs(bench(graph, 2, objective, threads=1), range(seeds))
+            difference.append(100 * mean(ours.best / theirs.best - 1 for ours, theirs in runs))
+        middle, error = mean(difference), stdev(difference) / len(difference) ** 0.5
+        line = {"name": f"brkga_cost_over_pymoo_percent/{objective}", "value": middle, "unit": "%"}
+        line |= {"low": middle - 2 * error, "high": middle + 2 * error, "graphs": graphs, "seeds": seeds}
+        print(json.dumps(line), flush=True)
+
+
+# ---- 50,000 ops
+
+
+def large(objective: Objective, seeded: bool) -> None:
+    """One run in a process of its own, so that the peak of memory is its own."""
+    on = bench(layered(LARGE), 8, objective, threads=2)
+    seeds, prices = list_schedules(on, seeded)
+    problem = on.problem(0, evals=10**9, seconds=CAP)
+    clock = time.perf_counter()
+    keys = on.task.key_count(on.graph)
+    with suppress(OutOfBudget):
+        evolve(priced_by(problem), uniform_keys(keys), problem.rng, BRKGA.evolution, seeds=seeds if seeded else None)
+    took = time.perf_counter() - clock
+    label = f"{'brkga_seeded' if seeded else 'brkga'}/{objective}"
+    best, first = problem.best_cost, problem.initial_cost
+    details = {"evals": problem.evals, "keys": keys, "default": first}
+    say(f"scale_50k/{label}/over_default", [best / first], "ratio", **details)
+    say(f"scale_50k/{label}/over_list_schedule", [best / min(prices)], "ratio", list_over_default=min(prices) / first)
+    say(f"scale_50k/{label}/seconds", [took], "s", cap=CAP)
+    say(f"scale_50k/{label}/peak_process_gb", [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6], "GB")
+
+
+def list_schedules(on: Bench, report: bool) -> tuple[F32, list[float]]:
+    """Keys and prices of HEFT and of list scheduling by bottom level; with `report`, how long they take."""
+    graph, machine, problem = on.graph, on.task.machine, on.problem(0)
+    inline = on.task.realise(graph, problem.initial[None]).inline[0]
+
+    def by(rule: Callable[..., Schedule]) -> Schedule:
+        kernels = kernel_graph(graph, inline, machine.devices)
+        return rule(
+            kernels.time, kernels.is_kernel, dependencies(graph, kernels.in_ptr, kernels.in_tensor), links(machine)
+        )
+
+    found, prices = [], []
+    for name, rule in (("heft", heft), ("list_blevel", list_by_bottom_level)):
+        schedule, times = by(rule), []
+        for _ in range(5):
+            clock = time.perf_counter()
+            by(rule)
+            times.append(time.perf_counter() - clock)
+        found.append(encode(problem, schedule.device, schedule.urgency))
+        prices.append(float(on.cost.price(on.task.realise_keys(graph, found[-1][None])).cost[0]))
+        if report:
+            over, cost = prices[-1] / problem.initial_cost, on.cost.objective
+            say(f"scale_50k/{name}_seconds/{cost}", times, "s", over_default=over)
+    if report and on.cost.objective == "runtime":
+        critical_path(on, inline, problem.initial_cost)
+    return np.stack(found), prices
+
+
+def critical_path(on: Bench, inline: np.ndarray, default: float) -> None:
+    """What no plan is faster than: the longest path with every op on its fastest device and no transfers."""
+    kernels = kernel_graph(on.graph, inline, on.task.machine.devices)
+    needs = dependencies(on.graph, kernels.in_ptr, kernels.in_tensor)
+    longest = float(bottom_levels(kernels.time.min(1), needs, np.zeros(len(needs.source))).max())
+    say("scale_50k/critical_path_over_default", [longest / default], "ratio")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and repetitions, nothing of 50,000 ops")
+    parser.add_argument("--large", nargs=2, metavar=("OBJECTIVE", "0|1"), help="one run at 50,000 ops, seeded or not")
+    args = parser.parse_args()
+    if args.large:
+        large(args.large[0], args.large[1] == "1")
+        return
+    end_to_end([1000] if args.quick else [50, 200, 1000], 3 if args.quick else 7)
+    if importlib.util.find_spec("pymoo") is None:
+        print(json.dumps({"name": "brkga_evals_over_pymoo", "value": None, "unit": "ratio", "reason": "no pymoo"}))
+    else:
+        against_pymoo([200] if args.quick else [50, 200, 1000], 2 if args.quick else 5)
+        quality(*((3, 2) if args.quick else (12, 5)))
+    for objective, seeded in () if args.quick else product(("peak_memory", "runtime"), ("0", "1")):
+        subprocess.run([sys.executable, __file__, "--large", objective, seeded], check=True)
+
+
+if __name__ == "__main__":
+    main()
