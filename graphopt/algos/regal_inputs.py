@@ -2,7 +2,8 @@
 
 The paper names sizes and costs only (appendix, as far as known). Orders and memberships are our addition: identical
 devices look alike to a graph network, so something has to tell which ops could go together; docs/results.md says what
-they bring. All of it is cheap beside the search, and none is a price.
+they bring. `size` is the number of ops on a log scale, since how sharp a proposal should be depends on how many genes
+share the budget. All of it is cheap beside the search, and none is a price.
 Shape legend: N ops, D devices, E edges.
 """
 
@@ -24,7 +25,7 @@ F32 = NDArray[np.float32]
 DENSE = 160  # ops up to which a dense eigensolver is faster
 LARGEST = 20_000  # ops up to which eigenvectors are computed; beyond it the topological order stands in
 
-ORDERS = ("topological", "depth", "height", "slack", "spectral", "spectral_2", "bytes_share", "largest")
+ORDERS = ("topological", "depth", "height", "slack", "spectral", "spectral_2", "bytes_share", "largest", "size")
 MEMBERSHIPS = ("spectral", "spectral_by_bytes", "spectral_2_by_bytes", "blocks_by_bytes", "speed", "room")
 
 
@@ -58,6 +59,7 @@ def _inputs(graph: Graph, machine: Machine) -> Inputs:
         share(height, np.ones(graph.num_ops)), 1 - (depth + height) / max(float((depth + height).max()), 1.0),
         share(first, np.ones(graph.num_ops)), share(second, np.ones(graph.num_ops)),
         np.clip(np.log10(held * graph.num_ops), -3, 3) / 3, held / held.max(),
+        np.full(graph.num_ops, np.log10(graph.num_ops) / 2 - 1),
     ]  # fmt: skip
     splits = [share(first, np.ones(graph.num_ops)), share(first, held), share(second, held), share(position, held)]
     members = [membership(split, machine.num_devices) for split in splits]
