@@ -8,11 +8,12 @@ from graphopt.cli import sentences
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(config: DictConfig) -> None:
+    from graphopt.adopt import adopt
     from graphopt.build import build
     from graphopt.cell import open_cell
     from graphopt.evaluate import evaluate_cell
 
-    with open_cell(config) as cell:
+    with open_cell(adopt(config)) as cell:
         if cell.skipped:
             return
         parts = build(cell.config)

@@ -1,7 +1,8 @@
 """Checkpoints of learners: state dicts and plain values only, so that they load with `weights_only=True`.
 
 `last.ckpt` holds what training needs to go on; the one before it is kept as `previous.ckpt`, in case the last is
-damaged. `best.ckpt` is the best by validation.
+damaged. `best.ckpt` is the best by validation. Checkpoints in graphopt/pretrained/ come with the package: weights
+alone, made by `python -m graphopt.ship`.
 """
 
 import io
@@ -15,19 +16,39 @@ from typing import Any
 import torch
 
 from graphopt.algos.learner import Learner
-from graphopt.errors import ConfigError, UserError
+from graphopt.construct import dotted
+from graphopt.encoders.columns import DIGEST
+from graphopt.errors import ConfigError, UsageError, UserError
 
 State = dict[str, Any]
+PRETRAINED = Path(__file__).resolve().parent / "pretrained"
 
 
-def state_of(learner: Learner, made_for: Mapping[str, Any], note: Mapping[str, Any]) -> State:
-    """Everything of a learner at this moment. made_for: what it fits. note: plain values of the caller."""
+def state_of(learner: Learner, about: Mapping[str, Any], note: Mapping[str, Any]) -> State:
+    """Everything of a learner at this moment. about: see `about`. note: plain values of the caller."""
     counters = {"steps": learner.train_steps, "evals": learner.train_evals, "seconds": learner.train_seconds}
-    plain = {"made_for": dict(made_for), "counters": counters, "random": learner.random_state(), "note": dict(note)}
+    plain = {**about, "counters": counters, "random": learner.random_state(), "note": dict(note)}
     own: State = {}
     learner.on_save_checkpoint(own)
     tensors = {"state_dict": learner.state_dict(), "torch_random": torch_random()}
     return {**tensors, "own": own, "plain": json.dumps(plain)}
+
+
+def about(config: Mapping[str, Any], learner: Learner) -> dict[str, Any]:
+    """What a checkpoint says of itself. `made_for` must agree with the run that uses it; `settings` are those that its
+    network was built with; `features` is what its encoder reads, in short."""
+    made_for = {"algo": learner.name, "encoder": config["encoder"]["name"], **learner.made_for()}
+    return {"made_for": made_for, "settings": settings_in(config), "features": DIGEST}
+
+
+def settings_in(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The nodes of a configuration that make a network what it is."""
+    return {group: dict(config[group]) for group in ("encoder", "algo")}
+
+
+def said(state: State, key: str) -> Any:
+    """What a checkpoint says of itself under a key of `about`; None if it is older than the key."""
+    return json.loads(state["plain"]).get(key)
 
 
 def restore(learner: Learner, state: State) -> dict[str, Any]:
@@ -60,36 +81,68 @@ def restore_counters(learner: Learner, state: State) -> None:
     )  # fmt: skip
 
 
-def load_weights(learner: Learner, state: State, source: str) -> None:
-    """Raises ConfigError when the weights have other names or shapes."""
+def load_weights(learner: Learner, state: State, source: str, settings: Mapping[str, Any] | None = None) -> None:
+    """Raises ConfigError when the weights are for other features, or have other names or shapes. settings: the run's
+    `settings_in`, to say what differs."""
+    check_features(state, source)
     try:
-        learner.load_state_dict(state["state_dict"])
+        missing, unexpected = learner.load_state_dict(state["state_dict"], strict=False)
+        needed = [name for name in missing if not name.startswith(learner.training_only)]
+        detail = ", ".join([f"lacks {name}" for name in needed] + [f"has {name}" for name in unexpected])
     except RuntimeError as error:
-        detail = " ".join(str(error).split())[:200]
+        detail = " ".join(str(error).split())
+    if detail:
+        differing = differences(said(state, "settings") or {}, settings or {})
+        why = "; ".join(f"trained with {path}={there}, this run has {here}" for path, there, here in differing)
         raise ConfigError(
-            f"{source} does not fit algo={learner.name} as configured ({detail}); use its own settings"
-        ) from None
+            f"{source} does not fit algo={learner.name} as configured ({(why or detail)[:200]}); use its own settings"
+        )
+
+
+def check_features(state: State, source: str) -> None:
+    """Raises ConfigError when the encoder read other features in training. Checkpoints that do not say pass."""
+    if said(state, "features") not in (None, DIGEST):
+        raise ConfigError(
+            f"{source} was trained on other features of graphs than this version of graphopt computes; train again, or "
+            "use the version that made it"
+        )
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any], path: str = "") -> list[tuple[str, Any, Any]]:
+    """(config path, value there, value here) of every setting that both have and that differs."""
+    found: list[tuple[str, Any, Any]] = []
+    for key in (key for key in there if key in here and there[key] != here[key]):
+        below = isinstance(there[key], Mapping) and isinstance(here[key], Mapping)
+        at = dotted(path, key)
+        found += differences(there[key], here[key], at) if below else [(at, there[key], here[key])]
+    return found
 
 
 def check_made_for(state: State, made_for: Mapping[str, Any], source: str) -> None:
     """Raises ConfigError when the checkpoint is of another algorithm, encoder or kind of decision."""
-    stored = json.loads(state["plain"])["made_for"]
-    for key, value in made_for.items():
-        if stored.get(key) != value:
+    stored = said(state, "made_for")
+    for key, value in json.loads(json.dumps(dict(made_for))).items():
+        if key not in stored or stored[key] == value:
+            continue
+        if key == "decisions":
             raise ConfigError(
-                f"{source} was trained with {key}={stored.get(key)}, this run has {key}={value}; choose the same"
+                f"{source} was trained to decide {_choices(stored[key])}, this run decides {_choices(value)}; choose "
+                "the task it was trained for and a machine with as many devices"
             )
+        raise ConfigError(f"{source} was trained with {key}={stored[key]}, this run has {key}={value}; choose the same")
+
+
+def _choices(heads: Mapping[str, int]) -> str:
+    return ", ".join(f"{head} ({choices} choices)" for head, choices in heads.items()) or "nothing"
 
 
 def save(path: Path, state: State) -> None:
     """Writes all or nothing. Raises UserError when the disk does not take it."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
     temporary = path.with_suffix(".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
-            file.write(buffer.getbuffer())
+            file.write(_bytes(state))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -97,6 +150,17 @@ def save(path: Path, state: State) -> None:
         raise UserError(
             f"cannot write {path}: {error.strerror or error}; make room or choose another output_dir=..."
         ) from error
+
+
+def size(state: State) -> int:
+    """Bytes of the file that `save` would write."""
+    return len(_bytes(state))
+
+
+def _bytes(state: State) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
 
 
 def save_last(folder: Path, state: State) -> None:
@@ -133,7 +197,35 @@ def load_last(folder: Path) -> State | None:
     return None
 
 
-def find(place: str) -> Path:
-    """The file meant by `ckpt=`: itself, or ckpt/best.ckpt of a run's folder."""
+def find(place: str, config: Mapping[str, Any]) -> Path:
+    """The file meant by `ckpt=`: itself, ckpt/best.ckpt of a run's folder, or with `pretrained` the packaged one."""
+    if place == "pretrained":
+        return packaged(config)
     path = Path(place)
     return path / "ckpt" / "best.ckpt" if path.is_dir() else path
+
+
+def packaged(config: Mapping[str, Any]) -> Path:
+    """The checkpoint that comes with the package for the run's algorithm, task and objective. Raises UsageError, naming
+    what there is, when there is none."""
+    path = PRETRAINED / packaged_name(config)
+    if not path.is_file():
+        stored = [_words(tuple(file.stem.split("-"))) for file in sorted(PRETRAINED.glob("*.ckpt"))]
+        raise UsageError(
+            f"ckpt=pretrained: no checkpoint comes with graphopt for {_words(_purpose(config))}; "
+            f"there are: {'; '.join(stored) or 'none'}; choose one of these, or train with ckpt=null"
+        )
+    return path
+
+
+def packaged_name(config: Mapping[str, Any]) -> str:
+    """The file name says what a packaged checkpoint is for."""
+    return f"{'-'.join(_purpose(config))}.ckpt"
+
+
+def _purpose(config: Mapping[str, Any]) -> tuple[str, str, str]:
+    return str(config["algo"]["name"]), str(config["task"]["name"]), str(config["cost"].get("objective"))
+
+
+def _words(purpose: tuple[str, ...]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in zip(("algo", "task", "cost.objective"), purpose))

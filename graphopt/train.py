@@ -36,24 +36,19 @@ def prepare(parts: Parts, cell: Cell) -> None:
     learner = parts.algo
     assert isinstance(learner, Learner)
     schedule: Schedule = construct(cell.config["trainer"], "trainer")
-    made_for = fit_of(cell.config, learner)
+    about = checkpoint.about(cell.config, learner)
     if cell.settings.ckpt is not None:
-        source = checkpoint.find(cell.settings.ckpt)
+        source = checkpoint.find(cell.settings.ckpt, cell.config)
     else:
-        train(learner, parts, cell, schedule, made_for)
+        train(learner, parts, cell, schedule, about)
         source = cell.path / "ckpt" / "best.ckpt"
     state = checkpoint.load(source)
-    checkpoint.check_made_for(state, made_for, str(source))
-    checkpoint.load_weights(learner, state, str(source))
+    checkpoint.check_made_for(state, about["made_for"], str(source))
+    checkpoint.load_weights(learner, state, str(source), about["settings"])
     if cell.settings.ckpt is not None:
         checkpoint.restore_counters(learner, state)
     learner.eval()
     learner.to(device_of(schedule))
-
-
-def fit_of(config: Mapping[str, Any], learner: Learner) -> dict[str, Any]:
-    """What a checkpoint must agree in with the run that uses it."""
-    return {"algo": learner.name, "encoder": config["encoder"]["name"], "decisions": dict(learner.task.heads)}
 
 
 def device_of(schedule: Schedule) -> torch.device:
@@ -62,7 +57,7 @@ def device_of(schedule: Schedule) -> torch.device:
     return torch.device("cuda" if schedule.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def train(learner: Learner, parts: Parts, cell: Cell, schedule: Schedule, made_for: Mapping[str, Any]) -> None:
+def train(learner: Learner, parts: Parts, cell: Cell, schedule: Schedule, about: Mapping[str, Any]) -> None:
     """Trains until the steps, the seconds or the patience end; ckpt/best.ckpt holds the result."""
     graphs = parts.dataset.graphs("train")
     if not graphs:
@@ -71,7 +66,7 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: Schedule, made_f
             "give ckpt=..., or a dataset with training graphs"
         )
     folder = cell.path / "ckpt"
-    keeper = Keeper(learner, parts.dataset.graphs("val"), schedule, folder, made_for, cell.log, cell.settings.seed)
+    keeper = Keeper(learner, parts.dataset.graphs("val"), schedule, folder, about, cell.log, cell.settings.seed)
     state = checkpoint.load_last(folder)
     if state is not None:
         keeper.resume(state)
@@ -139,9 +134,9 @@ class Keeper(pl.Callback):
     bar: Bar
 
     def __init__(self, learner: Learner, val_graphs: Sequence[Graph], schedule: Schedule, folder: Path,
-                 made_for: Mapping[str, Any], log: RunLog, seed: int) -> None:  # fmt: skip
+                 about: Mapping[str, Any], log: RunLog, seed: int) -> None:  # fmt: skip
         self.learner, self.val_graphs, self.schedule, self.folder = learner, val_graphs, schedule, folder
-        self.made_for, self.curves, self.seed = made_for, log, seed
+        self.about, self.curves, self.seed = about, log, seed
         self.best, self.worse, self.ended = -math.inf, 0, False  # best validation, validations since, training is over
         self._optimizers: list[State] = []
         self._torch_random: list[torch.Tensor] | None = None  # to be put back once the first batch is at hand
@@ -160,7 +155,7 @@ class Keeper(pl.Callback):
 
     def _state(self) -> State:
         note = {"best": self.best, "worse": self.worse, "ended": self.ended}
-        return checkpoint.state_of(self.learner, self.made_for, note) | {"optimizers": self._optimizers}
+        return checkpoint.state_of(self.learner, self.about, note) | {"optimizers": self._optimizers}
 
     def _save(self) -> None:
         checkpoint.save_last(self.folder, self._state())

@@ -5,6 +5,8 @@ overhead of the machine's first device.
 Shape legend: N ops, T tensors, E edges (one per producer, consumer and tensor), P pairs, D devices.
 """
 
+import hashlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,6 +31,11 @@ EDGE_FEATURES: tuple[str, ...] = (
     "bytes", "bytes_relative", "same_shape", "expands", "first_operand", "from_view", "to_view",
 )  # fmt: skip
 WIDTH, EDGE_WIDTH = len(FEATURES), len(EDGE_FEATURES)
+MEANING = 1  # count up when a column of the same name comes to mean something else
+# What weights of encoders are trained on, in short: columns and operators, in order.
+DIGEST = hashlib.sha256(
+    repr((MEANING, FEATURES, EDGE_FEATURES, [operator.name for operator in OPERATORS])).encode()
+).hexdigest()[:8]
 Columns = dict[str, NDArray[np.generic]]
 
 

@@ -1,0 +1,74 @@
+"""Puts the checkpoint of a finished cell into the package, where `ckpt=pretrained` finds it.
+
+`python -m graphopt.ship CELL_FOLDER` writes graphopt/pretrained/ALGO-TASK-OBJECTIVE.ckpt: the weights that solving
+needs, the settings of their network and what training has cost, nothing else.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from graphopt import checkpoint
+from graphopt.cli import sentences
+from graphopt.construct import target_of
+from graphopt.errors import UserError
+
+LIMIT = 500_000  # bytes of a file
+
+
+def ship(cell: Path, folder: Path, *, half: bool) -> Path:
+    """Writes the stripped checkpoint of a cell into `folder`, in half precision if asked for; returns the file. Raises
+    UserError when there is nothing to ship or it is too large."""
+    if not (cell / "config.yaml").is_file():
+        raise UserError(f"{cell} is not a cell: it has no config.yaml; give a folder OUTPUT_DIR/STUDY/CELL")
+    config: Any = OmegaConf.to_container(OmegaConf.load(cell / "config.yaml"), resolve=True)
+    state = stripped(checkpoint.load(checkpoint.find(str(cell), config)), config, half=half)
+    state["plain"] = json.dumps(json.loads(state["plain"]) | {"note": {"cell": cell.resolve().name}})
+    size = checkpoint.size(state)
+    if size > LIMIT:
+        advice = "train a smaller network" if half else "use --half or train a smaller network"
+        raise UserError(f"the checkpoint takes {size:,} bytes, more than the {LIMIT:,} that ship; {advice}")
+    path = folder / checkpoint.packaged_name(config)
+    checkpoint.save(path, state)
+    return path
+
+
+def stripped(state: checkpoint.State, config: Mapping[str, Any], *, half: bool) -> checkpoint.State:
+    """The state without what only training needs. Settings come from the cell's configuration."""
+    training_only = target_of(config["algo"], "algo").training_only
+    weights = {
+        name: _rounded(value, half) for name, value in state["state_dict"].items() if not name.startswith(training_only)
+    }
+    plain = json.loads(state["plain"]) | {"settings": checkpoint.settings_in(config), "random": {}}
+    return {"state_dict": weights, "torch_random": [], "own": {}, "plain": json.dumps(plain)}
+
+
+def _rounded(value: Tensor, half: bool) -> Tensor:
+    """A copy of its own, since a view would be stored with all that it is a view of."""
+    return value.half() if half and value.is_floating_point() else value.clone()
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="python -m graphopt.ship", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    result.add_argument("cell", type=Path, help="folder of a finished cell, with ckpt/best.ckpt")
+    result.add_argument("--half", action="store_true", help="store numbers in half precision")
+    result.add_argument("--folder", type=Path, default=checkpoint.PRETRAINED, help="where to write instead")
+    return result
+
+
+def main(arguments: Sequence[str]) -> int:
+    args = parser().parse_args(arguments)
+    path = ship(args.cell, args.folder, half=args.half)
+    print(f"{path}: {path.stat().st_size:,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    with sentences():
+        sys.exit(main(sys.argv[1:]))
