@@ -7,8 +7,9 @@ The file is an npz without pickles:
 - `op_names`: JSON list as bytes, [N]; a decision refers to ops by name.
 - `choices`, `default`: int16 [N, H], the decision and the default heuristic's, heads in the header's order.
 - `trace`: float64 [S, 3]: evaluations, seconds, best cost, one line per improvement.
-- `plan_device`, `plan_priority`, `plan_inline`, `plan_transfer`: only when the best came from random keys, so that no
-  decision describes it; then the plan is the answer and `choices` equals `default`.
+- `plan_device`, `plan_priority`, `plan_inline`, `plan_transfer`: only when the best came from random keys and no
+  decision describes it. Then the plan is the answer (`graphopt.compact` says how its orders are stored), and `choices`
+  says what it does under the header's `described` heads; under others it is the default's.
 
 `python -m graphopt.decision show|diff|replay|veto|bisect|draw` works on them.
 """
@@ -27,11 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.cli import sentences
+from graphopt.compact import compact, expand, same
 from graphopt.errors import UserError
 from graphopt.graph import Graph, GraphError
 from graphopt.plan import Plans
 from graphopt.problem import Problem
-from graphopt.tasks.base import Decision
+from graphopt.tasks.base import AssignTask, Decision
 
 FORMAT = "graphopt decision 1"
 CONFIG_KEYS = ("machine", "task", "cost", "judge", "dataset", "objective", "seed")
@@ -54,9 +56,7 @@ class DecisionFile:
     choices: Decision  # [N, H]
     default: Decision  # [N, H]
     trace: NDArray[np.float64]  # [S, 3] evaluations, seconds, best cost
-    plan: dict[
-        str, NDArray[Any]
-    ]  # device [N], priority [N], inline [N], transfer [T, D]; empty when `choices` is the answer
+    plan: dict[str, NDArray[Any]]  # arrays of `graphopt.compact`; empty when `choices` is the answer
 
     @property
     def heads(self) -> dict[str, int]:
@@ -67,6 +67,11 @@ class DecisionFile:
     def prices(self) -> dict[str, float]:
         """initial, searched, judged, noise."""
         return {key: float(value) for key, value in self.header["prices"].items()}
+
+    @property
+    def described(self) -> tuple[str, ...]:
+        """Heads under which `choices` says what the answer does."""
+        return tuple(self.header.get("described", ())) if self.plan else tuple(self.heads)
 
     def changed(self) -> NDArray[np.int64]:
         """Ops that differ from the default's choice."""
@@ -82,10 +87,7 @@ class DecisionFile:
 
     def plans(self, graph: Graph) -> Plans | None:
         """The stored plan as a batch of one, or None when the decision describes it."""
-        if not self.plan:
-            return None
-        transfer = self.plan["transfer"][None] if "transfer" in self.plan else None
-        return Plans(graph, self.plan["device"][None], self.plan["priority"][None], self.plan["inline"][None], transfer)
+        return expand(graph, self.plan) if self.plan else None
 
 
 def save(
@@ -112,19 +114,26 @@ def save(
         "versions": versions(str(row.get("commit", ""))),
     }
     default = task.canonical(graph, task.initial(graph))  # as `best`, so that only real differences show
-    best = default if problem.best_plan is not None else task.canonical(graph, problem.best)
+    best, plan = task.canonical(graph, problem.best), {}
+    if problem.best_plan is not None:
+        best, header["described"] = describe(task, default, problem.best_plan)
+        plan = compact(problem.best_plan, task.machine.num_devices)
+        if same(plan, compact(task.realise(graph, best[None]), task.machine.num_devices)):
+            plan = {}  # the decision says it all
     trace = np.array([[s.evals, s.seconds, s.cost] for s in problem.trace], np.float64).reshape(-1, 3)
-    plan = {} if problem.best_plan is None else _plan_arrays(problem.best_plan)
     write(path, DecisionFile(header, graph.op_names, best, default, trace, plan))
 
 
-def _plan_arrays(plans: Plans) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {
-        "device": plans.device[0],
-        "priority": plans.priority[0],
-        "inline": plans.inline[0],
-    }
-    return arrays if plans.transfer is None else {**arrays, "transfer": plans.transfer[0]}
+def describe(task: AssignTask, default: Decision, plan: Plans) -> tuple[Decision, list[str]]:
+    """([N, H] what a decision can say of a plan (a batch of one), the heads that it speaks of): device and inline,
+    where the task has them and the op has a choice."""
+    choices, free, inline = default.copy(), task.mask(plan.graph), plan.inline[0]
+    described = [head for head in task.heads if head in ("device", "inline")]
+    for head in described:
+        column = list(task.heads).index(head)
+        matters = free[:, column] & (~inline if head == "device" else True)
+        choices[matters, column] = getattr(plan, head)[0][matters]
+    return choices, described
 
 
 def versions(commit: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphopt.decision import DecisionFile, load
 from graphopt.operators import OPERATORS
-from graphopt.reporting.edit import bisect, describe_op, differing, write_veto
+from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
 from graphopt.reporting.render import Sheet, print_sheets
 from graphopt.reporting.replay import PRICES, Case, check, near_graph, open_case
 
@@ -55,7 +55,9 @@ def _show(args: argparse.Namespace) -> int:
     for edit in decision.header.get("edits", []):
         print(f"edited by hand: {edit}")
     if decision.plan:
-        print("the answer is a plan from random keys; no decision describes it")
+        known = ", ".join(decision.described) or "nothing else"
+        print(f"the answer is a plan from random keys: its orders are its own; choices describe {known}")
+    if not decision.described:
         return 0
     ops = decision.changed()
     print(f"{len(ops):,} of {graph['ops']:,} ops differ from the default")
@@ -101,7 +103,9 @@ def _diff(args: argparse.Namespace) -> int:
     ops = differing(a, b)
     print(f"{args.file}: {price_line(a)}")
     print(f"{args.other}: {price_line(b)}")
-    print(f"{len(ops):,} of {len(a.op_names):,} ops differ")
+    heads = both_describe(a, b)
+    under = "" if heads == list(a.heads) else f" in {', '.join(heads)}; the orders of random keys are not compared"
+    print(f"{len(ops):,} of {len(a.op_names):,} ops differ{under}")
     kinds = _kinds(args.file, a)
     rows = [[a.op_names[op], kinds[op], *(describe_op(d, d.choices[op]) for d in (a, b))] for op in _cut(ops, args.all)]
     _list("", ["op", "operator", args.file.stem, args.other.stem], rows, len(ops))
@@ -131,7 +135,8 @@ def _veto(args: argparse.Namespace) -> int:
 def _bisect(args: argparse.Namespace) -> int:
     case = open_case(args.file)
     blame = bisect(case)
-    print(f"price {blame.judged:.6g}, default {blame.default:.6g}, {len(blame.ops):,} ops differ from the default")
+    back = "in the same orders with all choices back" if case.decision.plan else "default"
+    print(f"price {blame.judged:.6g}, {back} {blame.default:.6g}, {len(blame.ops):,} ops differ from the default")
     if len(blame.culprits):
         names = ", ".join(case.decision.op_names[op] for op in blame.culprits)
         what = "op" if len(blame.culprits) == 1 else "smallest set of ops found"

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.compact import compact
 from graphopt.decision import DecisionError, DecisionFile, write
 from graphopt.reporting.replay import Case, choices_of
 from graphopt.tasks.base import Decision
@@ -22,14 +23,19 @@ def describe(head: str, choice: int) -> str:
 
 
 def describe_op(decision: DecisionFile, row: NDArray[np.int16]) -> str:
-    """All choices [H] of one op."""
-    heads = list(decision.heads)
-    words = [describe(head, int(choice)) for head, choice in zip(heads, row)]
-    return words[0] if len(heads) == 1 else ", ".join(f"{head} {word}" for head, word in zip(heads, words))
+    """All choices [H] of one op, of a plan from random keys those that are known."""
+    words = {head: describe(head, int(c)) for head, c in zip(decision.heads, row) if head in decision.described}
+    return next(iter(words.values())) if len(decision.heads) == 1 else ", ".join(f"{h} {w}" for h, w in words.items())
+
+
+def both_describe(a: DecisionFile, b: DecisionFile) -> list[str]:
+    """Heads under which the choices of both say what is done."""
+    return [head for head in a.described if head in b.described]
 
 
 def differing(a: DecisionFile, b: DecisionFile) -> NDArray[np.int64]:
-    """Ops whose choice differs. Raises DecisionError for decisions of different graphs or tasks."""
+    """Ops whose choice differs, under heads that both describe. Raises DecisionError for decisions of different graphs
+    or tasks, and where there is no such head."""
     graph_a, graph_b = a.header["graph"], b.header["graph"]
     if graph_a["hash"] != graph_b["hash"]:
         names = f"{graph_a['name']!r} ({graph_a['hash']}) and {graph_b['name']!r} ({graph_b['hash']})"
@@ -38,7 +44,10 @@ def differing(a: DecisionFile, b: DecisionFile) -> NDArray[np.int64]:
         raise DecisionError(
             f"the decisions choose different things, {a.heads} and {b.heads}: compare decisions of one task"
         )
-    return np.flatnonzero((a.choices != b.choices).any(1))
+    columns = [list(a.heads).index(head) for head in both_describe(a, b)]
+    if not columns:
+        raise DecisionError("one of the plans is from random keys of which no choices are known: compare their prices")
+    return np.flatnonzero((a.choices != b.choices)[:, columns].any(1))
 
 
 def parse_veto(decision: DecisionFile, text: str) -> tuple[int, NDArray[np.int16]]:
@@ -53,6 +62,9 @@ def parse_veto(decision: DecisionFile, text: str) -> tuple[int, NDArray[np.int16
     if head not in heads and (head or len(heads) > 1):
         raise DecisionError(f"say OP=HEAD:CHOICE with one of the heads {', '.join(heads)}, not {wanted!r}")
     column = heads.index(head) if head else 0
+    if heads[column] not in decision.described:
+        known = ", ".join(decision.described)
+        raise DecisionError(f"the plan is from random keys, of which only {known} can be set, not {heads[column]}")
     row = decision.choices[op].copy()
     row[column] = _parse_choice(heads[column], decision.heads[heads[column]], value)
     return op, row
@@ -80,20 +92,24 @@ def veto(case: Case, text: str) -> Veto:
     """Sets one op's choice as `text` says (see `parse_veto`) and prices again."""
     choices = choices_of(case).copy()
     op, row = parse_veto(case.decision, text)
-    before = case.task.realise(case.graph, choices[None])
+    before = case.realise(choices[None])
     changed = bool((choices[op] != row).any())
     choices[op] = row
-    plans = case.task.realise(case.graph, choices[None])
+    plans = case.realise(choices[None])
     same = all(np.array_equal(getattr(before, f), getattr(plans, f)) for f in ("device", "priority", "inline"))
-    canonical = case.task.canonical(case.graph, choices)
     prices = {
         **case.decision.prices,
         "searched": float(case.cost.price(plans).cost[0]),
         "judged": float(case.judge.price(plans).cost[0]),
     }
     edits = [*case.decision.header.get("edits", []), text]
-    header = {**case.decision.header, "prices": prices, "edits": edits}
-    return Veto(replace(case.decision, header=header, choices=canonical), not (changed and same))
+    edited = replace(
+        case.decision,
+        header={**case.decision.header, "prices": prices, "edits": edits},
+        choices=case.task.canonical(case.graph, choices),
+        plan=compact(plans, case.machine.num_devices) if case.decision.plan else {},
+    )
+    return Veto(edited, not (changed and same))
 
 
 def write_veto(case: Case, text: str, out: Path) -> Veto:

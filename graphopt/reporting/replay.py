@@ -48,10 +48,20 @@ class Case:
     def default_plans(self) -> Plans:
         return self.task.realise(self.graph, self.decision.default[None])
 
+    def realise(self, choices: Decisions) -> Plans:
+        """Plans of choices [B, N, H]. Of a plan from random keys what choices do not describe stays: its orders."""
+        plans, kept = self.task.realise(self.graph, choices), self.decision.plans(self.graph)
+        if kept is None:
+            return plans
+        count = len(plans)
+        priority = np.repeat(kept.priority, count, 0)
+        transfer = None if kept.transfer is None else np.repeat(kept.transfer, count, 0)
+        return Plans(self.graph, plans.device, priority, plans.inline, transfer)
+
     def judge_choices(self, choices: Decisions, chunk: int = 256) -> NDArray[np.float64]:
         """[B] prices by the judge of choices [B, N, H]."""
         parts = [choices[i : i + chunk] for i in range(0, len(choices), chunk)]
-        return np.concatenate([self.judge.price(self.task.realise(self.graph, part)).cost for part in parts])
+        return np.concatenate([self.judge.price(self.realise(part)).cost for part in parts])
 
     def reprice(self) -> dict[str, float]:
         """initial, searched and judged, computed anew."""
@@ -196,7 +206,10 @@ def _check_file(file: Path, rows: list[Mapping[str, Any]]) -> list[Mismatch]:
 
 
 def choices_of(case: Case) -> Decision:
-    """[N, H] the stored choices. Raises DecisionError when the answer is a plan that no decision describes."""
-    if case.decision.plan:
-        raise DecisionError(f"{case.path} holds a plan from random keys: it has no single choices to change")
+    """[N, H] the stored choices. Raises DecisionError when the answer is a plan of which no choice says anything."""
+    if not case.decision.described:
+        raise DecisionError(
+            f"{case.path} holds a plan from random keys of which no choices are known: it decides nothing but orders, "
+            "or is of an older version. `replay` and `draw` work; solve the graph again for the others"
+        )
     return case.decision.choices
