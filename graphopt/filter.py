@@ -34,7 +34,7 @@ LOW, USUAL, HIGH, LONG = 1_000, 5_000, 10_000, 20_000  # evaluations
 USUAL_SEEDS, LONG_SEEDS = (1001, 1002), (1003, 1004)  # not those of any table
 LARGE = 600  # mean ops from which there is one long run only
 DRAWS_PER_GRAPH = 4  # draws of a family for every graph that it should give, before others fill its share
-HOPELESS = 10  # draws without one that passes, after which a family is left alone
+HOPELESS = 6  # draws without one that passes, after which a family is left alone
 
 
 @dataclass(frozen=True)
