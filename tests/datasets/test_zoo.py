@@ -14,7 +14,7 @@ from graphopt.datasets.base import check_splits
 from graphopt.datasets.capture import fake_mode
 from graphopt.datasets.torch_module import TorchModule
 from graphopt.datasets.zoo import MODELS
-from graphopt.datasets.zoo_dataset import ZooDataset, capture_model, spec_name
+from graphopt.datasets.zoo_dataset import ZooDataset, capture_model, family_of, spec_name
 from graphopt.graph import GraphError
 from graphopt.operators import OPERATOR_ID, Category
 
@@ -173,3 +173,18 @@ def test_bad_factories_are_refused_in_one_sentence(
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     with pytest.raises(GraphError, match=words):
         TorchModule(name="torch", module=module, backward=False).graphs("test")
+
+
+@pytest.mark.parametrize("name", ["zoo", "zoo_large", "regal_zoo"])
+def test_shipped_sets_keep_families_apart_and_take_known_sizes(name: str) -> None:
+    """By names alone: capturing all of them takes a minute."""
+    node = yaml.safe_load((Path(__file__).parents[2] / f"conf/dataset/{name}.yaml").read_text())
+    splits = {split: node[split] for split in ("train", "val", "test")}
+    families = {split: {family_of(spec) for spec in specs} for split, specs in splits.items()}
+    assert not families["train"] & families["val"] | families["train"] & families["test"]
+    assert not families["val"] & families["test"] and len(families["val"]) >= 2
+    known = {model.__name__: inspect.signature(model).parameters for model in MODELS}
+    for spec in (spec for specs in splits.values() for spec in specs if "model" in spec):
+        assert set(spec) - {"model", "backward"} <= set(known[spec["model"]]), spec
+    names = [spec_name(spec) for specs in splits.values() for spec in specs]
+    assert len(set(names)) == len(names)
