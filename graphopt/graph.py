@@ -63,6 +63,10 @@ class Graph:
     shape: I64  # [A] dimensions of each tensor, concatenated
     flops: F64  # [N] FLOP to compute the op once
     attributes: tuple[Mapping[str, Any], ...] = ()  # [N] operator attributes, or empty when there are none
+    measured: Mapping[str, F64] = field(default_factory=dict)  # kind of device -> [N] seconds of each op alone
+    together: I32 = field(
+        default_factory=lambda: np.zeros(0, np.int32)
+    )  # [N] the op whose device each op shares, or empty
     program: Any = field(default=None, repr=False)  # the executable it came from (FX GraphModule, ONNX model), if any
 
     def __post_init__(self) -> None:
@@ -84,6 +88,10 @@ class Graph:
                       self.dtype, self.tensor_bytes, self.shape_ptr, self.shape, self.flops):  # fmt: skip
             digest.update(np.ascontiguousarray(array).tobytes())
             digest.update(b"|")
+        for kind, seconds in sorted(self.measured.items()):
+            digest.update(f"measured {kind}|".encode() + np.ascontiguousarray(seconds).tobytes())
+        if len(self.together):
+            digest.update(b"together|" + np.ascontiguousarray(self.together, np.int32).tobytes())
         return digest.hexdigest()[:16]
 
     @cached_property
@@ -186,6 +194,12 @@ def _validate(graph: Graph) -> None:
         raise GraphError(
             f"graph {graph.name!r}: an op reads a result made later; build it with GraphBuilder, which finds the order"
         )
+    if any(len(s) != n or not np.all(np.isfinite(s) & (s >= 0)) for s in graph.measured.values()):
+        raise GraphError(f"graph {graph.name!r}: measured seconds must be finite and not negative, one for every op")
+    if len(graph.together) and (
+        len(graph.together) != n or not np.array_equal(graph.together[graph.together], graph.together)
+    ):
+        raise GraphError(f"graph {graph.name!r}: every op must share the device of an op that leads itself")
     if np.any(graph.tensor_bytes < 0) or np.any(graph.flops < 0) or not np.all(np.isfinite(graph.flops)):
         raise GraphError(f"graph {graph.name!r}: sizes and FLOP must be finite and not negative")
     for array in (
@@ -222,6 +236,8 @@ class GraphBuilder:
         self.name, self.family = name, family if family is not None else name
         self._tensors: list[_Tensor] = []
         self._ops: list[tuple[str, str, list[int], list[int], float, Mapping[str, Any]]] = []
+        self._measured: dict[int, Mapping[str, float]] = {}
+        self._groups: dict[int, str] = {}
 
     def tensor(
         self, shape: Sequence[int], dtype: str = "float32", *, weight: bool = False, num_bytes: int | None = None
@@ -236,14 +252,22 @@ class GraphBuilder:
         return len(self._tensors) - 1
 
     def op(self, kind: str, inputs: Sequence[int], outputs: Sequence[int], *, flops: float | None = None,
-           name: str | None = None, attributes: Mapping[str, Any] | None = None) -> int:  # fmt: skip
-        """Adds an op that reads `inputs` (in order) and makes `outputs`. FLOP default: the kind's per-element count."""
+           name: str | None = None, attributes: Mapping[str, Any] | None = None,
+           seconds: Mapping[str, float] | None = None, together: str | None = None) -> int:  # fmt: skip
+        """Adds an op that reads `inputs` (in order) and makes `outputs`. FLOP default: the kind's per-element count.
+
+        seconds: measured, by kind of device; for every op or for none. together: ops of one name share a device.
+        """
         for tensor in outputs:
             if self._tensors[tensor].maker >= 0:
                 raise GraphError(f"graph {self.name!r}: tensor {tensor} is made by two ops")
             self._tensors[tensor].maker = len(self._ops)
         count = self._default_flops(kind, inputs, outputs) if flops is None else float(flops)
         label = name if name is not None else f"{kind}_{len(self._ops)}"
+        if seconds:
+            self._measured[len(self._ops)] = seconds
+        if together is not None:
+            self._groups[len(self._ops)] = together
         self._ops.append((kind, label, list(inputs), list(outputs), count, attributes or {}))
         return len(self._ops) - 1
 
@@ -283,7 +307,28 @@ class GraphBuilder:
             shape=np.array([d for t in tensors for d in t.shape], np.int64),
             flops=np.array([op[4] for op in ops], np.float64),
             attributes=tuple(op[5] for op in ops) if any_attributes else (), program=program,
+            measured=self._seconds(order), together=self._leaders(order),
         )  # fmt: skip
+
+    def _seconds(self, order: list[int]) -> dict[str, F64]:
+        kinds = {kind for seconds in self._measured.values() for kind in seconds}
+        nothing: Mapping[str, float] = {}
+        missing = [op for op in order if kinds - set(self._measured.get(op, nothing))]
+        if missing:
+            raise GraphError(
+                f"graph {self.name!r}: op {self._ops[missing[0]][1]!r} lacks measured seconds, others have"
+            )
+        return {kind: np.array([self._measured[op][kind] for op in order], np.float64) for kind in sorted(kinds)}
+
+    def _leaders(self, order: list[int]) -> I32:
+        """[N] the first op of each group that is no view (views have no device of their own), else the first."""
+        leader: dict[str, int] = {}
+        for view in (False, True):
+            for place, op in enumerate(order):
+                if op in self._groups and view == (OPERATORS[_kind_id(self._ops[op][0])].category is Category.VIEW):
+                    leader.setdefault(self._groups[op], place)
+        shared = [leader[self._groups[op]] if op in self._groups else place for place, op in enumerate(order)]
+        return np.array(shared if self._groups else [], np.int32)
 
     def _order(self) -> list[int]:
         """Stable topological order: among ready ops the one added first goes first."""

@@ -42,6 +42,9 @@ class Device:
     fpus_per_core: int = 0
     l2_bytes: float = 0.0
 
+    kind: str = ""  # graphs with measured seconds of this kind of device are priced by them
+    pays_transfers: bool = True  # objective max_load: sending and receiving takes the device's own time
+
 
 @dataclass(frozen=True, kw_only=True)
 class TransferRule:

@@ -59,7 +59,7 @@ class Problem:
     @property
     def by_events(self) -> bool:
         """Whether prices are those of the event simulator."""
-        return self._cost.by_events
+        return self._cost.by_events and self._cost.objective != "max_load"
 
     @property
     def seconds(self) -> float:

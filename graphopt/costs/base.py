@@ -11,12 +11,12 @@ from graphopt.graph import Graph
 from graphopt.kernels import Limits
 from graphopt.plan import Plans
 
-Objective = Literal["runtime", "peak_memory"]
+Objective = Literal["runtime", "peak_memory", "max_load"]
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What a batch of B plans costs: seconds for `runtime`, bytes for `peak_memory`.
+    """What a batch of B plans costs: seconds for `runtime` and `max_load`, bytes for `peak_memory`.
 
     An infeasible plan costs inf; `excess` says by how much (bytes over capacity / capacity, summed over devices), so
     that a learner can be punished in proportion.
@@ -45,6 +45,7 @@ class CostModel(ABC):
     name: str
     objective: Objective
     needs: ClassVar[frozenset[str]] = frozenset()
+    by_events: ClassVar[bool] = False  # prices by the rules of graphopt/costs/event.py, as exact methods do
 
     @abstractmethod
     def price(self, plans: Plans) -> Prices:

@@ -180,11 +180,18 @@ class KernelGraph(NamedTuple):
 
 
 def kernel_graph(graph: Graph, inline: NDArray[np.bool_], devices: tuple[Device, ...]) -> KernelGraph:
-    """Forms and prices the kernels of `inline` [N]. Equal devices are priced once."""
+    """Forms and prices the kernels of `inline` [N]. Equal devices are priced once.
+
+    Where the graph has measured seconds for a kind of device, a kernel of one op takes those there.
+    """
     f = fusible(graph)
     distinct = list(dict.fromkeys(_unnamed(device) for device in devices))
     column = [distinct.index(_unnamed(device)) for device in devices]
     counts, tensors, time_NU = _price_all(f, inline, device_constants(distinct), workspace(graph))
+    for u, device in enumerate(distinct):
+        if device.kind in graph.measured:
+            alone = _alone(f, inline)
+            time_NU[alone, u] = np.floor(graph.measured[device.kind][alone] / QUANTUM + 0.5) * QUANTUM
     in_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return KernelGraph(
         ~inline,
@@ -196,7 +203,15 @@ def kernel_graph(graph: Graph, inline: NDArray[np.bool_], devices: tuple[Device,
 
 
 def _unnamed(device: Device) -> Device:
-    return replace(device, name="", capacity=0.0)
+    return replace(device, name="", capacity=0.0, pays_transfers=True)
+
+
+def _alone(f: Fusible, inline: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[N] ops that are a kernel of one op."""
+    reader = np.repeat(np.arange(len(f.op)), f.op["in_end"] - f.op["in_start"])
+    fused = (f.edge["op"] >= 0) & inline[f.edge["op"]]
+    alone: NDArray[np.bool_] = ~inline & (np.bincount(reader, fused, len(f.op)) == 0)
+    return alone
 
 
 @njit(cache=True, nogil=True)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from graphopt.costs.base import CostModel, Flips, Objective, Prices
 from graphopt.costs.event import Flow, Log, flow, scratch, simulate_rows, wires
 from graphopt.costs.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
+from graphopt.costs.load import loads
 from graphopt.fusible import fusible
 from graphopt.graph import F64, Graph
 from graphopt.kernels import Limits
@@ -29,16 +30,21 @@ _Result = tuple[NDArray[np.float64], NDArray[np.int64]]  # makespan [B], peak by
 class Simulator(CostModel):
     """Prices plans by simulation (`graphopt.costs.event` states the rules).
 
-    objective: `runtime` = makespan in seconds; `peak_memory` = bytes on the fullest device. A plan over a device's
-    capacity costs inf under both. threads: how many share a batch; prices do not depend on it.
+    objective: `runtime` = makespan in seconds; `peak_memory` = bytes on the fullest device; `max_load` = seconds per
+    sample of a pipeline (`graphopt.costs.load`), without simulation. A plan over a device's capacity costs inf under
+    all. threads: how many share a batch; prices do not depend on it.
     """
+
+    by_events = True
 
     def __init__(self, *, name: str, machine: Machine, objective: Objective, threads: int) -> None:
         self.name, self.machine, self.objective, self.threads = name, machine, objective, threads
         self._wires = wires(machine)
         self._capacity = np.array([device.capacity for device in machine.devices])
+        self._pays = np.array([device.pays_transfers for device in machine.devices])
         self._needs_memory = objective == "peak_memory" or bool(np.isfinite(self._capacity).any())
-        self._sums_times = not self._needs_memory and machine.transfer.op_overhead == 0.0  # on one device
+        adds_up = not self._needs_memory and machine.transfer.op_overhead == 0.0
+        self._sums_times = objective == "runtime" and adds_up  # on one device
         self._flows: WeakKeyDictionary[Graph, dict[bytes, Flow]] = WeakKeyDictionary()
 
     def price(self, plans: Plans) -> Prices:
@@ -52,12 +58,12 @@ class Simulator(CostModel):
         self._share(price_rows, self._chunks(plans))
         over = np.maximum(peak - self._capacity, 0.0)
         excess = (over / np.where(np.isfinite(self._capacity), self._capacity, 1.0)).sum(1)
-        cost = makespan if self.objective == "runtime" else peak.max(1).astype(np.float64)
+        cost = peak.max(1).astype(np.float64) if self.objective == "peak_memory" else makespan
         return Prices(np.where(excess > 0, np.inf, cost), excess)
 
     def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
-        """Exact delta pricing of fusion on device 0; None where memory over time matters."""
-        if not self._sums_times:
+        """Exact delta pricing of fusion on device 0; None where memory over time matters, or times are measured."""
+        if not self._sums_times or graph.measured:
             return None
         from graphopt.costs.flips import FusionFlips
 
@@ -81,13 +87,20 @@ class Simulator(CostModel):
     def _price_rows(self, plans: Plans, rows: _Rows) -> _Result:
         """Prices of rows that share a fusion state."""
         inline, device = plans.inline[rows[0]], plans.device[rows]
-        if self._sums_times and len(rows) == 1 and device.min() == device.max():
+        if self._sums_times and not plans.graph.measured and len(rows) == 1 and device.min() == device.max():
             d = int(device[0, 0])
             constants = device_constants(self.machine.devices[d : d + 1])[0]
             times = np.empty(plans.graph.num_ops)
             total = runtime_on_one_device(fusible(plans.graph), inline, constants, workspace(plans.graph), times)
             return np.array([total]), np.zeros((1, self.machine.num_devices), np.int64)
-        return self._simulate(self._flow(plans.graph, inline), plans, rows)
+        made = self._flow(plans.graph, inline)
+        return self._loads(made, plans, rows) if self.objective == "max_load" else self._simulate(made, plans, rows)
+
+    def _loads(self, made: Flow, plans: Plans, rows: _Rows) -> _Result:
+        load = np.zeros((len(rows), self.machine.num_devices))
+        held = np.zeros(load.shape, np.int64)
+        loads(made, self._wires, self._pays, _take(plans.device, rows, np.int16), load, held)
+        return load.max(1), held
 
     def _simulate(self, made: Flow, plans: Plans, rows: _Rows) -> _Result:
         device, priority = _take(plans.device, rows, np.int16), _take(plans.priority, rows, np.float64)

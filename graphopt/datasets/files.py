@@ -7,33 +7,35 @@ from pathlib import Path
 
 from graphopt.datasets.base import Dataset, Split
 from graphopt.datasets.costgraph import read_costgraph
+from graphopt.datasets.layer_graphs import read_layer_graph
 from graphopt.datasets.profiled import read_profiled
 from graphopt.datasets.stg import read_stg
 from graphopt.datasets.storage import load_graph
 from graphopt.graph import Graph, GraphError
 
 READERS: dict[str, Callable[[Path], Graph]] = {
-    ".stg": read_stg,
-    ".graph.json": read_profiled,
-    ".pbtxt": read_costgraph,
-    ".npz": load_graph,
-}
+    "*.stg": read_stg,
+    "*.graph.json": read_profiled,
+    "LayerGraphs_*.json": read_layer_graph,
+    "*.pbtxt": read_costgraph,
+    "*.npz": load_graph,
+}  # by pattern of the file's name
 
 
-def find_files(path: str, suffixes: tuple[str, ...]) -> list[Path]:
-    """The file itself, all files of a folder and below that end so, or all that match a pattern; sorted."""
+def find_files(path: str, names: tuple[str, ...]) -> list[Path]:
+    """The file itself, or those of a folder and below, or those that match a pattern, whose names match; sorted."""
     place = Path(path).expanduser()
     if place.is_file():
         return [place]
     found = place.rglob("*") if place.is_dir() else map(Path, glob(str(place), recursive=True))
-    files = sorted(f for f in found if f.is_file() and f.name.endswith(suffixes))
+    files = sorted(f for f in found if f.is_file() and any(fnmatch(f.name, name) for name in names))
     if not files:
-        raise GraphError(f"no file ending in {' or '.join(suffixes)} at {path!r}; give a file, a folder or a pattern")
+        raise GraphError(f"no file named {' or '.join(names)} at {path!r}; give a file, a folder or a pattern")
     return files
 
 
 class GraphFiles(Dataset):
-    """Graphs from a file, a folder or a pattern; the ending chooses the reader (.stg, .graph.json, .pbtxt, .npz).
+    """Graphs from a file, a folder or a pattern; the name chooses the reader (`READERS`).
 
     train and val: patterns of file names without ending for those splits; all others are test graphs.
     """
@@ -61,7 +63,9 @@ def split_of(stem: str, patterns: dict[Split, list[str]]) -> Split:
 
 
 def _read(file: Path) -> Graph:
-    reader = next((reader for ending, reader in READERS.items() if file.name.endswith(ending)), None)
+    reader = next((reader for name, reader in READERS.items() if fnmatch(file.name, name)), None)
     if reader is None:
-        raise GraphError(f"{file} ends in none of {' '.join(READERS)}, so no reader fits; ONNX models: dataset=onnx")
+        raise GraphError(
+            f"{file} is named like none of {' '.join(READERS)}, so no reader fits; ONNX models: dataset=onnx"
+        )
     return reader(file)

@@ -80,7 +80,7 @@ class OnnxFiles(Dataset):
     def _files(self) -> list[Path]:
         if self._path is None:
             return [_light_path(name) for name in LIGHT_FAMILIES]
-        return find_files(self._path, (".onnx",))
+        return find_files(self._path, ("*.onnx",))
 
 
 def load_light(name: str) -> Graph:

@@ -11,7 +11,7 @@ from graphopt.plan import Plans
 from graphopt.tasks import keys as random_keys
 from graphopt.tasks.base import AssignTask, Decision, Decisions
 from graphopt.tasks.keys import Keys, Layout, Role
-from graphopt.tasks.placement import first_roomy_device
+from graphopt.tasks.placement import first_roomy_device, leads, together
 
 
 class Joint(AssignTask):
@@ -40,13 +40,14 @@ class Joint(AssignTask):
     def mask(self, graph: Graph) -> NDArray[np.bool_]:
         runs = ~view_inline(graph)
         columns = [runs & (choices > 1) for choices in list(self.heads.values())[:2]]
+        columns[0] &= leads(graph)
         if self.fuse:
             columns.append(fusible(graph).op["can_inline"])
         return np.stack(columns, 1)
 
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
         inline = self._inline(graph, decisions[:, :, 2] if self.fuse else None, len(decisions))
-        return Plans(graph, decisions[:, :, 0], decisions[:, :, 1].astype(np.float64), inline)
+        return Plans(graph, together(graph, decisions[:, :, 0]), decisions[:, :, 1].astype(np.float64), inline)
 
     def layout(self, graph: Graph) -> Layout:
         parts = (Role.AFFINITY, True), (Role.PRIORITY, True), (Role.TRANSFER, True), (Role.CHOICE, self.fuse)
@@ -55,15 +56,14 @@ class Joint(AssignTask):
     def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
         """Keys: device affinities [N, D], priorities [N], transfer priorities [R, D], inline if at least a half [N]."""
         affinity, priority, sends, inline = random_keys.split(keys, *self._key_lengths(graph))
-        requests = (inline >= 0.5).astype(np.int16) if self.fuse else None
-        devices = self.machine.num_devices
-        return Plans(
-            graph, random_keys.devices(affinity, devices), priority, self._inline(graph, requests, len(keys)),
-            random_keys.transfers(graph, sends, devices),
-        )  # fmt: skip
+        requests, devices = (inline >= 0.5).astype(np.int16) if self.fuse else None, self.machine.num_devices
+        device = together(graph, random_keys.devices(affinity, devices))
+        inlined = self._inline(graph, requests, len(keys))
+        return Plans(graph, device, priority, inlined, random_keys.transfers(graph, sends, devices))
 
     def canonical(self, graph: Graph, decision: Decision) -> Decision:
         out = decision.copy()
+        out[:, 0] = together(graph, out[:, 0])
         if self.fuse:
             out[:, 2] = self.realise(graph, decision[None]).inline[0] & fusible(graph).op["can_inline"]
         return out

@@ -35,7 +35,7 @@ class Placement(AssignTask):
 
     def mask(self, graph: Graph) -> NDArray[np.bool_]:
         stored = ~fixed_inline(graph, self.fuse, self.fusion_limits)
-        return stored[:, None] & (self.machine.num_devices > 1)
+        return (stored & leads(graph))[:, None] & (self.machine.num_devices > 1)
 
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
         return self._plans(graph, decisions[:, :, 0])
@@ -47,9 +47,24 @@ class Placement(AssignTask):
         """Keys: device affinities [N, D]."""
         return self._plans(graph, random_keys.devices(keys, self.machine.num_devices))
 
+    def canonical(self, graph: Graph, decision: Decision) -> Decision:
+        return together(graph, decision[:, 0])[:, None]
+
     def _plans(self, graph: Graph, device: NDArray[np.int16]) -> Plans:
         inline = fixed_inline(graph, self.fuse, self.fusion_limits)
-        return Plans(graph, device, np.zeros(device.shape), np.broadcast_to(inline, device.shape))
+        return Plans(graph, together(graph, device), np.zeros(device.shape), np.broadcast_to(inline, device.shape))
+
+
+def leads(graph: Graph) -> NDArray[np.bool_]:
+    """[N] ops that decide where they run; the others share the device of one that does (`Graph.together`)."""
+    ops = np.arange(graph.num_ops)
+    own: NDArray[np.bool_] = graph.together == ops if len(graph.together) else np.ones(graph.num_ops, np.bool_)
+    return own
+
+
+def together(graph: Graph, device: NDArray[np.int16]) -> NDArray[np.int16]:
+    """[..., N] devices with every op where the op that leads it is."""
+    return device[..., graph.together] if len(graph.together) else device
 
 
 def first_roomy_device(graph: Graph, machine: Machine) -> int:

@@ -15,7 +15,7 @@ from graphopt.plan import Plans
 from graphopt.tasks import keys as random_keys
 from graphopt.tasks.base import AssignTask, Decision, Decisions
 from graphopt.tasks.keys import Keys, Layout, Role
-from graphopt.tasks.placement import first_roomy_device, fixed_inline
+from graphopt.tasks.placement import first_roomy_device, fixed_inline, together
 
 Heuristic = Literal["single", "heft", "blocks"]
 
@@ -58,7 +58,7 @@ class Scheduling(AssignTask):
 
     def _plans(self, graph: Graph, priority: NDArray[np.floating[Any]], sends: NDArray[np.float64] | None) -> Plans:
         if graph not in self._devices:
-            self._devices[graph] = place(graph, self.machine, self.placement)
+            self._devices[graph] = together(graph, place(graph, self.machine, self.placement))
         inline = fixed_inline(graph, self.fuse, self.fusion_limits)
         device = np.broadcast_to(self._devices[graph], priority.shape)
         return Plans(graph, device, priority, np.broadcast_to(inline, priority.shape), sends)
@@ -86,5 +86,6 @@ def _rough_times(graph: Graph, machine: Machine) -> F64:
     columns = []
     for d in machine.devices:
         arithmetic = graph.flops / np.where(contraction, d.contraction_flops, d.vector_flops)
-        columns.append(d.launch + np.maximum(arithmetic, moved / d.bandwidth))
+        estimate = d.launch + np.maximum(arithmetic, moved / d.bandwidth)
+        columns.append(graph.measured.get(d.kind, estimate))
     return np.where(graph.category == Category.VIEW, 0.0, np.stack(columns)).T.copy()

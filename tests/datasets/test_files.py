@@ -139,5 +139,5 @@ def test_dataset_reads_every_kind_and_sorts_files_into_splits(tmp_path: Path) ->
     assert data.graphs("val")[0].hash == data.graphs("test")[0].hash
     with pytest.raises(GraphError, match=r"needs dataset\.path"):
         GraphFiles(name="files", path=None, train=[], val=[]).graphs("test")
-    with pytest.raises(GraphError, match="no file ending"):
+    with pytest.raises(GraphError, match="no file named"):
         GraphFiles(name="files", path=str(tmp_path / "*.nothing"), train=[], val=[]).graphs("test")

@@ -294,5 +294,5 @@ def test_dataset_reads_folders_and_sorts_models_into_splits(tmp_path: Path) -> N
     assert files.graphs("test")[0] is files.graphs("test")[0]
     light = OnnxFiles(name="onnx", path=None, dims={}, train=["*vgg*", "*alexnet*"], val=["*squeeze*"])
     assert {g.family for g in light.graphs("train")} == {"vgg", "alexnet"}
-    with pytest.raises(GraphError, match="no file ending"):
+    with pytest.raises(GraphError, match="no file named"):
         OnnxFiles(name="onnx", path=str(tmp_path / "nowhere"), dims={}, train=[], val=[]).graphs("test")

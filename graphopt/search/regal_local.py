@@ -1,0 +1,164 @@
+"""`regal_local`: local search on random keys, REGAL's baseline of that name.
+
+The state is a vector of keys, so every task can be searched. Of a batch of random moves the best is made unless it is
+worse; moves of equal cost are made too, since plateaus are wide. After `patience` evaluations without improvement the
+search goes on from the best keys after `kick` random moves. The budget ends it.
+
+Moves (the share of each among those that the task has is `moves`):
+- `device`: an op exchanges its largest affinity with another of its own, so that it runs there;
+- `swap`: two ops exchange their priorities;
+- `shift`: an op takes a new place in the order;
+- `transfer`: a result gets a new place among those that wait for a link;
+- `choice`: another choice of the op (tasks that decide more).
+
+Our choices, where REGAL's text only names the method: batches instead of all moves, equal moves, kicks, and the shares.
+Shape legend: K keys, B moves, N ops, D devices.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numba import njit
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from graphopt.optimizer import Optimizer
+from graphopt.problem import Problem
+from graphopt.search.brkga import F32, Price, priced_by, uniform_keys
+from graphopt.search.heuristics import heuristic_keys
+from graphopt.tasks.keys import Role
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moves:
+    """How often each kind of move is tried, relative to the others."""
+
+    device: float
+    swap: float
+    shift: float
+    transfer: float
+    choice: float
+
+
+class RegalLocal(Optimizer):
+    """yaml: conf/algo/regal_local.yaml.
+
+    start: `random` keys, or the best of all `heuristics.HEURISTICS`, each of which is priced and billed.
+    """
+
+    def __init__(self, *, name: str, start: Literal["random", "heuristic"], batch: int, patience: int, kick: int,
+                 moves: Moves) -> None:  # fmt: skip
+        self.name, self.start, self.batch, self.patience, self.kick, self.moves = (
+            name,
+            start,
+            batch,
+            patience,
+            kick,
+            moves,
+        )
+
+    def solve(self, problem: Problem) -> None:
+        if not problem.open or not problem.task.key_count(problem.graph):
+            return
+        price = priced_by(problem)
+        keys, cost = self._begin(problem, price)
+        moves = Neighbours(problem, self.moves)
+        if moves.any:
+            self._descend(keys, cost, price, moves, problem.rng)
+
+    def _begin(self, problem: Problem, price: Price) -> tuple[F32, float]:
+        if self.start == "heuristic":
+            keys = heuristic_keys(problem)
+        else:
+            keys = uniform_keys(problem.task.key_count(problem.graph))(problem.rng, 1)
+        cost = price(keys)
+        return keys[int(np.argmin(cost))], float(cost.min())
+
+    def _descend(self, keys: F32, cost: float, price: Price, moves: "Neighbours", rng: Generator) -> None:
+        """Until `price` raises OutOfBudget."""
+        best, best_cost, since = keys, cost, 0
+        while True:
+            batch = moves.around(keys, self.batch, rng)
+            found = price(batch)
+            winner, since = int(np.argmin(found)), since + self.batch
+            if found[winner] <= cost:
+                keys, cost = batch[winner], float(found[winner])
+            if cost < best_cost:
+                best, best_cost, since = keys, cost, 0
+            elif cost == best_cost:
+                best = keys
+            if since >= self.patience:
+                start = moves.kicked(best, self.kick, rng)
+                keys, cost, since = start[0], float(price(start)[0]), 0
+
+
+class Neighbours:
+    """Random moves on the keys of one problem."""
+
+    def __init__(self, problem: Problem, shares: Moves) -> None:
+        layout, task = problem.task.layout(problem.graph), problem.task
+        free, heads = task.mask(problem.graph), list(task.heads)
+        affinity = _first_keys(layout.role == Role.AFFINITY, layout.op, _ops(free, heads, "device"))
+        priority = _first_keys(layout.role == Role.PRIORITY, layout.op, _ops(free, heads, "priority"))
+        sends = np.flatnonzero(layout.role == Role.TRANSFER)
+        choice = np.flatnonzero((layout.role == Role.CHOICE) & free[layout.op, -1])
+        self._keys = (affinity, priority, sends, choice)
+        self._devices = task.machine.num_devices
+        there = [len(affinity), len(priority) - 1, len(priority) - 1, len(sends) - 1, len(choice)]
+        wanted = [shares.device, shares.swap, shares.shift, shares.transfer, shares.choice]
+        self._bounds = np.cumsum([share if keys > 0 else 0.0 for share, keys in zip(wanted, there, strict=True)])
+
+    @property
+    def any(self) -> bool:
+        """Whether something can move."""
+        return bool(self._bounds[-1] > 0)
+
+    def around(self, keys: F32, count: int, rng: Generator) -> F32:
+        """[count, K] copies of keys [K], each after one random move."""
+        rows = np.repeat(keys[None], count, 0)
+        _move(rows, np.arange(count), rng.random((count, 4)), self._bounds, self._devices, *self._keys)
+        return rows
+
+    def kicked(self, keys: F32, moves: int, rng: Generator) -> F32:
+        """[1, K] the keys after some random moves."""
+        rows = keys[None].copy()
+        _move(rows, np.zeros(moves, np.int64), rng.random((moves, 4)), self._bounds, self._devices, *self._keys)
+        return rows
+
+
+@njit(cache=True, nogil=True)
+def _move(rows, which, uniform, bounds, devices, affinity, priority, sends, choice):  # type: ignore[no-untyped-def]
+    """Makes moves in place, move i on row which[i], from uniform numbers [moves, 4]: its kind, two picks, a value."""
+    for i in range(len(which)):
+        keys, (kind, first, second, value) = rows[which[i]], uniform[i]
+        kind *= bounds[-1]
+        if kind < bounds[0]:
+            start = affinity[int(first * len(affinity))]
+            own = keys[start : start + devices]
+            here = np.argmax(own)
+            there = (here + 1 + int(second * (devices - 1))) % devices
+            own[here], own[there] = own[there], own[here]
+        elif kind < bounds[1]:
+            one, other = priority[int(first * len(priority))], priority[int(second * len(priority))]
+            keys[one], keys[other] = keys[other], keys[one]
+        elif kind < bounds[2]:
+            keys[priority[int(first * len(priority))]] = value
+        elif kind < bounds[3]:
+            keys[sends[int(first * len(sends))]] = value
+        else:
+            keys[choice[int(first * len(choice))]] = value
+
+
+def _ops(free: NDArray[np.bool_], heads: list[str], head: str) -> NDArray[np.bool_]:
+    """[N] ops that have a choice under the head."""
+    ops: NDArray[np.bool_] = free[:, heads.index(head)] if head in heads else np.ones(len(free), np.bool_)
+    return ops
+
+
+def _first_keys(part: NDArray[np.bool_], op: NDArray[np.int32], free: NDArray[np.bool_]) -> I64:
+    """The first key of every op that has keys in a part and a choice."""
+    keys = np.flatnonzero(part & free[op])
+    return keys[np.unique(op[keys], return_index=True)[1]].astype(np.int64)

@@ -1,0 +1,133 @@
+"""Loads of a pipeline: by hand, against the definition, and against published splits and optima."""
+
+import json
+
+import numpy as np
+import pytest
+from check_data import check_data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphopt import compat
+from graphopt.check import check
+from graphopt.construct import construct
+from graphopt.costs.base import CostModel
+from graphopt.costs.simulator import Simulator
+from graphopt.datasets.layer_graphs import read_layer_graph
+from graphopt.evaluate import best_plan, solve
+from graphopt.graph import Graph, GraphBuilder
+from graphopt.machine import Device, Machine
+from graphopt.plan import Plans
+from graphopt.tasks.base import AssignTask
+
+GRAPHS = ("bert24_inference", "bert24_training", "gnmt_inference")
+
+
+def two_and_a_host(capacity: float = float("inf")) -> Machine:
+    """Two devices that pay for transfers (1 s + 1 s per 10 bytes) and one that does not and is ten times slower."""
+    fast = Device(capacity=capacity)
+    slow = Device(vector_flops=0.1, contraction_flops=0.1, pays_transfers=False)
+    return Machine(name="m", devices=(fast, fast, slow), link_bandwidth=10.0, link_latency=1.0)
+
+
+def price(graph: Graph, machine: Machine, device: list[int]) -> float:
+    plan = Plans(graph, np.array([device], np.int16), np.zeros((1, graph.num_ops)), np.zeros((1, graph.num_ops), bool))
+    return float(Simulator(name="s", machine=machine, objective="max_load", threads=1).price(plan).cost[0])
+
+
+def fan(kept: int = 0) -> Graph:
+    """An op of 4 s whose 20 bytes are read by two ops of 3 s and one of 2 s, each with weights."""
+    b = GraphBuilder("fan")
+    x = b.tensor((1,), num_bytes=20)
+    b.op("opaque", [b.tensor((1,))], [x], flops=4.0)
+    for flops in (3.0, 3.0, 2.0):
+        y = b.tensor((1,), num_bytes=0)
+        b.op("opaque", [x, b.tensor((1,), weight=True, num_bytes=kept)], [y], flops=flops)
+        b.output(y)
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds"),
+    [
+        ([0, 0, 0, 0], 12.0),
+        ([0, 1, 1, 1], 11.0),  # 3 + 3 + 2, and 3 to receive once what all three read
+        ([0, 0, 1, 1], 10.0),  # device 0: 4 + 3, and 3 to send
+        ([0, 0, 1, 2], 20.0),  # the host: 2 x 10, receiving is free; device 0 sends once
+        ([2, 0, 1, 1], 40.0),  # the host: 4 x 10, sending is free
+    ],
+)
+def test_loads_by_hand(device: list[int], seconds: float) -> None:
+    assert price(fan(), two_and_a_host(), device) == seconds
+
+
+def test_memory_is_that_of_weights() -> None:
+    graph, tight = fan(kept=100), two_and_a_host(capacity=200.0)
+    assert price(graph, tight, [0, 0, 0, 1]) < float("inf")
+    assert price(graph, tight, [0, 0, 0, 0]) == float("inf")  # 300 bytes
+    assert price(graph, tight, [2, 2, 2, 2]) < float("inf")
+
+
+def plain_loads(graph: Graph, machine: Machine, device: list[int]) -> list[float]:
+    """The definition, op by op."""
+    load = [0.0] * machine.num_devices
+    latency, bandwidth = machine.link_latency_DD, machine.link_bandwidth_DD
+    for n, here in enumerate(device):
+        load[here] += graph.flops[n] / machine.devices[here].vector_flops
+        for tensor in graph.results(n):
+            others = {device[r] for r in range(graph.num_ops) if tensor in graph.operands(r)} - {here}
+            travel = {d: latency[here, d] + graph.tensor_bytes[tensor] / bandwidth[here, d] for d in others}
+            for d in others:
+                load[d] += travel[d] * machine.devices[d].pays_transfers
+            load[here] += max(travel.values(), default=0.0) * machine.devices[here].pays_transfers
+    return load
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), ops=st.integers(1, 20))
+def test_loads_are_the_definition(seed: int, ops: int) -> None:
+    rng, b = np.random.default_rng(seed), GraphBuilder("random")
+    made = [b.tensor((1,), num_bytes=7)]
+    for n in range(ops):
+        results = [b.tensor((1,), num_bytes=int(rng.integers(1, 50))) for _ in range(int(rng.integers(1, 3)))]
+        reads = rng.choice(len(made), min(len(made), int(rng.integers(1, 4))), replace=False)
+        b.op("opaque", [made[i] for i in reads], results, flops=float(rng.integers(1, 9)), name=f"op{n}")
+        made += results
+    graph, device = b.build(), rng.integers(0, 3, ops).tolist()
+    assert price(graph, two_and_a_host(), device) == pytest.approx(
+        max(plain_loads(graph, two_and_a_host(), device)), rel=1e-9
+    )
+
+
+def published(name: str) -> tuple[Graph, AssignTask, CostModel, dict[str, float]]:
+    machine = construct(compat.option("machine", "accelerators6"), "machine")
+    task = construct(compat.option("task", "placement"), "task", {"machine": machine})
+    node = compat.option("cost", "simulator") | {"objective": "max_load", "threads": 1}
+    cost = construct(node, "cost", {"machine": machine})
+    known = json.loads(check_data("placement/known.json").read_text())["max_load_ms"][f"LayerGraphs_{name}"]
+    return read_layer_graph(check_data(f"placement/LayerGraphs_{name}.json")), task, cost, known
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("split", ["expert", "dp"])
+def test_published_splits_have_their_published_loads(name: str, split: str) -> None:
+    graph, task, cost, known = published(name)
+    file = f"{name}_expert.json" if split == "expert" else f"tput_LayerGraphs_{name}_dp.json"
+    groups = json.loads(check_data(f"placement/{file}").read_text())
+    cpu = len(task.machine.devices) - 1
+    device = {str(n): d for d, part in enumerate(groups["fpgas"]) for n in part["nodes"]}
+    device |= {str(n): cpu for part in groups["cpus"] for n in part["nodes"]}
+    decision = np.array([[device[label]] for label in graph.op_names], np.int16)
+    assert 1e3 * cost.price(task.realise(graph, decision[None])).cost[0] == pytest.approx(known[split], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_local_search_is_no_worse_than_the_best_contiguous_split(name: str) -> None:
+    graph, task, cost, known = published(name)
+    algo = construct(compat.option("algo", "regal_local_heuristic"), "algo", {})
+    problem, _ = solve(algo, graph, task, cost, evals=4000)
+    assert 1e3 * problem.best_cost <= 1.02 * known["dp"]
+    plan = best_plan(problem)
+    assert check(plan, task.machine) == []  # what has to share a device does
+    kept = [sum(int(graph.weight_bytes[n]) for n in np.flatnonzero(plan.device[0] == d)) for d in range(7)]
+    assert all(held <= device.capacity for held, device in zip(kept, task.machine.devices, strict=True))

@@ -1,0 +1,130 @@
+"""Layer graphs: what the file says is in the graph, in its stored file, in its times, and in what tasks decide."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphopt.check import check
+from graphopt.costs.kernel_time import kernel_graph
+from graphopt.datasets.files import GraphFiles
+from graphopt.datasets.layer_graphs import BYTES_PER_MS, read_layer_graph
+from graphopt.datasets.storage import load_graph, save_graph
+from graphopt.graph import Graph, GraphBuilder, GraphError
+from graphopt.machine import Device, Machine
+from graphopt.tasks.joint import Joint
+from graphopt.tasks.placement import Placement
+from graphopt.tasks.scheduling import Scheduling
+
+CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
+
+
+def write(folder: Path, name: str = "LayerGraphs_tiny.json") -> Path:
+    """Three layers in a row, the last before the first in the file, the outer two of one colour."""
+    nodes = [
+        {"id": i, "cpuLatency": cpu, "fpgaLatency": fast, "size": size, "colorClass": colour}
+        for i, cpu, fast, size, colour in ((3, 30.0, 3.0, 300.0, 1), (1, 10.0, 0.0, 100.0, 1), (2, 20.0, 2.0, 0.0, 2))
+    ]
+    edges = [{"sourceId": 1, "destId": 2, "cost": 0.5}, {"sourceId": 2, "destId": 3, "cost": 0.0}]
+    (folder / name).write_text(json.dumps({"maxFPGAs": 2, "nodes": nodes, "edges": edges}))
+    return folder / name
+
+
+def test_what_the_file_says(tmp_path: Path) -> None:
+    graph = read_layer_graph(write(tmp_path))
+    assert graph.op_names == ("1", "2", "3")
+    assert graph.measured["cpu"].tolist() == [0.01, 0.02, 0.03]
+    assert graph.measured["accelerator"].tolist() == [0.0, 0.002, 0.003]
+    assert graph.together.tolist() == [0, 1, 0]
+    assert graph.weight_bytes.tolist() == [100, 0, 300]
+    assert graph.result_bytes.tolist() == [BYTES_PER_MS // 2, 0, 0]
+
+
+def test_only_files_of_that_name_are_read_from_a_folder(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "known.json").write_text("{}")
+    graphs = GraphFiles(name="files", path=str(tmp_path), train=[], val=[]).graphs("test")
+    assert [graph.name for graph in graphs] == ["tiny"]
+    (tmp_path / "LayerGraphs_broken.json").write_text('{"nodes": [{}]}')
+    with pytest.raises(GraphError, match="not a layer graph"):
+        GraphFiles(name="files", path=str(tmp_path), train=[], val=[]).graphs("test")
+
+
+def test_a_stored_graph_keeps_times_and_groups(tmp_path: Path) -> None:
+    graph = read_layer_graph(write(tmp_path))
+    save_graph(tmp_path / "g.npz", graph)
+    back = load_graph(tmp_path / "g.npz")
+    assert back.hash == graph.hash
+    assert back.together.tolist() == graph.together.tolist()
+    assert {kind: seconds.tolist() for kind, seconds in back.measured.items()} == {
+        kind: seconds.tolist() for kind, seconds in graph.measured.items()
+    }
+
+
+def test_measured_times_count_on_devices_of_their_kind_only(tmp_path: Path) -> None:
+    graph = read_layer_graph(write(tmp_path))
+    devices = (Device(kind="cpu"), Device(kind="accelerator"), Device(vector_flops=0.5, contraction_flops=0.5))
+    time = kernel_graph(graph, np.zeros(3, bool), devices).time
+    assert np.allclose(time, [[0.01, 0.0, 0.0], [0.02, 0.002, 0.004], [0.03, 0.003, 0.006]], atol=1e-11)
+
+
+def test_a_fused_kernel_takes_the_time_of_the_model() -> None:
+    """What was measured is one op."""
+    b = GraphBuilder("pair")
+    x, y, z = b.tensor((4,)), b.tensor((4,)), b.tensor((4,))
+    b.op("relu", [x], [y], flops=1.0, seconds={"cpu": 5.0})
+    b.op("relu", [y], [z], flops=1.0, seconds={"cpu": 7.0})
+    b.output(z)
+    graph, device = b.build(), (Device(kind="cpu"),)
+    assert kernel_graph(graph, np.array([False, False]), device).time[:, 0].tolist() == [5.0, 7.0]
+    assert kernel_graph(graph, np.array([True, False]), device).time[:, 0].tolist() == [0.0, 2.0]
+
+
+def test_times_for_some_ops_only_are_refused() -> None:
+    b = GraphBuilder("half")
+    x, y, z = b.tensor((4,)), b.tensor((4,)), b.tensor((4,))
+    b.op("relu", [x], [y], seconds={"cpu": 5.0})
+    b.op("relu", [y], [z], name="second")
+    with pytest.raises(GraphError, match="'second' lacks measured seconds"):
+        b.build()
+
+
+def grouped(seed: int) -> Graph:
+    """A chain of relus and views with groups at random."""
+    rng, b = np.random.default_rng(seed), GraphBuilder("grouped")
+    x = b.tensor((4, 4))
+    for n in range(12):
+        y = b.tensor((4, 4))
+        group = None if rng.random() < 0.3 else f"group{rng.integers(4)}"
+        b.op("reshape" if rng.random() < 0.3 else "relu", [x], [y], name=f"op{n}", together=group)
+        x = y
+    b.output(x)
+    return b.build()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_plans_keep_groups_together_whatever_is_decided(seed: int) -> None:
+    """By decisions and by keys; and nobody is asked where an op goes that follows another."""
+    rng, graph = np.random.default_rng(seed), grouped(seed)
+    machine = Machine(name="m", devices=(Device(), Device(), Device()), link_bandwidth=100.0)
+    tasks = (
+        Joint(name="j", machine=machine, levels=4, fuse=True, **CAPS),
+        Placement(name="p", machine=machine, fuse=False, **CAPS),
+        Scheduling(name="s", machine=machine, levels=4, placement="blocks", fuse=False, **CAPS),
+    )
+    for task in tasks:
+        choices = np.array(list(task.heads.values()))
+        decisions = rng.integers(0, choices, (6, graph.num_ops, len(choices))).astype(np.int16)
+        keys = rng.random((6, task.key_count(graph)))
+        for plans in (task.realise(graph, decisions), task.realise_keys(graph, keys)):
+            assert all(not check(plans[i], machine) for i in range(6))
+        if "device" in task.heads:
+            followers = graph.together != np.arange(graph.num_ops)
+            assert not task.mask(graph)[followers, 0].any()
+            said = task.canonical(graph, decisions[0])
+            assert np.array_equal(said[:, 0], said[graph.together, 0])
+            assert np.array_equal(task.realise(graph, said[None]).device, task.realise(graph, decisions[:1]).device)
