@@ -73,6 +73,9 @@ class Learning:
 class REGAL(Learner):
     """See the module's docstring. yaml: conf/algo/regal.yaml explains every hyper-parameter."""
 
+    network_settings = frozenset({"heads", "use"})
+    training_only = ("critic.", "value.")
+
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int,
                  evolution: Evolution, use: Use, heads: Heads, learning: Learning) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
@@ -87,6 +90,10 @@ class REGAL(Learner):
     def extra_width(task: AssignTask) -> int:
         """Inputs per op that REGAL adds to the encoder's: orders of the ops."""
         return len(ORDERS)
+
+    def made_for(self) -> dict[str, Any]:
+        """Nothing: one policy serves any task and any number of devices."""
+        return {}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         common = self.policy.graph_mean.bias
