@@ -92,11 +92,18 @@ def load_weights(learner: Learner, state: State, source: str, settings: Mapping[
     except RuntimeError as error:
         detail = " ".join(str(error).split())
     if detail:
-        differing = differences(said(state, "settings") or {}, settings or {})
+        differing = differences(_of_network(learner, said(state, "settings")), _of_network(learner, settings))
         why = "; ".join(f"trained with {path}={there}, this run has {here}" for path, there, here in differing)
         raise ConfigError(
             f"{source} does not fit algo={learner.name} as configured ({(why or detail)[:200]}); use its own settings"
         )
+
+
+def _of_network(learner: Learner, settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Of `settings_in`, what shapes weights."""
+    known = settings or {"encoder": {}, "algo": {}}
+    own = {key: value for key, value in known["algo"].items() if key in learner.network_settings}
+    return {"encoder": known["encoder"], "algo": own}
 
 
 def check_features(state: State, source: str) -> None:

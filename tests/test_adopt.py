@@ -96,7 +96,7 @@ def test_a_finished_cell_brings_its_network_too(trained: tuple[Path, Path], tmp_
         (["task=placement", "encoder=message_passing", "encoder.width=16"], 1,
          "trained with encoder.width=8, this run has 16"),
         (["task=placement", "algo.network.attention_layers=3"], 1,
-         "trained with algo.network.attention_layers=1, this run has 3"),
+         "as configured (trained with algo.network.attention_layers=1, this run has 3); use its own settings"),
         (["task=placement", "machine=gpu4_pcie"], 1, "decide device (2 choices), this run decides device (4 choices)"),
         (["task=scheduling"], 2, "no checkpoint comes with graphopt for algo=go, task=scheduling, cost.objective="
          "runtime; there are: algo=go, task=placement, cost.objective=runtime; choose one"),
@@ -117,7 +117,7 @@ def test_in_a_sweep_it_is_a_row(tmp_path: Path) -> None:
 
 
 def test_a_classical_method_needs_no_checkpoint(tmp_path: Path) -> None:
-    answer = run(tmp_path, "task=scheduling", "algo=local", "ckpt=pretrained")
+    answer = run(tmp_path, "task=scheduling", "algo=default", "ckpt=pretrained")
     assert answer.code == 0 and {row["encoder"] for row in answer.rows} == {"graphsage"}
 
 
