@@ -51,14 +51,8 @@ class RegalLocal(Optimizer):
 
     def __init__(self, *, name: str, start: Literal["random", "heuristic"], batch: int, patience: int, kick: int,
                  moves: Moves) -> None:  # fmt: skip
-        self.name, self.start, self.batch, self.patience, self.kick, self.moves = (
-            name,
-            start,
-            batch,
-            patience,
-            kick,
-            moves,
-        )
+        self.name, self.start, self.moves = name, start, moves
+        self.batch, self.patience, self.kick = batch, patience, kick
 
     def solve(self, problem: Problem) -> None:
         if not problem.open or not problem.task.key_count(problem.graph):
