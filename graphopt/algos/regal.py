@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphopt.algos.learner import Learner
-from graphopt.algos.regal_inputs import ORDERS, inputs
+from graphopt.algos.regal_inputs import MEMBERSHIPS, ORDERS, inputs
 from graphopt.algos.regal_policy import Heads, Policy, Question, betas, elite_bias
 from graphopt.costs.base import CostModel
 from graphopt.encoders.encoder import Encoder
@@ -92,8 +92,8 @@ class REGAL(Learner):
         return len(ORDERS)
 
     def made_for(self) -> dict[str, Any]:
-        """Nothing: one policy serves any task and any number of devices."""
-        return {}
+        """What its heads read; one policy serves any task and any number of devices."""
+        return {"inputs": [*ORDERS, *MEMBERSHIPS]}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         common = self.policy.graph_mean.bias
