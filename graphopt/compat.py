@@ -31,7 +31,8 @@ def option(group: str, name: str) -> dict[str, Any]:
         raise ConfigError(f"{group}={name} does not exist; available: {', '.join(options(group))}")
     node = OmegaConf.load(CONF / group / f"{name}.yaml")
     assert isinstance(node, DictConfig)
-    bases = [str(base) for base in node.pop("defaults", []) if base != "_self_"]  # yaml files of the same group
+    # Yaml files of the same group; what other groups are to be (`override /encoder: ...`) is Hydra's business.
+    bases = [base for base in node.pop("defaults", []) if isinstance(base, str) and base != "_self_"]
     plain = OmegaConf.to_container(OmegaConf.merge(*(_base(group, base) for base in bases), node), resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
@@ -59,12 +60,11 @@ def mismatch(algo: type[Optimizer], task: type[Task]) -> tuple[str, str] | None:
 
 
 def heads_mismatch(algo: type[Optimizer], heads: frozenset[str]) -> tuple[str, str] | None:
-    if algo.needs_heads <= heads:
+    either = algo.needs_one_of
+    if algo.needs_heads <= heads and (not either or either & heads):
         return None
-    return (
-        f"needs a task that decides {', '.join(sorted(algo.needs_heads))}",
-        f"decides {', '.join(sorted(heads)) or 'nothing'}",
-    )
+    wanted = [*sorted(algo.needs_heads), *([" or ".join(sorted(either))] if either else [])]
+    return f"needs a task that decides {', '.join(wanted)}", f"decides {', '.join(sorted(heads)) or 'nothing'}"
 
 
 def check(config: Mapping[str, Any]) -> None:

@@ -24,3 +24,8 @@ class Incompatible(UserError):
 
 class RowsFailed(UserError):
     """Some rows of a cell failed; they say so themselves."""
+
+
+class Unsolved(Exception):
+    """A method cannot solve this graph; the message is one sentence that says why and what to do. The graph's row is
+    marked failed, and others go on."""

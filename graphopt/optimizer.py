@@ -11,11 +11,13 @@ class Optimizer(ABC):
     """Solves problems.
 
     accepts: the classes of task it can solve. needs_heads: heads that the task must have (empty: any).
+    needs_one_of: heads of which it must have at least one (empty: none).
     """
 
     name: str
     accepts: ClassVar[tuple[type[Task], ...]] = (AssignTask,)
     needs_heads: ClassVar[frozenset[str]] = frozenset()
+    needs_one_of: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def solve(self, problem: Problem) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from graphopt.datasets.base import Dataset, Split
 from graphopt.datasets.costgraph import read_costgraph
 from graphopt.datasets.layer_graphs import read_layer_graph
+from graphopt.datasets.lifetimes import read_lifetimes
 from graphopt.datasets.profiled import read_profiled
 from graphopt.datasets.stg import read_stg
 from graphopt.datasets.storage import load_graph
@@ -17,6 +18,7 @@ READERS: dict[str, Callable[[Path], Graph]] = {
     "*.stg": read_stg,
     "*.graph.json": read_profiled,
     "LayerGraphs_*.json": read_layer_graph,
+    "*.memory.json": read_lifetimes,
     "*.pbtxt": read_costgraph,
     "*.npz": load_graph,
 }  # by pattern of the file's name
