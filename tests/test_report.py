@@ -252,3 +252,23 @@ def test_replay_finds_what_is_missing(study: Path, how: str, capsys: pytest.Capt
         store(study, [row("hand", "chain", 42.0)], "second")
     assert main([str(study), "--replay"]) == 1
     assert "decisions replay" in capsys.readouterr().out
+
+
+def test_proved_gap_is_over_the_highest_bound(tmp_path: Path) -> None:
+    rows = [
+        row("cpsat", "a", 4.0, bound=4.0), row("cpsat", "b", 6.0, bound=4.0), row("exact", "b", 6.0, bound=5.0),
+        row("go", "a", 5.0, bound=0.0), row("go", "b", 6.0), row("go", "c", 7.0),
+    ]  # fmt: skip
+    found = lines(collect(store(tmp_path, rows)))
+    assert found["cpsat", 20].proved_gap == pytest.approx(100 * (0 + 1 / 5) / 2)
+    assert found["go", 20].proved_gap == pytest.approx(100 * (1 / 4 + 1 / 5) / 2)  # c has no bound
+    text = as_markdown(sheets(collect(tmp_path), "local"))
+    assert "| gap % | proved gap % | evals to 90 % |" in text and "highest bound proved" in text
+
+
+def test_no_proved_gap_without_bounds_or_by_another_judge(tmp_path: Path) -> None:
+    other = [row("cpsat", "a", 4.0, bound=5.0, judge="measured")]
+    for name, rows in (("none", FOUR), ("judged", other)):
+        found = collect(store(tmp_path / name, rows))
+        assert all(math.isnan(line.proved_gap) for line in lines(found).values())
+        assert "proved gap" not in as_markdown(sheets(found, "local"))

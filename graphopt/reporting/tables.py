@@ -34,6 +34,7 @@ class Line:
     wins: int  # graphs on which it is within 0.1 % of the best at this budget
     losses: int  # solved graphs that ended slower than their default
     gap: float  # mean of (judged - best known) / best known, %
+    proved_gap: float  # mean of (judged - best bound) / best bound, %, of graphs with a bound; NaN where none has
     reach: float  # median of evaluations to 90 % of the best known improvement; inf when less than half reach it
     reached: float  # share of solved graphs that reach it; NaN when no graph can be improved
     seconds: float  # mean seconds of a solve
@@ -56,15 +57,20 @@ class Best:
 
     judged: dict[str, float]
     searched: dict[str, float]
+    bound: dict[str, float]  # the highest that was proved, where one was and the judge is what it was proved of
 
 
 def best_known(entries: Iterable[Entry]) -> Best:
     judged: dict[str, float] = {}
     searched: dict[str, float] = {}
+    bound: dict[str, float] = {}
     for entry in entries:
+        setting = dict(entry.setting)
+        if entry.bound > 0 and setting["judge"] in (setting["cost"], "None"):
+            bound[entry.graph] = max(entry.bound, bound.get(entry.graph, 0.0))
         judged[entry.graph] = min(entry.judged, entry.initial, judged.get(entry.graph, math.inf))
         searched[entry.graph] = min(entry.searched, searched.get(entry.graph, math.inf))
-    return Best(judged, searched)
+    return Best(judged, searched, bound)
 
 
 def group(entries: Iterable[Entry]) -> dict[tuple[float, str], list[Entry]]:
@@ -83,6 +89,7 @@ def summarise(entries: Sequence[Entry], block: str, best: Best) -> list[Line]:
 
 
 def _line(block: str, method: str, budget: float, part: list[Entry], wins: int, best: Best) -> Line:
+    bounded = [entry for entry in part if entry.graph in best.bound]
     reaches = [r for r in (evals_to_reach(entry, best.searched[entry.graph]) for entry in part) if r is not None]
     return Line(
         block, method, budget, len({entry.graph for entry in part}), len({entry.seed for entry in part}),
@@ -91,6 +98,7 @@ def _line(block: str, method: str, budget: float, part: list[Entry], wins: int, 
         wins=wins,
         losses=sum(entry.lost for entry in part),
         gap=_mean(part, lambda e: 100 * (e.judged / best.judged[e.graph] - 1)),
+        proved_gap=_mean(bounded, lambda e: 100 * (e.judged / best.bound[e.graph] - 1)) if bounded else math.nan,
         reach=float(np.median(reaches)) if reaches else math.nan,
         reached=sum(math.isfinite(r) for r in reaches) / len(reaches) if reaches else math.nan,
         seconds=_mean(part, lambda e: e.seconds),
