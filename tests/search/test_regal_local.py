@@ -1,0 +1,140 @@
+"""Local search on keys: moves do what they say, published instances, plateaus, and where it starts."""
+
+import json
+
+import numpy as np
+import pytest
+from check_data import check_data
+
+from graphopt import compat
+from graphopt.construct import construct
+from graphopt.costs.simulator import Simulator
+from graphopt.datasets.layered import layered_graph
+from graphopt.datasets.stg import read_stg
+from graphopt.evaluate import solve
+from graphopt.graph import Graph
+from graphopt.machine import Device, Machine
+from graphopt.problem import Problem
+from graphopt.search.heuristics import heuristic_keys
+from graphopt.search.regal_local import Moves, Neighbours, RegalLocal
+from graphopt.tasks.joint import Joint
+from graphopt.tasks.keys import Role
+
+CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
+NONE = {"device": 0.0, "swap": 0.0, "shift": 0.0, "transfer": 0.0, "choice": 0.0}
+
+
+def machine(devices: int) -> Machine:
+    return Machine(name="m", devices=tuple(Device() for _ in range(devices)), link_bandwidth=1e3)
+
+
+def open_problem(graph: Graph, devices: int = 3, evals: int = 100, fuse: bool = False, seed: int = 0) -> Problem:
+    task = Joint(name="t", machine=machine(devices), levels=16, fuse=fuse, **CAPS)
+    cost = Simulator(name="s", machine=task.machine, objective="runtime", threads=1)
+    return Problem(graph, task, cost, evals=evals, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "changed"),
+    [
+        ("device", Role.AFFINITY, (2,)),  # two affinities of one op are exchanged
+        ("swap", Role.PRIORITY, (0, 2)),  # 0: an op with itself
+        ("shift", Role.PRIORITY, (1,)),
+        ("transfer", Role.TRANSFER, (1,)),
+        ("choice", Role.CHOICE, (1,)),
+    ],
+)
+def test_a_move_changes_what_it_says(kind: str, role: Role, changed: tuple[int, ...]) -> None:
+    problem = open_problem(layered_graph(60, np.random.default_rng(1), "g"), fuse=True)
+    layout, free = problem.task.layout(problem.graph), problem.task.mask(problem.graph)
+    keys = np.random.default_rng(2).random(len(layout), np.float32)
+    moved = Neighbours(problem, Moves(**(NONE | {kind: 1.0}))).around(keys, 200, np.random.default_rng(3))
+    before, after = (problem.task.realise_keys(problem.graph, rows) for rows in (keys[None], moved))
+    heads = {"device": 0, "swap": 1, "shift": 1, "choice": 2}
+    for i, row in enumerate(moved):
+        different = np.flatnonzero(row != keys)
+        assert len(different) in changed
+        assert (layout.role[different] == role).all()
+        if kind in heads:
+            assert free[layout.op[different], heads[kind]].all()
+        if kind == "device":
+            assert (after.device[i] != before.device[0]).sum() == 1
+        if kind in ("device", "swap"):
+            assert sorted(row[different]) == sorted(keys[different])
+
+
+def test_every_op_and_every_device_is_reached() -> None:
+    problem = open_problem(layered_graph(30, np.random.default_rng(1), "g"))
+    keys = np.random.default_rng(2).random(problem.task.key_count(problem.graph), np.float32)
+    moves = Neighbours(problem, Moves(**(NONE | {"device": 1.0})))
+    plans = problem.task.realise_keys(problem.graph, moves.around(keys, 3000, np.random.default_rng(3)))
+    runs = np.flatnonzero(problem.task.mask(problem.graph)[:, 0])
+    assert {(n, d) for n in runs for d in range(3)} == {(n, int(d)) for n in runs for d in set(plans.device[:, n])}
+
+
+def search(**changes: object) -> RegalLocal:
+    """The algorithm as its yaml file says, but for `changes`."""
+    made: RegalLocal = construct(compat.option("algo", "regal_local_heuristic") | changes, "algo", {})
+    return made
+
+
+def instances() -> list[tuple[Graph, int, int]]:
+    """Standard Task Graphs with their number of processors and the known lower bound."""
+    known = json.loads(check_data("scheduling/known.json").read_text())
+    return [(read_stg(check_data(f"scheduling/{k['file']}")), k["m"], k["lb"]) for k in known]
+
+
+def excess(graph: Graph, processors: int, bound: int) -> float:
+    """Percent above the bound after 5,000 evaluations, from the best heuristic."""
+    node = compat.option("machine", "identical")
+    node = node | {"devices": {"processor": node["devices"]["processor"] | {"count": processors}}}
+    made = construct(node, "machine")
+    task = construct(compat.option("task", "placement_scheduling"), "task", {"machine": made})
+    cost = Simulator(name="s", machine=made, objective="runtime", threads=1)
+    problem, _ = solve(search(), graph, task, cost, evals=5000)
+    assert problem.best_cost >= bound
+    return 100 * (problem.best_cost / bound - 1)
+
+
+def test_published_instances_are_solved_nearly_to_their_bounds() -> None:
+    """20 graphs on 2, 4, 8 and 16 processors."""
+    assert np.mean([excess(*instance) for instance in instances()]) <= 0.5
+
+
+def test_the_heuristic_start_costs_one_evaluation_per_heuristic_and_is_never_lost() -> None:
+    graph = layered_graph(100, np.random.default_rng(4), "g")
+    problem = open_problem(graph)
+    heuristics = heuristic_keys(problem)
+    costs = problem.cost_keys(heuristics)
+    solved, _ = solve(search(), graph, problem.task, problem._cost, evals=len(heuristics))
+    assert (solved.evals, solved.best_cost) == (len(heuristics), min(costs.min(), problem.initial_cost))
+    further, _ = solve(search(), graph, problem.task, problem._cost, evals=len(heuristics) + 400)
+    assert further.best_cost < solved.best_cost
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_it_takes_the_best_of_a_batch_walks_plateaus_and_starts_again_from_the_best(batch: int) -> None:
+    """On a price that tells ones from zeros only: rounds of all but one key do not matter."""
+    problem = open_problem(layered_graph(30, np.random.default_rng(5), "g"), evals=10**6)
+    algo = search(batch=batch, patience=20, kick=3)
+    moves = Neighbours(problem, Moves(**(NONE | {"shift": 1.0})))
+    priorities = np.flatnonzero(problem.task.layout(problem.graph).role == Role.PRIORITY)
+    current: list[float] = [1e9]
+    seen = 0
+
+    class Enough(Exception):
+        pass
+
+    def price(keys: np.ndarray) -> np.ndarray:
+        nonlocal seen
+        seen += len(keys)
+        if seen > 6000:
+            raise Enough
+        cost = np.floor(4 * keys[:, priorities]).sum(1)
+        current.append(min(current[-1], float(cost.min())))
+        return cost
+
+    keys = np.full(problem.task.key_count(problem.graph), 0.99, np.float32)
+    with pytest.raises(Enough):
+        algo._descend(keys, float(3 * len(priorities)), price, moves, np.random.default_rng(0))
+    assert current[-1] <= 3
