@@ -33,6 +33,7 @@ from graphopt.tasks.base import AssignTask
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
+    from optuna.trial import FrozenTrial
 
 WORST = 1.0  # log ratios are clipped there: an infeasible answer counts as e times worse, not as infinitely worse
 FINAL_SEEDS = range(100, 103)  # not those of the search
@@ -164,12 +165,17 @@ def search(study: "Study", on: Bench, args: argparse.Namespace) -> None:
     plain = [on.reached(graph, plain_brkga(), place) for place, graph in enumerate(on.graphs)]
     end = time.monotonic() + args.seconds
     with Bar(f"tune {args.objective}", args.trials) as bar:
-        bar.step("stored", done := sum(trial.values is not None for trial in study.trials))
+        bar.step("stored", done := len(ended(study)))
         for _ in range(args.trials - done):
             if time.monotonic() > end:
                 break
             study.optimize(lambda trial: judged(trial, on, plain), n_trials=1)
             bar.step(f"best {min(finished(study).values()):+.4f}")
+
+
+def ended(study: "Study") -> "list[FrozenTrial]":
+    """Trials that came to an end, early or not."""
+    return [trial for trial in study.trials if trial.values is not None]
 
 
 def finished(study: "Study") -> dict[Evolution, float]:
@@ -188,21 +194,23 @@ def final(study: "Study", on: Bench, finalists: int) -> tuple[Evolution, float, 
     with Bar("finals", len(jobs)) as bar:
         for j, (graph, seed) in enumerate(jobs):
             plain = on.reached(graph, plain_brkga(), seed)
-            ratios[:, j] = [on.log_ratio(graph, name, seed, plain) for name in names]
+            others = [i for i, name in enumerate(names) if name != plain_brkga()]
+            ratios[others, j] = [on.log_ratio(graph, names[i], seed, plain) for i in others]
             bar.step(graph.name)
     best = int(ratios.mean(1).argmin())
     by_graph = ratios[best].reshape(len(on.graphs), -1).mean(1)
     return names[best], float(by_graph.mean()), float(by_graph.std(ddof=1) / len(by_graph) ** 0.5)
 
 
-def yaml_text(args: argparse.Namespace, on: Bench, evolution: Evolution, mean: float, error: float) -> str:
-    """The yaml file, with where it comes from."""
+def yaml_text(args: argparse.Namespace, on: Bench, tried: int, winner: tuple[Evolution, float, float]) -> str:
+    """The yaml file, with where it comes from. tried: settings; winner: as `final` says."""
+    evolution, mean, error = winner
     sizes = [graph.num_ops for graph in on.graphs]
     lines = [
         f"# Found by `{command(args)}`",
         f"# on {date.today()} at {commit()}: {len(sizes)} training graphs of {min(sizes)} to {max(sizes)} ops.",
         f"# {args.objective} after {args.evals:,} evaluations, on seeds other than the search's, against algo=brkga:",
-        f"# {100 * np.expm1(mean):+.2f} %, standard error over graphs {100 * error:.2f}.",
+        f"# {100 * np.expm1(mean):+.2f} %, standard error over graphs {100 * error:.2f}; {tried} settings were tried.",
         "defaults: [brkga, _self_]",
         f"name: {args.name}",
         "evolution:",
@@ -256,7 +264,7 @@ def main(arguments: Sequence[str]) -> int:
         on = bench(args)
         study = study_of(args, on)
         search(study, on, args)
-        text = yaml_text(args, on, *final(study, on, args.finalists))
+        text = yaml_text(args, on, len(ended(study)), final(study, on, args.finalists))
     except (UserError, GraphError) as error:
         print(error, file=sys.stderr)
         return 1

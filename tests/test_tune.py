@@ -127,12 +127,14 @@ def stored(trial, value: float) -> float:
 
 def test_the_file_is_an_option_of_the_group(tmp_path: Path) -> None:
     args = arguments(tmp_path, "--name", "brkga_mine", "--objective", "runtime", "--ops", "50", "90")
-    text = tune.yaml_text(args, bench(), OTHER, np.log(0.95), 0.004)
+    text = tune.yaml_text(args, bench(), 7, (OTHER, float(np.log(0.95)), 0.004))
     node = OmegaConf.create(text)
     assert node.name == "brkga_mine" and Evolution(**node.evolution) == OTHER and node.defaults[0] == "brkga"
     words = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("#")]
     assert "`python -m graphopt.tune --objective runtime --name brkga_mine --ops 50 90 --evals 400" in words[0]
-    assert "3 training graphs of 120 to 120 ops" in words[1] and "-5.00 %, standard error over graphs 0.40" in words[3]
+    assert "3 training graphs of 120 to 120 ops." in words[1] and words[3].startswith(
+        "-5.00 %, standard error over graphs 0.40; 7 "
+    )
 
 
 def test_the_command_in_the_file_parses_to_the_same(tmp_path: Path) -> None:
