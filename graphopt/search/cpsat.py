@@ -14,12 +14,13 @@ import warnings
 
 import numpy as np
 
+from graphopt.costs.event import GRID
 from graphopt.costs.simulator import Simulator
 from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem
 from graphopt.search.formulation import Formulation, start_early
 from graphopt.search.heuristics import heuristic_keys
-from graphopt.search.makespan_model import makespan_model
+from graphopt.search.makespan_model import least_makespan, makespan_model
 from graphopt.search.memory_model import least_memory, memory_model
 from graphopt.search.solving import Limits, Pricer, Proof, run
 from graphopt.search.workload import Workload, workload
@@ -51,6 +52,8 @@ class CpSat(Optimizer):
         if problem.objective == "max_load":
             warnings.warn(f"algo={self.name} has no model of max_load: the best heuristic is the answer", stacklevel=2)
             return
+        if provable(problem):
+            problem.prove(simple_bound(problem, work))
         size, lanes = self._size(work, problem.objective)
         if size > self.max_intervals:
             warnings.warn(
@@ -78,6 +81,13 @@ def price_heuristics(problem: Problem) -> None:
         problem.cost_keys(heuristic_keys(problem)[:count])
 
 
+def simple_bound(problem: Problem, work: Workload) -> float:
+    """What needs no solver."""
+    if problem.objective == "peak_memory":
+        return float(least_memory(work))
+    return least_makespan(work) * GRID
+
+
 def formulate(problem: Problem, work: Workload, *, lanes: bool) -> Formulation:
     """The model of the problem's objective, with the best plan so far to start from."""
     known = best_run(problem)
@@ -103,17 +113,17 @@ def search(problem: Problem, work: Workload, formulation: Formulation, limits: L
     The simulator never lets a device wait beside a ready kernel; so where the best schedule does not come out, those
     that are as good are tried, the earlier everything starts the better.
     """
-    proof = _attempt(problem, work, formulation, limits)
+    proof = _attempt(problem, work, formulation, limits, 0.0)
     if provable(problem):
-        problem.prove(max(proof.bound, float(least_memory(work)) if problem.objective == "peak_memory" else 0.0))
+        problem.prove(proof.bound)
     if proof.optimal and proof.bound < problem.best_cost and problem.open:
         start_early(formulation, proof.units)
-        _attempt(problem, work, formulation, limits)
+        _attempt(problem, work, formulation, limits, proof.bound)
     return proof
 
 
-def _attempt(problem: Problem, work: Workload, formulation: Formulation, limits: Limits) -> Proof:
-    pricer = Pricer(problem, work)
+def _attempt(problem: Problem, work: Workload, formulation: Formulation, limits: Limits, goal: float) -> Proof:
+    pricer = Pricer(problem, work, goal)
     seconds = min(limits.seconds, problem.seconds_cap - problem.seconds)
     seed = int(problem.rng.integers(2**31))
     proof = run(formulation, work, Limits(seconds, limits.effort, limits.workers), seed, pricer)

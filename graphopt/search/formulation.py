@@ -29,7 +29,6 @@ class Formulation:
     busy: list[int]  # [K] how long a kernel keeps its device, in units of `start`, where any device will do
     objective: Variable
     unit: float  # seconds or bytes per unit of the objective; numbers of the model are rounded down to it
-    intervals: int  # how large the model is
 
 
 def start_early(formulation: Formulation, best: int) -> None:

@@ -39,7 +39,20 @@ def makespan_model(work: Workload, known: Trace, *, feasible: bool, lanes: bool)
         made.travel(made.place, lanes)
         made.fit_weights(made.place)
     busy = [made.busy(k, 0) for k in range(len(work.op))]
-    return Formulation(made.model, made.start, made.place, busy, made.makespan, made.unit * GRID, made.intervals)
+    return Formulation(made.model, made.start, made.place, busy, made.makespan, made.unit * GRID)
+
+
+def least_makespan(work: Workload) -> int:
+    """No run is shorter: the longest path with every kernel where it is fastest, and all work spread evenly."""
+    fastest = [min(work.time[k][d] for d in work.options[k]) for k in range(len(work.op))]
+    level = fastest.copy()
+    makers: list[list[int]] = [[] for _ in work.op]
+    for tensor in work.handed_on():
+        for reader in tensor.readers:
+            makers[reader].append(tensor.maker)
+    for k, before in enumerate(makers):  # in topological order
+        level[k] += max((level[maker] for maker in before), default=0)
+    return max(*level, -(-sum(fastest) // work.devices))
 
 
 def anywhere(work: Workload) -> bool:
@@ -58,13 +71,13 @@ class _Makespan:
     """The model while it is made. Constraints that every machine has are there from the start."""
 
     def __init__(self, work: Workload, known: Trace, feasible: bool) -> None:
-        self.work, self.model, self.intervals = work, new_model(), 0
+        self.work, self.model = work, new_model()
         rule = work.machine.transfer
         self.overhead = round(rule.op_overhead / GRID), round(rule.lane_overhead / GRID)
         at_most = round(known.makespan / GRID) if feasible else _all_in_a_row(work)
         self.unit = grain([max(row) for row in work.time] + [at_most] + _travels(work), RESOLUTION)
         self.horizon = at_most // self.unit
-        self.makespan = self.model.new_int_var(0, self.horizon, "makespan")
+        self.makespan = self.model.new_int_var(least_makespan(work) // self.unit, self.horizon, "makespan")
         self.start = [self.model.new_int_var(0, self.horizon, "") for _ in work.op]
         self.place = None if anywhere(work) else placed(self.model, work)
         self.end = [self._end(k) for k in range(len(self.start))]
@@ -85,7 +98,6 @@ class _Makespan:
         spans = [self.model.new_fixed_size_interval_var(s, n, "") for s, n in zip(self.start, durations)]
         self.model.add_cumulative(spans, [1] * len(spans), self.work.devices)
         self.model.add(self.work.devices * self.makespan >= sum(durations))
-        self.intervals += len(spans)
         for start, duration in zip(self.start, durations):
             self.model.add(self.makespan >= start + duration)
 
@@ -96,7 +108,6 @@ class _Makespan:
             spans = [self.model.new_optional_fixed_size_interval_var(self.start[k], n, x, "") for k, x, n in here]
             self.model.add_no_overlap(spans)
             self.model.add(self.makespan >= sum(x * n for _, x, n in here))
-            self.intervals += len(spans)
             for k, x, n in here:
                 self.model.add(self.makespan >= self.start[k] + n).only_enforce_if(x)
 
@@ -117,7 +128,6 @@ class _Makespan:
                     self._after_delay(tensor, target, readers, delay, place)
         for spans in lane.values():
             self.model.add_no_overlap(spans)
-            self.intervals += len(spans)
 
     def fit_weights(self, place: list[dict[int, Literal]]) -> None:
         """No device holds more weights than it has room for."""

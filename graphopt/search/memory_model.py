@@ -31,7 +31,7 @@ def memory_model(work: Workload, known: Trace, *, feasible: bool) -> Formulation
         made.hold(tensor)
     made.fill_devices()
     once = [1] * len(made.start)
-    return Formulation(made.model, made.start, made.place, once, made.peak, made.unit, made.intervals)
+    return Formulation(made.model, made.start, made.place, once, made.peak, made.unit)
 
 
 def least_memory(work: Workload) -> int:
@@ -65,7 +65,7 @@ class _Memory:
     """The model while it is made."""
 
     def __init__(self, work: Workload, known: Trace, feasible: bool) -> None:
-        self.work, self.model, self.intervals, self.alone = work, new_model(), 0, one_device(work)
+        self.work, self.model, self.alone = work, new_model(), one_device(work)
         sizes = [t.size for t in work.tensors]
         at_end = work.machine.transfer.free == "end"  # else the simulator counts less than this model
         least, feasible = least_memory(work) if at_end else 0, feasible and at_end
@@ -168,7 +168,6 @@ class _Memory:
         self.demands[d].append(tensor.size // self.unit)
 
     def _span(self, start: Variable, end: Variable, here: Literal) -> Variable:
-        self.intervals += 1
         size = self.model.new_int_var(0, self.steps, "")
         return self.model.new_optional_interval_var(start, size, end, here, "")
 

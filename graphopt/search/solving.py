@@ -69,17 +69,17 @@ def run(formulation: Formulation, work: Workload, limits: Limits, seed: int, fou
 
 
 class Pricer:
-    """Prices schedules as the solver finds them, and keeps the last evaluation for the last one."""
+    """Prices schedules as the solver finds them, and keeps the last evaluation for the last one. Stops at `goal`."""
 
-    def __init__(self, problem: Problem, work: Workload) -> None:
-        self._problem, self._work = problem, work
+    def __init__(self, problem: Problem, work: Workload, goal: float) -> None:
+        self._problem, self._work, self._goal = problem, work, goal
         self._waiting: tuple[I64, I64] | None = None
 
     def __call__(self, start: I64, device: I64) -> bool:
         self._waiting = start, device
         if self._problem.remaining > 1:
             self.finish()
-        return self._problem.open
+        return self._problem.open and self._problem.best_cost > self._goal
 
     def finish(self) -> None:
         """Prices the last schedule, if that has not been done."""

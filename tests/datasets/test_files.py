@@ -9,6 +9,7 @@ from check_data import check_data
 
 from graphopt.datasets.costgraph import parse_text, read_costgraph
 from graphopt.datasets.files import GraphFiles
+from graphopt.datasets.lifetimes import read_lifetimes
 from graphopt.datasets.profiled import read_profiled
 from graphopt.datasets.stg import read_stg
 from graphopt.datasets.storage import save_graph
@@ -141,3 +142,27 @@ def test_dataset_reads_every_kind_and_sorts_files_into_splits(tmp_path: Path) ->
         GraphFiles(name="files", path=None, train=[], val=[]).graphs("test")
     with pytest.raises(GraphError, match="no file named"):
         GraphFiles(name="files", path=str(tmp_path / "*.nothing"), train=[], val=[]).graphs("test")
+
+
+def test_lifetimes_by_hand(tmp_path: Path) -> None:
+    tensors = [
+        {"size": 5, "producer": None, "consumers": [0], "keep": False},
+        {"size": 7, "producer": 0, "consumers": [1, 1], "keep": False},
+        {"size": 9, "producer": 1, "consumers": [], "keep": True},
+    ]
+    file = tmp_path / "small.memory.json"
+    file.write_text(json.dumps({"ops": ["Conv", "Conv"], "tensors": tensors}))
+    (graph,) = GraphFiles(name="files", path=str(tmp_path), train=[], val=[]).graphs("test")
+    assert (graph.name, graph.op_names) == ("small", ("Conv_0", "Conv_1"))
+    assert graph.tensor_bytes.tolist() == [5, 7, 9] and graph.producer.tolist() == [-1, 0, 1]
+    assert graph.is_output.tolist() == [False, False, True] and not graph.is_weight.any()
+    assert graph.operands(1).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("change", [{"producer": 4}, {"consumers": [-1]}, {"size": "x"}])
+def test_broken_lifetimes_are_one_sentence(tmp_path: Path, change: dict[str, object]) -> None:
+    tensor = {"size": 5, "producer": 0, "consumers": [], "keep": True} | change
+    file = tmp_path / "broken.memory.json"
+    file.write_text(json.dumps({"ops": ["a"], "tensors": [tensor]}))
+    with pytest.raises(GraphError, match=r"names op|is not a file of ops and tensors"):
+        read_lifetimes(file)

@@ -8,6 +8,7 @@ import pytest
 from check_data import check_data
 from costs.random_plans import random_graph, random_machine
 
+from graphopt.costs.event import GRID
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.stg import read_stg
@@ -18,7 +19,8 @@ from graphopt.problem import Problem
 from graphopt.search.brkga import uniform_keys
 from graphopt.search.cpsat import CpSat
 from graphopt.search.formulation import interchangeable, renamed
-from graphopt.search.makespan_model import anywhere
+from graphopt.search.makespan_model import anywhere, least_makespan
+from graphopt.search.memory_model import least_memory
 from graphopt.search.solving import spread
 from graphopt.search.workload import grain, workload
 from graphopt.tasks.base import AssignTask
@@ -154,7 +156,7 @@ def test_too_large_a_model_is_not_built() -> None:
     graph, machine = layered_graph(40, np.random.default_rng(0), "layered"), pair(link_latency=0.1)
     with pytest.warns(UserWarning, match="over 50, so the best heuristic is the answer"):
         found, _ = solve(solver(max_intervals=50), graph, both(machine), simulator(machine), evals=100)
-    assert found.evals > 0 and found.best_cost < found.initial_cost
+    assert found.evals > 0 and 0 < found.bound <= found.best_cost < found.initial_cost
     unlimited, _ = solve(solver(effort=0.1, max_intervals=2 * graph.num_ops), graph, both(machine), simulator(machine),
                          evals=100)  # fmt: skip
     assert unlimited.bound > 0  # without lanes it fits
@@ -189,6 +191,24 @@ def test_devices_for_kernels_that_may_run_anywhere() -> None:
     for d in range(3):
         mine = sorted(zip(start[device == d], length[device == d]))
         assert all(s + n <= later for (s, n), (later, _) in itertools.pairwise(mine))
+
+
+def test_simple_bounds_by_hand() -> None:
+    """A fork: 2 s, then 3 s and 4 s, all in half the time on the second device; 6 bytes made, then 1 and 2."""
+    b = GraphBuilder("fork")
+    w, x, y, z = (b.tensor((1,), num_bytes=n, weight=n == 8) for n in (8, 6, 1, 2))
+    b.op("opaque", [w], [x], flops=2.0)
+    b.op("opaque", [x], [y], flops=3.0)
+    b.op("opaque", [x], [z], flops=4.0)
+    graph = b.build()
+
+    def work(*devices: Device):
+        machine = Machine(name="m", devices=devices)
+        return workload(Problem(graph, both(machine), simulator(machine), evals=1))
+
+    alone, two = work(Device()), work(Device(), Device(vector_flops=2.0))
+    assert (least_makespan(alone) * GRID, least_makespan(two) * GRID) == (9.0, 3.0)
+    assert (least_memory(alone), least_memory(two)) == (8 + 6 + 2, 8 + 6)
 
 
 def test_when_devices_are_interchangeable() -> None:
