@@ -1,0 +1,73 @@
+"""What REGAL adds to BRKGA: the forward pass and its inputs against the search that follows.
+
+`python benchmarks/regal.py [--quick]` prints JSON lines {"name", "value", "unit", "low", "high"}: the median over
+graphs, with the smallest and the largest. The parts are wall seconds of one run on the same graph, one after the other,
+on two threads; every graph is new, so nothing that belongs to it was computed before.
+"""
+
+import argparse
+import json
+import time
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphopt import compat
+from graphopt.algos.regal import REGAL
+from graphopt.build import encoder
+from graphopt.construct import construct
+from graphopt.datasets.layered import layered_graph
+from graphopt.evaluate import solve
+from graphopt.graph import Graph
+
+
+def say(name: str, values: list[float], unit: str) -> None:
+    line = {"name": name, "value": median(values), "unit": unit, "low": min(values), "high": max(values)}
+    print(json.dumps(line), flush=True)
+
+
+def learner() -> REGAL:
+    """REGAL as its yaml files say, untrained: how long it takes does not depend on weights."""
+    machine = construct(compat.option("machine", "gpu2"), "machine")
+    task = construct(compat.option("task", "placement_scheduling"), "task", {"machine": machine})
+    node = compat.option("cost", "simulator") | {"objective": "peak_memory"}
+    cost = construct(node, "cost", {"machine": machine})
+    algo = compat.option("algo", "regal")
+    net = encoder({"algo": algo, "encoder": compat.option("encoder", "message_passing"), "seed": 0}, task)
+    around: dict[str, Any] = {"machine": machine, "task": task, "cost": cost, "encoder": net, "seed": 0}
+    made: REGAL = construct(algo, "algo", around)
+    return made.eval()
+
+
+def measured(regal: REGAL, graph: Graph) -> tuple[float, float, float]:
+    """Seconds of reading the graph, of the forward pass alone, and of the whole solve by BRKGA after it."""
+    start = time.perf_counter()
+    question = regal.ask([graph])
+    read = time.perf_counter()
+    with torch.no_grad():
+        actions = regal.policy.propose(question, 0).op[0].numpy()
+    passed = time.perf_counter()
+    regal.sampler(graph, actions)
+    _, search = solve(regal, graph, regal.task, regal.cost, evals=5000)
+    return read - start, passed - read, search
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller graphs")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(2)
+    regal = learner()
+    measured(regal, layered_graph(60, np.random.default_rng(0), "warm"))
+    for ops in (200,) if quick else (50, 200, 1000, 5000):
+        graphs = [layered_graph(ops, np.random.default_rng([ops, i]), f"g{i}") for i in range(3 if quick else 7)]
+        parts = [measured(regal, graph) for graph in graphs]
+        say(f"regal_forward_milliseconds/{ops}", [1e3 * forward for _, forward, _ in parts], "ms")
+        say(f"regal_forward_percent/{ops}", [100 * forward / search for _, forward, search in parts], "% of the search")
+        say(f"regal_read_percent/{ops}", [100 * read / search for read, _, search in parts], "% of the search")
+
+
+if __name__ == "__main__":
+    main()
