@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import Generator
 from numpy.typing import NDArray
@@ -259,6 +259,7 @@ def test_shares_that_leave_no_room_are_refused() -> None:
             Evolution(population=population, elites=elites, mutants=mutants, elite_bias=0.7)
 
 
+@settings(deadline=None)  # the first call compiles
 @given(st.integers(1, 5), st.integers(1, 9), st.integers(0, 2**31), st.sampled_from([np.float32, np.float64]))
 def test_the_largest_affinity_wins_and_the_first_of_equals(count: int, ops: int, seed: int, kind: type) -> None:
     rng = np.random.default_rng(seed)
@@ -267,6 +268,7 @@ def test_the_largest_affinity_wins_and_the_first_of_equals(count: int, ops: int,
     assert np.array_equal(devices(affinity, count), expected)
 
 
+@settings(deadline=None)  # the first call compiles
 @given(st.integers(1, 40), st.integers(0, 2**31))
 def test_digests_tell_rows_apart(length: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
