@@ -12,8 +12,8 @@ Our choices where the paper is silent (and see graphopt.algos.regal_policy):
   the graph's other samples, with one the value that a second network learns. Advantages are scaled to unit variance.
 - o_s is averaged over a few seeds and computed once per graph.
 - At test the most probable actions are taken.
-- A share `uniform` of every draw stays uniform. Where the proposal is good this costs a few generations; where it is
-  wrong, as on small graphs with a few heavy tensors, crossover finds what plain BRKGA would have found.
+- A share `uniform` of every draw may stay uniform: a hedge against wrong proposals on small graphs with a few heavy
+  tensors, which costs more than it brings on large ones (docs/results.md). Off by default.
 
 Shape legend: N ops of all graphs of a batch, S samples, A actions of an op, K keys, G graphs.
 """
