@@ -6,6 +6,8 @@ search goes on from the best keys after `kick` random moves. The budget ends it.
 
 Moves (the share of each among those that the task has is `moves`):
 - `device`: an op exchanges its largest affinity with another of its own, so that it runs there;
+- `block`: an op goes where a neighbour of it is, and takes up to `LARGEST_BLOCK` connected ops of its device along: so
+  edges that are cut are mended, which random devices seldom do;
 - `swap`: two ops exchange their priorities;
 - `shift`: an op takes a new place in the order;
 - `transfer`: a result gets a new place among those that wait for a link;
@@ -23,11 +25,14 @@ from numba import njit
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from graphopt.list_schedule import Dependencies
 from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem
 from graphopt.search.brkga import F32, Price, priced_by, uniform_keys
-from graphopt.search.heuristics import heuristic_keys
+from graphopt.search.heuristics import Work, heuristic_keys
 from graphopt.tasks.keys import Role
+
+LARGEST_BLOCK = 64.0  # sizes of blocks are spread evenly over orders of magnitude up to it
 
 I64 = NDArray[np.int64]
 
@@ -37,6 +42,7 @@ class Moves:
     """How often each kind of move is tried, relative to the others."""
 
     device: float
+    block: float
     swap: float
     shift: float
     transfer: float
@@ -99,10 +105,14 @@ class Neighbours:
         priority = _first_keys(layout.role == Role.PRIORITY, layout.op, _ops(free, heads, "priority"))
         sends = np.flatnonzero(layout.role == Role.TRANSFER)
         choice = np.flatnonzero((layout.role == Role.CHOICE) & free[layout.op, -1])
-        self._keys = (affinity, priority, sends, choice)
+        first = np.full(problem.graph.num_ops, -1)
+        first[layout.op[affinity]] = affinity
+        ptr, beside = _beside(Work(problem).needs)
+        self._keys = (affinity, layout.op[affinity], first, ptr, beside, priority, sends, choice)
         self._devices = task.machine.num_devices
-        there = [len(affinity), len(priority) - 1, len(priority) - 1, len(sends) - 1, len(choice)]
-        wanted = [shares.device, shares.swap, shares.shift, shares.transfer, shares.choice]
+        orders, blocks = len(priority) - 1, min(len(affinity), len(beside))
+        there = [len(affinity), blocks, orders, orders, len(sends) - 1, len(choice)]
+        wanted = [shares.device, shares.block, shares.swap, shares.shift, shares.transfer, shares.choice]
         self._bounds = np.cumsum([share if keys > 0 else 0.0 for share, keys in zip(wanted, there, strict=True)])
 
     @property
@@ -124,26 +134,77 @@ class Neighbours:
 
 
 @njit(cache=True, nogil=True)
-def _move(rows, which, uniform, bounds, devices, affinity, priority, sends, choice):  # type: ignore[no-untyped-def]
+def _move(rows, which, uniform, bounds, devices, affinity, op, first_key, ptr, beside, priority, sends, choice):  # type: ignore[no-untyped-def] # fmt: skip
     """Makes moves in place, move i on row which[i], from uniform numbers [moves, 4]: its kind, two picks, a value."""
     for i in range(len(which)):
         keys, (kind, first, second, value) = rows[which[i]], uniform[i]
         kind *= bounds[-1]
         if kind < bounds[0]:
             start = affinity[int(first * len(affinity))]
-            own = keys[start : start + devices]
-            here = np.argmax(own)
-            there = (here + 1 + int(second * (devices - 1))) % devices
-            own[here], own[there] = own[there], own[here]
+            here = np.argmax(keys[start : start + devices])
+            _exchange(keys, start, here, (here + 1 + int(second * (devices - 1))) % devices)
         elif kind < bounds[1]:
+            size, place = int(LARGEST_BLOCK**value), int(first * len(affinity))
+            _move_block(keys, place, second, size, devices, affinity, op, first_key, ptr, beside)
+        elif kind < bounds[2]:
             one, other = priority[int(first * len(priority))], priority[int(second * len(priority))]
             keys[one], keys[other] = keys[other], keys[one]
-        elif kind < bounds[2]:
-            keys[priority[int(first * len(priority))]] = value
         elif kind < bounds[3]:
+            keys[priority[int(first * len(priority))]] = value
+        elif kind < bounds[4]:
             keys[sends[int(first * len(sends))]] = value
         else:
             keys[choice[int(first * len(choice))]] = value
+
+
+@njit(cache=True, nogil=True)
+def _exchange(keys, start, here, there):  # type: ignore[no-untyped-def]
+    keys[start + here], keys[start + there] = keys[start + there], keys[start + here]
+
+
+@njit(cache=True, nogil=True)
+def _move_block(keys, place, second, size, devices, affinity, op, first_key, ptr, beside):  # type: ignore[no-untyped-def]
+    """From `place` on, the first op with a neighbour elsewhere goes there, and up to `size` - 1 others with it.
+
+    No move when nothing is cut.
+    """
+    for step in range(len(affinity)):
+        at = (place + step) % len(affinity)
+        low, degree = ptr[op[at]], ptr[op[at] + 1] - ptr[op[at]]
+        here = np.argmax(keys[affinity[at] : affinity[at] + devices])
+        for i in range(degree):
+            other = first_key[beside[low + (int(second * degree) + i) % degree]]
+            if other >= 0:
+                there = np.argmax(keys[other : other + devices])
+                if there != here:
+                    _spread(keys, op[at], here, there, size, devices, first_key, ptr, beside)
+                    return
+
+
+@njit(cache=True, nogil=True)
+def _spread(keys, op, here, there, size, devices, first_key, ptr, beside):  # type: ignore[no-untyped-def]
+    """Moves up to `size` connected ops from device `here` to `there`, breadth first from `op`."""
+    block, count = np.empty(size, np.int64), 1
+    block[0] = op
+    _exchange(keys, first_key[op], here, there)
+    for i in range(size):
+        if i == count:
+            return
+        for e in range(ptr[block[i]], ptr[block[i] + 1]):
+            start = first_key[beside[e]]
+            if count < size and start >= 0 and np.argmax(keys[start : start + devices]) == here:
+                _exchange(keys, start, here, there)
+                block[count] = beside[e]
+                count += 1
+
+
+def _beside(needs: Dependencies) -> tuple[I64, NDArray[np.int32]]:
+    """CSR (ptr [N+1], op) of the ops that each op reads from or is read by."""
+    ops = len(needs.ptr) - 1
+    reader = np.repeat(np.arange(ops, dtype=np.int32), np.diff(needs.ptr))
+    here, there = np.append(needs.source, reader), np.append(reader, needs.source)
+    ptr = np.append(0, np.cumsum(np.bincount(here, minlength=ops))).astype(np.int64)
+    return ptr, there[np.argsort(here, kind="stable")].astype(np.int32)
 
 
 def _ops(free: NDArray[np.bool_], heads: list[str], head: str) -> NDArray[np.bool_]:

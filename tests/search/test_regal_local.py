@@ -15,13 +15,13 @@ from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.machine import Device, Machine
 from graphopt.problem import Problem
-from graphopt.search.heuristics import heuristic_keys
+from graphopt.search.heuristics import Work, heuristic_keys
 from graphopt.search.regal_local import Moves, Neighbours, RegalLocal
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.keys import Role
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
-NONE = {"device": 0.0, "swap": 0.0, "shift": 0.0, "transfer": 0.0, "choice": 0.0}
+NONE = {"device": 0.0, "block": 0.0, "swap": 0.0, "shift": 0.0, "transfer": 0.0, "choice": 0.0}
 
 
 def machine(devices: int) -> Machine:
@@ -38,6 +38,7 @@ def open_problem(graph: Graph, devices: int = 3, evals: int = 100, fuse: bool = 
     ("kind", "role", "changed"),
     [
         ("device", Role.AFFINITY, (2,)),  # two affinities of one op are exchanged
+        ("block", Role.AFFINITY, tuple(range(2, 130, 2))),  # of each op that moves
         ("swap", Role.PRIORITY, (0, 2)),  # 0: an op with itself
         ("shift", Role.PRIORITY, (1,)),
         ("transfer", Role.TRANSFER, (1,)),
@@ -49,17 +50,25 @@ def test_a_move_changes_what_it_says(kind: str, role: Role, changed: tuple[int, 
     layout, free = problem.task.layout(problem.graph), problem.task.mask(problem.graph)
     keys = np.random.default_rng(2).random(len(layout), np.float32)
     moved = Neighbours(problem, Moves(**(NONE | {kind: 1.0}))).around(keys, 200, np.random.default_rng(3))
+    needs = Work(problem).needs
+    reader = np.repeat(np.arange(problem.graph.num_ops), np.diff(needs.ptr))
+    beside = {n: {*needs.source[reader == n], *reader[needs.source == n]} for n in range(problem.graph.num_ops)}
     before, after = (problem.task.realise_keys(problem.graph, rows) for rows in (keys[None], moved))
-    heads = {"device": 0, "swap": 1, "shift": 1, "choice": 2}
+    heads = {"device": 0, "block": 0, "swap": 1, "shift": 1, "choice": 2}
     for i, row in enumerate(moved):
         different = np.flatnonzero(row != keys)
         assert len(different) in changed
         assert (layout.role[different] == role).all()
         if kind in heads:
             assert free[layout.op[different], heads[kind]].all()
-        if kind == "device":
-            assert (after.device[i] != before.device[0]).sum() == 1
-        if kind in ("device", "swap"):
+        if kind in ("device", "block"):
+            moved_ops = np.flatnonzero(after.device[i] != before.device[0])
+            assert len(moved_ops) == len(different) // 2
+            assert len({*before.device[0, moved_ops]}) == len({*after.device[i, moved_ops]}) == 1
+        if kind == "block":
+            target = after.device[i, moved_ops[0]]
+            assert any(before.device[0, other] == target for op in moved_ops for other in beside[op])
+        if kind in ("device", "block", "swap"):
             assert sorted(row[different]) == sorted(keys[different])
 
 
