@@ -129,8 +129,8 @@ def check_made_for(state: State, made_for: Mapping[str, Any], source: str) -> No
     """Raises ConfigError when the checkpoint is of another algorithm, encoder or kind of decision."""
     stored = said(state, "made_for")
     for key, value in json.loads(json.dumps(dict(made_for))).items():
-        if key not in stored or stored[key] == value:
-            continue
+        if key not in stored or stored[key] == value or (key == "algo" and value.startswith(f"{stored[key]}_")):
+            continue  # `regal_sharp` is a variant of `regal` under a name of its own, for tables
         if key == "decisions":
             raise ConfigError(
                 f"{source} was trained to decide {_choices(stored[key])}, this run decides {_choices(value)}; choose "
