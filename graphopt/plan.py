@@ -36,6 +36,11 @@ class Plans:
     def __len__(self) -> int:
         return len(self.device)
 
+    def copy(self) -> "Plans":
+        """With arrays of its own."""
+        transfer = None if self.transfer is None else self.transfer.copy()
+        return Plans(self.graph, self.device.copy(), self.priority.copy(), self.inline.copy(), transfer)
+
     def __getitem__(self, b: int | slice | NDArray[np.int64]) -> "Plans":
         """One plan (still a batch, of one) or a slice of the batch."""
         rows = slice(b, b + 1) if isinstance(b, int) else b

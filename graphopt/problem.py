@@ -109,7 +109,7 @@ class Problem:
             before = self.best_cost
             self._bill(cost, digests(keys[:allowed]).tolist(), lambda i: self.best)
             if self.best_cost < before:
-                self.best_plan = plans[int(np.argmin(cost))]
+                self.best_plan = plans[int(np.argmin(cost))].copy()  # keys belong to the caller, who may reuse them
         if allowed < len(keys):
             raise OutOfBudget
         return cost

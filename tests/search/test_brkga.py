@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from numpy.typing import NDArray
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
 import graphopt.search.brkga as brkga
+from graphopt import compat
+from graphopt.construct import construct
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
+from graphopt.datasets.regal import Regal
 from graphopt.errors import ConfigError
 from graphopt.machine import Device, Machine
 from graphopt.problem import OutOfBudget, Problem
@@ -278,3 +282,22 @@ def test_digests_tell_rows_apart(length: int, seed: int) -> None:
     found = digests(np.concatenate([near, near, near.astype(np.float32)[:, ::-1]]))
     assert len(set(found[: length + 1].tolist())) == length + 1
     assert np.array_equal(found[: length + 1], found[length + 1 : 2 * length + 2])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_best_plan_still_costs_what_was_found_after_many_generations(seed: int) -> None:
+    """Chromosomes live in buffers that later generations overwrite; the plan that is kept must not."""
+    machine = construct(compat.option("machine", "gpu2"), "machine")
+    task = construct(compat.option("task", "placement_scheduling"), "task", {"machine": machine})
+    node = compat.option("cost", "simulator") | {"objective": "peak_memory", "threads": 1}
+    cost = construct(node, "cost", {"machine": machine})
+    graph = Regal(**regal_node()).draw("watts_strogatz", 50, "train", seed)
+    evolution = Evolution(population=20, elites=0.2, mutants=0.1, elite_bias=0.7)
+    problem = solve(Problem(graph, task, cost, evals=2000, seed=seed), evolution)
+    assert problem.best_plan is not None
+    assert cost.price(problem.best_plan).cost[0] == problem.best_cost
+
+
+def regal_node() -> dict[str, Any]:
+    node = compat.option("dataset", "regal")
+    return {key: value for key, value in node.items() if key not in ("_target_", "room")} | {"room": None}
