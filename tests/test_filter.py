@@ -74,7 +74,7 @@ def test_a_stopped_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyte
         filter.main(command)
     assert sum(map(len, load_room(file).reached.values())) == 3
     assert filter.main(command) == 0
-    assert len(set(calls)) == len(calls) - 1 == 28  # 26 graphs, equal shares; the one that was stopped is searched again
+    assert len(set(calls)) == len(calls) - 1 == 28  # equal shares of 26; the one that was stopped is searched again
     assert filter.main(command) == 0 and len(calls) == 29
 
 
