@@ -25,10 +25,8 @@ from graphopt.costs.base import CostModel
 from graphopt.datasets.base import Dataset
 from graphopt.errors import ConfigError, UsageError, UserError
 from graphopt.graph import Graph, GraphError
-from graphopt.problem import OutOfBudget
 from graphopt.progress import Bar
-from graphopt.search.brkga import F32, F64, Evolution, evolve, uniform_keys
-from graphopt.search.moves import INFEASIBLE
+from graphopt.search.brkga import Evolution, run_alone, uniform_keys
 from graphopt.tasks.base import AssignTask
 
 if TYPE_CHECKING:
@@ -49,26 +47,9 @@ class Bench:
     evals: int
 
     def reached(self, graph: Graph, evolution: Evolution, seed: int) -> float:
-        """The best price that BRKGA finds by itself: the default's plan is no candidate, so graphs on which little
-        beats it tell settings apart as well."""
-        left, best = self.evals, np.inf
-
-        def price(keys: F32) -> F64:
-            nonlocal left, best
-            if not (allowed := keys[:left]).size:
-                raise OutOfBudget
-            prices = self.cost.price(self.task.realise_keys(graph, allowed))
-            scores = np.where(np.isfinite(prices.cost), prices.cost, INFEASIBLE * (1.0 + prices.excess))
-            left, best = left - len(allowed), min(best, float(scores.min()))
-            if len(allowed) < len(keys):
-                raise OutOfBudget
-            return scores
-
-        try:
-            evolve(price, uniform_keys(self.task.key_count(graph)), np.random.default_rng(seed), evolution)
-        except OutOfBudget:
-            return best
-        raise AssertionError("a run ends by its budget")
+        """The best score that BRKGA finds by itself."""
+        sampler = uniform_keys(self.task.key_count(graph))
+        return run_alone(graph, self.task, self.cost, sampler, evolution, evals=self.evals, seed=seed)
 
     def log_ratio(self, graph: Graph, evolution: Evolution, seed: int, plain: float) -> float:
         """log(reached / plain), below 0 where the setting is better."""

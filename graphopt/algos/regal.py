@@ -29,15 +29,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphopt.algos.learner import Learner
-from graphopt.algos.regal_inputs import MEMBERSHIPS, ORDERS, inputs
+from graphopt.algos.regal_inputs import DESCRIPTORS, MEMBERSHIPS, ORDERS, inputs
 from graphopt.algos.regal_policy import Heads, Policy, Question, betas, elite_bias
 from graphopt.costs.base import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
 from graphopt.graph import Graph
-from graphopt.problem import OutOfBudget, Problem
-from graphopt.search.brkga import F32, F64, Evolution, Sampler, evolve, priced_by, uniform_keys
-from graphopt.search.moves import INFEASIBLE
+from graphopt.problem import Problem
+from graphopt.search.brkga import F32, F64, Evolution, Sampler, evolve, priced_by, run_alone, uniform_keys
 from graphopt.search.proposals import beta_keys
 from graphopt.tasks.base import AssignTask
 from graphopt.tasks.keys import Role
@@ -68,7 +67,8 @@ class Learning:
     entropy: float
     value: float  # weight of the baseline network's loss
     rate: float
-    graph_rate: float  # of what the graphs' actions have in common, in indices
+    graph_rate: float  # of how the graphs' actions depend on `DESCRIPTORS`, in indices
+    halved_after: float  # steps after which rates are half of the first; then a third after as many more, and so on
     gradient_clip: float
 
 
@@ -95,13 +95,15 @@ class REGAL(Learner):
 
     def made_for(self) -> dict[str, Any]:
         """What its heads read; one policy serves any task and any number of devices."""
-        return {"inputs": [*ORDERS, *MEMBERSHIPS]}
+        return {"inputs": [*ORDERS, *MEMBERSHIPS, *DESCRIPTORS]}
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        common = self.policy.graph_mean.bias
-        others = [parameter for parameter in self.parameters() if parameter is not common]
-        groups: list[dict[str, Any]] = [{"params": others}, {"params": [common], "lr": self.learning.graph_rate}]
-        return torch.optim.Adam(groups, lr=self.learning.rate)
+    def configure_optimizers(self) -> Any:
+        common = [self.policy.graph_mean.bias, self.policy.describe.weight]
+        others = [parameter for parameter in self.parameters() if not any(parameter is one for one in common)]
+        groups: list[dict[str, Any]] = [{"params": others}, {"params": common, "lr": self.learning.graph_rate}]
+        optimizer = torch.optim.Adam(groups, lr=self.learning.rate)
+        decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / self.learning.halved_after))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": decay, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["standard"] = dict(self._standard)
@@ -138,11 +140,10 @@ class REGAL(Learner):
 
     def ask(self, graphs: list[Graph]) -> Question:
         """The policy's input for a batch of graphs."""
-        machine, to = self.task.machine, self.device
-        data = batch([graph_features(graph, machine) for graph in graphs]).to(to)
-        read = [inputs(graph, machine) for graph in graphs]
-        order, member = (torch.from_numpy(np.concatenate(part)).to(to) for part in zip(*read, strict=True))
-        return Question(data, order, member)
+        data = batch([graph_features(graph, self.task.machine) for graph in graphs]).to(self.device)
+        read = zip(*(inputs(graph, self.task) for graph in graphs), strict=True)
+        order, member, whole = (torch.from_numpy(np.concatenate(part)).to(self.device) for part in read)
+        return Question(data, order, member, whole)
 
     def _value(self, question: Question) -> Tensor:
         """[G] expected reward, by the second network."""
@@ -173,27 +174,12 @@ class REGAL(Learner):
         return self._standard[graph.hash]
 
     def _outcome(self, graph: Graph, seed: int, actions: Actions | None) -> float:
-        """The best of one BRKGA run, without the default's plan as a candidate; infeasible ones are beyond all."""
-        left, best = self.learning.evals, np.inf
-
-        def price(keys: F32) -> F64:
-            nonlocal left, best
-            allowed = keys[:left]
-            if not len(allowed):
-                raise OutOfBudget
-            prices = self.cost.price(self.task.realise_keys(graph, allowed))
-            scores = np.where(np.isfinite(prices.cost), prices.cost, INFEASIBLE * (1.0 + prices.excess))
-            left, best = left - len(allowed), min(best, float(scores.min()))
-            self.train_evals += len(allowed)
-            if len(allowed) < len(keys):
-                raise OutOfBudget
-            return scores
-
-        try:
-            self._evolve(graph, price, np.random.default_rng(seed), actions)
-        except OutOfBudget:
-            return best
-        raise AssertionError("a BRKGA run ends by its budget")
+        """The best score of one BRKGA run by itself; without actions of plain BRKGA."""
+        self.train_evals += self.learning.evals
+        sampler = uniform_keys(self.task.key_count(graph)) if actions is None else self.sampler(graph, actions)
+        bias = None if actions is None else self.bias(graph, actions)
+        return run_alone(graph, self.task, self.cost, sampler, self.evolution, evals=self.learning.evals, seed=seed,
+                         bias=bias)  # fmt: skip
 
     # ---- use
 
@@ -201,13 +187,8 @@ class REGAL(Learner):
         if problem.open:
             with torch.no_grad():
                 actions = self.policy.propose(self.ask([problem.graph]), 0).op[0].numpy(force=True)
-            self._evolve(problem.graph, priced_by(problem), problem.rng, actions)
-
-    def _evolve(self, graph: Graph, price: Any, rng: Generator, actions: Actions | None) -> None:
-        if actions is None:
-            evolve(price, uniform_keys(self.task.key_count(graph)), rng, self.evolution)
-        else:
-            evolve(price, self.sampler(graph, actions), rng, self.evolution, bias=self.bias(graph, actions))
+            sampler, bias = self.sampler(problem.graph, actions), self.bias(problem.graph, actions)
+            evolve(priced_by(problem), sampler, problem.rng, self.evolution, bias=bias)
 
     def sampler(self, graph: Graph, actions: Actions) -> Sampler:
         """Keys from the Betas of the actions [N, A]; uniform where an action is not used."""

@@ -1,10 +1,13 @@
-"""What REGAL's policy reads beside the encoder's features: orders of the ops, and how far an op belongs to a device.
+"""What REGAL's policy reads beside the encoder's features: orders of the ops, how far an op belongs to a device, and
+what kind of graph it is.
 
-The paper names sizes and costs only (appendix, as far as known). Orders and memberships are our addition: identical
-devices look alike to a graph network, so something has to tell which ops could go together; docs/results.md says what
-they bring. `size` is the number of ops on a log scale, since how sharp a proposal should be depends on how many genes
-share the budget. All of it is cheap beside the search, and none is a price.
-Shape legend: N ops, D devices, E edges.
+The paper names sizes and costs only (appendix, as far as known). The rest is our addition. Identical devices look alike
+to a graph network, so something has to tell which ops could go together: `MEMBERSHIPS` do, by eigenvectors and by list
+schedules. `DESCRIPTORS` tell graphs apart in which different proposals help: where a few weights are nearly all memory
+those that keep to one device, in training graphs those that cut it in two (docs/results.md). All of it is cheap beside
+the search, and none is a price.
+
+Shape legend: N ops, D devices, E edges, G graphs.
 """
 
 from typing import NamedTuple
@@ -12,21 +15,29 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
-from scipy.sparse import coo_matrix, csgraph, identity
-from scipy.sparse.linalg import ArpackError, eigsh
+from scipy.sparse import coo_array
 
+from graphopt.encoders.columns import levels
 from graphopt.fusible import view_inline
 from graphopt.graph import F64, Graph
 from graphopt.machine import Machine
-from graphopt.operators import Category
+from graphopt.search.encoding import ranks
+from graphopt.search.heuristics import Device, Work, by_cautious_heft, by_heft, order_bottom_level, place_single
+from graphopt.spectral import smallest_eigenvectors
+from graphopt.tasks.base import AssignTask
 
 F32 = NDArray[np.float32]
-DENSE = 160  # ops up to which a dense eigensolver is faster
 LARGEST = 20_000  # ops up to which eigenvectors are computed; beyond it the topological order stands in
 
-ORDERS = ("topological", "depth", "height", "slack", "spectral", "spectral_2", "bytes_share", "largest", "size")
-MEMBERSHIPS = ("spectral", "spectral_by_bytes", "spectral_2_by_bytes", "blocks_by_bytes", "speed", "room")
+ORDERS = (
+    "topological", "depth", "height", "slack", "bottom_level", "spectral", "spectral_2", "bytes_share", "largest",
+    "size",
+)  # fmt: skip
+MEMBERSHIPS = (
+    "spectral", "spectral_by_bytes", "spectral_2_by_bytes", "blocks_by_bytes", "large_by_bytes", "heft",
+    "heft_cautious", "first", "speed", "room",
+)  # fmt: skip
+DESCRIPTORS = ("ops", "weights", "live", "even", "largest", "wide", "transfer", "spread")
 
 
 class Inputs(NamedTuple):
@@ -34,39 +45,93 @@ class Inputs(NamedTuple):
 
     order_NX: F32  # [N, len(ORDERS)]
     member_NDX: F32  # [N, D, len(MEMBERSHIPS)]
+    whole_1X: F32  # [1, len(DESCRIPTORS)]
 
 
-_CACHE: "WeakKeyDictionary[Graph, dict[Machine, Inputs]]" = WeakKeyDictionary()
+_CACHE: "WeakKeyDictionary[Graph, dict[AssignTask, Inputs]]" = WeakKeyDictionary()
 
 
-def inputs(graph: Graph, machine: Machine) -> Inputs:
-    """Computed once per graph and machine."""
+def inputs(graph: Graph, task: AssignTask) -> Inputs:
+    """Computed once per graph and task."""
     known = _CACHE.setdefault(graph, {})
-    if machine not in known:
-        known[machine] = _inputs(graph, machine)
-    return known[machine]
+    if task not in known:
+        known[task] = _inputs(graph, task)
+    return known[task]
 
 
-def _inputs(graph: Graph, machine: Machine) -> Inputs:
+def _inputs(graph: Graph, task: AssignTask) -> Inputs:
     held = (graph.weight_bytes + graph.result_bytes).astype(np.float64)
     held[view_inline(graph)] = 0.0
     held = held / max(held.sum(), 1.0) + 1e-6 / graph.num_ops
-    first, second = fiedler(graph)
-    depth, height = _levels(graph)
-    position = np.arange(graph.num_ops, dtype=np.float64)
-    orders = [
-        share(position, np.ones(graph.num_ops)), share(depth, np.ones(graph.num_ops)),
-        share(height, np.ones(graph.num_ops)), 1 - (depth + height) / max(float((depth + height).max()), 1.0),
-        share(first, np.ones(graph.num_ops)), share(second, np.ones(graph.num_ops)),
-        np.clip(np.log10(held * graph.num_ops), -3, 3) / 3, held / held.max(),
-        np.full(graph.num_ops, np.log10(graph.num_ops) / 2 - 1),
+    work, vectors, depths = Work(graph, task), fiedler(graph), levels(graph)
+    parts = by_heft(work).device, by_cautious_heft(work).device
+    order = _orders(work, held, vectors, depths)
+    member = _members(work, held, vectors, parts)
+    whole = descriptors(work, held, depths, parts[1])
+    return Inputs(order.astype(np.float32), member.astype(np.float32), whole[None].astype(np.float32))
+
+
+def _orders(work: Work, held: F64, vectors: tuple[F64, F64], depths: tuple[F64, F64]) -> F64:
+    """[N, len(ORDERS)]"""
+    ops, (depth, height), one = work.graph.num_ops, depths, np.ones(work.graph.num_ops)
+    columns = [
+        share(np.arange(ops, dtype=np.float64), one), share(depth, one), share(height, one),
+        1 - (depth + height) / max(float((depth + height).max()), 1.0),
+        ranks(order_bottom_level(work, place_single(work))), share(vectors[0], one), share(vectors[1], one),
+        np.clip(np.log10(held * ops), -3, 3) / 3, held / held.max(), np.full(ops, np.log10(ops) / 2 - 1),
     ]  # fmt: skip
-    splits = [share(first, np.ones(graph.num_ops)), share(first, held), share(second, held), share(position, held)]
-    members = [membership(split, machine.num_devices) for split in splits]
-    return Inputs(
-        np.stack(orders, 1).astype(np.float32),
-        np.stack([*members, *_device_columns(graph, machine)], 2).astype(np.float32),
-    )
+    return np.stack(columns, 1)
+
+
+def _members(work: Work, held: F64, vectors: tuple[F64, F64], parts: tuple[Device, Device]) -> F64:
+    """[N, D, len(MEMBERSHIPS)]"""
+    machine, ops = work.task.machine, work.graph.num_ops
+    position = np.arange(ops, dtype=np.float64)
+    weights = (vectors[0], np.ones(ops)), (vectors[0], held), (vectors[1], held), (position, held)
+    split = [membership(share(*pair), machine.num_devices) for pair in weights]
+    large = split[1] * (held / held.max())[:, None]
+    devices = np.arange(machine.num_devices)
+    sides = [np.where(part[:, None] == devices, 1.0, -1.0) for part in (*parts, np.zeros(ops, np.int16))]
+    return np.stack([*split, large, *sides, *_device_columns(work.graph, machine)], 2)
+
+
+def descriptors(work: Work, held: F64, depths: tuple[F64, F64], cautious: Device) -> F64:
+    """[len(DESCRIPTORS)], each of the order of 1.
+
+    ops: how many, log10. weights: their share of what one device holds when most is live. live: the most that is live
+    of all results, weights aside. even: over how many ops bytes are spread, as a share, log10. largest: the largest
+    op's share of bytes, log10. wide: ops over the longest path, log10. transfer: a result's mean time on a link over an
+    op's mean time, log10. spread: share of kernels that a cautious list schedule puts on other devices than most.
+    """
+    graph, kernels = work.graph, work.kernels
+    live, results = float(live_bytes(graph).max()), max(float(graph.result_bytes.sum()), 1.0)
+    weights, share_of = float(graph.tensor_bytes[graph.is_weight].sum()), held / held.sum()
+    count = max(int(kernels.is_kernel.sum()), 1)
+    sizes, links = work.needs.size, work.wires
+    travel = links.mean_latency + links.mean_per_byte * float(sizes.mean()) if len(sizes) else 0.0
+    takes = float(kernels.time.mean(1).sum()) / count
+    most = np.bincount(cautious[kernels.is_kernel], minlength=1).max()
+    values = [
+        np.log10(graph.num_ops) - 2.5, 2 * weights / max(weights + live, 1.0) - 1, 2 * live / results - 1,
+        1 - np.log10(np.sum(share_of**2) * graph.num_ops), np.log10(share_of.max()) + 1.5,
+        np.log10(graph.num_ops / max(float(depths[0].max()), 1.0)) - 0.5,
+        np.log10(max(travel, 1e-12) / max(takes, 1e-12)), 2 * (1 - most / count),
+    ]  # fmt: skip
+    clipped: F64 = np.clip(values, -2.0, 2.0)
+    return clipped
+
+
+def live_bytes(graph: Graph) -> F64:
+    """[N] bytes of results that are live when an op has run, all ops in op order on one device."""
+    _, target, tensor = graph.edges
+    last = np.maximum(graph.producer, 0).astype(np.int64)
+    np.maximum.at(last, tensor, target)
+    made = graph.producer >= 0
+    size = graph.tensor_bytes[made].astype(np.float64)
+    begins = np.bincount(graph.producer[made], size, graph.num_ops)
+    ends = np.bincount(last[made] + 1, size, graph.num_ops + 1)[: graph.num_ops]
+    live: F64 = np.cumsum(begins - ends)
+    return live
 
 
 def share(value: F64, weight: F64) -> F64:
@@ -107,32 +172,7 @@ def fiedler(graph: Graph) -> tuple[F64, F64]:
         return np.arange(n, dtype=np.float64), np.arange(n, dtype=np.float64)
     source, target, tensor = graph.edges
     weight = graph.tensor_bytes[tensor] / max(float(graph.tensor_bytes.max()), 1.0) + 1e-6
-    both = coo_matrix((np.tile(weight, 2), (np.append(source, target), np.append(target, source))), shape=(n, n))
-    laplacian = csgraph.laplacian(both.tocsr(), normed=True)
-    vectors = _smallest(laplacian, 3)[:, 1:]
+    both = coo_array((np.tile(weight, 2), (np.append(source, target), np.append(target, source))), shape=(n, n))
+    vectors = smallest_eigenvectors(both.tocsr(), 3)[:, 1:]
     signs = np.where(np.arange(n) @ (vectors - vectors.mean(0)) < 0, -1.0, 1.0)
     return vectors[:, 0] * signs[0], vectors[:, 1] * signs[1]
-
-
-def _smallest(laplacian: object, count: int) -> F64:
-    n = laplacian.shape[0]  # type: ignore[attr-defined]
-    if n <= DENSE:
-        return np.asarray(eigh(laplacian.toarray(), subset_by_index=(0, count - 1))[1])  # type: ignore[attr-defined]
-    start = np.random.default_rng(0).random(n)
-    try:
-        values, vectors = eigsh(laplacian + 1e-3 * identity(n), k=count, sigma=0.0, which="LM", v0=start)
-    except (ArpackError, RuntimeError):  # no convergence or a singular factor
-        return np.stack([np.arange(n, dtype=np.float64)] * count, 1)
-    return np.asarray(vectors[:, np.argsort(values)])
-
-
-def _levels(graph: Graph) -> tuple[F64, F64]:
-    """[N] steps from the sources and to the sinks along the longest path, views not counted."""
-    step = (graph.category != Category.VIEW).astype(np.float64).tolist()
-    source, target = graph.edges[0].tolist(), graph.edges[1].tolist()
-    depth, height = [0.0] * graph.num_ops, [0.0] * graph.num_ops
-    for s, t in zip(source, target):
-        depth[t] = max(depth[t], depth[s] + step[s])
-    for s, t in zip(reversed(source), reversed(target)):
-        height[s] = max(height[s], height[t] + step[t])
-    return np.array(depth), np.array(height)

@@ -10,8 +10,9 @@ Our choices, where the paper is silent or what it says did not learn in our time
 - One head serves all devices; it reads the op's state and how far the op belongs to the device (`regal_inputs`). So a
   policy runs on any number of devices.
 - A centre is linear in the op's inputs plus a network of its state that starts at zero. The weights of the linear maps
-  are an action of the *graph*: normal, with a mean that depends on the graph's state. One graph action moves thousands
-  of genes together, so its effect stands out of the noise of a BRKGA run, which that of an op's own action does not.
+  are an action of the *graph*: normal, with a mean that depends on the graph's state and on a few `DESCRIPTORS` of it.
+  One graph action moves thousands of genes together, so its effect stands out of the noise of a BRKGA run, which that
+  of an op's own action does not.
 - The untrained policy is the `prior`: a moderate proposal of a spectral partition, or (all 0) nearly uniform keys.
 
 Shape legend: N ops of all graphs of a batch, G graphs, D devices, A actions of an op (2 D + 2 + 1), P actions of a
@@ -26,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphopt.algos.regal_inputs import MEMBERSHIPS, ORDERS
+from graphopt.algos.regal_inputs import DESCRIPTORS, MEMBERSHIPS, ORDERS
 from graphopt.encoders.encoder import Encoder
 
 LEVELS = 16  # k
@@ -55,6 +56,7 @@ class Question:
     data: Any  # features of all graphs
     order: Tensor  # [N, X]
     member: Tensor  # [N, D, X]
+    whole: Tensor  # [G, len(DESCRIPTORS)]
 
 
 class Action(NamedTuple):
@@ -110,7 +112,9 @@ class Policy(nn.Module):
         self.elite_bias = Head(state, len(ORDERS), heads.width, 1)
         prior = _prior(heads)
         self.graph_mean = nn.Linear(encoder.width, len(prior))
+        self.describe = nn.Linear(len(DESCRIPTORS), len(prior), bias=False)
         nn.init.zeros_(self.graph_mean.weight)
+        nn.init.zeros_(self.describe.weight)
         with torch.no_grad():
             self.graph_mean.bias.copy_(prior)
         self.log_graph_spread = nn.Parameter(torch.full((len(prior),), float(np.log(max(heads.graph_spread, 1e-6)))))
@@ -122,14 +126,14 @@ class Policy(nn.Module):
         h_ND, g_GD = self.encoder(question.data, question.order)
         count = question.data.num_ops
         return States(h_ND, torch.repeat_interleave(torch.arange(len(count), device=h_ND.device), count),
-                      self.graph_mean(g_GD))  # fmt: skip
+                      self.graph_mean(g_GD) + self.describe(question.whole))  # fmt: skip
 
     def propose(self, question: Question, samples: int) -> Action:
-        """Sampled actions; with 0 samples the most probable ones, S = 1."""
+        """Sampled actions, those of graphs in opposite pairs; with 0 samples the most probable ones, S = 1."""
         states = self.read(question)
         graph = states.mean.expand(max(1, samples), -1, -1)
         if samples and self.heads.graph_spread:
-            graph = graph + torch.randn_like(graph) * self.log_graph_spread.exp()
+            graph = graph + opposite_pairs(graph) * self.log_graph_spread.exp()
         if self.heads.kind == "autoregressive":
             return Action(graph, self._in_turn(question, states, graph, samples > 0))
         rows = [draw(self.log_probs(self.centres(question, states, row)), samples > 0) for row in graph]
@@ -188,7 +192,9 @@ class Policy(nn.Module):
         for n, g in enumerate(states.graph_of.tolist()):
             if n == 0 or g != states.graph_of[n - 1]:
                 memory = torch.zeros_like(memory)
-            here = Question(None, question.order[n].expand(count, -1), question.member[n].expand(count, -1, -1))
+            here = Question(
+                None, question.order[n].expand(count, -1), question.member[n].expand(count, -1, -1), question.whole
+            )
             one = States(states.op[n].expand(count, -1), torch.arange(count, device=graph.device), states.mean)
             rows.append(draw(self.log_probs(self.centres(here, one, graph[:, g], memory[0])), sample))
             _, memory = self.memory(torch.cat([one.op, summary(rows[-1])], 1)[None], memory)
@@ -215,6 +221,12 @@ def _prior(heads: Heads) -> Tensor:
     order[-1] = torch.tensor([MIDDLE, UNIFORM_VARIANCE])
     bias[-1] = 0.4 * LEVELS - 0.5  # rho = 0.7
     return torch.cat([place.flatten(), order.flatten(), bias.flatten()])
+
+
+def opposite_pairs(like: Tensor) -> Tensor:
+    """Standard normal noise [S, ...], the second half the negative of the first: less noise in what is learned."""
+    noise = torch.randn_like(like[: (len(like) + 1) // 2])
+    return torch.cat([noise, -noise])[: len(like)]
 
 
 def draw(log_p: Tensor, sample: bool) -> Tensor:

@@ -3,16 +3,20 @@
 from typing import Literal
 
 from graphopt.datasets.base import Dataset, Split
+from graphopt.datasets.perturb import Perturb
 from graphopt.graph import Graph
 
 
 class Mixed(Dataset):
-    """Trains and validates on the graphs of two data sets; `test` names those whose test graphs are reported on."""
+    """Trains and validates on the graphs of two data sets; `test` names those whose test graphs are reported on.
 
-    def __init__(
-        self, *, name: str, synthetic: Dataset, real: Dataset, test: list[Literal["synthetic", "real"]]
-    ) -> None:
+    perturb: more training graphs, made of the real ones.
+    """
+
+    def __init__(self, *, name: str, synthetic: Dataset, real: Dataset, perturb: Perturb,
+                 test: list[Literal["synthetic", "real"]]) -> None:  # fmt: skip
         self.name, self._parts, self._test = name, {"synthetic": synthetic, "real": real}, list(test)
+        self._perturb = perturb
         self._origin: dict[str, str] = {}  # graph hash -> part
 
     def origin(self, graph: Graph) -> str:
@@ -21,5 +25,8 @@ class Mixed(Dataset):
     def graphs(self, split: Split) -> list[Graph]:
         chosen = self._test if split == "test" else self._parts
         found = [(self._parts[part].name, graph) for part in chosen for graph in self._parts[part].graphs(split)]
+        if split == "train":
+            real = self._parts["real"]
+            found += [(real.name, copy) for graph in real.graphs(split) for copy in self._perturb.copies_of(graph)]
         self._origin |= {graph.hash: name for name, graph in found}
         return [graph for _, graph in found]

@@ -273,15 +273,19 @@ def _user_elements(graph: Graph, source: I64, user: I64, users: I64) -> Columns:
 
 def _depths(graph: Graph) -> Columns:
     """Longest path from a source (depth) and to a sink (height) in ops that are no views, over the longest path."""
-    counted = (graph.category != Category.VIEW).astype(np.float64)
-    step = counted.tolist()
+    down, up = levels(graph)
+    through = down + up + (graph.category != Category.VIEW) - 1.0  # steps of the longest path through the op
+    longest = max(float(through.max()), 1.0)
+    return {"depth": down / longest, "height": up / longest, "slack": 1 - np.maximum(through, 0) / longest}
+
+
+def levels(graph: Graph) -> tuple[F64, F64]:
+    """([N], [N]) steps of the longest path from a source and to a sink; views are no steps."""
+    step = (graph.category != Category.VIEW).astype(np.float64).tolist()
     source, target = graph.edges[0].tolist(), graph.edges[1].tolist()
     depth, height = [0.0] * graph.num_ops, [0.0] * graph.num_ops
     for s, t in zip(source, target):  # by consumer, so the depth of `s` is final
         depth[t] = max(depth[t], depth[s] + step[s])
     for s, t in zip(reversed(source), reversed(target)):
         height[s] = max(height[s], height[t] + step[t])
-    down, up = np.array(depth), np.array(height)
-    through = down + up + counted - 1  # steps of the longest path through the op
-    longest = max(float(through.max()), 1.0)
-    return {"depth": down / longest, "height": up / longest, "slack": 1 - np.maximum(through, 0) / longest}
+    return np.array(depth), np.array(height)

@@ -61,7 +61,7 @@ class BrkgaInformed(Optimizer):
 
 def parameters(problem: Problem, proposal: Proposal) -> tuple[F32, F32]:
     """(alpha [K], beta [K]) of the proposal; choices other than devices and orders stay uniform."""
-    work = Work(problem)
+    work = Work(problem.graph, problem.task)
     device = place_spectral(work, "time")
     return _around(problem, device, ORDERS[proposal.order](work, device), proposal)
 

@@ -27,7 +27,7 @@ class PartitionDepthFirst(Optimizer):
     def solve(self, problem: Problem) -> None:
         if not problem.open:
             return
-        work = Work(problem)
+        work = Work(problem.graph, problem.task)
         settings = [(self._weight(kind, problem), slack) for kind in self.balance for slack in self.imbalance]
         plans = (metis_depth_first(work, *setting) for setting in list(dict.fromkeys(settings))[: problem.remaining])
         problem.cost_keys(np.stack([encode(problem, *plan) for plan in plans]))

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from graphopt.costs.kernel_time import KernelGraph, kernel_graph
-from graphopt.graph import F64
+from graphopt.graph import F64, Graph
 from graphopt.list_schedule import Dependencies, Links, bottom_levels, dependencies, heft, links, list_by_bottom_level
 from graphopt.plan import Plans
 from graphopt.problem import Problem
 from graphopt.search import orders, partition
 from graphopt.search.encoding import F32, encode
+from graphopt.tasks.base import AssignTask
 
 CAUTION = 4.0  # of `by_cautious_heft`
 
@@ -38,21 +39,22 @@ class Suggestion(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """The kernels of a problem's initial decision, as heuristics see them."""
+    """The kernels of a graph under the task's initial decision, as heuristics see them."""
 
-    problem: Problem
+    graph: Graph
+    task: AssignTask
 
     @cached_property
     def kernels(self) -> KernelGraph:
-        return kernel_graph(self.problem.graph, self.initial.inline[0], self.problem.task.machine.devices)
+        return kernel_graph(self.graph, self.initial.inline[0], self.task.machine.devices)
 
     @cached_property
     def needs(self) -> Dependencies:
-        return dependencies(self.problem.graph, self.kernels.in_ptr, self.kernels.in_tensor)
+        return dependencies(self.graph, self.kernels.in_ptr, self.kernels.in_tensor)
 
     @cached_property
     def wires(self) -> Links:
-        return links(self.problem.task.machine)
+        return links(self.task.machine)
 
     @cached_property
     def edges(self) -> csr_array:
@@ -61,12 +63,12 @@ class Work:
     @cached_property
     def initial(self) -> Plans:
         """The plan of the initial decision (a batch of one)."""
-        return self.problem.task.realise(self.problem.graph, self.problem.initial[None])
+        return self.task.realise(self.graph, self.task.initial(self.graph)[None])
 
     @cached_property
     def held(self) -> F64:
         """[N] bytes that an op brings to its device: weights that it reads, and results."""
-        graph, kernels = self.problem.graph, self.kernels
+        graph, kernels = self.graph, self.kernels
         reader = np.repeat(np.arange(graph.num_ops), np.diff(kernels.in_ptr))
         read = np.where(graph.is_weight, graph.tensor_bytes, 0)[kernels.in_tensor]
         held = np.bincount(reader, read, graph.num_ops) + graph.result_bytes
@@ -91,7 +93,7 @@ class Work:
         if kind == "time":
             speed = 1.0 / np.maximum(self.kernels.time.sum(0), 1e-30)
         else:
-            capacity = np.array([device.capacity for device in self.problem.task.machine.devices])
+            capacity = np.array([device.capacity for device in self.task.machine.devices])
             speed = capacity if np.isfinite(capacity).all() else np.ones(len(capacity))
         return np.asarray(speed / speed.sum())
 
@@ -162,7 +164,7 @@ def order_depth_first(work: Work, device: Device) -> F64:
 
 def order_memory_greedy(work: Work, device: Device) -> F64:
     """Whatever adds least live memory first."""
-    return orders.memory_greedy(orders.holdings(work.problem.graph, work.kernels))
+    return orders.memory_greedy(orders.holdings(work.graph, work.kernels))
 
 
 Placement = Callable[[Work], Device]
@@ -213,7 +215,7 @@ def metis_depth_first(work: Work, kind: Weight, imbalance: float) -> Suggestion:
 
 def heuristic_keys(problem: Problem) -> F32:
     """[S, K] keys of all `HEURISTICS`, those that say the same once (a task may read devices only, or priorities)."""
-    work, keys, seen = Work(problem), [], set()
+    work, keys, seen = Work(problem.graph, problem.task), [], set()
     for heuristic in HEURISTICS.values():
         row = encode(problem, *heuristic(work))
         if row.tobytes() not in seen:

@@ -18,7 +18,7 @@ class Heft(Optimizer):
         self.name = name
 
     def solve(self, problem: Problem) -> None:
-        _answer(problem, _decide(problem, by_heft(Work(problem))))
+        _answer(problem, _decide(problem, by_heft(Work(problem.graph, problem.task))))
 
 
 class ListBottomLevel(Optimizer):
@@ -32,7 +32,7 @@ class ListBottomLevel(Optimizer):
     def solve(self, problem: Problem) -> None:
         places = "device" in problem.task.heads
         heuristic = by_list if places else suggest(place_single, order_bottom_level)
-        _answer(problem, _decide(problem, heuristic(Work(problem))))
+        _answer(problem, _decide(problem, heuristic(Work(problem.graph, problem.task))))
 
 
 def _answer(problem: Problem, decision: Decision) -> None:

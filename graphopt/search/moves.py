@@ -43,8 +43,12 @@ def slots_of(problem: Problem) -> Slots:
 
 def scores(problem: Problem, decisions: Decisions) -> F64:
     """[B] prices, billed; an infeasible decision scores beyond every feasible one, the worse the larger its excess."""
-    cost = problem.cost(decisions)
-    return np.where(np.isfinite(cost), cost, INFEASIBLE * (1.0 + problem.last_excess))
+    return penalised(problem.cost(decisions), problem.last_excess)
+
+
+def penalised(cost: F64, excess: F64) -> F64:
+    """Costs, infeasible ones beyond every feasible one, the worse the larger their excess."""
+    return np.where(np.isfinite(cost), cost, INFEASIBLE * (1.0 + excess))
 
 
 def batch_size(problem: Problem) -> int:

@@ -6,17 +6,15 @@ Shape legend: N ops (ids without a kernel included: weight 0), E dependencies, D
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, eigh
-from scipy.sparse import coo_array, csgraph, csr_array, eye_array
-from scipy.sparse.linalg import ArpackError, eigsh
+from scipy.sparse import coo_array, csr_array
 
 from graphopt.errors import ConfigError
 from graphopt.graph import F64, I64
 from graphopt.list_schedule import Dependencies
+from graphopt.spectral import smallest_eigenvectors
 
 I16 = NDArray[np.int16]
 
-DENSE = 160  # ops up to which a dense eigensolver is faster
 EXACT = 3_000  # ops up to which the eigenvector is computed; beyond it a smoothed op order stands in
 SMOOTHINGS = 200  # matrix products of the latter
 CHAIN = 1e-6  # weight, in units of the largest edge, that ties each op to the next, so that nothing falls apart
@@ -94,23 +92,9 @@ def fiedler(edges: csr_array) -> F64:
     if ops < 4:
         return np.arange(ops, dtype=np.float64)
     degree = np.maximum(edges.sum(1), 1e-30)
-    vector = _smoothed_order(edges, degree) if ops > EXACT else _second_eigenvector(edges) / np.sqrt(degree)
+    vector = _smoothed_order(edges, degree) if ops > EXACT else smallest_eigenvectors(edges, 2)[:, 1] / np.sqrt(degree)
     position = np.arange(ops) - (ops - 1) / 2
     return vector if vector @ position >= 0 else -vector
-
-
-def _second_eigenvector(edges: csr_array) -> F64:
-    ops = edges.shape[0]
-    laplacian = csgraph.laplacian(edges, normed=True)
-    try:
-        if ops <= DENSE:
-            return np.asarray(eigh(laplacian.toarray(), subset_by_index=(1, 1))[1][:, 0])
-        start = np.random.default_rng(0).random(ops)
-        shifted = laplacian + 1e-3 * eye_array(ops, format="csr")
-        values, vectors = eigsh(shifted.tocsc(), k=2, sigma=0.0, which="LM", v0=start)
-        return np.asarray(vectors[:, np.argsort(values)[1]])
-    except (ArpackError, LinAlgError, RuntimeError):  # no convergence, or a singular factor
-        return np.arange(ops, dtype=np.float64)
 
 
 def _smoothed_order(edges: csr_array, degree: F64) -> F64:

@@ -107,7 +107,7 @@ class Neighbours:
         choice = np.flatnonzero((layout.role == Role.CHOICE) & free[layout.op, -1])
         first = np.full(problem.graph.num_ops, -1)
         first[layout.op[affinity]] = affinity
-        ptr, beside = _beside(Work(problem).needs)
+        ptr, beside = _beside(Work(problem.graph, problem.task).needs)
         self._keys = (affinity, layout.op[affinity], first, ptr, beside, priority, sends, choice)
         self._devices = task.machine.num_devices
         orders, blocks = len(priority) - 1, min(len(affinity), len(beside))

@@ -52,7 +52,7 @@ def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True
     heads = Heads(kind="independent", width=8, op_spread=0.7, graph_spread=1.0, placement_prior=prior,
                   placement_variance=4.67)  # fmt: skip
     learning = Learning(evals=evals, samples=4, standard_runs=2, entropy=1e-3, value=1.0, rate=rate, graph_rate=0.3,
-                        gradient_clip=1.0)  # fmt: skip
+                        halved_after=200.0, gradient_clip=1.0)  # fmt: skip
     use = Use(placement=flags[0], scheduling=flags[1], elite_bias=flags[2])
     return REGAL(name="regal", task=task(on), cost=cost, encoder=net, seed=0, evolution=EVOLUTION, uniform=uniform,
                  use=use, heads=heads, learning=learning)  # fmt: skip
@@ -121,14 +121,14 @@ class Parted(CostModel):
 
 
 def wanted_devices(g: Graph) -> NDArray[np.int64]:
-    return inputs(g, machine()).member_NDX[:, :, MEMBERSHIPS.index("spectral_by_bytes")].argmax(1)
+    return inputs(g, task()).member_NDX[:, :, MEMBERSHIPS.index("spectral_by_bytes")].argmax(1)
 
 
 def test_learns_a_proposal_whose_optimum_is_known() -> None:
     """From a uniform start, on graphs that it never saw: its keys put far more ops where they belong."""
     learner = regal(Parted(), prior=0.0, evals=40, rate=3e-3)
     learner.log = learner.log_dict = lambda *args, **options: None  # type: ignore[assignment, method-assign]
-    optimizer = learner.configure_optimizers()
+    optimizer = learner.configure_optimizers()["optimizer"]
     train, unseen = [graph(40, seed) for seed in range(4)], [graph(60, seed) for seed in range(10, 14)]
     before = np.mean([right(learner, g) for g in unseen])
     for step in range(40):

@@ -1,5 +1,6 @@
 """REGAL's actions: the Betas they stand for, their probabilities, and who depends on whom."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -7,19 +8,26 @@ import pytest
 import torch
 
 from graphopt import compat
-from graphopt.algos.regal_inputs import MEMBERSHIPS, ORDERS, inputs, membership, share
+from graphopt.algos.regal_inputs import DESCRIPTORS, MEMBERSHIPS, ORDERS, inputs, live_bytes, membership, share
 from graphopt.algos.regal_policy import LEVELS, Heads, Policy, Question, betas, elite_bias
 from graphopt.construct import construct
 from graphopt.datasets.layered import layered_graph
 from graphopt.encoders.features import batch, graph_features
-from graphopt.graph import Graph
+from graphopt.graph import Graph, GraphBuilder
 from graphopt.machine import Machine
+from graphopt.tasks.base import AssignTask
 from tests.toy import toy_graph
 
 
 @cache
 def machine(name: str = "gpu2") -> Machine:
     made: Machine = construct(compat.option("machine", name), "machine")
+    return made
+
+
+@cache
+def task(on: str = "gpu2") -> AssignTask:
+    made: AssignTask = construct(compat.option("task", "placement_scheduling"), "task", {"machine": machine(on)})
     return made
 
 
@@ -35,9 +43,9 @@ def policy(kind: str = "independent", seed: int = 0) -> Policy:
 
 
 def ask(*graphs: Graph, on: str = "gpu2") -> Question:
-    read = [inputs(graph, machine(on)) for graph in graphs]
-    order, member = (torch.from_numpy(np.concatenate(part)) for part in zip(*read, strict=True))
-    return Question(batch([graph_features(graph, machine(on)) for graph in graphs]), order, member)
+    read = [inputs(graph, task(on)) for graph in graphs]
+    order, member, whole = (torch.from_numpy(np.concatenate(part)) for part in zip(*read, strict=True))
+    return Question(batch([graph_features(graph, machine(on)) for graph in graphs]), order, member, whole)
 
 
 def test_betas_have_the_moments_that_their_indices_say() -> None:
@@ -147,13 +155,33 @@ def test_share_splits_the_weight() -> None:
     assert share(value, weight).tolist() == [0.75, 0.125, 0.375, 0.375]
 
 
-def test_inputs_do_not_depend_on_names_or_scale() -> None:
-    """Finite, bounded, and equal for a graph whose sizes are all larger by the same factor."""
-    from dataclasses import replace
-
+def test_inputs_are_bounded_and_do_not_depend_on_names() -> None:
     graph = layered_graph(80, np.random.default_rng(1), "g")
-    larger = replace(graph, tensor_bytes=graph.tensor_bytes * 7, name="other")
-    first, second = inputs(graph, machine()), inputs(larger, machine())
-    for one, other in zip(first, second, strict=True):
+    for one, other in zip(inputs(graph, task()), inputs(replace(graph, name="other"), task()), strict=True):
         assert np.isfinite(one).all() and np.abs(one).max() <= 3.0
-        np.testing.assert_allclose(one, other, atol=1e-3)
+        np.testing.assert_array_equal(one, other)
+
+
+def test_only_list_schedules_and_descriptors_depend_on_scale() -> None:
+    graph = layered_graph(80, np.random.default_rng(1), "g")
+    first, second = (inputs(g, task()) for g in (graph, replace(graph, tensor_bytes=graph.tensor_bytes * 7)))
+    free = [column for column, name in enumerate(MEMBERSHIPS) if not name.startswith("heft")]
+    np.testing.assert_allclose(first.member_NDX[:, :, free], second.member_NDX[:, :, free], atol=1e-3)
+    free = [column for column, name in enumerate(ORDERS) if name != "bottom_level"]
+    np.testing.assert_allclose(first.order_NX[:, free], second.order_NX[:, free], atol=1e-3)
+
+
+def test_descriptors_of_a_graph_by_hand() -> None:
+    """A chain a -> b -> c of 3 equal ops after a weight of the same size."""
+    b = GraphBuilder("chain")
+    weight = b.tensor((100,), num_bytes=100, weight=True)
+    made = [b.tensor((100,), num_bytes=100) for _ in range(3)]
+    for number, result in enumerate(made):
+        b.op("relu", [weight] if number == 0 else [made[number - 1]], [result], flops=1e9)
+    graph = b.build()
+    np.testing.assert_array_equal(live_bytes(graph), [100, 200, 200])
+    said = dict(zip(DESCRIPTORS, inputs(graph, task()).whole_1X[0].tolist(), strict=True))
+    assert said["weights"] == pytest.approx(2 * 100 / 300 - 1) and said["live"] == pytest.approx(2 * 200 / 300 - 1)
+    assert said["largest"] == pytest.approx(np.log10(0.5) + 1.5, abs=1e-4)
+    assert said["even"] == pytest.approx(1 - np.log10(3 * (0.5**2 + 2 * 0.25**2)), abs=1e-4)
+    assert said["spread"] == 0.0  # a chain has nothing to run beside

@@ -51,7 +51,7 @@ def test_a_neutral_proposal_is_plain_brkga_number_by_number() -> None:
 
 def test_proposals_lean_to_the_partition_and_to_the_order() -> None:
     problem = Problem(GRAPH, TASK, simulator(), evals=100)
-    layout, device = TASK.layout(GRAPH), place_spectral(Work(problem), "time")
+    layout, device = TASK.layout(GRAPH), place_spectral(Work(problem.graph, problem.task), "time")
     proposal = replace(NEUTRAL, placement=0.75, placement_concentration=4.0, priorities=0.5, priority_concentration=8.0)
     alpha, beta = parameters(problem, proposal)
     mean, concentration = alpha / (alpha + beta), alpha + beta

@@ -32,6 +32,10 @@ def problem(graph: Graph, on: Machine, task: AssignTask | None = None, objective
     return Problem(graph, task, Simulator(name="s", machine=on, objective=objective, threads=1), evals=100)
 
 
+def work_of(problem: Problem) -> heuristics.Work:
+    return heuristics.Work(problem.graph, problem.task)
+
+
 def random_graph(seed: int, ops: int) -> Graph:
     """Ops with one or two results of different sizes, some of them graph outputs."""
     rng, b = np.random.default_rng(seed), GraphBuilder("random")
@@ -68,7 +72,7 @@ def plain_memory_greedy(graph: Graph) -> list[int]:
 @given(seed=st.integers(0, 10**6), ops=st.integers(1, 25))
 def test_memory_greedy_is_the_plain_version(seed, ops):
     graph = random_graph(seed, ops)
-    urgency = heuristics.order_memory_greedy(heuristics.Work(problem(graph, machine(2))), np.zeros(ops, np.int16))
+    urgency = heuristics.order_memory_greedy(work_of(problem(graph, machine(2))), np.zeros(ops, np.int16))
     assert np.argsort(-urgency, kind="stable").tolist() == plain_memory_greedy(graph)
 
 
@@ -76,7 +80,7 @@ def test_memory_greedy_is_the_plain_version(seed, ops):
 @given(seed=st.integers(0, 10**6), ops=st.integers(1, 40))
 def test_depth_first_is_a_topological_order_in_which_chains_stay_together(seed, ops):
     graph = random_graph(seed, ops)
-    urgency = heuristics.order_depth_first(heuristics.Work(problem(graph, machine(2))), np.zeros(ops, np.int16))
+    urgency = heuristics.order_depth_first(work_of(problem(graph, machine(2))), np.zeros(ops, np.int16))
     source, target, _ = graph.edges
     assert len(set(urgency.tolist())) == ops
     assert (urgency[source] > urgency[target]).all()
@@ -93,7 +97,7 @@ def test_depth_first_finishes_one_chain_before_the_next():
     for end in ends:
         b.output(end)
     graph = b.build()
-    urgency = heuristics.order_depth_first(heuristics.Work(problem(graph, machine(2))), np.zeros(10, np.int16))
+    urgency = heuristics.order_depth_first(work_of(problem(graph, machine(2))), np.zeros(10, np.int16))
     order = [graph.op_names[n] for n in np.argsort(-urgency)]
     assert order == [f"{chain}_{step}" for chain in (0, 1) for step in range(5)]
 
@@ -119,7 +123,7 @@ def test_partitions_find_the_groups(count: int, method: str):
     if method == "metis":
         pytest.importorskip("pymetis", reason="the solvers extra is not installed")
     graph, group = cliques(count, 9, seed=count)
-    work = heuristics.Work(problem(graph, machine(count)))
+    work = work_of(problem(graph, machine(count)))
     for kind in ("time", "bytes"):
         if method == "spectral":
             device = heuristics.place_spectral(work, kind)
@@ -133,11 +137,11 @@ def test_partitions_find_the_groups(count: int, method: str):
 def test_shares_follow_what_devices_can_do(place):
     """A device that is three times as fast gets three quarters of the time, a larger one more of the bytes."""
     graph, _ = cliques(25, 8, seed=0)
-    work = heuristics.Work(problem(graph, machine(2, speed=3.0)))
+    work = work_of(problem(graph, machine(2, speed=3.0)))
     time = work.weight("time")
     assert time[place(work, "time") == 1].sum() / time.sum() == pytest.approx(0.75, abs=0.06)
     roomy = Machine(name="m", devices=(Device(capacity=4e9), Device(capacity=1e9)), link_bandwidth=10.0)
-    work = heuristics.Work(problem(graph, roomy))
+    work = work_of(problem(graph, roomy))
     held = work.weight("bytes")
     assert held[place(work, "bytes") == 0].sum() / held.sum() == pytest.approx(0.8, abs=0.06)
 
@@ -145,7 +149,7 @@ def test_shares_follow_what_devices_can_do(place):
 def test_a_large_graph_is_cut_along_its_order_with_few_bytes():
     """Beyond `EXACT` ops the smoothed order cuts no more bytes than equal blocks do."""
     graph = layered_graph(partition.EXACT + 1000, np.random.default_rng(5), "large")
-    work = heuristics.Work(problem(graph, machine(4)))
+    work = work_of(problem(graph, machine(4)))
     upper = work.edges.tocoo()
     cut = [
         upper.data[device[upper.row] != device[upper.col]].sum()
@@ -157,7 +161,7 @@ def test_a_large_graph_is_cut_along_its_order_with_few_bytes():
 def test_every_heuristic_says_a_sound_plan_and_says_it_again():
     graph = layered_graph(80, np.random.default_rng(1), "g")
     for name, heuristic in heuristics.HEURISTICS.items():
-        first, again = (heuristic(heuristics.Work(problem(graph, machine(3)))) for _ in range(2))
+        first, again = (heuristic(work_of(problem(graph, machine(3)))) for _ in range(2))
         assert np.array_equal(first.device, again.device) and np.array_equal(first.urgency, again.urgency), name
         assert first.device.min() >= 0 and first.device.max() < 3 and np.isfinite(first.urgency).all(), name
         opened = problem(graph, machine(3))

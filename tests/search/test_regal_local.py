@@ -50,7 +50,7 @@ def test_a_move_changes_what_it_says(kind: str, role: Role, changed: tuple[int, 
     layout, free = problem.task.layout(problem.graph), problem.task.mask(problem.graph)
     keys = np.random.default_rng(2).random(len(layout), np.float32)
     moved = Neighbours(problem, Moves(**(NONE | {kind: 1.0}))).around(keys, 200, np.random.default_rng(3))
-    needs = Work(problem).needs
+    needs = Work(problem.graph, problem.task).needs
     reader = np.repeat(np.arange(problem.graph.num_ops), np.diff(needs.ptr))
     beside = {n: {*needs.source[reader == n], *reader[needs.source == n]} for n in range(problem.graph.num_ops)}
     before, after = (problem.task.realise_keys(problem.graph, rows) for rows in (keys[None], moved))
