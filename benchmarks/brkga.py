@@ -21,6 +21,7 @@ from itertools import product
 from statistics import mean, median, stdev
 
 import numpy as np
+from lines import say
 
 from graphopt import compat
 from graphopt.construct import construct
@@ -38,11 +39,6 @@ EVALS = 5000
 MACHINES = {2: "gpu2", 8: "gpu8_nvlink"}
 BRKGA: Brkga = construct(compat.option("algo", "brkga"), "algo")
 LARGE, CAP = 50_000, 60.0  # ops; seconds of each large run
-
-
-def say(name: str, values: list[float], unit: str, **details: object) -> None:
-    line = {"name": name, "value": median(values), "unit": unit, "low": min(values), "high": max(values)}
-    print(json.dumps(line | details), flush=True)
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ def end_to_end(sizes: list[int], repetitions: int) -> None:
         runs = [run(BRKGA.solve, on.problem(seed)) for seed in range(repetitions + 1)][1:]
         suffix = ("" if devices == 2 else f"/{devices}") + ("" if objective == "peak_memory" else f"/{objective}")
         cpu = median(r.cpu_seconds for r in runs)
-        say(f"brkga_5k_{ops}_ops_seconds{suffix}", [r.seconds for r in runs], "s", cpu_seconds=cpu)
+        say(f"brkga_5k_{ops}_ops_seconds{suffix}", [r.seconds for r in runs], "s", {"cpu_seconds": cpu})
 
 
 # ---- against pymoo
@@ -133,7 +129,7 @@ def against_pymoo(sizes: list[int], repetitions: int) -> None:
         say(f"pymoo_evals_per_second/{label}", [EVALS / theirs.cpu_seconds for _, theirs in runs], "1/s")
         ratios.append([theirs.cpu_seconds / ours.cpu_seconds for ours, theirs in runs])
         say(f"brkga_evals_over_pymoo/{label}", ratios[-1], "ratio")
-    say("brkga_evals_over_pymoo", [r for some in ratios for r in some], "ratio", over="all sizes and repetitions")
+    say("brkga_evals_over_pymoo", [r for some in ratios for r in some], "ratio", {"over": "all sizes and repetitions"})
 
 
 def quality(graphs: int, seeds: int) -> None:
@@ -166,9 +162,14 @@ def large(objective: Objective, seeded: bool) -> None:
     label = f"{'brkga_seeded' if seeded else 'brkga'}/{objective}"
     best, first = problem.best_cost, problem.initial_cost
     details = {"evals": problem.evals, "keys": keys, "default": first}
-    say(f"scale_50k/{label}/over_default", [best / first], "ratio", **details)
-    say(f"scale_50k/{label}/over_list_schedule", [best / min(prices)], "ratio", list_over_default=min(prices) / first)
-    say(f"scale_50k/{label}/seconds", [took], "s", cap=CAP)
+    say(f"scale_50k/{label}/over_default", [best / first], "ratio", details)
+    say(
+        f"scale_50k/{label}/over_list_schedule",
+        [best / min(prices)],
+        "ratio",
+        {"list_over_default": min(prices) / first},
+    )
+    say(f"scale_50k/{label}/seconds", [took], "s", {"cap": CAP})
     say(f"scale_50k/{label}/peak_process_gb", [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6], "GB")
 
 
@@ -194,7 +195,7 @@ def list_schedules(on: Bench, report: bool) -> tuple[F32, list[float]]:
         prices.append(float(on.cost.price(on.task.realise_keys(graph, found[-1][None])).cost[0]))
         if report:
             over, cost = prices[-1] / problem.initial_cost, on.cost.objective
-            say(f"scale_50k/{name}_seconds/{cost}", times, "s", over_default=over)
+            say(f"scale_50k/{name}_seconds/{cost}", times, "s", {"over_default": over})
     if report and on.cost.objective == "runtime":
         critical_path(on, inline, problem.initial_cost)
     return np.stack(found), prices

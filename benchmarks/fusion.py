@@ -7,12 +7,11 @@ default fusion. `flips_over_full`: flips priced in the time of one whole evaluat
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
-from statistics import median
 
 import numpy as np
+from lines import say
 
 from graphopt.compat import option
 from graphopt.construct import construct
@@ -26,11 +25,6 @@ from graphopt.machine import Device
 
 LIMITS = Limits(max_ops=64, max_inputs=16, max_duplicates=8)  # as conf/task/fusion.yaml
 FLIPS = 2000  # priced per repetition
-
-
-def say(name: str, values: list[float], unit: str) -> None:
-    line = {"name": name, "value": median(values), "unit": unit, "low": min(values), "high": max(values)}
-    print(json.dumps(line), flush=True)
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -6,13 +6,12 @@ on two threads; every graph is new, so nothing that belongs to it was computed b
 """
 
 import argparse
-import json
 import time
-from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
+from lines import say
 
 from graphopt import compat
 from graphopt.algos.regal import REGAL
@@ -21,11 +20,6 @@ from graphopt.construct import construct
 from graphopt.datasets.layered import layered_graph
 from graphopt.evaluate import solve
 from graphopt.graph import Graph
-
-
-def say(name: str, values: list[float], unit: str) -> None:
-    line = {"name": name, "value": median(values), "unit": unit, "low": min(values), "high": max(values)}
-    print(json.dumps(line), flush=True)
 
 
 def learner() -> REGAL:

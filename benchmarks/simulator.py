@@ -14,21 +14,18 @@ from collections.abc import Callable
 from statistics import median
 
 import numpy as np
+from lines import say
 from numba import njit
 
 from graphopt.costs.event import Flow, flow
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
 from graphopt.fusible import view_inline
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.list_schedule import Dependencies, heft, links
 from graphopt.machine import Device, Machine
 from graphopt.plan import Plans
-
-
-def say(name: str, values: list[float], unit: str, **details: object) -> None:
-    line = {"name": name, "value": median(values), "unit": unit, "low": min(values), "high": max(values)}
-    print(json.dumps(line | details), flush=True)
 
 
 def seconds(call: Callable[[], object], clock: Callable[[], float] = time.thread_time) -> float:
@@ -133,7 +130,7 @@ def heft_and_saga(repetitions: int) -> None:
     wires = links(machine)
     ours = heft(time_ND, works, needs, wires)
     times = [seconds(lambda: heft(time_ND, works, needs, wires)) for _ in range(10 * repetitions)]
-    say("heft_milliseconds/1000/4", [t * 1e3 for t in times], "ms", makespan=ours.makespan)
+    say("heft_milliseconds/1000/4", [t * 1e3 for t in times], "ms", {"makespan": ours.makespan})
     if importlib.util.find_spec("saga") is None:
         print(json.dumps({"name": "heft_speedup_over_saga", "value": None, "unit": "ratio", "reason": "no anrg-saga"}))
         return
@@ -152,8 +149,8 @@ def heft_and_saga(repetitions: int) -> None:
     tasks = saga.TaskGraph.create([(f"t{n}", float(c)) for n, c in enumerate(cost)], arrows)
     theirs = [seconds(lambda: HeftScheduler().schedule(network, tasks)) for _ in range(repetitions)]
     makespan = HeftScheduler().schedule(network, tasks).makespan
-    say("saga_heft_milliseconds/1000/4", [t * 1e3 for t in theirs], "ms", makespan=makespan)
-    say("heft_speedup_over_saga", [t / median(times) for t in theirs], "ratio", tasks=1000, processors=4)
+    say("saga_heft_milliseconds/1000/4", [t * 1e3 for t in theirs], "ms", {"makespan": makespan})
+    say("heft_speedup_over_saga", [t / median(times) for t in theirs], "ratio", {"tasks": 1000, "processors": 4})
 
 
 def large_graph() -> None:
@@ -169,7 +166,7 @@ def large_graph() -> None:
     spec = {"model": "rnnlm", "layers": 8, "steps": 206, "width": 64, "batch": 4, "backward": True}
     took = seconds(lambda: made.append(capture_model(spec)), clock)
     graph = made[0]
-    say("capture_seconds_80k", [took], "s", ops=graph.num_ops)
+    say("capture_seconds_80k", [took], "s", {"ops": graph.num_ops})
     device = Device(vector_flops=1e13, contraction_flops=6e13, bandwidth=1.5e12, launch=3e-6)
     machines = [Machine(name=f"m{i}", devices=(device, device), link_bandwidth=2e10) for i in range(3)]
     say("features_seconds_80k", [seconds(lambda m=m: graph_features(graph, m), clock) for m in machines], "s")
@@ -177,7 +174,7 @@ def large_graph() -> None:
     data = graph_features(graph, machines[0])
     with torch.no_grad():
         passes = [seconds(lambda: encoder(data), clock) for _ in range(4)][1:]
-    say("encoder_pass_seconds_80k", passes, "s", encoder="graphsage", threads=torch.get_num_threads())
+    say("encoder_pass_seconds_80k", passes, "s", {"encoder": "graphsage", "threads": torch.get_num_threads()})
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ def state_of(learner: Learner, about: Mapping[str, Any], note: Mapping[str, Any]
 def about(config: Mapping[str, Any], learner: Learner) -> dict[str, Any]:
     """What a checkpoint says of itself. `made_for` must agree with the run that uses it; `settings` are those that its
     network was built with; `features` is what its encoder reads, in short."""
-    made_for = {"algo": learner.name, "encoder": config["encoder"]["name"], **learner.made_for()}
+    made_for = {"learner": type(learner).__name__, "encoder": config["encoder"]["name"], **learner.made_for()}
     return {"made_for": made_for, "settings": settings_in(config), "features": DIGEST}
 
 
@@ -129,8 +129,8 @@ def check_made_for(state: State, made_for: Mapping[str, Any], source: str) -> No
     """Raises ConfigError when the checkpoint is of another algorithm, encoder or kind of decision."""
     stored = said(state, "made_for")
     for key, value in json.loads(json.dumps(dict(made_for))).items():
-        if key not in stored or stored[key] == value or (key == "algo" and value.startswith(f"{stored[key]}_")):
-            continue  # `regal_sharp` is a variant of `regal` under a name of its own, for tables
+        if key not in stored or stored[key] == value:
+            continue
         if key == "decisions":
             raise ConfigError(
                 f"{source} was trained to decide {_choices(stored[key])}, this run decides {_choices(value)}; choose "

@@ -118,7 +118,7 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
     )
     judged = price(problem, arena.judge)
     initial = arena.judge.price(arena.task.realise(graph, problem.initial[None])).cost[0]
-    problems = violations(problem)
+    problems = violations(problem) + mismatch(problem, arena.cost)
     row = {
         **row, "evals": problem.evals, "distinct": problem.distinct, "seconds": spent, "initial": float(initial),
         "searched_initial": problem.initial_cost, "searched": problem.best_cost, "bound": problem.bound,
@@ -139,6 +139,15 @@ def violations(problem: Problem) -> list[str]:
     from graphopt.check import check
 
     return check(best_plan(problem), problem.task.machine)
+
+
+def mismatch(problem: Problem, cost: CostModel) -> list[str]:
+    """Whether the plan that is about to be stored is the one that the search priced."""
+    if not cost.deterministic or not math.isfinite(problem.best_cost):
+        return []
+    again = price(problem, cost)
+    agrees = math.isclose(again, problem.best_cost, rel_tol=1e-9)
+    return [] if agrees else [f"the stored plan costs {again:.6g}, the search found {problem.best_cost:.6g}"]
 
 
 def thinned(trace: Sequence[Step], points: int = TRACE_POINTS) -> list[Step]:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from graphopt.graph import Graph
 
+Floats = NDArray[np.floating[Any]]
+
 
 @dataclass(frozen=True, eq=False)
 class Plans:
@@ -22,9 +24,7 @@ class Plans:
 
     graph: Graph
     device: NDArray[np.int16]  # [B, N] device of every op
-    priority: NDArray[
-        np.floating[Any]
-    ]  # [B, N] among ready kernels of a device the highest starts first, ties by op id
+    priority: Floats  # [B, N] among ready kernels of a device the highest starts first, ties by op id
     inline: NDArray[np.bool_]  # [B, N]
     transfer: NDArray[np.float64] | None = None  # [B, T, D] transfer priorities, else those of the producing op
 

@@ -3,7 +3,8 @@ every price term counts."""
 
 import numpy as np
 
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.kernels import Limits
 from graphopt.machine import Device
 

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.costs.base import CostModel, Objective, Prices
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Machine
 from graphopt.plan import Plans
 from graphopt.tasks.base import AssignTask, Decision, Decisions

@@ -16,6 +16,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors", "operators", "progress", "schedule"),
     ("construct", "graph", "loggers", "machine", "rows"),
+    ("graph_builder", "spectral"),
     ("datasets", "encoders", "fusible", "list_schedule", "plan", "trace"),
     ("compact", "kernels"),
     ("check", "costs", "tasks"),

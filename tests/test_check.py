@@ -7,7 +7,8 @@ import pytest
 
 from graphopt.check import check, check_trace, kernels
 from graphopt.costs.simulator import Simulator
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
 from graphopt.plan import Plans
 

@@ -17,7 +17,8 @@ from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.random_graphs import random_graph
 from graphopt.datasets.regal import in_units
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.plan import Plans
 from graphopt.tasks.base import AssignTask
 

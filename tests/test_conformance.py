@@ -18,7 +18,8 @@ from graphopt.costs.base import CostModel, Flips, Prices
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Incompatible, Unsolved
 from graphopt.evaluate import best_plan, solve
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.kernels import Limits
 from graphopt.machine import Machine
 from graphopt.optimizer import Optimizer

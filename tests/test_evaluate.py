@@ -92,6 +92,20 @@ def test_an_invalid_plan_is_a_failed_row(run: Callable[..., list[Row]], monkeypa
         run()
 
 
+def test_a_plan_other_than_the_priced_one_is_a_failed_row(run: Callable[..., list[Row]],
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    inner = evaluate.solve
+
+    def forgets(*args: Any, **keys: Any) -> Any:
+        problem, spent = inner(*args, **keys)
+        problem.best = problem.initial
+        return problem, spent
+
+    monkeypatch.setattr(evaluate, "solve", forgets)
+    with pytest.raises(RowsFailed, match=r"the stored plan costs \d+, the search found \d+"):
+        run()
+
+
 def test_what_is_done_is_not_done_again(run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch) -> None:
     before = run()
     solved: list[str] = []

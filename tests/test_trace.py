@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from graphopt.costs.simulator import Simulator
-from graphopt.graph import GraphBuilder
+from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
 from graphopt.plan import Plans
 from graphopt.trace import write_trace

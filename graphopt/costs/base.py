@@ -45,6 +45,7 @@ class CostModel(ABC):
     name: str
     objective: Objective
     needs: ClassVar[frozenset[str]] = frozenset()
+    deterministic: ClassVar[bool] = True  # a plan has one price; False where it is measured
     by_events: ClassVar[bool] = False  # prices by the rules of graphopt/costs/event.py, as exact methods do
 
     @abstractmethod

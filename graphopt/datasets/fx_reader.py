@@ -12,7 +12,8 @@ from torch.fx import Graph as FxGraph
 from torch.fx import Node
 
 from graphopt.datasets.aten_table import ALIAS, METADATA_ONLY, WRITES_INTO, kind_of
-from graphopt.graph import DTYPES, Graph, GraphBuilder, GraphError
+from graphopt.graph import DTYPES, Graph, GraphError
+from graphopt.graph_builder import GraphBuilder
 from graphopt.operators import OPERATOR_ID, OPERATORS, Category
 
 log = logging.getLogger(__name__)

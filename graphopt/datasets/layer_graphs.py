@@ -9,7 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from graphopt.graph import Graph, GraphBuilder, GraphError
+from graphopt.graph import Graph, GraphError
+from graphopt.graph_builder import GraphBuilder
 
 BYTES_PER_MS = 2**31
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from graphopt.graph import Graph, GraphBuilder, GraphError
+from graphopt.graph import Graph, GraphError
+from graphopt.graph_builder import GraphBuilder
 
 
 def read_lifetimes(path: str | Path) -> Graph:

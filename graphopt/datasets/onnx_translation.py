@@ -12,7 +12,8 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from graphopt.datasets.onnx_folding import SMALL, static_shape
 from graphopt.datasets.onnx_operators import Call, Shape, category_of, flops, kind_of
-from graphopt.graph import Graph, GraphBuilder, GraphError
+from graphopt.graph import Graph, GraphError
+from graphopt.graph_builder import GraphBuilder
 from graphopt.operators import Category
 
 _DTYPES: dict[int, tuple[str, int]] = {

@@ -6,7 +6,8 @@ A measured second is 1 FLOP, hence 1 s on an ideal device.
 import json
 from pathlib import Path
 
-from graphopt.graph import Graph, GraphBuilder, GraphError
+from graphopt.graph import Graph, GraphError
+from graphopt.graph_builder import GraphBuilder
 
 _FIELDS = ("names", "cost_us", "out_bytes", "inputs")
 

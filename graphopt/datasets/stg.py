@@ -5,7 +5,8 @@ A processing time of 1 is 1 FLOP, hence 1 s on an ideal device. Results are empt
 
 from pathlib import Path
 
-from graphopt.graph import Graph, GraphBuilder, GraphError
+from graphopt.graph import Graph, GraphError
+from graphopt.graph_builder import GraphBuilder
 
 
 def read_stg(path: str | Path) -> Graph:

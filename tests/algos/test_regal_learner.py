@@ -154,3 +154,14 @@ def test_solves_tasks_that_have_none_of_its_keys() -> None:
     learner = regal(simulator("runtime"), on="fusion")
     problem, _ = solve(learner, graph(), task("fusion"), simulator("runtime"), evals=50)
     assert problem.evals == 50 and len(ORDERS) == learner.extra_width(task("fusion"))
+
+
+def test_rates_fall() -> None:
+    made = regal(Parted()).configure_optimizers()
+    optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    first = [group["lr"] for group in optimizer.param_groups]
+    assert first == [1e-3, 0.3]
+    for _ in range(200):
+        optimizer.step()
+        schedule.step()
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([5e-4, 0.15])

@@ -9,11 +9,12 @@ import torch
 
 from graphopt import compat
 from graphopt.algos.regal_inputs import DESCRIPTORS, MEMBERSHIPS, ORDERS, inputs, live_bytes, membership, share
-from graphopt.algos.regal_policy import LEVELS, Heads, Policy, Question, betas, elite_bias
+from graphopt.algos.regal_policy import LEVELS, Heads, Policy, Question, betas, elite_bias, opposite_pairs
 from graphopt.construct import construct
 from graphopt.datasets.layered import layered_graph
 from graphopt.encoders.features import batch, graph_features
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Machine
 from graphopt.tasks.base import AssignTask
 from tests.toy import toy_graph
@@ -185,3 +186,19 @@ def test_descriptors_of_a_graph_by_hand() -> None:
     assert said["largest"] == pytest.approx(np.log10(0.5) + 1.5, abs=1e-4)
     assert said["even"] == pytest.approx(1 - np.log10(3 * (0.5**2 + 2 * 0.25**2)), abs=1e-4)
     assert said["spread"] == 0.0  # a chain has nothing to run beside
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5])
+def test_actions_of_graphs_come_in_opposite_pairs(samples: int) -> None:
+    noise = opposite_pairs(torch.zeros(samples, 2, 300))
+    half = samples // 2
+    assert (noise.shape == (samples, 2, 300) and torch.equal(noise[-half:], -noise[:half])) or samples == 1
+    assert noise[0].std().item() == pytest.approx(1.0, abs=0.15)
+
+
+def test_descriptors_reach_the_actions_of_their_graph() -> None:
+    net, question = policy(), ask(toy_graph(5), toy_graph(7))
+    torch.nn.init.normal_(net.describe.weight)
+    before = net.read(question).mean
+    after = net.read(replace(question, whole=question.whole + torch.tensor([[1.0], [0.0]]))).mean
+    assert torch.equal(before[1], after[1]) and (before[0] != after[0]).all()

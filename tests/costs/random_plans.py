@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.kernels import Limits, legalise
 from graphopt.machine import Device, Machine, TransferRule
 from graphopt.plan import Plans

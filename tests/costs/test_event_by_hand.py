@@ -8,7 +8,8 @@ from random_plans import random_graph
 
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine, TransferRule
 from graphopt.plan import Plans
 from graphopt.trace import Trace

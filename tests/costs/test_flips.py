@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from graphopt.costs.flips import FusionFlips
 from graphopt.costs.simulator import Simulator
 from graphopt.fusible import fusible, view_inline
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.kernels import Limits, default_inline, legalise
 from graphopt.machine import Device, Machine
 from graphopt.tasks.fusion import on_first_device

@@ -15,7 +15,8 @@ from graphopt.costs.base import CostModel
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layer_graphs import read_layer_graph
 from graphopt.evaluate import best_plan, solve
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
 from graphopt.plan import Plans
 from graphopt.tasks.base import AssignTask

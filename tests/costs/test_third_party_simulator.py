@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from graphopt.check import check_trace
 from graphopt.construct import construct
 from graphopt.costs.simulator import Simulator
-from graphopt.graph import GraphBuilder
+from graphopt.graph_builder import GraphBuilder
 from graphopt.plan import Plans
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,8 @@ import pytest
 
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.fusible import view_inline
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device
 
 MICRO = 1e-6

@@ -13,7 +13,8 @@ from graphopt.costs.kernel_time import kernel_graph
 from graphopt.datasets.files import GraphFiles
 from graphopt.datasets.layer_graphs import BYTES_PER_MS, read_layer_graph
 from graphopt.datasets.storage import load_graph, save_graph
-from graphopt.graph import Graph, GraphBuilder, GraphError
+from graphopt.graph import Graph, GraphError
+from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement

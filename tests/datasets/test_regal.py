@@ -144,6 +144,7 @@ def test_mixed_data_trains_on_both_and_tests_on_what_is_asked_for() -> None:
         real = node | {"name": "other", "graph_seed": 1, "train": [1], "val": [2], "test": [1]}
         parts = {"synthetic": node, "real": real}
         mixed: Mixed = construct(compat.option("dataset", "regal_mixed") | parts | {"test": test}, "dataset")
-        assert [len(mixed.graphs(split)) for split in ("train", "val", "test")] == [3, 3, count]
+        assert [len(mixed.graphs(split)) for split in ("train", "val", "test")] == [5, 3, count]
+        assert sum(g.name.endswith(("_perturbed0", "_perturbed1")) for g in mixed.graphs("train")) == 2
         origins = [mixed.origin(graph) for graph in mixed.graphs("test")]
         assert origins == ["regal"] * 3 * ("synthetic" in test) + ["other"] * ("real" in test)

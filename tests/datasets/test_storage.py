@@ -7,7 +7,8 @@ import pytest
 
 from graphopt.datasets.base import check_splits
 from graphopt.datasets.storage import load_graph, save_graph
-from graphopt.graph import Graph, GraphBuilder, GraphError
+from graphopt.graph import Graph, GraphError
+from graphopt.graph_builder import GraphBuilder
 
 
 def small_graph(name: str = "small", family: str = "f", width: int = 4) -> Graph:

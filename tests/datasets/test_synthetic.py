@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.random_graphs import FAMILIES, _decode_triangle, random_graph
 from graphopt.datasets.synthetic import SPLITS, Synthetic, topology_digest
-from graphopt.graph import Graph, GraphBuilder, GraphError
+from graphopt.graph import Graph, GraphError
+from graphopt.graph_builder import GraphBuilder
 from graphopt.operators import OPERATORS, Category
 
 

@@ -9,7 +9,8 @@ import torch
 
 from graphopt.encoders.columns import EDGE_FEATURES, EDGE_WIDTH, FEATURES, WIDTH, edge_columns, op_columns
 from graphopt.encoders.features import LIMIT, batch, graph_features
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
 
 GPU = Device(vector_flops=1e13, contraction_flops=6e13, bandwidth=1e12, launch=1e-6)

@@ -14,7 +14,8 @@ from test_report import row, store
 from graphopt import decision
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.storage import save_graph
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
 from graphopt.plan import Plans
 from graphopt.problem import Problem

@@ -10,7 +10,8 @@ from graphopt.costs.base import CostModel, Prices
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.errors import ConfigError, Incompatible
 from graphopt.fusible import fusible, view_inline
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.kernels import Limits, legalise
 from graphopt.machine import Device, Machine
 from graphopt.plan import Plans

@@ -13,7 +13,8 @@ from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.stg import read_stg
 from graphopt.evaluate import solve
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
 from graphopt.problem import Problem
 from graphopt.search.brkga import uniform_keys

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
 from graphopt.problem import Problem
 from graphopt.search import heuristics, partition

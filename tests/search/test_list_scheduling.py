@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
 from graphopt.fusible import view_inline
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.list_schedule import (
     Dependencies,
     Schedule,

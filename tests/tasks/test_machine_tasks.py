@@ -14,7 +14,8 @@ from graphopt.construct import construct
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
 from graphopt.fusible import view_inline
-from graphopt.graph import Graph, GraphBuilder
+from graphopt.graph import Graph
+from graphopt.graph_builder import GraphBuilder
 from graphopt.kernels import Limits, default_inline
 from graphopt.machine import Device, Machine, make_machine
 from graphopt.tasks.joint import Joint
