@@ -1,4 +1,4 @@
-"""Searches on published task graphs with known optima: mean excess of 5,000 evaluations."""
+"""Searches on published task graphs with known optima: mean excess over the optimum."""
 
 import json
 
@@ -15,14 +15,16 @@ from graphopt.machine import Device, Machine
 from graphopt.tasks.joint import Joint
 
 
-def excess(algo: str, known: dict[str, object]) -> float:
+def excess(algo: str, known: dict[str, object], evals: int = 5000, population: int = 100) -> float:
     """(found - optimum) / optimum, in per cent."""
     machine = Machine(name="identical", devices=tuple(Device() for _ in range(known["m"])))
     task = Joint(name="both", machine=machine, levels=16, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
     cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
-    optimizer = construct(compat.option("algo", algo), "algo", {"machine": machine, "task": task, "cost": cost})
+    node = compat.option("algo", algo)
+    node["evolution"]["population"] = population
+    optimizer = construct(node, "algo", {"machine": machine, "task": task, "cost": cost})
     graph = read_stg(check_data("scheduling") / known["file"])
-    found, _ = solve(optimizer, graph, task, cost, evals=5000, seed=0)
+    found, _ = solve(optimizer, graph, task, cost, evals=evals, seed=0)
     assert found.best_cost >= known["lb"]
     return 100 * (found.best_cost / known["ub"] - 1)
 
@@ -39,8 +41,13 @@ def test_seeded_brkga_on_four_processors() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algo", "limit"), [("brkga_seeded", 0.5), ("brkga", 1.5)])
-def test_all_instances(algo: str, limit: float) -> None:
-    """Plain BRKGA stays above 0.5 %: its keys pin every op to a device, so it has to find balanced loads by chance,
-    where list schedules take whichever device is idle. On four processors, where loads are tightest, it is worst."""
-    assert np.mean([excess(algo, known) for known in instances()]) <= limit
+def test_seeded_brkga_on_all_instances() -> None:
+    assert np.mean([excess("brkga_seeded", known) for known in instances()]) <= 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("evals", "population", "limit"), [(5000, 100, 1.5), (40_000, 300, 0.5)])
+def test_plain_brkga_on_all_instances(evals: int, population: int, limit: float) -> None:
+    """It needs more evaluations than one that knows list schedules: its keys pin every op to a device, so it has to
+    find balanced loads by chance. On four processors, where loads are tightest, it is worst."""
+    assert np.mean([excess("brkga", known, evals, population=population) for known in instances()]) <= limit
