@@ -14,6 +14,7 @@ import torch
 from lines import say
 
 from graphopt import compat
+from graphopt.algos.learner import answering
 from graphopt.algos.regal import REGAL
 from graphopt.build import encoder
 from graphopt.construct import construct
@@ -40,7 +41,7 @@ def measured(regal: REGAL, graph: Graph) -> tuple[float, float, float]:
     start = time.perf_counter()
     question = regal.ask([graph])
     read = time.perf_counter()
-    with torch.no_grad():
+    with answering(graph):
         actions = regal.policy.propose(question, 0).op[0].numpy()
     passed = time.perf_counter()
     regal.sampler(graph, actions)

@@ -33,13 +33,13 @@ from torch import Tensor, nn
 
 from graphopt.algos.go_policy import GOPolicy, Network, Question, Reading
 from graphopt.algos.guided import guided_search
-from graphopt.algos.learner import Learner
+from graphopt.algos.learner import Learner, answering
 from graphopt.costs.base import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
 from graphopt.graph import Graph
 from graphopt.problem import Problem
-from graphopt.search.moves import slots_of
+from graphopt.search.moves import Slots, slots_of
 from graphopt.tasks.base import AssignTask, Decision
 
 ILLEGAL_REWARD = -10.0
@@ -250,11 +250,13 @@ class GO(Learner):
 
     # ---- solving
 
-    @torch.no_grad()
     def solve(self, problem: Problem) -> None:
         slots = slots_of(problem)
-        if not len(slots):
-            return
+        if len(slots):
+            with answering(problem.graph):
+                self._search(problem, slots)
+
+    def _search(self, problem: Problem, slots: Slots) -> None:
         question = self.ask([problem.graph])
         reading = self.policy.read(question)
         greedy = self._decode(problem, question, reading)

@@ -1,5 +1,7 @@
 """`Learner`: a LightningModule that is also an `Optimizer`. `training_step` is the paper, `solve` is how it is used."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +12,20 @@ from graphopt.costs.base import CostModel
 from graphopt.graph import Graph
 from graphopt.optimizer import Optimizer
 from graphopt.tasks.base import AssignTask
+
+LARGE = 20_000  # ops from which several threads make a pass faster; below, they wait for each other
+
+
+@contextmanager
+def answering(graph: Graph) -> Iterator[None]:
+    """How `solve` asks a network: without gradients, on as many threads as pay."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if graph.num_ops >= LARGE else 1)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Learner(pl.LightningModule, Optimizer):

@@ -28,7 +28,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphopt.algos.learner import Learner
+from graphopt.algos.learner import Learner, answering
 from graphopt.algos.regal_inputs import DESCRIPTORS, MEMBERSHIPS, ORDERS, inputs
 from graphopt.algos.regal_policy import Heads, Policy, Question, betas, elite_bias
 from graphopt.costs.base import CostModel
@@ -185,7 +185,7 @@ class REGAL(Learner):
 
     def solve(self, problem: Problem) -> None:
         if problem.open:
-            with torch.no_grad():
+            with answering(problem.graph):
                 actions = self.policy.propose(self.ask([problem.graph]), 0).op[0].numpy(force=True)
             sampler, bias = self.sampler(problem.graph, actions), self.bias(problem.graph, actions)
             evolve(priced_by(problem), sampler, problem.rng, self.evolution, bias=bias)

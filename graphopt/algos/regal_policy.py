@@ -90,12 +90,14 @@ class Head(nn.Module):
         return self.shape[0] * self.shape[1]
 
     def forward(self, state: Tensor, inputs: Tensor, weights: Tensor) -> Tensor:
-        """[..., outputs] from states [..., W], inputs [..., X] and weights [N, size]."""
-        linear = weights.view(-1, *self.shape)
-        hidden = nn.functional.gelu(self.hidden(torch.cat([state, inputs], -1)))
-        given: Tensor = torch.einsum("n...x,nxo->n...o", inputs, linear[:, :-1])
-        bias = linear[:, -1] if inputs.dim() == 2 else linear[:, -1][:, None]
-        out: Tensor = given + bias + self.out(hidden) * LEVELS
+        """[N, outputs] from states [N, W], inputs [N, X], weights [N, size]; from inputs [N, D, X] [N, D, outputs]."""
+        linear = weights.view(-1, *self.shape) if inputs.dim() == 2 else weights.view(-1, 1, *self.shape)
+        of_state, of_inputs = self.hidden.weight.split_with_sizes([state.shape[-1], inputs.shape[-1]], 1)
+        read = nn.functional.linear(state, of_state, self.hidden.bias)  # once per op, whatever the number of devices
+        read = read if inputs.dim() == state.dim() else read[:, None]
+        hidden = nn.functional.gelu(read + nn.functional.linear(inputs, of_inputs))
+        given = (inputs[..., None] * linear[..., :-1, :]).sum(-2)  # a product of small matrices per op would be slow
+        out: Tensor = given + linear[..., -1, :] + self.out(hidden) * LEVELS
         return out
 
 
@@ -136,7 +138,7 @@ class Policy(nn.Module):
             graph = graph + opposite_pairs(graph) * self.log_graph_spread.exp()
         if self.heads.kind == "autoregressive":
             return Action(graph, self._in_turn(question, states, graph, samples > 0))
-        rows = [draw(self.log_probs(self.centres(question, states, row)), samples > 0) for row in graph]
+        rows = [self._draw(self.centres(question, states, row), samples > 0) for row in graph]
         return Action(graph, torch.stack(rows))
 
     def log_prob(self, question: Question, action: Action) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,8 +159,7 @@ class Policy(nn.Module):
         priority, then the elite bias."""
         own = states.op if memory is None else torch.cat([states.op, memory], 1)
         place, order, bias = graph[states.graph_of].split_with_sizes(self._sizes, 1)
-        devices = question.member.shape[1]
-        affinity = self.placement(own[:, None].expand(-1, devices, -1), question.member, place).flatten(1)
+        affinity = self.placement(own, question.member, place).flatten(1)
         return torch.cat(
             [affinity, self.scheduling(own, question.order, order), self.elite_bias(own, question.order, bias)], 1
         )
@@ -183,6 +184,13 @@ class Policy(nn.Module):
         centres = centres.clamp(-1.0, float(LEVELS))
         return torch.log_softmax(-0.5 * ((index - centres[:, :, None]) / spread[:, None]) ** 2, -1)
 
+    def _draw(self, centres: Tensor, sample: bool) -> Tensor:
+        """[N, A] indices, sampled or the most probable ones: the nearest, of two the lower."""
+        if not sample:
+            return torch.ceil(centres - 0.5).clamp(0, LEVELS - 1).long()
+        log_p = self.log_probs(centres)
+        return torch.multinomial(log_p.exp().reshape(-1, LEVELS), 1).reshape(log_p.shape[:2])
+
     # ---- autoregressive heads: ops in topological order, each sees what was decided before
 
     def _in_turn(self, question: Question, states: States, graph: Tensor, sample: bool) -> Tensor:
@@ -196,7 +204,7 @@ class Policy(nn.Module):
                 None, question.order[n].expand(count, -1), question.member[n].expand(count, -1, -1), question.whole
             )
             one = States(states.op[n].expand(count, -1), torch.arange(count, device=graph.device), states.mean)
-            rows.append(draw(self.log_probs(self.centres(here, one, graph[:, g], memory[0])), sample))
+            rows.append(self._draw(self.centres(here, one, graph[:, g], memory[0]), sample))
             _, memory = self.memory(torch.cat([one.op, summary(rows[-1])], 1)[None], memory)
         return torch.stack(rows, 1)
 
@@ -227,13 +235,6 @@ def opposite_pairs(like: Tensor) -> Tensor:
     """Standard normal noise [S, ...], the second half the negative of the first: less noise in what is learned."""
     noise = torch.randn_like(like[: (len(like) + 1) // 2])
     return torch.cat([noise, -noise])[: len(like)]
-
-
-def draw(log_p: Tensor, sample: bool) -> Tensor:
-    """[N, A] indices, sampled or the most probable ones."""
-    if not sample:
-        return log_p.argmax(-1)
-    return torch.multinomial(log_p.exp().reshape(-1, LEVELS), 1).reshape(log_p.shape[:2])
 
 
 def summary(actions: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Real graphs with other sizes: more training data than there are architectures (REGAL, section 4: perturbed sizes)."""
+"""Real graphs with other sizes: more training data than there are architectures (REGAL, as far as known)."""
 
 import dataclasses
 from dataclasses import dataclass

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from graphopt import compat
+from graphopt.algos.learner import answering
 from graphopt.algos.regal import REGAL, Learning, Use, _advantages
 from graphopt.algos.regal_inputs import MEMBERSHIPS, ORDERS, inputs
 from graphopt.algos.regal_policy import LEVELS, Heads
@@ -165,3 +166,14 @@ def test_rates_fall() -> None:
         optimizer.step()
         schedule.step()
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([5e-4, 0.15])
+
+
+def test_small_graphs_are_answered_on_one_thread_and_the_setting_comes_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with answering(graph()):
+            assert torch.get_num_threads() == 1 and not torch.is_grad_enabled()
+        assert torch.get_num_threads() == 2 and torch.is_grad_enabled()
+    finally:
+        torch.set_num_threads(before)
