@@ -27,6 +27,7 @@ from graphopt.spectral import smallest_eigenvectors
 from graphopt.tasks.base import AssignTask
 
 F32 = NDArray[np.float32]
+FEW = 0.06  # share of results that are live at once: forward passes of deep networks have less, others more
 LARGEST = 20_000  # ops up to which eigenvectors are computed; beyond it the topological order stands in
 
 ORDERS = (
@@ -98,10 +99,11 @@ def _members(work: Work, held: F64, vectors: tuple[F64, F64], parts: tuple[Devic
 def descriptors(work: Work, held: F64, depths: tuple[F64, F64], cautious: Device) -> F64:
     """[len(DESCRIPTORS)], each of the order of 1.
 
-    ops: how many, log10. weights: their share of what one device holds when most is live. live: the most that is live
-    of all results, weights aside. even: over how many ops bytes are spread, as a share, log10. largest: the largest
-    op's share of bytes, log10. wide: ops over the longest path, log10. transfer: a result's mean time on a link over an
-    op's mean time, log10. spread: share of kernels that a cautious list schedule puts on other devices than most.
+    ops: how many, log10. weights: their share of what one device holds when most is live. live: the share r of results
+    that are live when most are, as a soft step at `FEW` from 0, one after another, to 1, all at once. even: over how
+    many ops bytes are spread, as a share, log10. largest: the largest op's share of bytes, log10. wide: ops over the
+    longest path, log10. transfer: a result's mean time on a link over an op's mean time, log10. spread: how evenly a
+    cautious list schedule uses the devices, from 0, one of them, to 1, all alike.
     """
     graph, kernels = work.graph, work.kernels
     live, results = float(live_bytes(graph).max()), max(float(graph.result_bytes.sum()), 1.0)
@@ -110,12 +112,13 @@ def descriptors(work: Work, held: F64, depths: tuple[F64, F64], cautious: Device
     sizes, links = work.needs.size, work.wires
     travel = links.mean_latency + links.mean_per_byte * float(sizes.mean()) if len(sizes) else 0.0
     takes = float(kernels.time.mean(1).sum()) / count
-    most = np.bincount(cautious[kernels.is_kernel], minlength=1).max()
+    most, devices = np.bincount(cautious[kernels.is_kernel], minlength=1).max(), kernels.time.shape[1]
     values = [
-        np.log10(graph.num_ops) - 2.5, 2 * weights / max(weights + live, 1.0) - 1, 2 * live / results - 1,
+        np.log10(graph.num_ops) - 2.5, 2 * weights / max(weights + live, 1.0) - 1,
+        1 / (1 + (FEW * results / max(live, 1.0)) ** 3),
         1 - np.log10(np.sum(share_of**2) * graph.num_ops), np.log10(share_of.max()) + 1.5,
         np.log10(graph.num_ops / max(float(depths[0].max()), 1.0)) - 0.5,
-        np.log10(max(travel, 1e-12) / max(takes, 1e-12)), 2 * (1 - most / count),
+        np.log10(max(travel, 1e-12) / max(takes, 1e-12)), (1 - most / count) / max(1 - 1 / devices, 0.5),
     ]  # fmt: skip
     clipped: F64 = np.clip(values, -2.0, 2.0)
     return clipped

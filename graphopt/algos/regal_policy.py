@@ -13,7 +13,8 @@ Our choices, where the paper is silent or what it says did not learn in our time
   are an action of the *graph*: normal, with a mean that depends on the graph's state and on a few `DESCRIPTORS` of it.
   One graph action moves thousands of genes together, so its effect stands out of the noise of a BRKGA run, which that
   of an op's own action does not.
-- The untrained policy is the `prior`: a moderate proposal of a spectral partition, or (all 0) nearly uniform keys.
+- The untrained policy is the `prior`: a moderate proposal of a spectral partition or, the fewer results live at once, of
+  a cautious list schedule, which seldom leaves the first device there; or (all 0) nearly uniform keys.
 
 Shape legend: N ops of all graphs of a batch, G graphs, D devices, A actions of an op (2 D + 2 + 1), P actions of a
 graph, S samples, X inputs of a head.
@@ -45,7 +46,8 @@ class Heads:
     width: int  # of the networks behind the heads
     op_spread: float  # standard deviation of an op's actions before training, in indices
     graph_spread: float  # standard deviation of a graph's actions before training, in indices; 0: not sampled
-    placement_prior: float  # shift of the mean of a device's keys by full membership in its spectral part
+    placement_prior: float  # shift of the mean of a device's keys by full membership in its spectral part, where ...
+    caution_prior: float  # ... most results live at once; by membership in a cautious list schedule's where few do
     placement_variance: float  # variance index of affinities before training
 
 
@@ -112,13 +114,14 @@ class Policy(nn.Module):
         self.placement = Head(state, len(MEMBERSHIPS), heads.width, 2)
         self.scheduling = Head(state, len(ORDERS), heads.width, 2)
         self.elite_bias = Head(state, len(ORDERS), heads.width, 1)
-        prior = _prior(heads)
+        prior, by_live = _prior(heads)
         self.graph_mean = nn.Linear(encoder.width, len(prior))
         self.describe = nn.Linear(len(DESCRIPTORS), len(prior), bias=False)
         nn.init.zeros_(self.graph_mean.weight)
         nn.init.zeros_(self.describe.weight)
         with torch.no_grad():
             self.graph_mean.bias.copy_(prior)
+            self.describe.weight[:, DESCRIPTORS.index("live")] = by_live
         self.log_graph_spread = nn.Parameter(torch.full((len(prior),), float(np.log(max(heads.graph_spread, 1e-6)))))
         self.log_op_spread = nn.Parameter(torch.full((KINDS,), float(np.log(heads.op_spread))))
         if recurrent:
@@ -220,15 +223,20 @@ class Policy(nn.Module):
         return torch.stack(rows)
 
 
-def _prior(heads: Heads) -> Tensor:
-    """[P] the linear weights before training; of each head [inputs + 1, outputs], the last row are constants."""
+def _prior(heads: Heads) -> tuple[Tensor, Tensor]:
+    """([P] the linear weights before training, [P] how they change from graphs whose results live one after
+    another to those where all live at once); of each head [inputs + 1, outputs], the last row are constants."""
     place, order, bias = (torch.zeros(len(names) + 1, out) for names, out in
                           ((MEMBERSHIPS, 2), (ORDERS, 2), (ORDERS, 1)))  # fmt: skip
     place[-1] = torch.tensor([MIDDLE, heads.placement_variance])
-    place[MEMBERSHIPS.index("spectral_by_bytes"), 0] = heads.placement_prior * (LEVELS + 1)
+    place[MEMBERSHIPS.index("heft_cautious"), 0] = heads.caution_prior * (LEVELS + 1)
     order[-1] = torch.tensor([MIDDLE, UNIFORM_VARIANCE])
     bias[-1] = 0.4 * LEVELS - 0.5  # rho = 0.7
-    return torch.cat([place.flatten(), order.flatten(), bias.flatten()])
+    change = torch.zeros_like(place)
+    change[MEMBERSHIPS.index("spectral_by_bytes"), 0] = heads.placement_prior * (LEVELS + 1)
+    change[MEMBERSHIPS.index("heft_cautious"), 0] = -heads.caution_prior * (LEVELS + 1)
+    same = torch.zeros(order.numel() + bias.numel())
+    return torch.cat([place.flatten(), order.flatten(), bias.flatten()]), torch.cat([change.flatten(), same])
 
 
 def opposite_pairs(like: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphopt import compat
-from graphopt.algos.regal_inputs import DESCRIPTORS, MEMBERSHIPS, ORDERS, inputs, live_bytes, membership, share
+from graphopt.algos.regal_inputs import DESCRIPTORS, FEW, MEMBERSHIPS, ORDERS, inputs, live_bytes, membership, share
 from graphopt.algos.regal_policy import LEVELS, Heads, Policy, Question, betas, elite_bias, opposite_pairs
 from graphopt.construct import construct
 from graphopt.datasets.layered import layered_graph
@@ -35,7 +35,15 @@ def task(on: str = "gpu2") -> AssignTask:
 def policy(kind: str = "independent", seed: int = 0) -> Policy:
     torch.manual_seed(seed)
     node = compat.option("encoder", "graphsage") | {"width": 8, "layers": 1}
-    heads = Heads(kind=kind, width=8, op_spread=1.0, graph_spread=1.0, placement_prior=0.2, placement_variance=3.0)  # type: ignore[arg-type]
+    heads = Heads(
+        kind=kind,
+        width=8,
+        op_spread=1.0,
+        graph_spread=1.0,
+        placement_prior=0.2,
+        caution_prior=0.2,
+        placement_variance=3.0,
+    )  # type: ignore[arg-type]
     made = Policy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads)
     for head in (made.placement, made.scheduling, made.elite_bias):  # so that what is trained matters
         torch.nn.init.normal_(head.out.weight, std=0.1)
@@ -132,7 +140,13 @@ def test_the_untrained_policy_proposes_the_spectral_parts() -> None:
     torch.manual_seed(0)
     node = compat.option("encoder", "graphsage") | {"width": 8, "layers": 1}
     heads = Heads(
-        kind="independent", width=8, op_spread=1.0, graph_spread=1.0, placement_prior=0.2, placement_variance=3.0
+        kind="independent",
+        width=8,
+        op_spread=1.0,
+        graph_spread=1.0,
+        placement_prior=0.2,
+        caution_prior=0.2,
+        placement_variance=3.0,
     )
     net = Policy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads)
     question = ask(layered_graph(60, np.random.default_rng(0), "g"))
@@ -182,7 +196,9 @@ def test_descriptors_of_a_graph_by_hand() -> None:
     graph = b.build()
     np.testing.assert_array_equal(live_bytes(graph), [100, 200, 200])
     said = dict(zip(DESCRIPTORS, inputs(graph, task()).whole_1X[0].tolist(), strict=True))
-    assert said["weights"] == pytest.approx(2 * 100 / 300 - 1) and said["live"] == pytest.approx(2 * 200 / 300 - 1)
+    assert said["weights"] == pytest.approx(2 * 100 / 300 - 1) and said["live"] == pytest.approx(
+        1 / (1 + (FEW * 300 / 200) ** 3)
+    )
     assert said["largest"] == pytest.approx(np.log10(0.5) + 1.5, abs=1e-4)
     assert said["even"] == pytest.approx(1 - np.log10(3 * (0.5**2 + 2 * 0.25**2)), abs=1e-4)
     assert said["spread"] == 0.0  # a chain has nothing to run beside
