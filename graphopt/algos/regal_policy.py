@@ -13,8 +13,8 @@ Our choices, where the paper is silent or what it says did not learn in our time
   are an action of the *graph*: normal, with a mean that depends on the graph's state and on a few `DESCRIPTORS` of it.
   One graph action moves thousands of genes together, so its effect stands out of the noise of a BRKGA run, which that
   of an op's own action does not.
-- The untrained policy is the `prior`: a moderate proposal of a spectral partition or, the fewer results live at once, of
-  a cautious list schedule, which seldom leaves the first device there; or (all 0) nearly uniform keys.
+- The untrained policy is the `prior`: a moderate proposal of a spectral partition or, the fewer results live at once,
+  of a cautious list schedule, which seldom leaves the first device there; or (all 0) nearly uniform keys.
 
 Shape legend: N ops of all graphs of a batch, G graphs, D devices, A actions of an op (2 D + 2 + 1), P actions of a
 graph, S samples, X inputs of a head.
