@@ -136,6 +136,11 @@ def check_made_for(state: State, made_for: Mapping[str, Any], source: str) -> No
                 f"{source} was trained to decide {_choices(stored[key])}, this run decides {_choices(value)}; choose "
                 "the task it was trained for and a machine with as many devices"
             )
+        if key == "inputs":
+            raise ConfigError(
+                f"{source} was trained on other inputs than this version of graphopt computes; train again, or use the "
+                "version that made it"
+            )
         raise ConfigError(f"{source} was trained with {key}={stored[key]}, this run has {key}={value}; choose the same")
 
 

@@ -1,22 +1,14 @@
 """Checkpoints bring their network along: a tiny policy is trained, packaged and used as a user would use it."""
 
-import io
-import os
-import runpy
-import sys
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import yaml
-from hydra.core.global_hydra import GlobalHydra
+from commands import Answer, command
 
 from graphopt import checkpoint
 from graphopt.adopt import inherit
-from graphopt.compat import CONF
-from graphopt.rows import Row, read
 from graphopt.ship import ship
 
 DATA = ["dataset=layered", "dataset.ops=[20]", "dataset.train=2", "dataset.val=1", "dataset.test=2", "budget.evals=4"]
@@ -25,31 +17,8 @@ NETWORK = ["encoder=message_passing", "encoder.width=8", "encoder.rounds=2", "al
 TRAINING = ["trainer.steps=2", "trainer.val_every=2", "trainer.val_evals=1", "algo.search.samples=3"]
 
 
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-    folder: Path
-
-    @property
-    def rows(self) -> list[Row]:
-        return [row for file in sorted(self.folder.rglob("rows.jsonl")) for row in read(file)]
-
-
 def run(folder: Path, *words: str, sweep: bool = False) -> Answer:
-    """run.py in this process, with results below `folder`."""
-    first = ["run.py", *["-m"] * sweep, f"output_dir={folder}", "algo=go"]
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", [*first, *DATA, *words])
-        try:
-            runpy.run_path(str(CONF.parent / "run.py"), run_name="__main__")
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        finally:
-            GlobalHydra.instance().clear()
-            os.environ.pop("HYDRA_FULL_ERROR", None)
-    return Answer(code, out.getvalue(), err.getvalue(), folder)
+    return command(folder, "algo=go", *DATA, *words, sweep=sweep)
 
 
 @pytest.fixture(scope="module")
