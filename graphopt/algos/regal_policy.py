@@ -12,7 +12,8 @@ Our choices, where the paper is silent or what it says did not learn in our time
 - A centre is linear in the op's inputs plus a network of its state that starts at zero. The weights of the linear maps
   are an action of the *graph*: normal, with a mean that depends on the graph's state and on a few `DESCRIPTORS` of it.
   One graph action moves thousands of genes together, so its effect stands out of the noise of a BRKGA run, which that
-  of an op's own action does not.
+  of an op's own action does not. Two more actions of a graph are strengths, of placement and of scheduling: how far the
+  proposal is from uniform keys, which are best on some graphs, and which no small change of weights leads to.
 - The untrained policy is the `prior`: a moderate proposal of a spectral partition or, the fewer results live at once,
   of a cautious list schedule, which seldom leaves the first device there; or (all 0) nearly uniform keys.
 
@@ -34,6 +35,7 @@ from graphopt.encoders.encoder import Encoder
 LEVELS = 16  # k
 MIDDLE = (LEVELS - 1) / 2
 UNIFORM_VARIANCE = 14 / 3  # the index at which alpha + beta = 2: with the middle mean, the uniform distribution
+STRONGEST = 1.5  # strength
 KINDS = 5  # of op actions: mean and variance of affinities, mean and variance of priorities, elite bias
 F32 = NDArray[np.float32]
 
@@ -46,6 +48,7 @@ class Heads:
     width: int  # of the networks behind the heads
     op_spread: float  # standard deviation of an op's actions before training, in indices
     graph_spread: float  # standard deviation of a graph's actions before training, in indices; 0: not sampled
+    strength_spread: float  # the same of its two strengths, of which 1 is the proposal and 0 uniform keys
     placement_prior: float  # shift of the mean of a device's keys by full membership in its spectral part, where ...
     caution_prior: float  # ... most results live at once; by membership in a cautious list schedule's where few do
     placement_variance: float  # variance index of affinities before training
@@ -122,7 +125,8 @@ class Policy(nn.Module):
         with torch.no_grad():
             self.graph_mean.bias.copy_(prior)
             self.describe.weight[:, DESCRIPTORS.index("live")] = by_live
-        self.log_graph_spread = nn.Parameter(torch.full((len(prior),), float(np.log(max(heads.graph_spread, 1e-6)))))
+        spreads = torch.tensor([heads.graph_spread] * (len(prior) - 2) + [heads.strength_spread] * 2)
+        self.log_graph_spread = nn.Parameter(spreads.clamp(min=1e-6).log())
         self.log_op_spread = nn.Parameter(torch.full((KINDS,), float(np.log(heads.op_spread))))
         if recurrent:
             self.memory = nn.GRU(encoder.width + KINDS, recurrent)
@@ -161,11 +165,12 @@ class Policy(nn.Module):
         """[N, A] centres of the ops' actions, given those of the graphs [G, P]: (mean, variance) per device, of the
         priority, then the elite bias."""
         own = states.op if memory is None else torch.cat([states.op, memory], 1)
-        place, order, bias = graph[states.graph_of].split_with_sizes(self._sizes, 1)
-        affinity = self.placement(own, question.member, place).flatten(1)
-        return torch.cat(
-            [affinity, self.scheduling(own, question.order, order), self.elite_bias(own, question.order, bias)], 1
-        )
+        place, order, bias, strength = graph[states.graph_of].split_with_sizes([*self._sizes, 2], 1)
+        affinity = self.placement(own, question.member, place)
+        priority = self.scheduling(own, question.order, order)
+        centres = [weakened(affinity, strength[:, :1, None]).flatten(1), weakened(priority, strength[:, 1:]),
+                   self.elite_bias(own, question.order, bias)]  # fmt: skip
+        return torch.cat(centres, 1)
 
     @property
     def _sizes(self) -> list[int]:
@@ -173,10 +178,9 @@ class Policy(nn.Module):
 
     def used_by_graph(self, placement: bool, scheduling: bool, bias: bool) -> Tensor:
         """[P] 1 for the actions of a graph that reach a head in use."""
-        used = [
-            float(on) for on, size in zip((placement, scheduling, bias), self._sizes, strict=True) for _ in range(size)
-        ]
-        return torch.tensor(used, device=self.log_op_spread.device)
+        sizes = zip((placement, scheduling, bias), self._sizes, strict=True)
+        used = [on for on, size in sizes for _ in range(size)] + [placement, scheduling]
+        return torch.tensor(used, device=self.log_op_spread.device).float()
 
     def log_probs(self, centres: Tensor) -> Tensor:
         """[N, A, k] log-probabilities of every index."""
@@ -224,8 +228,8 @@ class Policy(nn.Module):
 
 
 def _prior(heads: Heads) -> tuple[Tensor, Tensor]:
-    """([P] the linear weights before training, [P] how they change from graphs whose results live one after
-    another to those where all live at once); of each head [inputs + 1, outputs], the last row are constants."""
+    """([P] the linear weights before training, [P] how they change from graphs whose results live one after another
+    to those where all live at once); of each head [inputs + 1, outputs], the last row are constants; then two strengths."""
     place, order, bias = (torch.zeros(len(names) + 1, out) for names, out in
                           ((MEMBERSHIPS, 2), (ORDERS, 2), (ORDERS, 1)))  # fmt: skip
     place[-1] = torch.tensor([MIDDLE, heads.placement_variance])
@@ -235,8 +239,15 @@ def _prior(heads: Heads) -> tuple[Tensor, Tensor]:
     change = torch.zeros_like(place)
     change[MEMBERSHIPS.index("spectral_by_bytes"), 0] = heads.placement_prior * (LEVELS + 1)
     change[MEMBERSHIPS.index("heft_cautious"), 0] = -heads.caution_prior * (LEVELS + 1)
-    same = torch.zeros(order.numel() + bias.numel())
-    return torch.cat([place.flatten(), order.flatten(), bias.flatten()]), torch.cat([change.flatten(), same])
+    same = torch.zeros(order.numel() + bias.numel() + 2)
+    return (torch.cat([place.flatten(), order.flatten(), bias.flatten(), torch.ones(2)]),
+            torch.cat([change.flatten(), same]))  # fmt: skip
+
+
+def weakened(centres: Tensor, strength: Tensor) -> Tensor:
+    """Centres of means and variances [..., 2], drawn to those of uniform keys by a strength below 1."""
+    uniform = torch.tensor([MIDDLE, UNIFORM_VARIANCE], device=centres.device)
+    return uniform + strength.clamp(0.0, STRONGEST) * (centres - uniform)
 
 
 def opposite_pairs(like: Tensor) -> Tensor:

@@ -50,8 +50,8 @@ def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True
           uniform: float = 0.0) -> REGAL:  # fmt: skip
     node = compat.option("encoder", "graphsage") | {"width": 8, "layers": 1}
     net = encoder({"algo": compat.option("algo", "regal"), "encoder": node, "seed": 0}, task(on))
-    heads = Heads(kind="independent", width=8, op_spread=0.7, graph_spread=1.0, placement_prior=prior,
-                  caution_prior=prior, placement_variance=4.67)  # fmt: skip
+    heads = Heads(kind="independent", width=8, op_spread=0.7, graph_spread=1.0, strength_spread=0.4,
+                  placement_prior=prior, caution_prior=prior, placement_variance=4.67)  # fmt: skip
     learning = Learning(evals=evals, samples=4, standard_runs=2, entropy=1e-3, value=1.0, rate=rate, graph_rate=0.3,
                         halved_after=200.0, gradient_clip=1.0)  # fmt: skip
     use = Use(placement=flags[0], scheduling=flags[1], elite_bias=flags[2])

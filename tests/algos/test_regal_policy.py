@@ -40,6 +40,7 @@ def policy(kind: str = "independent", seed: int = 0) -> Policy:
         width=8,
         op_spread=1.0,
         graph_spread=1.0,
+        strength_spread=0.4,
         placement_prior=0.2,
         caution_prior=0.2,
         placement_variance=3.0,
@@ -144,6 +145,7 @@ def test_the_untrained_policy_proposes_the_spectral_parts() -> None:
         width=8,
         op_spread=1.0,
         graph_spread=1.0,
+        strength_spread=0.4,
         placement_prior=0.2,
         caution_prior=0.2,
         placement_variance=3.0,
@@ -218,3 +220,18 @@ def test_descriptors_reach_the_actions_of_their_graph() -> None:
     before = net.read(question).mean
     after = net.read(replace(question, whole=question.whole + torch.tensor([[1.0], [0.0]]))).mean
     assert torch.equal(before[1], after[1]) and (before[0] != after[0]).all()
+
+
+def test_without_strength_keys_are_uniform() -> None:
+    net, question = policy(), ask(layered_graph(30, np.random.default_rng(0), "g"))
+    with torch.no_grad():
+        net.graph_mean.weight[-2:], net.graph_mean.bias[-2:], net.describe.weight[-2:] = 0.0, 0.0, 0.0
+    alpha, beta = betas(*net.propose(question, 0).op[0, :, :2].T.numpy())
+    assert len(np.unique(alpha)) == 1 and alpha[0] == pytest.approx(1.0, abs=0.15) == beta[0]
+    with torch.no_grad():
+        net.graph_mean.bias[-2] = 1.0
+    assert (
+        len(np.unique(net.propose(question, 0).op[0, :, 0]))
+        > 1
+        == len(np.unique(net.propose(question, 0).op[0, :, -3]))
+    )
