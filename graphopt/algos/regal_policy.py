@@ -228,8 +228,8 @@ class Policy(nn.Module):
 
 
 def _prior(heads: Heads) -> tuple[Tensor, Tensor]:
-    """([P] the linear weights before training, [P] how they change from graphs whose results live one after another
-    to those where all live at once); of each head [inputs + 1, outputs], the last row are constants; then two strengths."""
+    """([P] the linear weights before training, [P] how they change from graphs whose results live one after another to
+    those where all live at once); of each head [inputs + 1, outputs], last constants, then two strengths."""
     place, order, bias = (torch.zeros(len(names) + 1, out) for names, out in
                           ((MEMBERSHIPS, 2), (ORDERS, 2), (ORDERS, 1)))  # fmt: skip
     place[-1] = torch.tensor([MIDDLE, heads.placement_variance])
