@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphopt.algos.learner import Learner, answering
+from graphopt.algos.regal_heads import Heads, betas, elite_bias
 from graphopt.algos.regal_inputs import DESCRIPTORS, MEMBERSHIPS, ORDERS, inputs
-from graphopt.algos.regal_policy import Heads, Policy, Question, betas, elite_bias
+from graphopt.algos.regal_policy import Policy, Question
 from graphopt.costs.base import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from graphopt import compat
 from graphopt.algos.learner import answering
 from graphopt.algos.regal import REGAL, Learning, Use, _advantages
+from graphopt.algos.regal_heads import LEVELS, Heads
 from graphopt.algos.regal_inputs import MEMBERSHIPS, ORDERS, inputs
-from graphopt.algos.regal_policy import LEVELS, Heads
 from graphopt.build import encoder
 from graphopt.construct import construct
 from graphopt.costs.base import CostModel, Prices

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from graphopt import compat
+from graphopt.algos.regal_heads import LEVELS, Heads, betas, elite_bias
 from graphopt.algos.regal_inputs import DESCRIPTORS, FEW, MEMBERSHIPS, ORDERS, inputs, live_bytes, membership, share
-from graphopt.algos.regal_policy import LEVELS, Heads, Policy, Question, betas, elite_bias, opposite_pairs
+from graphopt.algos.regal_policy import Policy, Question, opposite_pairs
 from graphopt.construct import construct
 from graphopt.datasets.layered import layered_graph
 from graphopt.encoders.features import batch, graph_features
