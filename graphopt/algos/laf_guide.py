@@ -1,0 +1,154 @@
+"""Where progressive search should mutate, by predicted local advantages (LAF, section 4.3).
+
+Shape legend: N ops, H heads, K choices, E members, M slots.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from graphopt.graph import Graph
+from graphopt.problem import Problem
+from graphopt.search.moves import INFEASIBLE, Slots
+from graphopt.tasks.base import Decision
+
+Predict = Callable[[nn.Module, Graph, Decision], Tensor]
+"""[E, N, H, K] predictions of a network around a decision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guidance:
+    """What the predictions decide."""
+
+    top: float  # alpha: per cent of the ops, those predicted to matter most, from which one is drawn
+    refresh: int  # mutations between two predictions (the paper: 1)
+    order: Literal["magnitude", "gain"]  # by |f| (the paper), or by the predicted gain of the best other choice
+    fresh: bool  # an op is not picked again before a neighbour has changed, or all ops were picked (the paper: false)
+    trusted: (
+        int  # further changes, of those with a predicted gain, made to every candidate by the model alone (paper: 0)
+    )
+    optimism: float  # standard deviations of the ensemble added to its mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refit:
+    """Learning from the search's own prices."""
+
+    every: int  # prices between two refits; 0: none
+    steps: int
+    rate: float
+
+
+class ModelGuide:
+    """A `Guide` by a model. Uniform among the `top` per cent; ties with the last of them count as well."""
+
+    def __init__(self, problem: Problem, slots: Slots, network: nn.Module, predict: Predict, guidance: Guidance,
+                 refit: Refit) -> None:  # fmt: skip
+        self._problem, self._slots, self._guidance, self._refit = problem, slots, guidance, refit
+        self._predict, self._network = predict, network
+        self._ops = np.unique(slots.op)
+        self._pool: list[int] = []
+        self._left = 0  # picks before the next prediction
+        self._tried = np.zeros(problem.graph.num_ops, np.bool_)
+        self._seen: list[tuple[int, float]] = []  # (slot, size of the change of score)
+        self._optimizer: torch.optim.Optimizer | None = None  # of refits
+        self._gain = np.zeros(0)  # [M] predicted, by the best other choice of each slot
+        self._choice = np.zeros(0, np.int64)  # [M] that choice
+
+    def pick(self, decision: Decision) -> tuple[int, int | None]:
+        if self._left <= 0 or not self._pool:
+            self._look(decision)
+        self._left -= 1
+        at = int(self._problem.rng.integers(len(self._pool)))
+        op = self._pool.pop(at) if self._guidance.fresh else self._pool[at]
+        first, end = int(self._slots.first[op]), int(self._slots.first[op + 1])
+        if self._guidance.order == "gain":
+            slot = first + int(np.argmax(self._gain[first:end]))
+            choice = int(self._choice[slot])
+            return slot, choice if choice != decision[op, self._slots.head[slot]] else None
+        return int(self._problem.rng.integers(first, end)), None
+
+    def extend(self, candidate: Decision) -> None:
+        if not self._guidance.trusted:
+            return
+        hopeful = np.flatnonzero(self._gain > 0.0)
+        count = min(self._guidance.trusted, len(hopeful))
+        rows = self._problem.rng.choice(hopeful, count, replace=False)
+        candidate[self._slots.op[rows], self._slots.head[rows]] = self._choice[rows]
+
+    def learn(self, decision: Decision, slot: int, change: float, accepted: bool) -> None:
+        op = int(self._slots.op[slot])
+        self._tried[op] = True
+        if accepted and change < 0.0:
+            for ptr, column in (self._problem.graph.predecessors, self._problem.graph.successors):
+                self._tried[column[ptr[op] : ptr[op + 1]]] = False
+        if self._refit.every and abs(change) < INFEASIBLE / 2:
+            self._seen.append((slot, abs(change)))
+            if len(self._seen) % self._refit.every == 0:
+                self._fit(decision)
+
+    def _look(self, decision: Decision) -> None:
+        """Predicts anew, and fills the pool with the most important ops."""
+        self._left = self._guidance.refresh
+        value_NHK = self._importance(self._predict(self._network, self._problem.graph, decision))
+        slot_value = self._judge(value_NHK[self._slots.op, self._slots.head], decision)
+        value = np.full(self._problem.graph.num_ops, -np.inf)
+        np.maximum.at(value, self._slots.op, slot_value)
+        ops = self._ops
+        if self._guidance.fresh:
+            if self._tried[ops].all():
+                self._tried[:] = False
+            ops = ops[~self._tried[ops]]
+        count = max(1, round(len(self._ops) * self._guidance.top / 100.0))
+        least = np.sort(value[ops])[-min(count, len(ops))]
+        self._pool = ops[value[ops] >= least].tolist()
+
+    def _importance(self, predicted: Tensor) -> NDArray[np.float64]:
+        """[N, H, K] the ensemble's mean, and some of its doubt."""
+        mean = predicted.mean(0)
+        if len(predicted) > 1:
+            mean = mean + self._guidance.optimism * predicted.std(0)
+        out: NDArray[np.float64] = mean.double().cpu().numpy()
+        return out
+
+    def _judge(self, f_MK: NDArray[np.float64], decision: Decision) -> NDArray[np.float64]:
+        """[M] how much each slot is worth a mutation; notes gains for those who trust them."""
+        slots, rows, choice = self._slots, np.arange(len(self._slots)), np.arange(f_MK.shape[1])
+        f_MK[:, 0] = 0.0
+        absent = choice >= slots.choices[:, None]
+        if self._guidance.order == "magnitude" and not self._guidance.trusted:
+            return np.where(absent, 0.0, np.abs(f_MK)).max(1)
+        now = decision[slots.op, slots.head].astype(np.int64)
+        gain_MK = np.where(absent | (choice == now[:, None]), -np.inf, f_MK[rows, now][:, None] - f_MK)
+        self._choice, self._gain = gain_MK.argmax(1), gain_MK.max(1)
+        return self._gain if self._guidance.order == "gain" else np.where(absent, 0.0, np.abs(f_MK)).max(1)
+
+    @torch.enable_grad()
+    def _fit(self, decision: Decision) -> None:
+        """Some steps towards what mutations around each slot have changed: of a copy of the network, this search's own.
+
+        Of a mutated neighbourhood the change counts for its centre, which is what predicting it is for.
+        """
+        if self._optimizer is None:
+            self._network = copy.deepcopy(self._network)
+            self._optimizer = torch.optim.Adam(self._network.parameters(), lr=self._refit.rate)
+        slots, rows = self._slots, np.array([slot for slot, _ in self._seen])
+        size = np.array([change for _, change in self._seen])
+        sigma = float(np.median(size[size > 0])) if (size > 0).any() else 1.0
+        target = torch.from_numpy(np.log1p(size / sigma).astype(np.float32))
+        absent = np.arange(self._problem.task.num_choices) >= slots.choices[rows, None]
+        absent[:, 0] = True
+        for _ in range(self._refit.steps):
+            f_ERK = self._predict(self._network, self._problem.graph, decision)[:, slots.op[rows], slots.head[rows]]
+            guess = f_ERK.abs().masked_fill(torch.from_numpy(absent).to(f_ERK.device), 0.0).amax(-1)
+            loss = ((guess - target.to(guess.device)) ** 2).mean()
+            self._optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimizer.step()
+        self._left = 0
