@@ -217,14 +217,29 @@ class LAF(Learner):
         guide = ModelGuide(problem, slots, self.network, predict, self.search.guide, self.search.refit)
         progressive_search(problem, slots, walk, guide, steps)
 
+    # ---- judging
+
+    def agreement(self, graph: Graph) -> list[tuple[float, float]]:
+        """`ranking` of every decision of a gathered graph that has enough labels; nothing where it has no slots."""
+        if graph.hash not in self._lessons:
+            return []
+        lessons = self._lessons[graph.hash]
+        return [self.ranking(graph, lessons.at(moment)) for moment in range(len(lessons.moments))]
+
     @torch.no_grad()
-    def rank_correlation(self, graph: Graph, lesson: Lesson) -> float:
-        """Spearman's, of predicted and true size of the advantages around one decision; nan where one is constant."""
+    def ranking(self, graph: Graph, lesson: Lesson) -> tuple[float, float]:
+        """(Spearman's correlation of predicted and true sizes of the advantages around one decision; which share of the
+        true top tenth is in the predicted one). nan where all are equal."""
         slots = slots_in(self.task, graph)
         predicted = self.predict([graph], [lesson.decision]).mean(0).cpu().numpy()
-        true, known = largest(lesson.advantage), np.isfinite(lesson.advantage[:, 1:]).any(1)
-        guess = largest(at_slots(predicted, slots)[lesson.row])
-        return float(spearmanr(true[known], guess[known]).statistic)
+        known = np.isfinite(lesson.advantage[:, 1:]).any(1)
+        true = largest(lesson.advantage)[known]
+        guess = largest(at_slots(predicted, slots)[lesson.row])[known]
+        if len(true) < 2 or np.ptp(true) == 0 or np.ptp(guess) == 0:
+            return float("nan"), float("nan")
+        tenth = max(1, len(true) // 10)
+        found = {*np.argsort(-true)[:tenth].tolist()} & {*np.argsort(-guess)[:tenth].tolist()}
+        return float(spearmanr(true, guess).statistic), len(found) / tenth
 
 
 def at_slots(predicted: NDArray[np.float32], slots: Slots) -> NDArray[np.float32]:

@@ -114,7 +114,7 @@ class ModelGuide:
         mean = predicted.mean(0)
         if len(predicted) > 1:
             mean = mean + self._guidance.optimism * predicted.std(0)
-        out: NDArray[np.float64] = mean.double().cpu().numpy()
+        out: NDArray[np.float64] = mean.detach().double().cpu().numpy()
         return out
 
     def _judge(self, f_MK: NDArray[np.float64], decision: Decision) -> NDArray[np.float64]:
@@ -122,12 +122,13 @@ class ModelGuide:
         slots, rows, choice = self._slots, np.arange(len(self._slots)), np.arange(f_MK.shape[1])
         f_MK[:, 0] = 0.0
         absent = choice >= slots.choices[:, None]
+        size = np.asarray(np.where(absent, 0.0, np.abs(f_MK)).max(1))
         if self._guidance.order == "magnitude" and not self._guidance.trusted:
-            return np.where(absent, 0.0, np.abs(f_MK)).max(1)
+            return size
         now = decision[slots.op, slots.head].astype(np.int64)
         gain_MK = np.where(absent | (choice == now[:, None]), -np.inf, f_MK[rows, now][:, None] - f_MK)
         self._choice, self._gain = gain_MK.argmax(1), gain_MK.max(1)
-        return self._gain if self._guidance.order == "gain" else np.where(absent, 0.0, np.abs(f_MK)).max(1)
+        return self._gain if self._guidance.order == "gain" else size
 
     @torch.enable_grad()
     def _fit(self, decision: Decision) -> None:
