@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import pytest
+import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from graphopt import collect
+from graphopt.algos.laf import LAF
+from graphopt.build import build
 from graphopt.cell import Cell
+from graphopt.graph import Graph
 from graphopt.train import prepare
 
 SMALL = ["dataset=layered", "dataset.ops=[30,40]", "dataset.train=2", "dataset.val=0", "dataset.test=1",
@@ -34,8 +38,6 @@ def test_with_a_checkpoint_it_ranks(tmp_path: Path, capsys: pytest.CaptureFixtur
     config = collect.composed(settings(tmp_path))
     cell = Cell(config)
     cell.start()
-    from graphopt.build import build
-
     parts = build(config)
     with cell.logged():
         prepare(parts, cell)
@@ -54,3 +56,34 @@ def test_only_learners_of_advantages_collect(tmp_path: Path, capsys: pytest.Capt
     words = [word for word in settings(tmp_path, "algo=go") if "collection" not in word]
     assert collect.main(words) == 1
     assert "algo=go learns from no samples; choose algo=laf" in capsys.readouterr().err
+
+
+def trained(tmp_path: Path, name: str) -> dict[str, torch.Tensor]:
+    """Weights after all steps of a cell of its own; samples are shared."""
+    config = collect.composed(settings(tmp_path, f"study={name}", "trainer.steps=6", "trainer.save_every=1"))
+    cell = Cell(config)
+    cell.start()
+    parts = build(config)
+    try:
+        with cell.logged():
+            prepare(parts, cell)
+    finally:
+        cell.stop()
+    assert isinstance(parts.algo, LAF)
+    return {**parts.algo.state_dict(), "evals": torch.tensor(parts.algo.train_evals)}
+
+
+def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, step = trained(tmp_path, "whole"), LAF.training_step
+
+    def killed(learner: LAF, graphs: list[Graph], batch_idx: int) -> None:
+        if learner.train_steps == 3:
+            raise KeyboardInterrupt
+        step(learner, graphs, batch_idx)
+
+    monkeypatch.setattr(LAF, "training_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, "killed")
+    monkeypatch.setattr(LAF, "training_step", step)
+    resumed = trained(tmp_path, "killed")
+    assert whole.keys() == resumed.keys() and all(torch.equal(whole[name], resumed[name]) for name in whole)

@@ -13,6 +13,7 @@ Shape legend: see graphopt.advantages.gibbs.
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ class Store:
 
     def shards(self) -> list[str]:
         """Names of the shards, chain by chain in the order of their sweeps."""
-        return sorted(path.parent.name for path in self.folder.glob("*/shard.json"))
+        return sorted(path.parent.name for path in self.folder.glob("[!.]*/shard.json"))
 
     def write(self, name: str, samples: Samples, seconds: float) -> None:
         """Adds a shard, all or nothing. Raises UserError when the disk does not take it."""
@@ -68,6 +69,8 @@ class Store:
             (temporary / "shard.json").write_text(json.dumps({**about, "digests": digests}, indent=1))
             os.replace(temporary, self.folder / name)
         except OSError as error:
+            if (self.folder / name / "shard.json").exists():
+                return  # another process was faster; its samples are the same
             raise UserError(
                 f"cannot write {self.folder / name}: {error.strerror or error}; make room or choose another "
                 "algo.collection.folder=..."
@@ -88,11 +91,6 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise damaged(place, str(error)) from error
 
-    def evals(self) -> int:
-        """Prices that all shards took."""
-        return sum(int(_read_json(self.folder / name / "shard.json", self.folder / name)["evals"])
-                   for name in self.shards())  # fmt: skip
-
 
 def open_store(root: Path, graph: Graph, task: AssignTask, cost: CostModel, how: Mapping[str, Any]) -> Store:
     """The store of a graph below `root`, made if it is not there. how: what else makes samples differ, plain values."""
@@ -104,7 +102,8 @@ def open_store(root: Path, graph: Graph, task: AssignTask, cost: CostModel, how:
     }  # fmt: skip
     named = {key: value for key, value in about.items() if key != "graph"} | {"graph": graph.hash}
     key = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:12]
-    store = Store(root / f"{graph.name}-{key}")
+    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", graph.name)[:80]
+    store = Store(root / f"{name}-{key}")
     if not (store.folder / "header.json").exists():
         _write_header(store.folder, {**about, "commit": commit()})
     store.header()
@@ -114,8 +113,9 @@ def open_store(root: Path, graph: Graph, task: AssignTask, cost: CostModel, how:
 def _write_header(folder: Path, about: Mapping[str, Any]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        part = folder / ".header.part"
-        part.write_text(json.dumps(about, indent=1))
+        handle, part = tempfile.mkstemp(dir=folder, prefix=".header")
+        with os.fdopen(handle, "w") as file:
+            json.dump(about, file, indent=1)
         os.replace(part, folder / "header.json")
     except OSError as error:
         raise UserError(

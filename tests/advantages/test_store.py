@@ -140,6 +140,14 @@ def test_a_damaged_shard_is_refused_in_one_sentence(tmp_path: Path, harm: str) -
         store.read("1-random-0001")
 
 
+def test_two_processes_may_collect_the_same(tmp_path: Path) -> None:
+    store = collect(GRAPHS, TASK, cost(), settings(tmp_path), 3)[0]
+    before = store.read("0-initial-0001")
+    store.write("0-initial-0001", store.read("0-initial-0002"), 0.0)
+    np.testing.assert_array_equal(store.read("0-initial-0001").price, before.price)
+    assert not [*store.folder.glob(".0-initial*")]
+
+
 def test_large_graphs_are_visited_in_parts(tmp_path: Path) -> None:
     collection = settings(tmp_path, slots=4)
     store = collect([GRAPHS[1]], TASK, cost(), collection, 3)[0]
