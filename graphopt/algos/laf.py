@@ -214,7 +214,8 @@ class LAF(Learner):
         def predict(network: nn.Module, graph: Graph, decision: Decision) -> Tensor:
             return self._predict_by(network, [graph], [decision])
 
-        guide = ModelGuide(problem, slots, self.network, predict, self.search.guide, self.search.refit)
+        signed = self.model.target == "signed"
+        guide = ModelGuide(problem, slots, self.network, predict, signed, self.search.guide, self.search.refit)
         progressive_search(problem, slots, walk, guide, steps)
 
     # ---- judging

@@ -30,9 +30,7 @@ class Guidance:
     refresh: int  # mutations between two predictions (the paper: 1)
     order: Literal["magnitude", "gain"]  # by |f| (the paper), or by the predicted gain of the best other choice
     fresh: bool  # an op is not picked again before a neighbour has changed, or all ops were picked (the paper: false)
-    trusted: (
-        int  # further changes, of those with a predicted gain, made to every candidate by the model alone (paper: 0)
-    )
+    trusted: int  # further changes of predicted gain that the model alone makes to every candidate (the paper: 0)
     optimism: float  # standard deviations of the ensemble added to its mean
 
 
@@ -48,15 +46,17 @@ class Refit:
 class ModelGuide:
     """A `Guide` by a model. Uniform among the `top` per cent; ties with the last of them count as well."""
 
-    def __init__(self, problem: Problem, slots: Slots, network: nn.Module, predict: Predict, guidance: Guidance,
-                 refit: Refit) -> None:  # fmt: skip
+    def __init__(self, problem: Problem, slots: Slots, network: nn.Module, predict: Predict, signed: bool,
+                 guidance: Guidance, refit: Refit) -> None:  # fmt: skip
+        """signed: predictions have the sign of f."""
+        self._signed = signed
         self._problem, self._slots, self._guidance, self._refit = problem, slots, guidance, refit
         self._predict, self._network = predict, network
         self._ops = np.unique(slots.op)
         self._pool: list[int] = []
         self._left = 0  # picks before the next prediction
         self._tried = np.zeros(problem.graph.num_ops, np.bool_)
-        self._seen: list[tuple[int, float]] = []  # (slot, size of the change of score)
+        self._seen: list[tuple[int, int, int, float]] = []  # (slot, choice before, choice after, change of score)
         self._optimizer: torch.optim.Optimizer | None = None  # of refits
         self._gain = np.zeros(0)  # [M] predicted, by the best other choice of each slot
         self._choice = np.zeros(0, np.int64)  # [M] that choice
@@ -82,14 +82,14 @@ class ModelGuide:
         rows = self._problem.rng.choice(hopeful, count, replace=False)
         candidate[self._slots.op[rows], self._slots.head[rows]] = self._choice[rows]
 
-    def learn(self, decision: Decision, slot: int, change: float, accepted: bool) -> None:
+    def learn(self, decision: Decision, slot: int, choice: int, change: float, accepted: bool) -> None:
         op = int(self._slots.op[slot])
         self._tried[op] = True
         if accepted and change < 0.0:
             for ptr, column in (self._problem.graph.predecessors, self._problem.graph.successors):
                 self._tried[column[ptr[op] : ptr[op + 1]]] = False
         if self._refit.every and abs(change) < INFEASIBLE / 2:
-            self._seen.append((slot, abs(change)))
+            self._seen.append((slot, int(decision[op, self._slots.head[slot]]), choice, change))
             if len(self._seen) % self._refit.every == 0:
                 self._fit(decision)
 
@@ -139,17 +139,24 @@ class ModelGuide:
         if self._optimizer is None:
             self._network = copy.deepcopy(self._network)
             self._optimizer = torch.optim.Adam(self._network.parameters(), lr=self._refit.rate)
-        slots, rows = self._slots, np.array([slot for slot, _ in self._seen])
-        size = np.array([change for _, change in self._seen])
-        sigma = float(np.median(size[size > 0])) if (size > 0).any() else 1.0
-        target = torch.from_numpy(np.log1p(size / sigma).astype(np.float32))
-        absent = np.arange(self._problem.task.num_choices) >= slots.choices[rows, None]
-        absent[:, 0] = True
+        rows, before, after = (np.array(part) for part in list(zip(*self._seen))[:3])
+        op, head, seen = self._slots.op[rows], self._slots.head[rows], np.arange(len(rows))
+        target = torch.from_numpy(self._targets())
         for _ in range(self._refit.steps):
-            f_ERK = self._predict(self._network, self._problem.graph, decision)[:, slots.op[rows], slots.head[rows]]
-            guess = f_ERK.abs().masked_fill(torch.from_numpy(absent).to(f_ERK.device), 0.0).amax(-1)
+            f_ERK = self._predict(self._network, self._problem.graph, decision)[:, op, head]
+            f_ERK = torch.cat([torch.zeros_like(f_ERK[..., :1]), f_ERK[..., 1:]], -1)
+            guess = f_ERK[:, seen, after] - f_ERK[:, seen, before]
+            guess = guess if self._signed else guess.abs()
             loss = ((guess - target.to(guess.device)) ** 2).mean()
             self._optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
         self._left = 0
+
+    def _targets(self) -> NDArray[np.float32]:
+        """[R] changes seen, log-compressed on the scale of their own median."""
+        change = np.array([change for *_, change in self._seen])
+        size = np.abs(change)
+        sigma = float(np.median(size[size > 0])) if (size > 0).any() else 1.0
+        label = np.log1p(size / sigma)
+        return np.asarray(np.sign(change) * label if self._signed else label, np.float32)

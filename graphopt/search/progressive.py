@@ -34,8 +34,8 @@ class Guide(Protocol):
     def extend(self, candidate: Decision) -> None:
         """May change further slots of a candidate before it is priced."""
 
-    def learn(self, decision: Decision, slot: int, change: float, accepted: bool) -> None:
-        """The mutation around `slot` changed the score by `change`."""
+    def learn(self, decision: Decision, slot: int, choice: int, change: float, accepted: bool) -> None:
+        """The mutation of `decision` that gave `slot` this choice changed the score by `change`."""
 
 
 class Uniform:
@@ -51,7 +51,7 @@ class Uniform:
     def extend(self, candidate: Decision) -> None:
         """Nothing without a model."""
 
-    def learn(self, decision: Decision, slot: int, change: float, accepted: bool) -> None:
+    def learn(self, decision: Decision, slot: int, choice: int, change: float, accepted: bool) -> None:
         """Nothing without a model."""
 
 
@@ -73,8 +73,8 @@ def progressive_search(problem: Problem, slots: Slots, walk: Walk, guide: Guide,
     while problem.open:
         picks, candidates = [], []
         for _ in range(min(steps.batch, problem.remaining)):
-            slot, choice = guide.pick(walk.decision)
-            candidate = mutated(problem, slots, walk.decision, slot, choice, steps)
+            slot, wanted = guide.pick(walk.decision)
+            candidate = mutated(problem, slots, walk.decision, slot, wanted, steps)
             guide.extend(candidate)
             picks.append(slot)
             candidates.append(candidate)
@@ -84,7 +84,8 @@ def progressive_search(problem: Problem, slots: Slots, walk: Walk, guide: Guide,
         if accepted:
             walk.move_to(candidates[best], float(found[best]))
         for i, slot in enumerate(picks):
-            guide.learn(here, slot, float(found[i] - before), accepted and i == best)
+            choice = int(candidates[i][slots.op[slot], slots.head[slot]])
+            guide.learn(here, slot, choice, float(found[i] - before), accepted and i == best)
 
 
 def mutated(problem: Problem, slots: Slots, current: Decision, centre: int, choice: int | None,

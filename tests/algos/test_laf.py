@@ -128,7 +128,7 @@ def guide_of(problem: Problem, f: np.ndarray, **changes: Any) -> ModelGuide:
     def predict(network: nn.Module, graph: Graph, decision: Decision) -> torch.Tensor:
         return torch.from_numpy(f[None, :, None, :].copy())
 
-    return ModelGuide(problem, slots_of(problem), nn.Identity(), predict, replace(GUIDE, **changes), NO_REFIT)
+    return ModelGuide(problem, slots_of(problem), nn.Identity(), predict, True, replace(GUIDE, **changes), NO_REFIT)
 
 
 def test_picks_are_uniform_among_the_top_per_cent() -> None:
@@ -156,11 +156,11 @@ def test_fresh_picks_come_back_when_a_neighbour_has_changed() -> None:
     picks = []
     for _ in range(3):
         picks.append(guide.pick(problem.initial)[0])
-        guide.learn(problem.initial, picks[-1], 1.0, False)
+        guide.learn(problem.initial, picks[-1], 1, 1.0, False)
     assert picks == [7, 6, 5]
     ptr, reads = problem.graph.predecessors
     assert 7 not in reads[ptr[4] : ptr[5]]
-    guide.learn(problem.initial, 5, -1.0, True)
+    guide.learn(problem.initial, 5, 1, -1.0, True)
     near = {*reads[ptr[5] : ptr[6]].tolist()}
     ptr, read_by = problem.graph.successors
     near |= {*read_by[ptr[5] : ptr[6]].tolist()}
@@ -195,21 +195,24 @@ def test_options_spend_the_same_budget_and_leave_the_learner_alone(changes: dict
     assert all(torch.equal(before[name], value) for name, value in learner.state_dict().items())
 
 
-def test_refitting_learns_what_the_search_has_seen() -> None:
-    """Only ops 0 to 3 of 40 change the cost; the model knows nothing at first."""
+@pytest.mark.parametrize(("target", "order", "expected"), [("magnitude", "magnitude", {0, 1, 2, 3}),
+                                                         ("signed", "gain", {2, 3})])  # fmt: skip
+def test_refitting_learns_what_the_search_has_seen(target: Any, order: Any, expected: set[int]) -> None:
+    """Of 40 ops only 0 to 3 change the cost, 0 and 1 for the worse; the model knows nothing at first."""
     graph, task = toy_graph(40), ToyTask({"inline": 2})
-    cost = ToyCost(graph, 2, pair_weight=0.0)
-    cost.unary[:] = 0.5
-    cost.unary[:4, 1] = 1.5
-    learner = laf(task, cost, guide=replace(GUIDE, top=10.0), refit=Refit(every=40, steps=60, rate=1e-2)).eval()
-    problem = Problem(graph, task, cost, evals=0)
+    change = np.zeros(40)
+    change[:4] = 1.0, 1.0, -1.0, -1.0
+    guidance = replace(GUIDE, top=100.0 * len(expected) / 40, order=order)
+    learner = laf(task, ToyCost(graph, 2), guide=guidance, refit=Refit(every=40, steps=60, rate=1e-2),
+                  model=Model(target=target, members=1)).eval()  # fmt: skip
+    problem = Problem(graph, task, learner.cost, evals=0)
     guide = ModelGuide(
         problem, slots_of(problem), learner.network, lambda n, g, d: learner._predict_by(n, [g], [d]),
-        learner.search.guide, learner.search.refit,
+        target == "signed", guidance, learner.search.refit,
     )  # fmt: skip
     for slot in range(40):
-        guide.learn(problem.initial, slot, float(cost.unary[slot, 1] - cost.unary[slot, 0]), False)
-    assert {guide.pick(problem.initial)[0] for _ in range(100)} <= {0, 1, 2, 3}
+        guide.learn(problem.initial, slot, 1, float(change[slot]), False)
+    assert {guide.pick(problem.initial)[0] for _ in range(100)} == expected
 
 
 def test_the_sign_is_needed_for_gains() -> None:
