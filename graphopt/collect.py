@@ -68,7 +68,7 @@ def ranks(learner: LAF, graphs: Sequence[Graph]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = parser().parse_args(arguments)
+    args = parser().parse_intermixed_args(arguments)
     try:
         config = composed(args.settings)
         learner, graphs = learner_of(config, args.split)

@@ -89,6 +89,8 @@ class _Collector:
             self.chain(graph, store, chain, start)
 
     def chain(self, graph: Graph, store: Store, chain: int, start: str) -> None:
+        """One chain of a graph, shard by shard. Every shard has random numbers of its own, and begins where the one
+        before it ended, so it does not matter which of them were there already."""
         done, tau = {*store.shards()}, 0.0
         around: Surroundings | None = None
         for turn in range(self.collection.sweeps + 1):
@@ -103,9 +105,11 @@ class _Collector:
                 here = store.read(shard_name(chain, start, turn - 1)).end() if turn else self._start(graph, start, rng)
                 around = surroundings(graph, self.task, self.cost, slots_in(self.task, graph), here)
             rows = self._rows(graph, rng)
-            surveys = self.collection.surveys
-            samples = sweep(around, rows, tau, rng, surveyed=surveys) if turn else survey(around, rows)
-            tau = tau if turn else self._tau(samples)
+            if turn:
+                samples = sweep(around, rows, tau, rng, surveyed=self.collection.surveys)
+            else:
+                samples = survey(around, rows)
+                tau = self._tau(samples)
             store.write(name, samples, time.perf_counter() - begun)
             with self._lock:
                 self.bar.step(f"{graph.name} {samples.evals} prices")

@@ -42,8 +42,8 @@ from graphopt.encoders.features import batch, graph_features
 from graphopt.errors import ConfigError
 from graphopt.graph import Graph
 from graphopt.problem import Problem
-from graphopt.search.moves import Slots, slots_in, slots_of, start_walk
-from graphopt.search.progressive import Steps, progressive_search
+from graphopt.search.moves import Slots, slots_in, slots_of
+from graphopt.search.progressive import Steps, first_walk, progressive_search
 from graphopt.tasks.base import AssignTask, Decision
 
 
@@ -209,7 +209,7 @@ class LAF(Learner):
         if not len(slots) or not problem.open:
             return
         steps = self.search.steps
-        walk = start_walk(problem, slots, steps.start, deltas=False)
+        walk = first_walk(problem, slots, steps.start)
 
         def predict(network: nn.Module, graph: Graph, decision: Decision) -> Tensor:
             return self._predict_by(network, [graph], [decision])

@@ -96,10 +96,10 @@ class ModelGuide:
     def _look(self, decision: Decision) -> None:
         """Predicts anew, and fills the pool with the most important ops."""
         self._left = self._guidance.refresh
-        value_NHK = self._importance(self._predict(self._network, self._problem.graph, decision))
-        slot_value = self._judge(value_NHK[self._slots.op, self._slots.head], decision)
+        predicted = self._predict(self._network, self._problem.graph, decision)
+        f_EMK = predicted[:, self._slots.op, self._slots.head].detach().double().cpu().numpy()
         value = np.full(self._problem.graph.num_ops, -np.inf)
-        np.maximum.at(value, self._slots.op, slot_value)
+        np.maximum.at(value, self._slots.op, self._worth(f_EMK, decision))
         ops = self._ops
         if self._guidance.fresh:
             if self._tried[ops].all():
@@ -109,26 +109,22 @@ class ModelGuide:
         least = np.sort(value[ops])[-min(count, len(ops))]
         self._pool = ops[value[ops] >= least].tolist()
 
-    def _importance(self, predicted: Tensor) -> NDArray[np.float64]:
-        """[N, H, K] the ensemble's mean, and some of its doubt."""
-        mean = predicted.mean(0)
-        if len(predicted) > 1:
-            mean = mean + self._guidance.optimism * predicted.std(0)
-        out: NDArray[np.float64] = mean.detach().double().cpu().numpy()
-        return out
-
-    def _judge(self, f_MK: NDArray[np.float64], decision: Decision) -> NDArray[np.float64]:
-        """[M] how much each slot is worth a mutation; notes gains for those who trust them."""
-        slots, rows, choice = self._slots, np.arange(len(self._slots)), np.arange(f_MK.shape[1])
-        f_MK[:, 0] = 0.0
+    def _worth(self, f_EMK: NDArray[np.float64], decision: Decision) -> NDArray[np.float64]:
+        """[M] how much a mutation of each slot is worth; notes gains for those who trust them."""
+        slots, choice = self._slots, np.arange(f_EMK.shape[2])
         absent = choice >= slots.choices[:, None]
-        size = np.asarray(np.where(absent, 0.0, np.abs(f_MK)).max(1))
-        if self._guidance.order == "magnitude" and not self._guidance.trusted:
-            return size
-        now = decision[slots.op, slots.head].astype(np.int64)
-        gain_MK = np.where(absent | (choice == now[:, None]), -np.inf, f_MK[rows, now][:, None] - f_MK)
-        self._choice, self._gain = gain_MK.argmax(1), gain_MK.max(1)
-        return self._gain if self._guidance.order == "gain" else size
+        f_EMK[:, :, 0] = 0.0
+        f_EMK[:, absent] = 0.0
+        if self._signed:
+            now = decision[slots.op, slots.head].astype(np.int64)
+            gain_MK = self._joined(f_EMK[:, np.arange(len(slots)), now][:, :, None] - f_EMK)
+            gain_MK = np.where(absent | (choice == now[:, None]), -np.inf, gain_MK)
+            self._choice, self._gain = gain_MK.argmax(1), gain_MK.max(1)
+        return self._gain if self._guidance.order == "gain" else self._joined(np.abs(f_EMK).max(2))
+
+    def _joined(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The ensemble's mean, and some of its doubt; values: [E, ...]."""
+        return np.asarray(values.mean(0) + self._guidance.optimism * values.std(0))
 
     @torch.enable_grad()
     def _fit(self, decision: Decision) -> None:

@@ -17,9 +17,13 @@ from graphopt.tasks.base import Decision
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """How the search moves."""
+    """How the search moves.
 
-    start: Literal["initial", "random"]
+    start: the default (`initial`), a `random` decision, or the best of the default and of the same choice everywhere
+    (`constant`, which the paper does not have: one evaluation per choice of every head).
+    """
+
+    start: Literal["initial", "random", "constant"]
     hops: int  # k: radius of the mutated neighbourhood; 0: the op alone
     change: float  # probability that a slot of the neighbourhood is redrawn; that of the op itself always changes
     batch: int  # candidates per step; the best of them is compared with the current decision (the paper: 1)
@@ -64,8 +68,24 @@ class ProgressiveSearch(Optimizer):
     def solve(self, problem: Problem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
-            walk = start_walk(problem, slots, self.steps.start, deltas=False)
+            walk = first_walk(problem, slots, self.steps.start)
             progressive_search(problem, slots, walk, Uniform(problem, slots), self.steps)
+
+
+def first_walk(problem: Problem, slots: Slots, start: str) -> Walk:
+    """The walk of a search from `Steps.start`; what it prices is billed."""
+    if start != "constant":
+        return start_walk(problem, slots, start, deltas=False)
+    counts = list(problem.task.heads.values())
+    wanted = [(head, choice) for head, count in enumerate(counts) for choice in range(count)][: problem.remaining]
+    decisions = np.repeat(problem.initial[None], len(wanted), 0)
+    for decision, (head, choice) in zip(decisions, wanted):
+        decision[slots.op[slots.head == head], head] = choice
+    found = scores(problem, decisions)
+    best = int(np.argmin(found))
+    if found[best] < problem.initial_cost:
+        return Walk(problem, decisions[best], float(found[best]), deltas=False)
+    return start_walk(problem, slots, "initial", deltas=False)
 
 
 def progressive_search(problem: Problem, slots: Slots, walk: Walk, guide: Guide, steps: Steps) -> None:

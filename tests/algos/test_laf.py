@@ -31,7 +31,7 @@ from graphopt.graph import Graph
 from graphopt.machine import Machine
 from graphopt.problem import Problem
 from graphopt.search.moves import slots_in, slots_of
-from graphopt.search.progressive import ProgressiveSearch, Steps
+from graphopt.search.progressive import ProgressiveSearch, Steps, first_walk
 from graphopt.tasks.base import AssignTask, Decision
 from graphopt.tasks.fusion import Fusion
 
@@ -167,6 +167,29 @@ def test_fresh_picks_come_back_when_a_neighbour_has_changed() -> None:
     assert guide.pick(problem.initial)[0] == max(near | {4} - {5})
 
 
+def test_trusted_changes_are_those_of_predicted_gain() -> None:
+    problem, _ = toy_problem(8, {"inline": 2}, 10)
+    f = np.zeros((8, 2))
+    f[:, 1] = [1, 1, -1, 1, 1, -2, 1, 1]
+    guide = guide_of(problem, f, trusted=5)
+    guide.pick(problem.initial)
+    candidate = problem.initial.copy()
+    guide.extend(candidate)
+    assert np.flatnonzero(candidate).tolist() == [2, 5]
+
+
+def test_doubt_of_an_ensemble_counts_as_much_as_asked() -> None:
+    """Two members agree on op 1 and differ on op 2, whose mean is lower."""
+    problem, _ = toy_problem(4, {"inline": 2}, 10)
+    f = np.zeros((2, 4, 1, 2))
+    f[:, 1, 0, 1], f[:, 2, 0, 1] = 3.0, (1.0, 4.0)
+    for optimism, best in ((0.0, 1), (1.0, 2)):
+        guidance = replace(GUIDE, top=1.0, optimism=optimism)
+        guide = ModelGuide(problem, slots_of(problem), nn.Identity(), lambda n, g, d: torch.from_numpy(f.copy()), False,
+                           guidance, NO_REFIT)  # fmt: skip
+        assert guide.pick(problem.initial)[0] == best
+
+
 def test_with_a_constant_model_the_search_is_the_unguided_one() -> None:
     graph = random_graph(9, 60)
     for hops, batch, start in ((0, 1, "initial"), (1, 3, "random")):
@@ -184,7 +207,8 @@ def test_with_a_constant_model_the_search_is_the_unguided_one() -> None:
     {"model": Model(target="magnitude", members=3), "guide": replace(GUIDE, optimism=1.0)},
     {"refit": Refit(every=7, steps=2, rate=1e-2)},
     {"steps": Steps(start="random", hops=0, change=0.0, batch=4)},
-], ids=["fresh", "trusted", "ensemble", "refit", "batch"])  # fmt: skip
+    {"steps": Steps(start="constant", hops=0, change=0.0, batch=1)},
+], ids=["fresh", "trusted", "ensemble", "refit", "batch", "constant"])  # fmt: skip
 def test_options_spend_the_same_budget_and_leave_the_learner_alone(changes: dict[str, Any]) -> None:
     learner, graph = laf(**changes).eval(), random_graph(9, 60)
     before = {name: value.clone() for name, value in learner.state_dict().items()}
@@ -213,6 +237,16 @@ def test_refitting_learns_what_the_search_has_seen(target: Any, order: Any, expe
     for slot in range(40):
         guide.learn(problem.initial, slot, 1, float(change[slot]), False)
     assert {guide.pick(problem.initial)[0] for _ in range(100)} == expected
+
+
+@pytest.mark.parametrize(("best", "start"), [(1, [1] * 8), (0, [0] * 8)])
+def test_a_constant_start_is_the_best_of_the_default_and_every_choice(best: int, start: list[int]) -> None:
+    problem, cost = toy_problem(8, {"inline": 2}, 10, pair_weight=0.0)
+    cost.unary[:] = 0.75
+    cost.unary[:, best] = 0.25
+    problem.initial_cost = 4.0
+    walk = first_walk(problem, slots_of(problem), "constant")
+    assert walk.decision[:, 0].tolist() == start and walk.score == 2.0 and problem.evals == 2
 
 
 def test_the_sign_is_needed_for_gains() -> None:
