@@ -17,7 +17,7 @@ Our choices where the paper is silent (conf/algo/laf.yaml has the constants):
 - Top alpha %: all ops whose prediction reaches the quantile, so that a constant model is uniform search.
 Beyond the paper, off by default: an ensemble of heads on one encoder, each trained on its own half of the labels;
 ordering by predicted gain; no second try before something near has changed; changes that the model alone accepts;
-batches; refitting to what the search has seen.
+batches; a start from the same choice everywhere, where that is better; refitting to what the search has seen.
 
 Shape legend: N ops of all graphs of a batch, H heads, K choices, E members, L labels, D width.
 """
