@@ -2,13 +2,11 @@
 
 import contextlib
 import fcntl
-import functools
 import hashlib
 import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -16,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from graphopt.commit import commit
 from graphopt.construct import call, construct, convert
 from graphopt.errors import Incompatible, RowsFailed, UsageError, UserError
 from graphopt.graph import GraphError
@@ -265,19 +264,3 @@ def folder_name(config: Mapping[str, Any], short_hash: str) -> str:
     if config["judge"]["name"] != config["cost"]["name"]:
         parts.append(str(config["judge"]["name"]))
     return re.sub(r"[^A-Za-z0-9_.+-]", "_", "-".join([*parts, f"s{config['seed']}", short_hash]))
-
-
-@functools.cache
-def commit() -> str | None:
-    """The commit of the code, with a + when files differ from it; null outside a checkout."""
-    root = Path(__file__).resolve().parent
-    try:
-        head = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"], cwd=root, capture_output=True, text=True, check=True
-        )
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "-uno"], cwd=root, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")

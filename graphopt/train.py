@@ -72,6 +72,7 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: Schedule, about:
         keeper.resume(state)
         print(f"training goes on from step {learner.train_steps}")
     if not keeper.done:
+        learner.gather(graphs)
         batches = GraphBatches(graphs, schedule.batch_graphs, cell.settings.seed, learner.train_steps)
         with Bar("train", schedule.steps) as keeper.bar:
             keeper.bar.step("", learner.train_steps)

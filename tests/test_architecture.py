@@ -14,7 +14,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # A file or folder imports from layers above its own line only; those of one line do not know each other.
 LAYERS = (
-    ("errors", "operators", "progress", "schedule"),
+    ("commit", "errors", "operators", "progress", "schedule"),
     ("construct", "graph", "loggers", "machine", "rows"),
     ("graph_builder", "spectral"),
     ("datasets", "encoders", "fusible", "list_schedule", "plan", "trace"),
@@ -23,10 +23,11 @@ LAYERS = (
     ("problem",),
     ("optimizer",),
     ("compat", "search"),
+    ("advantages",),
     ("algos", "build", "cli", "sweep"),
     ("cell", "checkpoint", "decision"),
     ("adopt", "evaluate", "reporting"),
-    ("filter", "report", "ship", "train", "tune"),
+    ("collect", "filter", "report", "ship", "train", "tune"),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
 LEARNING = {"torch", "torch_geometric", "pytorch_lightning"}

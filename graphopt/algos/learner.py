@@ -1,6 +1,6 @@
 """`Learner`: a LightningModule that is also an `Optimizer`. `training_step` is the paper, `solve` is how it is used."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -57,6 +57,10 @@ class Learner(pl.LightningModule, Optimizer):
     def made_for(self) -> dict[str, Any]:
         """What of the problem its weights depend on, plain values: a checkpoint must agree in it with its run."""
         return {"decisions": dict(self.task.heads)}
+
+    def gather(self, graphs: Sequence[Graph]) -> None:
+        """What it needs to know of the training graphs before the first step, or before training goes on; by default
+        nothing. What it prices is training cost, counted when no step has been made."""
 
     def initial_cost(self, graph: Graph) -> float:
         """The default heuristic's price, which scales rewards. Known to everybody, so not billed."""

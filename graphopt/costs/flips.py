@@ -77,7 +77,12 @@ class FusionFlips:
         return out
 
     def apply(self, op: int) -> None:
-        """Makes the flip of `op` the current state."""
+        """Makes the flip of `op` the current state: by its delta, or all again where it spreads far or is refused."""
+        delta = _apply_flip(self._f, op, self.inline, self._times, self._limits, self._device, self._work,
+                            self._scratch)  # fmt: skip
+        if not np.isnan(delta):
+            self.cost += float(delta)
+            return
         requests = self.inline.astype(np.uint8)
         requests[op] = 1 - requests[op]
         self._settle(requests)
@@ -115,6 +120,34 @@ def _flip_difference(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64,
     for i in range(refused):
         inline[s.refused[i]] = True
     inline[op] = not inline[op]
+    return delta
+
+
+@njit(cache=True, nogil=True)
+def _apply_flip(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64, limits: Limits, device: NDArray[np.void],
+                w: Workspace, s: _Scratch) -> float:  # fmt: skip
+    """Flips `op` and prices the kernels that change; returns the change of cost. nan: nothing was changed, since the
+    flip is refused or touches too much."""
+    if not f.op[op].can_inline:
+        return np.nan
+    inline[op] = not inline[op]
+    kernels, refused = _relegalise(f, op, inline, limits, s)
+    if kernels < 0:
+        for i in range(refused):
+            inline[s.refused[i]] = True
+        inline[op] = not inline[op]
+        return np.nan
+    delta = 0.0
+    if inline[op]:
+        delta -= times[op]
+        times[op] = 0.0
+    for i in range(kernels):
+        root = s.dirty[i]
+        work = kernel_work(f, root, inline, w)
+        time = kernel_time(f, root, work, w, device[0])
+        clear(f, work, w)
+        delta += time - times[root]
+        times[root] = time
     return delta
 
 

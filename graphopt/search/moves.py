@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from graphopt.graph import Graph
 from graphopt.problem import Problem
-from graphopt.tasks.base import Decision, Decisions
+from graphopt.tasks.base import AssignTask, Decision, Decisions
 
 INFEASIBLE = 1e30  # every infeasible score is beyond it, ordered by its excess
 BATCH_ENTRIES = 1 << 21  # decisions are priced in batches of about this many int16 entries
@@ -34,10 +34,15 @@ class Slots:
 
 def slots_of(problem: Problem) -> Slots:
     """The configurable slots of a problem; empty when nothing can be decided."""
-    mask = problem.task.mask(problem.graph)
-    counts = np.array(list(problem.task.heads.values()), np.int64)
+    return slots_in(problem.task, problem.graph)
+
+
+def slots_in(task: AssignTask, graph: Graph) -> Slots:
+    """The configurable slots of a graph under a task; empty when nothing can be decided."""
+    mask = task.mask(graph)
+    counts = np.array(list(task.heads.values()), np.int64)
     op, head = np.nonzero(mask & (counts > 1))
-    first = np.searchsorted(op, np.arange(problem.graph.num_ops + 1))
+    first = np.searchsorted(op, np.arange(graph.num_ops + 1))
     return Slots(op.astype(np.int64), head.astype(np.int64), counts[head], first.astype(np.int64))
 
 

@@ -119,3 +119,16 @@ def test_the_start_is_legalised() -> None:
     asked = fusible(graph).op["can_inline"] | view_inline(graph)
     flips = FusionFlips(graph, asked, GPU, limits)
     assert np.array_equal(flips.inline, legalise(graph, asked[None].astype(np.uint8), limits)[0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=SEEDS, limits=st.sampled_from(LIMITS), device=st.sampled_from(DEVICES))
+def test_a_long_walk_of_applied_flips_is_the_decoders(seed: int, limits: Limits, device: Device) -> None:
+    """States and costs after every one of sixty moves, those that are refused or make others illegal among them."""
+    graph = random_graph(seed, 40)
+    flips = FusionFlips(graph, default_inline(graph, limits), device, limits)
+    for op in np.random.default_rng(seed).integers(0, graph.num_ops, 60).tolist():
+        state = flipped(graph, flips.inline, op, limits)
+        flips.apply(op)
+        assert np.array_equal(flips.inline, state)
+        assert flips.cost == full(graph, state, device)

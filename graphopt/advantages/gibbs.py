@@ -1,0 +1,189 @@
+"""Gibbs sampling of decisions with every choice at every visited slot priced (LAF, section 4.1).
+
+A visit prices all choices of one slot with the other slots as they are, and draws the next choice with
+p(y_v = k | rest) proportional to exp(-cost(y_v = k, rest) / tau). A survey prices all choices of all slots around one
+decision and moves nothing: a network reads such a decision once for all its labels. Surveys are our addition.
+Decisions are canonical (`AssignTask.canonical`), so exact deltas and full prices give the same samples bit for bit.
+
+Shape legend: V visits, K choices, N ops, H heads, M slots.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.costs.base import CostModel, Flips
+from graphopt.graph import Graph
+from graphopt.search.moves import BATCH_ENTRIES, F64, I64, Slots
+from graphopt.tasks.base import AssignTask, Decision
+
+
+class Surroundings(Protocol):
+    """A current decision, and what every choice of any slot would cost with the rest as it is."""
+
+    decision: Decision  # [N, H] canonical
+    evals: int  # prices asked for so far
+
+    def prices(self, rows: I64) -> F64:
+        """[V, K] cost of every choice of each slot (an index into `Slots`); nan where a choice does not exist."""
+
+    def move(self, row: int, choice: int) -> None:
+        """Makes a priced choice."""
+
+
+class DeltaSurroundings:
+    """By exact deltas of store/inline flips."""
+
+    def __init__(self, flips: Flips, slots: Slots, decision: Decision) -> None:
+        self._flips, self._slots, self.evals = flips, slots, 0
+        self.decision = decision
+
+    def prices(self, rows: I64) -> F64:
+        op = self._slots.op[rows]
+        now = self.decision[op, 0]
+        out = np.full((len(rows), 2), self._flips.cost)
+        out[np.arange(len(rows)), 1 - now] = self._flips.price(op)
+        self.evals += len(rows)
+        return out
+
+    def move(self, row: int, choice: int) -> None:
+        if choice != self.decision[self._slots.op[row], 0]:
+            self._flips.apply(int(self._slots.op[row]))
+            legal = np.zeros(self.decision.shape, np.int16)
+            legal[self._slots.op, 0] = self._flips.inline[self._slots.op]
+            self.decision = legal
+
+
+class FullSurroundings:
+    """By pricing whole decisions, in batches."""
+
+    def __init__(self, graph: Graph, task: AssignTask, cost: CostModel, slots: Slots, decision: Decision) -> None:
+        self._graph, self._task, self._cost, self._slots = graph, task, cost, slots
+        self.decision, self.evals = decision, 0
+        self._now = self._price(decision[None])[0]
+        self._known: dict[tuple[int, int], float] = {}  # prices of (row, choice) around the current decision
+
+    def prices(self, rows: I64) -> F64:
+        op, head, choices = (part[rows] for part in (self._slots.op, self._slots.head, self._slots.choices))
+        present = self.decision[op, head]
+        choice = np.arange(self._task.num_choices)
+        visit, other = np.nonzero((choice < choices[:, None]) & (choice != present[:, None]))
+        out = np.full((len(rows), len(choice)), np.nan)
+        out[np.arange(len(rows)), present] = self._now
+        step = max(1, BATCH_ENTRIES // self.decision.size)
+        for start in range(0, len(visit), step):
+            v, k = visit[start : start + step], other[start : start + step]
+            changed = np.repeat(self.decision[None], len(v), 0)
+            changed[np.arange(len(v)), op[v], head[v]] = k
+            out[v, k] = self._price(changed)
+        self.evals += len(visit)
+        self._known = {(int(rows[v]), int(k)): float(out[v, k]) for v, k in zip(visit, other)} if len(rows) == 1 else {}
+        return out
+
+    def move(self, row: int, choice: int) -> None:
+        op, head = self._slots.op[row], self._slots.head[row]
+        if choice == self.decision[op, head]:
+            return
+        changed = self.decision.copy()
+        changed[op, head] = choice
+        self.decision = self._task.canonical(self._graph, changed)
+        known = self._known.get((row, choice))
+        self._now = self._price(self.decision[None])[0] if known is None else known
+        self._known = {}
+
+    def _price(self, decisions: NDArray[np.int16]) -> F64:
+        return self._cost.price(self._task.realise(self._graph, decisions)).cost
+
+
+def surroundings(graph: Graph, task: AssignTask, cost: CostModel, slots: Slots, decision: Decision) -> Surroundings:
+    """Of the canonical form of a decision; by exact deltas where the task and the cost model have them."""
+    decision = task.canonical(graph, decision)
+    flips = None
+    if list(task.heads.items()) == [("inline", 2)] and task.limits is not None:
+        flips = cost.flips(graph, task.realise(graph, decision[None]).inline[0], task.limits)
+    if flips is not None:
+        return DeltaSurroundings(flips, slots, decision)
+    return FullSurroundings(graph, task, cost, slots, decision)
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """V visits in order, and how the decision changed between them."""
+
+    start: Decision  # [N, H] the decision of the first visit
+    row: NDArray[np.int32]  # [V] slot visited, an index into `Slots`
+    price: F64  # [V, K] cost of every choice there; nan where a choice does not exist
+    changed_at: NDArray[np.int32]  # [C] the visit after which an entry changed, ascending
+    changed_entry: NDArray[np.int32]  # [C] op * H + head
+    changed_to: NDArray[np.int16]  # [C]
+    evals: int  # prices asked for
+
+    def decision(self, visit: int) -> Decision:
+        """[N, H] the decision around which a visit priced its choices."""
+        out = self.start.copy()
+        until = int(np.searchsorted(self.changed_at, visit))
+        for entry, choice in zip(self.changed_entry[:until].tolist(), self.changed_to[:until].tolist()):
+            out.reshape(-1)[entry] = choice
+        return out
+
+    def end(self) -> Decision:
+        """[N, H] the decision after the last visit."""
+        return self.decision(len(self.row))
+
+    def moments(self) -> list[tuple[int, int]]:
+        """Runs of visits [first, last) around one and the same decision."""
+        cuts = np.unique(np.concatenate([[0], self.changed_at.astype(np.int64) + 1, [len(self.row)]]))
+        return list(zip(cuts[:-1].tolist(), cuts[1:].tolist()))
+
+
+def survey(around: Surroundings, rows: I64) -> Samples:
+    """Prices all choices of the given slots around the current decision, and moves nothing."""
+    before = around.evals
+    price = around.prices(rows)
+    return _samples(around.decision, [rows], [price], [], around.evals - before)
+
+
+def sweep(around: Surroundings, rows: I64, tau: float, rng: np.random.Generator, *, surveyed: bool) -> Samples:
+    """Visits slots in order from the current decision, which moves on; with `surveyed`, a survey of where it ends."""
+    start, before = around.decision, around.evals
+    priced, changes = [], []
+    for visit, row in enumerate(rows):
+        price = around.prices(rows[visit : visit + 1])
+        priced.append(price)
+        here = around.decision
+        around.move(int(row), draw(price[0], tau, rng))
+        entry = np.flatnonzero((around.decision != here).reshape(-1))
+        if len(entry):
+            changes.append(np.stack([np.full(len(entry), visit), entry, around.decision.reshape(-1)[entry]]))
+    if surveyed:
+        priced.append(around.prices(rows))
+    return _samples(start, [rows, rows] if surveyed else [rows], priced, changes, around.evals - before)
+
+
+def _samples(start: Decision, rows: list[I64], priced: list[F64], changes: list[I64], evals: int) -> Samples:
+    at, entry, to = np.concatenate(changes, 1) if changes else np.zeros((3, 0), np.int64)
+    return Samples(start, np.concatenate(rows).astype(np.int32), np.concatenate(priced), at.astype(np.int32),
+                   entry.astype(np.int32), to.astype(np.int16), evals)  # fmt: skip
+
+
+def draw(price: F64, tau: float, rng: np.random.Generator) -> int:
+    """A choice by p(k) proportional to exp(-price / tau); impossible ones (inf, nan) never, unless all are."""
+    cost = np.where(np.isnan(price), np.inf, price)
+    least = cost.min()
+    if not np.isfinite(least):
+        return int(np.argmin(cost))
+    weight = np.exp(-(cost - least) / tau)
+    cumulative = np.cumsum(weight)
+    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+
+
+def typical(price: F64) -> float:
+    """The median size of a change of cost by a change of choice, those that change nothing left out; 0 if all do.
+
+    price: [V, K] as visits give them.
+    """
+    size = np.abs(price - price[:, :1])[:, 1:]
+    size = size[np.isfinite(size) & (size > 0)]
+    return float(np.median(size)) if len(size) else 0.0

@@ -1,0 +1,87 @@
+"""Collects the local advantages that LAF learns from, without training: `python -m graphopt.collect task=fusion`.
+
+Takes what `run.py` takes; `algo` is laf unless a variant is named. What is on disk already is kept, so a stopped call
+goes on where it was; training collects what is missing by itself. With `ckpt=...`, it also says how well that model
+ranks the slots of each graph: `python -m graphopt.collect --split test ckpt=outputs/default/CELL`.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+import numpy as np
+
+from graphopt import checkpoint
+from graphopt.adopt import with_network
+from graphopt.algos.laf import LAF
+from graphopt.build import build
+from graphopt.cli import sentences
+from graphopt.compat import CONF
+from graphopt.datasets.base import Split
+from graphopt.errors import UsageError, UserError
+from graphopt.graph import Graph, GraphError
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="python -m graphopt.collect", description="Collect samples of advantages.")
+    result.add_argument("settings", nargs="*", help="as for run.py, such as task=fusion algo.collection.sweeps=8")
+    result.add_argument("--split", default="train", choices=get_args(Split), help="of which graphs; default: train")
+    return result
+
+
+def composed(settings: Sequence[str]) -> dict[str, Any]:
+    """The configuration that `run.py` would have."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    algo = [] if any(word.startswith("algo=") for word in settings) else ["algo=laf"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = OmegaConf.to_container(compose("config", overrides=[*algo, *settings]), resolve=True)
+    assert isinstance(config, dict)
+    plain = {str(key): value for key, value in config.items()}
+    return with_network(plain) if plain["ckpt"] else plain
+
+
+def learner_of(config: dict[str, Any], split: Split) -> tuple[LAF, list[Graph]]:
+    """The configured LAF, with the weights of its checkpoint if it has one, and the graphs of a split."""
+    parts = build(config)
+    learner = parts.algo
+    if not isinstance(learner, LAF):
+        raise UsageError(f"algo={learner.name} learns from no samples; choose algo=laf or one of its variants")
+    if config["ckpt"]:
+        source = checkpoint.find(str(config["ckpt"]), config)
+        state, about = checkpoint.load(source), checkpoint.about(config, learner)
+        checkpoint.check_made_for(state, about["made_for"], str(source))
+        checkpoint.load_weights(learner, state, str(source), about["settings"])
+    return learner.eval(), parts.dataset.graphs(split)
+
+
+def ranks(learner: LAF, graphs: Sequence[Graph]) -> Iterator[str]:
+    """Markdown: how well predicted and true sizes of advantages agree, mean over the collected decisions."""
+    yield "| graph | rank correlation | of the true top tenth, found in the predicted one | decisions |"
+    yield "|---|---|---|---|"
+    for graph in graphs:
+        found = np.array(learner.agreement(graph)).reshape(-1, 2)
+        both = " | ".join(f"{value:.2f}" for value in np.nanmean(found, 0)) if len(found) else "- | -"
+        yield f"| {graph.name} | {both} | {len(found)} |"
+
+
+def main(arguments: Sequence[str]) -> int:
+    args = parser().parse_intermixed_args(arguments)
+    try:
+        config = composed(args.settings)
+        learner, graphs = learner_of(config, args.split)
+        learner.gather(graphs)
+        print(f"{learner.train_evals} prices around decisions of {len(graphs)} graphs")
+        if config["ckpt"]:
+            print("\n".join(ranks(learner, graphs)))
+    except (UserError, GraphError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    with sentences():
+        sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,312 @@
+"""LAF: labels by hand, what its guide picks, what it spends, and that it learns which ops matter."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from fusion_graphs import GPU, RICH, random_graph
+from torch import nn
+from torch.utils.data import DataLoader
+from toy import ToyCost, ToyTask, toy_graph, toy_problem
+
+from graphopt import compat
+from graphopt.advantages.collect import Collection
+from graphopt.advantages.gibbs import Samples
+from graphopt.advantages.labels import Lessons, advantages, compressed
+from graphopt.algos.laf import LAF, Learning, Model, Search
+from graphopt.algos.laf_guide import Guidance, ModelGuide, Refit
+from graphopt.build import encoder
+from graphopt.construct import construct
+from graphopt.costs.base import CostModel
+from graphopt.costs.simulator import Simulator
+from graphopt.datasets.layered import layered_graph
+from graphopt.errors import ConfigError
+from graphopt.evaluate import solve
+from graphopt.graph import Graph
+from graphopt.machine import Machine
+from graphopt.problem import Problem
+from graphopt.search.moves import slots_in, slots_of
+from graphopt.search.progressive import ProgressiveSearch, Steps, first_walk
+from graphopt.tasks.base import AssignTask, Decision
+from graphopt.tasks.fusion import Fusion
+
+MACHINE = Machine(name="m", devices=(GPU,))
+CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
+FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", levels=2, **CAPS)
+SIMULATOR = Simulator(name="s", machine=MACHINE, objective="runtime", threads=1)
+STEPS = Steps(start="initial", hops=1, change=0.5, batch=1)
+GUIDE = Guidance(top=20.0, refresh=4, order="magnitude", fresh=False, trusted=0, optimism=0.0)
+MODEL = Model(target="magnitude", members=1)
+NO_REFIT = Refit(every=0, steps=1, rate=1e-2)
+LEARNING = Learning(transform="log", priority=0.9, important=0.1, least_labels=1, rate=3e-3, gradient_clip=1.0)
+
+
+def laf(task: AssignTask = FUSION, cost: CostModel = SIMULATOR, *, folder: Path | None = None, steps: Steps = STEPS,
+        guide: Guidance = GUIDE, refit: Refit = NO_REFIT, model: Model = MODEL, **learning: Any) -> LAF:  # fmt: skip
+    node = compat.option("encoder", "graphsage") | {"width": 32, "layers": 2}
+    net = encoder({"algo": compat.option("algo", "laf"), "encoder": node, "seed": 0}, task)
+    collection = Collection(folder=str(folder), chains=["initial", "random"], sweeps=3, temperature=1.0, slots=1000,
+                            surveys=True, workers=1)  # fmt: skip
+    return LAF(name="laf", task=task, cost=cost, encoder=net, seed=0, model=model, collection=collection,
+               learning=replace(LEARNING, **learning),
+               search=Search(steps=steps, guide=guide, refit=refit))  # fmt: skip
+
+
+def trace(problem: Problem) -> list[tuple[int, float]]:
+    return [(step.evals, step.cost) for step in problem.trace]
+
+
+# ---- labels
+
+
+def samples(price: list[list[float]]) -> Samples:
+    none = np.zeros(0, np.int32)
+    rows = np.arange(len(price), dtype=np.int32)
+    return Samples(np.zeros((len(price), 1), np.int16), rows, np.array(price), none, none, none.astype(np.int16), 0)
+
+
+def test_advantages_and_their_transform_by_hand() -> None:
+    """f is counted from the first choice; sigma is the median of 1, 2 and 5, without the 0."""
+    price = np.array([[4.0, 5.0], [4.0, 2.0], [9.0, 4.0], [3.0, 3.0]])
+    np.testing.assert_array_equal(advantages(price), [[0, 1], [0, -2], [0, -5], [0, 0]])
+    lessons = Lessons([samples(price.tolist())], 0.25, 1)
+    assert lessons.sigma == 2.0
+    expected = np.array([np.log(1.5), -np.log(2.0), -np.log(3.5), 0.0])
+    np.testing.assert_allclose(compressed(advantages(price), lessons.sigma)[:, 1], expected)
+
+
+def test_infinite_prices_are_no_labels() -> None:
+    found = advantages(np.array([[1.0, np.inf, 3.0], [np.inf, 1.0, 2.0], [1.0, 2.0, np.nan]]))
+    np.testing.assert_array_equal(np.isnan(found), [[False, True, False], [True] * 3, [False, False, True]])
+
+
+@pytest.mark.parametrize(("priority", "expected"), [(0.9, [0.9, 0.1 / 3, 0.1 / 3, 0.1 / 3]), (None, [0.25] * 4)])
+def test_the_largest_advantages_make_most_of_the_loss(priority: float | None, expected: list[float]) -> None:
+    graph, task = toy_graph(4), ToyTask({"inline": 2})
+    learner = laf(task, ToyCost(graph, 2), priority=priority, important=0.25)
+    learner._lessons[graph.hash] = Lessons([samples([[4.0, 5.0], [4.0, 2.0], [9.0, 4.0], [3.0, 3.0]])], 0.25, 1)
+    label, weight = learner.labels(graph, learner._lessons[graph.hash].at(0))
+    order = [2, 0, 1, 3]  # the largest first
+    np.testing.assert_allclose(weight[order, 1], expected, rtol=1e-6)
+    assert (weight[:, 0] == 0).all() and weight.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(label[:, 1], np.log1p(np.array([1, 2, 5, 0]) / 2.0), rtol=1e-6)
+
+
+def test_the_ablations_change_labels_only() -> None:
+    graph, task, price = toy_graph(2), ToyTask({"inline": 2}), [[4.0, 5.0], [4.0, 1.0]]
+    found = {}
+    for name, changes in {"signed": {"model": Model(target="signed", members=1)}, "raw": {"transform": "none"}}.items():
+        learner = laf(task, ToyCost(graph, 2), **changes)
+        learner._lessons[graph.hash] = Lessons([samples(price)], 0.5, 1)
+        found[name] = learner.labels(graph, learner._lessons[graph.hash].at(0))[0][:, 1]
+    np.testing.assert_allclose(found["signed"], [np.log1p(1 / 2), -np.log1p(3 / 2)], rtol=1e-6)
+    np.testing.assert_allclose(found["raw"], [1.0, 3.0])
+
+
+def test_decisions_with_few_labels_are_drawn_only_where_there_are_no_others() -> None:
+    price = np.ones((6, 2))
+    moving = replace(samples(price.tolist()), changed_at=np.array([0, 1], np.int32),
+                     changed_entry=np.array([0, 3], np.int32), changed_to=np.array([1, 1], np.int16))  # fmt: skip
+    assert Lessons([moving], 0.1, 1).moments == [(0, 0, 1), (0, 1, 2), (0, 2, 6)]
+    assert Lessons([moving], 0.1, 3).moments == [(0, 2, 6)]
+    assert len(Lessons([moving], 0.1, 9).moments) == 3
+    lesson = Lessons([moving], 0.1, 3).draw(np.random.default_rng(0))
+    assert lesson.decision[:, 0].tolist() == [1, 0, 0, 1, 0, 0] and lesson.row.tolist() == [2, 3, 4, 5]
+
+
+# ---- the guide
+
+
+def guide_of(problem: Problem, f: np.ndarray, **changes: Any) -> ModelGuide:
+    """A guide by fixed predictions f [N, K] of a one-head task."""
+
+    def predict(network: nn.Module, graph: Graph, decision: Decision) -> torch.Tensor:
+        return torch.from_numpy(f[None, :, None, :].copy())
+
+    return ModelGuide(problem, slots_of(problem), nn.Identity(), predict, True, replace(GUIDE, **changes), NO_REFIT)
+
+
+def test_picks_are_uniform_among_the_top_per_cent() -> None:
+    problem, _ = toy_problem(10, {"inline": 2}, 10)
+    f = np.stack([np.zeros(10), np.array([0.1, -9.0, 0.2, 8.0, 0, 0, 0, 0, 0, 0])], 1)
+    guide = guide_of(problem, f)
+    counts = np.bincount([guide.pick(problem.initial)[0] for _ in range(400)], minlength=10)
+    assert set(np.flatnonzero(counts)) == {1, 3} and counts[1] == pytest.approx(200, abs=45)
+
+
+def test_gains_look_at_the_sign_and_at_the_present_choice() -> None:
+    problem, _ = toy_problem(6, {"device": 3}, 10)
+    f = np.zeros((6, 3))
+    f[0], f[1], f[2] = [0, 9, 9], [0, -1, -3], [0, -2, 5]
+    decision = problem.initial.copy()
+    decision[2] = 2
+    guide = guide_of(problem, f, order="gain", top=1.0)
+    assert guide.pick(decision) == (2, 1)  # from 5 to -2
+    assert guide_of(problem, f, order="gain", top=1.0).pick(problem.initial) == (1, 2)
+
+
+def test_fresh_picks_come_back_when_a_neighbour_has_changed() -> None:
+    problem, _ = toy_problem(8, {"inline": 2}, 10)
+    guide = guide_of(problem, np.stack([np.zeros(8), np.arange(8.0)], 1), fresh=True, top=1.0, refresh=1)
+    picks = []
+    for _ in range(3):
+        picks.append(guide.pick(problem.initial)[0])
+        guide.learn(problem.initial, picks[-1], 1, 1.0, False)
+    assert picks == [7, 6, 5]
+    ptr, reads = problem.graph.predecessors
+    assert 7 not in reads[ptr[4] : ptr[5]]
+    guide.learn(problem.initial, 5, 1, -1.0, True)
+    near = {*reads[ptr[5] : ptr[6]].tolist()}
+    ptr, read_by = problem.graph.successors
+    near |= {*read_by[ptr[5] : ptr[6]].tolist()}
+    assert guide.pick(problem.initial)[0] == max(near | {4} - {5})
+
+
+def test_trusted_changes_are_those_of_predicted_gain() -> None:
+    problem, _ = toy_problem(8, {"inline": 2}, 10)
+    f = np.zeros((8, 2))
+    f[:, 1] = [1, 1, -1, 1, 1, -2, 1, 1]
+    guide = guide_of(problem, f, trusted=5)
+    guide.pick(problem.initial)
+    candidate = problem.initial.copy()
+    guide.extend(candidate)
+    assert np.flatnonzero(candidate).tolist() == [2, 5]
+
+
+def test_doubt_of_an_ensemble_counts_as_much_as_asked() -> None:
+    """Two members agree on op 1 and differ on op 2, whose mean is lower."""
+    problem, _ = toy_problem(4, {"inline": 2}, 10)
+    f = np.zeros((2, 4, 1, 2))
+    f[:, 1, 0, 1], f[:, 2, 0, 1] = 3.0, (1.0, 4.0)
+    for optimism, best in ((0.0, 1), (1.0, 2)):
+        guidance = replace(GUIDE, top=1.0, optimism=optimism)
+        guide = ModelGuide(problem, slots_of(problem), nn.Identity(), lambda n, g, d: torch.from_numpy(f.copy()), False,
+                           guidance, NO_REFIT)  # fmt: skip
+        assert guide.pick(problem.initial)[0] == best
+
+
+def test_with_a_constant_model_the_search_is_the_unguided_one() -> None:
+    graph = random_graph(9, 60)
+    for hops, batch, start in ((0, 1, "initial"), (1, 3, "random")):
+        steps = Steps(start=start, hops=hops, change=0.5, batch=batch)  # type: ignore[arg-type]
+        learner = laf(steps=steps).eval()
+        nn.init.zeros_(learner.network.head[-1].weight)
+        guided, _ = solve(learner, graph, FUSION, SIMULATOR, evals=150, seed=5)
+        uniform, _ = solve(ProgressiveSearch(name="u", steps=steps), graph, FUSION, SIMULATOR, evals=150, seed=5)
+        assert trace(guided) == trace(uniform) and np.array_equal(guided.best, uniform.best)
+
+
+@pytest.mark.parametrize("changes", [
+    {"guide": replace(GUIDE, fresh=True)},
+    {"guide": replace(GUIDE, order="gain", trusted=2), "model": Model(target="signed", members=1)},
+    {"model": Model(target="magnitude", members=3), "guide": replace(GUIDE, optimism=1.0)},
+    {"refit": Refit(every=7, steps=2, rate=1e-2)},
+    {"steps": Steps(start="random", hops=0, change=0.0, batch=4)},
+    {"steps": Steps(start="constant", hops=0, change=0.0, batch=1)},
+], ids=["fresh", "trusted", "ensemble", "refit", "batch", "constant"])  # fmt: skip
+def test_options_spend_the_same_budget_and_leave_the_learner_alone(changes: dict[str, Any]) -> None:
+    learner, graph = laf(**changes).eval(), random_graph(9, 60)
+    before = {name: value.clone() for name, value in learner.state_dict().items()}
+    for evals in (1, 50):
+        one, _ = solve(learner, graph, FUSION, SIMULATOR, evals=evals, seed=1)
+        two, _ = solve(learner, graph, FUSION, SIMULATOR, evals=evals, seed=1)
+        assert one.evals == evals and trace(one) == trace(two)
+    assert all(torch.equal(before[name], value) for name, value in learner.state_dict().items())
+
+
+@pytest.mark.parametrize(("target", "order", "expected"), [("magnitude", "magnitude", {0, 1, 2, 3}),
+                                                         ("signed", "gain", {2, 3})])  # fmt: skip
+def test_refitting_learns_what_the_search_has_seen(target: Any, order: Any, expected: set[int]) -> None:
+    """Of 40 ops only 0 to 3 change the cost, 0 and 1 for the worse; the model knows nothing at first."""
+    graph, task = toy_graph(40), ToyTask({"inline": 2})
+    change = np.zeros(40)
+    change[:4] = 1.0, 1.0, -1.0, -1.0
+    guidance = replace(GUIDE, top=100.0 * len(expected) / 40, order=order)
+    learner = laf(task, ToyCost(graph, 2), guide=guidance, refit=Refit(every=40, steps=60, rate=1e-2),
+                  model=Model(target=target, members=1)).eval()  # fmt: skip
+    problem = Problem(graph, task, learner.cost, evals=0)
+    guide = ModelGuide(
+        problem, slots_of(problem), learner.network, lambda n, g, d: learner._predict_by(n, [g], [d]),
+        target == "signed", guidance, learner.search.refit,
+    )  # fmt: skip
+    for slot in range(40):
+        guide.learn(problem.initial, slot, 1, float(change[slot]), False)
+    assert {guide.pick(problem.initial)[0] for _ in range(100)} == expected
+
+
+@pytest.mark.parametrize(("best", "start"), [(1, [1] * 8), (0, [0] * 8)])
+def test_a_constant_start_is_the_best_of_the_default_and_every_choice(best: int, start: list[int]) -> None:
+    problem, cost = toy_problem(8, {"inline": 2}, 10, pair_weight=0.0)
+    cost.unary[:] = 0.75
+    cost.unary[:, best] = 0.25
+    problem.initial_cost = 4.0
+    walk = first_walk(problem, slots_of(problem), "constant")
+    assert walk.decision[:, 0].tolist() == start and walk.score == 2.0 and problem.evals == 2
+
+
+def test_the_sign_is_needed_for_gains() -> None:
+    with pytest.raises(ConfigError, match=r"set algo\.model\.target=signed"):
+        laf(guide=replace(GUIDE, order="gain"))
+
+
+# ---- learning
+
+
+@cache
+def lesson_graph() -> Graph:
+    return random_graph(12, 120)
+
+
+def train(learner: LAF, graphs: list[Graph], steps: int) -> None:
+    trainer = pl.Trainer(max_steps=-1, max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+                         enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
+    torch.manual_seed(0)
+    learner.train()
+    learner.gather(graphs)
+    trainer.fit(learner, DataLoader([graphs] * steps, batch_size=None, collate_fn=list))
+    learner.eval()
+
+
+@pytest.mark.parametrize("target", ["magnitude", "signed"])
+def test_a_model_that_overfits_one_graph_ranks_its_ops(tmp_path: Path, target: Any) -> None:
+    machine = Machine(name="rich", devices=(RICH,))
+    task = Fusion(name="fusion", machine=machine, decision="binary", levels=2, **CAPS)
+    cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
+    model = Model(target=target, members=1)
+    graph, learner = lesson_graph(), laf(task, cost, folder=tmp_path, model=model, priority=0.5, least_labels=20)
+    learner.gather([graph])
+    before = np.array(learner.agreement(graph)).mean(0)
+    train(learner, [graph], 400)
+    after = np.array(learner.agreement(graph)).mean(0)
+    assert after[0] > 0.8 > 0.4 > abs(before[0])
+    assert after[1] > 0.75 > 0.4 > before[1]
+
+
+def test_collecting_is_training_cost_and_is_counted_once(tmp_path: Path) -> None:
+    graph, learner = lesson_graph(), laf(folder=tmp_path)
+    learner.gather([graph])
+    slots = len(slots_in(FUSION, graph))
+    assert learner.train_evals == 2 * (slots + 3 * 2 * slots)
+    again = laf(folder=tmp_path)
+    again.train_steps, again.train_evals = 4, learner.train_evals  # as a checkpoint restores them
+    again.gather([graph])
+    assert again.train_evals == learner.train_evals
+
+
+@pytest.mark.parametrize("name", ["placement", "scheduling", "joint"])
+def test_other_tasks_learn_and_search(tmp_path: Path, name: str) -> None:
+    machine: Machine = construct(compat.option("machine", "gpu2"), "machine")
+    task: AssignTask = construct(compat.option("task", name), "task", {"machine": machine})
+    cost: CostModel = construct(compat.option("cost", "simulator") | {"threads": 1}, "cost", {"machine": machine})
+    graph = layered_graph(30, np.random.default_rng(1), "layered")
+    learner = laf(task, cost, folder=tmp_path, least_labels=10)
+    train(learner, [graph], 150)
+    sure = [correlation for correlation, _ in learner.agreement(graph) if np.isfinite(correlation)]
+    assert name == "scheduling" or np.mean(sure) > 0.4  # the default schedule of this graph leaves nothing to change
+    problem, _ = solve(learner, graph, task, cost, evals=60)
+    assert problem.evals == 60 and problem.best_cost <= problem.initial_cost
