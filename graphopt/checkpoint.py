@@ -81,6 +81,15 @@ def restore_counters(learner: Learner, state: State) -> None:
     )  # fmt: skip
 
 
+def adopt_weights(learner: Learner, source: Path, about: Mapping[str, Any]) -> State:
+    """Puts the weights of a checkpoint into a learner that solves as `about` says; returns the checkpoint. Raises
+    UserError when it cannot be read, ConfigError when it does not fit."""
+    state = load(source)
+    check_made_for(state, about["made_for"], str(source))
+    load_weights(learner, state, str(source), about["settings"])
+    return state
+
+
 def load_weights(learner: Learner, state: State, source: str, settings: Mapping[str, Any] | None = None) -> None:
     """Raises ConfigError when the weights are for other features, or have other names or shapes. settings: the run's
     `settings_in`, to say what differs."""
@@ -109,10 +118,14 @@ def _of_network(learner: Learner, settings: Mapping[str, Any] | None) -> dict[st
 def check_features(state: State, source: str) -> None:
     """Raises ConfigError when the encoder read other features in training. Checkpoints that do not say pass."""
     if said(state, "features") not in (None, DIGEST):
-        raise ConfigError(
-            f"{source} was trained on other features of graphs than this version of graphopt computes; train again, or "
-            "use the version that made it"
-        )
+        raise _other_inputs(source)
+
+
+def _other_inputs(source: str) -> ConfigError:
+    return ConfigError(
+        f"{source} was trained on other features of graphs than this version of graphopt computes; train again, or use "
+        "the version that made it"
+    )
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any], path: str = "") -> list[tuple[str, Any, Any]]:
@@ -137,10 +150,7 @@ def check_made_for(state: State, made_for: Mapping[str, Any], source: str) -> No
                 "the task it was trained for and a machine with as many devices"
             )
         if key == "inputs":
-            raise ConfigError(
-                f"{source} was trained on other inputs than this version of graphopt computes; train again, or use the "
-                "version that made it"
-            )
+            raise _other_inputs(source)
         raise ConfigError(f"{source} was trained with {key}={stored[key]}, this run has {key}={value}; choose the same")
 
 

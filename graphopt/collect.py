@@ -51,9 +51,7 @@ def learner_of(config: dict[str, Any], split: Split) -> tuple[LAF, list[Graph]]:
         raise UsageError(f"algo={learner.name} learns from no samples; choose algo=laf or one of its variants")
     if config["ckpt"]:
         source = checkpoint.find(str(config["ckpt"]), config)
-        state, about = checkpoint.load(source), checkpoint.about(config, learner)
-        checkpoint.check_made_for(state, about["made_for"], str(source))
-        checkpoint.load_weights(learner, state, str(source), about["settings"])
+        checkpoint.adopt_weights(learner, source, checkpoint.about(config, learner))
     return learner.eval(), parts.dataset.graphs(split)
 
 

@@ -42,9 +42,7 @@ def prepare(parts: Parts, cell: Cell) -> None:
     else:
         train(learner, parts, cell, schedule, about)
         source = cell.path / "ckpt" / "best.ckpt"
-    state = checkpoint.load(source)
-    checkpoint.check_made_for(state, about["made_for"], str(source))
-    checkpoint.load_weights(learner, state, str(source), about["settings"])
+    state = checkpoint.adopt_weights(learner, source, about)
     if cell.settings.ckpt is not None:
         checkpoint.restore_counters(learner, state)
     learner.eval()

@@ -10,10 +10,8 @@ Our choices where the paper is silent (and see graphopt.algos.regal_policy):
 - Results travel by keys drawn from the Beta of their producer's priority: the paper has no action for them.
 - The samples of a graph in a step share their random numbers. With several of them the baseline is the mean reward of
   the graph's other samples, with one the value that a second network learns. Advantages are scaled to unit variance.
-- o_s is averaged over a few seeds and computed once per graph.
+- o_s is the mean of `standard_runs` seeds and computed once per graph: it is only a scale where samples are compared.
 - At test the most probable actions are taken.
-- A share `uniform` of every draw may stay uniform: a hedge against wrong proposals on small graphs with a few heavy
-  tensors, which costs more than it brings on large ones (docs/results.md). Off by default.
 
 Shape legend: N ops of all graphs of a batch, S samples, A actions of an op, K keys, G graphs.
 """
@@ -24,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -80,9 +77,9 @@ class REGAL(Learner):
     training_only = ("critic.", "value.")
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int,
-                 evolution: Evolution, uniform: float, use: Use, heads: Heads, learning: Learning) -> None:  # fmt: skip
+                 evolution: Evolution, use: Use, heads: Heads, learning: Learning) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
-        self.evolution, self.uniform, self.use, self.learning = evolution, uniform, use, learning
+        self.evolution, self.use, self.learning = evolution, use, learning
         self.policy = Policy(encoder, heads)
         self.critic, self.value = deepcopy(encoder), nn.Linear(encoder.width, 1)
         nn.init.zeros_(self.value.weight)
@@ -203,22 +200,12 @@ class REGAL(Learner):
             keys = np.flatnonzero((layout.role == Role.PRIORITY) | (layout.role == Role.TRANSFER))
             op = layout.op[keys]
             alpha[keys], beta[keys] = betas(actions[op, 2 * devices], actions[op, 2 * devices + 1])
-        return hedged(beta_keys(alpha, beta), uniform_keys(len(layout)), self.uniform)
+        proposal: Sampler = beta_keys(alpha, beta)
+        return proposal
 
     def bias(self, graph: Graph, actions: Actions) -> F32 | None:
         """[K] elite bias of every gene, that of its op; None where the action is not used."""
         return elite_bias(actions[self.task.layout(graph).op, -1]) if self.use.elite_bias else None
-
-
-def hedged(proposal: Sampler, other: Sampler, share: float) -> Sampler:
-    """A share of every draw from the other sampler, the rest from the proposal."""
-
-    def sample(rng: Generator, count: int) -> F32:
-        keys, rest = proposal(rng, count), round(share * count)
-        keys[:rest] = other(rng, rest)
-        return keys
-
-    return sample if share else proposal
 
 
 def _advantages(reward_SG: Tensor, value_G: Tensor) -> Tensor:

@@ -46,8 +46,7 @@ def simulator(objective: str = "peak_memory") -> CostModel:
 
 
 def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True), prior: float = 0.2,
-          on: str = "placement_scheduling", evals: int = 60, rate: float = 1e-3,
-          uniform: float = 0.0) -> REGAL:  # fmt: skip
+          on: str = "placement_scheduling", evals: int = 60, rate: float = 1e-3) -> REGAL:  # fmt: skip
     node = compat.option("encoder", "graphsage") | {"width": 8, "layers": 1}
     net = encoder({"algo": compat.option("algo", "regal"), "encoder": node, "seed": 0}, task(on))
     heads = Heads(kind="independent", width=8, op_spread=0.7, graph_spread=1.0, strength_spread=0.4,
@@ -55,8 +54,8 @@ def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True
     learning = Learning(evals=evals, samples=4, standard_runs=2, entropy=1e-3, value=1.0, rate=rate, graph_rate=0.3,
                         halved_after=200.0, gradient_clip=1.0)  # fmt: skip
     use = Use(placement=flags[0], scheduling=flags[1], elite_bias=flags[2])
-    return REGAL(name="regal", task=task(on), cost=cost, encoder=net, seed=0, evolution=EVOLUTION, uniform=uniform,
-                 use=use, heads=heads, learning=learning)  # fmt: skip
+    return REGAL(name="regal", task=task(on), cost=cost, encoder=net, seed=0, evolution=EVOLUTION, use=use,
+                 heads=heads, learning=learning)  # fmt: skip
 
 
 def graph(ops: int = 40, seed: int = 0) -> Graph:
@@ -81,13 +80,6 @@ def test_each_action_moves_its_own_keys_only() -> None:
             mean = keys[:, roles == role].mean() if (roles == role).any() else 0.0
             expected = 13 / 17 if role in moved else 0.5
             assert role == Role.CHOICE or mean == pytest.approx(expected, abs=0.02)
-
-
-def test_a_share_of_every_draw_stays_uniform() -> None:
-    g = graph()
-    draw = regal(simulator(), uniform=0.25).sampler(g, np.full((g.num_ops, 7), 15))  # means of 16/17
-    keys = draw(np.random.default_rng(0), 400)
-    assert keys[:100].mean() == pytest.approx(0.5, abs=0.02) and keys[100:].mean() == pytest.approx(16 / 17, abs=0.02)
 
 
 def test_the_elite_bias_of_a_gene_is_that_of_its_op() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -33,20 +34,16 @@ def task(on: str = "gpu2") -> AssignTask:
     return made
 
 
-def policy(kind: str = "independent", seed: int = 0) -> Policy:
+def untrained(kind: Literal["independent", "autoregressive"] = "independent", seed: int = 0) -> Policy:
     torch.manual_seed(seed)
     node = compat.option("encoder", "graphsage") | {"width": 8, "layers": 1}
-    heads = Heads(
-        kind=kind,
-        width=8,
-        op_spread=1.0,
-        graph_spread=1.0,
-        strength_spread=0.4,
-        placement_prior=0.2,
-        caution_prior=0.2,
-        placement_variance=3.0,
-    )  # type: ignore[arg-type]
-    made = Policy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads)
+    heads = Heads(kind=kind, width=8, op_spread=1.0, graph_spread=1.0, strength_spread=0.4, placement_prior=0.2,
+                  caution_prior=0.2, placement_variance=3.0)  # fmt: skip
+    return Policy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads)
+
+
+def policy(kind: Literal["independent", "autoregressive"] = "independent", seed: int = 0) -> Policy:
+    made = untrained(kind, seed)
     for head in (made.placement, made.scheduling, made.elite_bias):  # so that what is trained matters
         torch.nn.init.normal_(head.out.weight, std=0.1)
     torch.nn.init.normal_(made.graph_mean.weight, std=0.1)
@@ -139,19 +136,7 @@ def test_one_policy_serves_any_number_of_devices() -> None:
 
 
 def test_the_untrained_policy_proposes_the_spectral_parts() -> None:
-    torch.manual_seed(0)
-    node = compat.option("encoder", "graphsage") | {"width": 8, "layers": 1}
-    heads = Heads(
-        kind="independent",
-        width=8,
-        op_spread=1.0,
-        graph_spread=1.0,
-        strength_spread=0.4,
-        placement_prior=0.2,
-        caution_prior=0.2,
-        placement_variance=3.0,
-    )
-    net = Policy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads)
+    net = untrained()
     question = ask(layered_graph(60, np.random.default_rng(0), "g"))
     mean_0, mean_1 = (net.propose(question, 0).op[0, :, column].numpy() for column in (0, 2))
     inside = question.member[:, 0, MEMBERSHIPS.index("spectral_by_bytes")].numpy()
