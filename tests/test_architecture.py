@@ -19,6 +19,7 @@ LAYERS = (
     ("graph_builder", "spectral"),
     ("datasets", "encoders", "fusible", "list_schedule", "plan", "trace"),
     ("compact", "kernels"),
+    ("rewrite",),
     ("check", "costs", "tasks"),
     ("problem",),
     ("optimizer",),

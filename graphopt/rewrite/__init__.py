@@ -1,0 +1,1 @@
+"""Graph rewriting: term graphs, rules, matching, generation, verification, extraction."""
