@@ -1,0 +1,171 @@
+"""Finds where rules match and what they make of it.
+
+Terms never change, so where single-output rules match is found out once per term: after a rewrite only new terms, those
+on the path from the change to the outputs, are looked at. The sources of a multi-output rule are matched per term in
+the same way, and joined for each program over what they share: variables, and sides of `=` conditions.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphopt.rewrite.compiling import (
+    BuildFunction,
+    MatchFunction,
+    Values,
+    bound_names,
+    builder,
+    equalities,
+    function_of,
+    matcher,
+    names_of,
+    test_of,
+)  # fmt: skip
+from graphopt.rewrite.expressions import atom
+from graphopt.rewrite.rules import Rule
+from graphopt.rewrite.symmetry import symmetric
+from graphopt.rewrite.terms import Terms, reaches
+from graphopt.rewrite.vocabulary import ShapeError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Match:
+    """A rule, the terms that it would replace, and what its names stand for; one object per place."""
+
+    rule: Rule
+    roots: tuple[int, ...]
+    values: Values
+
+    @property
+    def binding(self) -> dict[str, Any]:
+        """`?x` -> a term, `$s` -> a value."""
+        return dict(zip(bound_names(self.rule), self.values))
+
+
+Partial = tuple[int, Values]  # a term, and what one source binds there
+
+
+class Matcher:
+    """Matches rules in programs of one store of terms, and remembers everything it found out."""
+
+    def __init__(self, rules: Sequence[Rule], terms: Terms) -> None:
+        self.terms = terms
+        self._single: dict[str, list[tuple[Rule, MatchFunction]]] = {}
+        self._several: dict[str, list[tuple[int, MatchFunction]]] = {}
+        self._joins: list[_Join] = []
+        self._build: dict[Rule, BuildFunction] = {rule: builder(rule)(terms) for rule in rules}
+        slots = 0
+        for rule in rules:
+            if len(rule.sources) == 1:
+                functions = self._single.setdefault(rule.sources[0].operator, [])
+                functions.append((rule, matcher(rule, 0)(terms)))
+                continue
+            self._joins.append(_Join(rule, slots, terms))
+            for index, source in enumerate(rule.sources):
+                self._several.setdefault(source.operator, []).append((slots + index, matcher(rule, index)(terms)))
+            slots += len(rule.sources)
+        self._slots = slots
+        self._matches: dict[int, list[Match]] = {}
+        self._partials: dict[int, list[tuple[int, Partial]]] = {}
+        self._made: dict[Match, tuple[int, ...] | None] = {}
+
+    def matches(self, program_live: Sequence[int]) -> list[Match]:
+        """All matches in a program, given its live terms. Static terms are left alone: they cost nothing."""
+        known, found = self._matches, []
+        partials: list[list[Partial]] = [[] for _ in range(self._slots)]
+        for term in program_live:
+            at = known.get(term)
+            if at is None:
+                at = self._visit(term)
+            found += at
+            for slot, partial in self._partials[term]:
+                partials[slot].append(partial)
+        for join in self._joins:
+            found += join.matches(partials)
+        return found
+
+    def apply(self, match: Match) -> tuple[int, ...] | None:
+        """The terms that replace the roots; None where they do not fit or nothing would change."""
+        if match not in self._made:
+            self._made[match] = self._apply(match)
+        return self._made[match]
+
+    def _apply(self, match: Match) -> tuple[int, ...] | None:
+        try:
+            made = self._build[match.rule](*match.values)
+        except ShapeError:
+            return None
+        types = self.terms.types
+        fits = made != match.roots and all(types[new] == types[old] for new, old in zip(made, match.roots))
+        return made if fits else None
+
+    def _visit(self, term: int) -> list[Match]:
+        """Matches at a term seen for the first time."""
+        matches: list[Match] = []
+        partials: list[tuple[int, Partial]] = []
+        if not self.terms.static[term]:
+            name = self.terms.operation[term].name
+            for rule, match in self._single.get(name, ()):
+                values = match(term)
+                if values is not None:
+                    matches.append(Match(rule, (term,), values))
+            for slot, match in self._several.get(name, ()):
+                values = match(term)
+                if values is not None:
+                    partials.append((slot, (term, values)))
+        self._matches[term], self._partials[term] = matches, partials
+        return matches
+
+
+class _Join:
+    """Puts matches of the single sources of one rule together."""
+
+    def __init__(self, rule: Rule, first_slot: int, terms: Terms) -> None:
+        self.rule, self.first_slot, self.terms = rule, first_slot, terms
+        self.symmetric = symmetric(rule)
+        self.steps = []
+        names = list(names_of(rule.sources[0]))
+        for source in rule.sources[1:]:
+            added = names_of(source)
+            keys = equalities(rule, set(names), set(added))
+            shared = [name for name in added if name in names]
+            left = function_of(names, [*map(atom, shared), *(one for one, _ in keys)], terms)
+            right = function_of(added, [*map(atom, shared), *(other for _, other in keys)], terms)
+            new = [place for place, name in enumerate(added) if name not in names]
+            names += [added[place] for place in new]
+            self.steps.append((left, right, new))
+        self.variables = [place for place, name in enumerate(names) if name[0] == "?"]
+        self.holds = test_of(names, rule.conditions, terms)
+        self.known: dict[tuple[int, ...], Match | None] = {}
+
+    def matches(self, partials: Sequence[Sequence[Partial]]) -> Iterator[Match]:
+        rows: list[tuple[tuple[int, ...], Values]] = [((t,), values) for t, values in partials[self.first_slot]]
+        for slot, step in enumerate(self.steps, self.first_slot + 1):
+            if not rows:
+                return
+            rows = list(self._extended(rows, partials[slot], *step))
+        for roots, values in rows:
+            if roots not in self.known:
+                self.known[roots] = self._match(roots, values)
+            match = self.known[roots]
+            if match is not None:
+                yield match
+
+    def _extended(self, rows: Sequence[tuple[tuple[int, ...], Values]], partials: Sequence[Partial],
+                  left: Any, right: Any, new: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Values]]:  # fmt: skip
+        index: dict[Values, list[Partial]] = {}
+        for term, values in partials:
+            index.setdefault(right(*values), []).append((term, values))
+        for roots, values in rows:
+            for term, more in index.get(left(*values), ()):
+                if term not in roots and not (self.symmetric and term < roots[-1]):
+                    yield (*roots, term), (*values, *[more[place] for place in new])
+
+    def _match(self, roots: tuple[int, ...], values: Values) -> Match | None:
+        """The match, unless a condition fails or a term that the targets need needs one of the roots: a cycle."""
+        if not self.holds(*values):
+            return None
+        goals = frozenset(roots)
+        if any(reaches(self.terms, values[place], goals) for place in self.variables):
+            return None
+        return Match(self.rule, roots, values)

@@ -1,0 +1,79 @@
+"""Rewrite rules: what may be replaced by what, and when.
+
+    conv_relu: (relu (conv $s $p none ?x ?w)) => (conv $s $p relu ?x ?w)
+    merge: (matmul none ?x ?a), (matmul none ?x ?b) => (item 0 ...), (item 1 ...) where rank(?a) = 2, rank(?b) = 2
+
+One rule a line; `#` starts a comment. The k-th source is replaced by the k-th target. `<=>` makes two rules, the second
+one named `..._back`. parsing.py reads the text, conditions.py has the functions that conditions may call.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+
+from graphopt.errors import UserError
+from graphopt.rewrite.expressions import Condition, named
+from graphopt.rewrite.patterns import Node, Pattern, names_in, nodes
+from graphopt.rewrite.terms import LEAVES
+from graphopt.rewrite.vocabulary import VOCABULARY
+
+FOLDER = "rule_files"
+
+
+class RuleError(UserError):
+    """A rule says something that has no meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Sources may be replaced by targets, one by one and all at once, where the conditions hold."""
+
+    name: str
+    sources: tuple[Node, ...]
+    targets: tuple[Pattern, ...]
+    conditions: tuple[Condition, ...] = ()
+
+    def __str__(self) -> str:
+        sides = " => ".join(", ".join(map(str, side)) for side in (self.sources, self.targets))
+        conditions = " where " + ", ".join(map(str, self.conditions)) if self.conditions else ""
+        return f"{self.name}: {sides}{conditions}"
+
+
+RuleSet = tuple[Rule, ...]
+
+
+def checked(rule: Rule) -> Rule:
+    """The rule, if it means something. Raises RuleError."""
+    bound = names_in(rule.sources)
+    loose = set().union(names_in(rule.targets), *map(named, rule.conditions)) - bound
+    if len(rule.sources) != len(rule.targets):
+        raise RuleError(f"{rule.name}: {len(rule.sources)} sources and {len(rule.targets)} targets; give equally many")
+    if loose:
+        raise RuleError(f"{rule.name}: {', '.join(sorted(loose))} does not occur in a source")
+    for problem in _misuses(rule):
+        raise RuleError(f"{rule.name}: {problem}")
+    return rule
+
+
+def _misuses(rule: Rule) -> Iterator[str]:
+    for node in nodes((*rule.sources, *rule.targets)):
+        signature = VOCABULARY.get(node.operator)
+        if signature is None:
+            yield f"no operator {node.operator!r}; there are {', '.join(VOCABULARY)}"
+        elif not signature.least <= len(node.inputs) <= signature.most:
+            yield f"{node.operator} takes {signature.least} to {signature.most} inputs, not {len(node.inputs)}"
+    for node in nodes(rule.sources):
+        if node.operator in LEAVES or node.operator == "opaque":
+            yield f"{node.operator} cannot be matched: write ?x for it"
+
+
+def load_rules(*names: str) -> RuleSet:
+    """Rules of packaged files, all files where none is named. Raises RuleError for a file that is not there."""
+    from graphopt.rewrite.parsing import parse_rules
+
+    folder = files("graphopt.rewrite") / FOLDER
+    there = sorted(f.name.removesuffix(".txt") for f in folder.iterdir() if f.name.endswith(".txt"))
+    missing = sorted(set(names) - set(there))
+    if missing:
+        raise RuleError(f"no rule file {missing[0]!r}; there are {', '.join(there)}")
+    return tuple(rule for name in names or there for rule in parse_rules((folder / f"{name}.txt").read_text()))
