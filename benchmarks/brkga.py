@@ -30,7 +30,8 @@ from graphopt.costs.kernel_time import kernel_graph
 from graphopt.datasets.layered import layered_graph
 from graphopt.graph import Graph
 from graphopt.list_schedule import Schedule, bottom_levels, dependencies, heft, links, list_by_bottom_level
-from graphopt.problem import OutOfBudget, Problem
+from graphopt.metering import OutOfBudget
+from graphopt.problem import Problem
 from graphopt.search.brkga import F32, Brkga, evolve, priced_by, uniform_keys
 from graphopt.search.encoding import encode
 from graphopt.tasks.base import AssignTask

@@ -16,9 +16,9 @@ from graphopt.costs.base import CostModel
 from graphopt.datasets.storage import save_graph
 from graphopt.errors import RowsFailed, UserError
 from graphopt.graph import Graph
+from graphopt.metering import OutOfBudget, Step
 from graphopt.optimizer import Optimizer
-from graphopt.plan import Plans
-from graphopt.problem import OutOfBudget, Problem, Step
+from graphopt.problem import Problem
 from graphopt.progress import Bar
 from graphopt.rows import Row, RowFile, key_of
 from graphopt.tasks.base import AssignTask
@@ -59,16 +59,9 @@ def solve(optimizer: Optimizer, graph: Graph, task: AssignTask, cost: CostModel,
     return problem, spent
 
 
-def best_plan(problem: Problem) -> Plans:
-    """The plan of the best answer, a batch of one."""
-    if problem.best_plan is not None:
-        return problem.best_plan
-    return problem.task.realise(problem.graph, problem.best[None])
-
-
 def price(problem: Problem, cost: CostModel) -> float:
     """The best answer's price by a cost model."""
-    return float(cost.price(best_plan(problem)).cost[0])
+    return float(cost.price(problem.plans()).cost[0])
 
 
 def evaluate(contenders: Sequence[Contender], graphs: Sequence[Graph], arena: Arena, *, budgets: Sequence[int],
@@ -117,7 +110,7 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
         contender.optimizer, graph, arena.task, arena.cost, evals=evals, seconds=arena.seconds, seed=seed
     )
     judged = price(problem, arena.judge)
-    initial = arena.judge.price(arena.task.realise(graph, problem.initial[None])).cost[0]
+    initial = arena.judge.price(problem.initial_plans()).cost[0]
     problems = violations(problem) + mismatch(problem, arena.cost)
     row = {
         **row, "evals": problem.evals, "distinct": problem.distinct, "seconds": spent, "initial": float(initial),
@@ -138,7 +131,7 @@ def violations(problem: Problem) -> list[str]:
     """What the independent check finds wrong with the best plan."""
     from graphopt.check import check
 
-    return check(best_plan(problem), problem.task.machine)
+    return check(problem.plans(), problem.task.machine)
 
 
 def mismatch(problem: Problem, cost: CostModel) -> list[str]:

@@ -1,8 +1,6 @@
 """`Problem`: one graph to be solved, all that an optimiser sees. It meters the budget, keeps the best and the trace."""
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,25 +8,13 @@ from numpy.typing import NDArray
 
 from graphopt.costs.base import CostModel, Flips, Objective
 from graphopt.graph import Graph
+from graphopt.metering import Metered, OutOfBudget
 from graphopt.plan import Plans
 from graphopt.tasks.base import AssignTask, Decision, Decisions
 from graphopt.tasks.keys import Keys, digests
 
 
-class OutOfBudget(Exception):
-    """The budget is spent. Optimisers may let it pass: the harness catches it and keeps the best."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One improvement: after `evals` evaluations and `seconds`, the best cost was `cost`."""
-
-    evals: int
-    seconds: float
-    cost: float
-
-
-class Problem:
+class Problem(Metered):
     """Graph + task + cost + budget.
 
     The default heuristic's decision and its price are known to everybody and are not billed; it is the first candidate,
@@ -39,22 +25,16 @@ class Problem:
     def __init__(self, graph: Graph, task: AssignTask, cost: CostModel, *, evals: int, seconds: float = float("inf"),
                  seed: int = 0) -> None:  # fmt: skip
         self.graph, self.task, self._cost = graph, task, cost
-        self.evals_cap, self.seconds_cap = evals, seconds
         self.rng = np.random.default_rng(seed)
-        self.evals = 0
         self.initial: Decision = task.initial(graph)
-        self.initial_cost = float(cost.price(task.realise(graph, self.initial[None])).cost[0])
+        initial_cost = float(cost.price(task.realise(graph, self.initial[None])).cost[0])
         self.best: Decision = self.initial
-        self.best_cost = self.initial_cost
         self.best_plan: Plans | None = None  # set when the best came from keys: no decision describes it
-        self.bound = 0.0  # no decision costs less than this: what a solver has proved, 0 where nothing has
         self.last_excess: NDArray[np.float64] = np.zeros(0)
         self._zobrist = np.random.default_rng(0x5EED).integers(
             1, 2**63, (graph.num_ops, len(task.heads)), dtype=np.uint64
         )
-        self._seen: set[int] = set()
-        self._start = time.perf_counter()
-        self.trace: list[Step] = [Step(0, 0.0, self.initial_cost)]
+        super().__init__(evals=evals, seconds=seconds, initial_cost=initial_cost)
 
     @property
     def by_events(self) -> bool:
@@ -62,28 +42,17 @@ class Problem:
         return self._cost.by_events and self._cost.objective != "max_load"
 
     @property
-    def seconds(self) -> float:
-        """Seconds since the problem was opened."""
-        return time.perf_counter() - self._start
-
-    @property
     def objective(self) -> Objective:
         """What a cost is."""
         return self._cost.objective
 
-    @property
-    def remaining(self) -> int:
-        """Evaluations left (0 when the time is over)."""
-        return max(0, self.evals_cap - self.evals) if self.seconds < self.seconds_cap else 0
+    def plans(self) -> Plans:
+        """The plan of the best answer, a batch of one."""
+        return self.task.realise(self.graph, self.best[None]) if self.best_plan is None else self.best_plan
 
-    @property
-    def open(self) -> bool:
-        return self.remaining > 0
-
-    @property
-    def distinct(self) -> int:
-        """Number of different decisions priced so far."""
-        return len(self._seen)
+    def initial_plans(self) -> Plans:
+        """The default's plan, a batch of one."""
+        return self.task.realise(self.graph, self.initial[None])
 
     def cost(self, decisions: Decisions) -> NDArray[np.float64]:
         """[B] prices of decisions [B, N, H]. What exceeds the budget is not priced: OutOfBudget, after the rest."""
@@ -130,20 +99,10 @@ class Problem:
         if self.evals == 0 and self.evals_cap == 0:
             self.best = decision
 
-    def prove(self, bound: float) -> None:
-        """Notes a lower bound on the cost of every decision, from an exact method. Free; the largest counts."""
-        self.bound = max(self.bound, bound)
-
     def _bill(self, cost: NDArray[np.float64], digests: list[int], decision_at: Callable[[int], Decision]) -> None:
-        now = self.seconds
-        best_so_far = np.minimum.accumulate(np.append(self.best_cost, cost))
-        for i in np.flatnonzero(best_so_far[1:] < best_so_far[:-1]):
-            self.trace.append(Step(self.evals + int(i) + 1, now, float(cost[i])))
-        winner = int(np.argmin(cost))
-        if cost[winner] < self.best_cost:
-            self.best, self.best_cost, self.best_plan = decision_at(winner).copy(), float(cost[winner]), None
-        self.evals += len(cost)
-        self._seen.update(digests)
+        winner = self.bill(cost, digests)
+        if winner is not None:
+            self.best, self.best_plan = decision_at(winner).copy(), None
 
     def digest(self, decisions: Decisions) -> NDArray[np.uint64]:
         """[B] 64-bit digests: sums of a random-looking number per (op, head, choice), so a flip's is a difference."""

@@ -17,7 +17,7 @@ from graphopt.construct import construct, target_of
 from graphopt.costs.base import CostModel, Flips, Prices
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Incompatible, Unsolved
-from graphopt.evaluate import best_plan, solve
+from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.graph_builder import GraphBuilder
 from graphopt.kernels import Limits
@@ -163,8 +163,8 @@ def conforms(optimizer: Optimizer, graph: Graph, label: str, evals: int, objecti
     assert problem.evals <= evals
     assert problem.evals == prices
     assert problem.distinct <= problem.evals
-    assert check(best_plan(problem), machine()) == []
-    priced = simulator(objective).price(best_plan(problem)).cost[0]
+    assert check(problem.plans(), machine()) == []
+    priced = simulator(objective).price(problem.plans()).cost[0]
     assert problem.best_cost == priced
     steps = [(step.evals, step.cost) for step in problem.trace]
     assert steps[0] == (0, problem.initial_cost)

@@ -13,7 +13,6 @@ from graphopt.construct import construct
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.storage import save_graph
 from graphopt.decision import DecisionError, load, main, save, write
-from graphopt.evaluate import best_plan
 from graphopt.graph import Graph
 from graphopt.plan import Plans
 from graphopt.problem import Problem
@@ -68,7 +67,7 @@ def test_what_a_decision_can_say_needs_no_plan(tmp_path: Path, task: str) -> Non
 
 @pytest.mark.parametrize("task, heads", [("placement_scheduling", ["device"]), ("joint", ["device", "inline"])])
 def test_choices_say_what_the_plan_does(tmp_path: Path, task: str, heads: list[str]) -> None:
-    case, plan = open_case(stored(tmp_path, task)), best_plan(problem(task))
+    case, plan = open_case(stored(tmp_path, task)), problem(task).plans()
     assert list(case.decision.described) == heads
     columns = dict(zip(case.decision.heads, case.decision.choices.T))
     kernels = ~plan.inline[0]
@@ -80,7 +79,7 @@ def test_choices_say_what_the_plan_does(tmp_path: Path, task: str, heads: list[s
 
 def test_old_files_are_read_and_say_what_cannot_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Before orders were ranks, a file held the keys themselves and choices like the default's."""
-    path, plan = stored(tmp_path), best_plan(problem("placement_scheduling"))
+    path, plan = stored(tmp_path), problem("placement_scheduling").plans()
     decision = load(path)
     del decision.header["described"]
     decision.choices[:] = decision.default
@@ -113,7 +112,7 @@ def test_show_and_diff_name_ops_that_moved(tmp_path: Path, capsys: pytest.Captur
 
 def test_veto_moves_one_op_and_keeps_the_order(tmp_path: Path) -> None:
     """The price is that of the plan with one device changed, where that sends nothing new; new transfers go last."""
-    case, plan = open_case(stored(tmp_path)), best_plan(problem("placement_scheduling"))
+    case, plan = open_case(stored(tmp_path)), problem("placement_scheduling").plans()
     assert plan.transfer is not None
     equal = 0
     for op in case.decision.changed().tolist():

@@ -15,7 +15,7 @@ from graphopt.cell import Cell
 from graphopt.decision import load
 from graphopt.errors import RowsFailed, UserError
 from graphopt.evaluate import evaluate_cell, solve, thinned
-from graphopt.problem import Step
+from graphopt.metering import Step
 from graphopt.rows import Row, read
 
 

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from graphopt.costs.base import CostModel
 from graphopt.errors import ConfigError
 from graphopt.graph import Graph
+from graphopt.metering import OutOfBudget
 from graphopt.optimizer import Optimizer
-from graphopt.problem import OutOfBudget, Problem
+from graphopt.problem import Problem
 from graphopt.search.moves import penalised
 from graphopt.tasks.base import AssignTask
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.problem import OutOfBudget, Problem
+from graphopt.metering import OutOfBudget
+from graphopt.problem import Problem
 from graphopt.search.encoding import encode
 from graphopt.search.formulation import Formulation
 from graphopt.search.workload import Workload

@@ -14,7 +14,7 @@ from graphopt.construct import construct
 from graphopt.costs.base import CostModel
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layer_graphs import read_layer_graph
-from graphopt.evaluate import best_plan, solve
+from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
@@ -128,7 +128,7 @@ def test_local_search_is_no_worse_than_the_best_contiguous_split(name: str) -> N
     algo = construct(compat.option("algo", "regal_local_heuristic"), "algo", {})
     problem, _ = solve(algo, graph, task, cost, evals=4000)
     assert 1e3 * problem.best_cost <= 1.02 * known["dp"]
-    plan = best_plan(problem)
+    plan = problem.plans()
     assert check(plan, task.machine) == []  # what has to share a device does
     kept = [sum(int(graph.weight_bytes[n]) for n in np.flatnonzero(plan.device[0] == d)) for d in range(7)]
     assert all(held <= device.capacity for held, device in zip(kept, task.machine.devices, strict=True))

@@ -20,7 +20,8 @@ from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.regal import Regal
 from graphopt.errors import ConfigError
 from graphopt.machine import Device, Machine
-from graphopt.problem import OutOfBudget, Problem
+from graphopt.metering import OutOfBudget
+from graphopt.problem import Problem
 from graphopt.search.brkga import Brkga, Evolution, evolve, priced_by, uniform_keys
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.keys import devices, digests
@@ -252,7 +253,7 @@ def test_the_clock_is_looked_at_within_a_generation(monkeypatch: pytest.MonkeyPa
     now = itertools.count()
     problem = layered_problem("runtime", 1, evals=10_000, seconds=1.0)
     monkeypatch.setattr(brkga, "KEYS_PER_CALL", 1)
-    monkeypatch.setattr("graphopt.problem.time.perf_counter", lambda: problem._start + 0.1 * next(now))
+    monkeypatch.setattr("graphopt.metering.time.perf_counter", lambda: problem._start + 0.1 * next(now))
     solve(problem, SMALL)
     assert 0 < problem.evals < SMALL.population
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
+from graphopt.metering import OutOfBudget
 from graphopt.optimizer import Optimizer
-from graphopt.problem import OutOfBudget, Problem
+from graphopt.problem import Problem
 from graphopt.search.annealing import Annealing
 from graphopt.search.default import Default
 from graphopt.search.greedy import Greedy

@@ -24,8 +24,9 @@ from graphopt.list_schedule import (
     list_by_bottom_level,
 )
 from graphopt.machine import Device, Machine
+from graphopt.metering import OutOfBudget
 from graphopt.plan import Plans
-from graphopt.problem import OutOfBudget, Problem
+from graphopt.problem import Problem
 from graphopt.search.list_scheduling import Heft, ListBottomLevel
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
