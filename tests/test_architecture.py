@@ -21,7 +21,7 @@ LAYERS = (
     ("compact", "kernels"),
     ("rewrite",),
     ("check", "costs", "tasks"),
-    ("problem",),
+    ("problem", "rewrite_problem"),
     ("optimizer",),
     ("compat", "search"),
     ("advantages",),

@@ -1,6 +1,7 @@
 """The cost model's contract: a batch of plans in, a batch of prices out."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -10,8 +11,13 @@ from numpy.typing import NDArray
 from graphopt.graph import Graph
 from graphopt.kernels import Limits
 from graphopt.plan import Plans
+from graphopt.rewrite.terms import Terms
 
 Objective = Literal["runtime", "peak_memory", "max_load"]
+
+
+TermPrice = Callable[[int], float]
+"""Seconds of a term alone."""
 
 
 @dataclass(frozen=True)
@@ -54,4 +60,8 @@ class CostModel(ABC):
 
     def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
         """A delta pricer that starts from legal flags `inline` [N], every op on device 0; None when there is none."""
+        return None
+
+    def term_price(self, terms: Terms) -> TermPrice | None:
+        """What each term of a rewriting program costs, where a program costs the sum of its live terms; else None."""
         return None

@@ -13,6 +13,8 @@ from graphopt.graph import Graph
 from graphopt.kernels import Limits
 from graphopt.machine import Machine
 from graphopt.plan import Plans
+from graphopt.rewrite.rules import RuleSet
+from graphopt.rewrite.terms import Program
 from graphopt.tasks.keys import Keys, Layout
 
 Decisions = NDArray[np.int16]  # [B, N, H]
@@ -68,3 +70,21 @@ class AssignTask(Task):
     def num_choices(self) -> int:
         """Largest number of choices over the heads."""
         return max(self.heads.values())
+
+
+class RewriteTask(Task):
+    """A decision is an equivalent program: what verified rules make of the original."""
+
+    noun = "a task that rewrites the graph"
+    needs = frozenset({"terms"})
+    rules: RuleSet
+    growth: float  # programs of more than this many times the original's ops are not looked at
+    export: bool  # write the best program of an ONNX model as one
+
+    @abstractmethod
+    def initial(self, graph: Graph) -> Program:
+        """The program as it was given."""
+
+    @abstractmethod
+    def realise(self, graph: Graph, program: Program) -> Plans:
+        """The plan of a program equivalent to the graph's: a batch of one, of its own rewritten graph."""

@@ -1,0 +1,92 @@
+"""Cost models that sum what each op costs alone, as TASO's does: blind to how ops act on one another.
+
+Ops that read weights alone cost nothing, since they run once, before the program; so do views (reshape).
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from graphopt.costs.base import CostModel, Prices, TermPrice
+from graphopt.graph import DTYPE_BYTES, DTYPES
+from graphopt.machine import Machine
+from graphopt.plan import Plans
+from graphopt.rewrite.as_graph import program_of
+from graphopt.rewrite.terms import Terms
+from graphopt.rewrite.vocabulary import Operation, TensorType
+
+FREE = frozenset({"input", "weight", "fill", "identity_kernel", "item", "reshape"})
+BYTES = dict(zip(DTYPES, DTYPE_BYTES))
+_FLOP = {"relu": 1, "tanh": 16, "sigmoid": 12, "none": 0, "add": 1, "mul": 1, "batch_norm": 2}  # per element
+
+
+class Additive(CostModel):
+    """`runtime` of a program on one device as a sum over its ops; `op_seconds` is the model."""
+
+    objective = "runtime"
+    needs = frozenset({"terms"})
+
+    @abstractmethod
+    def op_seconds(self, operation: Operation, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        """Seconds of one op alone."""
+
+    def price(self, plans: Plans) -> Prices:
+        """The plans' rewritten graph is priced; all plans of a batch are of one graph, so they cost the same."""
+        program = program_of(plans.graph)
+        of = self.term_price(program.terms)
+        seconds = float(sum(map(of, program.live())))
+        return Prices(np.full(len(plans), seconds), np.zeros(len(plans)))
+
+    def term_price(self, terms: Terms) -> TermPrice:
+        known: dict[int, float] = {}
+
+        def of(term: int) -> float:
+            seconds = known.get(term)
+            if seconds is None:
+                known[term] = seconds = self._term_seconds(terms, term)
+            return seconds
+
+        return of
+
+    def _term_seconds(self, terms: Terms, term: int) -> float:
+        operation = terms.operation[term]
+        if operation.name in FREE or terms.static[term]:
+            return 0.0
+        return self.op_seconds(operation, [terms.types[i][0] for i in terms.inputs[term]], terms.types[term])
+
+
+class Flops(Additive):
+    """The roofline of the machine's first device: launch overhead + the longer of arithmetic and memory traffic.
+
+    Arithmetic of matmul and conv runs at `contraction_flops`, all other at `vector_flops`. Traffic is every input and
+    every result once. Padding, boundaries and caches do not count.
+    """
+
+    def __init__(self, *, name: str, machine: Machine) -> None:
+        self.name, self._device = name, machine.devices[0]
+
+    def op_seconds(self, operation: Operation, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        device, heavy = self._device, operation.name in ("matmul", "conv")
+        peak = device.contraction_flops if heavy else device.vector_flops
+        traffic = sum(prod(t.shape) * BYTES.get(t.dtype, 4) for t in (*inputs, *results))
+        return device.launch + max(flop(operation, inputs, results) / peak, traffic / device.bandwidth)
+
+
+def flop(operation: Operation, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+    """Floating-point operations of one op: 2 per multiply and add, 1 per element of other arithmetic, 0 for moves."""
+    out = prod(results[0].shape)
+    match operation.name:
+        case "matmul":
+            return out * (2.0 * inputs[0].shape[-1] + _FLOP[operation.params[0]])
+        case "conv":
+            per = 2.0 * prod(inputs[1].shape[1:]) + (len(inputs) == 3)
+            return out * (per + _FLOP[operation.params[2]])
+        case "pool_max" | "pool_avg":
+            return float(out * prod(operation.params[0]))
+        case "concat" | "split" | "transpose" | "enlarge" | "merge_groups":
+            return 0.0
+        case "opaque":
+            return float(sum(prod(t.shape) for t in results))
+    return float(out * _FLOP[operation.name])

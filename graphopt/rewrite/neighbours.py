@@ -1,0 +1,51 @@
+"""The programs that one rewrite away lie: every rule at every place."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from graphopt.rewrite.matching import Match, Matcher
+from graphopt.rewrite.rules import RuleSet
+from graphopt.rewrite.terms import Program, Terms, reachable, substitute
+
+Outputs = tuple[int, ...]
+
+
+class Candidate(NamedTuple):
+    """A program one rewrite away: its outputs, and the match that leads there."""
+
+    outputs: Outputs
+    match: Match
+
+
+class Neighbours:
+    """Candidates of programs that share one store of terms. Remembers where rules match."""
+
+    def __init__(self, rules: RuleSet, terms: Terms) -> None:
+        self.terms, self._matcher = terms, Matcher(rules, terms)
+
+    def of(self, outputs: Outputs, live: Sequence[int] | None = None) -> Iterator[Candidate]:
+        """Every other program that one rule at one place makes, each once; live: what the outputs reach, if known."""
+        live = reachable(self.terms, outputs) if live is None else live
+        seen = {outputs}
+        for match in self._matcher.matches(live):
+            made = self._matcher.apply(match)
+            if made is None:
+                continue
+            rewritten = substitute(self.terms, outputs, live, dict(zip(match.roots, made)))
+            if rewritten not in seen:
+                seen.add(rewritten)
+                yield Candidate(rewritten, match)
+
+
+def num_ops(terms: Terms, live: Sequence[int]) -> int:
+    """Live terms that run, as `Program.num_ops` counts them."""
+    static, operation = terms.static, terms.operation
+    return sum(not static[t] and operation[t].name not in ("input", "item") for t in live)
+
+
+def replayed(program: Program, outputs: Outputs) -> Program:
+    """The program with other outputs; refuses those of another type."""
+    before, after = ([program.terms.types[o] for o in side] for side in (program.outputs, outputs))
+    if before != after:
+        raise ValueError(f"rewriting changed the outputs' types from {before} to {after}")
+    return program.with_outputs(outputs)

@@ -1,0 +1,76 @@
+"""`RewriteProblem`: one graph to be rewritten, all that a rewriting optimiser sees."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.costs.base import CostModel, Objective, TermPrice
+from graphopt.graph import Graph
+from graphopt.metering import Metered, OutOfBudget
+from graphopt.plan import Plans
+from graphopt.rewrite.neighbours import Neighbours, Outputs, replayed
+from graphopt.rewrite.terms import Program, reachable
+from graphopt.tasks.base import RewriteTask
+
+Rules = tuple[str, ...]  # names of the rules that were applied, in order
+
+
+class RewriteProblem(Metered):
+    """Graph + rules + cost + budget. An evaluation is the price of a whole program.
+
+    Where the cost model sums over ops, what an op costs alone (`term_price`) is a table that all methods share, and
+    free; programs are billed. `neighbours` says where one rewrite leads.
+    """
+
+    def __init__(self, graph: Graph, task: RewriteTask, cost: CostModel, *, evals: int,
+                 seconds: float = float("inf"), seed: int = 0) -> None:  # fmt: skip
+        self.graph, self.task, self._cost = graph, task, cost
+        self.rng = np.random.default_rng(seed)
+        self.initial: Program = task.initial(graph)
+        self.terms = self.initial.terms
+        self.term_price: TermPrice | None = cost.term_price(self.terms)
+        self.neighbours = Neighbours(task.rules, self.terms)
+        self.best: Outputs = self.initial.outputs
+        self.best_rules: Rules = ()
+        self.most_ops = int(task.growth * self.initial.num_ops())
+        super().__init__(evals=evals, seconds=seconds, initial_cost=self._price(self.initial.outputs, None))
+
+    @property
+    def objective(self) -> Objective:
+        """What a cost is."""
+        return self._cost.objective
+
+    def cost(self, outputs: Outputs, rules: Rules, live: Sequence[int] | None = None) -> float:
+        """The price of a program; one evaluation. rules: what led there. live: what the outputs reach, if known.
+
+        Raises OutOfBudget when there is none left.
+        """
+        if not self.remaining:
+            raise OutOfBudget
+        price = self._price(outputs, live)
+        if self.bill(np.array([price]), [hash(outputs)]) is not None:
+            self.best, self.best_rules = outputs, rules
+        return price
+
+    def _price(self, outputs: Outputs, live: Sequence[int] | None) -> float:
+        if self.term_price is not None:
+            return float(sum(map(self.term_price, reachable(self.terms, outputs) if live is None else live)))
+        program = replayed(self.initial, outputs)
+        return float(self._cost.price(self.task.realise(self.graph, program)).cost[0])
+
+    def program(self) -> Program:
+        """The best program."""
+        return replayed(self.initial, self.best)
+
+    def plans(self) -> Plans:
+        """The plan of the best program, a batch of one."""
+        return self.task.realise(self.graph, self.program())
+
+    def initial_plans(self) -> Plans:
+        """The plan of the program as it was given, a batch of one."""
+        return self.task.realise(self.graph, self.initial)
+
+    def prices(self, programs: Sequence[tuple[Outputs, Rules]]) -> NDArray[np.float64]:
+        """[B] prices of programs, each with the rules that led there; what exceeds the budget raises OutOfBudget."""
+        return np.array([self.cost(outputs, rules) for outputs, rules in programs])

@@ -1,0 +1,36 @@
+"""Rewriting: which of the equivalent programs runs."""
+
+import numpy as np
+
+from graphopt.graph import Graph
+from graphopt.kernels import Limits, default_inline
+from graphopt.machine import Machine
+from graphopt.plan import Plans
+from graphopt.rewrite.as_graph import graph_of, program_of
+from graphopt.rewrite.rules import RuleSet, load_rules
+from graphopt.rewrite.terms import Program
+from graphopt.tasks.base import RewriteTask
+
+
+class Rewriting(RewriteTask):
+    """Programs that verified rules lead to. They run on the machine's first device, fused as the compiler does by
+    default.
+
+    rules: packaged rule files. growth: programs of more than this many times the original's ops are not looked at (TASO
+    and X-RLflow: 2). max_*: caps on the default fusion's kernels, for cost models that fuse. export: write the best
+    program of a graph that came from an ONNX file as an ONNX model.
+    """
+
+    def __init__(self, *, name: str, machine: Machine, rules: list[str], growth: float, max_ops: int, max_inputs: int,
+                 max_duplicates: int, export: bool) -> None:  # fmt: skip
+        self.name, self.machine, self.growth, self.export = name, machine, growth, export
+        self.rules: RuleSet = load_rules(*rules)
+        self._limits = Limits(max_ops, max_inputs, max_duplicates)
+
+    def initial(self, graph: Graph) -> Program:
+        return program_of(graph)
+
+    def realise(self, graph: Graph, program: Program) -> Plans:
+        rewritten = graph_of(program, name=graph.name, family=graph.family)
+        inline = default_inline(rewritten, self._limits)[None]
+        return Plans(rewritten, np.zeros(inline.shape, np.int16), np.zeros(inline.shape), inline)
