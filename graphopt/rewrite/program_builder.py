@@ -22,7 +22,7 @@ class ProgramBuilder:
         self.terms = Terms()
         self._seed = seed
         self._inputs: list[int] = []
-        self._weights: dict[str, tuple[Shape, str, Role]] = {}
+        self._weights: dict[str, tuple[Shape, str, Role, float]] = {}
 
     def build(self, *outputs: int) -> Program:
         names = tuple(f"output{i}" for i in range(len(outputs)))
@@ -33,9 +33,9 @@ class ProgramBuilder:
         self._inputs.append(term)
         return term
 
-    def weight(self, *shape: int, role: Role | None = None) -> int:
+    def weight(self, *shape: int, gain: float = 1.0) -> int:
         name = f"weight{len(self._weights)}"
-        self._weights[name] = (shape, "float32", role if role is not None else default_role(shape))
+        self._weights[name] = (shape, "float32", default_role(shape), gain)
         return self.op("weight", name, shape, "float32")
 
     def op(self, name: str, *params: Any, inputs: Sequence[int] = ()) -> int:
@@ -47,9 +47,9 @@ class ProgramBuilder:
     def matmul(self, a: int, b: int, activation: str = "none") -> int:
         return self.op("matmul", activation, inputs=(a, b))
 
-    def linear(self, x: int, width: int, activation: str = "none") -> int:
-        """x times a new weight with `width` columns."""
-        return self.matmul(x, self.weight(self.shape(x)[-1], width), activation)
+    def linear(self, x: int, width: int, activation: str = "none", gain: float = 1.0) -> int:
+        """x times a new weight with `width` columns; a gain of 1 keeps the size of the signal."""
+        return self.matmul(x, self.weight(self.shape(x)[-1], width, gain=gain), activation)
 
     def conv(self, x: int, channels: int, kernel: int | tuple[int, int], *, stride: int = 1, groups: int = 1,
              same: bool = True, activation: str = "none", bias: bool = False) -> int:  # fmt: skip

@@ -18,19 +18,19 @@ Role = Literal["matrix", "kernel", "shift", "scale", "variance"]
 class RandomWeights(Mapping[str, NDArray[Any]]):
     """Weights by name. The same seed and name give the same array each time; nothing is kept.
 
-    made: (shape, element type, role) per name. kept: arrays that stay what they are.
+    made: (shape, element type, role, gain) per name. kept: arrays that stay what they are.
     """
 
     seed: int
-    made: Mapping[str, tuple[tuple[int, ...], str, Role]]
+    made: Mapping[str, tuple[tuple[int, ...], str, Role, float]]
     kept: Mapping[str, NDArray[Any]]
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self.made:
             return self.kept[name]
-        shape, dtype, role = self.made[name]
+        shape, dtype, role, gain = self.made[name]
         stream = int.from_bytes(sha256(name.encode()).digest()[:8], "big")
-        return _drawn(np.random.default_rng([self.seed, stream]), shape, role).astype(dtype)
+        return (gain * _drawn(np.random.default_rng([self.seed, stream]), shape, role)).astype(dtype)
 
     def __iter__(self) -> Iterator[str]:
         yield from self.made
@@ -43,7 +43,7 @@ class RandomWeights(Mapping[str, NDArray[Any]]):
 def with_random_weights(program: Program, seed: int) -> Program:
     """The same program with random floating-point weights; integer weights stay, since they may be indices."""
     roles = _roles(program)
-    made = {name: (shape, dtype, roles.get(name, default_role(shape))) for name, shape, dtype in _weights(program)}
+    made = {name: (shape, dtype, roles.get(name, default_role(shape)), 1.0) for name, shape, dtype in _weights(program)}
     return replace(program, weights=RandomWeights(seed, made, program.weights))
 
 

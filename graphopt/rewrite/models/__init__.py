@@ -1,0 +1,37 @@
+"""Models on which rewriting is compared, as programs: the seven of X-RLflow and three more of Tensat.
+
+Each is a function of its sizes; defaults are the published ones, smaller ones are for tests. They hold what the
+published graphs hold, so neither softmax nor normalisation, and weights are random (`RandomWeights`).
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from graphopt.graph import GraphError
+from graphopt.rewrite.models.convnets import resnext50, squeezenet, vgg19
+from graphopt.rewrite.models.inception import inception_v3
+from graphopt.rewrite.models.searched import nasnet_a, nasrnn
+from graphopt.rewrite.models.transformers import bert, dalle_mini, transformer_transducer, vit
+from graphopt.rewrite.terms import Program
+
+XRLFLOW = (inception_v3, squeezenet, resnext50, bert, dalle_mini, transformer_transducer, vit)
+TENSAT = (nasrnn, nasnet_a, vgg19)
+MODELS: dict[str, Callable[..., Program]] = {model.__name__: model for model in (*XRLFLOW, *TENSAT)}
+
+
+def build_model(name: str, sizes: Mapping[str, Any]) -> Program:
+    """The model of that name; sizes that are left out have the published value. Raises GraphError with what exists."""
+    if name not in MODELS:
+        raise GraphError(f"no model {name!r}; there are {', '.join(MODELS)}")
+    known = inspect.signature(MODELS[name]).parameters
+    for key, value in sizes.items():
+        if key not in known:
+            raise GraphError(f"model {name} has no size {key!r}; it has {', '.join(known)}")
+        if type(value) is not type(known[key].default) or (not isinstance(value, bool) and value < 1):
+            kind = "true or false" if isinstance(known[key].default, bool) else "a positive whole number"
+            raise GraphError(f"model {name}: {key} must be {kind}, not {value!r}")
+    try:
+        return MODELS[name](**sizes)
+    except ValueError as error:
+        raise GraphError(f"model {name} cannot be built with {dict(sizes)}: {error}") from error
