@@ -1,0 +1,92 @@
+"""Verifies rules: both sides computed with exact integers, on many shapes, parameters and random draws.
+
+`python -m graphopt.rewrite.verify [FILE]` checks a file of rules, all packaged ones without it.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from graphopt.errors import UserError
+from graphopt.progress import Bar
+from graphopt.rewrite import reference
+from graphopt.rewrite.instances import Instance, instances
+from graphopt.rewrite.parsing import parse_rules
+from graphopt.rewrite.rules import Rule, RuleError, RuleSet, load_rules
+from graphopt.rewrite.terms import reachable
+
+CASES, DRAWS, TRIES, LEAST_CASES = 24, 3, 4000, 4
+
+
+class Rejected(RuleError):
+    """A rule that is wrong, or of which nothing can be said; the message shows where."""
+
+
+def verify(rule: Rule, *, seed: int = 0, cases: int = CASES, draws: int = DRAWS) -> int:
+    """Compares both sides in up to `cases` cases, `draws` times each; in how many. Raises Rejected."""
+    rng = np.random.default_rng(seed)
+    checked = 0
+    for instance in instances(rule, rng, TRIES):
+        if instance.misfit:
+            raise Rejected(f"{rule.name}: the targets do not fit, {instance.misfit}, for {instance}")
+        for _ in range(draws):
+            compare(rule, instance, rng)
+        checked += 1
+        if checked == cases:
+            break
+    if checked < min(cases, LEAST_CASES):
+        raise Rejected(f"{rule.name}: {checked} shapes found that fit it, too few to verify; loosen its conditions")
+    return checked
+
+
+def compare(rule: Rule, instance: Instance, rng: np.random.Generator) -> None:
+    """Computes both sides of a case on random integers. Raises Rejected where they differ."""
+    terms = instance.terms
+    live = reachable(terms, (*instance.sources, *instance.targets))
+    leaves = {t: rng.integers(-4, 5, terms.shape(t)) for t in live if terms.operation[t].name in ("input", "weight")}
+    before, after = (reference.run(terms, side, leaves) for side in (instance.sources, instance.targets))
+    for place, (left, right) in enumerate(zip(before, after)):
+        if not np.array_equal(left, right):
+            wrong = int((left != right).sum())
+            raise Rejected(f"{rule.name}: output {place} differs in {wrong} of {left.size} elements, for {instance}")
+
+
+def verify_all(rules: RuleSet) -> list[str]:
+    """Complaints about the rules that are rejected."""
+    complaints = []
+    with Bar("verify", len(rules)) as bar:
+        for rule in rules:
+            try:
+                note = f"{rule.name}: {verify(rule)} cases"
+            except Rejected as error:
+                note = str(error)
+                complaints.append(note)
+            bar.step(note)
+    return complaints
+
+
+def read_text(file: Path) -> str:
+    """The text of a file. Raises UserError where there is none."""
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {file} as text: {error}") from None
+
+
+def main(arguments: list[str]) -> int:
+    from graphopt.cli import sentences
+
+    parser = argparse.ArgumentParser(prog="python -m graphopt.rewrite.verify", description=str(__doc__).split("\n")[0])
+    parser.add_argument("file", nargs="?", type=Path, help="rules, one a line; default: all packaged ones")
+    file = parser.parse_args(arguments).file
+    with sentences():
+        rules = parse_rules(read_text(file)) if file else load_rules()
+    complaints = verify_all(rules)
+    print("\n".join([*complaints, f"{len(rules) - len(complaints)} of {len(rules)} rules verified"]))
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
