@@ -5,7 +5,7 @@ themselves: what `Program.opaque` holds for a key is an `OpaqueCall`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +18,6 @@ from graphopt.rewrite.vocabulary import Operation
 
 Array = NDArray[Any]
 Value = Any  # Tensor, a tuple of them for what makes several, an Array for element types that torch does not have
-
-
-class OpaqueCall(Protocol):
-    """An operation that the vocabulary does not know."""
-
-    def run(self, inputs: Sequence[Value]) -> Sequence[Value]:
-        """Its results, in order. Inputs may be wider than the operation says (float64 for float32)."""
-        ...
 
 
 class Executor:
@@ -101,7 +93,7 @@ def _computed(program: Program, term: int, values: Mapping[int, Value], double: 
     if operation.name == "opaque":
         results = program.opaque[operation.params[0]].run(inputs)
         return tuple(_widened(to_value(r), double) for r in results)
-    if operation.name in ("fill", "identity_kernel"):
+    if operation.name in ("fill", "identity_kernel", "mean_kernel"):
         return _widened(_constant(operation), double)
     return apply(operation, inputs)
 
@@ -116,6 +108,9 @@ def _constant(operation: Operation) -> Tensor:
         return torch.full(operation.params[1], operation.params[0], dtype=torch.float32)
     shape = operation.params[0]
     kernel, rows = torch.zeros(shape), torch.arange(shape[0])
+    if operation.name == "mean_kernel":
+        kernel[rows, rows % shape[1]] = 1 / (shape[2] * shape[3])
+        return kernel
     kernel[rows, rows % shape[1], shape[2] // 2, shape[3] // 2] = 1
     return kernel
 
@@ -192,6 +187,7 @@ KERNELS: dict[str, Callable[[tuple[Any, ...], Sequence[Tensor]], Value]] = {
     "relu": lambda params, inputs: torch.relu(inputs[0]),
     "tanh": lambda params, inputs: torch.tanh(inputs[0]),
     "sigmoid": lambda params, inputs: torch.sigmoid(inputs[0]),
+    "rsqrt": lambda params, inputs: torch.rsqrt(inputs[0] + params[0]),
     "concat": lambda params, inputs: torch.cat(list(inputs), params[0]),
     "split": lambda params, inputs: torch.split(inputs[0], list(params[1]), params[0]),
     "transpose": lambda params, inputs: inputs[0].permute(params[0]),
