@@ -11,12 +11,21 @@ never raise for tensors of an unexpected rank, so conditions may come in any ord
 | without(axis, ?x), without_last(?x) | the shape without that axis: equal ones can be concatenated |
 | axis_of(?x, -1), length(a) | an axis counted from the end, counted from 0; the length of a list |
 | same_shape(?x, ?y), differ(?x, ?y) | of two tensors; whether they are two terms |
+| larger(a, b), divides(n, m) | elementwise maximum of two lists; whether n divides m > 0 |
 | kernel(?w), groups(?x, ?w) | height and width of a conv kernel; number of groups of a conv |
-| larger(a, b), even(a) | elementwise maximum of two lists; whether all elements of a list are even |
+| per_group(?x, ?w) | output channels of each group of a conv |
+| offsets(pads, ?w) | where a window lies around its position: convs with equal ones look at the same places |
+| same_pads(?w) | the pads that keep the size of a tensor, for strides of 1; () where there are none |
+| column(?v), row(?v) | the shapes [n, 1, 1, 1] and [1, n, 1, 1] of n elements |
+| channelwise(?c, n) | whether ?c holds one factor for each of n channels of four-dimensional tensors |
+| window(k, ?x) | the shape of kernels that look at each channel of ?x alone through a window k |
+| flat_rows(?w) | the shape of a matrix with as many rows, all else in its columns |
 | inverse(p), compose(p, q), place(p, axis) | permutations: undone; p, then q; where an axis comes from |
+| straight(?x), swapped(?x) | the permutation that changes nothing; the one that swaps the last two axes |
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 from graphopt.rewrite.terms import Terms
@@ -83,8 +92,42 @@ def larger(terms: Terms, a: Shape, b: Shape) -> Shape:
     return tuple(max(pair) for pair in zip(a, b))
 
 
-def even(terms: Terms, a: Shape) -> bool:
-    return all(size % 2 == 0 for size in a)
+def divides(terms: Terms, n: int, m: int) -> bool:
+    return m > 0 and m % n == 0
+
+
+def per_group(terms: Terms, x: int, w: int) -> int:
+    count = groups(terms, x, w)
+    return dim(terms, w, 0) // count if count else 0
+
+
+def offsets(terms: Terms, pads: Shape, w: int) -> Shape:
+    return tuple(2 * pad - side for pad, side in zip(pads, kernel(terms, w) * 2))
+
+
+def same_pads(terms: Terms, w: int) -> Shape:
+    sides = kernel(terms, w)
+    return tuple(side // 2 for side in sides * 2) if all(side % 2 for side in sides) else ()
+
+
+def column(terms: Terms, v: int) -> Shape:
+    return (prod(shape(terms, v)), 1, 1, 1)
+
+
+def row(terms: Terms, v: int) -> Shape:
+    return (1, prod(shape(terms, v)), 1, 1)
+
+
+def channelwise(terms: Terms, c: int, n: int) -> bool:
+    return shape(terms, c) in ((n, 1, 1), (1, n, 1, 1))
+
+
+def window(terms: Terms, k: Shape, x: int) -> Shape:
+    return (dim(terms, x, 1), 1, *k)
+
+
+def flat_rows(terms: Terms, w: int) -> Shape:
+    return (dim(terms, w, 0), prod(shape(terms, w)[1:]))
 
 
 def inverse(terms: Terms, p: Shape) -> Shape:
@@ -99,8 +142,20 @@ def place(terms: Terms, p: Shape, axis: int) -> int:
     return p[axis] if axis < len(p) else -1
 
 
+def straight(terms: Terms, x: int) -> Shape:
+    return tuple(range(rank(terms, x)))
+
+
+def swapped(terms: Terms, x: int) -> Shape:
+    axes = straight(terms, x)
+    return (*axes[:-2], *axes[:-3:-1])
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
-    for function in (shape, rank, dim, static, sizes, without, without_last, axis_of, length,
-                     same_shape, differ, kernel, groups, larger, even, inverse, compose, place)
+    for function in (
+        shape, rank, dim, static, sizes, without, without_last, axis_of, length, same_shape, differ, larger, divides,
+        kernel, groups, per_group, offsets, same_pads, column, row, channelwise, window, flat_rows,
+        inverse, compose, place, straight, swapped,
+    )
 }  # fmt: skip

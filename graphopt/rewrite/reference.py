@@ -2,10 +2,10 @@
 
 Tensors are int64 arrays of small values, so that sums and products are exact. What has no integer meaning is replaced
 by something that keeps every identity rules may use, and no other:
-- tanh and sigmoid, and 1 / sqrt(variance + epsilon) in batch_norm, are uninterpreted functions: fixed hashes of their
-  argument.
+- tanh and sigmoid, and 1 / sqrt(x + epsilon) in rsqrt and batch_norm, are uninterpreted functions: fixed hashes of
+  their argument.
 - The mean over a window is taken of values scaled by the least common multiple of all windows' counts, so pool_avg is
-  linear and exact. Two sides of a rule must therefore average equally often on every path, as all true ones do.
+  linear and exact; mean_kernel is scaled alike. Two sides of a rule must therefore average equally often on every path, as all true ones do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,6 +53,8 @@ def apply(operation: Operation, inputs: Sequence[Array]) -> Any:
             return np.full(params[1], params[0], np.int64)
         case "identity_kernel":
             return identity_kernel(params[0])
+        case "mean_kernel":
+            return mean_kernel(params[0])
         case "matmul":
             return activated(params[0], np.matmul(inputs[0], inputs[1]))
         case "conv":
@@ -63,6 +65,8 @@ def apply(operation: Operation, inputs: Sequence[Array]) -> Any:
             return inputs[0] * inputs[1]
         case "relu" | "tanh" | "sigmoid":
             return activated(name, inputs[0])
+        case "rsqrt":
+            return rsqrt(inputs[0], params[0])
         case "concat":
             return np.concatenate(inputs, params[0])
         case "split":
@@ -120,8 +124,12 @@ def pool(name: str, x: Array, kernel: tuple[int, int], strides: tuple[int, int],
     if name == "pool_max":
         return np.asarray(windows_of(x, kernel, strides, pads, LEAST).max((4, 5)))
     counts = windows_of(np.ones((1, 1, *x.shape[2:]), np.int64), kernel, strides, pads, 0).sum((4, 5))
-    every = reduce(lcm, range(1, kernel[0] * kernel[1] + 1))
-    return np.asarray(windows_of(x, kernel, strides, pads, 0).sum((4, 5)) * (every // counts))
+    return np.asarray(windows_of(x, kernel, strides, pads, 0).sum((4, 5)) * (every_count(kernel) // counts))
+
+
+def every_count(kernel: Sequence[int]) -> int:
+    """The least common multiple of how many elements a window can hold."""
+    return reduce(lcm, range(1, kernel[0] * kernel[1] + 1))
 
 
 def enlarge(w: Array, size: tuple[int, int]) -> Array:
@@ -136,6 +144,13 @@ def identity_kernel(shape: tuple[int, ...]) -> Array:
     return kernel
 
 
+def mean_kernel(shape: tuple[int, ...]) -> Array:
+    kernel = np.zeros(shape, np.int64)
+    rows = np.arange(shape[0])
+    kernel[rows, rows % shape[1]] = every_count(shape[2:]) // (shape[2] * shape[3])
+    return kernel
+
+
 def merge_groups(w: Array, groups: int, count: int) -> Array:
     merged = np.zeros((w.shape[0], w.shape[1] * count, *w.shape[2:]), w.dtype)
     for row in range(w.shape[0]):
@@ -144,7 +159,11 @@ def merge_groups(w: Array, groups: int, count: int) -> Array:
     return merged
 
 
+def rsqrt(x: Array, epsilon: float) -> Array:
+    return scrambled(x, hash(epsilon) % 1009)
+
+
 def batch_norm(inputs: Sequence[Array], epsilon: float) -> Array:
     wide = [i.reshape(-1, *(1,) * (inputs[0].ndim - 2)) for i in inputs[1:]]
     scale, bias, mean, variance = wide
-    return np.asarray((inputs[0] - mean) * scale * scrambled(variance, hash(epsilon) % 1009) + bias)
+    return np.asarray((inputs[0] - mean) * scale * rsqrt(variance, epsilon) + bias)

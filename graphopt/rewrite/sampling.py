@@ -99,6 +99,10 @@ class Sampler:
                     self.equal(left, right)
             elif isinstance(condition, Call) and condition.function == "same_shape":
                 self.equal(*(self.shapes[str(a)] for a in condition.arguments))
+            elif isinstance(condition, Call) and condition.function == "channelwise":
+                channels = self.vector(condition.arguments[1]) or []
+                factors = self.shapes[str(condition.arguments[0])]
+                self.equal(factors, [*[Form(1)] * (len(factors) - 3), *channels, Form(1), Form(1)])
 
     def vector(self, expression: Expression) -> Forms | None:
         """What an expression says of sizes, as forms; None for what is no list of sizes."""
@@ -119,6 +123,8 @@ class Sampler:
                 return x
             case ("kernel", [list(w)], []):
                 return w[2:]
+            case ("offsets", [list(w)], [tuple(pads)]):
+                return [Form(2 * pad) - side for pad, side in zip(pads, w[2:] * 2)]
             case ("without_last", [list(x)], []):
                 return x[:-1]
             case ("without", [list(x)], [int(axis)]) if axis < len(x):
@@ -177,7 +183,7 @@ class Sampler:
         pads = self.param(node.params[1], (0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 0, 0), (0, 1, 1, 0), (2, 1, 2, 1))
         self.param(node.params[2], *ACTIVATIONS)
         x, w = self.visit(node.inputs[0], 4), self.visit(node.inputs[1], 4)
-        groups = self.draw(1, 1, 2, 3)
+        groups = self.draw(1, 1, 2, 3, 4)
         self.equations += [x[1] - w[1] * groups, w[0] - self.unknown() * groups]
         if len(node.inputs) == 3:
             self.equal(self.visit(node.inputs[2], 1), [w[0]])

@@ -17,40 +17,43 @@ from numpy.typing import NDArray
 from graphopt.rewrite.vocabulary import Operation, ShapeError, TensorType, infer
 
 MAKES_SEVERAL = frozenset({"split", "opaque"})
-LEAVES = frozenset({"input", "weight", "fill", "identity_kernel"})
+LEAVES = frozenset({"input", "weight", "fill", "identity_kernel", "mean_kernel"})
 
 
 class Terms:
     """A growing store of terms 0 .. len-1. Terms are never changed or removed.
 
-    operation, inputs, types: per term; `types` has one entry per result. static: whether the term depends on weights
+    operation, inputs, types: per term; `types` has one entry per result. kind: the number of its operation, equal for
+    equal operations. static: whether the term depends on weights
     alone, so that it is computed once, before the program runs.
     """
 
     def __init__(self) -> None:
         self.operation: list[Operation] = []
+        self.kind: list[int] = []
         self.inputs: list[tuple[int, ...]] = []
         self.types: list[tuple[TensorType, ...]] = []
         self.static: list[bool] = []
-        self._ids: dict[tuple[Operation, tuple[int, ...]], int] = {}
+        self._kinds: dict[Operation, int] = {}
+        self._ids: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def __len__(self) -> int:
         return len(self.operation)
 
     def add(self, operation: Operation, inputs: Sequence[int] = ()) -> int:
         """The id of the term; a new one if there is none yet. Raises ShapeError where the inputs do not fit."""
-        key = (operation, tuple(inputs))
+        kind = self._kinds.setdefault(operation, len(self._kinds))
+        key = (kind, tuple(inputs))
         known = self._ids.get(key)
         if known is not None:
             return known
-        types = self._infer(operation, key[1])
-        return self._append(key, types)
+        return self._append(operation, key, self._infer(operation, key[1]))
 
     def like(self, term: int, inputs: tuple[int, ...]) -> int:
         """The operation of `term` on other inputs of the same types: no shape inference."""
-        key = (self.operation[term], inputs)
+        key = (self.kind[term], inputs)
         known = self._ids.get(key)
-        return self._append(key, self.types[term]) if known is None else known
+        return self._append(self.operation[term], key, self.types[term]) if known is None else known
 
     def type_of(self, term: int) -> TensorType:
         """The type of a term that makes one tensor."""
@@ -79,10 +82,11 @@ class Terms:
         picked: TensorType = results[index]
         return picked
 
-    def _append(self, key: tuple[Operation, tuple[int, ...]], types: tuple[TensorType, ...]) -> int:
-        operation, inputs = key
+    def _append(self, operation: Operation, key: tuple[int, tuple[int, ...]], types: tuple[TensorType, ...]) -> int:
+        kind, inputs = key
         self._ids[key] = term = len(self.operation)
         self.operation.append(operation)
+        self.kind.append(kind)
         self.inputs.append(inputs)
         self.types.append(types)
         leaf = operation.name in LEAVES and operation.name != "input"
@@ -129,6 +133,7 @@ class Program:
     inputs: tuple[int, ...]  # leaves, in the order of the program's arguments
     weights: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what the name of each weight stands for
     opaque: Mapping[str, Any] = field(default_factory=dict)  # what the key of each opaque operation stands for
+    origin: Any = None  # what export needs to know of the model that the program was read from, if any
 
     def live(self) -> list[int]:
         """Terms that the outputs need, in topological order."""

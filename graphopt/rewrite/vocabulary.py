@@ -9,10 +9,12 @@ An `Operation` is an operator with its parameters fixed, e.g. conv with strides 
 | input, weight | name, shape, dtype | a leaf; weights are known before the program runs |
 | fill | value, shape | every element is the value |
 | identity_kernel | shape (O, I, h, w) | the conv kernel that returns its input: 1 at its centre where i = o mod I |
+| mean_kernel | shape (O, I, h, w) | the conv kernel that averages a window: 1 / (h w) everywhere where i = o mod I |
 | matmul | activation | [..., m, k], [..., k, n] -> [..., m, n], numpy's rules |
 | conv | strides (h, w), pads (top, left, bottom, right), activation | [B, C, H, W], [O, C / groups, h, w], a bias [O] |
 | add, mul | | elementwise, numpy's broadcasting |
 | relu, tanh, sigmoid | | elementwise |
+| rsqrt | epsilon | 1 / sqrt(x + epsilon), elementwise |
 | concat | axis | tensors that differ at most along the axis |
 | split | axis, sizes | the parts, in order |
 | item | index | one result of an operation that makes several |
@@ -106,6 +108,12 @@ def _identity_kernel(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> t
     shape = params[0]
     _require(len(shape) == 4 and shape[0] % shape[1] == 0, f"no identity kernel of shape {shape}")
     _require(shape[2] % 2 == 1 and shape[3] % 2 == 1, f"an identity kernel has a centre, {shape} has none")
+    return (TensorType(shape),)
+
+
+def _mean_kernel(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape = params[0]
+    _require(len(shape) == 4 and shape[0] % shape[1] == 0, f"no mean kernel of shape {shape}")
     return (TensorType(shape),)
 
 
@@ -240,6 +248,7 @@ VOCABULARY: dict[str, Signature] = {
     "weight": Signature(("name", "shape", "dtype"), 0, 0, _leaf),
     "fill": Signature(("value", "shape"), 0, 0, _fill),
     "identity_kernel": Signature(("shape",), 0, 0, _identity_kernel),
+    "mean_kernel": Signature(("shape",), 0, 0, _mean_kernel),
     "matmul": Signature(("activation",), 2, 2, _matmul),
     "conv": Signature(("strides", "pads", "activation"), 2, 3, _conv),
     "add": Signature((), 2, 2, _elementwise),
@@ -247,6 +256,7 @@ VOCABULARY: dict[str, Signature] = {
     "relu": Signature((), 1, 1, _unary),
     "tanh": Signature((), 1, 1, _unary),
     "sigmoid": Signature((), 1, 1, _unary),
+    "rsqrt": Signature(("epsilon",), 1, 1, _unary),
     "concat": Signature(("axis",), 1, MANY, _concat),
     "split": Signature(("axis", "sizes"), 1, 1, _split),
     "item": Signature(("index",), 1, 1, _item),

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from programs import leaf, op
 
 from graphopt.rewrite.compiling import bound_names
 from graphopt.rewrite.expressions import Literal, Parameter, Variable
@@ -12,7 +13,6 @@ from graphopt.rewrite.matching import Matcher
 from graphopt.rewrite.parsing import parse_rules
 from graphopt.rewrite.patterns import Pattern
 from graphopt.rewrite.terms import Program, Terms, reachable, substitute
-from tests.rewrite.programs import leaf, op
 
 RULES = """
     fuse: (relu (add ?x ?y)) => (add (relu ?x) (relu ?y))
