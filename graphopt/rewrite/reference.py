@@ -5,7 +5,8 @@ by something that keeps every identity rules may use, and no other:
 - tanh and sigmoid, and 1 / sqrt(x + epsilon) in rsqrt and batch_norm, are uninterpreted functions: fixed hashes of
   their argument.
 - The mean over a window is taken of values scaled by the least common multiple of all windows' counts, so pool_avg is
-  linear and exact; mean_kernel is scaled alike. Two sides of a rule must therefore average equally often on every path, as all true ones do.
+  linear and exact; mean_kernel is scaled alike. Two sides of a rule must therefore average equally often on every
+  path, as all true ones do.
 """
 
 from collections.abc import Mapping, Sequence
