@@ -1,6 +1,7 @@
 """`RewriteProblem`: one graph to be rewritten, all that a rewriting optimiser sees."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +11,20 @@ from graphopt.graph import Graph
 from graphopt.metering import Metered, OutOfBudget
 from graphopt.plan import Plans
 from graphopt.rewrite.neighbours import Neighbours, Outputs, replayed
+from graphopt.rewrite.steps import Step, free
 from graphopt.rewrite.terms import Program, reachable
 from graphopt.tasks.base import RewriteTask
 
 Rules = tuple[str, ...]  # names of the rules that were applied, in order
+
+
+class Point(NamedTuple):
+    """A program that a search has come to: its price, its ops that run, and the rules that led there."""
+
+    outputs: Outputs
+    rules: Rules
+    cost: float
+    ops: int
 
 
 class RewriteProblem(Metered):
@@ -49,7 +60,7 @@ class RewriteProblem(Metered):
         if not self.remaining:
             raise OutOfBudget
         price = self._price(outputs, live)
-        if self.bill(np.array([price]), [hash(outputs)]) is not None:
+        if self.bill(np.array([price]), [self.neighbours.digest(outputs)]) is not None:
             self.best, self.best_rules = outputs, rules
         return price
 
@@ -58,6 +69,42 @@ class RewriteProblem(Metered):
             return float(sum(map(self.term_price, reachable(self.terms, outputs) if live is None else live)))
         program = replayed(self.initial, outputs)
         return float(self._cost.price(self.task.realise(self.graph, program)).cost[0])
+
+    def start(self) -> Point:
+        """The program as it was given."""
+        return Point(self.initial.outputs, (), self.initial_cost, self.initial.num_ops())
+
+    def digest(self, point: Point) -> int:
+        """Equal for equal programs, as that of a step."""
+        return self.neighbours.digest(point.outputs)
+
+    def steps(self, point: Point) -> list[Step]:
+        """All rewrites of a program, not priced (`cost` is 0) and not billed."""
+        return list(self.neighbours.around(point.outputs, free).steps())
+
+    def expand(self, point: Point) -> list[Step]:
+        """All rewrites of a program with their prices, one evaluation each; as many as the budget allows.
+
+        Raises OutOfBudget when there is none left. The best program is kept even if the search does not take it.
+        """
+        around = self.neighbours.around(point.outputs, self.term_price or free)
+        left = self.remaining
+        if not left:
+            raise OutOfBudget
+        steps = [step for step, _ in zip(around.steps(), range(left))]
+        if self.term_price is None:
+            prices = (self.cost(around.apply(step.match), (*point.rules, step.match.rule.name)) for step in steps)
+            return [step._replace(cost=price) for step, price in zip(steps, prices)]
+        winner = self.bill(np.array([step.cost for step in steps]), [step.digest for step in steps]) if steps else None
+        if winner is not None:
+            match = steps[winner].match
+            self.best, self.best_rules = around.apply(match), (*point.rules, match.rule.name)
+        return steps
+
+    def take(self, point: Point, step: Step) -> Point:
+        """Where a step of that program leads."""
+        outputs = self.neighbours.apply(point.outputs, step.match)
+        return Point(outputs, (*point.rules, step.match.rule.name), step.cost, step.ops)
 
     def program(self) -> Program:
         """The best program."""

@@ -18,6 +18,7 @@ from graphopt.rewrite.terms import Terms
 from graphopt.rewrite.vocabulary import Operation, TensorType
 
 FREE = frozenset({"input", "weight", "fill", "identity_kernel", "item", "reshape"})
+GRID = 2.0**-50  # seconds; prices are multiples, so sums below 8 s are exact and do not depend on their order
 BYTES = dict(zip(DTYPES, DTYPE_BYTES))
 _FLOP = {"relu": 1, "tanh": 16, "sigmoid": 12, "none": 0, "add": 1, "mul": 1, "batch_norm": 2}  # per element
 
@@ -45,7 +46,7 @@ class Additive(CostModel):
         def of(term: int) -> float:
             seconds = known.get(term)
             if seconds is None:
-                known[term] = seconds = self._term_seconds(terms, term)
+                known[term] = seconds = round(self._term_seconds(terms, term) / GRID) * GRID
             return seconds
 
         return of

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from graphopt.rewrite.digests import Digests
 from graphopt.rewrite.matching import Match, Matcher
 from graphopt.rewrite.rules import RuleSet
+from graphopt.rewrite.steps import Price, Surroundings
 from graphopt.rewrite.terms import Program, Terms, reachable, substitute
 
 Outputs = tuple[int, ...]
@@ -21,7 +23,22 @@ class Neighbours:
     """Candidates of programs that share one store of terms. Remembers where rules match."""
 
     def __init__(self, rules: RuleSet, terms: Terms) -> None:
-        self.terms, self._matcher = terms, Matcher(rules, terms)
+        self.terms, self._matcher, self._digests = terms, Matcher(rules, terms), Digests(terms)
+
+    def around(self, outputs: Outputs, price: Price) -> Surroundings:
+        """The same programs as `of`, priced term by term, and not made."""
+        return Surroundings(self._matcher, self._digests, price, outputs)
+
+    def digest(self, outputs: Outputs) -> int:
+        """Equal for equal programs."""
+        return self._digests.program(outputs)
+
+    def apply(self, outputs: Outputs, match: Match) -> Outputs:
+        """The outputs of the program that a match in the program leads to."""
+        made = self._matcher.apply(match)
+        if made is None:
+            raise ValueError(f"rule {match.rule.name} makes nothing of {match.binding}")
+        return substitute(self.terms, outputs, reachable(self.terms, outputs), dict(zip(match.roots, made)))
 
     def of(self, outputs: Outputs, live: Sequence[int] | None = None) -> Iterator[Candidate]:
         """Every other program that one rule at one place makes, each once; live: what the outputs reach, if known."""
