@@ -1,6 +1,7 @@
 """Cost models that sum what each op costs alone, as TASO's does: blind to how ops act on one another.
 
-Ops that read weights alone cost nothing, since they run once, before the program; so do views (reshape).
+Ops that read weights alone cost nothing, since they run once, before the program; so do views: reshape and, as in
+TASO, split, whose readers see parts of one tensor.
 """
 
 from abc import abstractmethod
@@ -17,7 +18,7 @@ from graphopt.rewrite.as_graph import program_of
 from graphopt.rewrite.terms import Terms
 from graphopt.rewrite.vocabulary import Operation, TensorType
 
-FREE = frozenset({"input", "weight", "fill", "identity_kernel", "item", "reshape"})
+FREE = frozenset({"input", "weight", "fill", "identity_kernel", "item", "reshape", "split"})
 GRID = 2.0**-50  # seconds; prices are multiples, so sums below 8 s are exact and do not depend on their order
 BYTES = dict(zip(DTYPES, DTYPE_BYTES))
 _FLOP = {"relu": 1, "tanh": 16, "sigmoid": 12, "none": 0, "add": 1, "mul": 1, "batch_norm": 2}  # per element
@@ -28,6 +29,7 @@ class Additive(CostModel):
 
     objective = "runtime"
     needs = frozenset({"terms"})
+    sees_plans = False
 
     @abstractmethod
     def op_seconds(self, operation: Operation, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:
