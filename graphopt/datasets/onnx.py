@@ -46,8 +46,8 @@ class OnnxProgram:
     dims: tuple[tuple[str, int], ...]
 
     def load(self) -> ModelProto:
-        model = _parse(self.path, external=True)
-        _fix_dims(model, dict(self.dims), self.path)
+        model = parse(self.path, external=True)
+        fix_dims(model, dict(self.dims), self.path)
         return model
 
 
@@ -58,7 +58,7 @@ class OnnxFiles(Dataset):
     other models are test graphs.
     """
 
-    gives: ClassVar[frozenset[str]] = frozenset({"onnx_program"})
+    gives: ClassVar[frozenset[str]] = frozenset({"onnx_program", "terms"})
 
     def __init__(
         self, *, name: str, path: str | None, dims: Mapping[str, int], train: list[str], val: list[str]
@@ -101,14 +101,15 @@ def read_onnx(path: str | Path, *, family: str | None = None, dims: Mapping[str,
     Raises GraphError for what is not a model, or has open dimensions, a cycle, no op or an input that nothing makes.
     """
     path, dims = Path(path), dict(dims or {})
-    model = _parse(path, external=False)
-    _fix_dims(model, dims, path)
-    model = _inferred(model, path)
+    model = parse(path, external=False)
+    fix_dims(model, dims, path)
+    model = inferred(model, path)
     program = OnnxProgram(path.resolve(), tuple(sorted(dims.items())))
     return Translation(model, path.stem, family).build(program)
 
 
-def _parse(path: Path, *, external: bool) -> ModelProto:
+def parse(path: Path, *, external: bool) -> ModelProto:
+    """The model in a file, its weights from other files too with `external`. Raises GraphError as `read_onnx`."""
     if not path.is_file():
         raise GraphError(f"no file {path}; give the path of an ONNX model")
     try:
@@ -117,6 +118,11 @@ def _parse(path: Path, *, external: bool) -> ModelProto:
         raise GraphError(f"{path} is not an ONNX model, or is damaged ({error}); export it again") from error
     except (OSError, onnx.checker.ValidationError) as error:
         raise GraphError(f"{path} needs weight files that cannot be read ({error}); put them next to it") from error
+    return checked(model, path)
+
+
+def checked(model: ModelProto, path: Path) -> ModelProto:
+    """The model with its functions inlined. Raises GraphError when it is none, or empty."""
     if not model.HasField("graph") or not model.opset_import:
         raise GraphError(f"{path} is not an ONNX model (it has no graph or names no operator set); export it again")
     if not model.graph.node:
@@ -124,7 +130,7 @@ def _parse(path: Path, *, external: bool) -> ModelProto:
     return inliner.inline_local_functions(model) if model.functions else model
 
 
-def _fix_dims(model: ModelProto, dims: Mapping[str, int], path: Path) -> None:
+def fix_dims(model: ModelProto, dims: Mapping[str, int], path: Path) -> None:
     """Fixes open dimensions of inputs in place, everywhere by name; drops stated shapes that stay open."""
     graph = model.graph
     weights = {w.name for w in graph.initializer}
@@ -150,8 +156,8 @@ def _fix_dims(model: ModelProto, dims: Mapping[str, int], path: Path) -> None:
             value.type.tensor_type.ClearField("shape")
 
 
-def _inferred(model: ModelProto, path: Path) -> ModelProto:
-    """The model with shapes, without the payload of its large weights."""
+def inferred(model: ModelProto, path: Path) -> ModelProto:
+    """The model with shapes, without the payload of its large weights, which are dropped in place."""
     for weight in model.graph.initializer:
         if prod(weight.dims) > SMALL:
             for payload in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):

@@ -88,6 +88,8 @@ def _value(node: NodeProto, shapes: Shapes, values: Values, model: ModelProto) -
         return _evaluated(node, {node.input[0]: np.broadcast_to(np.float32(0), shapes[node.input[0]] or ())}, model)
     if any(name and name not in values for name in node.input):
         return None
+    if node.op_type == "ConstantOfShape" and np.prod(values[node.input[0]]) > SMALL:
+        return None  # not even made: it may be large
     return _evaluated(node, {name: values[name] for name in node.input if name}, model)
 
 

@@ -215,7 +215,7 @@ def to_value(array: Any) -> Value:
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
     if 0 in array.strides and array.size > 1:  # one value for many elements; torch keeps it so
         steps = tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)
-        return torch.from_numpy(np.ascontiguousarray(array[steps])).expand(array.shape)
+        return torch.from_numpy(array[steps].copy()).expand(array.shape)
     try:
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     except TypeError:
@@ -223,9 +223,11 @@ def to_value(array: Any) -> Value:
 
 
 def to_array(value: Value) -> Array:
-    """A tensor as an array."""
+    """A tensor as an array; one value for many elements stays so."""
     if not isinstance(value, Tensor):
         return np.asarray(value)
+    if value.numel() > 1 and not any(value.stride()):
+        return np.broadcast_to(to_array(value[(0,) * value.dim()]), tuple(value.shape))
     if value.dtype == torch.bfloat16:
         import ml_dtypes  # comes with onnx
 

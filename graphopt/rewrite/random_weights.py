@@ -30,7 +30,9 @@ class RandomWeights(Mapping[str, NDArray[Any]]):
             return self.kept[name]
         shape, dtype, role, gain = self.made[name]
         stream = int.from_bytes(sha256(name.encode()).digest()[:8], "big")
-        return (gain * _drawn(np.random.default_rng([self.seed, stream]), shape, role)).astype(dtype)
+        drawn = _drawn(np.random.default_rng([self.seed, stream]), shape, role)
+        drawn *= gain
+        return drawn.astype(dtype, copy=False)
 
     def __iter__(self) -> Iterator[str]:
         yield from self.made
@@ -75,11 +77,14 @@ def _roles(program: Program) -> dict[str, Role]:
     return roles
 
 
-def _drawn(rng: np.random.Generator, shape: tuple[int, ...], role: Role) -> NDArray[np.float64]:
+def _drawn(rng: np.random.Generator, shape: tuple[int, ...], role: Role) -> NDArray[np.float32]:
     if role in ("scale", "variance"):
-        return rng.uniform(0.5, 1.5, shape)
+        return np.asarray(rng.random(shape, np.float32) + np.float32(0.5))
+    drawn = np.asarray(rng.standard_normal(shape, np.float32))
     if role == "shift":
-        return 0.1 * rng.standard_normal(shape)
+        drawn *= 0.1
+        return drawn
     summed = prod(shape[1:]) if role == "kernel" else shape[-2] if len(shape) > 1 else shape[0]
     gain = sqrt(2.0) if role == "kernel" else 1.0  # convolutions are mostly followed by relu, which halves the power
-    return rng.standard_normal(shape) * (gain / sqrt(max(summed, 1)))
+    drawn *= gain / sqrt(max(summed, 1))
+    return drawn

@@ -40,10 +40,13 @@ class Terms:
     def __len__(self) -> int:
         return len(self.operation)
 
+    def kind_of(self, operation: Operation) -> int:
+        """The number of an operation."""
+        return self._kinds.setdefault(operation, len(self._kinds))
+
     def add(self, operation: Operation, inputs: Sequence[int] = ()) -> int:
         """The id of the term; a new one if there is none yet. Raises ShapeError where the inputs do not fit."""
-        kind = self._kinds.setdefault(operation, len(self._kinds))
-        key = (kind, tuple(inputs))
+        key = (self.kind_of(operation), tuple(inputs))
         known = self._ids.get(key)
         if known is not None:
             return known
