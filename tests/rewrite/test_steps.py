@@ -1,0 +1,82 @@
+"""Rewrites priced without being made, against the programs they lead to."""
+
+from zlib import crc32
+
+import numpy as np
+import pytest
+from random_programs import random_program
+
+from graphopt.rewrite.digests import Digests
+from graphopt.rewrite.neighbours import Neighbours, num_ops
+from graphopt.rewrite.parsing import parse_rules
+from graphopt.rewrite.program_builder import ProgramBuilder
+from graphopt.rewrite.rules import load_rules
+from graphopt.rewrite.terms import Program, reachable
+
+# Beside real rules: what is put in contains the root, coincides with others, is an input, swaps two terms.
+ODD = parse_rules("""
+    twice: (relu ?x) => (relu (relu ?x))
+    once: (relu (relu ?x)) => (relu ?x)
+    argument: (relu ?x) => ?x
+    first: (add ?x ?y) => ?x
+    both: (relu ?x), (add ?y ?z) => (add (relu ?x) (relu ?x)), (add ?z ?y)
+    same: (relu ?x), (relu ?y) => (relu ?x), (relu ?x) where same_shape(?x, ?y)
+    inside: (mul ?x ?y), (add ?x ?y) => (add ?x ?y), (relu (add ?x ?y))
+    commute: (add ?x ?y) => (add ?y ?x)
+    grow: (add ?x ?y) => (add (add ?x ?y) (relu ?y))
+""")
+
+
+def price(program: Program, term: int) -> float:
+    """As costs are: of what a term is and of the types that it reads. Random, so wrong sets of terms have other sums."""
+    terms = program.terms
+    kind = (str(terms.operation[term]), [terms.types[i] for i in terms.inputs[term]])
+    return 0.0 if terms.static[term] else float(crc32(repr(kind).encode()))
+
+
+def check(program: Program, neighbours: Neighbours, outputs: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Compares all steps of a program with the programs themselves, which it returns."""
+    made = list(neighbours.of(outputs))
+    steps = list(neighbours.around(outputs, lambda t: price(program, t)).steps())
+    assert [c.match for c in made] == [s.match for s in steps]
+    for candidate, step in zip(made, steps):
+        live = reachable(program.terms, candidate.outputs)
+        rule = candidate.match.rule.name
+        assert step.digest == neighbours.digest(candidate.outputs), rule
+        assert (step.cost, step.ops) == (sum(price(program, t) for t in live), num_ops(program.terms, live)), rule
+        assert neighbours.apply(outputs, step.match) == candidate.outputs
+    return [candidate.outputs for candidate in made]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_steps_are_what_their_programs_are(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    program = random_program(rng, 14)
+    neighbours = Neighbours((*ODD, *(load_rules() if seed % 2 else ())), program.terms)
+    outputs = program.outputs
+    for _ in range(6):
+        next_ones = [o for o in check(program, neighbours, outputs) if len(reachable(program.terms, o)) < 60]
+        if not next_ones:
+            return
+        outputs = next_ones[int(rng.integers(len(next_ones)))]
+
+
+def test_users_that_become_equal_are_counted_once() -> None:
+    b = ProgramBuilder()
+    x, y = b.input((2, 2)), b.input((2, 2))
+    left, right = b.unary("tanh", b.add(x, y)), b.unary("tanh", b.add(y, x))
+    program = b.build(b.mul(left, right))
+    neighbours = Neighbours(parse_rules("commute: (add ?x ?y) => (add ?y ?x)"), program.terms)
+    steps = list(neighbours.around(program.outputs, lambda t: 1.0).steps())
+    assert [s.ops for s in steps] == [3, 3]  # one sum, one tanh, a product
+    check(program, neighbours, program.outputs)
+
+
+def test_digests_tell_apart_what_only_order_distinguishes() -> None:
+    b = ProgramBuilder()
+    x, y, z, w = (b.input((2, 2)) for _ in range(4))
+    programs = [b.add(b.add(x, y), b.add(z, w)), b.add(b.add(x, z), b.add(y, w)), b.add(b.add(y, x), b.add(z, w)),
+                b.unary("relu", b.unary("tanh", x)), b.unary("tanh", b.unary("relu", x)), b.add(x, y), b.add(y, x)]  # fmt: skip
+    digests = Digests(b.terms)
+    assert len({digests.program((p,)) for p in programs}) == len(programs)
+    assert digests.program((x, y)) != digests.program((y, x))
