@@ -33,6 +33,7 @@ class Instance:
     sources: tuple[int, ...]
     targets: tuple[int, ...]
     misfit: str
+    values: tuple[Any, ...]  # of bound_names(rule)
     shapes: dict[str, Shape]
     params: dict[str, Any]
 
@@ -40,21 +41,24 @@ class Instance:
         return ", ".join(f"{name} = {value}" for name, value in (self.shapes | self.params).items())
 
 
-def instances(rule: Rule, rng: np.random.Generator, tries: int) -> Iterator[Instance]:
-    """Cases to which the rule applies; different ones, as many as so many tries give."""
+def instances(rule: Rule, rng: np.random.Generator, tries: int, granted: bool = False) -> Iterator[Instance]:
+    """Cases that the rule admits, different ones, as many as so many tries give. granted: only those in which both
+    sides exist, and sums and products are of tensors of one shape, as rules of other systems take for granted."""
     seen = set()
     for _ in range(tries):
-        found = _instance(rule, rng)
-        if found is not None and str(found) not in seen:
+        found = _instance(rule, rng, granted)
+        if found is not None and str(found) not in seen and not (granted and found.misfit):
             seen.add(str(found))
             yield found
 
 
-def _instance(rule: Rule, rng: np.random.Generator) -> Instance | None:
-    sampler = Sampler(rule, rng)
+def _instance(rule: Rule, rng: np.random.Generator, granted: bool) -> Instance | None:
+    sampler = Sampler(rule, rng, broadcasting=not granted)
     try:
-        for source in rule.sources:
-            sampler.visit(source, None)
+        forms = [sampler.visit(source, None) for source in rule.sources]
+        if granted:
+            for form, target in zip(forms, rule.targets):
+                sampler.equal(form, sampler.visit(target, len(form)))
         sampler.use_conditions()
     except Misfit:
         return None
@@ -88,7 +92,7 @@ def built(rule: Rule, shapes: dict[str, Shape], params: dict[str, Any]) -> Insta
     targets, misfit = _targets(rule, terms, sources, values)
     if any(prod(result.shape) > LARGEST for types in terms.types for result in types):
         return None
-    return Instance(terms, sources, targets, misfit, shapes, params)
+    return Instance(terms, sources, targets, misfit, tuple(values), shapes, params)
 
 
 def _targets(rule: Rule, terms: Terms, sources: tuple[int, ...], values: list[Any]) -> tuple[tuple[int, ...], str]:

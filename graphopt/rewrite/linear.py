@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 
 import numpy as np
 
@@ -37,6 +38,11 @@ class Form:
         rest = Form(self.constant, {u: c for u, c in self.coefficients.items() if u != unknown})
         return rest + instead * factor
 
+    def reduced(self) -> "Form":
+        """A form that is zero for the same values: divided by what divides it."""
+        divisor = gcd(self.constant, *self.coefficients.values())
+        return Form(self.constant // divisor, {u: c // divisor for u, c in self.coefficients.items()})
+
     def value(self, values: Mapping[int, int]) -> int:
         return self.constant + sum(c * values[u] for u, c in self.coefficients.items())
 
@@ -65,6 +71,7 @@ def _eliminated(equations: list[Form]) -> dict[int, Form] | None:
             if equation.constant:
                 return None
             continue
+        equation = equation.reduced()
         pivot = _pivot(equation)
         if pivot is None:
             return None

@@ -26,8 +26,8 @@ class Misfit(Exception):
 class Sampler:
     """One random draw: the shapes of variables as forms, the values of parameters, equations between sizes."""
 
-    def __init__(self, rule: Rule, rng: np.random.Generator) -> None:
-        self.rule, self.rng = rule, rng
+    def __init__(self, rule: Rule, rng: np.random.Generator, *, broadcasting: bool) -> None:
+        self.rule, self.rng, self.broadcasting = rule, rng, broadcasting
         self.unknowns = 0
         self.equations: Forms = []
         self.shapes: dict[str, Forms] = {}
@@ -144,7 +144,7 @@ class Sampler:
     _relu = _tanh = _sigmoid = _rsqrt = _same
 
     def _add(self, node: Node, rank: int | None) -> Forms:
-        narrower = self.rng.random() < 0.15
+        narrower = self.broadcasting and self.rng.random() < 0.15
         ranks: list[int | None] = [rank, rank]
         if narrower:
             ranks[self.draw(0, 1)] = None
@@ -158,7 +158,8 @@ class Sampler:
         longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
         ahead = len(longer) - len(shorter)
         result = longer[:ahead]
-        kinds = ("equal", "equal", "equal", "left", "right") if self.rng.random() < 0.4 else ("equal",)
+        wide = self.broadcasting and self.rng.random() < 0.4
+        kinds = ("equal", "equal", "equal", "left", "right") if wide else ("equal",)
         for x, y in zip(longer[ahead:], shorter):
             kind = self.draw(*kinds)
             self.equations.append(x - y if kind == "equal" else (x if kind == "left" else y) - 1)
@@ -252,12 +253,8 @@ class Sampler:
 
     def _reshape(self, node: Node, rank: int | None) -> Forms:
         x = self.visit(node.inputs[0], None)
-        shape: Any = self.param(node.params[0], None)
-        if shape is None:
-            factors = [int(size) for size in self.rng.choice((1, 2, 2, 3), 4)]
-            shape = self.arranged(factors, rank or self.draw(1, 2, 3, 4))
-            if isinstance(node.params[0], Parameter):
-                self.params[str(node.params[0])] = shape
+        drawn = self.arranged([int(size) for size in self.rng.choice((1, 2, 2, 3), 4)], rank or self.draw(1, 2, 3, 4))
+        shape: Shape = self.param(node.params[0], drawn)
         self.equal(x, [Form(size) for size in self.arranged(_factors(prod(shape)), len(x))])
         return [Form(size) for size in shape]
 
