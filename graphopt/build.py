@@ -10,8 +10,8 @@ from graphopt.costs.base import CostModel
 from graphopt.datasets.base import Dataset
 from graphopt.errors import ConfigError
 from graphopt.machine import Machine
-from graphopt.optimizer import Optimizer
-from graphopt.tasks.base import AssignTask
+from graphopt.optimizer import Solver
+from graphopt.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Parts:
 
     dataset: Dataset
     machine: Machine
-    task: AssignTask
+    task: Task
     cost: CostModel  # trained and searched on
     judge: CostModel  # re-prices the winner
-    algo: Optimizer
-    compared: tuple[Optimizer, ...]  # further optimisers, evaluated on the same graphs
+    algo: Solver[Any]
+    compared: tuple[Solver[Any], ...]  # further optimisers, evaluated on the same graphs
     refused: dict[str, str]  # name -> why, of those that were to be compared and do not fit
     learns: bool  # `algo` is a `Learner`
 
@@ -39,7 +39,7 @@ def build(config: Mapping[str, Any]) -> Parts:
     seed = int(config["seed"])
     dataset: Dataset = construct(config["dataset"], "dataset", {"seed": seed})
     machine: Machine = construct(config["machine"], "machine")
-    task: AssignTask = construct(config["task"], "task", {"machine": machine})
+    task: Task = construct(config["task"], "task", {"machine": machine})
     compat.check_heads(config, task)
     around = {"machine": machine, "task": task}
     cost: CostModel = construct(config["cost"], "cost", around)
@@ -48,7 +48,7 @@ def build(config: Mapping[str, Any]) -> Parts:
     learns = compat.learns(target_of(config["algo"], "algo"))
     if learns:
         around |= {"encoder": encoder(config, task)}
-    algo: Optimizer = construct(config["algo"], "algo", around)
+    algo: Solver[Any] = construct(config["algo"], "algo", around)
     refused = {name: compat.refusal(name, task) for name in config["compare"]}
     compared = tuple(rival(name, around) for name, why in refused.items() if not why)
     return Parts(
@@ -68,7 +68,7 @@ def judge_of(config: Mapping[str, Any], cost: CostModel, around: Mapping[str, An
     return judge
 
 
-def encoder(config: Mapping[str, Any], task: AssignTask) -> Any:
+def encoder(config: Mapping[str, Any], task: Task) -> Any:
     """The network that reads graphs, with room for the learner's own inputs per op. Seeds torch first, so that equal
     seeds start from equal weights."""
     import torch
@@ -78,19 +78,19 @@ def encoder(config: Mapping[str, Any], task: AssignTask) -> Any:
     return construct(config["encoder"], "encoder", {"extra_width": width})
 
 
-def rival(name: str, around: Mapping[str, Any]) -> Optimizer:
+def rival(name: str, around: Mapping[str, Any]) -> Solver[Any]:
     """An optimiser of `compare=[...]`, as its yaml file says."""
     node = compat.option("algo", name)
     if compat.learns(target_of(node, "algo")):
         raise ConfigError(f"compare: {name} has to be trained; give it a cell of its own with algo={name}")
-    rival: Optimizer = construct(node, f"algo {name}", around)
+    rival: Solver[Any] = construct(node, f"algo {name}", around)
     return rival
 
 
-def machine_task_costs(config: Mapping[str, Any]) -> tuple[Machine, AssignTask, CostModel, CostModel]:
+def machine_task_costs(config: Mapping[str, Any]) -> tuple[Machine, Task, CostModel, CostModel]:
     """What prices a stored decision again: machine, task, cost and judge of a configuration."""
     machine: Machine = construct(config["machine"], "machine")
-    task: AssignTask = construct(config["task"], "task", {"machine": machine})
+    task: Task = construct(config["task"], "task", {"machine": machine})
     around = {"machine": machine, "task": task}
     cost: CostModel = construct(config["cost"], "cost", around)
     return machine, task, cost, judge_of(config, cost, around)

@@ -12,8 +12,8 @@ from typing import Any
 
 from graphopt.construct import Node, target_of
 from graphopt.errors import ConfigError, Incompatible, UsageError, UserError
-from graphopt.optimizer import Optimizer
-from graphopt.tasks.base import AssignTask, Task
+from graphopt.optimizer import Solver
+from graphopt.tasks.base import AssignTask, RewriteTask, Task
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -44,13 +44,13 @@ def _base(group: str, base: str) -> dict[str, Any]:
     return {key: option(group, name)} if key else option(group, name)
 
 
-def learns(algo: type[Optimizer]) -> bool:
+def learns(algo: type[Solver[Any]]) -> bool:
     """Whether it has to be trained. Does not import torch: a learner's module has done so already."""
     learner = sys.modules.get("graphopt.algos.learner")
     return learner is not None and issubclass(algo, learner.Learner)
 
 
-def mismatch(algo: type[Optimizer], task: type[Task]) -> tuple[str, str] | None:
+def mismatch(algo: type[Solver[Any]], task: type[Task]) -> tuple[str, str] | None:
     """(what the algorithm needs, what the task is), or None when they fit."""
     if not issubclass(task, algo.accepts):
         return "needs " + " or ".join(wanted.noun for wanted in algo.accepts), f"is {task.noun}"
@@ -59,7 +59,7 @@ def mismatch(algo: type[Optimizer], task: type[Task]) -> tuple[str, str] | None:
     return None
 
 
-def heads_mismatch(algo: type[Optimizer], heads: frozenset[str]) -> tuple[str, str] | None:
+def heads_mismatch(algo: type[Solver[Any]], heads: frozenset[str]) -> tuple[str, str] | None:
     either = algo.needs_one_of
     if algo.needs_heads <= heads and (not either or either & heads):
         return None
@@ -74,11 +74,14 @@ def check(config: Mapping[str, Any]) -> None:
     wrong = mismatch(algo, task)
     if wrong is not None:
         raise Incompatible(_sentence(config, *wrong))
-    for group, part in (
-        ("task", task),
-        ("cost", target_of(config["cost"], "cost")),
-        ("judge", target_of(config["judge"], "judge")),
-    ):
+    costs = {group: target_of(config[group], group) for group in ("cost", "judge")}
+    for group, cost in costs.items():
+        if not cost.sees_plans and not issubclass(task, RewriteTask):
+            raise Incompatible(
+                f"{group}={config[group]['name']} prices ops one by one, so that only rewriting makes a difference, "
+                f"not task={config['task']['name']}. Cost models for it: {_or_none(_costs_of_plans())}."
+            )
+    for group, part in (("task", task), *costs.items()):
         missing = part.needs - dataset.gives
         if missing:
             raise Incompatible(
@@ -149,6 +152,10 @@ def _tasks_for(algo: Node) -> list[str]:
 def _algos_for(task: Node) -> list[str]:
     target = target_of(task, "task")
     return [name for name, algo in _classes("algo").items() if mismatch(algo, target) is None]
+
+
+def _costs_of_plans() -> list[str]:
+    return [name for name, cost in _classes("cost").items() if cost.sees_plans]
 
 
 def _givers(needs: frozenset[str]) -> list[str]:

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from graphopt.cli import sentences
 from graphopt.compact import compact, expand, same
 from graphopt.errors import UserError
 from graphopt.graph import Graph, GraphError
+from graphopt.metering import Metered
 from graphopt.plan import Plans
 from graphopt.problem import Problem
 from graphopt.tasks.base import AssignTask, Decision
@@ -45,6 +46,13 @@ ROW_KEYS = (
 
 class DecisionError(UserError):
     """A decision file is missing, damaged, or of another graph; the message says which and what to do."""
+
+
+class Answer(Protocol):
+    """A stored answer of any format."""
+
+    @property
+    def header(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +109,25 @@ def save(
     graph, task = problem.graph, problem.task
     header = {
         "format": FORMAT,
-        "graph": {"name": graph.name, "family": graph.family, "hash": graph.hash, "ops": graph.num_ops},
         "heads": [[name, count] for name, count in task.heads.items()],
+        **header_of(problem, graph, judged, row, config),
+    }
+    default = task.canonical(graph, task.initial(graph))  # as `best`, so that only real differences show
+    best, plan = task.canonical(graph, problem.best), {}
+    if problem.best_plan is not None:
+        best, header["described"] = describe(task, default, problem.best_plan)
+        plan = compact(problem.best_plan, task.machine.num_devices)
+        if same(plan, compact(task.realise(graph, best[None]), task.machine.num_devices)):
+            plan = {}  # the decision says it all
+    write(path, DecisionFile(header, graph.op_names, best, default, trace_of(problem), plan))
+
+
+def header_of(
+    problem: Metered, graph: Graph, judged: float, row: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a file says of graph, prices, configuration, row and versions, whatever was decided."""
+    return {
+        "graph": {"name": graph.name, "family": graph.family, "hash": graph.hash, "ops": graph.num_ops},
         "prices": {
             "initial": float(row.get("initial", problem.initial_cost)),
             "searched": float(problem.best_cost),
@@ -113,15 +138,11 @@ def save(
         "row": {key: row[key] for key in ROW_KEYS if key in row},
         "versions": versions(str(row.get("commit", ""))),
     }
-    default = task.canonical(graph, task.initial(graph))  # as `best`, so that only real differences show
-    best, plan = task.canonical(graph, problem.best), {}
-    if problem.best_plan is not None:
-        best, header["described"] = describe(task, default, problem.best_plan)
-        plan = compact(problem.best_plan, task.machine.num_devices)
-        if same(plan, compact(task.realise(graph, best[None]), task.machine.num_devices)):
-            plan = {}  # the decision says it all
-    trace = np.array([[s.evals, s.seconds, s.cost] for s in problem.trace], np.float64).reshape(-1, 3)
-    write(path, DecisionFile(header, graph.op_names, best, default, trace, plan))
+
+
+def trace_of(problem: Metered) -> NDArray[np.float64]:
+    """[S, 3] evaluations, seconds, best cost."""
+    return np.array([[s.evals, s.seconds, s.cost] for s in problem.trace], np.float64).reshape(-1, 3)
 
 
 def describe(task: AssignTask, default: Decision, plan: Plans) -> tuple[Decision, list[str]]:
@@ -148,17 +169,22 @@ def versions(commit: str) -> dict[str, str]:
 
 
 def write(path: Path | str, decision: DecisionFile) -> None:
-    """Writes atomically: a reader never sees half a file."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    """Writes the file, all or nothing."""
     arrays: dict[str, NDArray[Any]] = {
-        "header": _json_bytes(decision.header),
-        "op_names": _json_bytes(list(decision.op_names)),
+        "header": json_bytes(decision.header),
+        "op_names": json_bytes(list(decision.op_names)),
         "choices": np.asarray(decision.choices, np.int16),
         "default": np.asarray(decision.default, np.int16),
         "trace": decision.trace,
         **{f"plan_{name}": array for name, array in decision.plan.items()},
     }
+    write_arrays(path, arrays)
+
+
+def write_arrays(path: Path | str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Writes atomically: a reader never sees half a file."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with partial.open("wb") as stream:
@@ -171,21 +197,36 @@ def write(path: Path | str, decision: DecisionFile) -> None:
 def load(path: Path | str) -> DecisionFile:
     """Reads a decision file. Raises DecisionError when it is missing, damaged or of an unknown format."""
     source = Path(path)
+    try:
+        header, arrays = read_arrays(source)
+        if str(header.get("format")).startswith("graphopt rewriting"):
+            raise DecisionError(f"{source} holds a rewritten program: use show or replay, which know such files")
+        names = tuple(json.loads(arrays["op_names"].tobytes()))
+        plan = {name.removeprefix("plan_"): array for name, array in arrays.items() if name.startswith("plan_")}
+        decision = DecisionFile(header, names, arrays["choices"], arrays["default"], arrays["trace"], plan)
+    except (KeyError, ValueError) as error:
+        if isinstance(error, DecisionError):
+            raise
+        raise damaged(source, error) from None
+    _validate(source, decision)
+    return decision
+
+
+def read_arrays(source: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """(header, arrays) of a decision file of any format. Raises DecisionError when it is missing or damaged."""
     if not source.is_file():
         raise DecisionError(f"no decision file {source}: give the path of a decisions/*.npz file")
     try:
         with np.load(source, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         header: dict[str, Any] = json.loads(arrays["header"].tobytes())
-        names = tuple(json.loads(arrays["op_names"].tobytes()))
-        plan = {name.removeprefix("plan_"): array for name, array in arrays.items() if name.startswith("plan_")}
-        decision = DecisionFile(header, names, arrays["choices"], arrays["default"], arrays["trace"], plan)
+        return header, arrays
     except Exception as error:  # zip, zlib, json and key errors: whatever a damaged file raises
-        raise DecisionError(
-            f"{source} is not a readable decision file ({type(error).__name__}): write it again"
-        ) from None
-    _validate(source, decision)
-    return decision
+        raise damaged(source, error) from None
+
+
+def damaged(source: Path, error: Exception) -> DecisionError:
+    return DecisionError(f"{source} is not a readable decision file ({type(error).__name__}): write it again")
 
 
 def _validate(source: Path, decision: DecisionFile) -> None:
@@ -200,11 +241,11 @@ def _validate(source: Path, decision: DecisionFile) -> None:
         raise DecisionError(f"{source} is damaged: its arrays disagree with its {shape[0]} op names; write it again")
 
 
-def _json_bytes(value: Any) -> NDArray[np.uint8]:
+def json_bytes(value: Any) -> NDArray[np.uint8]:
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
-def match(decision: DecisionFile, graph: Graph, source: str) -> None:
+def match(decision: Answer, graph: Graph, source: str) -> None:
     """Raises DecisionError unless the decision is of this graph."""
     expected = decision.header["graph"]["hash"]
     if graph.hash != expected:

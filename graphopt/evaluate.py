@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphopt import decision
+from graphopt import decision, rewrite_decision
 from graphopt.build import Parts
 from graphopt.cell import Cell, sentence_of
 from graphopt.costs.base import CostModel
@@ -17,12 +17,14 @@ from graphopt.datasets.storage import save_graph
 from graphopt.errors import RowsFailed, UserError
 from graphopt.graph import Graph
 from graphopt.metering import OutOfBudget, Step
-from graphopt.optimizer import Optimizer
+from graphopt.optimizer import AnyProblem, Solver
 from graphopt.problem import Problem
 from graphopt.progress import Bar
+from graphopt.rewrite_problem import RewriteProblem
 from graphopt.rows import Row, RowFile, key_of
-from graphopt.tasks.base import AssignTask
+from graphopt.tasks.base import Task
 
+Solved = Problem | RewriteProblem
 TRACE_POINTS = 64  # of a row; the decision file has them all
 
 
@@ -30,7 +32,7 @@ TRACE_POINTS = 64  # of a row; the decision file has them all
 class Contender:
     """An optimiser and the row fields that say what it is (algo, encoder, config_hash, params, training cost)."""
 
-    optimizer: Optimizer
+    optimizer: Solver[Any]
     facts: Mapping[str, Any]
 
 
@@ -38,7 +40,7 @@ class Contender:
 class Arena:
     """What is the same for all contenders."""
 
-    task: AssignTask
+    task: Task
     cost: CostModel
     judge: CostModel
     config: Mapping[str, Any]  # resolved, stored with every decision
@@ -47,10 +49,12 @@ class Arena:
     seconds: float | None = None  # cap of each solve
 
 
-def solve(optimizer: Optimizer, graph: Graph, task: AssignTask, cost: CostModel, *, evals: int,
-          seconds: float | None = None, seed: int = 0) -> tuple[Problem, float]:  # fmt: skip
+def solve(optimizer: Solver[AnyProblem], graph: Graph, task: Task, cost: CostModel, *, evals: int,
+          seconds: float | None = None, seed: int = 0) -> tuple[AnyProblem, float]:  # fmt: skip
     """(the solved problem, seconds it took). The answer to a budget of 0 is priced here, unbilled."""
-    problem = Problem(graph, task, cost, evals=evals, seconds=math.inf if seconds is None else seconds, seed=seed)
+    problem = optimizer.open(
+        graph, task, cost, evals=evals, seconds=math.inf if seconds is None else seconds, seed=seed
+    )
     with contextlib.suppress(OutOfBudget):
         optimizer.solve(problem)
     spent = problem.seconds
@@ -59,7 +63,7 @@ def solve(optimizer: Optimizer, graph: Graph, task: AssignTask, cost: CostModel,
     return problem, spent
 
 
-def price(problem: Problem, cost: CostModel) -> float:
+def price(problem: Solved, cost: CostModel) -> float:
     """The best answer's price by a cost model."""
     return float(cost.price(problem.plans()).cost[0])
 
@@ -120,21 +124,27 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
         "trace": [[s.evals, s.seconds, s.cost] for s in thinned(problem.trace)],
     }  # fmt: skip
     file = Path("decisions") / f"{file_stem(row)}.npz"
-    decision.save(folder / file, problem=problem, judged=judged, row=row, config=arena.config)
+    save = rewrite_decision.save if isinstance(problem, RewriteProblem) else decision.save
+    save(folder / file, problem=problem, judged=judged, row=row, config=arena.config)
     store = study_path / "graphs" / f"{graph.hash}.npz"
     if not store.exists():
         save_graph(store, graph)
     return {**row, "decision": str(file)}
 
 
-def violations(problem: Problem) -> list[str]:
-    """What the independent check finds wrong with the best plan."""
+def violations(problem: Solved) -> list[str]:
+    """What the independent checks find wrong with the best plan, and with the results of a rewritten program."""
     from graphopt.check import check
 
-    return check(problem.plans(), problem.task.machine)
+    wrong = check(problem.plans(), problem.task.machine)
+    if isinstance(problem, RewriteProblem) and problem.best != problem.initial.outputs:
+        from graphopt.rewrite.equivalence import differences
+
+        wrong += differences(problem.initial, problem.program())
+    return wrong
 
 
-def mismatch(problem: Problem, cost: CostModel) -> list[str]:
+def mismatch(problem: Solved, cost: CostModel) -> list[str]:
     """Whether the plan that is about to be stored is the one that the search priced."""
     if not cost.deterministic or not math.isfinite(problem.best_cost):
         return []

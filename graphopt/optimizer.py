@@ -1,13 +1,15 @@
 """`Optimizer`: solves problems. One method, so classical and learned optimisers compete through one code path."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+from graphopt.costs.base import CostModel
+from graphopt.graph import Graph
 from graphopt.problem import Problem
 from graphopt.rewrite_problem import RewriteProblem
 from graphopt.tasks.base import AssignTask, RewriteTask, Task
 
-AnyProblem = TypeVar("AnyProblem")
+AnyProblem = TypeVar("AnyProblem", Problem, RewriteProblem)
 
 
 class Solver(ABC, Generic[AnyProblem]):
@@ -23,6 +25,10 @@ class Solver(ABC, Generic[AnyProblem]):
     needs_one_of: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
+    def open(self, graph: Graph, task: Any, cost: CostModel, *, evals: int, seconds: float, seed: int) -> AnyProblem:
+        """The problem of a graph under a task that it accepts."""
+
+    @abstractmethod
     def solve(self, problem: AnyProblem) -> None:
         """Spends at most the problem's budget. The answer is `problem.best`; OutOfBudget may pass through."""
 
@@ -32,8 +38,16 @@ class Optimizer(Solver[Problem]):
 
     accepts = (AssignTask,)
 
+    def open(self, graph: Graph, task: Any, cost: CostModel, *, evals: int, seconds: float, seed: int) -> Problem:
+        return Problem(graph, task, cost, evals=evals, seconds=seconds, seed=seed)
+
 
 class Rewriter(Solver[RewriteProblem]):
     """Finds an equivalent program."""
 
     accepts = (RewriteTask,)
+
+    def open(
+        self, graph: Graph, task: Any, cost: CostModel, *, evals: int, seconds: float, seed: int
+    ) -> RewriteProblem:
+        return RewriteProblem(graph, task, cost, evals=evals, seconds=seconds, seed=seed)

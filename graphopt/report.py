@@ -1,7 +1,8 @@
 """From rows to tables, curves and pictures.
 
 `python -m graphopt.report DIR` prints the tables of every rows.jsonl below DIR and writes DIR/table.md and
-DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--replay` re-prices every stored
+DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's;
+`--replay` re-prices every stored
 decision, `--plots` draws into DIR/pictures.
 """
 
@@ -44,6 +45,18 @@ def write_improvements(place: Path, over: str, markdown: Path | None, csv: Path 
     all_sheets = improvement_sheets(found, over)
     print_sheets(all_sheets)
     return _write(place, "improvement", as_markdown(all_sheets), improvement_csv(found, over), markdown, csv)
+
+
+def write_reaches(place: Path, over: str, markdown: Path | None, csv: Path | None) -> list[Path]:
+    """The same for the tables of samples to reach a method's end; by default DIR/reach.md and .csv."""
+    from graphopt.reporting.collect import collect
+    from graphopt.reporting.reach import reach_csv, reach_sheets
+    from graphopt.reporting.render import as_markdown, print_sheets
+
+    found = collect(place)
+    all_sheets = reach_sheets(found, over)
+    print_sheets(all_sheets)
+    return _write(place, "reach", as_markdown(all_sheets), reach_csv(found, over), markdown, csv)
 
 
 def _write(place: Path, stem: str, text: str, values: str, markdown: Path | None, csv: Path | None) -> list[Path]:
@@ -94,19 +107,26 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--replay", action="store_true", help="re-price every stored decision; exit 1 on a mismatch")
     result.add_argument("--against", default="local", metavar="METHOD", help="compare pairwise with this method")
     result.add_argument("--improvement-over", metavar="METHOD", help="improvement over this method, and gap")
+    result.add_argument("--reach", metavar="METHOD", help="evaluations to reach what this method ends at")
     result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
     result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
     result.add_argument("--csv", type=Path, metavar="FILE", help="instead of DIR/table.csv")
     return result
 
 
+def _tables(args: argparse.Namespace) -> list[Path]:
+    files = args.markdown, args.csv
+    if args.improvement_over:
+        return write_improvements(args.place, args.improvement_over, *files)
+    if args.reach:
+        return write_reaches(args.place, args.reach, *files)
+    return write_tables(args.place, args.against, *files)
+
+
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
     try:
-        over, files = args.improvement_over, (args.markdown, args.csv)
-        for file in (
-            write_improvements(args.place, over, *files) if over else write_tables(args.place, args.against, *files)
-        ):
+        for file in _tables(args):
             print(f"wrote {file}")
         for file in draw(args.place) if args.plots else ():
             print(f"wrote {file}")

@@ -27,6 +27,7 @@ LAYERS = (
     ("advantages",),
     ("algos", "build", "cli", "sweep"),
     ("cell", "checkpoint", "decision"),
+    ("rewrite_decision",),
     ("adopt", "evaluate", "reporting"),
     ("collect", "filter", "report", "ship", "train", "tune"),
 )

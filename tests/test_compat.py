@@ -81,8 +81,8 @@ def test_cost_and_judge_price_the_same_thing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algo", ALGOS)
 def test_every_refusal_names_an_alternative(task: str, algo: str) -> None:
     config = {group: compat.option(group, name) for group, name in (("task", task), ("algo", algo))}
-    config["dataset"] = compat.option("dataset", compat.options("dataset")[0])
-    config["cost"] = config["judge"] = compat.option("cost", compat.options("cost")[0])
+    config["dataset"] = compat.option("dataset", "onnx")
+    config["cost"] = config["judge"] = compat.option("cost", "simulator")
     fit = compat.mismatch(target_of(config["algo"], "algo"), target_of(config["task"], "task")) is None
     try:
         compat.check(config)
@@ -115,3 +115,11 @@ def test_options_follow_their_defaults(tmp_path: Path, monkeypatch: pytest.Monke
     assert compat.option("machine", "b") == {"name": "b", "size": {"x": 1, "y": 3}}
     with pytest.raises(ConfigError, match="machine=c does not exist; available: a, b"):
         compat.option("machine", "c")
+
+
+def test_prices_of_single_ops_are_for_rewriting() -> None:
+    config = {"task": compat.option("task", "fusion"), "algo": compat.option("algo", "default"),
+              "dataset": compat.option("dataset", "onnx"), "judge": compat.option("cost", "simulator"),
+              "cost": compat.option("cost", "flops")}  # fmt: skip
+    with pytest.raises(Incompatible, match=r"cost=flops prices ops one by one.*Cost models for it: .*simulator"):
+        compat.check(config)

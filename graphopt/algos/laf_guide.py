@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from graphopt.graph import Graph
 from graphopt.problem import Problem
 from graphopt.search.moves import INFEASIBLE, Slots
+from graphopt.search.progressive import Uniform
 from graphopt.tasks.base import Decision
 
 Predict = Callable[[nn.Module, Graph, Decision], Tensor]
@@ -29,7 +30,7 @@ class Guidance:
     top: float  # alpha: per cent of the ops, those predicted to matter most, from which one is drawn
     refresh: int  # mutations between two predictions (the paper: 1)
     order: Literal["magnitude", "gain"]  # by |f| (the paper), or by the predicted gain of the best other choice
-    fresh: bool  # an op is not picked again before a neighbour has changed, or all ops were picked (the paper: false)
+    fresh: bool  # an op is not picked again before a neighbour has changed; with none left, uniformly (paper: false)
     trusted: int  # further changes of predicted gain that the model alone makes to every candidate (the paper: 0)
     optimism: float  # standard deviations of the ensemble added to its mean
 
@@ -52,7 +53,7 @@ class ModelGuide:
         self._signed = signed
         self._problem, self._slots, self._guidance, self._refit = problem, slots, guidance, refit
         self._predict, self._network = predict, network
-        self._ops = np.unique(slots.op)
+        self._ops, self._uniform = np.unique(slots.op), Uniform(problem, slots)
         self._pool: list[int] = []
         self._left = 0  # picks before the next prediction
         self._tried = np.zeros(problem.graph.num_ops, np.bool_)
@@ -62,6 +63,8 @@ class ModelGuide:
         self._choice = np.zeros(0, np.int64)  # [M] that choice
 
     def pick(self, decision: Decision) -> tuple[int, int | None]:
+        if self._guidance.fresh and self._tried[self._ops].all():
+            return self._uniform.pick(decision)
         if self._left <= 0 or not self._pool:
             self._look(decision)
         self._left -= 1
@@ -102,8 +105,6 @@ class ModelGuide:
         np.maximum.at(value, self._slots.op, self._worth(f_EMK, decision))
         ops = self._ops
         if self._guidance.fresh:
-            if self._tried[ops].all():
-                self._tried[:] = False
             ops = ops[~self._tried[ops]]
         count = max(1, round(len(self._ops) * self._guidance.top / 100.0))
         least = np.sort(value[ops])[-min(count, len(ops))]

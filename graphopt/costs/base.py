@@ -52,6 +52,7 @@ class CostModel(ABC):
     objective: Objective
     needs: ClassVar[frozenset[str]] = frozenset()
     deterministic: ClassVar[bool] = True  # a plan has one price; False where it is measured
+    sees_plans: ClassVar[bool] = True  # devices, orders and fusion count, not only which ops there are
     by_events: ClassVar[bool] = False  # prices by the rules of graphopt/costs/event.py, as exact methods do
 
     @abstractmethod

@@ -14,7 +14,7 @@ class TorchModule(Dataset):
     only shapes and dtypes count. backward: whether the graph also has the gradients of all parameters.
     """
 
-    gives: ClassVar[frozenset[str]] = frozenset({"fx_program"})
+    gives: ClassVar[frozenset[str]] = frozenset({"fx_program", "terms"})
 
     def __init__(self, *, name: str, module: str | None, backward: bool) -> None:
         self.name, self._module, self._backward = name, module, backward

@@ -39,7 +39,8 @@ class Entry:
     noise: float  # relative noise of the judge, 0 for simulators
     evals: int
     seconds: float
-    trace: tuple[tuple[float, float], ...]  # (evaluations, best cost by the search's model), in order
+    trace: tuple[tuple[float, float], ...]  # (evaluations, best cost by the search's model), in order, thinned
+    decision: Path | None = None  # file of the answer, with the whole trace
 
     @property
     def speedup(self) -> float:
@@ -161,4 +162,5 @@ def _entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Ent
         evals=int(_number(row, "evals", 0)),
         seconds=_number(row, "seconds", 0.0),
         trace=tuple((float(step[0]), float(step[-1])) for step in row.get("trace") or ()),
+        decision=Path(row["_file"]).parent / str(row["decision"]) if row.get("decision") and "_file" in row else None,
     )

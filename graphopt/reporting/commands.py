@@ -1,16 +1,20 @@
 """The commands of `python -m graphopt.decision`: each prints a text and returns the exit code."""
 
 import argparse
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from graphopt.decision import DecisionFile, load
+from graphopt.decision import Answer, DecisionFile, load
 from graphopt.operators import OPERATORS
 from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
 from graphopt.reporting.render import Sheet, print_sheets
-from graphopt.reporting.replay import PRICES, Case, check, near_graph, open_case
+from graphopt.reporting.replay import PRICES, Case, check, near_graph, open_any, open_case
+from graphopt.rewrite.terms import Program
+from graphopt.rewrite_decision import RewriteFile, is_rewriting
+from graphopt.rewrite_decision import load as load_rewriting
 
 SHOWN = 30  # lines of a list, unless all are asked for
 
@@ -45,11 +49,43 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _show(args: argparse.Namespace) -> int:
-    decision = load(args.file)
-    graph, row = decision.header["graph"], decision.header["row"]
+    return _show_rewriting(args.file) if is_rewriting(args.file) else _show_decision(args)
+
+
+def _show_rewriting(file: Path) -> int:
+    answer = load_rewriting(file)
+    print(title_line(answer))
+    print(price_line(answer))
+    before, after = (operators_of(program) for program in (answer.original, answer.best))
+    changed = sorted(name for name in {*before, *after} if before[name] != after[name])
+    _list("ops of each operator", ["operator", "original", "rewritten"],
+          [[name, str(before[name]), str(after[name])] for name in changed], len(changed))  # fmt: skip
+    rules = Counter(answer.rules)
+    print(
+        f"{len(answer.rules)} rules applied" + "".join(f"\n  {count:4} {name}" for name, count in rules.most_common())
+    )
+    return 0
+
+
+def operators_of(program: Program) -> Counter[str]:
+    """How many ops of each operator run."""
+    terms = program.terms
+    ran = (terms.operation[t].name for t in program.live() if not terms.static[t])
+    return Counter(name for name in ran if name not in ("input", "item"))
+
+
+def title_line(answer: Answer) -> str:
+    """What was solved, and by what."""
+    graph, row = answer.header["graph"], answer.header["row"]
     keys = ("task", "machine", "cost", "judge", "algo", "encoder", "seed", "evals_cap")
     known = ", ".join(f"{key}={row[key]}" for key in keys if row.get(key) is not None)
-    print(f"{graph['name']} ({graph['ops']:,} ops, {graph['hash']}): {known}")
+    return f"{graph['name']} ({graph['ops']:,} ops, {graph['hash']}): {known}"
+
+
+def _show_decision(args: argparse.Namespace) -> int:
+    decision = load(args.file)
+    graph = decision.header["graph"]
+    print(title_line(decision))
     print(price_line(decision))
     print("versions: " + ", ".join(f"{name} {text}" for name, text in decision.header["versions"].items() if text))
     for edit in decision.header.get("edits", []):
@@ -77,7 +113,7 @@ def _kinds(file: Path, decision: DecisionFile) -> list[str]:
     return [""] * len(decision.op_names) if graph is None else [OPERATORS[kind].name for kind in graph.kind]
 
 
-def price_line(decision: DecisionFile) -> str:
+def price_line(decision: DecisionFile | RewriteFile) -> str:
     """Prices in one line, with the gain."""
     prices = decision.prices
     unit = "B" if decision.header["row"].get("objective") == "peak_memory" else "s"
@@ -113,7 +149,7 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    case = open_case(args.file)
+    case = open_any(args.file)
     wrong = check(case)
     for mismatch in wrong:
         print(f"{mismatch.path}: {mismatch.what}")

@@ -21,7 +21,9 @@ from graphopt.graph import Graph
 from graphopt.machine import Machine
 from graphopt.plan import Plans
 from graphopt.reporting.collect import read_rows, row_files
-from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.rewrite_decision import RewriteFile, is_rewriting
+from graphopt.rewrite_decision import load as load_rewriting
+from graphopt.tasks.base import AssignTask, Decision, Decisions, RewriteTask, Task
 
 EXACT = 1e-9  # relative difference allowed to simulators
 NOISE_FACTOR = 4.0  # measured prices may differ by this many times their stored noise
@@ -78,12 +80,54 @@ class Case:
         return max(EXACT, NOISE_FACTOR * self.decision.prices["noise"])
 
 
+@dataclass(frozen=True)
+class RewriteCase:
+    """A file of a rewriting answer with everything that is needed to price it again."""
+
+    path: Path
+    decision: RewriteFile
+    graph: Graph
+    machine: Machine
+    task: RewriteTask
+    cost: CostModel
+    judge: CostModel
+
+    def plans(self) -> Plans:
+        """The stored program as a batch of one plan."""
+        return self.task.realise(self.graph, self.decision.best)
+
+    def reprice(self) -> dict[str, float]:
+        """initial, searched and judged, computed anew."""
+        plans, given = self.plans(), self.task.realise(self.graph, self.decision.original)
+        return {
+            "initial": float(self.judge.price(given).cost[0]),
+            "searched": float(self.cost.price(plans).cost[0]),
+            "judged": float(self.judge.price(plans).cost[0]),
+        }
+
+    @property
+    def tolerance(self) -> float:
+        """Relative."""
+        return max(EXACT, NOISE_FACTOR * self.decision.prices["noise"])
+
+
+def open_any(path: Path | str) -> Case | RewriteCase:
+    """Either kind of answer. Raises UserError or GraphError."""
+    if not is_rewriting(path):
+        return open_case(path)
+    source, decision = Path(path), load_rewriting(path)
+    machine, task, cost, judge = pricing(decision.header["config"])
+    assert isinstance(task, RewriteTask)
+    return RewriteCase(source, decision, find_graph(source, decision), machine, task, cost, judge)
+
+
 def open_case(path: Path | str) -> Case:
     """Loads a decision, finds its graph, builds its task and cost models. Raises UserError or GraphError."""
     source = Path(path)
     decision = load(source)
     graph = find_graph(source, decision)
-    machine, task, cost, judge = _pricing(json.dumps(decision.header["config"], sort_keys=True))
+    machine, task, cost, judge = pricing(decision.header["config"])
+    assert isinstance(task, AssignTask)
     if list(task.heads.items()) != list(decision.heads.items()):
         raise DecisionError(
             f"{source} decides {decision.heads}, but its task now decides {task.heads}: solve the graph again"
@@ -91,7 +135,7 @@ def open_case(path: Path | str) -> Case:
     return Case(source, decision, graph, machine, task, cost, judge)
 
 
-def find_graph(source: Path, decision: DecisionFile) -> Graph:
+def find_graph(source: Path, decision: DecisionFile | RewriteFile) -> Graph:
     """The decision's graph: near the file, else from the data set it was made of."""
     graph = near_graph(source, decision) or _from_dataset(decision)
     if graph is None:
@@ -103,7 +147,7 @@ def find_graph(source: Path, decision: DecisionFile) -> Graph:
     return graph
 
 
-def near_graph(source: Path, decision: DecisionFile) -> Graph | None:
+def near_graph(source: Path, decision: DecisionFile | RewriteFile) -> Graph | None:
     """The graph from graphs/<hash>.npz in a folder above the file, if it is there."""
     for folder in source.resolve().parents:
         path = folder / "graphs" / f"{decision.header['graph']['hash']}.npz"
@@ -119,7 +163,7 @@ def _load_graph(path: Path) -> Graph:
     return load_graph(path)
 
 
-def _from_dataset(decision: DecisionFile) -> Graph | None:
+def _from_dataset(decision: DecisionFile | RewriteFile) -> Graph | None:
     config = decision.header["config"].get("dataset")
     if not isinstance(config, Mapping):
         return None
@@ -137,9 +181,13 @@ def _dataset(config: str, seed: int) -> Dataset:
     return dataset
 
 
+def pricing(config: Mapping[str, Any]) -> tuple[Machine, Task, CostModel, CostModel]:
+    """Machine, task, cost and judge of a stored configuration."""
+    return _pricing(json.dumps(config, sort_keys=True))
+
+
 @lru_cache(maxsize=16)
-def _pricing(config: str) -> tuple[Machine, AssignTask, CostModel, CostModel]:
-    """Machine, task, cost and judge of a stored configuration (JSON)."""
+def _pricing(config: str) -> tuple[Machine, Task, CostModel, CostModel]:
     from graphopt.build import machine_task_costs
 
     return machine_task_costs(json.loads(config))
@@ -153,7 +201,7 @@ class Mismatch:
     what: str
 
 
-def check(case: Case) -> list[Mismatch]:
+def check(case: Case | RewriteCase) -> list[Mismatch]:
     """The stored prices that differ from the computed ones, and what the independent check finds wrong."""
     stored, found = case.decision.prices, case.reprice()
     wrong = [Mismatch(case.path, f"not a valid plan: {text}") for text in violations(case.plans(), case.machine)]
@@ -192,7 +240,7 @@ def replay_all(place: Path) -> Iterator[tuple[Path, list[Mismatch]]]:
 
 def _check_file(file: Path, rows: list[Mapping[str, Any]]) -> list[Mismatch]:
     try:
-        case = open_case(file)
+        case = open_any(file)
     except (UserError, ValueError) as error:
         return [Mismatch(file, str(error))]
     stored = case.decision.prices

@@ -1,0 +1,70 @@
+"""Programs as plain JSON values: terms in topological order. Weights by name and shape, without their values; of opaque
+operations what they are called and cost, so a stored program can be priced and drawn, but not run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphopt.errors import UserError
+from graphopt.rewrite.terms import Program, Terms
+from graphopt.rewrite.vocabulary import Operation, ShapeError, TensorType
+
+FORMAT = "graphopt program 1"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is stored of an opaque operation (an `OpaqueCall`)."""
+
+    label: str
+    kind: str
+    flop: float | None
+
+    def flops(self, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float | None:
+        return self.flop
+
+    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        raise UserError(f"a stored program cannot run its {self.label}; solve the graph again to have its model")
+
+
+def to_json(program: Program) -> dict[str, Any]:
+    """The live terms: `[operator, [parameters], [inputs]]` each, inputs as positions in the list."""
+    terms = program.terms
+    live = sorted({*program.live(), *program.inputs})
+    place = {term: i for i, term in enumerate(live)}
+    lines = [
+        [terms.operation[t].name, list(terms.operation[t].params), [place[i] for i in terms.inputs[t]]] for t in live
+    ]
+    return {
+        "format": FORMAT, "terms": lines, "outputs": [place[o] for o in program.outputs],
+        "output_names": list(program.output_names), "inputs": [place[i] for i in program.inputs],
+        "opaque": dict(_opaque(program, t) for t in live if terms.operation[t].name == "opaque"),
+    }  # fmt: skip
+
+
+def _opaque(program: Program, term: int) -> tuple[str, list[Any]]:
+    terms, key = program.terms, program.terms.operation[term].params[0]
+    call, inputs = program.opaque[key], [terms.types[i][0] for i in terms.inputs[term]]
+    return key, [call.label, call.kind, call.flops(inputs, terms.types[term])]
+
+
+def from_json(stored: dict[str, Any], terms: Terms | None = None) -> Program:
+    """The program of `to_json`, in a store of its own unless one is given. Raises UserError for anything else."""
+    try:
+        if stored["format"] != FORMAT:
+            raise UserError(f"a stored program has the format {stored['format']!r}, this version reads {FORMAT!r}")
+        terms = Terms() if terms is None else terms
+        ids: list[int] = []
+        for name, params, inputs in stored["terms"]:
+            ids.append(terms.add(Operation(name, _hashable(params)), [ids[i] for i in inputs]))
+        places = ([ids[i] for i in stored[key]] for key in ("outputs", "inputs"))
+        outputs, leaves = map(tuple, places)
+        opaque = {key: Stored(*of) for key, of in stored["opaque"].items()}
+        return Program(terms, outputs, tuple(stored["output_names"]), leaves, opaque=opaque)
+    except (KeyError, TypeError, IndexError, ValueError, ShapeError) as error:
+        raise UserError(f"a stored program is damaged ({error}); solve the graph again") from None
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value

@@ -1,0 +1,76 @@
+"""Files of rewriting answers, beside decision files and under the same rules: small, portable, replayable.
+
+The file is an npz without pickles:
+
+- `header`: JSON as bytes, as of decision files, and `rules`: the names of the rules that were applied, in order.
+- `original`, `best`: JSON as bytes, the programs (`graphopt.rewrite.storage`), without the values of weights.
+- `trace`: float64 [S, 3]: evaluations, seconds, best cost, one line per improvement.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt import decision
+from graphopt.errors import UserError
+from graphopt.rewrite.storage import from_json, to_json
+from graphopt.rewrite.terms import Program
+from graphopt.rewrite_problem import RewriteProblem
+
+FORMAT = "graphopt rewriting 1"
+
+
+@dataclass(frozen=True, eq=False)
+class RewriteFile:
+    """The contents of a file of a rewriting answer. The programs share their terms."""
+
+    header: dict[str, Any]
+    original: Program
+    best: Program
+    trace: NDArray[np.float64]  # [S, 3] evaluations, seconds, best cost
+
+    @property
+    def prices(self) -> dict[str, float]:
+        """initial, searched, judged, noise."""
+        return {key: float(value) for key, value in self.header["prices"].items()}
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Names of the rules that were applied, in order."""
+        return tuple(self.header["rules"])
+
+
+def save(path: Path | str, *, problem: RewriteProblem, judged: float, row: Mapping[str, Any],
+         config: Mapping[str, Any]) -> None:  # fmt: skip
+    """Writes the best program of a solved problem; arguments as of `graphopt.decision.save`."""
+    common = decision.header_of(problem, problem.graph, judged, row, config)
+    header = {"format": FORMAT, "rules": list(problem.best_rules), **common}
+    programs = {"original": problem.initial, "best": problem.program()}
+    decision.write_arrays(path, {
+        "header": decision.json_bytes(header), "trace": decision.trace_of(problem),
+        **{name: decision.json_bytes(to_json(program)) for name, program in programs.items()},
+    })  # fmt: skip
+
+
+def load(path: Path | str) -> RewriteFile:
+    """Reads the file. Raises DecisionError when it is missing, damaged or of another format."""
+    source = Path(path)
+    header, arrays = decision.read_arrays(source)
+    if header.get("format") != FORMAT:
+        raise decision.DecisionError(f"{source} has format {header.get('format')!r}, this reads {FORMAT!r}")
+    try:
+        original = from_json(json.loads(arrays["original"].tobytes()))
+        best = from_json(json.loads(arrays["best"].tobytes()), original.terms)
+        return RewriteFile(header, original, best, arrays["trace"])
+    except (KeyError, ValueError, UserError) as error:
+        raise decision.damaged(source, error) from None
+
+
+def is_rewriting(path: Path | str) -> bool:
+    """Whether the file holds a rewriting answer."""
+    return bool(decision.read_arrays(Path(path))[0].get("format") == FORMAT)
