@@ -10,6 +10,7 @@ from graphopt.costs.base import CostModel, Objective, TermPrice
 from graphopt.graph import Graph
 from graphopt.metering import Metered, OutOfBudget
 from graphopt.plan import Plans
+from graphopt.rewrite.matching import Match
 from graphopt.rewrite.neighbours import Neighbours, Outputs, replayed
 from graphopt.rewrite.steps import Step, free
 from graphopt.rewrite.terms import Program, reachable
@@ -82,8 +83,10 @@ class RewriteProblem(Metered):
         """All rewrites of a program, not priced (`cost` is 0) and not billed."""
         return list(self.neighbours.around(point.outputs, free).steps())
 
-    def expand(self, point: Point) -> list[Step]:
+    def expand(self, point: Point, extra: Sequence[Match] = ()) -> list[Step]:
         """All rewrites of a program with their prices, one evaluation each; as many as the budget allows.
+
+        extra: rewrites of the program that no rule describes (`neighbours.found`).
 
         Raises OutOfBudget when there is none left. The best program is kept even if the search does not take it.
         """
@@ -91,7 +94,7 @@ class RewriteProblem(Metered):
         left = self.remaining
         if not left:
             raise OutOfBudget
-        steps = [step for step, _ in zip(around.steps(), range(left))]
+        steps = [step for step, _ in zip(around.steps(extra), range(left))]
         if self.term_price is None:
             prices = (self.cost(around.apply(step.match), (*point.rules, step.match.rule.name)) for step in steps)
             return [step._replace(cost=price) for step, price in zip(steps, prices)]

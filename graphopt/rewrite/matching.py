@@ -84,6 +84,10 @@ class Matcher:
             found += join.matches(partials)
         return found
 
+    def note(self, match: Match, made: tuple[int, ...]) -> None:
+        """A match that was found elsewhere, and the terms of the same types that replace its roots."""
+        self._made[match] = made
+
     def apply(self, match: Match) -> tuple[int, ...] | None:
         """The terms that replace the roots; None where they do not fit or nothing would change."""
         if match not in self._made:

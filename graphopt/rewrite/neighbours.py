@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from graphopt.rewrite.digests import Digests
 from graphopt.rewrite.matching import Match, Matcher
-from graphopt.rewrite.rules import RuleSet
+from graphopt.rewrite.rules import Rule, RuleSet
 from graphopt.rewrite.steps import Price, Surroundings
 from graphopt.rewrite.terms import Program, Terms, reachable, substitute
 
@@ -28,6 +28,12 @@ class Neighbours:
     def around(self, outputs: Outputs, price: Price) -> Surroundings:
         """The same programs as `of`, priced term by term, and not made."""
         return Surroundings(self._matcher, self._digests, price, outputs)
+
+    def found(self, name: str, root: int, made: int) -> Match:
+        """A rewrite that no rule describes: `made`, of the same type, for `root`."""
+        match = Match(Rule(name, (), ()), (root,), ())
+        self._matcher.note(match, (made,))
+        return match
 
     def digest(self, outputs: Outputs) -> int:
         """Equal for equal programs."""

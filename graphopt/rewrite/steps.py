@@ -10,7 +10,8 @@ Where a rewrite is not that simple (what it puts in contains a root, a root cont
 with other terms), the program is made and summed up.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from graphopt.rewrite.digests import PRIME, Digests
@@ -63,10 +64,10 @@ class Surroundings:
         for o in outputs:
             self._uses[o] += 1
 
-    def steps(self) -> Iterator[Step]:
-        """Every other program, once; in the order of rules and places."""
+    def steps(self, extra: Sequence[Match] = ()) -> Iterator[Step]:
+        """Every other program, once; in the order of rules and places. extra: matches that were found elsewhere."""
         seen = {self.digest}
-        for match in self.matcher.matches(self.live):
+        for match in chain(self.matcher.matches(self.live), extra):
             made = self.matcher.apply(match)
             if made is not None:
                 step = self._step(match, made)

@@ -8,14 +8,13 @@ PET mutates small subgraphs and combines them; here mutants are of one operation
 the search. PET's corrections are fused kernels; here they are strips of the original convolution, concatenated.
 """
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Sequence
 
-from graphopt.rewrite.neighbours import num_ops
+from graphopt.rewrite.matching import Match
 from graphopt.rewrite.partial import mutants
-from graphopt.rewrite.terms import reachable, substitute
+from graphopt.rewrite.terms import reachable
 from graphopt.rewrite_problem import Point, RewriteProblem
-from graphopt.search.taso import Taso, Way
+from graphopt.search.taso import Taso
 
 MARK = "pet_"  # before the name of a mutation among the rules of a program
 
@@ -28,23 +27,22 @@ class Pet(Taso):
             raise ValueError(f"depth={depth} must be at least 0")
         super().__init__(name=name, alpha=alpha, pops=pops)
         self.depth = depth
+        self._mutants: dict[int, list[Match]] = {}  # of the problem that is being solved, by term
 
-    def ways(self, problem: RewriteProblem, point: Point) -> Iterator[Way]:
-        """Where rules and mutations lead from a program."""
-        by_rules = super().ways(problem, point)
+    def solve(self, problem: RewriteProblem) -> None:
+        self._mutants = {}
+        super().solve(problem)
+
+    def others(self, problem: RewriteProblem, point: Point) -> Sequence[Match]:
+        """Every operation of the program mutated alone."""
         if sum(rule.startswith(MARK) for rule in point.rules) >= self.depth:
-            return by_rules
-        others = mutated(problem, point)
-        return chain(by_rules, (Way(p.cost, p.ops, problem.digest(p), p, None) for p in others))
+            return ()
+        return [match for term in reachable(problem.terms, point.outputs) for match in self._of(problem, term)]
 
-
-def mutated(problem: RewriteProblem, point: Point) -> Iterator[Point]:
-    """Every operation of a program mutated alone; each program is priced."""
-    terms = problem.terms
-    live = reachable(terms, point.outputs)
-    for term in live:
-        for mutant in mutants(terms, term):
-            outputs = substitute(terms, point.outputs, live, {term: mutant.term})
-            now = reachable(terms, outputs)
-            rules = (*point.rules, MARK + mutant.name)
-            yield Point(outputs, rules, problem.cost(outputs, rules, now), num_ops(terms, now))
+    def _of(self, problem: RewriteProblem, term: int) -> list[Match]:
+        if term not in self._mutants:
+            self._mutants[term] = [
+                problem.neighbours.found(MARK + mutant.name, term, mutant.term)
+                for mutant in mutants(problem.terms, term)
+            ]
+        return self._mutants[term]

@@ -7,25 +7,12 @@ threshold does not move while a program is expanded. Programs are made when they
 """
 
 import heapq
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from graphopt.optimizer import Rewriter
+from graphopt.rewrite.matching import Match
 from graphopt.rewrite.steps import Step
 from graphopt.rewrite_problem import Point, RewriteProblem
-
-
-class Way(NamedTuple):
-    """A program that may be queued: one step from `point`, or `point` itself."""
-
-    cost: float
-    ops: int
-    digest: int
-    point: Point
-    step: Step | None
-
-    def end(self, problem: RewriteProblem) -> Point:
-        return self.point if self.step is None else problem.take(self.point, self.step)
 
 
 class Taso(Rewriter):
@@ -40,19 +27,20 @@ class Taso(Rewriter):
 
     def solve(self, problem: RewriteProblem) -> None:
         start = problem.start()
-        first = Way(start.cost, start.ops, problem.digest(start), start, None)
-        queue, seen, queued, best = [(start.cost, 0, first)], {first.digest}, 1, start.cost
+        queue: list[tuple[float, int, Point, Step | None]] = [(start.cost, 0, start, None)]
+        seen, queued, best = {problem.digest(start)}, 1, start.cost
         for _ in range(self.pops):
             if not queue or not problem.open:
                 return
-            cost, _, taken = heapq.heappop(queue)
+            cost, _, parent, taken = heapq.heappop(queue)
+            point = parent if taken is None else problem.take(parent, taken)
             best = min(best, cost)
-            for way in self.ways(problem, taken.end(problem)):
-                if way.cost < self.alpha * best and way.ops < problem.most_ops and way.digest not in seen:
-                    seen.add(way.digest)
-                    heapq.heappush(queue, (way.cost, queued, way))
+            for step in problem.expand(point, self.others(problem, point)):
+                if step.cost < self.alpha * best and step.ops < problem.most_ops and step.digest not in seen:
+                    seen.add(step.digest)
+                    heapq.heappush(queue, (step.cost, queued, point, step))
                     queued += 1
 
-    def ways(self, problem: RewriteProblem, point: Point) -> Iterator[Way]:
-        """Where rules lead from a program."""
-        return (Way(step.cost, step.ops, step.digest, point, step) for step in problem.expand(point))
+    def others(self, problem: RewriteProblem, point: Point) -> Sequence[Match]:
+        """Rewrites of a program beside those of the rules."""
+        return ()
