@@ -30,7 +30,8 @@ def capture(module: nn.Module, example_inputs: tuple[Any, ...], *, name: str, fa
     `example_inputs` are tensors, or nested containers of them; only shapes and dtypes count, and fake tensors will do.
     Backward: the gradients arriving at the outputs are graph inputs, those of the parameters are further outputs (as if
     the loss were the sum of outputs times fixed targets). Updates of buffers (running statistics) are not traced.
-    `keep_program` keeps the traced `GraphModule`, whose placeholders are parameters, buffers, inputs, output gradients.
+    `keep_program` keeps the traced `GraphModule`, whose placeholders are parameters, buffers, inputs, output gradients;
+    its `meta["weights"]` has the first two by name.
     Raises GraphError, in one sentence, when the module cannot be traced or its shapes depend on data.
     """
     fake, weights, inputs = _fake(module, example_inputs)
@@ -44,6 +45,8 @@ def capture(module: nn.Module, example_inputs: tuple[Any, ...], *, name: str, fa
         for part, training in modes.items():
             part.training = training
     program = GraphModule(constants, traced) if keep_program else None
+    if program is not None:
+        program.meta["weights"] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return read_fx(traced, name=name, family=family, weights=len(weights), program=program)
 
 

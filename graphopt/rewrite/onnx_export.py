@@ -122,7 +122,10 @@ class _Export:
                 self.names[item] = self.names.get(item) or self.fresh("t")
             outputs = [self.names[made[i]] if i in made else self.fresh("t")
                        for i in range(len(self.terms.types[term]))]  # fmt: skip
-            (self._opaque if operation.name == "opaque" else self._split)(operation, inputs, outputs)
+            if operation.name == "split":
+                self._split(operation, inputs, outputs)
+            else:
+                self._opaque(operation, inputs, outputs, [self.terms.type_of(i) for i in self.terms.inputs[term]])
             return
         self.names[term] = name = self.names.get(term) or self.fresh("t")
         shapes = [self.terms.shape(i) for i in self.terms.inputs[term]]
@@ -135,14 +138,14 @@ class _Export:
         else:
             self.node("Split", [*inputs, self.constant(sizes)], outputs, axis=axis)
 
-    def _opaque(self, operation: Operation, inputs: list[str], outputs: list[str]) -> None:
+    def _opaque(self, operation: Operation, inputs: list[str], outputs: list[str], types: list[TensorType]) -> None:
         call = self.program.opaque[operation.params[0]]
         if isinstance(call, OnnxCall):
             node, constants = call.placed(inputs, outputs, self.fresh("opaque"))
             self.nodes.append(node)
             self.weights.extend(constants)
         else:
-            call.write(self, inputs, outputs)
+            call.write(self, inputs, outputs, types)
 
     def _packed(self, rules: Sequence[str]) -> ModelProto:
         types = dict(zip(self.program.output_names, (self.terms.type_of(t) for t in self.program.outputs)))
