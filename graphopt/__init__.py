@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from pathlib import Path
 
 
@@ -13,10 +14,18 @@ def cache_dir() -> Path:
 def _numba_cache() -> str:
     """A folder per state of the compiled sources: Numba's own cache misses changes in functions of other files."""
     digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for path in sorted([*root.glob("*.py"), *(root / "costs").glob("*.py"), *(root / "search").glob("*.py")]):
-        digest.update(path.read_bytes())
+    for source in sorted(_compiled(Path(__file__).parent)):
+        digest.update(source)
     return str(cache_dir() / "numba" / digest.hexdigest()[:16])
+
+
+def _compiled(root: Path) -> set[bytes]:
+    """Sources with compiled functions, and those that they import from: their constants are compiled in."""
+    files = [*root.glob("*.py"), *(root / "costs").glob("*.py"), *(root / "search").glob("*.py")]
+    compiled = {text for text in map(Path.read_bytes, files) if b"@njit" in text}
+    names = {name for text in compiled for name in re.findall(rb"^from graphopt\.([\w.]+) import", text, re.MULTILINE)}
+    imported = (root / f"{name.decode().replace('.', '/')}.py" for name in names)
+    return compiled | {file.read_bytes() for file in imported if file.is_file()}
 
 
 os.environ.setdefault("NUMBA_CACHE_DIR", _numba_cache())

@@ -37,7 +37,7 @@ MAY_LEARN = {"algos", "encoders", "checkpoint", "ship", "train"}
 # Of datasets: what reads torch modules or batches graphs for training.
 CAPTURE = {"aten_table", "capture", "fx_reader", "module", "recorder", "zoo"}
 # Of rewrite: what runs programs and reads torch modules.
-RUNS = {"execution", "torch_call", "torch_import", "torch_vocabulary"}
+RUNS = {"execution", "op_worker", "torch_call", "torch_import", "torch_vocabulary"}
 # Classical methods, readers, tables and pictures: what a user needs who never trains.
 WITHOUT_TORCH = """
     graph plan machine problem optimizer evaluate build compat report decision check trace
