@@ -81,6 +81,10 @@ def _reshape(c: Call) -> int | None:
     return c.first() if c.shape() == shape else c.add("reshape", shape, of=[c.first()])
 
 
+def _expand(c: Call) -> int | None:
+    return c.first() if c.shape() == c.results[0].shape else None
+
+
 def _permute(c: Call) -> int | None:
     rank = len(c.shape())
     return _transposed(c, tuple(d % rank for d in c.args[1]))
@@ -158,8 +162,8 @@ def _adaptive(c: Call) -> int | None:
 
 CHANGES_NOTHING = frozenset({"alias", "detach", "clone", "contiguous", "lift_fresh", "lift_fresh_copy", "_to_copy"})
 # What works on any element type.
-MOVES = frozenset(("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "permute", "transpose", "t", "cat",
-                   "split", "split_with_sizes"))  # fmt: skip
+MOVES = frozenset(("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "expand", "permute", "transpose", "t",
+                   "cat", "split", "split_with_sizes"))  # fmt: skip
 RULES: dict[str, Callable[[Call], int | None]] = {
     **dict.fromkeys(("relu", "tanh", "sigmoid"), _unary),
     **dict.fromkeys(("add", "mul"), _binary),
@@ -168,6 +172,7 @@ RULES: dict[str, Callable[[Call], int | None]] = {
     **dict.fromkeys(("transpose", "t"), _transpose),
     **dict.fromkeys(("split", "split_with_sizes"), _split),
     "convolution": _conv,
+    "expand": _expand,
     "permute": _permute,
     "cat": _cat,
     "max_pool2d_with_indices": _max_pool,

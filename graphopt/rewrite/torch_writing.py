@@ -154,12 +154,31 @@ def _reversed(w: Writing, out: list[str]) -> None:
 
 
 def _conv(w: Writing, out: list[str]) -> None:
-    """Also dilated or along a line; not transposed."""
-    _, _, bias, strides, pads, dilation, transposed, _, groups = w.call.args
-    if transposed:
-        raise UserError("a transposed convolution has no ONNX form here; export the module with torch.onnx")
+    """Also dilated, along a line, or transposed."""
+    _, _, bias, strides, pads, dilation, transposed, more, groups = w.call.args
     operands = [w.operand(i) for i in range(2 if bias is None else 3)]
-    w.node("Conv", operands, out, strides=strides, pads=[*pads, *pads], dilations=dilation, group=groups)
+    extra = {"output_padding": more} if transposed else {}
+    w.node("ConvTranspose" if transposed else "Conv", operands, out, strides=strides, pads=[*pads, *pads],
+           dilations=dilation, group=groups, **extra)  # fmt: skip
+
+
+def _pad(w: Writing, out: list[str]) -> None:
+    """torch lists pairs from the last axis on."""
+    pairs = list(zip(w.arg(1)[::2], w.arg(1)[1::2]))
+    pairs = [(0, 0)] * (w.rank - len(pairs)) + pairs[::-1]
+    pads = w.integers([before for before, _ in pairs] + [after for _, after in pairs])
+    w.node("Pad", [w.operand(0), pads, w.number(w.arg(2, "value", 0))], out)
+
+
+def _avg_pool(w: Writing, out: list[str]) -> None:
+    kernel = w.arg(1)
+    if w.arg(6, "divisor_override") is not None:
+        raise UserError("a mean pooling with a divisor of its own has no ONNX form here; leave divisor_override away")
+    strides, pads = w.arg(2, "stride") or kernel, w.arg(3, "padding", 0) or [0]
+    pads = list(pads) * (len(kernel) // len(pads))
+    w.node("AveragePool", [w.operand(0)], out, kernel_shape=kernel, strides=strides, pads=[*pads, *pads],
+           ceil_mode=int(bool(w.arg(4, "ceil_mode", False))),
+           count_include_pad=int(bool(w.arg(5, "count_include_pad", True))))  # fmt: skip
 
 
 _SAME = {"Sqrt": "sqrt", "Exp": "exp", "Log": "log", "Erf": "erf", "Neg": "neg", "Abs": "abs", "Sin": "sin",
@@ -196,6 +215,8 @@ FORMS: dict[str, Form] = {
     "where": _where,
     "ne": _not_equal,
     "convolution": _conv,
+    "constant_pad_nd": _pad,
+    "avg_pool2d": _avg_pool,
     "bmm": _plain("MatMul", 2),
     "clone": _plain("Identity", 1),
 }

@@ -11,6 +11,7 @@ import pytest
 from check_data import check_data
 from onnx import ModelProto, helper
 from onnx_models import FLOAT, INT, Array, exported, gap, light, model_of, run, value
+from random_programs import random_program
 from test_models import SMALL
 from test_onnx_nodes import floats, ops
 
@@ -106,6 +107,20 @@ def _without_fused(program: Any) -> list[str]:
         if operation.name in ("conv", "matmul") and operation.params[-1] != "none":
             names.append(operation.params[-1])
     return names
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs_go_round(seed: int) -> None:
+    """Every operator, of inputs and of weights."""
+    for part in range(20):
+        rng = np.random.default_rng([seed, part])
+        program = random_program(rng, 10, exact=False)
+        inputs = [floats(*program.terms.shape(t)) for t in program.inputs]
+        known = Executor(program)(inputs)
+        found = run(exported(program), *inputs)
+        if all(np.isfinite(k).all() for k in known):
+            assert gap(known, found) < 1e-4, part
+            assert gap(known, Executor(import_onnx(export_onnx(program)))(inputs)) < 1e-4, part
 
 
 @pytest.mark.slow

@@ -68,15 +68,30 @@ class Pieces(nn.Module):
         return kept[:, 1:5:2], {"sum": kept.sum(1), "max": kept.amax(1, keepdim=True), "one": kept[:, 0] - 2}
 
 
+class Windows(nn.Module):
+    """Convolutions and poolings outside the vocabulary: dilated, transposed, padding that counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dilated, self.up = nn.Conv2d(3, 4, 3, dilation=2), nn.ConvTranspose2d(4, 3, 2, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.pad(self.up(self.dilated(x)), (1, 0, 2, -1), value=0.5)
+        return nn.functional.avg_pool2d(x, (3, 2), stride=2, padding=1, ceil_mode=False)
+
+
 MODULES: list[tuple[type[nn.Module], tuple[Any, ...]]] = [
     (ConvNet, (torch.randn(2, 3, 21, 21),)),
     (Block, (torch.randn(2, 5, 16),)),
     (Pieces, (torch.randn(3, 6), torch.tensor([0, 3, 1]))),
+    (Windows, (torch.randn(2, 3, 9, 8),)),
     (lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), (torch.randn(2, 5, 16),)),  # type: ignore[list-item]
 ]
 
 
-@pytest.mark.parametrize(("make", "inputs"), MODULES, ids=["conv net", "block", "pieces", "torch's own layer"])
+@pytest.mark.parametrize(
+    ("make", "inputs"), MODULES, ids=["conv net", "block", "pieces", "windows", "torch's own layer"]
+)
 def test_computes_what_the_module_computes(make: Any, inputs: tuple[Any, ...]) -> None:
     torch.manual_seed(0)
     module = make().eval()
