@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from graphopt.graph import GraphError
 from graphopt.rewrite.as_graph import graph_of, program_of
 from graphopt.rewrite.execution import Executor
 from graphopt.rewrite.models import MODELS, XRLFLOW, build_model
+from graphopt.rewrite.onnx_call import OnnxOrigin
 from graphopt.rewrite.onnx_export import RULES_KEY, export_onnx, save_onnx
 from graphopt.rewrite.onnx_import import import_onnx
+from graphopt.rewrite.program_builder import ProgramBuilder
 from graphopt.rewrite.random_weights import with_random_weights
 
 node = helper.make_node
@@ -121,6 +124,16 @@ def test_random_programs_go_round(seed: int) -> None:
         if all(np.isfinite(k).all() for k in known):
             assert gap(known, found) < 1e-4, part
             assert gap(known, Executor(import_onnx(export_onnx(program)))(inputs)) < 1e-4, part
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+def test_kernels_that_are_inputs_are_padded_and_merged_by_the_model(opset: int) -> None:
+    b = ProgramBuilder()
+    w = b.input((8, 2, 3, 1))
+    plain = b.build(b.op("enlarge", (5, 3), inputs=[w]), b.op("merge_groups", 4, 2, inputs=[w]))
+    program = replace(plain, origin=OnnxOrigin((("", opset),), 7, "g", (), (), ()))
+    x = floats(8, 2, 3, 1)
+    assert gap(Executor(program)([x]), run(exported(program), x)) == 0
 
 
 @pytest.mark.slow
