@@ -31,6 +31,7 @@ class TermClasses:
         self.users: dict[int, list[int]] = {}
         self.maker: dict[int, str] = {}
         self.born: dict[int, int] = {}  # nodes, in the order in which they came
+        self.merges: list[tuple[int, int]] = []  # pairs that were found to be equal
         self.changed: set[int] = set()  # classes with new members, since this was last emptied
         self.rule = ""  # what makes new nodes now
         self._above: dict[int, int] = {}
@@ -78,6 +79,7 @@ class TermClasses:
         a, b = self.find(a), self.find(b)
         if a == b:
             return False
+        self.merges.append((a, b))
         if len(self.members[a]) + len(self.users[a]) < len(self.members[b]) + len(self.users[b]):
             a, b = b, a
         self._above[b] = a

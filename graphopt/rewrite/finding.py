@@ -1,0 +1,105 @@
+"""Finds where rules match in classes of equal terms, by compiled loops (ematching.py).
+
+Rules of one output are matched again only near classes that changed.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from graphopt.rewrite.compiling import Values, equalities, function_of, names_of, test_of
+from graphopt.rewrite.eclasses import TermClasses
+from graphopt.rewrite.ematching import Found, depth, ematcher
+from graphopt.rewrite.exploring import Applied
+from graphopt.rewrite.expressions import atom
+from graphopt.rewrite.rules import Rule
+
+
+class LoopFinder:
+    """The own engine."""
+
+    def __init__(self, rules: Sequence[Rule], classes: TermClasses) -> None:
+        self.classes = classes
+        view: Any = classes  # it has what conditions use of Terms: types, static
+        self._singles, self._joins = [], []
+        for number, rule in enumerate(rules):
+            matchers = [ematcher(rule, index)(view) for index in range(len(rule.sources))]
+            if len(matchers) == 1:
+                self._singles.append((number, rule.sources[0].operator, depth(rule.sources[0]), matchers[0]))
+            else:
+                operators = [source.operator for source in rule.sources]
+                self._joins.append((Join(number, rule, view), list(zip(operators, matchers))))
+        self._deepest = max((deep for _, _, deep, _ in self._singles), default=1)
+        self._fresh = True
+
+    def found(self, several: bool) -> list[Applied]:
+        classes, static = self.classes, self.classes.static
+        index = classes.index()
+        roots = {name: [n for members in of.values() for n in members if not static[n]] for name, of in index.items()}
+        near = [] if self._fresh else self._near_changes()
+        found: list[Applied] = []
+        for number, operator, deep, match in self._singles:
+            at = roots.get(operator, [])
+            here: Found = []
+            match(at if self._fresh else [n for n in at if n in near[deep - 1]], index, classes.children, here)
+            found += [(number, (root,), values) for root, values in here]
+        for join, matchers in self._joins if several else ():
+            founds: list[Found] = [[] for _ in matchers]
+            for (operator, match), here in zip(matchers, founds):
+                match(roots.get(operator, []), index, classes.children, here)
+            found += join.matches(founds, classes)
+        self._fresh = False
+        return found
+
+    def _near_changes(self) -> list[set[int]]:
+        """[d] nodes with a changed class at most d below their own members."""
+        classes = self.classes
+        at = {classes.find(c) for c in classes.changed}
+        reached = set(at)
+        near = []
+        for _ in range(self._deepest):
+            near.append({n for c in reached for n in classes.members[c]})
+            at = {classes.find(user) for c in at for user in classes.users[c] if user in classes.children} - reached
+            reached = reached | at
+        return near
+
+
+class Join:
+    """Puts matches of the sources of one rule together: nodes of different classes that agree on what they share.
+
+    Both orders of a symmetric rule are made: they concatenate in different orders, and one alone may match a later
+    concatenation.
+    """
+
+    def __init__(self, number: int, rule: Rule, view: Any) -> None:
+        self.number = number
+        self.steps = []
+        names = list(names_of(rule.sources[0]))
+        for source in rule.sources[1:]:
+            added = names_of(source)
+            keys = equalities(rule, set(names), set(added))
+            shared = [name for name in added if name in names]
+            left = function_of(names, [*map(atom, shared), *(one for one, _ in keys)], view)
+            right = function_of(added, [*map(atom, shared), *(other for _, other in keys)], view)
+            new = [place for place, name in enumerate(added) if name not in names]
+            names += [added[place] for place in new]
+            self.steps.append((left, right, new))
+        self.holds = test_of(names, rule.conditions, view)
+
+    def matches(self, founds: Sequence[Found], classes: TermClasses) -> Iterator[Applied]:
+        """founds: matches of each source, values by `names_of`."""
+        rows: list[tuple[tuple[int, ...], Values]] = [((root,), values) for root, values in founds[0]]
+        for found, step in zip(founds[1:], self.steps):
+            rows = list(_extended(rows, found, classes, *step))
+        return ((self.number, nodes, values) for nodes, values in rows if self.holds(*values))
+
+
+def _extended(rows: Sequence[tuple[tuple[int, ...], Values]], found: Found, classes: TermClasses, left: Any,
+              right: Any, new: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Values]]:  # fmt: skip
+    by_key: dict[Values, Found] = {}
+    for root, values in found:
+        by_key.setdefault(right(*values), []).append((root, values))
+    for roots, values in rows:
+        taken = {classes.find(root) for root in roots}
+        for root, more in by_key.get(left(*values), ()):
+            if classes.find(root) not in taken:
+                yield (*roots, root), (*values, *[more[place] for place in new])

@@ -1,0 +1,83 @@
+"""`tensat`: equality saturation (Yang et al., Tensat, MLSys 2021), own engine or egglog's.
+
+All rules add what they make to classes of equal terms, whatever it costs; then the cheapest program is extracted, by an
+integer program that pays shared terms once, or greedily. It is priced, one evaluation. Rules of several outputs are
+used in the first `k_multi` rounds only, since each round of them squares the number of programs.
+
+Restarts are ours: saturation begins anew with the extracted program as long as that helps, so that merges build on
+merges (k_multi larger than 1 is the paper's way, which keeps all useless merges, too).
+
+The rules of the answer are those that made the nodes which were chosen, in the order in which they came. A rule that
+merely says that two nodes are equal makes none.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from graphopt.errors import ConfigError
+from graphopt.optimizer import Rewriter
+from graphopt.rewrite.choosing import choice_of, program_from
+from graphopt.rewrite.cycles import FILTERS
+from graphopt.rewrite.eclasses import TermClasses
+from graphopt.rewrite.exploring import ExplorationLimits, Explorer, Finder
+from graphopt.rewrite.extraction import extract
+from graphopt.rewrite.finding import LoopFinder
+from graphopt.rewrite.neighbours import Outputs
+from graphopt.rewrite.rules import RuleSet
+from graphopt.rewrite.steps import Price
+from graphopt.rewrite_problem import RewriteProblem, Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """How a program is chosen: `ilp` (cheapest with shared terms paid once), `greedy` (the same, approximately), `tree`
+    (Tensat's greedy one: shared terms are paid at every use). seconds: limit of the integer program.
+    """
+
+    by: Literal["ilp", "greedy", "tree"]
+    seconds: float
+
+
+class Tensat(Rewriter):
+    """yaml: conf/algo/tensat.yaml. Needs a cost model that sums over ops."""
+
+    def __init__(self, *, name: str, engine: Literal["own", "egglog"], limits: ExplorationLimits,
+                 cycles: Literal["efficient", "vanilla", "allowed"], extraction: Extraction,
+                 restarts: int) -> None:  # fmt: skip
+        self.name, self.engine, self.limits, self.cycles = name, engine, limits, cycles
+        self.extraction, self.restarts = extraction, restarts
+
+    def solve(self, problem: RewriteProblem) -> None:
+        price = problem.term_price
+        if price is None:
+            raise ConfigError(
+                f"algo={self.name} needs a cost model that sums over ops: choose cost=flops or cost=profiled"
+            )
+        outputs, rules = problem.initial.outputs, Rules()
+        for _ in range(1 + self.restarts):
+            if not problem.open:
+                return
+            best = problem.best_cost
+            outputs, made_by = self.improved(problem, outputs, price)
+            rules += made_by
+            if problem.cost(outputs, rules) >= best:
+                return
+
+    def improved(self, problem: RewriteProblem, outputs: Outputs, price: Price) -> tuple[Outputs, Rules]:
+        """The cheapest program that saturation finds, and the rules that made what is new in it."""
+        classes = TermClasses(problem.terms)
+        classes.add_program(outputs)
+        finder = self._finder(problem.task.rules, classes)
+        Explorer(problem.task.rules, classes, finder, FILTERS[self.cycles]()).run(self.limits)
+        choice = choice_of(classes, outputs, price)
+        chosen = extract(choice.egraph, self.extraction.by, self.extraction.seconds)
+        program, nodes = program_from(classes, outputs, choice.by_class(chosen))
+        makers = [classes.maker[node] for node in sorted(nodes, key=classes.born.__getitem__)]
+        return program, tuple(dict.fromkeys(maker for maker in makers if maker))
+
+    def _finder(self, rules: RuleSet, classes: TermClasses) -> Finder:
+        if self.engine == "own":
+            return LoopFinder(rules, classes)
+        from graphopt.rewrite.egglog_finding import EgglogFinder
+
+        return EgglogFinder(rules, classes)

@@ -1,0 +1,179 @@
+"""Rewriting optimisers against known optima, brute force and each other; answers compute what the originals do."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from rewriting import CountOps, PerImage, algorithm, assert_equal_programs, brute_force, problem_of, solved
+
+from graphopt.errors import ConfigError
+from graphopt.rewrite.models import build_model
+from graphopt.rewrite.parsing import parse_rules
+from graphopt.rewrite.program_builder import ProgramBuilder
+from graphopt.rewrite.rules import load_rules
+from graphopt.rewrite.terms import Program
+
+ALL = ("rewrite_greedy", "rewrite_random", "taso", "tensat", "tensat_greedy", "pet")
+SMALL: dict[str, dict[str, Any]] = {
+    "inception_v3": {"size": 75, "divisor": 16},
+    "squeezenet": {"size": 64, "channels": 8, "classes": 10},
+    "resnext50": {"size": 32, "channels": 8, "groups": 4},
+    "bert": {"blocks": 2, "seq": 8, "width": 16, "heads": 2},
+    "nasrnn": {"steps": 1, "width": 8},
+}
+CHAIN = parse_rules("associate: (matmul none (matmul none ?x ?y) ?z) <=> (matmul none ?x (matmul none ?y ?z))")
+ALGEBRA = parse_rules("""
+    commute: (add ?x ?y) => (add ?y ?x)
+    associate: (add (add ?x ?y) ?z) <=> (add ?x (add ?y ?z))
+    factor: (add (mul ?x ?y) (mul ?x ?z)) <=> (mul ?x (add ?y ?z))
+    swap: (mul ?x ?y) => (mul ?y ?x)
+""")
+
+
+def two_products() -> Program:
+    b = ProgramBuilder()
+    x = b.input((64, 64))
+    return b.build(b.linear(x, 32), b.linear(x, 96))
+
+
+def fire() -> Program:
+    """SqueezeNet's expansion: a 1x1 and a 3x3 convolution side by side."""
+    b = ProgramBuilder()
+    x = b.input((1, 8, 14, 14))
+    return b.build(b.concat(1, *(b.unary("relu", b.conv(x, 16, kernel)) for kernel in (1, 3))))
+
+
+def chain(sizes: tuple[int, ...]) -> Program:
+    b = ProgramBuilder()
+    product, *others = [b.input(pair) for pair in pairwise(sizes)]
+    for other in others:
+        product = b.matmul(product, other)
+    return b.build(product)
+
+
+def sums(seed: int) -> Program:
+    """A random expression of sums and products of few matrices of different sizes that broadcast."""
+    rng, b = np.random.default_rng(seed), ProgramBuilder()
+    pool = [b.input(shape) for shape in ((64, 64), (64, 1), (1, 64))]
+    for _ in range(5):
+        one, other = rng.choice(len(pool), 2, replace=False)
+        pool.append(b.op(str(rng.choice(["add", "mul"])), inputs=(pool[one], pool[other])))
+    return b.build(pool[-1])
+
+
+def kinds(program: Program) -> list[str]:
+    """Operators that run, of all terms that are not views."""
+    views = ("input", "item", "split", "reshape")
+    return [program.terms.operation[t].name for t in program.live()
+            if not program.terms.static[t] and program.terms.operation[t].name not in views]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["rewrite_greedy", "taso", "tensat", "pet"])
+def test_products_with_one_input_become_one(name: str) -> None:
+    problem = solved(algorithm(name), problem_of(two_products(), load_rules("handwritten"), growth=3.0))
+    assert kinds(problem.program()) == ["matmul"]
+    assert problem.best_rules == ("merge_matmuls",)
+    assert_equal_programs(problem.initial, problem.program())
+
+
+@pytest.mark.parametrize("name", ["taso", "tensat", "pet"])
+def test_a_fire_module_becomes_one_convolution(name: str) -> None:
+    problem = solved(algorithm(name), problem_of(fire(), load_rules("handwritten"), growth=3.0))
+    assert kinds(problem.program()) == ["conv"]
+    assert_equal_programs(problem.initial, problem.program())
+
+
+def test_greedy_extraction_pays_a_shared_product_twice_and_merges_nothing() -> None:
+    problem = solved(algorithm("tensat_greedy"), problem_of(two_products(), load_rules("handwritten")))
+    assert kinds(problem.program()) == ["matmul", "matmul"]
+    assert problem.best_cost == problem.initial_cost
+
+
+@pytest.mark.parametrize("name", ["taso", "tensat"])
+@pytest.mark.parametrize("sizes", [(64, 8, 64, 8, 64, 8), (512, 256, 16, 512, 32, 1), (1, 512, 1, 512, 1, 512, 1)])
+def test_order_of_a_chain_of_products(name: str, sizes: tuple[int, ...]) -> None:
+    program = chain(sizes)
+    changes: dict[str, Any] = {"alpha": 1e9} if name == "taso" else {}
+    problem = solved(algorithm(name, **changes), problem_of(program, CHAIN))
+    best = brute_force(problem)
+    assert problem.best_cost == best < problem.initial_cost
+    assert_equal_programs(program, problem.program())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_optimum_of_everything_that_rules_reach(seed: int) -> None:
+    """TASO with a large alpha looks at all of it; Tensat has no limit of ops, so it may find more."""
+    taso, tensat = (problem_of(sums(seed), ALGEBRA, growth=1.5) for _ in range(2))
+    best = brute_force(taso)
+    solved(algorithm("taso", alpha=1e9, pops=10**6), taso)
+    solved(algorithm("tensat"), tensat)
+    assert taso.best_cost == best
+    assert tensat.best_cost <= best
+    for problem in (taso, tensat):
+        assert_equal_programs(problem.initial, problem.program())
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_answers_compute_what_the_originals_do(model: str) -> None:
+    program, rules = build_model(model, SMALL[model]), load_rules("handwritten")
+    changes: dict[str, dict[str, Any]] = {
+        "taso": {"pops": 40}, "pet": {"pops": 10}, "rewrite_random": {"steps": 10, "walks": 2},
+    }  # fmt: skip
+    cost = {}
+    for name in ALL:
+        problem = solved(algorithm(name, **changes.get(name, {})), problem_of(program, rules))
+        cost[name] = problem.best_cost
+        assert problem.best_cost <= problem.initial_cost
+        live = problem.program().live()
+        assert problem.best_cost == sum(map(problem.term_price, live)), name  # type: ignore[arg-type]
+        assert_equal_programs(program, problem.program())
+    assert cost["tensat"] <= min(cost["taso"], cost["rewrite_greedy"], cost["rewrite_random"])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_budgets_hold_and_seeds_repeat(name: str) -> None:
+    program, rules = build_model("squeezenet", SMALL["squeezenet"]), load_rules("handwritten")
+    for evals in (1, 7, 100):
+        one, other = (solved(algorithm(name), problem_of(program, rules, evals=evals, seed=3)) for _ in range(2))
+        assert one.evals <= evals
+        assert (one.best_cost, one.best_rules, one.evals) == (other.best_cost, other.best_rules, other.evals)
+        assert one.program().outputs != () and one.best_cost <= one.initial_cost
+
+
+def test_costs_that_do_not_sum_over_ops() -> None:
+    """Programs are made and priced whole; Tensat, which cannot, says what can."""
+    problem = solved(
+        algorithm("taso", pops=5), problem_of(fire(), load_rules("handwritten"), growth=3.0, cost=CountOps())
+    )
+    assert problem.best_cost == problem.program().num_ops() == 1
+    with pytest.raises(ConfigError, match="algo=tensat needs a cost model that sums over ops: choose cost=flops or"):
+        algorithm("tensat").solve(problem_of(fire(), load_rules("handwritten"), cost=CountOps()))
+
+
+def test_alpha_of_one_stops_where_nothing_is_better_at_once() -> None:
+    """(x + y) z + (x + y) w: the product can be factored only after sums were multiplied out, which costs more."""
+    rules = parse_rules("""
+        out: (mul ?x (add ?y ?z)) => (add (mul ?x ?y) (mul ?x ?z))
+        in: (add (mul ?x ?y) (mul ?z ?y)) => (mul (add ?x ?z) ?y)
+    """)
+    b = ProgramBuilder()
+    x, y, z = (b.input((256, 256)) for _ in range(3))
+    program = b.build(b.add(b.mul(x, b.add(y, z)), b.mul(x, y)))
+    strict, loose = (
+        solved(algorithm("taso", alpha=alpha), problem_of(program, rules, growth=4.0)) for alpha in (1.0, 2.0)
+    )
+    assert strict.evals <= loose.evals
+    assert loose.best_cost <= strict.best_cost == strict.initial_cost
+
+
+def test_pet_finds_what_pays() -> None:
+    """Where every image of a batch costs a launch of its own, batches are merged, and rows at seams corrected."""
+    b = ProgramBuilder()
+    program = b.build(b.conv(b.input((6, 3, 16, 8)), 4, 3))
+    problem = solved(
+        algorithm("pet", pops=20), problem_of(program, load_rules("handwritten"), growth=20.0, cost=PerImage())
+    )
+    assert problem.best_cost < problem.initial_cost
+    assert any(rule.startswith("pet_batch_into") for rule in problem.best_rules)
+    assert_equal_programs(program, problem.program())
