@@ -20,6 +20,7 @@ from graphopt.metering import OutOfBudget, Step
 from graphopt.optimizer import AnyProblem, Solver
 from graphopt.problem import Problem
 from graphopt.progress import Bar
+from graphopt.rewrite.delivery import deliver
 from graphopt.rewrite_problem import RewriteProblem
 from graphopt.rows import Row, RowFile, key_of
 from graphopt.tasks.base import Task
@@ -114,8 +115,12 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
         contender.optimizer, graph, arena.task, arena.cost, evals=evals, seconds=arena.seconds, seed=seed
     )
     judged = price(problem, arena.judge)
+    model = Path("models") / f"{file_stem(row)}.onnx"
+    delivered = isinstance(problem, RewriteProblem) and problem.wants_model
     initial = arena.judge.price(problem.initial_plans()).cost[0]
     problems = violations(problem) + mismatch(problem, arena.cost)
+    if delivered and not problems:
+        problems = deliver(problem.initial, problem.program(), problem.best_rules, folder / model)
     row = {
         **row, "evals": problem.evals, "distinct": problem.distinct, "seconds": spent, "initial": float(initial),
         "searched_initial": problem.initial_cost, "searched": problem.best_cost, "bound": problem.bound,
@@ -129,7 +134,7 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
     store = study_path / "graphs" / f"{graph.hash}.npz"
     if not store.exists():
         save_graph(store, graph)
-    return {**row, "decision": str(file)}
+    return {**row, "decision": str(file), **({"model": str(model)} if delivered else {})}
 
 
 def violations(problem: Solved) -> list[str]:

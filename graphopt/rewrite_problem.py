@@ -109,6 +109,13 @@ class RewriteProblem(Metered):
         outputs = self.neighbours.apply(point.outputs, step.match)
         return Point(outputs, (*point.rules, step.match.rule.name), step.cost, step.ops)
 
+    @property
+    def wants_model(self) -> bool:
+        """Whether the answer is to be written as an ONNX model: the graph came as one."""
+        from graphopt.rewrite.onnx_call import OnnxOrigin
+
+        return self.task.export and isinstance(self.initial.origin, OnnxOrigin)
+
     def program(self) -> Program:
         """The best program."""
         return replayed(self.initial, self.best)

@@ -1,0 +1,94 @@
+"""Rewriting through the whole harness: an ONNX file in, rows, answers that replay, and an ONNX model out."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from commands import Answer, command
+
+from graphopt import rewrite_decision
+from graphopt.decision import DecisionError, load
+from graphopt.decision import main as decide
+from graphopt.report import main as report
+from graphopt.rewrite import equivalence
+from graphopt.rewrite.equivalence import run_onnx
+from graphopt.rewrite.onnx_export import RULES_KEY, save_onnx
+from graphopt.rewrite.program_builder import ProgramBuilder
+
+
+def write_model(path: Path) -> Path:
+    """Two products that share their input, the second with a relu that it could take in."""
+    b = ProgramBuilder()
+    x = b.input((4, 8))
+    save_onnx(b.build(b.linear(x, 6), b.op("relu", inputs=(b.linear(x, 6),))), path)
+    return path
+
+
+def solved(tmp_path: Path, *words: str) -> Answer:
+    model = write_model(tmp_path / "model.onnx")
+    return command(tmp_path / "out", "task=rewrite", "algo=rewrite_greedy", "cost=flops", "cost@judge=flops",
+                   "budget.evals=[200]", "logger=none", "dataset=onnx", f"dataset.path={model}", *words)  # fmt: skip
+
+
+def test_a_model_goes_in_and_a_faster_one_comes_out(tmp_path: Path) -> None:
+    answer = solved(tmp_path)
+    assert answer.code == 0, answer.err
+    (row,) = answer.rows
+    assert row["status"] == "ok"
+    assert row["judged"] < row["initial"]
+    (file,) = answer.folder.rglob("models/*.onnx")
+    assert str(file).endswith(row["model"])
+    rules = json.loads({p.key: p.value for p in onnx.load(file).metadata_props}[RULES_KEY])
+    assert rules
+    x = {"input0": np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)}
+    for ours, theirs in zip(run_onnx(str(file), x), run_onnx(str(tmp_path / "model.onnx"), x), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_the_answer_is_stored_and_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = solved(tmp_path)
+    (file,) = answer.folder.rglob("decisions/*.npz")
+    stored = rewrite_decision.load(file)
+    assert stored.rules
+    assert stored.prices["searched"] == answer.rows[0]["searched"]
+    assert report([str(answer.folder), "--replay"]) == 0
+    assert "1 of 1 decisions replay" in capsys.readouterr().out
+    assert decide(["show", str(file)]) == 0
+    assert stored.rules[0] in capsys.readouterr().out
+    assert decide(["replay", str(file)]) == 0
+    with pytest.raises(DecisionError, match="rewritten program: use show or replay"):
+        load(file)
+
+
+def test_a_price_that_does_not_come_out_is_found(tmp_path: Path) -> None:
+    answer = solved(tmp_path)
+    (file,) = answer.folder.rglob("rows.jsonl")
+    row = json.loads(file.read_text())
+    file.write_text(json.dumps({**row, "judged": row["judged"] / 2}) + "\n")
+    assert report([str(answer.folder), "--replay"]) == 1
+
+
+def test_a_damaged_answer_is_one_sentence(tmp_path: Path) -> None:
+    answer = solved(tmp_path)
+    (file,) = answer.folder.rglob("decisions/*.npz")
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(DecisionError, match="not a readable decision file"):
+        rewrite_decision.load(file)
+
+
+def test_a_program_that_computes_something_else_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(equivalence, "differences", lambda original, best: ["output 'y' differs"])
+    answer = solved(tmp_path)
+    assert answer.code == 1
+    assert [(row["status"], row["reason"]) for row in answer.rows] == [("failed", "output 'y' differs")]
+
+
+def test_rewriting_is_priced_by_the_simulator_too(tmp_path: Path) -> None:
+    answer = solved(tmp_path, "cost=simulator", "cost@judge=simulator", "task.export=false")
+    assert answer.code == 0, answer.err
+    (row,) = answer.rows
+    assert (row["cost"], row["status"]) == ("simulator", "ok")
+    assert row["judged"] <= row["initial"]
+    assert not list(answer.folder.rglob("models/*.onnx"))
