@@ -170,13 +170,23 @@ class _Import:
         constants = {name: value for name in names if (value := self._constant(name)) is not None}
         if node.op_type == "Constant" and node.domain in STANDARD:
             return _evaluated(node, {}, self.opsets)
-        if not names or len(constants) < len(names) or subgraphs(node) or node.op_type in _KEPT:
+        static = {name: term for name in names if isinstance(term := self.values[name], int)
+                  and name not in constants and self.terms.static[term]}  # fmt: skip
+        if not names or len(constants) + len(static) < len(names) or subgraphs(node) or node.op_type in _KEPT:
             return None
         if kind_of(node.domain, node.op_type) in (None, "random"):
             return None
-        if node.op_type in RULES and any(value.dtype.kind == "f" for value in constants.values()):
+        if node.op_type in RULES and (static or any(value.dtype.kind == "f" for value in constants.values())):
             return None
+        constants |= self._computed(static) if static else {}
         return _uniform(node, constants) or _evaluated(node, constants, self.opsets)
+
+    def _computed(self, static: Mapping[str, int]) -> dict[str, Array]:
+        """Values of terms that weights alone decide."""
+        from graphopt.rewrite.execution import static_values, to_array  # torch
+
+        values = static_values(Program(self.terms, (), (), (), self.weights), static.values(), double=False)
+        return {name: to_array(values[term]) for name, term in static.items()}
 
     def _translated(self, node: NodeProto) -> list[int] | None:
         """Terms of the node's outputs where the vocabulary has it and all shapes are known and agree."""

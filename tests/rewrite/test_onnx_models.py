@@ -30,6 +30,7 @@ from graphopt.rewrite.random_weights import with_random_weights
 node = helper.make_node
 TOLERANCE = 1e-5  # of the largest magnitude of an output, in single precision
 LARGE = {"light_bvlc_alexnet", "light_vgg19", "light_zfnet512"}  # 60 to 144 million weights
+SLOW = {*LARGE, "light_resnet50"}
 
 
 def with_weights_of(model: ModelProto, weights: Any) -> ModelProto:
@@ -50,7 +51,7 @@ def with_weights_of(model: ModelProto, weights: Any) -> ModelProto:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in LIGHT_FAMILIES]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in LIGHT_FAMILIES]
 )
 def test_real_networks_with_random_weights_go_round(name: str) -> None:
     """Against the original in ONNX Runtime, unoptimised: run by torch, and exported and run by ONNX Runtime again."""
@@ -184,6 +185,17 @@ def test_shape_arithmetic_is_computed_here() -> None:
     program, x = import_onnx(model), floats(2, 3, 4)
     assert ops(program) == ["reshape"]
     assert gap(run(model, x), run(exported(program), x)) == 0
+
+
+def test_what_weights_alone_decide_is_computed_here() -> None:
+    """A normalisation written out: x * (scale / sqrt(variance + 0.001))."""
+    nodes = [node("Add", ["v", "e"], ["a"]), node("Sqrt", ["a"], ["b"]), node("Div", ["s", "b"], ["c"]),
+             node("Mul", ["x", "c"], ["y"])]  # fmt: skip
+    weights = {"v": np.abs(floats(3)), "e": np.float32(1e-3), "s": floats(3)}
+    model = model_of(nodes, [value("x", FLOAT, (2, 3))], [value("y", FLOAT, (2, 3))], weights)
+    program, x = import_onnx(model), floats(2, 3)
+    assert ops(program) == ["mul"]
+    assert gap(run(model, x), run(exported(program), x)) < 1e-6
 
 
 def test_control_flow_stays_and_reads_what_surrounds_it() -> None:
