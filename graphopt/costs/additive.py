@@ -14,6 +14,7 @@ from graphopt.costs.base import CostModel, Prices, TermPrice
 from graphopt.graph import DTYPE_BYTES, DTYPES
 from graphopt.machine import Machine
 from graphopt.plan import Plans
+from graphopt.rewrite.arithmetic import ACTIVATION_FLOP, window_flop
 from graphopt.rewrite.as_graph import program_of
 from graphopt.rewrite.terms import Terms
 from graphopt.rewrite.vocabulary import Operation, TensorType
@@ -21,7 +22,7 @@ from graphopt.rewrite.vocabulary import Operation, TensorType
 FREE = frozenset({"input", "weight", "fill", "identity_kernel", "item", "reshape", "split"})
 GRID = 2.0**-50  # seconds; prices are multiples, so sums below 8 s are exact and do not depend on their order
 BYTES = dict(zip(DTYPES, DTYPE_BYTES))
-_FLOP = {"relu": 1, "tanh": 16, "sigmoid": 12, "none": 0, "add": 1, "mul": 1, "batch_norm": 2}  # per element
+_PER_ELEMENT = {**ACTIVATION_FLOP, "add": 1.0, "mul": 1.0, "batch_norm": 2.0, "opaque": 1.0}
 
 
 class Additive(CostModel):
@@ -78,18 +79,7 @@ class Flops(Additive):
 
 
 def flop(operation: Operation, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:
-    """Floating-point operations of one op: 2 per multiply and add, 1 per element of other arithmetic, 0 for moves."""
-    out = prod(results[0].shape)
-    match operation.name:
-        case "matmul":
-            return out * (2.0 * inputs[0].shape[-1] + _FLOP[operation.params[0]])
-        case "conv":
-            per = 2.0 * prod(inputs[1].shape[1:]) + (len(inputs) == 3)
-            return out * (per + _FLOP[operation.params[2]])
-        case "pool_max" | "pool_avg":
-            return float(out * prod(operation.params[0]))
-        case "concat" | "split" | "transpose" | "enlarge" | "merge_groups":
-            return 0.0
-        case "opaque":
-            return float(sum(prod(t.shape) for t in results))
-    return float(out * _FLOP[operation.name])
+    """Floating-point operations of one op, a multiply-add being two; 0 where data only moves."""
+    window = window_flop(operation, inputs, results)
+    elements = sum(prod(result.shape) for result in results)
+    return window if window is not None else elements * _PER_ELEMENT.get(operation.name, 0.0)

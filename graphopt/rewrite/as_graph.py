@@ -9,6 +9,7 @@ from typing import Any
 
 from graphopt.graph import DTYPES, Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
+from graphopt.rewrite.arithmetic import window_flop
 from graphopt.rewrite.opaque import OpaqueCall
 from graphopt.rewrite.terms import Program
 from graphopt.rewrite.vocabulary import VOCABULARY, Operation, TensorType, text_of
@@ -16,7 +17,6 @@ from graphopt.rewrite.vocabulary import VOCABULARY, Operation, TensorType, text_
 KINDS = {"batch_norm": "affine", "enlarge": "pad", "merge_groups": "pad"}  # others are called alike
 _ALIKE = {"uint16": ("int16", 2), "uint32": ("int32", 4), "uint64": ("int64", 8), "complex64": ("float64", 8),
           "complex128": ("float64", 16)}  # fmt: skip
-_FLOP_OF_ACTIVATION = {"none": 0.0, "relu": 1.0, "sigmoid": 12.0, "tanh": 16.0}  # per element, as of the operators
 
 
 def program_of(graph: Graph) -> Program:
@@ -113,20 +113,10 @@ def flops_of(program: Program, term: int) -> float | None:
     terms = program.terms
     operation, results = terms.operation[term], terms.types[term]
     inputs = [terms.types[i][0] for i in terms.inputs[term]]
-    match operation.name:
-        case "matmul":
-            return prod(results[0].shape) * (2.0 * inputs[0].shape[-1] + _FLOP_OF_ACTIVATION[operation.params[0]])
-        case "conv":
-            per_element = (
-                2.0 * prod(inputs[1].shape[1:]) + (len(inputs) == 3) + _FLOP_OF_ACTIVATION[operation.params[2]]
-            )
-            return prod(results[0].shape) * per_element
-        case "pool_max" | "pool_avg":
-            return float(prod(results[0].shape) * prod(operation.params[0]))
-        case "opaque":
-            call: OpaqueCall = program.opaque[operation.params[0]]
-            return call.flops(inputs, results)
-    return None
+    if operation.name == "opaque":
+        call: OpaqueCall = program.opaque[operation.params[0]]
+        return call.flops(inputs, results)
+    return window_flop(operation, inputs, results)
 
 
 def attributes_of(operation: Operation, label: str) -> dict[str, Any]:
