@@ -1,0 +1,84 @@
+"""`python -m graphopt.rewrite.check MODEL.onnx`: what rewriting sees of a model, and whether it comes back unharmed.
+
+Prints the ops that the vocabulary has and those that stay opaque. Then the model is exported again; both are run by
+ONNX Runtime on random inputs, and the program by torch.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto
+
+from graphopt.datasets.onnx import OnnxProgram
+from graphopt.errors import UserError
+from graphopt.graph import GraphError
+from graphopt.rewrite.equivalence import EquivalenceError, compare, random_inputs, run_onnx
+from graphopt.rewrite.onnx_export import export_onnx
+from graphopt.rewrite.onnx_import import import_onnx
+from graphopt.rewrite.terms import Program
+
+TOLERANCE = 1e-4  # of the largest magnitude of an output: both compute in single precision, in orders of their own
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0 when the model came back unharmed, 1 with a sentence otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m graphopt.rewrite.check", description="Takes a model in and out.")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="fixes an open dimension")
+    args = parser.parse_args(arguments)
+    try:
+        dims = {name: int(size) for name, size in (entry.split("=", 1) for entry in args.dim)}
+        program = import_onnx(args.model, dims)
+        print("\n".join(inventory(program)))
+        print("\n".join(round_trip(program, OnnxProgram(args.model, tuple(dims.items())).load())))
+    except ValueError as error:
+        print(error if isinstance(error, GraphError) else "--dim takes NAME=SIZE", file=sys.stderr)
+        return 1
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def inventory(program: Program) -> list[str]:
+    """Numbers of ops by name, opaque ones apart, and of parameters."""
+    known, opaque = Counter[str](), Counter[str]()
+    for term in program.live():
+        operation = program.terms.operation[term]
+        if operation.name == "opaque":
+            opaque[program.opaque[operation.params[0]].label] += 1
+        elif operation.name not in ("input", "item") and not program.terms.static[term]:
+            known[operation.name] += 1
+    return [f"{program.num_ops()} ops, {program.parameters():,} parameters",
+            f"can be rewritten: {_listed(known)}", f"opaque: {_listed(opaque)}"]  # fmt: skip
+
+
+def round_trip(program: Program, original: ModelProto) -> list[str]:
+    """How far outputs lie apart. Raises EquivalenceError beyond the tolerance."""
+    from graphopt.rewrite.execution import Executor  # torch
+
+    given = random_inputs(program, np.random.default_rng(0))
+    named = {str(program.terms.operation[t].params[0]): x for t, x in zip(program.inputs, given, strict=True)}
+    before = run_onnx(original, named)
+    lines = []
+    found = {"exported and run by ONNX Runtime": run_onnx(export_onnx(program), named)}
+    found["run by torch"] = Executor(program)(given)
+    for label, after in found.items():
+        try:
+            worst = compare(before, after, program.output_names, TOLERANCE)
+        except EquivalenceError as error:
+            raise EquivalenceError(f"{label}: {error}") from error
+        lines.append(f"{label}: differs by {worst:.1e} of the largest value")
+    return lines
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "none"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
