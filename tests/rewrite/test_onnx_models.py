@@ -237,6 +237,18 @@ def test_foreign_operators_stay_and_say_when_they_cannot_run() -> None:
         Executor(program)([floats(2)])
 
 
+def test_sequences_and_functions_of_the_model() -> None:
+    nodes = [node("Twice", ["x"], ["t"], domain="my.ops"), node("SequenceConstruct", ["t", "x"], ["s"]),
+             node("SequenceAt", ["s", "one"], ["a"]), node("Add", ["a", "t"], ["y"])]  # fmt: skip
+    model = model_of(nodes, [value("x", FLOAT, (2, 3))], [value("y", FLOAT, (2, 3))], {"one": np.asarray(1)})
+    body = [node("Add", ["a", "a"], ["b"])]
+    model.functions.append(helper.make_function("my.ops", "Twice", ["a"], ["b"], body, [helper.make_opsetid("", 17)]))
+    program, x = import_onnx(model), floats(2, 3)
+    assert ops(program) == ["add", "SequenceConstruct", "SequenceAt", "add"]
+    assert gap(run(model, x), Executor(program)([x])) == 0
+    assert gap(run(model, x), run(exported(program), x)) == 0
+
+
 def test_other_element_types_are_carried() -> None:
     nodes = [node("Cast", ["x"], ["h"], to=onnx.TensorProto.FLOAT16), node("Transpose", ["h"], ["t"]),
              node("Relu", ["t"], ["r"]), node("Cast", ["r"], ["y"], to=FLOAT), node("Add", ["k", "k"], ["z"]),
