@@ -2,6 +2,8 @@
 
 # mypy: disable-error-code="no-any-return, no-untyped-call"
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -51,19 +53,20 @@ def wavenet(*, stacks: int = 2, layers: int = 18, seq: int = 2048, batch: int = 
     return WaveNet(stacks, layers, channels), (torch.zeros(batch, 1, seq),)
 
 
-def _double(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(ConvNorm(inputs, outputs, 3), ConvNorm(outputs, outputs, 3))
+def _level(inputs: int, outputs: int, convs: int) -> nn.Module:
+    widths = [inputs, *[outputs] * convs]
+    return nn.Sequential(*(ConvNorm(i, o, 3) for i, o in pairwise(widths)))
 
 
 class UNet(nn.Module):
     """Ronneberger et al. 2015: down by pooling, up by transposed convolutions, levels joined by concatenation."""
 
-    def __init__(self, depth: int, channels: int) -> None:
+    def __init__(self, depth: int, channels: int, convs: int) -> None:
         super().__init__()
         widths = [channels << level for level in range(depth + 1)]
-        self.down = nn.ModuleList(_double(i, o) for i, o in zip([3, *widths], widths))
+        self.down = nn.ModuleList(_level(i, o, convs) for i, o in zip([3, *widths], widths))
         self.up = nn.ModuleList(nn.ConvTranspose2d(w, w // 2, 2, 2) for w in widths[:0:-1])
-        self.joined = nn.ModuleList(_double(w, w // 2) for w in widths[:0:-1])
+        self.joined = nn.ModuleList(_level(w, w // 2, convs) for w in widths[:0:-1])
         self.pool, self.last = nn.MaxPool2d(2), nn.Conv2d(channels, 2, 1)
 
     def forward(self, image: Tensor) -> Tensor:
@@ -76,9 +79,9 @@ class UNet(nn.Module):
         return torch.sigmoid(self.last(x))
 
 
-def unet(*, depth: int = 4, batch: int = 1, size: int = 128, channels: int = 32) -> Built:
-    """`depth` poolings; `size` must be a multiple of 2^depth."""
-    return UNet(depth, channels), (torch.zeros(batch, 3, size, size),)
+def unet(*, depth: int = 4, batch: int = 1, size: int = 128, channels: int = 32, convs: int = 2) -> Built:
+    """`depth` poolings; `size` must be a multiple of 2^depth. convs: per level and side (2 in the paper)."""
+    return UNet(depth, channels, convs), (torch.zeros(batch, 3, size, size),)
 
 
 def _separable(inputs: int, outputs: int, stride: int = 1) -> nn.Module:
