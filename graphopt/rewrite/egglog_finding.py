@@ -17,7 +17,7 @@ from graphopt.errors import ConfigError
 from graphopt.rewrite.compiling import function_of, local_conditions, names_of, test_of
 from graphopt.rewrite.eclasses import TermClasses
 from graphopt.rewrite.ematching import Found
-from graphopt.rewrite.exploring import Applied
+from graphopt.rewrite.exploring import Place
 from graphopt.rewrite.expressions import Call, Expression, Listed, Literal, Parameter
 from graphopt.rewrite.finding import Join
 from graphopt.rewrite.patterns import Node, Pattern
@@ -37,22 +37,25 @@ class EgglogFinder:
             [_Source(rule, index, f"M{number}_{index}", self, view) for index in range(len(rule.sources))]
             for number, rule in enumerate(rules)
         ]
-        self._joins = {n: Join(n, rule, view) for n, rule in enumerate(rules) if len(rule.sources) > 1}
+        self._joins = {n: Join(rule, view) for n, rule in enumerate(rules) if len(rule.sources) > 1}
 
-    def found(self, several: bool) -> list[Applied]:
+    def found(self, rules: Sequence[int]) -> dict[int, list[Place]]:
         self._push()
         self.database.run("(run-schedule (saturate (run act)) (run match))")
-        wanted = [n for n in range(len(self._sources)) if n not in self._joins or several]
-        tables = [source.table for n in wanted for source in self._sources[n]]
+        tables = [source.table for n in rules for source in self._sources[n]]
         rows = dict(zip(tables, self.database.rows(tables)))
-        found: list[Applied] = []
-        for n in sorted(wanted, key=self._joins.__contains__):
-            founds = [source.matches(rows[source.table], all_rows=n in self._joins) for source in self._sources[n]]
+        result: dict[int, list[Place]] = {}
+        for n in rules:
+            founds = [source.matches(rows[source.table], again=n in self._joins) for source in self._sources[n]]
             if n in self._joins:
-                found += self._joins[n].matches(founds, self.classes)
+                result[n] = self._joins[n].matches(founds, self.classes)
             else:
-                found += [(n, (root,), values) for root, values in founds[0]]
-        return found
+                result[n] = [((root,), values) for root, values in founds[0]]
+        return result
+
+    def forget(self, rule: int) -> None:
+        for source in self._sources[rule]:
+            source.seen.clear()
 
     def _push(self) -> None:
         """Tells egglog what came since the last time."""
@@ -87,7 +90,7 @@ class _Source:
         self._computed = [part for param in self._params for part in _calls(param)]
         self._values = function_of(self.names, self._computed, view)
         self._holds = test_of(self.names, local_conditions(rule, index), view)
-        self._seen: set[Row] = set()
+        self.seen: set[Row] = set()
 
     def _node(self, node: Node, finder: EgglogFinder) -> str:
         """Adds what makes the node to the facts; its variable."""
@@ -113,14 +116,14 @@ class _Source:
             self._terms.append(str(pattern))
         return f"v{pattern.name}"
 
-    def matches(self, rows: Iterable[Row], *, all_rows: bool) -> Found:
+    def matches(self, rows: Iterable[Row], *, again: bool) -> Found:
         """Matches of rows that are new, or of all."""
         find, static, found = self.classes.find, self.classes.static, dict[Row, Any]()
         many = 1 + len(self._terms)
         for row in rows:
-            if row in self._seen and not all_rows:
+            if row in self.seen and not again:
                 continue
-            self._seen.add(row)
+            self.seen.add(row)
             now = (*map(find, row[:many]), *row[many:])
             if not static[now[0]] and now not in found:
                 found[now] = self._bound(now)

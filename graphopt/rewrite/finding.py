@@ -3,13 +3,13 @@
 Rules of one output are matched again only near classes that changed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from graphopt.rewrite.compiling import Values, equalities, function_of, names_of, test_of
 from graphopt.rewrite.eclasses import TermClasses
-from graphopt.rewrite.ematching import Found, depth, ematcher
-from graphopt.rewrite.exploring import Applied
+from graphopt.rewrite.ematching import Found, Index, MatchAll, depth, ematcher
+from graphopt.rewrite.exploring import Place
 from graphopt.rewrite.expressions import atom
 from graphopt.rewrite.rules import Rule
 
@@ -20,35 +20,48 @@ class LoopFinder:
     def __init__(self, rules: Sequence[Rule], classes: TermClasses) -> None:
         self.classes = classes
         view: Any = classes  # it has what conditions use of Terms: types, static
-        self._singles, self._joins = [], []
+        self._singles: dict[int, tuple[str, int, MatchAll]] = {}
+        self._joins: dict[int, tuple[Join, list[tuple[str, MatchAll]]]] = {}
         for number, rule in enumerate(rules):
             matchers = [ematcher(rule, index)(view) for index in range(len(rule.sources))]
+            operators = [source.operator for source in rule.sources]
             if len(matchers) == 1:
-                self._singles.append((number, rule.sources[0].operator, depth(rule.sources[0]), matchers[0]))
+                self._singles[number] = (operators[0], depth(rule.sources[0]), matchers[0])
             else:
-                operators = [source.operator for source in rule.sources]
-                self._joins.append((Join(number, rule, view), list(zip(operators, matchers))))
-        self._deepest = max((deep for _, _, deep, _ in self._singles), default=1)
-        self._fresh = True
+                self._joins[number] = (Join(rule, view), list(zip(operators, matchers)))
+        self._deepest = max((deep for _, deep, _ in self._singles.values()), default=1)
+        self._behind = set(self._singles)  # rules that must look everywhere
 
-    def found(self, several: bool) -> list[Applied]:
+    def found(self, rules: Sequence[int]) -> dict[int, list[Place]]:
         classes, static = self.classes, self.classes.static
         index = classes.index()
         roots = {name: [n for members in of.values() for n in members if not static[n]] for name, of in index.items()}
-        near = [] if self._fresh else self._near_changes()
-        found: list[Applied] = []
-        for number, operator, deep, match in self._singles:
+        near = self._near_changes()
+        self._behind |= self._singles.keys() - set(rules)
+        result: dict[int, list[Place]] = {}
+        for number in rules:
+            if number in self._joins:
+                result[number] = self._joined(number, roots, index)
+                continue
+            operator, deep, match = self._singles[number]
             at = roots.get(operator, [])
-            here: Found = []
-            match(at if self._fresh else [n for n in at if n in near[deep - 1]], index, classes.children, here)
-            found += [(number, (root,), values) for root, values in here]
-        for join, matchers in self._joins if several else ():
-            founds: list[Found] = [[] for _ in matchers]
-            for (operator, match), here in zip(matchers, founds):
-                match(roots.get(operator, []), index, classes.children, here)
-            found += join.matches(founds, classes)
-        self._fresh = False
-        return found
+            if number not in self._behind:
+                at = [n for n in at if n in near[deep - 1]]
+            found: Found = []
+            match(at, index, classes.children, found)
+            result[number] = [((root,), values) for root, values in found]
+        self._behind -= set(rules)
+        return result
+
+    def forget(self, rule: int) -> None:
+        self._behind.add(rule)
+
+    def _joined(self, number: int, roots: Mapping[str, Sequence[int]], index: Index) -> list[Place]:
+        join, matchers = self._joins[number]
+        founds: list[Found] = [[] for _ in matchers]
+        for (operator, match), found in zip(matchers, founds):
+            match(roots.get(operator, []), index, self.classes.children, found)
+        return join.matches(founds, self.classes)
 
     def _near_changes(self) -> list[set[int]]:
         """[d] nodes with a changed class at most d below their own members."""
@@ -70,8 +83,7 @@ class Join:
     concatenation.
     """
 
-    def __init__(self, number: int, rule: Rule, view: Any) -> None:
-        self.number = number
+    def __init__(self, rule: Rule, view: Any) -> None:
         self.steps = []
         names = list(names_of(rule.sources[0]))
         for source in rule.sources[1:]:
@@ -85,16 +97,16 @@ class Join:
             self.steps.append((left, right, new))
         self.holds = test_of(names, rule.conditions, view)
 
-    def matches(self, founds: Sequence[Found], classes: TermClasses) -> Iterator[Applied]:
+    def matches(self, founds: Sequence[Found], classes: TermClasses) -> list[Place]:
         """founds: matches of each source, values by `names_of`."""
-        rows: list[tuple[tuple[int, ...], Values]] = [((root,), values) for root, values in founds[0]]
+        rows: list[Place] = [((root,), values) for root, values in founds[0]]
         for found, step in zip(founds[1:], self.steps):
             rows = list(_extended(rows, found, classes, *step))
-        return ((self.number, nodes, values) for nodes, values in rows if self.holds(*values))
+        return [(nodes, values) for nodes, values in rows if self.holds(*values)]
 
 
-def _extended(rows: Sequence[tuple[tuple[int, ...], Values]], found: Found, classes: TermClasses, left: Any,
-              right: Any, new: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Values]]:  # fmt: skip
+def _extended(rows: Sequence[Place], found: Found, classes: TermClasses, left: Any,
+              right: Any, new: Sequence[int]) -> Iterator[Place]:  # fmt: skip
     by_key: dict[Values, Found] = {}
     for root, values in found:
         by_key.setdefault(right(*values), []).append((root, values))

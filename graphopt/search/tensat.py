@@ -19,8 +19,9 @@ from graphopt.optimizer import Rewriter
 from graphopt.rewrite.choosing import choice_of, program_from
 from graphopt.rewrite.cycles import FILTERS
 from graphopt.rewrite.eclasses import TermClasses
+from graphopt.rewrite.egraph import Egraph
 from graphopt.rewrite.exploring import ExplorationLimits, Explorer, Finder
-from graphopt.rewrite.extraction import extract
+from graphopt.rewrite.extraction import NOT_NEEDED, exact_dag, greedy_dag, greedy_tree
 from graphopt.rewrite.finding import LoopFinder
 from graphopt.rewrite.neighbours import Outputs
 from graphopt.rewrite.rules import RuleSet
@@ -29,20 +30,30 @@ from graphopt.rewrite_problem import RewriteProblem, Rules
 
 
 @dataclass(frozen=True, slots=True)
-class Extraction:
-    """How a program is chosen: `ilp` (cheapest with shared terms paid once), `greedy` (the same, approximately), `tree`
-    (Tensat's greedy one: shared terms are paid at every use). seconds: limit of the integer program.
+class Choosing:
+    """How a program is extracted: `ilp` (cheapest with shared terms paid once, by an integer program), `greedy_dag`
+    (the same bottom up), `greedy_tree` (Tensat's greedy one: shared terms are paid at every use).
+
+    seconds: limit of `ilp`.
     """
 
-    by: Literal["ilp", "greedy", "tree"]
+    by: Literal["ilp", "greedy_dag", "greedy_tree"]
     seconds: float
+
+    def choose(self, egraph: Egraph) -> dict[int, int]:
+        """Node by class, for classes that are needed."""
+        if self.by == "ilp":
+            found = exact_dag(egraph, self.seconds)
+        else:
+            found = greedy_dag(egraph) if self.by == "greedy_dag" else greedy_tree(egraph)
+        return {eclass: node for eclass, node in enumerate(found.choice.tolist()) if node != NOT_NEEDED}
 
 
 class Tensat(Rewriter):
     """yaml: conf/algo/tensat.yaml. Needs a cost model that sums over ops."""
 
     def __init__(self, *, name: str, engine: Literal["own", "egglog"], limits: ExplorationLimits,
-                 cycles: Literal["efficient", "vanilla", "allowed"], extraction: Extraction,
+                 cycles: Literal["efficient", "vanilla", "allowed"], extraction: Choosing,
                  restarts: int) -> None:  # fmt: skip
         self.name, self.engine, self.limits, self.cycles = name, engine, limits, cycles
         self.extraction, self.restarts = extraction, restarts
@@ -70,7 +81,7 @@ class Tensat(Rewriter):
         finder = self._finder(problem.task.rules, classes)
         Explorer(problem.task.rules, classes, finder, FILTERS[self.cycles]()).run(self.limits)
         choice = choice_of(classes, outputs, price)
-        chosen = extract(choice.egraph, self.extraction.by, self.extraction.seconds)
+        chosen = self.extraction.choose(choice.egraph)
         program, nodes = program_from(classes, outputs, choice.by_class(chosen))
         makers = [classes.maker[node] for node in sorted(nodes, key=classes.born.__getitem__)]
         return program, tuple(dict.fromkeys(maker for maker in makers if maker))
