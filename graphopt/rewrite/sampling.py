@@ -110,10 +110,10 @@ class Sampler:
             value = expression.value if isinstance(expression.value, tuple) else (expression.value,)
             return [Form(v) for v in value] if all(isinstance(v, int) for v in value) else None
         if isinstance(expression, Parameter):
-            value = self.params.get(str(expression))
-            if isinstance(value, tuple | list):
-                return [v if isinstance(v, Form) else Form(v) for v in value if isinstance(v, Form | int)]
-            return [Form(value)] if isinstance(value, int) else None
+            known = self.params.get(str(expression))
+            if isinstance(known, tuple | list):
+                return [v if isinstance(v, Form) else Form(v) for v in known if isinstance(v, Form | int)]
+            return [Form(known)] if isinstance(known, int) else None
         if not isinstance(expression, Call):
             return None
         of = [self.shapes.get(str(a)) for a in expression.arguments if isinstance(a, Variable)]

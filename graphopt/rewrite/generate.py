@@ -1,0 +1,210 @@
+"""Generates rules as TASO does: `python -m graphopt.rewrite.generate` writes rule_files/generated.txt anew.
+
+Programs are enumerated (enumeration.py); equal ones are generalised and verified (generalising.py). Smaller ones come
+first, and what saturation proves from the rules kept so far is not kept: renamed, subsumed and composed rules go that
+way. Rules with several outputs are found where the parts of one program are two smaller ones; they cannot be derived,
+as their targets hold more than one of their sources needs. The result does not depend on the machine.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from graphopt.progress import Bar
+from graphopt.rewrite.enumeration import WORLDS, Enumerated, World, grow, halves, start
+from graphopt.rewrite.generalising import Case, case_of, generalised
+from graphopt.rewrite.instances import built
+from graphopt.rewrite.matching import Matcher
+from graphopt.rewrite.patterns import nodes
+from graphopt.rewrite.rules import Rule
+from graphopt.rewrite.saturation import Equalities, Limits, Prover
+from graphopt.rewrite.symmetry import canonical
+from graphopt.rewrite.terms import Terms, reachable
+from graphopt.rewrite.vocabulary import Operation, ShapeError
+
+LIMITS = Limits(iterations=3, nodes=600)
+OUTPUT = Path(__file__).parent / "rule_files" / "generated.txt"
+
+
+@dataclass
+class Kept:
+    """The rules so far, the case that each comes from, there or back, and what became of the candidates."""
+
+    rules: dict[Rule, Case] = field(default_factory=dict)
+    prover: Prover = field(default_factory=lambda: Prover(()))
+    counts: Counter[str] = field(default_factory=Counter)
+    _seen: set[Rule] = field(default_factory=set)
+
+    def keep(self, rule: Rule, case: Case) -> None:
+        self.rules[rule] = case
+        self.prover = Prover(self.rules)
+
+    def new(self, case: Case) -> bool:
+        """Whether no renaming of it, and none with its outputs exchanged, has been asked for."""
+        plain = Rule("", case.sources, case.targets)
+        forms = {canonical(plain), canonical(Rule("", plain.sources[::-1], plain.targets[::-1]))}
+        fresh = forms.isdisjoint(self._seen)
+        self._seen |= forms
+        return fresh
+
+
+def generate(worlds: tuple[World, ...], depth: int, seed: int = 0) -> Kept:
+    """Rules from all programs of at most `depth` operations."""
+    kept = Kept()
+    rng = np.random.default_rng(seed)
+    for size in range(1, depth + 1):
+        for world in worlds:
+            if size <= world.depth:
+                _from_world(world, size, kept, rng)
+    _without_derived(kept)
+    return kept
+
+
+def _from_world(world: World, size: int, kept: Kept, rng: np.random.Generator) -> None:
+    """Rules from programs of exactly `size` operations in a world."""
+    known = start(world, np.random.default_rng(1))
+    equal = [list(grow(world, known)) for _ in range(size)][-1]
+    kept.counts["programs"] += len(known.by_size[-1]) + len(equal)
+    kept.counts["equal"] += len(equal)
+    cases = sorted(_cases(known.terms, equal, kept), key=lambda ways: (-len(ways[0].shapes), str(ways[0].sources)))
+    if size == 2:
+        cases += [[case] for case in _two_outputs(known) if kept.new(case)]
+    kept.counts["distinct"] += len(cases)
+    with Bar(f"{world.name}, {size} operations", max(len(cases), 1)) as bar:
+        for ways in cases:
+            kept.counts[_consider(ways, kept, rng)] += 1
+            bar.step(f"{len(kept.rules)} rules")
+
+
+def _cases(terms: Terms, equal: list[tuple[int, int]], kept: Kept) -> Iterator[list[Case]]:
+    """For each pair of equal programs that is no renaming of an earlier one: the rules there and back."""
+    for term, earlier in equal:
+        ways = [case_of(terms, (term,), (earlier,)), case_of(terms, (earlier,), (term,))]
+        found = [case for case in ways if case is not None]
+        if found and kept.new(found[0]):
+            yield found
+
+
+def _consider(ways: list[Case], kept: Kept, rng: np.random.Generator) -> str:
+    """Keeps the rules of an equality unless those kept so far prove it; what became of it."""
+    if proved(ways[0], kept.prover) or applied(ways[0], kept.rules):
+        return "derived"
+    found = False
+    stem = "_".join(dict.fromkeys(node.operator for node in nodes((*ways[0].sources, *ways[0].targets))))
+    name = f"{stem}_{len(kept.rules)}"
+    for case, suffix in zip(ways, ("", "_back")):
+        rule = generalised(case, name + suffix, rng)
+        if rule is not None:
+            kept.keep(rule, ways[0])
+            found = True
+    return "kept" if found else "not general"
+
+
+def proved(case: Case, prover: Prover) -> bool:
+    """Whether both sides of a case of one output are equal by the prover's rules."""
+    if len(case.sources) > 1:
+        return False
+    instance = built(Rule("case", case.sources, case.targets), case.shapes, {})
+    if instance is None or instance.misfit:
+        return False
+    equalities = Equalities()
+    classes = equalities.add_terms(instance.terms, (*instance.sources, *instance.targets))
+    pairs = [(classes[source], classes[target]) for source, target in zip(instance.sources, instance.targets)]
+    return prover.steps(pairs, equalities, LIMITS) is not None
+
+
+def applied(case: Case, rules: Iterable[Rule]) -> bool:
+    """Whether one application of one rule of several outputs makes a case's targets from its sources."""
+    instance = built(Rule("case", case.sources, case.targets), case.shapes, {})
+    if len(case.sources) == 1 or instance is None:
+        return False
+    matcher = Matcher([rule for rule in rules if len(rule.sources) > 1], instance.terms)
+    wanted = set(zip(instance.sources, instance.targets))
+    for match in matcher.matches(reachable(instance.terms, instance.sources)):
+        if set(zip(match.roots, matcher.apply(match) or ())) == wanted:
+            return True
+    return False
+
+
+def _without_derived(kept: Kept) -> None:
+    """Drops what later, more general rules prove; those of the fewest variables first."""
+    cases = sorted({id(case): case for case in kept.rules.values()}.values(), key=lambda case: len(case.shapes))
+    with Bar("minimise", max(len(cases), 1)) as bar:
+        for case in cases:
+            rest = {rule: of for rule, of in kept.rules.items() if of is not case}
+            if proved(case, Prover(rest)):
+                kept.rules = rest
+                kept.counts["derived"] += 1
+            bar.step(f"{len(kept.rules)} rules")
+
+
+def _two_outputs(known: Enumerated) -> Iterator[Case]:
+    """Where the halves of a program of two operations, one a concat, are two smaller programs; general ones first."""
+    terms = known.terms
+    found = []
+    for whole, axis in product(list(known.by_size[-1]), (0, 1)):
+        if not any(terms.operation[i].name == "concat" for i in terms.inputs[whole]):
+            continue
+        try:
+            split = terms.add(halves(terms, axis, whole), (whole,))
+        except ShapeError:
+            continue
+        targets = [terms.add(Operation("item", (part,)), (split,)) for part in (0, 1)]
+        sources = [known.representative(half) for half in np.split(known.values[whole], 2, axis)]
+        if sources[0] is not None and sources[1] is not None and sources[0] != sources[1]:
+            found.append(case_of(terms, (sources[0], sources[1]), targets))
+    return iter(sorted((case for case in found if case is not None), key=lambda case: -len(case.shapes)))
+
+
+def text_of(kept: Kept, command: str) -> str:
+    """The rule file."""
+    counts, lines = kept.counts, list(lines_of(kept.rules))
+    several = sum(len(rule.sources) > 1 for rule in kept.rules)
+    head = [
+        f"Written by `{command}`; do not edit.",
+        f"{counts['programs']} programs, {counts['equal']} equal to a smaller one, {counts['distinct']} of these pairs "
+        "distinct up to renaming;",
+        f"{counts['derived']} derived from others, {counts['not general']} without a general rule.",
+        f"{len(kept.rules)} rules on {len(lines)} lines, {several} of them of two outputs.",
+    ]
+    return "\n".join([*(f"# {line}" for line in head), "", *lines]) + "\n"
+
+
+def lines_of(rules: Iterable[Rule]) -> Iterator[str]:
+    """A line per rule; one for both where the next is the way back under the same conditions."""
+    left = list(rules)
+    while left:
+        rule = left.pop(0)
+        back = Rule(f"{rule.name}_back", (), rule.sources, rule.conditions)
+        if left and replace(left[0], sources=()) == back and left[0].sources == rule.targets:
+            left.pop(0)
+            yield str(rule).replace(" => ", " <=> ")
+        else:
+            yield str(rule)
+
+
+def main(arguments: list[str]) -> int:
+    from graphopt.cli import sentences
+
+    parser = argparse.ArgumentParser(
+        prog="python -m graphopt.rewrite.generate", description="Generate and verify rewrite rules."
+    )
+    parser.add_argument("--depth", type=int, default=3, help="operations of the largest programs; default: 3")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="where to write; default: the packaged file")
+    chosen = parser.parse_args(arguments)
+    with sentences():
+        kept = generate(WORLDS, chosen.depth)
+        command = f"python -m graphopt.rewrite.generate --depth {chosen.depth}"
+        chosen.output.write_text(text_of(kept, command))
+        print(f"{len(kept.rules)} rules in {chosen.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
