@@ -22,6 +22,7 @@ from graphopt.rewrite.extraction_reduce import Reduced, edges, least, reduce
 TOLERANCE = 1e-6  # relative: a cost so close to the bound is the least
 LINEAR_SHARE = 0.5  # of a part's time
 STALLED, RISE = 6, 0.02  # in so many rounds of the linear program the bound must rise by this share of the gap
+SMALL = 500  # nodes; parts of fewer are put together, and need no linear program first
 SHRUNK = 0.8  # share of its nodes with which a part is reduced again
 EQUAL = 1e-9  # relative: costs this close are the same
 HINT = 1e-6  # share of its cost that a node keeps which the solver chooses, so that others tie no longer
@@ -81,7 +82,7 @@ def apart(open_to: Alternatives, landmarks: Sequence[Landmark]) -> list[Piece]:
     """Parts that have no class in common, the smallest first, and landmarks that lie in one of them."""
     pairs = edges(open_to)
     matrix = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(open_to.classes, open_to.classes))
-    label = connected_components(matrix, directed=False)[1].tolist()
+    label = _bundled(connected_components(matrix, directed=False)[1].tolist(), open_to)
     members: dict[int, list[int]] = {}
     for eclass, nodes in enumerate(open_to.nodes):
         if nodes:
@@ -93,6 +94,20 @@ def apart(open_to: Alternatives, landmarks: Sequence[Landmark]) -> list[Piece]:
             inside.setdefault(labels.pop(), []).append(landmark)
     ordered = sorted(members, key=lambda number: len(members[number]))
     return [_piece(open_to, members[number], inside.get(number, [])) for number in ordered]
+
+
+def _bundled(label: Sequence[int], open_to: Alternatives) -> list[int]:
+    """Labels with small parts put together: many small programs take longer than one of a few hundred nodes."""
+    size: dict[int, int] = {}
+    for eclass, nodes in enumerate(open_to.nodes):
+        size[label[eclass]] = size.get(label[eclass], 0) + len(nodes)
+    bundle: dict[int, int] = {}
+    first, held = -1, SMALL
+    for part in sorted(size, key=lambda part: size[part]):
+        if held + size[part] > SMALL:
+            first, held = part, 0
+        bundle[part], held = first, held + size[part]
+    return [bundle[part] for part in label]
 
 
 def _piece(open_to: Alternatives, classes: Sequence[int], landmarks: Sequence[Landmark]) -> Piece:
@@ -129,8 +144,9 @@ class Part:
 
     def run(self) -> None:
         """Until the bound is proved to be reached, or time is up."""
-        while self._open(LINEAR_SHARE) and self._linear():
-            pass
+        if len(self.program.nodes) > SMALL:
+            while self._open(LINEAR_SHARE) and self._linear():
+                pass
         if self.gone:
             self._reduce()
         while self._open(1.0) and self._integer():
