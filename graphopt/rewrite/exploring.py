@@ -102,7 +102,8 @@ class Explorer:
 
     def _apply(self, found: Mapping[int, Sequence[Place]], most_nodes: int, end: float) -> str:
         """Adds targets and merges; which limit was met, or an empty string."""
-        below = self.cycles.begin(self.classes)
+        several = any(len(self.rules[number].sources) > 1 for number in found)
+        below = self.cycles.begin(self.classes) if several else None
         for number, places in found.items():
             self.classes.rule = self.rules[number].name
             for roots, values in places:
@@ -110,7 +111,7 @@ class Explorer:
                     return "nodes"
                 if time.perf_counter() > end:
                     return "seconds"
-                if len(roots) == 1 or not self._cyclic(below, number, roots, values):
+                if below is None or len(roots) == 1 or not self._cyclic(below, number, roots, values):
                     self._apply_at(number, roots, values)
         return ""
 
