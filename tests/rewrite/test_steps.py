@@ -28,7 +28,7 @@ ODD = parse_rules("""
 
 
 def price(program: Program, term: int) -> float:
-    """As costs are: of what a term is and of the types that it reads. Random, so wrong sets of terms have other sums."""
+    """As costs are: of what a term is and of the types that it reads. Random, so other sets of terms have other sums."""
     terms = program.terms
     kind = (str(terms.operation[term]), [terms.types[i] for i in terms.inputs[term]])
     return 0.0 if terms.static[term] else float(crc32(repr(kind).encode()))
@@ -76,7 +76,8 @@ def test_digests_tell_apart_what_only_order_distinguishes() -> None:
     b = ProgramBuilder()
     x, y, z, w = (b.input((2, 2)) for _ in range(4))
     programs = [b.add(b.add(x, y), b.add(z, w)), b.add(b.add(x, z), b.add(y, w)), b.add(b.add(y, x), b.add(z, w)),
-                b.unary("relu", b.unary("tanh", x)), b.unary("tanh", b.unary("relu", x)), b.add(x, y), b.add(y, x)]  # fmt: skip
+                b.unary("relu", b.unary("tanh", x)), b.unary("tanh", b.unary("relu", x)), b.add(x, y),
+                b.add(y, x)]  # fmt: skip
     digests = Digests(b.terms)
     assert len({digests.program((p,)) for p in programs}) == len(programs)
     assert digests.program((x, y)) != digests.program((y, x))
