@@ -200,7 +200,7 @@ def load(path: Path | str) -> DecisionFile:
     try:
         header, arrays = read_arrays(source)
         if str(header.get("format")).startswith("graphopt rewriting"):
-            raise DecisionError(f"{source} holds a rewritten program: use show or replay, which know such files")
+            raise DecisionError(f"{source} holds a rewritten program: use show, replay or draw, which know such files")
         names = tuple(json.loads(arrays["op_names"].tobytes()))
         plan = {name.removeprefix("plan_"): array for name, array in arrays.items() if name.startswith("plan_")}
         decision = DecisionFile(header, names, arrays["choices"], arrays["default"], arrays["trace"], plan)

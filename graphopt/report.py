@@ -88,14 +88,14 @@ def draw(place: Path) -> list[Path]:
     from graphopt.reporting.collect import collect
     from graphopt.reporting.curves import draw_study
     from graphopt.reporting.examples import best_decisions
-    from graphopt.reporting.pictures import draw_case
-    from graphopt.reporting.replay import open_case
+    from graphopt.reporting.pictures import draw_any
+    from graphopt.reporting.replay import open_any
 
     folder = (place if place.is_dir() else place.parent) / "pictures"
     found = collect(place)
     files = draw_study(found, folder)
     for decision in best_decisions(place):
-        files += draw_case(open_case(decision), folder)
+        files += draw_any(open_any(decision), folder)
     return files
 
 

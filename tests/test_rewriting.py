@@ -58,7 +58,9 @@ def test_the_answer_is_stored_and_replays(tmp_path: Path, capsys: pytest.Capture
     assert decide(["show", str(file)]) == 0
     assert stored.rules[0] in capsys.readouterr().out
     assert decide(["replay", str(file)]) == 0
-    with pytest.raises(DecisionError, match="rewritten program: use show or replay"):
+    assert decide(["draw", str(file), "-o", str(tmp_path / "pictures")]) == 0
+    assert {path.stem.rsplit("-")[-1] for path in (tmp_path / "pictures").iterdir()} == {"original", "rewritten"}
+    with pytest.raises(DecisionError, match="rewritten program: use show, replay or draw"):
         load(file)
 
 

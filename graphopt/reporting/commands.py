@@ -198,8 +198,8 @@ def _effects(case: Case, ops: np.ndarray, change: np.ndarray, everything: bool) 
 
 
 def _draw(args: argparse.Namespace) -> int:
-    from graphopt.reporting.pictures import draw_case
+    from graphopt.reporting.pictures import draw_any
 
-    for file in draw_case(open_case(args.file), args.out or args.file.parent / "pictures"):
+    for file in draw_any(open_any(args.file), args.out or args.file.parent / "pictures"):
         print(f"wrote {file}")
     return 0

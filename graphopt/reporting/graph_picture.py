@@ -18,7 +18,7 @@ from graphopt.machine import Machine
 from graphopt.operators import OPERATORS, Category
 from graphopt.plan import Plans
 from graphopt.reporting.layout import Layout, layered
-from graphopt.reporting.membership import Window, differing_ops, kernel_colours, kernels_of, sizes, window
+from graphopt.reporting.membership import Window, differing_ops, kernel_colours, kernels_of, new_ops, sizes, window
 from graphopt.reporting.style import INK, MUTED, PALETTE, PAPER, lighten
 
 MOST_OPS = 300  # shown in one picture
@@ -48,7 +48,8 @@ class Scene:
 def scene(plan: Plans, default: Plans) -> Scene:
     """Chooses what to show and lays it out. By device where the plan uses several, else by kernel."""
     graph = plan.graph
-    changed = differing_ops(plan, default)
+    same = graph is default.graph
+    changed = differing_ops(plan, default) if same else new_ops(graph, default.graph)
     shown = window(graph, changed.tolist(), MOST_OPS)
     every = kernels_of(graph, plan.inline[0])
     view = graph.category == Category.VIEW

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 
 from graphopt.plan import Plans
 from graphopt.reporting.graph_picture import draw_graph
-from graphopt.reporting.replay import Case
+from graphopt.reporting.replay import Case, RewriteCase
 from graphopt.reporting.style import STYLE, save_figure
 from graphopt.reporting.timeline import draw_timeline
 from graphopt.trace import Trace, write_trace
@@ -18,6 +18,22 @@ class Simulates(Protocol):
     """A cost model that can tell all that happens under one plan."""
 
     def simulate(self, plan: Plans) -> Trace: ...
+
+
+def draw_any(case: Case | RewriteCase, folder: Path) -> list[Path]:
+    """Draws an answer of either kind; returns the files."""
+    return draw_case(case, folder) if isinstance(case, Case) else draw_rewriting(case, folder)
+
+
+def draw_rewriting(case: RewriteCase, folder: Path) -> list[Path]:
+    """Draws the program as it was given and as it was rewritten; framed ops are those that the other has not."""
+    given, best = case.original_plans(), case.plans()
+    name, files = case.path.stem, []
+    with plt.rc_context(STYLE):
+        for label, plan, other in (("original", given, best), ("rewritten", best, given)):
+            files += save_figure(draw_graph(plan, other, case.machine, f"{label}; {caption(case)}"), folder,
+                                 f"{name}-{label}")  # fmt: skip
+    return files
 
 
 def draw_case(case: Case, folder: Path) -> list[Path]:
@@ -37,7 +53,7 @@ def draw_case(case: Case, folder: Path) -> list[Path]:
     return [*files, trace]
 
 
-def caption(case: Case) -> str:
+def caption(case: Case | RewriteCase) -> str:
     """What was decided, by whom, and what it gained."""
     row, prices = case.decision.header["row"], case.decision.prices
     maker = f"{row.get('algo', 'an unknown method')}, {row.get('evals_cap', '?')} evaluations"

@@ -96,9 +96,13 @@ class RewriteCase:
         """The stored program as a batch of one plan."""
         return self.task.realise(self.graph, self.decision.best)
 
+    def original_plans(self) -> Plans:
+        """The program as it was given, likewise."""
+        return self.task.realise(self.graph, self.decision.original)
+
     def reprice(self) -> dict[str, float]:
         """initial, searched and judged, computed anew."""
-        plans, given = self.plans(), self.task.realise(self.graph, self.decision.original)
+        plans, given = self.plans(), self.original_plans()
         return {
             "initial": float(self.judge.price(given).cost[0]),
             "searched": float(self.cost.price(plans).cost[0]),
