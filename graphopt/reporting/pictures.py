@@ -26,7 +26,7 @@ def draw_any(case: Case | RewriteCase, folder: Path) -> list[Path]:
 
 
 def draw_rewriting(case: RewriteCase, folder: Path) -> list[Path]:
-    """Draws the program as it was given and as it was rewritten; framed ops are those that the other has not."""
+    """Draws the program as it was given and as it was rewritten; a dot marks ops that the other has not."""
     given, best = case.original_plans(), case.plans()
     name, files = case.path.stem, []
     with plt.rc_context(STYLE):
