@@ -28,7 +28,7 @@ ODD = parse_rules("""
 
 
 def price(program: Program, term: int) -> float:
-    """As costs are: of what a term is and of the types that it reads. Random, so other sets of terms have other sums."""
+    """As costs are: of what a term is and of the types that it reads. Random: other terms, other sums."""
     terms = program.terms
     kind = (str(terms.operation[term]), [terms.types[i] for i in terms.inputs[term]])
     return 0.0 if terms.static[term] else float(crc32(repr(kind).encode()))
