@@ -11,7 +11,7 @@ The rules of the answer are those that made the nodes which were chosen, in the 
 merely says that two nodes are equal makes none.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from graphopt.errors import ConfigError
@@ -40,10 +40,10 @@ class Choosing:
     by: Literal["ilp", "greedy_dag", "greedy_tree"]
     seconds: float
 
-    def choose(self, egraph: Egraph) -> dict[int, int]:
-        """Node by class, for classes that are needed."""
+    def choose(self, egraph: Egraph, left: float) -> dict[int, int]:
+        """Node by class, for classes that are needed. left: seconds of the problem."""
         if self.by == "ilp":
-            found = exact_dag(egraph, self.seconds)
+            found = exact_dag(egraph, max(0.0, min(self.seconds, left)))
         else:
             found = greedy_dag(egraph) if self.by == "greedy_dag" else greedy_tree(egraph)
         return {eclass: node for eclass, node in enumerate(found.choice.tolist()) if node != NOT_NEEDED}
@@ -79,9 +79,10 @@ class Tensat(Rewriter):
         classes = TermClasses(problem.terms)
         classes.add_program(outputs)
         finder = self._finder(problem.task.rules, classes)
-        Explorer(problem.task.rules, classes, finder, FILTERS[self.cycles]()).run(self.limits)
+        limits = replace(self.limits, seconds=min(self.limits.seconds, problem.seconds_cap - problem.seconds))
+        Explorer(problem.task.rules, classes, finder, FILTERS[self.cycles]()).run(limits)
         choice = choice_of(classes, outputs, price)
-        chosen = self.extraction.choose(choice.egraph)
+        chosen = self.extraction.choose(choice.egraph, problem.seconds_cap - problem.seconds)
         program, nodes = program_from(classes, outputs, choice.by_class(chosen))
         makers = [classes.maker[node] for node in sorted(nodes, key=classes.born.__getitem__)]
         return program, tuple(dict.fromkeys(maker for maker in makers if maker))
