@@ -35,6 +35,7 @@ def identifier(name: str) -> str:
     return {"?": "v_", "$": "p_"}[name[0]] + name[1:]
 
 
+@cache
 def names_of(source: Node) -> tuple[str, ...]:
     """What a match of the source binds, in the order of the values that its function returns."""
     return tuple(sorted(names_in((source,)), reverse=True))
@@ -61,6 +62,7 @@ def builder(rule: Rule) -> Callable[[Terms], BuildFunction]:
     return made
 
 
+@cache
 def bound_names(rule: Rule) -> tuple[str, ...]:
     """What a match of all sources binds: names of the first, then what each further one adds."""
     return tuple(dict.fromkeys(name for source in rule.sources for name in names_of(source)))
@@ -68,17 +70,21 @@ def bound_names(rule: Rule) -> tuple[str, ...]:
 
 def function_of(names: Sequence[str], expressions: Sequence[Expression], terms: Terms) -> Callable[..., Values]:
     """The values of expressions, as a function of the values of names."""
-    arguments = ", ".join(map(identifier, names))
-    text = "".join(f"{expression.source()}, " for expression in expressions)
-    made: Callable[..., Values] = eval(f"lambda {arguments}: ({text})", {**FUNCTIONS, "terms": terms})
+    made: Callable[..., Values] = _function(tuple(names), f"({''.join(f'{e.source()}, ' for e in expressions)})")(terms)
     return made
 
 
 def test_of(names: Sequence[str], conditions: Sequence[Condition], terms: Terms) -> Callable[..., bool]:
     """Whether all conditions hold, as a function of the values of names."""
     text = " and ".join(condition.source() for condition in conditions) or "True"
-    made: Callable[..., bool] = eval(
-        f"lambda {', '.join(map(identifier, names))}: {text}", {**FUNCTIONS, "terms": terms}
+    made: Callable[..., bool] = _function(tuple(names), text)(terms)
+    return made
+
+
+@cache
+def _function(names: tuple[str, ...], text: str) -> Callable[[Terms], Callable[..., Any]]:
+    made: Callable[[Terms], Callable[..., Any]] = eval(
+        f"lambda terms: lambda {', '.join(map(identifier, names))}: {text}", dict(FUNCTIONS)
     )
     return made
 

@@ -153,7 +153,7 @@ WORLDS = (
            *moves(2, 1, *(Operation("matmul", (f,)) for f in ("relu", "tanh", "sigmoid"))))),
     World("activations", dict.fromkeys(("x", "y"), MATRIX),
           (*moves(1, 3, RELU, TANH, SIGMOID, TURN), *moves(2, 3, ADD, MUL, MATMUL, *JOIN),
-           *moves(2, 2, *(Operation("matmul", (f,)) for f in ("relu", "tanh", "sigmoid"))))),
+           *moves(2, 2, *(Operation("matmul", (f,)) for f in ("relu", "tanh", "sigmoid")))), 2),
     World("parts", dict.fromkeys(("x", "y"), MATRIX),
           (*parts(0), *parts(1), *moves(1, 3, RELU, TANH, SIGMOID), *moves(2, 3, ADD, MUL, MATMUL, *JOIN))),
     World("images", {"x": IMAGE, "y": IMAGE, "v": KERNEL, "w": KERNEL},

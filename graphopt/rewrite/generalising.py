@@ -5,9 +5,9 @@ axes are shared names, counted from the end or the start, or fixed for a fixed r
 only, conditions are chosen that all counterexamples break and the enumerated case meets (a greedy set cover).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, permutations, product
+from itertools import chain, islice, permutations, product, takewhile
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from graphopt.rewrite.verify import Rejected, compare, verify
 from graphopt.rewrite.vocabulary import VOCABULARY, Shape
 
 SHARED = {"strides": "s", "pads": "p", "kernel": "k", "permutation": "q", "shape": "r", "size": "k"}
-CASES, TRIES = 24, 120
+FIXED = {"shared": (), "places": ("pads", "size"), "fixed": tuple(SHARED)}  # parameters that a rule fixes
+CASES, TRIES, LEAST_TRUE, ATTEMPTS = 24, 160, 3, 2
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ def case_of(terms: Terms, sources: Sequence[int], targets: Sequence[int]) -> Cas
         return None
     if any(source in chain((target,), nodes((target,))) for source, target in zip(roots, right)):
         return None  # the target holds the source: it would grow for ever
-    shapes = {f"?{terms.operation[t].params[0]}": terms.shape(t)
-              for t in range(len(terms)) if terms.operation[t].name == "input"}  # fmt: skip
+    inputs = takewhile(lambda term: terms.operation[term].name == "input", range(len(terms)))  # they come first
+    shapes = {f"?{terms.operation[term].params[0]}": terms.shape(term) for term in inputs}
     return Case(roots, right, {name: shapes[name] for name in sorted(names)})
 
 
@@ -64,13 +65,11 @@ def generalised(case: Case, name: str, rng: np.random.Generator) -> Rule | None:
     for bare, params in _bare(case, name):
         if str(bare) not in seen:
             seen.add(str(bare))
-            rule = with_conditions(bare, case.shapes, params, rng)
-            if rule is not None:
-                return rule
+            for _ in range(ATTEMPTS):  # cases are drawn at random: what fails may hold at second sight
+                rule = with_conditions(bare, case.shapes, params, rng)
+                if rule is not None:
+                    return rule
     return None
-
-
-Choice = Callable[[str, str, Any], Expression | None]
 
 
 def _bare(case: Case, name: str) -> Iterator[tuple[Rule, dict[str, Any]]]:
@@ -79,7 +78,7 @@ def _bare(case: Case, name: str) -> Iterator[tuple[Rule, dict[str, Any]]]:
     four = any(node.operator in ("conv", "pool_max", "pool_avg") for node in every)
     counted = ("end", "plain") if any(node.operator == "matmul" for node in every) else ("plain", "end")
     axes = ("plain",) if four else ("shared", *counted, "fixed")
-    for activation, axis, other in product(("shared", "fixed"), axes, ("shared", "fixed")):
+    for activation, axis, other in product(("shared", "fixed"), axes, ("shared", "places", "fixed")):
         maker = _Maker(case, activation, axis, other)
         try:
             sources = tuple(maker.node(source) for source in case.sources)
@@ -118,10 +117,8 @@ class _Maker:
             return self.sizes(value, node)
         if kind == "activation" and self.activation == "shared":
             return self.shared("f", value)
-        if kind in SHARED and self.other == "shared":
+        if kind == "shape" or (kind in SHARED and kind not in FIXED[self.other]):
             return self.shared(SHARED[kind], value)
-        if kind in ("shape", "size"):
-            raise _Unnameable  # a rule for one shape is of no use
         return Literal(value)
 
     def shared(self, letter: str, value: Any) -> Parameter:
@@ -167,7 +164,9 @@ def with_conditions(bare: Rule, shapes: dict[str, Shape], params: dict[str, Any]
             more = islice(instances(bare, rng, TRIES, granted), CASES)
             cases |= {str(case): case for case in more}
         true = [case for case in cases.values() if _holds(bare, case, rng)]
-        false = [case for key, case in cases.items() if case not in true]
+        if len(true) < LEAST_TRUE:
+            return None
+        false = [case for case in cases.values() if case not in true]
         chosen = _separating(bare, [original, *true], false)
         if chosen is None:
             return None
@@ -254,5 +253,7 @@ def _candidates(rule: Rule) -> Iterator[Condition]:
         yield Comparison("=", left, right)
     for x in variables:
         yield from (Comparison("=", Call("rank", (x,)), Literal(rank)) for rank in (2, 4))
+        if four:
+            yield Comparison("=", Call("kernel", (x,)), Literal((1, 1)))
     for name in (name for name in names if name.startswith("$n")):
         yield Comparison("=", Call("length", (Parameter(name[1:]),)), Literal(2))

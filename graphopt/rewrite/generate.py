@@ -1,4 +1,4 @@
-"""Generates rules as TASO does: `python -m graphopt.rewrite.generate` writes rule_files/generated.txt anew.
+"""Generates rules as TASO does: `python -m graphopt.rewrite.generate` writes rule_files/generated*.txt anew.
 
 Programs are enumerated (enumeration.py); equal ones are generalised and verified (generalising.py). Smaller ones come
 first, and what saturation proves from the rules kept so far is not kept: renamed, subsumed and composed rules go that
@@ -21,7 +21,8 @@ from graphopt.rewrite.enumeration import WORLDS, Enumerated, World, grow, halves
 from graphopt.rewrite.generalising import Case, case_of, generalised
 from graphopt.rewrite.instances import built
 from graphopt.rewrite.matching import Matcher
-from graphopt.rewrite.patterns import nodes
+from graphopt.rewrite.parsing import parse_rules
+from graphopt.rewrite.patterns import names_in, nodes
 from graphopt.rewrite.rules import Rule
 from graphopt.rewrite.saturation import Equalities, Limits, Prover
 from graphopt.rewrite.symmetry import canonical
@@ -138,7 +139,7 @@ def _without_derived(kept: Kept) -> None:
     with Bar("minimise", max(len(cases), 1)) as bar:
         for case in cases:
             rest = {rule: of for rule, of in kept.rules.items() if of is not case}
-            if proved(case, Prover(rest)):
+            if proved(case, Prover(rest)) or applied(case, rest):
                 kept.rules = rest
                 kept.counts["derived"] += 1
             bar.step(f"{len(kept.rules)} rules")
@@ -162,18 +163,27 @@ def _two_outputs(known: Enumerated) -> Iterator[Case]:
     return iter(sorted((case for case in found if case is not None), key=lambda case: -len(case.shapes)))
 
 
-def text_of(kept: Kept, command: str) -> str:
-    """The rule file."""
-    counts, lines = kept.counts, list(lines_of(kept.rules))
-    several = sum(len(rule.sources) > 1 for rule in kept.rules)
+def text_of(kept: Kept, command: str, apart: bool) -> str:
+    """A rule file: of rules whose sources are apart, or of all others."""
+    counts, rules = kept.counts, [rule for rule in kept.rules if sources_apart(rule) == apart]
+    lines = list(lines_of(rules))
+    several = sum(len(rule.sources) > 1 for rule in rules)
     head = [
         f"Written by `{command}`; do not edit.",
         f"{counts['programs']} programs, {counts['equal']} equal to a smaller one, {counts['distinct']} of these pairs "
         "distinct up to renaming;",
         f"{counts['derived']} derived from others, {counts['not general']} without a general rule.",
-        f"{len(kept.rules)} rules on {len(lines)} lines, {several} of them of two outputs.",
+        f"{len(rules)} rules on {len(lines)} lines, {several} of them of two outputs"
+        + (", which share no input: any two such places of a program match." if apart else "."),
     ]
     return "\n".join([*(f"# {line}" for line in head), "", *lines]) + "\n"
+
+
+def sources_apart(rule: Rule) -> bool:
+    """Whether a rule of two outputs has no term in common: it then matches any two places, in large programs too many
+    to try them all."""
+    terms = [{name for name in names_in((source,)) if name[0] == "?"} for source in rule.sources]
+    return len(terms) > 1 and terms[0].isdisjoint(terms[1])
 
 
 def lines_of(rules: Iterable[Rule]) -> Iterator[str]:
@@ -196,13 +206,20 @@ def main(arguments: list[str]) -> int:
         prog="python -m graphopt.rewrite.generate", description="Generate and verify rewrite rules."
     )
     parser.add_argument("--depth", type=int, default=3, help="operations of the largest programs; default: 3")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="where to write; default: the packaged file")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=OUTPUT,
+        help="where to write; two-output rules without a common input go\n"
+        "to a file of its own, `_apart`; default: the packaged files",
+    )
     chosen = parser.parse_args(arguments)
     with sentences():
         kept = generate(WORLDS, chosen.depth)
         command = f"python -m graphopt.rewrite.generate --depth {chosen.depth}"
-        chosen.output.write_text(text_of(kept, command))
-        print(f"{len(kept.rules)} rules in {chosen.output}")
+        for path, apart in ((chosen.output, False), (chosen.output.with_stem(f"{chosen.output.stem}_apart"), True)):
+            path.write_text(text_of(kept, command, apart))
+            print(f"{len(parse_rules(path.read_text()))} rules in {path}")
     return 0
 
 

@@ -122,11 +122,14 @@ class Prover:
     """Rules made ready to saturate e-graphs. Those with several outputs prove nothing that others do not."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self.rules = [_plain(rule) for rule in rules if len(rule.sources) == 1]
+        plain = [_plain(rule) for rule in rules if len(rule.sources) == 1]
+        self.rules = [(rule, bound_names(rule), builder(rule)) for rule in plain]
 
     def steps(self, pairs: Sequence[tuple[int, int]], equalities: Equalities, limits: Limits) -> int | None:
         """After how many rounds of all rules all pairs are equal; None where they are not within the limits."""
-        ready = [(rule, _ready(rule, equalities)) for rule in self.rules]
+        view: Any = equalities  # it has what conditions and builders use of Terms: types, static, add
+        ready = [(rule, (names, test_of(names, rule.conditions, view), build(view)))
+                 for rule, names, build in self.rules]  # fmt: skip
         for round_ in range(limits.iterations + 1):
             if all(equalities.find(a) == equalities.find(b) for a, b in pairs):
                 return round_
@@ -159,12 +162,6 @@ class Prover:
                 break
         equalities.rebuild()
         return changed or len(equalities) != before
-
-
-def _ready(rule: Rule, equalities: Equalities) -> Any:
-    names = bound_names(rule)
-    view: Any = equalities  # it has what conditions and builders use of Terms: types, static, add
-    return names, test_of(names, rule.conditions, view), builder(rule)(view)
 
 
 def _plain(rule: Rule) -> Rule:

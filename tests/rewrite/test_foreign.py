@@ -1,0 +1,120 @@
+"""Substitutions of TASO and Tensat: read, understood alike, proved from generated rules."""
+
+from pathlib import Path
+
+import pytest
+from check_data import check_data
+
+from graphopt.errors import UserError
+from graphopt.rewrite.foreign import read_folder, read_protobuf, read_text_form, readings
+from graphopt.rewrite.parsing import parse_rules
+from graphopt.rewrite.prove import main, proof, true_reading
+from graphopt.rewrite.rules import Rule, load_rules
+from graphopt.rewrite.saturation import Limits, Prover
+from graphopt.rewrite.symmetry import canonical
+
+CHUNKS = 19
+
+
+def unordered(rule: Rule) -> tuple[object, ...]:
+    """The rule up to names and the order of its outputs."""
+    forms = []
+    for step in (1, -1):
+        plain = canonical(Rule("", rule.sources[::step], rule.targets[::step]))
+        forms.append((tuple(map(str, plain.sources)), tuple(map(str, plain.targets))))
+    return (min(forms), len(rule.conditions))
+
+
+def test_protobuf_and_text_say_the_same() -> None:
+    found = read_folder(check_data("rewriting"))
+    protobuf = found["taso_graph_subst.pb"]
+    text = [*found["tensat_converted.txt"], *found["tensat_converted_multi.txt"]]
+    assert len(protobuf) == len(text) == 133
+    assert sum(len(rule.sources) == 2 for rule in protobuf) == 13
+    assert sorted(map(unordered, protobuf), key=str) == sorted(map(unordered, text), key=str)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_substitution_is_proved(chunk: int) -> None:
+    prover = Prover(load_rules("generated"))
+    for rule in read_protobuf(check_data("rewriting") / "taso_graph_subst.pb")[chunk::CHUNKS]:
+        reading = true_reading(rule)
+        assert reading is not None, rule
+        assert proof(reading[1], prover, Limits()) is not None, reading
+
+
+def test_two_lines_as_the_files_write_them(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("(relu (conv2d 1 1 0 0 ?a ?b))=>(conv2d 1 1 0 2 ?a ?b)\n")
+    (tmp_path / "b_multi.txt").write_text(
+        "(relu ?a)=>(split_0 (split 1 (relu (concat 1 2 ?a ?b))))\n"
+        "(relu ?b)=>(split_1 (split 1 (relu (concat 1 2 ?a ?b))))\n"
+    )
+    found = read_folder(tmp_path)
+    (single,), (several,) = found["a.txt"], found["b_multi.txt"]
+    expected = parse_rules(
+        "a_0: (relu (conv [1,1] [1,1,1,1] none ?a ?b)) => (conv [1,1] [1,1,1,1] relu ?a ?b)"
+        " where rank(?a) = 4, rank(?b) = 4, kernel(?b) = [3,3]\n"
+        "b_multi_0: (relu ?a), (relu ?b) => (item 0 (split 1 {sizes(1, ?a, ?b)} (relu (concat 1 ?a ?b)))),"
+        " (item 1 (split 1 {sizes(1, ?a, ?b)} (relu (concat 1 ?a ?b)))) where rank(?a) = 2, rank(?b) = 2"
+    )
+    assert (single, several) == expected
+
+
+def test_readings_narrow_what_the_files_leave_open() -> None:
+    (rule,) = parse_rules(
+        "a: (concat 1 (conv [1,1] [1,1,1,1] none ?x ?v) (conv [1,1] [1,1,1,1] none ?y ?w))"
+        " => (conv [1,1] [1,1,1,1] none (concat 1 ?x ?y) (concat 0 ?v ?w))"
+    )
+    assert next(name for name, _ in readings(rule)) == "all shapes"
+    reading = true_reading(rule)
+    assert reading is not None and reading[0] == "convs of one group with kernels of one shape"
+
+
+def test_a_false_rule_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rules.txt").write_text(
+        "(ewadd ?a ?b)=>(ewadd ?b ?a)\n(matmul 0 ?a ?b)=>(matmul 0 ?b ?a)\n(relu (relu ?a))=>(relu ?a)\n"
+    )
+    assert main([str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert "rules.txt: 2 of 3 proved" in printed and "not true: rules_1: (matmul none ?a ?b)" in printed
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        (b"", "it is no collection of rules"),
+        (b"\x0a\xff", "it ends in the middle of a number"),
+        (b"\x0a\x05ab", "is no field of a rule"),
+        (b"not a protobuf at all", "cannot read"),
+        (bytes([10, 4, 10, 2, 8, 99]), "operator 99 is not one that is known"),
+    ],
+)
+def test_broken_protobuf_is_one_sentence(content: bytes, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "a.pb").write_bytes(content)
+    with pytest.raises(UserError, match=complaint):
+        read_protobuf(tmp_path / "a.pb")
+
+
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        ("(relu ?a)", "no rule"),
+        ("(relu ?a)=>(gelu ?a)", "no operator 'gelu'"),
+        ("(relu ?a=>?a", "a line ends too early"),
+        ("(relu ?a) ?b=>?a", "follows a whole pattern"),
+        ("(relu ?a)=>?b", r"\?b does not occur in a source"),
+        ("(relu ?a)=>(split_0 (split 1 ?a))", "a split cuts what no concat joined"),
+        ("(conv2d 1 x 0 0 ?a ?b)=>?a", "invalid literal"),
+    ],
+)
+def test_broken_text_is_one_sentence(text: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        read_text_form(tmp_path / "a.txt")
+
+
+def test_a_folder_without_substitutions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no substitutions in"):
+        read_folder(tmp_path)
+    with pytest.raises(UserError, match="no folder"):
+        read_folder(tmp_path / "none")
