@@ -35,12 +35,26 @@ def random_nodes(draw: random.Random, classes: int) -> list[Enode]:
     return nodes
 
 
+def covering_nodes(draw: random.Random, classes: int) -> list[Enode]:
+    """Cheap nodes of a few classes need dear leaves, which they can share, or each other."""
+    leaves = [Enode("leaf", [], name, draw.choice([3, 4, 5, 8])) for name in range(classes, classes + 4)]
+    nodes = []
+    for eclass in range(classes):
+        for _ in range(draw.choice([2, 3])):
+            children = draw.sample(range(classes, classes + 4), draw.choice([1, 1, 2]))
+            children += [draw.randrange(classes)] * (draw.random() < 0.4)
+            nodes.append(Enode("f", children[draw.random() < 0.3 :], eclass, draw.choice([0, 0, 1])))
+    return [*nodes, *leaves]
+
+
 def random_egraph(seed: int) -> Egraph:
+    """Of one of two kinds, with few enough choices to try them all."""
     draw = random.Random(seed)
     while True:
-        classes = draw.randint(2, 8)
-        roots = [draw.randrange(classes) for _ in range(draw.choice([1, 1, 2]))]
-        made = egraph_of(random_nodes(draw, classes), roots)
+        covering = draw.random() < 0.5
+        classes = draw.randint(4, 6) if covering else draw.randint(2, 8)
+        roots = draw.sample(range(classes), classes - 1 if covering else draw.choice([1, 1, 2]))
+        made = egraph_of((covering_nodes if covering else random_nodes)(draw, classes), roots)
         if math.prod(len(made.nodes_of(eclass)) for eclass in range(made.classes)) <= MOST_CHOICES:
             return made
 

@@ -59,7 +59,7 @@ def test_every_choice_tried(small: int, monkeypatch: pytest.MonkeyPatch) -> None
         assert dag.dag_cost >= best.dag - 1e-9
         extractable += 1
         beaten += dag.dag_cost > best.dag + 1e-9
-    assert extractable > 200 and beaten > 0  # the greedy method is not as good
+    assert extractable > 200 and beaten > 20  # the greedy method is not as good
 
 
 def test_costs_add_up_side_by_side() -> None:
