@@ -23,10 +23,21 @@ class Choice:
 
 def choice_of(classes: TermClasses, outputs: Sequence[int], price: Price) -> Choice:
     """Every node with its price alone; what depends on weights alone is free."""
-    found = [(node, at) for at, members in classes.members.items() for node in members]
+    found = _usable(classes)
     made = [Enode(classes.operation[node].name, classes.children[node], at, price(node)) for node, at in found]
     roots = dict.fromkeys(map(classes.find, outputs))
     return Choice(egraph_of(made, roots), tuple(node for node, _ in found))
+
+
+def _usable(classes: TermClasses) -> list[tuple[int, int]]:
+    """(node, class), without nodes that need a class of which nothing is left."""
+    found = [(node, at) for at, members in classes.members.items() for node in members]
+    while True:
+        there = {at for _, at in found}
+        usable = [(node, at) for node, at in found if there.issuperset(classes.children[node])]
+        if len(usable) == len(found):
+            return found
+        found = usable
 
 
 def program_from(classes: TermClasses, outputs: Sequence[int], chosen: Mapping[int, int]) -> tuple[Outputs, list[int]]:

@@ -135,11 +135,12 @@ def _postorder(classes: TermClasses) -> list[int]:
 
 
 def forbid_cycles(classes: TermClasses) -> None:
-    """Takes the newest node out of every cycle, until there is none."""
+    """Takes the newest node out of every cycle, until there is none; if it can, none that is the last of its class."""
     while cycles := _cycles(classes):
         for cycle in cycles:
             if all(node in classes.children for node in cycle):
-                classes.forbid(max(cycle, key=classes.born.__getitem__))
+                several = [node for node in cycle if len(classes.members[classes.find(node)]) > 1]
+                classes.forbid(max(several or cycle, key=classes.born.__getitem__))
 
 
 def _cycles(classes: TermClasses) -> list[list[int]]:
