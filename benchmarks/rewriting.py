@@ -1,8 +1,8 @@
 """Speed of rewriting: TASO's search and equality saturation.
 
 `python benchmarks/rewriting.py [--quick]` prints JSON lines {"name", "value", "unit", "low", "high"}: the median of
-several repetitions, with the smallest and the largest, in CPU time of one thread. Rules as in task=rewrite, cost=flops, the
-first device of machine=gpu2, what an op costs remembered. BERT is the published graph of 81 ops, ResNeXt-50 has 86.
+several repetitions, with the smallest and the largest, in CPU time of one thread. Rules as in task=rewrite, cost=flops,
+the first device of machine=gpu2, what an op costs remembered. BERT is the published graph of 81 ops, ResNeXt-50 has 86.
 `.../over_taso` is the ratio to TASO's own program in C++ on a CPU, measured once on a machine of the same kind.
 """
 
