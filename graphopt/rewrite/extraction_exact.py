@@ -10,14 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
-
 from graphopt.rewrite.extraction_cuts import Growth, Landmark, violated
 from graphopt.rewrite.extraction_greedy import Alternatives, cheapest_shared, cheapest_terms
 from graphopt.rewrite.extraction_ilp import Program, Relaxed
-from graphopt.rewrite.extraction_reduce import Reduced, edges, least, reduce
+from graphopt.rewrite.extraction_parts import Piece, apart, used
+from graphopt.rewrite.extraction_reduce import Reduced, least, reduce
 
 TOLERANCE = 1e-6  # relative: a cost so close to the bound is the least
 LINEAR_SHARE = 0.5  # of a part's time
@@ -43,7 +40,7 @@ def cheapest(open_to: Alternatives, cost: Sequence[float], seconds: float) -> Fo
     assert reduced.open_to is not None
     choice = cheapest_terms(open_to, cost)[0] | reduced.settled
     bound = 0.0
-    parts = apart(reduced.open_to, used(open_to, reduced))
+    parts = apart(reduced.open_to, used(open_to, reduced), SMALL)
     for number, piece in enumerate(parts):
         left = max(deadline - time.monotonic(), 0.0)
         part = Part(piece, [cost[node] for node in piece.nodes], left / (len(parts) - number))
@@ -51,80 +48,6 @@ def cheapest(open_to: Alternatives, cost: Sequence[float], seconds: float) -> Fo
         choice |= {open_to.class_of[piece.nodes[node]]: piece.nodes[node] for node in part.choice.values()}
         bound += part.bound
     return Found(choice, bound)
-
-
-def used(open_to: Alternatives, reduced: Reduced) -> list[Landmark]:
-    """A class is needed only where a chosen node uses it, unless a root was asked for: its users are a landmark."""
-    assert reduced.open_to is not None
-    users: dict[int, list[int]] = {}
-    for nodes in reduced.open_to.nodes:
-        for node in nodes:
-            for child in set(open_to.children[node]):
-                users.setdefault(child, []).append(node)
-    always = {*open_to.roots, *(child for node in reduced.settled.values() for child in open_to.children[node])}
-    return [
-        Landmark(eclass, frozenset(nodes))
-        for eclass, nodes in users.items()
-        if reduced.open_to.nodes[eclass] and eclass not in always
-    ]
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """A part of what may be chosen, numbered for itself."""
-
-    open_to: Alternatives
-    nodes: list[int]  # whose nodes its own are
-    landmarks: list[Landmark]
-
-
-def apart(open_to: Alternatives, landmarks: Sequence[Landmark]) -> list[Piece]:
-    """Parts that have no class in common, the smallest first, and landmarks that lie in one of them."""
-    pairs = edges(open_to)
-    matrix = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(open_to.classes, open_to.classes))
-    label = _bundled(connected_components(matrix, directed=False)[1].tolist(), open_to)
-    members: dict[int, list[int]] = {}
-    for eclass, nodes in enumerate(open_to.nodes):
-        if nodes:
-            members.setdefault(label[eclass], []).append(eclass)
-    inside: dict[int, list[Landmark]] = {}
-    for landmark in landmarks:
-        labels = {label[open_to.class_of[node]] for node in landmark.nodes}
-        if len(labels) == 1:
-            inside.setdefault(labels.pop(), []).append(landmark)
-    ordered = sorted(members, key=lambda number: len(members[number]))
-    return [_piece(open_to, members[number], inside.get(number, [])) for number in ordered]
-
-
-def _bundled(label: Sequence[int], open_to: Alternatives) -> list[int]:
-    """Labels with small parts put together: many small programs take longer than one of a few hundred nodes."""
-    size: dict[int, int] = {}
-    for eclass, nodes in enumerate(open_to.nodes):
-        size[label[eclass]] = size.get(label[eclass], 0) + len(nodes)
-    bundle: dict[int, int] = {}
-    first, held = -1, SMALL
-    for part in sorted(size, key=lambda part: size[part]):
-        if held + size[part] > SMALL:
-            first, held = part, 0
-        bundle[part], held = first, held + size[part]
-    return [bundle[part] for part in label]
-
-
-def _piece(open_to: Alternatives, classes: Sequence[int], landmarks: Sequence[Landmark]) -> Piece:
-    place = {eclass: number for number, eclass in enumerate(classes)}
-    nodes = [node for eclass in classes for node in open_to.nodes[eclass]]
-    number = {node: place for place, node in enumerate(nodes)}
-    choices = [[number[node] for node in open_to.nodes[eclass]] for eclass in classes]
-    children: list[Sequence[int]] = [[place[child] for child in open_to.children[node]] for node in nodes]
-    roots = [place[root] for root in open_to.roots if root in place]
-    always = set(open_to.roots)
-    own = [
-        Landmark(place.get(landmark.eclass, roots[0]), frozenset(number[node] for node in landmark.nodes))
-        for landmark in landmarks
-        if landmark.eclass in place or landmark.eclass in always
-    ]
-    class_of = [place[open_to.class_of[node]] for node in nodes]
-    return Piece(Alternatives(choices, children, class_of, roots), nodes, own)
 
 
 class Part:
