@@ -17,7 +17,7 @@ from graphopt.rewrite.extraction_parts import Piece, apart, used
 from graphopt.rewrite.extraction_reduce import Reduced, least, reduce
 
 TOLERANCE = 1e-6  # relative: a cost so close to the bound is the least
-LINEAR_SHARE = 0.5  # of a part's time
+LINEAR_SHARE = 0.5  # of a part's time, after which no round of the linear program begins
 STALLED, RISE = 6, 0.02  # in so many rounds of the linear program the bound must rise by this share of the gap
 SMALL = 500  # nodes; parts of fewer are put together, and need no linear program first
 SHRUNK = 0.8  # share of its nodes with which a part is reduced again
@@ -89,7 +89,7 @@ class Part:
 
     def _linear(self) -> bool:
         """A round of the linear program. False when another is not worth it."""
-        answer = self.program.linear(self._left(LINEAR_SHARE))
+        answer = self.program.linear(self._left(1.0))
         self._learn(answer)
         if answer.value is None:
             return False
