@@ -137,6 +137,7 @@ class Keeper(pl.Callback):
         self.learner, self.val_graphs, self.schedule, self.folder = learner, val_graphs, schedule, folder
         self.about, self.curves, self.seed = about, log, seed
         self.best, self.worse, self.ended = -math.inf, 0, False  # best validation, validations since, training is over
+        self._measure = "speedup"  # what validation measures
         self._optimizers: list[State] = []
         self._torch_random: list[torch.Tensor] | None = None  # to be put back once the first batch is at hand
         self._tick = self._saved = time.monotonic()
@@ -212,19 +213,26 @@ class Keeper(pl.Callback):
     def _show(self, trainer: pl.Trainer) -> None:
         reward = trainer.callback_metrics.get("reward")
         parts = [] if reward is None else [f"reward {float(reward):.3f}"]
-        self.bar.step(", ".join([*parts, f"val speed-up {self.best:.3f}x"] if self.best > 0 else parts))
+        best = f"val skill {self.best:.3f}" if self._measure == "skill" else f"val speed-up {self.best:.3f}x"
+        self.bar.step(", ".join([*parts, best] if self.best > -math.inf else parts))
 
     # ---- validation
 
     def _validate(self) -> None:
-        """The same `solve` that evaluation uses, on a small budget; its prices count as training cost."""
+        """The learner's own measure, else the same `solve` that evaluation uses, on a small budget; what is priced is
+        training cost."""
         if not self.val_graphs:
             return
-        speedup = self._speedup()
+        self.learner.eval()
+        found, self._measure = self.learner.skill(self.val_graphs), "skill"
+        if found is None:
+            found, self._measure = self._speedup(), "speedup"
+        self.learner.train()
         self._count_seconds()
-        self.curves.metrics(self.learner.train_steps, {"val/speedup": speedup, "train_evals": self.learner.train_evals})
-        if speedup > self.best:
-            self.best, self.worse = speedup, 0
+        note = {f"val/{self._measure}": found, "train_evals": self.learner.train_evals}
+        self.curves.metrics(self.learner.train_steps, note)
+        if found > self.best:
+            self.best, self.worse = found, 0
             checkpoint.save(self.folder / "best.ckpt", self._state())
         else:
             self.worse += 1
@@ -232,13 +240,11 @@ class Keeper(pl.Callback):
     def _speedup(self) -> float:
         """Geometric mean over the validation graphs of initial / best price."""
         learner, logs, evals = self.learner, [], self.schedule.val_evals
-        learner.eval()
         for graph in self.val_graphs:
             problem, _ = solve(learner, graph, learner.task, learner.cost, evals=evals, seed=self.seed)
             learner.train_evals += problem.evals
             if math.isfinite(problem.initial_cost) and math.isfinite(problem.best_cost) and problem.best_cost > 0:
                 logs.append(math.log(problem.initial_cost / problem.best_cost))
-        learner.train()
         return math.exp(sum(logs) / len(logs)) if logs else 0.0
 
 

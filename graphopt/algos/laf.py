@@ -140,6 +140,10 @@ class LAF(Learner):
     def gather(self, graphs: Sequence[Graph]) -> None:
         """Collects the samples that are not on disk yet, and reads them all. Their prices are training cost, also those
         that an earlier run has paid."""
+        self._read(graphs)
+        self._unit = float(np.mean([lessons.sigma for lessons in self._lessons.values()] or [1.0]))
+
+    def _read(self, graphs: Sequence[Graph]) -> None:
         stores = collect(graphs, self.task, self.cost, self.collection, self._seed)
         learned = [graph for graph in graphs if len(slots_in(self.task, graph))]
         for graph, store in zip(learned, stores, strict=True):
@@ -147,7 +151,6 @@ class LAF(Learner):
             self._lessons[graph.hash] = Lessons(shards, self.learning.important, self.learning.least_labels)
             if self.train_steps == 0:
                 self.train_evals += sum(samples.evals for samples in shards)
-        self._unit = float(np.mean([lessons.sigma for lessons in self._lessons.values()] or [1.0]))
 
     def training_step(self, graphs: list[Graph], batch_idx: int) -> None:
         """One step of regression on a sampled decision of every graph."""
@@ -221,6 +224,29 @@ class LAF(Learner):
         progressive_search(problem, slots, walk, guide, steps)
 
     # ---- judging
+
+    def skill(self, graphs: Sequence[Graph]) -> float | None:
+        """Mean rank correlation of predictions and labels (|f| or f, as is learned) around the collected decisions of
+        the graphs: searches on a few of them are too noisy to tell a trained network from an untrained one."""
+        self._read([graph for graph in graphs if graph.hash not in self._lessons])
+        found = [self._correlation(graph, self._lessons[graph.hash].at(moment))
+                 for graph in graphs if graph.hash in self._lessons
+                 for moment in range(len(self._lessons[graph.hash].moments))]  # fmt: skip
+        known = [value for value in found if np.isfinite(value)]
+        return float(np.mean(known)) if known else None
+
+    @torch.no_grad()
+    def _correlation(self, graph: Graph, lesson: Lesson) -> float:
+        """Spearman's, over all choices but the first; nan where all are equal."""
+        slots = slots_in(self.task, graph)
+        predicted = at_slots(self.predict([graph], [lesson.decision]).mean(0).cpu().numpy(), slots)[lesson.row, 1:]
+        true = lesson.advantage[:, 1:]
+        true = np.abs(true) if self.model.target == "magnitude" else true
+        known = np.isfinite(true) & np.isfinite(predicted)
+        true, predicted = true[known], predicted[known]
+        if len(true) < 2 or np.ptp(true) == 0 or np.ptp(predicted) == 0:
+            return float("nan")
+        return float(spearmanr(true, predicted).statistic)
 
     def agreement(self, graph: Graph) -> list[tuple[float, float]]:
         """`ranking` of every decision of a gathered graph that has enough labels; nothing where it has no slots."""

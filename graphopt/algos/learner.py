@@ -62,6 +62,11 @@ class Learner(pl.LightningModule, Optimizer):
         """What it needs to know of the training graphs before the first step, or before training goes on; by default
         nothing. What it prices is training cost, counted when no step has been made."""
 
+    def skill(self, graphs: Sequence[Graph]) -> float | None:
+        """How well it has learned, on validation graphs, where that can be told without solving them; higher is better.
+        None: they are solved, on a small budget, and the mean speed-up counts."""
+        return None
+
     def initial_cost(self, graph: Graph) -> float:
         """The default heuristic's price, which scales rewards. Known to everybody, so not billed."""
         if graph.hash not in self._initial_costs:
