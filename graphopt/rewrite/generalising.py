@@ -23,7 +23,7 @@ from graphopt.rewrite.vocabulary import VOCABULARY, Shape
 
 SHARED = {"strides": "s", "pads": "p", "kernel": "k", "permutation": "q", "shape": "r", "size": "k"}
 FIXED = {"shared": (), "places": ("pads", "size"), "fixed": tuple(SHARED)}  # parameters that a rule fixes
-CASES, TRIES, LEAST_TRUE, ATTEMPTS = 24, 160, 3, 2
+CASES, TRIES, LEAST_TRUE, ATTEMPTS, ROUNDS, FINAL_CASES = 24, 160, 3, 2, 6, 250
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,14 @@ def with_conditions(bare: Rule, shapes: dict[str, Shape], params: dict[str, Any]
                     rng: np.random.Generator) -> Rule | None:  # fmt: skip
     """The rule with conditions under which verification lets it pass; None where none are found."""
     original = built(bare, shapes, params)
-    if original is None or original.misfit or not _holds(bare, original, rng):
+    if original is None or original.misfit or not holds(bare, original, rng):
         return None
     cases: dict[str, Instance] = {}
-    for _ in range(4):
+    for _ in range(ROUNDS):
         for granted in (False, True):
             more = islice(instances(bare, rng, TRIES, granted), CASES)
             cases |= {str(case): case for case in more}
-        true = [case for case in cases.values() if _holds(bare, case, rng)]
+        true = [case for case in cases.values() if holds(bare, case, rng)]
         if len(true) < LEAST_TRUE:
             return None
         false = [case for case in cases.values() if case not in true]
@@ -172,15 +172,17 @@ def with_conditions(bare: Rule, shapes: dict[str, Shape], params: dict[str, Any]
             return None
         rule = replace(bare, conditions=(*bare.conditions, *chosen))
         try:
-            verify(rule, seed=int(rng.integers(1 << 30)))
+            verify(rule, seed=int(rng.integers(1 << 30)), cases=FINAL_CASES)
             return rule
         except Rejected as error:
-            if "too few" in str(error):
+            if error.instance is None:
                 return None
+            cases[str(error.instance)] = error.instance
     return None
 
 
-def _holds(rule: Rule, case: Instance, rng: np.random.Generator) -> bool:
+def holds(rule: Rule, case: Instance, rng: np.random.Generator) -> bool:
+    """Whether both sides of a case exist and are equal."""
     if case.misfit:
         return False
     try:
@@ -204,7 +206,7 @@ def _separating(rule: Rule, true: Sequence[Instance], false: Sequence[Instance])
     chosen: list[tuple[Condition, frozenset[int], int]] = []
     left = frozenset(range(len(false)))
     while left:
-        best = max(options, key=lambda option: len(option[1] & left) - 2 * option[2], default=None)
+        best = max(options, key=lambda option: len(option[1] & left) - 3 * option[2], default=None)
         if best is None or not best[1] & left:
             return None
         chosen.append(best)

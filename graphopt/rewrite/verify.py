@@ -21,7 +21,12 @@ CASES, DRAWS, TRIES, LEAST_CASES = 60, 2, 4000, 4
 
 
 class Rejected(RuleError):
-    """A rule that is wrong, or of which nothing can be said; the message shows where."""
+    """A rule that is wrong, or of which nothing can be said; the message shows where. instance: the case if there is
+    one."""
+
+    def __init__(self, message: str, instance: Instance | None = None) -> None:
+        super().__init__(f"{message}, for {instance}" if instance else message)
+        self.instance = instance
 
 
 def verify(rule: Rule, *, seed: int = 0, cases: int = CASES, draws: int = DRAWS, granted: bool = False) -> int:
@@ -33,7 +38,7 @@ def verify(rule: Rule, *, seed: int = 0, cases: int = CASES, draws: int = DRAWS,
     checked = 0
     for instance in instances(rule, rng, TRIES, granted):
         if instance.misfit:
-            raise Rejected(f"{rule.name}: the targets do not fit, {instance.misfit}, for {instance}")
+            raise Rejected(f"{rule.name}: the targets do not fit, {instance.misfit}", instance)
         for _ in range(draws):
             compare(rule, instance, rng)
         checked += 1
@@ -53,7 +58,7 @@ def compare(rule: Rule, instance: Instance, rng: np.random.Generator) -> None:
     for place, (left, right) in enumerate(zip(before, after)):
         if not np.array_equal(left, right):
             wrong = int((left != right).sum())
-            raise Rejected(f"{rule.name}: output {place} differs in {wrong} of {left.size} elements, for {instance}")
+            raise Rejected(f"{rule.name}: output {place} differs in {wrong} of {left.size} elements", instance)
 
 
 def verify_all(rules: RuleSet) -> list[str]:

@@ -1,0 +1,137 @@
+"""Generation: what small worlds must give, and that the packaged file is what it says it is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphopt.rewrite import reference
+from graphopt.rewrite.enumeration import ADD, JOIN, MATMUL, RELU, World, grow, moves, parts, start
+from graphopt.rewrite.generalising import case_of, generalised
+from graphopt.rewrite.generate import generate, text_of
+from graphopt.rewrite.parsing import parse_rules
+from graphopt.rewrite.patterns import nodes
+from graphopt.rewrite.rules import load_rules
+from graphopt.rewrite.symmetry import canonical
+from graphopt.rewrite.terms import Terms
+from graphopt.rewrite.verify import verify
+from graphopt.rewrite.vocabulary import Operation
+
+SMALL = World("small", {"x": (4, 4), "y": (4, 4)}, (*moves(1, 2, RELU), *moves(2, 2, ADD, *JOIN)), 2)
+CHUNKS = 12
+GENERATED = load_rules("generated", "generated_apart")
+
+
+def test_pairs_are_equal_on_other_draws_and_representatives_are_not() -> None:
+    known = start(SMALL, np.random.default_rng(0))
+    pairs = [pair for _ in range(2) for pair in grow(SMALL, known)]
+    rng = np.random.default_rng(5)
+    leaves = {leaf: rng.integers(-4, 5, (4, 4)) for leaf in known.by_size[0]}
+    for pair in pairs:
+        left, right = reference.run(known.terms, pair, leaves)
+        assert np.array_equal(left, right)
+    values = reference.run(known.terms, list(known.values), leaves)
+    assert len({(v.shape, v.tobytes()) for v in values}) == len(values)
+
+
+def test_sizes_are_counted_as_by_hand() -> None:
+    """Of one input: x; relu, two concats, the sum; with y in place of x as well, and both."""
+    known = start(SMALL, np.random.default_rng(0))
+    equal = list(grow(SMALL, known))
+    assert len(known.by_size[1]) == 2 + 3 + 8  # relus; sums of xx, xy, yy; concats of all pairs along two axes
+    assert len(equal) == 1  # y + x
+
+
+def test_a_small_world_gives_its_algebra_and_nothing_derived() -> None:
+    kept = generate((SMALL,), 2)
+    found = {str(canonical(rule)) for rule in kept.rules}
+    for text in ("a: (add ?x ?y) => (add ?y ?x)", "a: (relu (relu ?x)) => (relu ?x)"):
+        (rule,) = parse_rules(text)
+        assert str(canonical(rule)) in found
+    assert all(verify(rule) for rule in kept.rules)
+    assert not any("(add ?x ?x)" in str(rule) and "(add ?y ?x)" in str(rule) for rule in kept.rules)
+
+
+def test_the_same_again() -> None:
+    first, second = (text_of(generate((SMALL,), 2), "command", False) for _ in range(2))
+    assert first == second
+    assert parse_rules(first)
+
+
+def test_the_command_writes_the_same_in_every_process(tmp_path: Path) -> None:
+    written = []
+    for seed in ("1", "2"):
+        output = tmp_path / f"rules{seed}.txt"
+        command = [sys.executable, "-m", "graphopt.rewrite.generate", "--depth", "1", "--output", str(output)]
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": seed})
+        written.append(output.read_text() + output.with_stem(f"rules{seed}_apart").read_text())
+    assert written[0] == written[1]
+    assert "(add ?y ?x) <=> (add ?x ?y)" in written[0]
+
+
+@pytest.mark.parametrize(
+    "source, target, expected",
+    [
+        ("relu concat", "concat relu", "(relu (concat $a ?x ?y)) => (concat $a (relu ?x) (relu ?y))"),
+        ("part", "", "(item 0 (split $a {sizes($a, ?x, ?y)} (concat $a ?x ?y))) => ?x"),
+    ],
+)
+def test_parameters_become_names(source: str, target: str, expected: str) -> None:
+    terms = Terms()
+    x, y = (terms.add(Operation("input", (name, (4, 4), "float32"))) for name in "xy")
+    joined = terms.add(JOIN[1], (x, y))
+    if source == "part":
+        split = terms.add(Operation("split", (1, (4, 4))), (joined,))
+        sides = terms.add(Operation("item", (0,)), (split,)), x
+    else:
+        sides = terms.add(RELU, (joined,)), terms.add(JOIN[1], (terms.add(RELU, (x,)), terms.add(RELU, (y,))))
+    case = case_of(terms, sides[:1], sides[1:])
+    assert case is not None
+    rule = generalised(case, "a", np.random.default_rng(0))
+    assert str(rule) == f"a: {expected}"
+
+
+def test_conditions_are_found_where_a_rule_needs_them() -> None:
+    """A product with a sum is the sum of products only if the sum does not broadcast in the inner dimensions."""
+    terms = Terms()
+    x, y, z = (terms.add(Operation("input", (name, (4, 4), "float32"))) for name in "xyz")
+    left = terms.add(MATMUL, (x, terms.add(ADD, (y, z))))
+    right = terms.add(ADD, (terms.add(MATMUL, (x, y)), terms.add(MATMUL, (x, z))))
+    case = case_of(terms, (left,), (right,))
+    assert case is not None
+    rule = generalised(case, "a", np.random.default_rng(0))
+    assert rule is not None and rule.conditions
+    assert verify(rule, seed=99) >= 20
+
+
+def test_growing_for_ever_is_no_rule() -> None:
+    terms = Terms()
+    x = terms.add(Operation("input", ("x", (4, 4), "float32")))
+    once = terms.add(RELU, (x,))
+    twice = terms.add(RELU, (once,))
+    assert case_of(terms, (once,), (twice,)) is None
+    assert case_of(terms, (twice,), (once,)) is not None
+
+
+def test_halves_are_moves_too() -> None:
+    world = World("parts", {"x": (4, 2)}, (*parts(0), *moves(2, 3, JOIN[0])), 3)
+    kept = generate((world,), 3)
+    assert any("(concat" in str(r.sources[0]) and str(r.targets[0]) == "?x" for r in kept.rules)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_generated_rules_are_true(chunk: int) -> None:
+    for rule in GENERATED[chunk::CHUNKS]:
+        assert verify(rule, seed=7, cases=30) >= 4
+
+
+def test_generated_rules_speak_of_the_vocabulary() -> None:
+    rules = GENERATED
+    operators = {node.operator for rule in rules for node in nodes((*rule.sources, *rule.targets))}
+    assert operators >= {"matmul", "conv", "add", "mul", "relu", "tanh", "sigmoid", "concat", "split", "transpose",
+                         "pool_max", "pool_avg", "enlarge", "reshape"}  # fmt: skip
+    assert any(len(rule.sources) == 2 for rule in rules)
+    assert len({canonical(rule) for rule in rules}) == len(rules)
