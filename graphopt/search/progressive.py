@@ -110,8 +110,8 @@ def progressive_search(problem: Problem, slots: Slots, walk: Walk, guide: Guide,
 
 def mutated(problem: Problem, slots: Slots, current: Decision, centre: int, choice: int | None,
             steps: Steps) -> Decision:  # fmt: skip
-    """The centre slot changes: alone to `choice`, if given; else to any other, and every other slot within `hops` of its
-    op is redrawn uniformly with probability `change`."""
+    """The centre slot changes: alone to `choice`, if given; else to any other, and every other slot within `hops` of
+    its op is redrawn uniformly with probability `change`."""
     candidate, rng = current.copy(), problem.rng
     op, head = int(slots.op[centre]), int(slots.head[centre])
     if steps.hops and choice is None:
