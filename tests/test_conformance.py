@@ -25,7 +25,9 @@ from graphopt.machine import Machine
 from graphopt.optimizer import Optimizer
 from graphopt.plan import Plans
 from graphopt.problem import Problem
-from graphopt.tasks.base import AssignTask
+from graphopt.rewrite.as_graph import graph_of
+from graphopt.rewrite.program_builder import ProgramBuilder
+from graphopt.tasks.base import AssignTask, RewriteTask
 
 BUDGETS = (0, 1, 7, 50)
 TINY: dict[str, Any] = {"width": 8, "layers": 1}  # of encoders, so that learners are quick
@@ -48,8 +50,8 @@ def machine() -> Machine:
 
 
 @cache
-def task_of(label: str) -> AssignTask:
-    made: AssignTask = construct(task_nodes()[label], "task", {"machine": machine()})
+def task_of(label: str) -> Any:
+    made: AssignTask | RewriteTask = construct(task_nodes()[label], "task", {"machine": machine()})
     return made
 
 
@@ -82,7 +84,9 @@ def fits(algo: str, label: str) -> bool:
     return not compat.refusal(algo, task_of(label))
 
 
-CELLS = [(algo, label) for label in task_nodes() for algo in compat.options("algo") if fits(algo, label)]
+FITTING = [(algo, label) for label in task_nodes() for algo in compat.options("algo") if fits(algo, label)]
+CELLS = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), AssignTask)]
+REWRITING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), RewriteTask)]
 LEARNED = [algo for algo in compat.options("algo") if compat.learns(target_of(compat.option("algo", algo), "algo"))]
 
 
@@ -199,14 +203,45 @@ def test_a_graph_without_choices_is_solved(algo: str, label: str) -> None:
     conforms(make(algo, label), b.build(), label, 7)
 
 
+@cache
+def programs() -> tuple[Graph, Graph]:
+    """Graphs that carry programs: products that share their input, convs with relus; and one without a rewrite."""
+    b = ProgramBuilder()
+    x, image = b.input((4, 8)), b.input((1, 4, 6, 6))
+    convs = [b.op("relu", inputs=(b.conv(image, 4, 3),)) for _ in range(2)]
+    many = b.build(b.linear(x, 6), b.op("relu", inputs=(b.linear(x, 6),)), b.op("add", inputs=tuple(convs)))
+    b = ProgramBuilder()
+    return graph_of(many, name="many"), graph_of(b.build(b.op("tanh", inputs=(b.input((3,)),))), name="one")
+
+
+@pytest.mark.parametrize(("algo", "label"), REWRITING, ids=lambda part: part)
+def test_a_legal_rewriting_cell(algo: str, label: str) -> None:
+    flops: CostModel = construct(compat.option("cost", "flops"), "cost", {"machine": machine()})
+    task = task_of(label)
+    used: Any = make(algo, label)
+    for graph in programs():
+        for evals in BUDGETS:
+            problem, _ = solve(used, graph, task, flops, evals=evals, seed=3)
+            assert problem.evals <= evals
+            assert check(problem.plans(), machine()) == []
+            assert problem.best_cost == pytest.approx(flops.price(problem.plans()).cost[0], rel=1e-9)
+            assert problem.best_cost <= problem.initial_cost
+            steps = [(step.evals, step.cost) for step in problem.trace]
+            assert all(a[0] < b[0] and a[1] > b[1] for a, b in pairwise(steps))
+            fresh: Any = make(algo, label)
+            again, _ = solve(fresh, graph, task, flops, evals=evals, seed=3)
+            assert steps == [(step.evals, step.cost) for step in again.trace]
+            assert again.best_rules == problem.best_rules
+
+
 def test_the_matrix_is_not_empty() -> None:
-    assert {label for _, label in CELLS} == set(task_nodes())
-    assert {algo for algo, _ in CELLS} == set(compat.options("algo"))
+    assert {label for _, label in FITTING} == set(task_nodes())
+    assert {algo for algo, _ in FITTING} == set(compat.options("algo"))
 
 
 @pytest.mark.parametrize("label", task_nodes())
 def test_every_illegal_cell_names_an_alternative(label: str) -> None:
-    node, common = task_nodes()[label], {"dataset": compat.option("dataset", "layered")}
+    node, common = task_nodes()[label], {"dataset": compat.option("dataset", "onnx")}
     common["cost"] = common["judge"] = compat.option("cost", "simulator")
     for algo in compat.options("algo"):
         config = common | {"task": node, "algo": compat.option("algo", algo)}
