@@ -34,6 +34,7 @@ class Sampler:
         self.params: dict[str, Any] = {}
         self.nodes: dict[Node, Any] = {}
         self.ranks: dict[str, int] = {}
+        self.usual = self.draw(1, 2, 2, 3, 3, 4)  # a rank that several tensors have, though nothing asks for it
         for condition in rule.conditions:
             self._foresee(condition)
 
@@ -84,7 +85,7 @@ class Sampler:
 
     def _variable(self, name: str, rank: int | None) -> Forms:
         if name not in self.shapes:
-            rank = rank or self.ranks.get(name) or self.draw(1, 2, 2, 3, 4)
+            rank = rank or self.ranks.get(name) or self.draw(self.usual, self.usual, self.usual, 1, 2, 3, 4)
             self.require(self.ranks.get(name, rank) == rank)
             self.shapes[name] = [self.unknown() for _ in range(rank)]
         self.require(rank is None or len(self.shapes[name]) == rank)
@@ -168,10 +169,11 @@ class Sampler:
 
     def _matmul(self, node: Node, rank: int | None) -> Forms:
         self.param(node.params[0], *ACTIVATIONS)
-        rank = rank or self.draw(2, 2, 3, 4)
+        usual = max(2, self.usual)
+        rank = rank or self.draw(usual, usual, usual, 2, 3, 4)
         self.require(rank >= 2)
-        a = self.visit(node.inputs[0], None if self.known(node.inputs[0]) else self.draw(rank, rank, rank, 2))
-        b = self.visit(node.inputs[1], None if self.known(node.inputs[1]) else self.draw(rank, rank, len(a), 2))
+        a = self.visit(node.inputs[0], None if self.known(node.inputs[0]) else self.draw(rank, rank, 2))
+        b = self.visit(node.inputs[1], None if self.known(node.inputs[1]) else self.draw(rank, rank, rank, len(a), 2))
         self.require(len(a) >= 2 and len(b) >= 2)
         self.equations.append(a[-1] - b[-2])
         return [*self.broadcast(a[:-2], b[:-2]), a[-2], b[-1]]
