@@ -30,7 +30,7 @@ from graphopt.rewrite.terms import Terms, reachable
 from graphopt.rewrite.vocabulary import Operation, ShapeError
 
 LIMITS = Limits(iterations=3, nodes=600)
-OTHERS, OTHER_TRIES = 2, 12
+OTHERS, OTHER_TRIES = 3, 60
 OUTPUT = Path(__file__).parent / "rule_files" / "generated.txt"
 
 
@@ -116,8 +116,8 @@ def proved(case: Case, prover: Prover) -> bool:
     if len(case.sources) > 1 or own is None or not _equal_by(own, prover):
         return False
     rng = np.random.default_rng(0)
-    others = islice(instances(rule, rng, OTHER_TRIES, granted=True), OTHERS)
-    return all(_equal_by(other, prover) for other in others if holds(rule, other, rng))
+    others = (other for other in instances(rule, rng, OTHER_TRIES, granted=True) if holds(rule, other, rng))
+    return all(_equal_by(other, prover) for other in islice(others, OTHERS))
 
 
 def _equal_by(instance: Instance, prover: Prover) -> bool:
