@@ -50,13 +50,14 @@ def write_improvements(place: Path, over: str, markdown: Path | None, csv: Path 
 def write_reaches(place: Path, over: str, markdown: Path | None, csv: Path | None) -> list[Path]:
     """The same for the tables of samples to reach a method's end; by default DIR/reach.md and .csv."""
     from graphopt.reporting.collect import collect
-    from graphopt.reporting.reach import reach_csv, reach_sheets
+    from graphopt.reporting.reach import reach_csv, reach_lines, reach_sheets
     from graphopt.reporting.render import as_markdown, print_sheets
 
     found = collect(place)
-    all_sheets = reach_sheets(found, over)
+    lines = reach_lines(found, over)
+    all_sheets = reach_sheets(found, lines, over)
     print_sheets(all_sheets)
-    return _write(place, "reach", as_markdown(all_sheets), reach_csv(found, over), markdown, csv)
+    return _write(place, "reach", as_markdown(all_sheets), reach_csv(lines), markdown, csv)
 
 
 def _write(place: Path, stem: str, text: str, values: str, markdown: Path | None, csv: Path | None) -> list[Path]:

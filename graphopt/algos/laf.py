@@ -42,7 +42,7 @@ from graphopt.encoders.features import batch, graph_features
 from graphopt.errors import ConfigError
 from graphopt.graph import Graph
 from graphopt.problem import Problem
-from graphopt.search.moves import Slots, slots_in, slots_of
+from graphopt.search.moves import F64, Slots, slots_in, slots_of
 from graphopt.search.progressive import Steps, first_walk, progressive_search
 from graphopt.tasks.base import AssignTask, Decision
 
@@ -225,28 +225,25 @@ class LAF(Learner):
 
     # ---- judging
 
-    def skill(self, graphs: Sequence[Graph]) -> float | None:
+    def skill(self, graphs: Sequence[Graph]) -> float:
         """Mean rank correlation of predictions and labels (|f| or f, as is learned) around the collected decisions of
-        the graphs: searches on a few of them are too noisy to tell a trained network from an untrained one."""
+        the graphs: searches on a few of them are too noisy to tell a trained network from an untrained one. Decisions
+        around which all labels are equal say nothing; 0 where there are no others."""
         self._read([graph for graph in graphs if graph.hash not in self._lessons])
-        found = [self._correlation(graph, self._lessons[graph.hash].at(moment))
-                 for graph in graphs if graph.hash in self._lessons
-                 for moment in range(len(self._lessons[graph.hash].moments))]  # fmt: skip
+        sized = self.model.target == "magnitude"
+        found = []
+        for graph, lessons in ((graph, self._lessons[graph.hash]) for graph in graphs if graph.hash in self._lessons):
+            for moment in range(len(lessons.moments)):
+                true, guess = (part[:, 1:] for part in self._around(graph, lessons.at(moment)))
+                found.append(correlation(np.abs(true) if sized else true, guess))
         known = [value for value in found if np.isfinite(value)]
-        return float(np.mean(known)) if known else None
+        return float(np.mean(known)) if known else 0.0
 
     @torch.no_grad()
-    def _correlation(self, graph: Graph, lesson: Lesson) -> float:
-        """Spearman's, over all choices but the first; nan where all are equal."""
-        slots = slots_in(self.task, graph)
-        predicted = at_slots(self.predict([graph], [lesson.decision]).mean(0).cpu().numpy(), slots)[lesson.row, 1:]
-        true = lesson.advantage[:, 1:]
-        true = np.abs(true) if self.model.target == "magnitude" else true
-        known = np.isfinite(true) & np.isfinite(predicted)
-        true, predicted = true[known], predicted[known]
-        if len(true) < 2 or np.ptp(true) == 0 or np.ptp(predicted) == 0:
-            return float("nan")
-        return float(spearmanr(true, predicted).statistic)
+    def _around(self, graph: Graph, lesson: Lesson) -> tuple[F64, F64]:
+        """([L, K] true, [L, K] predicted advantages of a decision's labels); nan where a choice has none."""
+        predicted = self.predict([graph], [lesson.decision]).mean(0).double().cpu().numpy()
+        return lesson.advantage, at_slots(predicted, slots_in(self.task, graph))[lesson.row]
 
     def agreement(self, graph: Graph) -> list[tuple[float, float]]:
         """`ranking` of every decision of a gathered graph that has enough labels; nothing where it has no slots."""
@@ -255,29 +252,36 @@ class LAF(Learner):
         lessons = self._lessons[graph.hash]
         return [self.ranking(graph, lessons.at(moment)) for moment in range(len(lessons.moments))]
 
-    @torch.no_grad()
     def ranking(self, graph: Graph, lesson: Lesson) -> tuple[float, float]:
         """(Spearman's correlation of predicted and true sizes of the advantages around one decision; which share of the
         true top tenth is in the predicted one). nan where all are equal."""
-        slots = slots_in(self.task, graph)
-        predicted = self.predict([graph], [lesson.decision]).mean(0).cpu().numpy()
+        both = self._around(graph, lesson)
         known = np.isfinite(lesson.advantage[:, 1:]).any(1)
-        true = largest(lesson.advantage)[known]
-        guess = largest(at_slots(predicted, slots)[lesson.row])[known]
-        if len(true) < 2 or np.ptp(true) == 0 or np.ptp(guess) == 0:
-            return float("nan"), float("nan")
+        true, guess = (largest(part)[known] for part in both)
+        agreed = correlation(true, guess)
+        if np.isnan(agreed):
+            return agreed, agreed
         tenth = max(1, len(true) // 10)
         found = {*np.argsort(-true)[:tenth].tolist()} & {*np.argsort(-guess)[:tenth].tolist()}
-        return float(spearmanr(true, guess).statistic), len(found) / tenth
+        return agreed, len(found) / tenth
 
 
-def at_slots(predicted: NDArray[np.float32], slots: Slots) -> NDArray[np.float32]:
+def correlation(true: F64, guess: F64) -> float:
+    """Spearman's, of the pairs that are finite; nan where fewer than two are, or one side is constant."""
+    known = np.isfinite(true) & np.isfinite(guess)
+    true, guess = true[known], guess[known]
+    if len(true) < 2 or np.ptp(true) == 0 or np.ptp(guess) == 0:
+        return float("nan")
+    return float(spearmanr(true, guess).statistic)
+
+
+def at_slots(predicted: F64, slots: Slots) -> F64:
     """[M, K] of [N, H, K]; nan where a choice does not exist."""
-    own = predicted[slots.op, slots.head].copy()
+    own: F64 = predicted[slots.op, slots.head].copy()
     own[np.arange(own.shape[1]) >= slots.choices[:, None]] = np.nan
     return own
 
 
-def largest(advantage: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+def largest(advantage: F64) -> F64:
     """[L] the largest size over the choices but the first, of [L, K]; 0 where none is known."""
     return np.asarray(np.nan_to_num(np.abs(advantage[:, 1:]), nan=0.0).max(1))

@@ -71,14 +71,16 @@ def reaches(entries: Sequence[Entry], over: str) -> list[Reach]:
 def _solves(entries: Sequence[Entry], over: str) -> list[_Solve]:
     """Those with a reference of the same graph and seed, which found something better than the default."""
     goals = {(e.graph, e.seed): e for e in entries if e.method == over and e.searched < _start(e)}
+    own = {key: _samples(goal, goal.searched) for key, goal in goals.items()}
     found = []
     for entry in entries:
-        goal = goals.get((entry.graph, entry.seed))
-        if goal is not None and entry.budget > 0:
-            samples = _samples(entry, goal.searched)
-            own = _samples(goal, goal.searched)
-            assert own is not None
-            found.append(_Solve(entry, samples or entry.budget, (samples or entry.budget) / own, samples is None))
+        key = entry.graph, entry.seed
+        if key not in goals or entry.budget <= 0:
+            continue
+        goal, reference = goals[key], own[key]
+        assert reference is not None
+        samples = reference if entry is goal else _samples(entry, goal.searched)
+        found.append(_Solve(entry, samples or entry.budget, (samples or entry.budget) / reference, samples is None))
     return found
 
 
@@ -114,12 +116,17 @@ def _lines(solves: Sequence[_Solve], budget: float, graph: str) -> list[Reach]:
     return sorted(lines, key=lambda line: line.share.mean)
 
 
-def reach_sheets(found: Collected, over: str) -> list[Sheet]:
+def reach_lines(found: Collected, over: str) -> dict[Setting, list[Reach]]:
+    """`reaches` of every setting that has the reference; reads every decision file once."""
+    return {setting: reaches(entries, over) for setting, entries in settings_of(found, over).items()}
+
+
+def reach_sheets(found: Collected, lines_of: Mapping[Setting, Sequence[Reach]], over: str) -> list[Sheet]:
     """Per setting and budget: one table over graphs and methods, one over all graphs."""
     result = []
     for setting, entries in settings_of(found, over).items():
         tables: dict[tuple[float, bool], list[Reach]] = defaultdict(list)
-        for line in reaches(entries, over):
+        for line in lines_of[setting]:
             tables[line.budget, line.graph == ALL].append(line)
         for (budget, whole), lines in tables.items():
             title = f"{setting_title(setting, entries)}: samples to reach {over} at {budget_label(budget)} evaluations"
@@ -156,11 +163,10 @@ def _span(value: Interval) -> str:
     return f"{value.mean:.2f} [{value.low:.2f}, {value.high:.2f}]"
 
 
-def reach_csv(found: Collected, over: str) -> str:
+def reach_csv(lines_of: Mapping[Setting, Sequence[Reach]]) -> str:
     """Every line with its numbers."""
     out = io.StringIO()
-    records = [_record(setting, line) for setting, part in settings_of(found, over).items()
-               for line in reaches(part, over)]  # fmt: skip
+    records = [_record(setting, line) for setting, lines in lines_of.items() for line in lines]
     if records:
         writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
         writer.writeheader()
