@@ -13,10 +13,9 @@ def sentences() -> Iterator[None]:
     """Turns what escapes the command into one sentence and an exit code: 1, or 2 when the command line has no meaning,
     or 130 after Ctrl-C. GRAPHOPT_TRACEBACK=1 or HYDRA_FULL_ERROR=1 show tracebacks instead."""
     asked = "1" in (os.environ.get("GRAPHOPT_TRACEBACK"), os.environ.get("HYDRA_FULL_ERROR"))
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting
-    warnings.formatwarning = _warning
     try:
-        yield
+        with _manners():
+            yield
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where it stopped", file=sys.stderr)
         sys.exit(130)
@@ -29,6 +28,21 @@ def sentences() -> Iterator[None]:
         sentence, code = explained(error)
         print(sentence, file=sys.stderr)
         sys.exit(code)
+
+
+@contextlib.contextmanager
+def _manners() -> Iterator[None]:
+    """For the time of the command: Hydra raises instead of printing and exiting, and warnings are one line."""
+    before, format_before = os.environ.get("HYDRA_FULL_ERROR"), warnings.formatwarning
+    os.environ["HYDRA_FULL_ERROR"], warnings.formatwarning = "1", _warning
+    try:
+        yield
+    finally:
+        warnings.formatwarning = format_before
+        if before is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = before
 
 
 def _warning(

@@ -1,7 +1,6 @@
 """What a user would type, without a new process."""
 
 import io
-import os
 import runpy
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -38,5 +37,4 @@ def command(folder: Path, *words: str, sweep: bool = False) -> Answer:
             code = int(ended.code or 0)
         finally:
             GlobalHydra.instance().clear()
-            os.environ.pop("HYDRA_FULL_ERROR", None)
     return Answer(code, out.getvalue(), err.getvalue(), folder)

@@ -1,7 +1,6 @@
 """The command: what it prints, how it ends, and that it goes on after a kill."""
 
 import json
-import os
 import runpy
 import signal
 import subprocess
@@ -39,7 +38,6 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
             code = int(ended.code or 0)
         finally:
             GlobalHydra.instance().clear()
-            os.environ.pop("HYDRA_FULL_ERROR", None)
         return (code, *capsys.readouterr())
 
     return call

@@ -1,8 +1,6 @@
 """The command that extracts: what it prints, in which words, and what it refuses."""
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,14 +17,6 @@ SHARED = egraph_of(
     + [Enode("wide", [], "wide", 12.0)],
     ["root"],
 )
-
-
-@pytest.fixture(autouse=True)
-def no_tracebacks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A command asks Hydra for errors, which would stay so for the next one."""
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    yield
-    os.environ.pop("HYDRA_FULL_ERROR", None)
 
 
 @pytest.fixture
