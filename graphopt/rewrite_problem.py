@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from graphopt.costs.base import CostModel, Objective, TermPrice
 from graphopt.graph import Graph
 from graphopt.metering import Metered, OutOfBudget
 from graphopt.plan import Plans
 from graphopt.rewrite.matching import Match
-from graphopt.rewrite.neighbours import Neighbours, Outputs, replayed
+from graphopt.rewrite.neighbours import Neighbours, replayed
 from graphopt.rewrite.steps import Step, free
-from graphopt.rewrite.terms import Program, reachable
+from graphopt.rewrite.terms import Outputs, Program, reachable
 from graphopt.tasks.base import RewriteTask
 
 Rules = tuple[str, ...]  # names of the rules that were applied, in order
@@ -46,28 +45,28 @@ class RewriteProblem(Metered):
         self.best: Outputs = self.initial.outputs
         self.best_rules: Rules = ()
         self.most_ops = int(task.growth * self.initial.num_ops())
-        super().__init__(evals=evals, seconds=seconds, initial_cost=self._price(self.initial.outputs, None))
+        super().__init__(evals=evals, seconds=seconds, initial_cost=self._price(self.initial.outputs))
 
     @property
     def objective(self) -> Objective:
         """What a cost is."""
         return self._cost.objective
 
-    def cost(self, outputs: Outputs, rules: Rules, live: Sequence[int] | None = None) -> float:
-        """The price of a program; one evaluation. rules: what led there. live: what the outputs reach, if known.
+    def cost(self, outputs: Outputs, rules: Rules) -> float:
+        """The price of a program; one evaluation. rules: what led there.
 
         Raises OutOfBudget when there is none left.
         """
         if not self.remaining:
             raise OutOfBudget
-        price = self._price(outputs, live)
+        price = self._price(outputs)
         if self.bill(np.array([price]), [self.neighbours.digest(outputs)]) is not None:
             self.best, self.best_rules = outputs, rules
         return price
 
-    def _price(self, outputs: Outputs, live: Sequence[int] | None) -> float:
+    def _price(self, outputs: Outputs) -> float:
         if self.term_price is not None:
-            return float(sum(map(self.term_price, reachable(self.terms, outputs) if live is None else live)))
+            return float(sum(map(self.term_price, reachable(self.terms, outputs))))
         program = replayed(self.initial, outputs)
         return float(self._cost.price(self.task.realise(self.graph, program)).cost[0])
 
@@ -127,7 +126,3 @@ class RewriteProblem(Metered):
     def initial_plans(self) -> Plans:
         """The plan of the program as it was given, a batch of one."""
         return self.task.realise(self.graph, self.initial)
-
-    def prices(self, programs: Sequence[tuple[Outputs, Rules]]) -> NDArray[np.float64]:
-        """[B] prices of programs, each with the rules that led there; what exceeds the budget raises OutOfBudget."""
-        return np.array([self.cost(outputs, rules) for outputs, rules in programs])

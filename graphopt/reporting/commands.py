@@ -12,7 +12,7 @@ from graphopt.operators import OPERATORS
 from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
 from graphopt.reporting.render import Sheet, print_sheets
 from graphopt.reporting.replay import PRICES, Case, check, near_graph, open_any, open_case
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.terms import Program, runs
 from graphopt.rewrite_decision import RewriteFile, is_rewriting
 from graphopt.rewrite_decision import load as load_rewriting
 
@@ -70,8 +70,7 @@ def _show_rewriting(file: Path) -> int:
 def operators_of(program: Program) -> Counter[str]:
     """How many ops of each operator run."""
     terms = program.terms
-    ran = (terms.operation[t].name for t in program.live() if not terms.static[t])
-    return Counter(name for name in ran if name not in ("input", "item"))
+    return Counter(terms.operation[t].name for t in program.live() if runs(terms, t))
 
 
 def title_line(answer: Answer) -> str:

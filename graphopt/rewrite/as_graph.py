@@ -11,7 +11,7 @@ from graphopt.graph import DTYPES, Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
 from graphopt.rewrite.arithmetic import window_flop
 from graphopt.rewrite.opaque import OpaqueCall
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.terms import Program, runs
 from graphopt.rewrite.vocabulary import VOCABULARY, Operation, TensorType, text_of
 
 KINDS = {"batch_norm": "affine", "enlarge": "pad", "merge_groups": "pad"}  # others are called alike
@@ -61,7 +61,7 @@ class _Drawing:
             if self.terms.operation[term].name == "item":
                 self.items.setdefault(self.terms.inputs[term][0], []).append(term)
         for term in live:
-            if self.terms.operation[term].name not in ("input", "item") and not self.terms.static[term]:
+            if runs(self.terms, term):
                 self._add(term)
         for output in self.program.outputs:
             self.builder.output(self._handle(output))

@@ -19,7 +19,7 @@ from graphopt.graph import GraphError
 from graphopt.rewrite.equivalence import EquivalenceError, compare, random_inputs, run_onnx
 from graphopt.rewrite.onnx_export import export_onnx
 from graphopt.rewrite.onnx_import import import_onnx
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.terms import Program, runs
 
 TOLERANCE = 1e-4  # of the largest magnitude of an output: both compute in single precision, in orders of their own
 
@@ -49,9 +49,11 @@ def inventory(program: Program) -> list[str]:
     known, opaque = Counter[str](), Counter[str]()
     for term in program.live():
         operation = program.terms.operation[term]
+        if not runs(program.terms, term):
+            continue
         if operation.name == "opaque":
             opaque[program.opaque[operation.params[0]].label] += 1
-        elif operation.name not in ("input", "item") and not program.terms.static[term]:
+        else:
             known[operation.name] += 1
     return [f"{program.num_ops()} ops, {program.parameters():,} parameters",
             f"can be rewritten: {_listed(known)}", f"opaque: {_listed(opaque)}"]  # fmt: skip

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from graphopt.rewrite.eclasses import TermClasses
 from graphopt.rewrite.egraph import Egraph, Enode, egraph_of
-from graphopt.rewrite.neighbours import Outputs
 from graphopt.rewrite.steps import Price
+from graphopt.rewrite.terms import Outputs
 
 
 @dataclass(frozen=True, eq=False)

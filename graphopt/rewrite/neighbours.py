@@ -1,32 +1,20 @@
 """The programs that one rewrite away lie: every rule at every place."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
-
 from graphopt.rewrite.digests import Digests
 from graphopt.rewrite.matching import Match, Matcher
 from graphopt.rewrite.rules import Rule, RuleSet
 from graphopt.rewrite.steps import Price, Surroundings
-from graphopt.rewrite.terms import Program, Terms, reachable, substitute
-
-Outputs = tuple[int, ...]
-
-
-class Candidate(NamedTuple):
-    """A program one rewrite away: its outputs, and the match that leads there."""
-
-    outputs: Outputs
-    match: Match
+from graphopt.rewrite.terms import Outputs, Program, Terms, reachable, substitute
 
 
 class Neighbours:
-    """Candidates of programs that share one store of terms. Remembers where rules match."""
+    """Of programs that share one store of terms. Remembers where rules match."""
 
     def __init__(self, rules: RuleSet, terms: Terms) -> None:
         self.terms, self._matcher, self._digests = terms, Matcher(rules, terms), Digests(terms)
 
     def around(self, outputs: Outputs, price: Price) -> Surroundings:
-        """The same programs as `of`, priced term by term, and not made."""
+        """The programs one rewrite away, priced term by term, and not made."""
         return Surroundings(self._matcher, self._digests, price, outputs)
 
     def found(self, name: str, root: int, made: int) -> Match:
@@ -45,25 +33,6 @@ class Neighbours:
         if made is None:
             raise ValueError(f"rule {match.rule.name} makes nothing of {match.binding}")
         return substitute(self.terms, outputs, reachable(self.terms, outputs), dict(zip(match.roots, made)))
-
-    def of(self, outputs: Outputs, live: Sequence[int] | None = None) -> Iterator[Candidate]:
-        """Every other program that one rule at one place makes, each once; live: what the outputs reach, if known."""
-        live = reachable(self.terms, outputs) if live is None else live
-        seen = {outputs}
-        for match in self._matcher.matches(live):
-            made = self._matcher.apply(match)
-            if made is None:
-                continue
-            rewritten = substitute(self.terms, outputs, live, dict(zip(match.roots, made)))
-            if rewritten not in seen:
-                seen.add(rewritten)
-                yield Candidate(rewritten, match)
-
-
-def num_ops(terms: Terms, live: Sequence[int]) -> int:
-    """Live terms that run, as `Program.num_ops` counts them."""
-    static, operation = terms.static, terms.operation
-    return sum(not static[t] and operation[t].name not in ("input", "item") for t in live)
 
 
 def replayed(program: Program, outputs: Outputs) -> Program:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from graphopt.rewrite.onnx_call import OnnxCall, OnnxOrigin
-from graphopt.rewrite.terms import Program, reachable
+from graphopt.rewrite.terms import Program, reachable, runs
 from graphopt.rewrite.vocabulary import Operation, TensorType
 
 RULES_KEY = "graphopt.rules"
@@ -61,7 +61,7 @@ class _Export:
             if self.terms.operation[term].name == "item":
                 items.setdefault(self.terms.inputs[term][0], []).append(term)
         for term in self.live:
-            if not self.terms.static[term] and self.terms.operation[term].name not in ("input", "item"):
+            if runs(self.terms, term):
                 self._term(term, items.get(term, []))
         for name, term in zip(self.program.output_names, self.program.outputs, strict=True):
             if self.names[term] != name:

@@ -16,11 +16,9 @@ from typing import NamedTuple
 
 from graphopt.rewrite.digests import PRIME, Digests
 from graphopt.rewrite.matching import Match, Matcher
-from graphopt.rewrite.terms import Terms, reachable, reaches, substitute
+from graphopt.rewrite.terms import Outputs, reachable, reaches, runs, substitute
 
-Outputs = tuple[int, ...]
 Price = Callable[[int], float]
-NOT_RUN = ("input", "item")
 
 
 class Step(NamedTuple):
@@ -38,11 +36,6 @@ class Step(NamedTuple):
 def free(term: int) -> float:
     """The price of a term where none is known."""
     return 0.0
-
-
-def runs(terms: Terms, term: int) -> bool:
-    """Whether a term is an op that runs, as `Program.num_ops` counts them."""
-    return not terms.static[term] and terms.operation[term].name not in NOT_RUN
 
 
 class Surroundings:

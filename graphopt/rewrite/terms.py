@@ -18,6 +18,8 @@ from graphopt.rewrite.vocabulary import Operation, ShapeError, TensorType, infer
 
 MAKES_SEVERAL = frozenset({"split", "opaque"})
 LEAVES = frozenset({"input", "weight", "fill", "identity_kernel", "mean_kernel"})
+NOT_RUN = ("input", "item")
+Outputs = tuple[int, ...]  # of a program: terms
 
 
 class Terms:
@@ -99,6 +101,11 @@ class Terms:
         return term
 
 
+def runs(terms: Terms, term: int) -> bool:
+    """Whether a term is an operator that runs: neither input, nor static, nor one result of several."""
+    return not terms.static[term] and terms.operation[term].name not in NOT_RUN
+
+
 def reachable(terms: Terms, outputs: Iterable[int]) -> list[int]:
     """All terms that the outputs need, themselves included, in topological order."""
     inputs, stack = terms.inputs, list(outputs)
@@ -143,9 +150,8 @@ class Program:
         return reachable(self.terms, self.outputs)
 
     def num_ops(self) -> int:
-        """Live terms that run: neither leaves, nor static, nor items."""
-        terms = self.terms
-        return sum(not terms.static[t] and terms.operation[t].name not in ("input", "item") for t in self.live())
+        """Live terms that run."""
+        return sum(runs(self.terms, term) for term in self.live())
 
     def with_outputs(self, outputs: tuple[int, ...]) -> "Program":
         """The same inputs and weights, other outputs."""

@@ -23,9 +23,9 @@ from graphopt.rewrite.egraph import Egraph
 from graphopt.rewrite.exploring import ExplorationLimits, Explorer, Finder
 from graphopt.rewrite.extraction import NOT_NEEDED, exact_dag, greedy_dag, greedy_tree
 from graphopt.rewrite.finding import LoopFinder
-from graphopt.rewrite.neighbours import Outputs
 from graphopt.rewrite.rules import RuleSet
 from graphopt.rewrite.steps import Price
+from graphopt.rewrite.terms import Outputs
 from graphopt.rewrite_problem import RewriteProblem, Rules
 
 

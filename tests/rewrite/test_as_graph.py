@@ -12,13 +12,14 @@ from graphopt.operators import OPERATORS
 from graphopt.rewrite.as_graph import graph_of, program_of
 from graphopt.rewrite.models import MODELS, build_model
 from graphopt.rewrite.program_builder import ProgramBuilder
+from graphopt.rewrite.terms import runs
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_ops_edges_and_weights_are_those_of_the_program(seed: int) -> None:
     program = random_program(np.random.default_rng(seed), 12, exact=False)
     terms = program.terms
-    running = [t for t in program.live() if not terms.static[t] and terms.operation[t].name not in ("input", "item")]
+    running = [t for t in program.live() if runs(terms, t)]
     if not running:
         return
     graph = graph_of(program, name="random")

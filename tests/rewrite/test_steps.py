@@ -7,11 +7,12 @@ import pytest
 from random_programs import random_program
 
 from graphopt.rewrite.digests import Digests
-from graphopt.rewrite.neighbours import Neighbours, num_ops
+from graphopt.rewrite.matching import Match, Matcher
+from graphopt.rewrite.neighbours import Neighbours
 from graphopt.rewrite.parsing import parse_rules
 from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.rules import load_rules
-from graphopt.rewrite.terms import Program, reachable
+from graphopt.rewrite.rules import RuleSet, load_rules
+from graphopt.rewrite.terms import Outputs, Program, reachable, substitute
 
 # Beside real rules: what is put in contains the root, coincides with others, is an input, swaps two terms.
 ODD = parse_rules("""
@@ -34,28 +35,41 @@ def price(program: Program, term: int) -> float:
     return 0.0 if terms.static[term] else float(crc32(repr(kind).encode()))
 
 
-def check(program: Program, neighbours: Neighbours, outputs: tuple[int, ...]) -> list[tuple[int, ...]]:
+def made_by(matcher: Matcher, program: Program, outputs: Outputs) -> dict[Outputs, Match]:
+    """Every other program that one rule at one place makes, by its outputs."""
+    live = reachable(program.terms, outputs)
+    found: dict[Outputs, Match] = {}
+    for match in matcher.matches(live):
+        made = matcher.apply(match)
+        if made is not None:
+            found.setdefault(substitute(program.terms, outputs, live, dict(zip(match.roots, made))), match)
+    found.pop(outputs, None)
+    return found
+
+
+def check(program: Program, rules: RuleSet, neighbours: Neighbours, outputs: Outputs) -> list[Outputs]:
     """Compares all steps of a program with the programs themselves, which it returns."""
-    made = list(neighbours.of(outputs))
+    made = made_by(Matcher(rules, program.terms), program, outputs)
     steps = list(neighbours.around(outputs, lambda t: price(program, t)).steps())
-    assert [c.match for c in made] == [s.match for s in steps]
-    for candidate, step in zip(made, steps):
-        live = reachable(program.terms, candidate.outputs)
-        rule = candidate.match.rule.name
-        assert step.digest == neighbours.digest(candidate.outputs), rule
-        assert (step.cost, step.ops) == (sum(price(program, t) for t in live), num_ops(program.terms, live)), rule
-        assert neighbours.apply(outputs, step.match) == candidate.outputs
-    return [candidate.outputs for candidate in made]
+    assert [(m.rule, m.roots) for m in made.values()] == [(s.match.rule, s.match.roots) for s in steps]
+    for after, step in zip(made, steps):
+        rule = step.match.rule.name
+        assert step.digest == neighbours.digest(after), rule
+        assert step.cost == sum(price(program, t) for t in reachable(program.terms, after)), rule
+        assert step.ops == program.with_outputs(after).num_ops(), rule
+        assert neighbours.apply(outputs, step.match) == after
+    return list(made)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_steps_are_what_their_programs_are(seed: int) -> None:
     rng = np.random.default_rng(seed)
     program = random_program(rng, 14)
-    neighbours = Neighbours((*ODD, *(load_rules() if seed % 2 else ())), program.terms)
+    rules = (*ODD, *(load_rules() if seed % 2 else ()))
+    neighbours = Neighbours(rules, program.terms)
     outputs = program.outputs
     for _ in range(6):
-        next_ones = [o for o in check(program, neighbours, outputs) if len(reachable(program.terms, o)) < 60]
+        next_ones = [o for o in check(program, rules, neighbours, outputs) if len(reachable(program.terms, o)) < 60]
         if not next_ones:
             return
         outputs = next_ones[int(rng.integers(len(next_ones)))]
@@ -66,10 +80,11 @@ def test_users_that_become_equal_are_counted_once() -> None:
     x, y = b.input((2, 2)), b.input((2, 2))
     left, right = b.unary("tanh", b.add(x, y)), b.unary("tanh", b.add(y, x))
     program = b.build(b.mul(left, right))
-    neighbours = Neighbours(parse_rules("commute: (add ?x ?y) => (add ?y ?x)"), program.terms)
+    rules = parse_rules("commute: (add ?x ?y) => (add ?y ?x)")
+    neighbours = Neighbours(rules, program.terms)
     steps = list(neighbours.around(program.outputs, lambda t: 1.0).steps())
     assert [s.ops for s in steps] == [3, 3]  # one sum, one tanh, a product
-    check(program, neighbours, program.outputs)
+    check(program, rules, neighbours, program.outputs)
 
 
 def test_digests_tell_apart_what_only_order_distinguishes() -> None:

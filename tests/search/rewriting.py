@@ -15,8 +15,8 @@ from graphopt.optimizer import Rewriter
 from graphopt.plan import Plans
 from graphopt.rewrite import reference
 from graphopt.rewrite.as_graph import graph_of, program_of
-from graphopt.rewrite.neighbours import num_ops
 from graphopt.rewrite.rules import RuleSet
+from graphopt.rewrite.steps import free
 from graphopt.rewrite.terms import Program, reachable
 from graphopt.rewrite.vocabulary import Operation, TensorType
 from graphopt.rewrite_problem import RewriteProblem
@@ -76,11 +76,11 @@ def brute_force(problem: RewriteProblem) -> float:
         outputs = stack.pop()
         live = reachable(problem.terms, outputs)
         best = min(best, sum(map(problem.term_price, live)))
-        for candidate in problem.neighbours.of(outputs, live):
-            after = reachable(problem.terms, candidate.outputs)
-            if candidate.outputs not in seen and num_ops(problem.terms, after) < problem.most_ops:
-                seen.add(candidate.outputs)
-                stack.append(candidate.outputs)
+        for step in problem.neighbours.around(outputs, free).steps():
+            after = problem.neighbours.apply(outputs, step.match)
+            if after not in seen and problem.initial.with_outputs(after).num_ops() < problem.most_ops:
+                seen.add(after)
+                stack.append(after)
                 assert len(seen) < 20_000
     return float(best)
 
