@@ -19,8 +19,7 @@ class MeanConvolution(Convolution):
         self.edge = nn.Linear(EDGE_WIDTH, width, bias=False)
 
     def forward(self, h_ND: Tensor, edges: Edges) -> Tensor:
-        count_N1 = edges.degree.clamp(min=1).to(h_ND.dtype)[:, None]
-        mean_ND = segment_sum(h_ND.index_select(0, edges.sender), edges) / count_N1
+        mean_ND = segment_sum(h_ND.index_select(0, edges.sender), edges) / edges.divisor
         out: Tensor = self.neighbours(mean_ND) + self.edge(segment_mean(edges.attr, edges.degree))
         return out
 

@@ -45,9 +45,7 @@ class Messages(nn.Module):
         hidden_ED += self.receiver(h_ND).index_select(0, edges.receiver)
         hidden_ED += edge_ED  # in place: at this size allocation costs more than addition
         hidden_ED.relu_()
-        count_N1 = edges.degree[:, None].to(h_ND.dtype)
-        mean_ND = segment_sum(hidden_ED, edges) / count_N1.clamp(min=1)
-        message_ND: Tensor = self.out(mean_ND) * (count_N1 > 0)
+        message_ND: Tensor = self.out(segment_sum(hidden_ED, edges) / edges.divisor) * edges.reached
         return message_ND
 
 

@@ -18,13 +18,17 @@ class Edges(NamedTuple):
     receiver: Tensor  # int64 [E], non-decreasing
     degree: Tensor  # int64 [N] edges that each op receives
     attr: Tensor  # float32 [E, EDGE_WIDTH]
+    divisor: Tensor  # float32 [N, 1] degree, at least 1: of means
+    reached: Tensor  # bool [N, 1] whether an op receives any
 
     @staticmethod
     def of(index: Tensor, attr: Tensor, num_ops: int) -> "Edges":
         """From an index [2, E] whose second row does not decrease."""
         receiver = index[1].contiguous()
         ends = torch.searchsorted(receiver, torch.arange(num_ops + 1, device=receiver.device))
-        return Edges(index[0].contiguous(), receiver, ends.diff(), attr)
+        degree = ends.diff()
+        count_N1 = degree[:, None].to(attr.dtype)
+        return Edges(index[0].contiguous(), receiver, degree, attr, count_N1.clamp(min=1), count_N1 > 0)
 
 
 def both_ways(data: Data) -> tuple[Edges, Edges]:
