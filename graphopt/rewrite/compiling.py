@@ -5,48 +5,37 @@ are compared first, then parameters, then conditions. For `(relu (conv $s $p non
 
     def match(t0):
         t1, = inputs[t0]
-        o1 = operation[t1]
-        if o1.name != 'conv' or len(inputs[t1]) != 2: return None
+        ot1 = operation[t1]
+        if not (ot1.name == 'conv'): return None
+        if not (len(inputs[t1]) == 2): return None
         v_x, v_w, = inputs[t1]
-        p_s, p_p, q1, = o1.params
-        if q1 != 'none': return None
+        p_s, p_p, t2, = ot1.params
+        if not (t2 == 'none'): return None
         return (v_x, v_w, p_s, p_p, )
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 from graphopt.rewrite.conditions import FUNCTIONS
-from graphopt.rewrite.expressions import Comparison, Condition, Expression, Listed, Literal, Parameter, Variable, named
-from graphopt.rewrite.patterns import Node, Pattern, names_in
-from graphopt.rewrite.rules import Rule, RuleError
+from graphopt.rewrite.expressions import Condition, Expression, Variable
+from graphopt.rewrite.pattern_writing import PatternWriter, Values, identifier, names_of
+from graphopt.rewrite.patterns import Node, Pattern
+from graphopt.rewrite.rules import Rule
 from graphopt.rewrite.terms import Terms
-from graphopt.rewrite.vocabulary import VOCABULARY, Operation
+from graphopt.rewrite.vocabulary import Operation
 
-Values = tuple[Any, ...]
 MatchFunction = Callable[[int], Values | None]
 BuildFunction = Callable[..., tuple[int, ...]]
-
-
-def identifier(name: str) -> str:
-    """`?x` -> `v_x`, `$s` -> `p_s`: names in compiled functions."""
-    return {"?": "v_", "$": "p_"}[name[0]] + name[1:]
-
-
-@cache
-def names_of(source: Node) -> tuple[str, ...]:
-    """What a match of the source binds, in the order of the values that its function returns."""
-    return tuple(sorted(names_in((source,)), reverse=True))
 
 
 @cache
 def matcher(rule: Rule, index: int) -> Callable[[Terms], MatchFunction]:
     """Makes the function that matches a source of a rule at terms of a store."""
     lines = _Emitter(rule, index).lines
-    head = "def make(terms):\n operation, inputs = terms.operation, terms.inputs\n def match(t0):\n  "
-    made: Callable[[Terms], MatchFunction] = _compiled(head + "\n  ".join(lines) + "\n return match\n", rule)
+    head = "def make(terms):\n operation, inputs = terms.operation, terms.inputs\n def match(t0):\n"
+    made: Callable[[Terms], MatchFunction] = _compiled(head + "\n".join(lines) + "\n return match\n", rule)
     return made
 
 
@@ -89,88 +78,26 @@ def _function(names: tuple[str, ...], text: str) -> Callable[[Terms], Callable[.
     return made
 
 
-def local_conditions(rule: Rule, index: int) -> tuple[Condition, ...]:
-    """Conditions that can be decided from one source alone."""
-    bound = set(names_of(rule.sources[index]))
-    return tuple(condition for condition in rule.conditions if named(condition) <= bound)
-
-
 def _compiled(text: str, rule: Rule) -> Any:
     space: dict[str, Any] = {**FUNCTIONS, "Operation": Operation}
     exec(compile(text, f"<rule {rule.name}>", "exec"), space)
     return space["make"]
 
 
-class _Emitter:
-    """Writes the lines that match one source, breadth first from its root `t0`."""
+class _Emitter(PatternWriter):
+    """Writes the lines that match one source at a term."""
 
     def __init__(self, rule: Rule, index: int) -> None:
-        self.lines: list[str] = []
-        self.bound: set[str] = set()
-        self.late: list[tuple[str, Expression]] = []  # parameters that are computed from what is bound
-        self.fresh = 0
-        source = rule.sources[index]
-        todo = deque([(source, "t0")])
-        self.lines.append("o0 = operation[t0]")
-        while todo:
-            node, at = todo.popleft()
-            todo += self.inputs(node, at)
-            self.params(node.params, f"operation[{at}].params" if at == "t0" else f"o{at[1:]}.params")
-        for value, expression in self.late:
-            if not named(expression) <= self.bound:
-                raise RuleError(f"{rule.name}: {expression} uses what its own source does not bind")
-            self.unless(f"{value} == {expression.source()}")
-        for condition in local_conditions(rule, index):
-            self.unless(condition.source())
-        self.lines.append(f"return ({''.join(f'{identifier(name)}, ' for name in names_of(source))})")
+        super().__init__(rule, index, "return None", 2)
+        self.write(f"return {self.values}")
 
-    def unless(self, test: str) -> None:
-        self.lines.append(f"if not ({test}): return None")
-
-    def inputs(self, node: Node, at: str) -> list[tuple[Node, str]]:
-        """Binds the inputs of a node; its input nodes and where they are."""
-        signature = VOCABULARY[node.operator]
-        if signature.least != signature.most:
-            self.unless(f"len(inputs[{at}]) == {len(node.inputs)}")
-        names = [self.target(i) for i in node.inputs]
-        if names:
-            self.lines.append(f"{', '.join(names)}, = inputs[{at}]")
-        found = []
-        for child, name in zip(node.inputs, names):
-            if isinstance(child, Node):
-                self.lines.append(f"o{name[1:]} = operation[{name}]")
-                self.unless(f"o{name[1:]}.name == {child.operator!r}")
-                found.append((child, name))
-            elif name != child.source():
-                self.unless(f"{name} == {child.source()}")
+    def node(self, node: Node, at: str) -> list[tuple[Node, str]]:
+        found = self.inputs(node, f"inputs[{at}]")
+        for child, name in found:
+            self.write(f"o{name} = operation[{name}]")
+            self.unless(f"o{name}.name == {child.operator!r}")
+        self.params(node.params, "operation[t0].params" if at == "t0" else f"o{at}.params")
         return found
-
-    def params(self, params: tuple[Expression, ...], value: str) -> None:
-        """Binds a tuple of parameters, or compares it with what is known."""
-        if not params:
-            return
-        names = [self.target(param) for param in params]
-        self.lines.append(f"{', '.join(names)}, = {value}")
-        for param, name in zip(params, names):
-            if isinstance(param, Listed):
-                self.unless(f"len({name}) == {len(param.items)}")
-                self.params(param.items, name)
-            elif isinstance(param, Literal | Parameter):
-                if name != param.source():
-                    self.unless(f"{name} == {param.source()}")
-            else:
-                self.late.append((name, param))
-
-    def target(self, part: Pattern | Expression) -> str:
-        """The local name that a part is unpacked into: its own one where it is bound here."""
-        if isinstance(part, Variable | Parameter) and part.source() not in self.bound_sources():
-            self.bound.add(str(part))
-            return part.source()
-        self.fresh += 1
-        return f"t{self.fresh}"
-
-    def bound_sources(self) -> set[str]:
-        return {identifier(name) for name in self.bound}
 
 
 def _build_lines(pattern: Pattern, lines: list[str], known: dict[Pattern, str]) -> str:
@@ -184,16 +111,3 @@ def _build_lines(pattern: Pattern, lines: list[str], known: dict[Pattern, str]) 
         lines.append(f"{name} = add(Operation({pattern.operator!r}, ({params})), ({inputs}))")
         known[pattern] = name
     return known[pattern]
-
-
-def equalities(rule: Rule, left: set[str], right: set[str]) -> list[tuple[Expression, Expression]]:
-    """Conditions a = b of which one side needs only `left` and the other only `right` names: keys of a join."""
-    found = []
-    for condition in rule.conditions:
-        if isinstance(condition, Comparison) and condition.sign == "=":
-            a, b = condition.left, condition.right
-            for one, other in ((a, b), (b, a)):
-                if named(one) and named(other) and named(one) <= left and named(other) <= right:
-                    found.append((one, other))
-                    break
-    return found

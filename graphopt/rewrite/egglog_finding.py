@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from graphopt.errors import ConfigError
-from graphopt.rewrite.compiling import function_of, local_conditions, names_of, test_of
+from graphopt.rewrite.compiling import function_of, test_of
 from graphopt.rewrite.eclasses import TermClasses
-from graphopt.rewrite.ematching import Found
-from graphopt.rewrite.exploring import Place
 from graphopt.rewrite.expressions import Call, Expression, Listed, Literal, Parameter
-from graphopt.rewrite.finding import Join
+from graphopt.rewrite.finding import places
+from graphopt.rewrite.joining import Found, Join, Place
+from graphopt.rewrite.pattern_writing import local_conditions, names_of
 from graphopt.rewrite.patterns import Node, Pattern
 from graphopt.rewrite.rules import Rule
 
@@ -48,7 +48,7 @@ class EgglogFinder:
         for n in rules:
             founds = [source.matches(rows[source.table], again=n in self._joins) for source in self._sources[n]]
             if n in self._joins:
-                result[n] = self._joins[n].matches(founds, self.classes)
+                result[n] = places(self._joins[n], founds, self.classes)
             else:
                 result[n] = [((root,), values) for root, values in founds[0]]
         return result

@@ -4,14 +4,14 @@ As compiling.py does for terms; an input that is a pattern is any member of the 
 `(relu (conv $s $p none ?x ?w))`:
 
     def match(roots, index, children, found):
-        n1 = index.get('conv', EMPTY)
+        nt1 = index.get('conv', EMPTY)
         for t0 in roots:
-            c1, = children[t0]
-            for t1 in n1.get(c1, ()):
-                if not (len(children[t1]) == 2): continue
-                v_x, v_w, = children[t1]
-                p_s, p_p, q2, = operation[t1].params
-                if not (q2 == 'none'): continue
+            t1, = children[t0]
+            for mt1 in nt1.get(t1, ()):
+                p_s, p_p, t2, = operation[mt1].params
+                if not (t2 == 'none'): continue
+                if not (len(children[mt1]) == 2): continue
+                v_x, v_w, = children[mt1]
                 found.append((t0, (v_x, v_w, p_s, p_p, )))
 """
 
@@ -19,14 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from graphopt.rewrite.compiling import Values, identifier, local_conditions, names_of
 from graphopt.rewrite.conditions import FUNCTIONS
-from graphopt.rewrite.expressions import Expression, Listed, Literal, Parameter, Variable, named
+from graphopt.rewrite.joining import Found
+from graphopt.rewrite.pattern_writing import PatternWriter
 from graphopt.rewrite.patterns import Node
-from graphopt.rewrite.rules import Rule, RuleError
-from graphopt.rewrite.vocabulary import VOCABULARY
+from graphopt.rewrite.rules import Rule
 
-Found = list[tuple[int, Values]]
 Index = Mapping[str, Mapping[int, Sequence[int]]]
 MatchAll = Callable[[Sequence[int], Index, Mapping[int, tuple[int, ...]], Found], None]
 
@@ -48,47 +46,18 @@ def depth(node: Node) -> int:
     return 1 + max((depth(i) for i in node.inputs if isinstance(i, Node)), default=0)
 
 
-class _Loops:
+class _Loops(PatternWriter):
     """Writes the loops of one source, each node before those below it."""
 
     def __init__(self, rule: Rule, index: int) -> None:
-        self.rule, self.before, self.lines = rule, list[str](), list[str]()
-        self.bound: set[str] = set()
-        self.late: list[tuple[str, Expression]] = []
-        self.fresh, self.indent = 0, 3
-        source = rule.sources[index]
-        todo = [(source, "t0")]
-        while todo:
-            node, at = todo.pop(0)
-            todo += self.node(node, at)
-        for value, expression in self.late:
-            if not named(expression) <= self.bound:
-                raise RuleError(f"{rule.name}: {expression} uses what its own source does not bind")
-            self.unless(f"{value} == {expression.source()}")
-        for condition in local_conditions(rule, index):
-            self.unless(condition.source())
-        values = "".join(f"{identifier(name)}, " for name in names_of(source))
-        self.write(f"found.append((t0, ({values})))")
-
-    def write(self, line: str) -> None:
-        self.lines.append(" " * self.indent + line)
-
-    def unless(self, test: str) -> None:
-        self.write(f"if not ({test}): continue")
+        self.before = list[str]()
+        super().__init__(rule, index, "continue", 3)
+        self.write(f"found.append((t0, {self.values}))")
 
     def node(self, node: Node, at: str) -> list[tuple[Node, str]]:
-        """Binds parameters and inputs of a node, then loops over the members that its input patterns can be."""
-        signature = VOCABULARY[node.operator]
-        if signature.least != signature.most:
-            self.unless(f"len(children[{at}]) == {len(node.inputs)}")
+        """Binds, then loops over the members that input patterns can be."""
         self.params(node.params, f"operation[{at}].params")
-        names = [self.target(i) for i in node.inputs]
-        if names:
-            self.write(f"{', '.join(names)}, = children[{at}]")
-        for child, name in zip(node.inputs, names):
-            if isinstance(child, Variable) and name != child.source():
-                self.unless(f"{name} == {child.source()}")
-        return [(child, self.loop(child, name)) for child, name in zip(node.inputs, names) if isinstance(child, Node)]
+        return [(child, self.loop(child, name)) for child, name in self.inputs(node, f"children[{at}]")]
 
     def loop(self, child: Node, at: str) -> str:
         member = f"m{at}"
@@ -96,26 +65,3 @@ class _Loops:
         self.write(f"for {member} in n{at}.get({at}, ()):")
         self.indent += 1
         return member
-
-    def params(self, params: tuple[Expression, ...], value: str) -> None:
-        if not params:
-            return
-        names = [self.target(param) for param in params]
-        self.write(f"{', '.join(names)}, = {value}")
-        for param, name in zip(params, names):
-            if isinstance(param, Listed):
-                self.unless(f"len({name}) == {len(param.items)}")
-                self.params(param.items, name)
-            elif isinstance(param, Literal | Parameter):
-                if name != param.source():
-                    self.unless(f"{name} == {param.source()}")
-            else:
-                self.late.append((name, param))
-
-    def target(self, part: Any) -> str:
-        """The local name that a part is unpacked into: its own one where it is bound here."""
-        if isinstance(part, Variable | Parameter) and str(part) not in self.bound:
-            self.bound.add(str(part))
-            return part.source()
-        self.fresh += 1
-        return f"q{self.fresh}"

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from graphopt.rewrite.compiling import Values, bound_names, builder
+from graphopt.rewrite.compiling import bound_names, builder
 from graphopt.rewrite.cycles import Below, CycleFilter
 from graphopt.rewrite.eclasses import TermClasses
+from graphopt.rewrite.joining import Place
+from graphopt.rewrite.pattern_writing import Values
 from graphopt.rewrite.rules import Rule
 from graphopt.rewrite.vocabulary import ShapeError
-
-Place = tuple[tuple[int, ...], Values]  # nodes of a rule's sources, values of its names
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,12 @@
 Rules of one output are matched again only near classes that changed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from graphopt.rewrite.compiling import Values, equalities, function_of, names_of, test_of
 from graphopt.rewrite.eclasses import TermClasses
-from graphopt.rewrite.ematching import Found, Index, MatchAll, depth, ematcher
-from graphopt.rewrite.exploring import Place
-from graphopt.rewrite.expressions import atom
+from graphopt.rewrite.ematching import Index, MatchAll, depth, ematcher
+from graphopt.rewrite.joining import Found, Join, Place
 from graphopt.rewrite.rules import Rule
 
 
@@ -61,7 +59,7 @@ class LoopFinder:
         founds: list[Found] = [[] for _ in matchers]
         for (operator, match), found in zip(matchers, founds):
             match(roots.get(operator, []), index, self.classes.children, found)
-        return join.matches(founds, self.classes)
+        return places(join, founds, self.classes)
 
     def _near_changes(self) -> list[set[int]]:
         """[d] nodes with a changed class at most d below their own members."""
@@ -76,42 +74,12 @@ class LoopFinder:
         return near
 
 
-class Join:
-    """Puts matches of the sources of one rule together: nodes of different classes that agree on what they share.
+def places(join: Join, founds: Sequence[Found], classes: TermClasses) -> list[Place]:
+    """Nodes of different classes that a rule of several outputs matches together.
 
-    Both orders of a symmetric rule are made: they concatenate in different orders, and one alone may match a later
+    Both orders of a symmetric rule are there: they concatenate in different orders, and one alone may match a later
     concatenation.
     """
-
-    def __init__(self, rule: Rule, view: Any) -> None:
-        self.steps = []
-        names = list(names_of(rule.sources[0]))
-        for source in rule.sources[1:]:
-            added = names_of(source)
-            keys = equalities(rule, set(names), set(added))
-            shared = [name for name in added if name in names]
-            left = function_of(names, [*map(atom, shared), *(one for one, _ in keys)], view)
-            right = function_of(added, [*map(atom, shared), *(other for _, other in keys)], view)
-            new = [place for place, name in enumerate(added) if name not in names]
-            names += [added[place] for place in new]
-            self.steps.append((left, right, new))
-        self.holds = test_of(names, rule.conditions, view)
-
-    def matches(self, founds: Sequence[Found], classes: TermClasses) -> list[Place]:
-        """founds: matches of each source, values by `names_of`."""
-        rows: list[Place] = [((root,), values) for root, values in founds[0]]
-        for found, step in zip(founds[1:], self.steps):
-            rows = list(_extended(rows, found, classes, *step))
-        return [(nodes, values) for nodes, values in rows if self.holds(*values)]
-
-
-def _extended(rows: Sequence[Place], found: Found, classes: TermClasses, left: Any,
-              right: Any, new: Sequence[int]) -> Iterator[Place]:  # fmt: skip
-    by_key: dict[Values, Found] = {}
-    for root, values in found:
-        by_key.setdefault(right(*values), []).append((root, values))
-    for roots, values in rows:
-        taken = {classes.find(root) for root in roots}
-        for root, more in by_key.get(left(*values), ()):
-            if classes.find(root) not in taken:
-                yield (*roots, root), (*values, *[more[place] for place in new])
+    find = classes.find
+    made = join.places(founds, lambda roots, root: find(root) not in map(find, roots))
+    return [place for place in made if join.holds(*place[1])]

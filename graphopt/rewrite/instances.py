@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.rewrite.compiling import bound_names, builder, matcher, names_of, test_of
+from graphopt.rewrite.compiling import bound_names, builder, matcher, test_of
 from graphopt.rewrite.expressions import Call
 from graphopt.rewrite.linear import Form, solve
+from graphopt.rewrite.pattern_writing import names_of
 from graphopt.rewrite.rules import Rule
 from graphopt.rewrite.sampling import Misfit, Sampler
 from graphopt.rewrite.terms import Terms

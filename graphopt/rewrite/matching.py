@@ -9,19 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphopt.rewrite.compiling import (
-    BuildFunction,
-    MatchFunction,
-    Values,
-    bound_names,
-    builder,
-    equalities,
-    function_of,
-    matcher,
-    names_of,
-    test_of,
-)  # fmt: skip
-from graphopt.rewrite.expressions import atom
+from graphopt.rewrite.compiling import BuildFunction, MatchFunction, bound_names, builder, matcher
+from graphopt.rewrite.joining import Found, Join
+from graphopt.rewrite.pattern_writing import Values
 from graphopt.rewrite.rules import Rule
 from graphopt.rewrite.symmetry import symmetric
 from graphopt.rewrite.terms import Terms, reaches
@@ -42,9 +32,6 @@ class Match:
         return dict(zip(bound_names(self.rule), self.values))
 
 
-Partial = tuple[int, Values]  # a term, and what one source binds there
-
-
 class Matcher:
     """Matches rules in programs of one store of terms, and remembers everything it found out."""
 
@@ -52,7 +39,7 @@ class Matcher:
         self.terms = terms
         self._single: dict[str, list[tuple[Rule, MatchFunction]]] = {}
         self._several: dict[str, list[tuple[int, MatchFunction]]] = {}
-        self._joins: list[_Join] = []
+        self._joins: list[_Several] = []
         self._build: dict[Rule, BuildFunction] = {rule: builder(rule)(terms) for rule in rules}
         slots = 0
         for rule in rules:
@@ -60,19 +47,19 @@ class Matcher:
                 functions = self._single.setdefault(rule.sources[0].operator, [])
                 functions.append((rule, matcher(rule, 0)(terms)))
                 continue
-            self._joins.append(_Join(rule, slots, terms))
+            self._joins.append(_Several(rule, slots, terms))
             for index, source in enumerate(rule.sources):
                 self._several.setdefault(source.operator, []).append((slots + index, matcher(rule, index)(terms)))
             slots += len(rule.sources)
         self._slots = slots
         self._matches: dict[int, list[Match]] = {}
-        self._partials: dict[int, list[tuple[int, Partial]]] = {}
+        self._partials: dict[int, list[tuple[int, tuple[int, Values]]]] = {}
         self._made: dict[Match, tuple[int, ...] | None] = {}
 
     def matches(self, program_live: Sequence[int]) -> list[Match]:
         """All matches in a program, given its live terms. Static terms are left alone: they cost nothing."""
         known, found = self._matches, []
-        partials: list[list[Partial]] = [[] for _ in range(self._slots)]
+        partials: list[Found] = [[] for _ in range(self._slots)]
         for term in program_live:
             at = known.get(term)
             if at is None:
@@ -106,7 +93,7 @@ class Matcher:
     def _visit(self, term: int) -> list[Match]:
         """Matches at a term seen for the first time."""
         matches: list[Match] = []
-        partials: list[tuple[int, Partial]] = []
+        partials: list[tuple[int, tuple[int, Values]]] = []
         if not self.terms.static[term]:
             name = self.terms.operation[term].name
             for rule, match in self._single.get(name, ()):
@@ -121,53 +108,30 @@ class Matcher:
         return matches
 
 
-class _Join:
-    """Puts matches of the single sources of one rule together."""
+class _Several:
+    """Where one rule of several outputs matches, remembered by the roots."""
 
     def __init__(self, rule: Rule, first_slot: int, terms: Terms) -> None:
         self.rule, self.first_slot, self.terms = rule, first_slot, terms
-        self.symmetric = symmetric(rule)
-        self.steps = []
-        names = list(names_of(rule.sources[0]))
-        for source in rule.sources[1:]:
-            added = names_of(source)
-            keys = equalities(rule, set(names), set(added))
-            shared = [name for name in added if name in names]
-            left = function_of(names, [*map(atom, shared), *(one for one, _ in keys)], terms)
-            right = function_of(added, [*map(atom, shared), *(other for _, other in keys)], terms)
-            new = [place for place, name in enumerate(added) if name not in names]
-            names += [added[place] for place in new]
-            self.steps.append((left, right, new))
-        self.variables = [place for place, name in enumerate(names) if name[0] == "?"]
-        self.holds = test_of(names, rule.conditions, terms)
+        self.join, self.symmetric = Join(rule, terms), symmetric(rule)
+        self.variables = [place for place, name in enumerate(bound_names(rule)) if name[0] == "?"]
         self.known: dict[tuple[int, ...], Match | None] = {}
 
-    def matches(self, partials: Sequence[Sequence[Partial]]) -> Iterator[Match]:
-        rows: list[tuple[tuple[int, ...], Values]] = [((t,), values) for t, values in partials[self.first_slot]]
-        for slot, step in enumerate(self.steps, self.first_slot + 1):
-            if not rows:
-                return
-            rows = list(self._extended(rows, partials[slot], *step))
-        for roots, values in rows:
+    def matches(self, partials: Sequence[Found]) -> Iterator[Match]:
+        founds = partials[self.first_slot : self.first_slot + len(self.rule.sources)]
+        for roots, values in self.join.places(founds, self._apart):
             if roots not in self.known:
                 self.known[roots] = self._match(roots, values)
             match = self.known[roots]
             if match is not None:
                 yield match
 
-    def _extended(self, rows: Sequence[tuple[tuple[int, ...], Values]], partials: Sequence[Partial],
-                  left: Any, right: Any, new: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Values]]:  # fmt: skip
-        index: dict[Values, list[Partial]] = {}
-        for term, values in partials:
-            index.setdefault(right(*values), []).append((term, values))
-        for roots, values in rows:
-            for term, more in index.get(left(*values), ()):
-                if term not in roots and not (self.symmetric and term < roots[-1]):
-                    yield (*roots, term), (*values, *[more[place] for place in new])
+    def _apart(self, roots: tuple[int, ...], root: int) -> bool:
+        return root not in roots and not (self.symmetric and root < roots[-1])
 
     def _match(self, roots: tuple[int, ...], values: Values) -> Match | None:
         """The match, unless a condition fails or a term that the targets need needs one of the roots: a cycle."""
-        if not self.holds(*values):
+        if not self.join.holds(*values):
             return None
         goals = frozenset(roots)
         if any(reaches(self.terms, values[place], goals) for place in self.variables):
