@@ -193,7 +193,7 @@ def evaluate_cell(parts: Parts, cell: Cell) -> None:
         parts.task,
         parts.cost,
         parts.judge,
-        cell.config,
+        stored_config(cell.config, parts),
         {**cell.facts(), "objective": objective},
         {graph.hash: parts.dataset.origin(graph) for graph in graphs},
         settings.budget.seconds,
@@ -210,6 +210,12 @@ def evaluate_cell(parts: Parts, cell: Cell) -> None:
         first = next(row for row in cell.rows.rows if row["status"] == "failed")
         raise RowsFailed(f"{failed} rows failed, the first: {first['graph']} with {first['algo']}: {first['reason']}")
     cell.finish()
+
+
+def stored_config(config: Mapping[str, Any], parts: Parts) -> dict[str, Any]:
+    """The configuration that decisions keep: with what pricing them again elsewhere needs."""
+    models = {"cost": parts.cost, "judge": parts.judge}
+    return {**config, **{key: {**config[key], **model.stored()} for key, model in models.items()}}
 
 
 def contenders_of(parts: Parts, cell: Cell) -> list[Contender]:

@@ -9,9 +9,12 @@ import pytest
 from commands import Answer, command
 
 from graphopt import rewrite_decision
+from graphopt.costs import profiled
+from graphopt.costs.op_process import OpProcess
 from graphopt.decision import DecisionError, load
 from graphopt.decision import main as decide
 from graphopt.report import main as report
+from graphopt.reporting.replay import _pricing
 from graphopt.rewrite import equivalence
 from graphopt.rewrite.equivalence import run_onnx
 from graphopt.rewrite.onnx_export import RULES_KEY, save_onnx
@@ -62,6 +65,29 @@ def test_the_answer_is_stored_and_replays(tmp_path: Path, capsys: pytest.Capture
     assert {path.stem.rsplit("-")[-1] for path in (tmp_path / "pictures").iterdir()} == {"original", "rewritten"}
     with pytest.raises(DecisionError, match="rewritten program: use show, replay or draw"):
         load(file)
+
+
+def test_measured_prices_replay_on_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = [f"{model}.table={tmp_path / 'ops.jsonl'}" for model in ("cost", "judge")]
+    answer = solved(tmp_path, "cost=profiled", "cost@judge=profiled", *table)
+    assert answer.code == 0, answer.err
+    (file,) = answer.folder.rglob("decisions/*.npz")
+    config = rewrite_decision.load(file).header["config"]
+    here = {json.loads(line)["environment"] for line in (tmp_path / "ops.jsonl").read_text().splitlines()}
+    assert {config["cost"]["environment"], config["judge"]["environment"]} == here
+
+    def nothing(*_: object) -> None:
+        raise AssertionError("an op is measured")
+
+    monkeypatch.setattr(profiled, "environment_here", lambda measuring: "elsewhere")
+    monkeypatch.setattr(OpProcess, "ask", nothing)
+    assert report([str(answer.folder), "--replay"]) == 0
+    (tmp_path / "ops.jsonl").unlink()
+    _pricing.cache_clear()
+    assert report([str(answer.folder), "--replay"]) == 1
+    assert "ops.jsonl has no line of the op" in capsys.readouterr().out
 
 
 def test_a_price_that_does_not_come_out_is_found(tmp_path: Path) -> None:

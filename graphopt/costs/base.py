@@ -1,7 +1,7 @@
 """The cost model's contract: a batch of plans in, a batch of prices out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -58,6 +58,10 @@ class CostModel(ABC):
     @abstractmethod
     def price(self, plans: Plans) -> Prices:
         """Prices of all plans of the batch, one call. Deterministic for simulators."""
+
+    def stored(self) -> Mapping[str, object]:
+        """Values that stored answers keep in this model's configuration, so that they are priced alike elsewhere."""
+        return {}
 
     def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
         """A delta pricer that starts from legal flags `inline` [N], every op on device 0; None when there is none."""

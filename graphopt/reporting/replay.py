@@ -245,6 +245,7 @@ def replay_all(place: Path) -> Iterator[tuple[Path, list[Mismatch]]]:
 def _check_file(file: Path, rows: list[Mapping[str, Any]]) -> list[Mismatch]:
     try:
         case = open_any(file)
+        found = check(case)
     except (UserError, ValueError) as error:
         return [Mismatch(file, str(error))]
     stored = case.decision.prices
@@ -254,7 +255,7 @@ def _check_file(file: Path, rows: list[Mapping[str, Any]]) -> list[Mismatch]:
         for key in PRICES
         if row.get(key) is not None and not agree(float(row[key]), stored[key], EXACT)
     ]
-    return wrong + check(case)
+    return wrong + found
 
 
 def choices_of(case: Case) -> Decision:

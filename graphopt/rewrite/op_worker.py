@@ -1,8 +1,8 @@
-"""Measures single ops, asked line by line on standard input; started by `graphopt.costs.profiled`, one per cost model.
+"""Measures single ops, asked line by line on standard input; started by `graphopt.costs.op_process`.
 
-A question is {"name", "params", "inputs": [[shape, dtype], ...]}, an answer {"seconds", "spread", "blocks"} or
-{"error"}. On a CPU the time is the thread's own, where there is one thread, so that other processes do not count; on a
-GPU it is that of CUDA events.
+The argument is JSON, the fields of `Measuring`. The first line out is {"ready"}. A question is {"name", "params",
+"inputs": [[shape, dtype], ...]}, an answer {"seconds", "spread", "blocks"} or {"error"}. On a CPU the time is the
+thread's own, where there is one thread, so that other processes do not count; on a GPU it is that of CUDA events.
 """
 
 import json
@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,22 @@ import torch
 from graphopt.rewrite.execution import apply
 from graphopt.rewrite.vocabulary import Operation
 
+POOL = (1 << 20) + 7  # random numbers that inputs are filled with, over and over
+LEAST_BLOCKS = 3  # of ops that take longer than they should
+
 
 def main(arguments: list[str]) -> int:
-    device, threads, blocks, block_seconds = arguments[0], int(arguments[1]), int(arguments[2]), float(arguments[3])
+    measuring = json.loads(arguments[0])
+    device, threads = measuring["device"], measuring["threads"]
     torch.set_num_threads(threads)
     if threads == 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     timed = cuda_seconds if device == "cuda" else cpu_seconds(time.thread_time if threads == 1 else time.perf_counter)
+    pool = torch.randn(POOL, generator=torch.Generator().manual_seed(0)).to(device)
+    print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         try:
-            answer = measure(json.loads(line), device, timed, blocks, block_seconds)
+            answer = measure(json.loads(line), pool, timed, measuring)
         except (RuntimeError, ValueError, KeyError, MemoryError) as error:
             answer = {"error": " ".join(str(error).split())[:200]}
         print(json.dumps(answer), flush=True)
@@ -38,22 +45,42 @@ Timed = Callable[[Callable[[], Any], int], float]
 """Seconds of so many runs."""
 
 
-def measure(question: dict[str, Any], device: str, timed: Timed, blocks: int, block_seconds: float) -> dict[str, Any]:
+def measure(question: dict[str, Any], pool: torch.Tensor, timed: Timed, measuring: dict[str, Any]) -> dict[str, Any]:
     """Median and relative interquartile range of the seconds of one run, over blocks of equally many runs."""
     operation = Operation(question["name"], _tuples(question["params"]))
-    torch.manual_seed(0)
-    inputs = [_tensor(shape, dtype, device) for shape, dtype in question["inputs"]]
+    inputs = [_tensor(shape, dtype, pool) for shape, dtype in question["inputs"]]
 
     def run() -> Any:
         return apply(operation, inputs)
 
     with torch.inference_mode():
-        timed(run, 2)
-        once = max(timed(run, 1), 1e-7)
-        runs = max(1, round(block_seconds / once))
-        seconds = [timed(run, runs) / runs for _ in range(blocks)]
-    low, middle, high = np.quantile(seconds, [0.25, 0.5, 0.75])
-    return {"seconds": float(middle), "spread": float((high - low) / max(middle, 1e-12)), "blocks": blocks}
+        runs = runs_for(timed, run, measuring["block_seconds"])
+        blocks, end = list[float](), time.perf_counter() + measuring["op_seconds"]
+        while not _enough(blocks, measuring, time.perf_counter() >= end):
+            blocks.append(timed(run, runs) / runs)
+    return {"seconds": float(np.median(blocks)), "spread": spread_of(blocks), "blocks": len(blocks)}
+
+
+def runs_for(timed: Timed, run: Callable[[], Any], seconds: float) -> int:
+    """How many runs last that long, or one; of two blocks the shorter counts. Finding out warms up."""
+    timed(run, 1)
+    runs = 1
+    while (took := min(timed(run, runs), timed(run, runs))) < seconds:
+        runs = max(runs + 1, min(10 * runs, ceil(1.1 * runs * seconds / max(took, 1e-9))))
+    return runs
+
+
+def _enough(blocks: list[float], measuring: dict[str, Any], late: bool) -> bool:
+    if late:
+        return len(blocks) >= LEAST_BLOCKS
+    least: int = measuring["blocks"]
+    return len(blocks) >= least and spread_of(blocks) <= measuring["spread"]
+
+
+def spread_of(blocks: list[float]) -> float:
+    """Interquartile range over the median."""
+    low, middle, high = np.quantile(blocks, [0.25, 0.5, 0.75])
+    return float((high - low) / max(middle, 1e-12))
 
 
 def cpu_seconds(clock: Callable[[], float]) -> Timed:
@@ -76,11 +103,13 @@ def cuda_seconds(run: Callable[[], Any], runs: int) -> float:
     return float(start.elapsed_time(end)) / 1000.0
 
 
-def _tensor(shape: list[int], dtype: str, device: str) -> torch.Tensor:
-    kind = getattr(torch, dtype)
+def _tensor(shape: list[int], dtype: str, pool: torch.Tensor) -> torch.Tensor:
+    """Normal numbers, the same over and over: drawing a large product's weights would take longer than the product.
+    Ones of other types."""
+    kind, size = getattr(torch, dtype), prod(shape)
     if kind.is_floating_point:
-        return torch.randn(shape, device=device).to(kind)
-    return torch.ones(shape, dtype=kind, device=device)
+        return pool.repeat(ceil(size / POOL))[:size].view(shape).to(kind)
+    return torch.ones(shape, dtype=kind, device=pool.device)
 
 
 def _tuples(value: Any) -> Any:

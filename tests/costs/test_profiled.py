@@ -1,43 +1,63 @@
 """Measured ops: a table on disk, a worker of its own, sums over programs."""
 
 import json
+import os
+import signal
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from graphopt.costs.profiled import Measuring, Profiled, signature_of
+from graphopt.costs.op_process import Measuring, OpProcess
+from graphopt.costs.op_table import OpTable
+from graphopt.costs.profiled import Profiled, environment_here, signature_of
 from graphopt.errors import UserError
 from graphopt.plan import Plans
 from graphopt.rewrite.as_graph import graph_of
 from graphopt.rewrite.program_builder import ProgramBuilder
 from graphopt.rewrite.vocabulary import Operation, TensorType
 
-QUICK = Measuring(device="cpu", threads=1, blocks=3, block_seconds=0.001)
+QUICK = Measuring(device="cpu", threads=1, block_seconds=0.001, blocks=3, spread=0.1, op_seconds=0.05, limit_seconds=30)
 MATMUL = Operation("matmul", ("none",))
 
 
-def model(table: Path) -> Profiled:
-    return Profiled(name="profiled", table=str(table), measuring=QUICK)
+def model(table: Path, environment: str | None = None) -> Profiled:
+    return Profiled(name="profiled", table=str(table), environment=environment, measuring=QUICK)
 
 
 def square(n: int) -> tuple[TensorType, TensorType]:
     return TensorType((n, n)), TensorType((n, n))
 
 
-def test_more_work_takes_longer_and_is_measured_once(tmp_path: Path) -> None:
+def write(table: Path, lines: list[Mapping[str, Any]]) -> None:
+    table.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring anything is an error."""
+
+    def ask(self: OpProcess, name: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        raise AssertionError(f"{name} is measured")
+
+    monkeypatch.setattr(OpProcess, "ask", ask)
+
+
+def test_more_work_takes_longer_and_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "t" / "ops.jsonl"
-    small, large = (model(table).op_seconds(MATMUL, square(n), ()) for n in (16, 256))
+    measures = model(table)
+    small, large = (measures.op_seconds(MATMUL, square(n), ()) for n in (16, 256))
     assert 0 < small < large / 10
     lines = [json.loads(line) for line in table.read_text().splitlines()]
     assert [line["op"] for line in lines] == [signature_of(MATMUL, square(16)), signature_of(MATMUL, square(256))]
-    again = model(table)
-    assert again.op_seconds(MATMUL, square(16), ()) == small
-    assert again._worker is None
-    assert len(table.read_text().splitlines()) == 2
+    assert all(line["blocks"] >= 3 and line["spread"] >= 0 for line in lines)
+    no_process(monkeypatch)
+    assert model(table).op_seconds(MATMUL, square(16), ()) == small
 
 
-def test_a_program_costs_the_sum_of_what_runs(tmp_path: Path) -> None:
+def test_a_program_costs_the_sum_of_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_process(monkeypatch)
     b = ProgramBuilder()
     x = b.input((1, 4, 8, 8))
     y = b.op("relu", inputs=(b.conv(x, 4, 3),))
@@ -46,24 +66,104 @@ def test_a_program_costs_the_sum_of_what_runs(tmp_path: Path) -> None:
         "conv [1,1] [1,1,1,1] none | float32 [1,4,8,8] | float32 [4,4,3,3]": 3.0,
         "relu | float32 [1,4,8,8]": 0.5,
     }
-    table = tmp_path / "elsewhere.jsonl"
-    lines = [{"op": op, "environment": "another machine", "seconds": s, "spread": 0.0} for op, s in seconds.items()]
-    table.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table = tmp_path / "ops.jsonl"
+    write(table, [{"op": op, "environment": "elsewhere", "seconds": s, "spread": 0.0} for op, s in seconds.items()])
     graph = graph_of(program, name="g")
     inline = [[False] * graph.num_ops]
-
     plans = Plans(graph, np.zeros((1, graph.num_ops), np.int16), np.zeros((1, graph.num_ops)), np.array(inline))
-    assert model(table).price(plans).cost[0] == pytest.approx(3.5)
+    assert model(table, "elsewhere").price(plans).cost[0] == pytest.approx(3.5)
 
 
-def test_lines_cut_short_are_measured_again(tmp_path: Path) -> None:
+def test_of_another_environment_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_process(monkeypatch)
+    table, op = tmp_path / "ops.jsonl", signature_of(MATMUL, square(8))
+    here = {"op": op, "environment": environment_here(QUICK), "seconds": 1.0}
+    write(table, [here, {**here, "environment": "elsewhere", "seconds": 2.0}])
+    assert model(table).op_seconds(MATMUL, square(8), ()) == 1.0
+    assert model(table, "elsewhere").op_seconds(MATMUL, square(8), ()) == 2.0
+    with pytest.raises(UserError, match=r"no line of the op .* in the environment 'elsewhere': it has those of"):
+        model(table, "elsewhere").op_seconds(MATMUL, square(9), ())
+    with pytest.raises(UserError, match=r"empty or missing.*environment=null to measure here"):
+        model(tmp_path / "none.jsonl", "elsewhere").op_seconds(MATMUL, square(8), ())
+
+
+def test_what_others_measure_meanwhile_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_process(monkeypatch)
+    table = tmp_path / "ops.jsonl"
+    late = model(table)
+    line = {"op": signature_of(MATMUL, square(8)), "environment": late.environment, "seconds": 1.0}
+    write(table, [line, {**line, "seconds": 2.0}])  # the first line counts
+    assert late.op_seconds(MATMUL, square(8), ()) == 1.0
+
+
+def test_lines_cut_short_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "ops.jsonl"
     model(table).op_seconds(MATMUL, square(8), ())
     table.write_text(table.read_text()[:-20])
+    model(table)  # the rest of the line may be on its way
     with pytest.warns(UserWarning, match="1 lines cannot be read"):
-        assert model(table).op_seconds(MATMUL, square(8), ()) > 0
+        seconds = model(table).op_seconds(MATMUL, square(8), ())
+    assert seconds > 0
+    no_process(monkeypatch)
+    with pytest.warns(UserWarning, match="1 lines cannot be read"):
+        assert model(table).op_seconds(MATMUL, square(8), ()) == seconds
 
 
 def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot measure matmul none \| float32 \[2,3\] \| float32 \[2,3\]"):
+    name = r"matmul none \| float32 \[2,3\] \| float32 \[2,3\] cannot be measured: "
+    with pytest.raises(UserError, match=name):
         model(tmp_path / "ops.jsonl").op_seconds(MATMUL, (TensorType((2, 3)), TensorType((2, 3))), ())
+
+
+def question(n: int) -> dict[str, Any]:
+    return {"name": "matmul", "params": ("none",), "inputs": [((n, n), "float32")] * 2}
+
+
+def test_a_crashed_process_is_begun_again() -> None:
+    process = OpProcess(QUICK)
+    process.ask("op", question(8))
+    assert process._process is not None
+    os.kill(process._process.pid, signal.SIGKILL)
+    assert process.ask("op", question(8))["seconds"] > 0
+
+
+def test_an_op_that_ends_its_process_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphopt.costs.op_process.WORKER", "platform")  # prints a line and ends
+    with pytest.raises(UserError, match="op cannot be measured: it ends the process"):
+        OpProcess(QUICK).ask("op", question(8))
+
+
+def test_an_op_has_a_limit_of_time() -> None:
+    limited = Measuring(**{**vars(QUICK), "op_seconds": 60.0, "spread": 0.0, "limit_seconds": 0.2})
+    process = OpProcess(limited)
+    with pytest.raises(UserError, match=r"cannot be measured in measuring.limit_seconds=0.2"):
+        process.ask("op", question(64))
+    assert process._process is None
+
+
+def test_noisy_blocks_are_followed_by_more() -> None:
+    from graphopt.rewrite.op_worker import measure, torch
+
+    noise, spoken = iter([1.0, 1.0, 1.0, 1.0, 2.0, 3.0, *[1.0] * 90]), list[int]()
+
+    def timed(run: Any, runs: int) -> float:
+        spoken.append(runs)
+        return next(noise)
+
+    settings = {"block_seconds": 0.5, "blocks": 3, "spread": 0.05, "op_seconds": 60.0}
+    answer = measure(question(2), torch.ones(16), timed, settings)
+    assert answer["seconds"] == 1.0
+    assert answer["spread"] <= 0.05
+    assert 3 < answer["blocks"] == len(spoken) - 3  # three to warm up and count
+    late = measure(question(2), torch.ones(16), lambda run, runs: 1.0 + len(spoken), {**settings, "op_seconds": 0.0})
+    assert late["blocks"] == 3
+
+
+def test_the_table_gives_turns(tmp_path: Path) -> None:
+    table = OpTable(tmp_path / "ops.jsonl")
+    other = OpTable(tmp_path / "ops.jsonl")
+    with table.turn():
+        table.add({"op": "a", "environment": "e", "seconds": 1.0})
+    assert other.find("a", "e") is None
+    with other.turn():
+        assert (other.find("a", "e") or {})["seconds"] == 1.0
