@@ -3,7 +3,7 @@
 `python -m graphopt.report DIR` prints the tables of every rows.jsonl below DIR and writes DIR/table.md and
 DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's;
 `--replay` re-prices every stored
-decision, `--plots` draws into DIR/pictures.
+decision, `--end-to-end` runs rewritten programs whole (DIR/end_to_end.md), `--plots` draws into DIR/pictures.
 """
 
 import argparse
@@ -84,6 +84,22 @@ def replay(place: Path) -> int:
     return 0 if good == total and total > 0 else 1
 
 
+def end_to_end(place: Path) -> Path:
+    """Runs every rewritten program against its original; prints and writes the table."""
+    from graphopt.reporting.end_to_end import measure_all, sheet
+    from graphopt.reporting.render import as_markdown, print_sheets
+
+    found = []
+    for line in measure_all(place):
+        found.append(line)
+        print(f"{line['graph']}: measured", file=sys.stderr, flush=True)
+    table = sheet(found)
+    print_sheets([table])
+    file = (place if place.is_dir() else place.parent) / "end_to_end.md"
+    file.write_text(as_markdown([table]))
+    return file
+
+
 def draw(place: Path) -> list[Path]:
     """Curves, bars and the decision that gains most, into a pictures folder."""
     from graphopt.reporting.collect import collect
@@ -109,6 +125,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--against", default="local", metavar="METHOD", help="compare pairwise with this method")
     result.add_argument("--improvement-over", metavar="METHOD", help="improvement over this method, and gap")
     result.add_argument("--reach", metavar="METHOD", help="evaluations to reach what this method ends at")
+    result.add_argument("--end-to-end", action="store_true", help="run rewritten programs against their originals")
     result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
     result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
     result.add_argument("--csv", type=Path, metavar="FILE", help="instead of DIR/table.csv")
@@ -129,6 +146,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         for file in _tables(args):
             print(f"wrote {file}")
+        if args.end_to_end:
+            print(f"wrote {end_to_end(args.place)}")
         for file in draw(args.place) if args.plots else ():
             print(f"wrote {file}")
         return replay(args.place) if args.replay else 0

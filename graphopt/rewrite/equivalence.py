@@ -123,10 +123,11 @@ def _difference(known: Array, found: Array, name: str) -> float:
 
 def random_inputs(program: Program, rng: np.random.Generator) -> list[Array]:
     """Standard normal numbers; 0 and 1 for integers, which may be indices; text is empty."""
-    return [_random(*program.terms.type_of(t), rng) for t in program.inputs]
+    return [random_array(*program.terms.type_of(t), rng) for t in program.inputs]
 
 
-def _random(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Array:
+def random_array(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Array:
+    """One of them."""
     if "float" in dtype:
         drawn = rng.standard_normal(shape)
         return drawn if dtype == "bfloat16" else drawn.astype(dtype)

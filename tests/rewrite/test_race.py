@@ -1,0 +1,82 @@
+"""Two models by turns: who is faster is found out, and a copy is not."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from graphopt.errors import UserError
+from graphopt.rewrite import race_worker
+from graphopt.rewrite.onnx_export import save_onnx
+from graphopt.rewrite.program_builder import ProgramBuilder
+from graphopt.rewrite.race import Ratio, main, race, result_of
+
+pytest.importorskip("onnxruntime")
+
+
+def written(path: Path, layers: int) -> Path:
+    b = ProgramBuilder()
+    x = b.input((64, 128))
+    for _ in range(layers):
+        x = b.linear(x, 128)
+    save_onnx(b.build(x), path)
+    return path
+
+
+def test_more_layers_are_slower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, many = (written(tmp_path / f"{n}.onnx", n) for n in (1, 16))
+    found = race(many, one, processes=2, seconds=0.05)
+    assert found.speedup.low > 3.0
+    assert found.verdict == "faster"
+    assert race(one, many, processes=1, seconds=0.05).verdict == "slower"
+    assert main([str(many), str(one), "--processes", "1", "--seconds", "0.05"]) == 0
+    assert re.search(
+        r"before .* ms, after .* ms: .* times as fast; against its own copy .*: faster", capsys.readouterr().out
+    )
+
+
+def test_ratios_are_of_rounds_and_intervals_of_processes() -> None:
+    slow_then_fast = [[2.0, 1.0, 2.0], [4.0, 2.0, 4.0], [2.0, 1.0, 2.2]]  # a neighbour disturbs the second round
+    other = [[3.0, 2.0, 3.3], [3.0, 2.0, 2.7]]
+    found = result_of([slow_then_fast, other, other])
+    assert found.speedup == Ratio(1.5, 1.5, 2.0)
+    assert (found.before, found.after) == (3.0, 2.0)
+    assert found.noise.low <= 1.0 <= found.noise.high
+    assert (found.processes, found.rounds) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [(0.99, "no difference shown"), (0.9, "faster"), (1.2, "slower")],
+)
+def test_a_verdict_needs_more_than_the_noise(after: float, verdict: str) -> None:
+    processes = [[[1.0, after * wobble, 1.0 / copy]] for wobble, copy in ((1.0, 0.98), (0.99, 1.02), (1.01, 1.0))]
+    assert result_of(processes).verdict == verdict
+
+
+def test_every_model_begins_a_round_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = list[str]()
+    clock = itertools.count()
+    monkeypatch.setattr(race_worker.time, "thread_time", lambda: next(clock))
+    rounds = race_worker.rounds_of([lambda m=model: order.append(m) for model in "abc"], 0.0, 3)
+    assert rounds == [[1.0] * 3] * 3
+    assert "".join(order[9:]) == "abcbcacab"
+
+
+def test_what_cannot_be_run_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot run the two models: .*none.onnx"):
+        race(tmp_path / "none.onnx", written(tmp_path / "1.onnx", 1), processes=1)
+
+
+def test_open_dimensions_have_to_be_given(tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    file = tmp_path / "open.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    with pytest.raises(UserError, match="input 'x' has the open dimension batch; give its size"):
+        race(file, file, processes=1)
+    assert race(file, file, dims={"batch": 8}, processes=1, seconds=0.01).before > 0
