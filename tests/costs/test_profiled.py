@@ -56,6 +56,12 @@ def test_more_work_takes_longer_and_is_measured_once(tmp_path: Path, monkeypatch
     assert model(table).op_seconds(MATMUL, square(16), ()) == small
 
 
+def test_a_transpose_moves_its_data(tmp_path: Path) -> None:
+    measures, x = model(tmp_path / "ops.jsonl"), TensorType((512, 512))
+    moved, kept = (measures.op_seconds(Operation("transpose", (axes,)), (x,), ()) for axes in ((1, 0), (0, 1)))
+    assert moved > 10 * kept
+
+
 def test_a_program_costs_the_sum_of_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_process(monkeypatch)
     b = ProgramBuilder()
