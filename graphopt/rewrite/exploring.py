@@ -11,7 +11,7 @@ their applications.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,8 +42,8 @@ class ExplorationLimits:
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """How exploration ended: `saturated`, `resting` (saturated but for rules that rest), or the limit `nodes`,
-    `iterations` or `seconds`; after how many rounds."""
+    """How exploration ended: `reached` (what was looked for), `saturated`, `resting` (saturated but for rules that
+    rest), or the limit `nodes`, `iterations` or `seconds`; after how many rounds."""
 
     why: str
     rounds: int
@@ -71,10 +71,13 @@ class Explorer:
         self._rests = dict.fromkeys(range(len(rules)), 0)  # how often each rule has rested
         self._back = dict.fromkeys(range(len(rules)), 0)  # the round in which it works again
 
-    def run(self, limits: ExplorationLimits) -> Explored:
+    def run(self, limits: ExplorationLimits, until: Callable[[], bool] = lambda: False) -> Explored:
+        """until: whether what is looked for is there, asked before every round."""
         end = time.perf_counter() + limits.seconds
         most = max(1, round(limits.matches * len(self.classes)))
         for round_ in range(limits.iterations):
+            if until():
+                return Explored("reached", round_)
             found = self._found(round_, limits, most)
             self.classes.changed.clear()
             why = self._apply(found, limits.nodes, end)

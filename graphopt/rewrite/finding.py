@@ -13,10 +13,10 @@ from graphopt.rewrite.rules import Rule
 
 
 class LoopFinder:
-    """The own engine."""
+    """The own engine. static: whether rules match at what depends on weights alone, too."""
 
-    def __init__(self, rules: Sequence[Rule], classes: TermClasses) -> None:
-        self.classes = classes
+    def __init__(self, rules: Sequence[Rule], classes: TermClasses, *, static: bool) -> None:
+        self.classes, self.static = classes, static
         view: Any = classes  # it has what conditions use of Terms: types, static
         self._singles: dict[int, tuple[str, int, MatchAll]] = {}
         self._joins: dict[int, tuple[Join, list[tuple[str, MatchAll]]]] = {}
@@ -31,9 +31,10 @@ class LoopFinder:
         self._behind = set(self._singles)  # rules that must look everywhere
 
     def found(self, rules: Sequence[int]) -> dict[int, list[Place]]:
-        classes, static = self.classes, self.classes.static
+        classes = self.classes
         index = classes.index()
-        roots = {name: [n for members in of.values() for n in members if not static[n]] for name, of in index.items()}
+        roots = {name: [n for members in of.values() for n in members if self.static or not classes.static[n]]
+                 for name, of in index.items()}  # fmt: skip
         near = self._near_changes()
         self._behind |= self._singles.keys() - set(rules)
         result: dict[int, list[Place]] = {}

@@ -18,7 +18,7 @@ from graphopt.progress import Bar
 from graphopt.rewrite.foreign import read_folder, readings
 from graphopt.rewrite.instances import instances
 from graphopt.rewrite.rules import Rule, load_rules
-from graphopt.rewrite.saturation import Equalities, Limits, Prover
+from graphopt.rewrite.saturation import Limits, Prover
 from graphopt.rewrite.verify import Rejected, verify
 
 SHAPES, TRIES, CASES = 3, 2000, 20
@@ -30,10 +30,7 @@ def proof(rule: Rule, prover: Prover, limits: Limits, seed: int = 0) -> int | No
     rng = np.random.default_rng(seed)
     rounds: list[int | None] = []
     for case in islice(instances(rule, rng, TRIES, granted=True), SHAPES):
-        equalities = Equalities()
-        classes = equalities.add_terms(case.terms, (*case.sources, *case.targets))
-        pairs = [(classes[source], classes[target]) for source, target in zip(case.sources, case.targets)]
-        rounds.append(prover.steps(pairs, equalities, limits))
+        rounds.append(prover.steps(case.terms, list(zip(case.sources, case.targets)), limits))
     known = [r for r in rounds if r is not None]
     return max(known) if rounds and len(known) == len(rounds) else None
 

@@ -8,7 +8,7 @@ one named `..._back`. parsing.py reads the text, conditions.py has the functions
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 
 from graphopt.errors import UserError
@@ -32,6 +32,13 @@ class Rule:
     sources: tuple[Node, ...]
     targets: tuple[Pattern, ...]
     conditions: tuple[Condition, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)  # rules are keys everywhere
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.name, self.sources, self.targets, self.conditions)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         sides = " => ".join(", ".join(map(str, side)) for side in (self.sources, self.targets))

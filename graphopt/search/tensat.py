@@ -89,7 +89,7 @@ class Tensat(Rewriter):
 
     def _finder(self, rules: RuleSet, classes: TermClasses) -> Finder:
         if self.engine == "own":
-            return LoopFinder(rules, classes)
+            return LoopFinder(rules, classes, static=False)
         from graphopt.rewrite.egglog_finding import EgglogFinder
 
         return EgglogFinder(rules, classes)
