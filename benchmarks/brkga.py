@@ -1,4 +1,4 @@
-"""Speed of BRKGA, end to end: against pymoo's on the same problems, and at 50,000 ops.
+"""Speed of BRKGA, end to end: against pymoo's on the same problems; and what it and local searches find at 50,000 ops.
 
 `python benchmarks/brkga.py [--quick]` prints JSON lines {"name", "value", "unit", "low", "high", ...}: the median of
 several repetitions, with the smallest and the largest. Problems: task=placement_scheduling on machine=gpu2 (2 devices)
@@ -31,8 +31,9 @@ from graphopt.datasets.layered import layered_graph
 from graphopt.graph import Graph
 from graphopt.list_schedule import Schedule, bottom_levels, dependencies, heft, links, list_by_bottom_level
 from graphopt.metering import OutOfBudget
+from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem
-from graphopt.search.brkga import F32, Brkga, evolve, priced_by, uniform_keys
+from graphopt.search.brkga import Brkga, priced_by
 from graphopt.search.encoding import encode
 from graphopt.tasks.base import AssignTask
 
@@ -40,6 +41,12 @@ EVALS = 5000
 MACHINES = {2: "gpu2", 8: "gpu8_nvlink"}
 BRKGA: Brkga = construct(compat.option("algo", "brkga"), "algo")
 LARGE, CAP = 50_000, 60.0  # ops; seconds of each large run
+SEARCHES = ("brkga", "brkga_seeded", "regal_local_heuristic")
+SCALE: dict[tuple[str, Objective], tuple[str, ...]] = {
+    ("gpu8_nvlink", "peak_memory"): SEARCHES,
+    ("gpu8_nvlink", "runtime"): (*SEARCHES, "windowed"),
+    ("gpu8_pcie", "runtime"): (*SEARCHES, "windowed"),
+}
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,8 @@ class Bench:
         return Problem(self.graph, self.task, self.cost, evals=evals, seconds=seconds, seed=seed)
 
 
-def bench(graph: Graph, devices: int, objective: Objective, threads: int) -> Bench:
-    machine = construct(compat.option("machine", MACHINES[devices]), "machine")
+def bench(graph: Graph, machine_name: str, objective: Objective, threads: int) -> Bench:
+    machine = construct(compat.option("machine", machine_name), "machine")
     task = construct(compat.option("task", "placement_scheduling"), "task", {"machine": machine})
     node = compat.option("cost", "simulator") | {"objective": objective, "threads": threads}
     return Bench(graph, task, construct(node, "cost", {"machine": machine}))
@@ -85,7 +92,7 @@ def run(solve: Callable[[Problem], object], problem: Problem) -> Run:
 
 def end_to_end(sizes: list[int], repetitions: int) -> None:
     for ops, devices, objective in product(sizes, MACHINES, ("peak_memory", "runtime")):
-        on = bench(layered(ops), devices, objective, threads=2)
+        on = bench(layered(ops), MACHINES[devices], objective, threads=2)
         runs = [run(BRKGA.solve, on.problem(seed)) for seed in range(repetitions + 1)][1:]
         suffix = ("" if devices == 2 else f"/{devices}") + ("" if objective == "peak_memory" else f"/{objective}")
         cpu = median(r.cpu_seconds for r in runs)
@@ -124,7 +131,7 @@ def pairs(on: Bench, seeds: range) -> Iterator[tuple[Run, Run]]:
 def against_pymoo(sizes: list[int], repetitions: int) -> None:
     ratios = []
     for ops, devices in product(sizes, MACHINES):
-        runs = list(pairs(bench(layered(ops), devices, "peak_memory", threads=1), range(repetitions + 1)))[1:]
+        runs = list(pairs(bench(layered(ops), MACHINES[devices], "peak_memory", threads=1), range(repetitions + 1)))[1:]
         label = f"{ops}/{devices}"
         say(f"brkga_evals_per_second/{label}", [EVALS / ours.cpu_seconds for ours, _ in runs], "1/s")
         say(f"pymoo_evals_per_second/{label}", [EVALS / theirs.cpu_seconds for _, theirs in runs], "1/s")
@@ -139,7 +146,7 @@ def quality(graphs: int, seeds: int) -> None:
     for objective in ("peak_memory", "runtime"):
         difference = []
         for graph in test[:graphs]:
-            runs = pairs(bench(graph, 2, objective, threads=1), range(seeds))
+            runs = pairs(bench(graph, MACHINES[2], objective, threads=1), range(seeds))
             difference.append(100 * mean(ours.best / theirs.best - 1 for ours, theirs in runs))
         middle, error = mean(difference), stdev(difference) / len(difference) ** 0.5
         line = {"name": f"brkga_cost_over_pymoo_percent/{objective}", "value": middle, "unit": "%"}
@@ -150,32 +157,24 @@ def quality(graphs: int, seeds: int) -> None:
 # ---- 50,000 ops
 
 
-def large(objective: Objective, seeded: bool) -> None:
-    """One run in a process of its own, so that the peak of memory is its own."""
-    on = bench(layered(LARGE), 8, objective, threads=2)
-    seeds, prices = list_schedules(on, seeded)
-    problem = on.problem(0, evals=10**9, seconds=CAP)
+def large(machine: str, objective: Objective, algo: str) -> None:
+    """A minute of one method in a process of its own, so that the peak of memory is its own."""
+    on = bench(layered(LARGE), machine, objective, threads=2)
+    optimizer: Optimizer = construct(compat.option("algo", algo), "algo")
+    problem, label = on.problem(0, evals=10**9, seconds=CAP), f"scale_50k/{machine}/{objective}"
+    lists = list_schedules(on, label if algo == "brkga" else None)
     clock = time.perf_counter()
-    keys = on.task.key_count(on.graph)
     with suppress(OutOfBudget):
-        evolve(priced_by(problem), uniform_keys(keys), problem.rng, BRKGA.evolution, seeds=seeds if seeded else None)
-    took = time.perf_counter() - clock
-    label = f"{'brkga_seeded' if seeded else 'brkga'}/{objective}"
+        optimizer.solve(problem)
+    details = {"evals": problem.evals, "seconds": time.perf_counter() - clock}
     best, first = problem.best_cost, problem.initial_cost
-    details = {"evals": problem.evals, "keys": keys, "default": first}
-    say(f"scale_50k/{label}/over_default", [best / first], "ratio", details)
-    say(
-        f"scale_50k/{label}/over_list_schedule",
-        [best / min(prices)],
-        "ratio",
-        {"list_over_default": min(prices) / first},
-    )
-    say(f"scale_50k/{label}/seconds", [took], "s", {"cap": CAP})
-    say(f"scale_50k/{label}/peak_process_gb", [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6], "GB")
+    say(f"{label}/{algo}/over_default", [best / first], "ratio", details)
+    say(f"{label}/{algo}/over_list_schedule", [best / min(lists)], "ratio", {"list_over_default": min(lists) / first})
+    say(f"{label}/{algo}/peak_process_gb", [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6], "GB")
 
 
-def list_schedules(on: Bench, report: bool) -> tuple[F32, list[float]]:
-    """Keys and prices of HEFT and of list scheduling by bottom level; with `report`, how long they take."""
+def list_schedules(on: Bench, report: str | None) -> list[float]:
+    """Prices of HEFT and of list scheduling by bottom level; with `report`, a label, how long they take."""
     graph, machine, problem = on.graph, on.task.machine, on.problem(0)
     inline = on.task.realise(graph, problem.initial[None]).inline[0]
 
@@ -185,47 +184,52 @@ def list_schedules(on: Bench, report: bool) -> tuple[F32, list[float]]:
             kernels.time, kernels.is_kernel, dependencies(graph, kernels.in_ptr, kernels.in_tensor), links(machine)
         )
 
-    found, prices = [], []
+    prices = []
     for name, rule in (("heft", heft), ("list_blevel", list_by_bottom_level)):
         schedule, times = by(rule), []
-        for _ in range(5):
+        for _ in range(5 if report else 0):
             clock = time.perf_counter()
             by(rule)
             times.append(time.perf_counter() - clock)
-        found.append(encode(problem, schedule.device, schedule.urgency))
-        prices.append(float(on.cost.price(on.task.realise_keys(graph, found[-1][None])).cost[0]))
+        keys = encode(problem, schedule.device, schedule.urgency)
+        prices.append(float(on.cost.price(on.task.realise_keys(graph, keys[None])).cost[0]))
         if report:
-            over, cost = prices[-1] / problem.initial_cost, on.cost.objective
-            say(f"scale_50k/{name}_seconds/{cost}", times, "s", {"over_default": over})
+            say(f"{report}/{name}_seconds", times, "s", {"over_default": prices[-1] / problem.initial_cost})
     if report and on.cost.objective == "runtime":
-        critical_path(on, inline, problem.initial_cost)
-    return np.stack(found), prices
+        critical_path(on, inline, problem.initial_cost, report)
+    return prices
 
 
-def critical_path(on: Bench, inline: np.ndarray, default: float) -> None:
+def critical_path(on: Bench, inline: np.ndarray, default: float, label: str) -> None:
     """What no plan is faster than: the longest path with every op on its fastest device and no transfers."""
     kernels = kernel_graph(on.graph, inline, on.task.machine.devices)
     needs = dependencies(on.graph, kernels.in_ptr, kernels.in_tensor)
     longest = float(bottom_levels(kernels.time.min(1), needs, np.zeros(len(needs.source))).max())
-    say("scale_50k/critical_path_over_default", [longest / default], "ratio")
+    say(f"{label}/critical_path_over_default", [longest / default], "ratio")
+
+
+def speeds(quick: bool) -> None:
+    """End to end, and against pymoo."""
+    end_to_end([1000] if quick else [50, 200, 1000], 3 if quick else 7)
+    if importlib.util.find_spec("pymoo") is None:
+        print(json.dumps({"name": "brkga_evals_over_pymoo", "value": None, "unit": "ratio", "reason": "no pymoo"}))
+    else:
+        against_pymoo([200] if quick else [50, 200, 1000], 2 if quick else 5)
+        quality(*((3, 2) if quick else (12, 5)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer sizes and repetitions, nothing of 50,000 ops")
-    parser.add_argument("--large", nargs=2, metavar=("OBJECTIVE", "0|1"), help="one run at 50,000 ops, seeded or not")
+    parser.add_argument("--large", nargs="*", metavar="NAME", help="only 50,000 ops; MACHINE OBJECTIVE ALGO: one run")
     args = parser.parse_args()
     if args.large:
-        large(args.large[0], args.large[1] == "1")
-        return
-    end_to_end([1000] if args.quick else [50, 200, 1000], 3 if args.quick else 7)
-    if importlib.util.find_spec("pymoo") is None:
-        print(json.dumps({"name": "brkga_evals_over_pymoo", "value": None, "unit": "ratio", "reason": "no pymoo"}))
-    else:
-        against_pymoo([200] if args.quick else [50, 200, 1000], 2 if args.quick else 5)
-        quality(*((3, 2) if args.quick else (12, 5)))
-    for objective, seeded in () if args.quick else product(("peak_memory", "runtime"), ("0", "1")):
-        subprocess.run([sys.executable, __file__, "--large", objective, seeded], check=True)
+        return large(*args.large)
+    if args.large is None:
+        speeds(args.quick)
+    for (machine, objective), algos in {} if args.quick else SCALE.items():
+        for algo in algos:
+            subprocess.run([sys.executable, __file__, "--large", machine, objective, algo], check=True)
 
 
 if __name__ == "__main__":

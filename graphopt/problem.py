@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.costs.base import CostModel, Flips, Objective
-from graphopt.graph import Graph
+from graphopt.costs.base import CostModel, Flips, Objective, Prices
+from graphopt.errors import Unsolved
+from graphopt.graph import F64, Graph
 from graphopt.metering import Metered, OutOfBudget
 from graphopt.plan import Plans
 from graphopt.tasks.base import AssignTask, Decision, Decisions
@@ -73,14 +74,27 @@ class Problem(Metered):
         cost = np.zeros(0)
         if allowed:
             plans = self.task.realise_keys(self.graph, keys[:allowed])
-            prices = self._cost.price(plans)
-            cost, self.last_excess = prices.cost, prices.excess
-            before = self.best_cost
-            self._bill(cost, digests(keys[:allowed]).tolist(), lambda i: self.best)
-            if self.best_cost < before:
-                self.best_plan = plans[int(np.argmin(cost))].copy()  # keys belong to the caller, who may reuse them
+            cost = self._bill_keys(keys[:allowed], plans, self._cost.price(plans))
         if allowed < len(keys):
             raise OutOfBudget
+        return cost
+
+    def cost_and_ends(self, keys: Keys) -> tuple[float, F64]:
+        """The price of random keys [K], one evaluation, and when the kernel of each op ends [N], which the same
+        simulation says. Raises Unsolved where the cost model does not say it."""
+        if not self.remaining:
+            raise OutOfBudget
+        plans = self.task.realise_keys(self.graph, keys[None])
+        priced = self._cost.price_and_ends(plans)
+        if priced is None:
+            raise Unsolved("when ops end is known to the simulator only; take cost=simulator, or algo=regal_local")
+        return float(self._bill_keys(keys[None], plans, priced[0])[0]), priced[1]
+
+    def _bill_keys(self, keys: Keys, plans: Plans, prices: Prices) -> F64:
+        cost, self.last_excess, before = prices.cost, prices.excess, self.best_cost
+        self._bill(cost, digests(keys).tolist(), lambda i: self.best)
+        if self.best_cost < before:
+            self.best_plan = plans[int(np.argmin(cost))].copy()  # keys belong to the caller, who may reuse them
         return cost
 
     def flips(self, decision: Decision) -> "MeteredFlips | None":

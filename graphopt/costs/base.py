@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.graph import Graph
+from graphopt.graph import F64, Graph
 from graphopt.kernels import Limits
 from graphopt.plan import Plans
 from graphopt.rewrite.terms import Terms
@@ -58,6 +58,11 @@ class CostModel(ABC):
     @abstractmethod
     def price(self, plans: Plans) -> Prices:
         """Prices of all plans of the batch, one call. Deterministic for simulators."""
+
+    def price_and_ends(self, plan: Plans) -> tuple[Prices, F64] | None:
+        """The price of one plan (a batch of one), and when the kernel of each op ends [N] in seconds, 0 for ops without
+        one; None where nothing is known but the price."""
+        return None
 
     def stored(self) -> Mapping[str, object]:
         """Values that stored answers keep in this model's configuration, so that they are priced alike elsewhere."""

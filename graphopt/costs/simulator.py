@@ -56,6 +56,17 @@ class Simulator(CostModel):
             makespan[rows], peak[rows] = self._price_rows(plans, rows)
 
         self._share(price_rows, self._chunks(plans))
+        return self._judged(makespan, peak)
+
+    def price_and_ends(self, plan: Plans) -> tuple[Prices, F64] | None:
+        if self.objective == "max_load":
+            return None
+        trace, ends = self.simulate(plan), np.zeros(plan.graph.num_ops)
+        ends[trace.kernel_op] = trace.kernel_end
+        return self._judged(np.array([trace.makespan]), trace.peak_bytes[None]), ends
+
+    def _judged(self, makespan: F64, peak: NDArray[np.int64]) -> Prices:
+        """[B] prices of what happened: makespans [B], bytes [B, D]."""
         over = np.maximum(peak - self._capacity, 0.0)
         excess = (over / np.where(np.isfinite(self._capacity), self._capacity, 1.0)).sum(1)
         cost = peak.max(1).astype(np.float64) if self.objective == "peak_memory" else makespan
