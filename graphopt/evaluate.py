@@ -126,7 +126,8 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
         "searched_initial": problem.initial_cost, "searched": problem.best_cost, "bound": problem.bound,
         "judged": judged, "valid": not problems, "status": "failed" if problems else "ok",
         "reason": "; ".join(problems[:3]),
-        "trace": [[s.evals, s.seconds, s.cost] for s in thinned(problem.trace)],
+        "trace": _points(problem.trace),
+        **({"approach": _points(problem.approach)} if problem.approach else {}),
     }  # fmt: skip
     file = Path("decisions") / f"{file_stem(row)}.npz"
     save = rewrite_decision.save if isinstance(problem, RewriteProblem) else decision.save
@@ -156,6 +157,10 @@ def mismatch(problem: Solved, cost: CostModel) -> list[str]:
     again = price(problem, cost)
     agrees = math.isclose(again, problem.best_cost, rel_tol=1e-9)
     return [] if agrees else [f"the stored plan costs {again:.6g}, the search found {problem.best_cost:.6g}"]
+
+
+def _points(trace: Sequence[Step]) -> list[list[float]]:
+    return [[s.evals, s.seconds, s.cost] for s in thinned(trace)]
 
 
 def thinned(trace: Sequence[Step], points: int = TRACE_POINTS) -> list[Step]:

@@ -36,6 +36,7 @@ class Metered:
         self._seen: set[int] = set()
         self._start = time.perf_counter()
         self.trace: list[Step] = [Step(0, 0.0, initial_cost)]
+        self.approach: list[Step] = []  # improvements of what was billed, as long as it was no better than the default
 
     @property
     def seconds(self) -> float:
@@ -63,9 +64,10 @@ class Metered:
     def bill(self, cost: NDArray[np.float64], digests: Sequence[int]) -> int | None:
         """Counts a batch of prices; which of them is the new best, or None when none is."""
         now = self.seconds
-        best_so_far = np.minimum.accumulate(np.append(self.best_cost, cost))
-        for i in np.flatnonzero(best_so_far[1:] < best_so_far[:-1]):
-            self.trace.append(Step(self.evals + int(i) + 1, now, float(cost[i])))
+        if self.best_cost == self.initial_cost:
+            own = self.approach[-1].cost if self.approach else np.inf
+            self.approach += [step for step in self._better(cost, own, now) if step.cost >= self.initial_cost]
+        self.trace += self._better(cost, self.best_cost, now)
         self.evals += len(cost)
         self._seen.update(digests)
         winner = int(np.argmin(cost))
@@ -73,3 +75,9 @@ class Metered:
             return None
         self.best_cost = float(cost[winner])
         return winner
+
+    def _better(self, cost: NDArray[np.float64], before: float, now: float) -> list[Step]:
+        """The new bests in a batch that is about to be counted."""
+        best_so_far = np.minimum.accumulate(np.append(before, cost))
+        better = np.flatnonzero(best_so_far[1:] < best_so_far[:-1])
+        return [Step(self.evals + int(i) + 1, now, float(cost[i])) for i in better]

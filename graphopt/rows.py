@@ -9,7 +9,8 @@ Fields (prices in the objective's unit, seconds or bytes; null where it does not
 - with which result: initial (the default heuristic's price, by the judge), searched_initial (the same by the search's
   cost model), searched (the best found, by the search's cost model), bound (what an exact method proved that no
   decision can beat, 0 where nothing is proved), judged (the same, by the judge), valid (the
-  independent check), trace ([evaluations, seconds, best] at improvements, thinned), decision (file in the cell)
+  independent check), trace ([evaluations, seconds, best] at improvements, thinned), approach (the same of
+  what was priced while it was no better than the default), decision (file in the cell)
 - status: ok | failed | illegal, reason
 """
 

@@ -111,11 +111,16 @@ def test_the_trace_holds_every_improvement_at_its_evaluation(seed: int, sizes: l
     for part in np.split(decisions, np.cumsum(sizes)[:-1]):
         problem.cost(part)
     expected, best = [(0, problem.initial_cost)], problem.initial_cost
+    approach, own = [], np.inf
     for i, price in enumerate(cost.totals(decisions[:, :, 0] * 4 + decisions[:, :, 1])):
         if price < best:
             best = float(price)
             expected.append((i + 1, best))
+        elif price < own and best == problem.initial_cost:
+            own = float(price)
+            approach.append((i + 1, own))
     assert [(s.evals, s.cost) for s in problem.trace] == expected
+    assert [(s.evals, s.cost) for s in problem.approach] == approach
     assert problem.best_cost == best
     assert all(a.seconds <= b.seconds for a, b in itertools.pairwise(problem.trace))
 

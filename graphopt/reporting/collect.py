@@ -41,6 +41,7 @@ class Entry:
     seconds: float
     trace: tuple[tuple[float, float], ...]  # (evaluations, best cost by the search's model), in order, thinned
     decision: Path | None = None  # file of the answer, with the whole trace
+    approach: tuple[tuple[float, float], ...] = ()  # its own best while that was no better than the default, thinned
 
     @property
     def speedup(self) -> float:
@@ -141,6 +142,10 @@ def _priced(row: Mapping[str, Any]) -> bool:
     return all(math.isfinite(price) and price > 0 for price in prices)
 
 
+def _steps(row: Mapping[str, Any], field: str) -> tuple[tuple[float, float], ...]:
+    return tuple((float(step[0]), float(step[-1])) for step in row.get(field) or ())
+
+
 def _entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Entry:
     name, dataset = str(row.get("graph")), str(row.get("dataset"))
     return Entry(
@@ -161,6 +166,7 @@ def _entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Ent
         noise=_number(row, "noise", 0.0),
         evals=int(_number(row, "evals", 0)),
         seconds=_number(row, "seconds", 0.0),
-        trace=tuple((float(step[0]), float(step[-1])) for step in row.get("trace") or ()),
+        trace=_steps(row, "trace"),
+        approach=_steps(row, "approach"),
         decision=Path(row["_file"]).parent / str(row["decision"]) if row.get("decision") and "_file" in row else None,
     )

@@ -23,6 +23,7 @@ from graphopt.reporting.style import INK, MUTED, STYLE, lighten, method_colours,
 from graphopt.reporting.tables import blocks
 
 MOST_BARS = 40  # graphs in the bar picture; beyond, families stand for their graphs
+MOST_PANELS = 12  # graphs that get a panel of their own
 SLACK = 0.03  # of the axis
 
 
@@ -39,6 +40,8 @@ def draw_study(found: Collected, folder: Path) -> list[Path]:
                 sizes = blocks(entries).get("size")
                 if sizes:
                     files += save_figure(curves_by_size(setting, entries, sizes), folder, f"curves-by-size{suffix}")
+                if len({entry.graph for entry in entries}) <= MOST_PANELS:
+                    files += save_figure(curves_by_graph(setting, entries), folder, f"curves-by-graph{suffix}")
             files += save_figure(bars(setting, entries), folder, f"speedup{suffix}")
     return files
 
@@ -55,10 +58,12 @@ def longest(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     return dict(result)
 
 
-def ratio_at(entry: Entry, evals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[P] best so far / default, both by the search's cost model, after that many evaluations."""
-    at = np.array([step for step, _ in entry.trace])
-    cost = np.minimum.accumulate([cost for _, cost in entry.trace])
+def ratio_at(entry: Entry, evals: NDArray[np.float64], *, own: bool = False) -> NDArray[np.float64]:
+    """[P] best so far / default, both by the search's cost model, after that many evaluations. own: as if the search
+    did not know the default."""
+    trace = (*entry.approach, *entry.trace[1:]) if own and entry.approach else entry.trace
+    at = np.array([step for step, _ in trace])
+    cost = np.minimum.accumulate([cost for _, cost in trace])
     return np.asarray(cost[np.maximum(np.searchsorted(at, evals, side="right") - 1, 0)] / entry.trace[0][1])
 
 
@@ -97,6 +102,46 @@ def curves_by_size(setting: Setting, entries: Sequence[Entry], sizes: Mapping[st
     figure.suptitle(setting_title(setting, entries), x=0.01, ha="left", fontsize=10, fontweight="bold", y=1.02)
     figure.subplots_adjust(wspace=0.16)
     return figure
+
+
+def curves_by_graph(setting: Setting, entries: Sequence[Entry]) -> Figure:
+    """A panel for every graph, by size; searches that began above the default come down from there."""
+    graphs: dict[str, list[Entry]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda e: (e.ops, e.graph_name)):
+        graphs[entry.graph].append(entry)
+    columns = min(3, len(graphs))
+    lines = -(-len(graphs) // columns)
+    figure, grid = plt.subplots(lines, columns, figsize=(3.4 * columns + 1.6, 2.9 * lines), squeeze=False)
+    colours = method_colours(e.method for e in entries)
+    for axes, part in zip(grid.flat, graphs.values()):
+        _draw_walks(axes, part, colours)
+        axes.set_title(f"{part[0].family}, {part[0].ops:,} ops", fontsize=9)
+    for axes in grid.flat[len(graphs) :]:
+        axes.set_visible(False)
+    _legend(grid[0][-1])
+    figure.subplots_adjust(wspace=0.24, hspace=0.34)
+    inch = 1 / figure.get_size_inches()[1]
+    what = "own best so far / default against evaluations; band: range of seeds"
+    _head(figure, setting_title(setting, entries), what, top=1 + 0.1 * inch)
+    return figure
+
+
+def _draw_walks(axes: Axes, entries: Sequence[Entry], colours: Mapping[str, str]) -> None:
+    """Geometric mean over seeds of what each method has found by itself; a band from the lowest to the highest seed."""
+    markers = method_markers(colours)
+    top = max(float(e.evals) for e in entries)
+    grid = np.unique(np.round(np.geomspace(1, max(top, 2.0), 160)))
+    for method, part in sorted(longest(entries).items()):
+        walks = np.array([ratio_at(e, grid, own=True) for e in part])
+        axes.plot(
+            *(grid, np.exp(np.log(walks).mean(0))), color=colours[method], lw=1.6, label=method, drawstyle="steps-post",
+            marker=markers[method], markevery=[len(grid) - 1], ms=4,
+        )  # fmt: skip
+        axes.fill_between(grid, walks.min(0), walks.max(0), color=colours[method], alpha=0.15, lw=0, step="post")
+    axes.axhline(1.0, color="#7f7f7f", lw=1, ls=(0, (4, 3)), label="default")
+    axes.set_xscale("log")
+    axes.set_xlim(1, top)
+    axes.margins(y=SLACK)
 
 
 STAR_CEILING = 1.05  # a star beyond it is drawn there, with its value
@@ -193,10 +238,10 @@ def _bar_panel(axes: Axes, method: str, part: Sequence[Entry], groups: Sequence[
     axes.grid(False, axis="y")
 
 
-def _head(figure: Figure, title: str, subtitle: str) -> None:
+def _head(figure: Figure, title: str, subtitle: str, top: float = 1.0) -> None:
     inch = 1 / figure.get_size_inches()[1]
-    figure.text(0.01, 1 - 0.05 * inch, title, fontsize=10, fontweight="bold", va="top")
-    figure.text(0.01, 1 - 0.27 * inch, subtitle, fontsize=8.5, color=MUTED, va="top")
+    figure.text(0.01, top - 0.05 * inch, title, fontsize=10, fontweight="bold", va="top")
+    figure.text(0.01, top - 0.27 * inch, subtitle, fontsize=8.5, color=MUTED, va="top")
 
 
 def _largest(entries: Sequence[Entry]) -> dict[str, list[Entry]]:

@@ -222,4 +222,4 @@ def test_plots_survive_many_settings(tmp_path: Path) -> None:
     ]
     store(tmp_path, rows)
     assert main([str(tmp_path), "--plots"]) == 0
-    assert len(list((tmp_path / "pictures").glob("*.png"))) == 3  # two bars, one curve: joint has no traces
+    assert len(list((tmp_path / "pictures").glob("*.png"))) == 4  # two bars, two of curves: joint has no traces
