@@ -118,10 +118,6 @@ class Problem(Metered):
         if winner is not None:
             self.best, self.best_plan = decision_at(winner).copy(), None
 
-    def priced(self, decision: Decision) -> bool:
-        """Whether this very decision has been billed already."""
-        return int(self.digest(decision[None])[0]) in self._seen
-
     def digest(self, decisions: Decisions) -> NDArray[np.uint64]:
         """[B] 64-bit digests: sums of a random-looking number per (op, head, choice), so a flip's is a difference."""
         sums: NDArray[np.uint64] = _mix(decisions, self._zobrist).sum((1, 2), dtype=np.uint64)

@@ -17,8 +17,7 @@ Our choices where the paper is silent (conf/algo/laf.yaml has the constants):
 - Top alpha %: all ops whose prediction reaches the quantile, so that a constant model is uniform search.
 Beyond the paper, off by default: an ensemble of heads on one encoder, each trained on its own half of the labels;
 ordering by predicted gain; no second try before something near has changed; changes that the model alone accepts;
-batches; a start from the same choice everywhere, where that is better; refitting the head to what the search has seen;
-another way to go on when every op has had its turn (graphopt/algos/laf_late.py).
+batches; a start from the same choice everywhere, where that is better; refitting to what the search has seen.
 
 Shape legend: N ops of all graphs of a batch, H heads, K choices, E members, L labels, D width.
 """
@@ -35,7 +34,7 @@ from torch import Tensor, nn
 
 from graphopt.advantages.collect import Collection, collect, names
 from graphopt.advantages.labels import Lesson, Lessons, compressed
-from graphopt.algos.laf_guide import Guidance, ModelGuide, Predictor, Refit
+from graphopt.algos.laf_guide import Guidance, ModelGuide, Refit
 from graphopt.algos.learner import Learner, answering
 from graphopt.costs.base import CostModel
 from graphopt.encoders.encoder import Encoder
@@ -87,11 +86,8 @@ class AdvantageNetwork(nn.Module):
         self.head = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, heads * choices * members))
 
     def forward(self, data: Any, extra: Tensor) -> Tensor:
-        return self.answers(self.head, self.encoder(data, extra)[0])
-
-    def answers(self, head: nn.Module, h_ND: Tensor) -> Tensor:
-        """By this head, or one of the same shape, for ops that the encoder has read."""
-        out: Tensor = head(h_ND).reshape(len(h_ND), *self.shape).permute(3, 0, 1, 2)
+        h_ND, _ = self.encoder(data, extra)
+        out: Tensor = self.head(h_ND).reshape(len(h_ND), *self.shape).permute(3, 0, 1, 2)
         return out
 
 
@@ -127,22 +123,13 @@ class LAF(Learner):
 
     def predict(self, graphs: Sequence[Graph], decisions: Sequence[Decision]) -> Tensor:
         """[E, N, H, K] transformed f (or |f|) of every choice around a decision of each graph."""
-        out: Tensor = self.network(*self._inputs(graphs, decisions))
-        return out
+        return self._predict_by(self.network, graphs, decisions)
 
-    def predictor(self) -> Predictor:
-        """The network as a search asks it."""
-
-        def read(graph: Graph, decision: Decision) -> Tensor:
-            h_ND: Tensor = self.network.encoder(*self._inputs([graph], [decision]))[0]
-            return h_ND
-
-        return Predictor(read, self.network.answers, self.network.head, self.model.target == "signed")
-
-    def _inputs(self, graphs: Sequence[Graph], decisions: Sequence[Decision]) -> tuple[Any, Tensor]:
+    def _predict_by(self, network: nn.Module, graphs: Sequence[Graph], decisions: Sequence[Decision]) -> Tensor:
         data = batch([graph_features(graph, self.task.machine) for graph in graphs]).to(self.device)
         extra = np.concatenate([self._extra(graph, decision) for graph, decision in zip(graphs, decisions)])
-        return data, torch.from_numpy(extra).to(self.device)
+        out: Tensor = network(data, torch.from_numpy(extra).to(self.device))
+        return out
 
     def _extra(self, graph: Graph, decision: Decision) -> NDArray[np.float32]:
         one_hot = [decision[:, [h]] == np.arange(count) for h, count in enumerate(self.task.heads.values())]
@@ -228,7 +215,12 @@ class LAF(Learner):
     def _search(self, problem: Problem, slots: Slots) -> None:
         steps = self.search.steps
         walk = first_walk(problem, slots, steps.start)
-        guide = ModelGuide(problem, slots, self.predictor(), self.search.guide, self.search.refit)
+
+        def predict(network: nn.Module, graph: Graph, decision: Decision) -> Tensor:
+            return self._predict_by(network, [graph], [decision])
+
+        signed = self.model.target == "signed"
+        guide = ModelGuide(problem, slots, self.network, predict, signed, self.search.guide, self.search.refit)
         progressive_search(problem, slots, walk, guide, steps)
 
     # ---- judging

@@ -13,23 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphopt.algos.laf_late import Late, LateGuide
 from graphopt.graph import Graph
 from graphopt.problem import Problem
 from graphopt.search.moves import INFEASIBLE, Slots
+from graphopt.search.progressive import Uniform
 from graphopt.tasks.base import Decision
 
-RECENT = 1024  # prices that a refit learns from: the last ones, since they were seen nearest to the current decision
-
-
-@dataclass(frozen=True, eq=False)
-class Predictor:
-    """A network in two parts: what costs much, and what a search may refit."""
-
-    read: Callable[[Graph, Decision], Tensor]  # [N, D] an encoded graph
-    answers: Callable[[nn.Module, Tensor], Tensor]  # [E, N, H, K] of a head and ops that have been read
-    head: nn.Module
-    signed: bool  # predictions have the sign of f
+Predict = Callable[[nn.Module, Graph, Decision], Tensor]
+"""[E, N, H, K] predictions of a network around a decision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +30,16 @@ class Guidance:
     top: float  # alpha: per cent of the ops, those predicted to matter most, from which one is drawn
     refresh: int  # mutations between two predictions (the paper: 1)
     order: Literal["magnitude", "gain"]  # by |f| (the paper), or by the predicted gain of the best other choice
-    fresh: bool  # an op is not picked again before a neighbour has changed (paper: false)
-    late: Late  # with none left to pick
+    fresh: bool  # an op is not picked again before a neighbour has changed; with none left, uniformly (paper: false)
     trusted: int  # further changes of predicted gain that the model alone makes to every candidate (the paper: 0)
     optimism: float  # standard deviations of the ensemble added to its mean
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refit:
-    """Learning from the search's own prices: the head alone, so that it costs no more than a prediction."""
+    """Learning from the search's own prices."""
 
-    every: int  # new prices that a prediction waits for before it refits; 0: none
+    every: int  # prices between two refits; 0: none
     steps: int
     rate: float
 
@@ -57,22 +47,24 @@ class Refit:
 class ModelGuide:
     """A `Guide` by a model. Uniform among the `top` per cent; ties with the last of them count as well."""
 
-    def __init__(self, problem: Problem, slots: Slots, predictor: Predictor, guidance: Guidance, refit: Refit) -> None:
+    def __init__(self, problem: Problem, slots: Slots, network: nn.Module, predict: Predict, signed: bool,
+                 guidance: Guidance, refit: Refit) -> None:  # fmt: skip
+        """signed: predictions have the sign of f."""
+        self._signed = signed
         self._problem, self._slots, self._guidance, self._refit = problem, slots, guidance, refit
-        self._predictor, self._head, self._signed = predictor, predictor.head, predictor.signed
-        self._ops, self._late = np.unique(slots.op), LateGuide(problem, slots, guidance.late)
+        self._predict, self._network = predict, network
+        self._ops, self._uniform = np.unique(slots.op), Uniform(problem, slots)
         self._pool: list[int] = []
         self._left = 0  # picks before the next prediction
         self._tried = np.zeros(problem.graph.num_ops, np.bool_)
         self._seen: list[tuple[int, int, int, float]] = []  # (slot, choice before, choice after, change of score)
-        self._learned = 0  # how many of them the head has been fitted to
         self._optimizer: torch.optim.Optimizer | None = None  # of refits
         self._gain = np.zeros(0)  # [M] predicted, by the best other choice of each slot
         self._choice = np.zeros(0, np.int64)  # [M] that choice
 
     def pick(self, decision: Decision) -> tuple[int, int | None]:
         if self._guidance.fresh and self._tried[self._ops].all():
-            return self._late.pick(decision)
+            return self._uniform.pick(decision)
         if self._left <= 0 or not self._pool:
             self._look(decision)
         self._left -= 1
@@ -93,27 +85,21 @@ class ModelGuide:
         rows = self._problem.rng.choice(hopeful, count, replace=False)
         candidate[self._slots.op[rows], self._slots.head[rows]] = self._choice[rows]
 
-    def temperature(self) -> float:
-        return self._late.temperature()
-
     def learn(self, decision: Decision, slot: int, choice: int, change: float, accepted: bool) -> None:
         op = int(self._slots.op[slot])
-        if not self._tried[op]:
-            self._late.note(op, change)
         self._tried[op] = True
-        if accepted and change != 0.0:
+        if accepted and change < 0.0:
             for ptr, column in (self._problem.graph.predecessors, self._problem.graph.successors):
                 self._tried[column[ptr[op] : ptr[op + 1]]] = False
         if self._refit.every and abs(change) < INFEASIBLE / 2:
             self._seen.append((slot, int(decision[op, self._slots.head[slot]]), choice, change))
+            if len(self._seen) % self._refit.every == 0:
+                self._fit(decision)
 
     def _look(self, decision: Decision) -> None:
         """Predicts anew, and fills the pool with the most important ops."""
         self._left = self._guidance.refresh
-        read = self._predictor.read(self._problem.graph, decision)
-        if self._refit.every and len(self._seen) - self._learned >= self._refit.every:
-            self._fit(read)
-        predicted = self._predictor.answers(self._head, read)
+        predicted = self._predict(self._network, self._problem.graph, decision)
         f_EMK = predicted[:, self._slots.op, self._slots.head].detach().double().cpu().numpy()
         value = np.full(self._problem.graph.num_ops, -np.inf)
         np.maximum.at(value, self._slots.op, self._worth(f_EMK, decision))
@@ -142,29 +128,31 @@ class ModelGuide:
         return np.asarray(values.mean(0) + self._guidance.optimism * values.std(0))
 
     @torch.enable_grad()
-    def _fit(self, read_ND: Tensor) -> None:
-        """Some steps towards what the latest mutations have changed: of a copy of the head, this search's own.
+    def _fit(self, decision: Decision) -> None:
+        """Some steps towards what mutations around each slot have changed: of a copy of the network, this search's own.
 
         Of a mutated neighbourhood the change counts for its centre, which is what predicting it is for.
         """
         if self._optimizer is None:
-            self._head = copy.deepcopy(self._head)
-            self._optimizer = torch.optim.Adam(self._head.parameters(), lr=self._refit.rate)
-        self._learned = len(self._seen)
-        rows, before, after, change = (np.array(part) for part in zip(*self._seen[-RECENT:]))
-        read, head, seen = read_ND[self._slots.op[rows]].detach(), self._slots.head[rows], np.arange(len(rows))
-        target = torch.from_numpy(self._targets(change)).to(read.device)
+            self._network = copy.deepcopy(self._network)
+            self._optimizer = torch.optim.Adam(self._network.parameters(), lr=self._refit.rate)
+        rows, before, after = (np.array(part) for part in list(zip(*self._seen))[:3])
+        op, head, seen = self._slots.op[rows], self._slots.head[rows], np.arange(len(rows))
+        target = torch.from_numpy(self._targets())
         for _ in range(self._refit.steps):
-            f_ERK = self._predictor.answers(self._head, read)[:, seen, head]
+            f_ERK = self._predict(self._network, self._problem.graph, decision)[:, op, head]
             f_ERK = torch.cat([torch.zeros_like(f_ERK[..., :1]), f_ERK[..., 1:]], -1)
             guess = f_ERK[:, seen, after] - f_ERK[:, seen, before]
-            loss = (((guess if self._signed else guess.abs()) - target) ** 2).mean()
+            guess = guess if self._signed else guess.abs()
+            loss = ((guess - target.to(guess.device)) ** 2).mean()
             self._optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
+        self._left = 0
 
-    def _targets(self, change: NDArray[np.float64]) -> NDArray[np.float32]:
+    def _targets(self) -> NDArray[np.float32]:
         """[R] changes seen, log-compressed on the scale of their own median."""
+        change = np.array([change for *_, change in self._seen])
         size = np.abs(change)
         sigma = float(np.median(size[size > 0])) if (size > 0).any() else 1.0
         label = np.log1p(size / sigma)

@@ -14,8 +14,6 @@ from graphopt.problem import Problem
 from graphopt.search.moves import Slots, Walk, neighbourhood, other_choice, scores, slots_of, start_walk
 from graphopt.tasks.base import Decision
 
-REDRAWS = 32  # of a mutation that has been priced before, if those are not wanted
-
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
@@ -29,7 +27,6 @@ class Steps:
     hops: int  # k: radius of the mutated neighbourhood; 0: the op alone
     change: float  # probability that a slot of the neighbourhood is redrawn; that of the op itself always changes
     batch: int  # candidates per step; the best of them is compared with the current decision (the paper: 1)
-    novel: bool  # mutations that have been priced before are drawn again (the paper: false)
 
 
 class Guide(Protocol):
@@ -40,9 +37,6 @@ class Guide(Protocol):
 
     def extend(self, candidate: Decision) -> None:
         """May change further slots of a candidate before it is priced."""
-
-    def temperature(self) -> float:
-        """By how much worse a candidate may be, about, to be accepted with a good chance; 0: never worse."""
 
     def learn(self, decision: Decision, slot: int, choice: int, change: float, accepted: bool) -> None:
         """The mutation of `decision` that gave `slot` this choice changed the score by `change`."""
@@ -60,9 +54,6 @@ class Uniform:
 
     def extend(self, candidate: Decision) -> None:
         """Nothing without a model."""
-
-    def temperature(self) -> float:
-        return 0.0
 
     def learn(self, decision: Decision, slot: int, choice: int, change: float, accepted: bool) -> None:
         """Nothing without a model."""
@@ -98,39 +89,23 @@ def first_walk(problem: Problem, slots: Slots, start: str) -> Walk:
 
 
 def progressive_search(problem: Problem, slots: Slots, walk: Walk, guide: Guide, steps: Steps) -> None:
-    """Runs until the budget ends. Accepts what is not worse, and at a temperature what is a little worse."""
+    """Runs until the budget ends. Accepts what is not worse."""
     while problem.open:
         picks, candidates = [], []
         for _ in range(min(steps.batch, problem.remaining)):
-            slot, candidate = _candidate(problem, slots, walk.decision, guide, steps)
+            slot, wanted = guide.pick(walk.decision)
+            candidate = mutated(problem, slots, walk.decision, slot, wanted, steps)
+            guide.extend(candidate)
             picks.append(slot)
             candidates.append(candidate)
         found = scores(problem, np.stack(candidates))
         best, before, here = int(np.argmin(found)), walk.score, walk.decision
-        accepted = _accepted(problem, float(found[best] - before), guide.temperature())
+        accepted = bool(found[best] <= before)
         if accepted:
             walk.move_to(candidates[best], float(found[best]))
         for i, slot in enumerate(picks):
             choice = int(candidates[i][slots.op[slot], slots.head[slot]])
             guide.learn(here, slot, choice, float(found[i] - before), accepted and i == best)
-
-
-def _candidate(problem: Problem, slots: Slots, current: Decision, guide: Guide, steps: Steps) -> tuple[int, Decision]:
-    """(the slot picked, the decision to price)."""
-    for _ in range(REDRAWS if steps.novel else 1):
-        slot, wanted = guide.pick(current)
-        candidate = mutated(problem, slots, current, slot, wanted, steps)
-        guide.extend(candidate)
-        if wanted is not None or not problem.priced(candidate):
-            break
-    return slot, candidate
-
-
-def _accepted(problem: Problem, change: float, temperature: float) -> bool:
-    """What is not worse; at a temperature what is worse as well, by Metropolis."""
-    if change <= 0.0 or temperature <= 0.0:
-        return change <= 0.0
-    return bool(problem.rng.random() < np.exp(-change / temperature))
 
 
 def mutated(problem: Problem, slots: Slots, current: Decision, centre: int, choice: int | None,

@@ -19,8 +19,7 @@ from graphopt.advantages.collect import Collection
 from graphopt.advantages.gibbs import Samples
 from graphopt.advantages.labels import Lessons, advantages, compressed
 from graphopt.algos.laf import LAF, Learning, Model, Search
-from graphopt.algos.laf_guide import Guidance, ModelGuide, Predictor, Refit
-from graphopt.algos.laf_late import Late, LateGuide
+from graphopt.algos.laf_guide import Guidance, ModelGuide, Refit
 from graphopt.build import encoder
 from graphopt.construct import construct
 from graphopt.costs.base import CostModel
@@ -31,18 +30,17 @@ from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.machine import Machine
 from graphopt.problem import Problem
-from graphopt.search.moves import INFEASIBLE, slots_in, slots_of
-from graphopt.search.progressive import ProgressiveSearch, Steps, _accepted, first_walk
-from graphopt.tasks.base import AssignTask
+from graphopt.search.moves import slots_in, slots_of
+from graphopt.search.progressive import ProgressiveSearch, Steps, first_walk
+from graphopt.tasks.base import AssignTask, Decision
 from graphopt.tasks.fusion import Fusion
 
 MACHINE = Machine(name="m", devices=(GPU,))
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", levels=2, **CAPS)
 SIMULATOR = Simulator(name="s", machine=MACHINE, objective="runtime", threads=1)
-STEPS = Steps(start="initial", hops=1, change=0.5, batch=1, novel=False)
-UNIFORM = Late(near=False, hot=0.0, cold=0.1)
-GUIDE = Guidance(top=20.0, refresh=4, order="magnitude", fresh=False, late=UNIFORM, trusted=0, optimism=0.0)
+STEPS = Steps(start="initial", hops=1, change=0.5, batch=1)
+GUIDE = Guidance(top=20.0, refresh=4, order="magnitude", fresh=False, trusted=0, optimism=0.0)
 MODEL = Model(target="magnitude", members=1)
 NO_REFIT = Refit(every=0, steps=1, rate=1e-2)
 LEARNING = Learning(transform="log", priority=0.9, important=0.1, least_labels=1, rate=3e-3, gradient_clip=1.0)
@@ -124,17 +122,13 @@ def test_decisions_with_few_labels_are_drawn_only_where_there_are_no_others() ->
 # ---- the guide
 
 
-def knowing(f_ENHK: np.ndarray, signed: bool) -> Predictor:
-    """Says the same around every decision."""
-    return Predictor(
-        lambda graph, decision: torch.from_numpy(f_ENHK.copy()), lambda head, read: read, nn.Identity(), signed
-    )
-
-
 def guide_of(problem: Problem, f: np.ndarray, **changes: Any) -> ModelGuide:
     """A guide by fixed predictions f [N, K] of a one-head task."""
-    known = knowing(f[None, :, None, :], True)
-    return ModelGuide(problem, slots_of(problem), known, replace(GUIDE, **changes), NO_REFIT)
+
+    def predict(network: nn.Module, graph: Graph, decision: Decision) -> torch.Tensor:
+        return torch.from_numpy(f[None, :, None, :].copy())
+
+    return ModelGuide(problem, slots_of(problem), nn.Identity(), predict, True, replace(GUIDE, **changes), NO_REFIT)
 
 
 def test_picks_are_uniform_among_the_top_per_cent() -> None:
@@ -191,14 +185,15 @@ def test_doubt_of_an_ensemble_counts_as_much_as_asked() -> None:
     f[:, 1, 0, 1], f[:, 2, 0, 1] = 3.0, (1.0, 4.0)
     for optimism, best in ((0.0, 1), (1.0, 2)):
         guidance = replace(GUIDE, top=1.0, optimism=optimism)
-        guide = ModelGuide(problem, slots_of(problem), knowing(f, False), guidance, NO_REFIT)
+        guide = ModelGuide(problem, slots_of(problem), nn.Identity(), lambda n, g, d: torch.from_numpy(f.copy()), False,
+                           guidance, NO_REFIT)  # fmt: skip
         assert guide.pick(problem.initial)[0] == best
 
 
 def test_with_a_constant_model_the_search_is_the_unguided_one() -> None:
     graph = random_graph(9, 60)
     for hops, batch, start in ((0, 1, "initial"), (1, 3, "random")):
-        steps = Steps(start=start, hops=hops, change=0.5, batch=batch, novel=False)  # type: ignore[arg-type]
+        steps = Steps(start=start, hops=hops, change=0.5, batch=batch)  # type: ignore[arg-type]
         learner = laf(steps=steps).eval()
         nn.init.zeros_(learner.network.head[-1].weight)
         guided, _ = solve(learner, graph, FUSION, SIMULATOR, evals=150, seed=5)
@@ -206,60 +201,14 @@ def test_with_a_constant_model_the_search_is_the_unguided_one() -> None:
         assert trace(guided) == trace(uniform) and np.array_equal(guided.best, uniform.best)
 
 
-# ---- when every op has had its turn
-
-
-def test_late_picks_go_to_ops_whose_own_change_cost_least() -> None:
-    problem, _ = toy_problem(4, {"inline": 2}, 10)
-    guide = LateGuide(problem, slots_of(problem), Late(near=True, hot=0.0, cold=0.1))
-    for op, change in enumerate([0.0, 1.0, -1.0, np.e**2 - 1.0]):
-        guide.note(op, change)
-    counts = np.bincount([guide.pick(problem.initial)[0] for _ in range(4000)], minlength=4)
-    weights = 1.0 / (0.1 + np.array([0.0, np.log(2), np.log(2), 2.0]))
-    np.testing.assert_allclose(counts / 4000, weights / weights.sum(), atol=0.03)
-
-
-def test_the_temperature_falls_from_a_quantile_of_what_changes_cost_until_the_budget_ends() -> None:
-    problem, _ = toy_problem(5, {"inline": 2}, 11)
-    guide = LateGuide(problem, slots_of(problem), Late(near=False, hot=0.5, cold=0.01))
-    for op, change in enumerate([3.0, -1.0, 0.0, 2.0, INFEASIBLE]):
-        guide.note(op, change)
-    problem.cost(problem.initial[None])
-    assert guide.temperature() == 0.0  # not yet its turn
-    guide.pick(problem.initial)
-    found = [guide.temperature()]
-    for _ in range(2):
-        problem.cost(np.repeat(problem.initial[None], 5, 0))
-        found.append(guide.temperature())
-    np.testing.assert_allclose(found, [2.0, 0.2, 0.02])
-
-
-def test_worse_candidates_are_accepted_by_temperature() -> None:
-    problem, _ = toy_problem(2, {"inline": 2}, 1)
-    accepted = [_accepted(problem, 1.0, 0.5) for _ in range(4000)]
-    assert np.mean(accepted) == pytest.approx(np.exp(-2.0), abs=0.03)
-    assert _accepted(problem, 0.0, 0.0) and not _accepted(problem, 1e-12, 0.0)
-    assert not _accepted(problem, INFEASIBLE, 0.5)
-
-
-def test_novel_mutations_price_nothing_twice() -> None:
-    graph = toy_graph(12)
-    distinct = {}
-    for novel in (False, True):
-        search = ProgressiveSearch(name="u", steps=Steps(start="initial", hops=2, change=0.5, batch=1, novel=novel))
-        distinct[novel] = solve(search, graph, ToyTask({"inline": 2}), ToyCost(graph, 2), evals=99, seed=3)[0].distinct
-    assert distinct[True] == 99 > distinct[False]
-
-
 @pytest.mark.parametrize("changes", [
     {"guide": replace(GUIDE, fresh=True)},
     {"guide": replace(GUIDE, order="gain", trusted=2), "model": Model(target="signed", members=1)},
     {"model": Model(target="magnitude", members=3), "guide": replace(GUIDE, optimism=1.0)},
-    {"guide": replace(GUIDE, fresh=True, late=Late(near=True, hot=0.5, cold=0.1)), "steps": replace(STEPS, novel=True)},
     {"refit": Refit(every=7, steps=2, rate=1e-2)},
-    {"steps": Steps(start="random", hops=0, change=0.0, batch=4, novel=False)},
-    {"steps": Steps(start="constant", hops=0, change=0.0, batch=1, novel=False)},
-], ids=["fresh", "trusted", "ensemble", "late", "refit", "batch", "constant"])  # fmt: skip
+    {"steps": Steps(start="random", hops=0, change=0.0, batch=4)},
+    {"steps": Steps(start="constant", hops=0, change=0.0, batch=1)},
+], ids=["fresh", "trusted", "ensemble", "refit", "batch", "constant"])  # fmt: skip
 def test_options_spend_the_same_budget_and_leave_the_learner_alone(changes: dict[str, Any]) -> None:
     learner, graph = laf(**changes).eval(), random_graph(9, 60)
     before = {name: value.clone() for name, value in learner.state_dict().items()}
@@ -281,7 +230,10 @@ def test_refitting_learns_what_the_search_has_seen(target: Any, order: Any, expe
     learner = laf(task, ToyCost(graph, 2), guide=guidance, refit=Refit(every=40, steps=60, rate=1e-2),
                   model=Model(target=target, members=1)).eval()  # fmt: skip
     problem = Problem(graph, task, learner.cost, evals=0)
-    guide = ModelGuide(problem, slots_of(problem), learner.predictor(), guidance, learner.search.refit)
+    guide = ModelGuide(
+        problem, slots_of(problem), learner.network, lambda n, g, d: learner._predict_by(n, [g], [d]),
+        target == "signed", guidance, learner.search.refit,
+    )  # fmt: skip
     for slot in range(40):
         guide.learn(problem.initial, slot, 1, float(change[slot]), False)
     assert {guide.pick(problem.initial)[0] for _ in range(100)} == expected
