@@ -10,6 +10,7 @@ threads.
 import argparse
 import importlib.util
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -232,7 +233,8 @@ def main() -> None:
         speeds(args.quick)
     for (machine, objective), algos in {} if args.quick else SCALE.items():
         for algo in algos:
-            subprocess.run([sys.executable, __file__, "--large", machine, objective, algo], check=True)
+            one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # of linear algebra, whose threads wait for each other
+            subprocess.run([sys.executable, __file__, "--large", machine, objective, algo], check=True, env=one_thread)
 
 
 if __name__ == "__main__":
