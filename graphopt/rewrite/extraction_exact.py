@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphopt.rewrite.extraction_cuts import Growth, Landmark, violated
+from graphopt.rewrite.extraction_elimination import cheapest_narrow
 from graphopt.rewrite.extraction_greedy import Alternatives, cheapest_shared, cheapest_terms
 from graphopt.rewrite.extraction_ilp import Program, Relaxed
 from graphopt.rewrite.extraction_parts import Piece, apart, used
@@ -38,9 +39,10 @@ def cheapest(open_to: Alternatives, cost: Sequence[float], seconds: float) -> Fo
     deadline = time.monotonic() + seconds
     reduced = reduce(open_to, cost)
     assert reduced.open_to is not None
-    choice = cheapest_terms(open_to, cost)[0] | reduced.settled
-    bound = 0.0
-    parts = apart(reduced.open_to, used(open_to, reduced), SMALL)
+    narrow = cheapest_narrow(reduced.open_to, cost)
+    choice = cheapest_terms(open_to, cost)[0] | reduced.settled | narrow.choice
+    bound = narrow.cost
+    parts = apart(narrow.left, used(open_to, reduced), SMALL)
     for number, piece in enumerate(parts):
         left = max(deadline - time.monotonic(), 0.0)
         part = Part(piece, [cost[node] for node in piece.nodes], left / (len(parts) - number))

@@ -9,7 +9,8 @@ from scipy.sparse.csgraph import connected_components
 
 from graphopt.rewrite.extraction_cuts import Landmark
 from graphopt.rewrite.extraction_greedy import Alternatives
-from graphopt.rewrite.extraction_reduce import Reduced, edges
+from graphopt.rewrite.extraction_needs import edges
+from graphopt.rewrite.extraction_reduce import Reduced
 
 
 def used(open_to: Alternatives, reduced: Reduced) -> list[Landmark]:
@@ -18,14 +19,26 @@ def used(open_to: Alternatives, reduced: Reduced) -> list[Landmark]:
     users: dict[int, list[int]] = {}
     for nodes in reduced.open_to.nodes:
         for node in nodes:
-            for child in set(open_to.children[node]):
+            for child in _through(open_to.children[node], open_to, reduced):
                 users.setdefault(child, []).append(node)
-    always = {*open_to.roots, *(child for node in reduced.settled.values() for child in open_to.children[node])}
+    always = _through(open_to.roots, open_to, reduced)
     return [
         Landmark(eclass, frozenset(nodes))
         for eclass, nodes in users.items()
         if reduced.open_to.nodes[eclass] and eclass not in always
     ]
+
+
+def _through(classes: Sequence[int], open_to: Alternatives, reduced: Reduced) -> set[int]:
+    """These classes, and what stands below them if they are settled."""
+    found, stack = set(classes), list(classes)
+    while stack:
+        node = reduced.settled.get(stack.pop())
+        if node is not None:
+            new = set(open_to.children[node]) - found
+            found |= new
+            stack += new
+    return found
 
 
 @dataclass(frozen=True, eq=False)

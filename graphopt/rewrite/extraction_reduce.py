@@ -1,22 +1,20 @@
 """Makes the search for a cheapest shared program smaller, without losing every optimum.
 
-Nodes go that no finite term can use, or beside which a node of the same class is as cheap and needs no more. Classes go
-that can be had for nothing. Children go that another child needs anyway. Classes that every program needs become roots.
-Each removal can make others possible, so all are tried until nothing changes.
+Nodes go that no finite term can use, or that others of their class dominate (extraction_dominance.py). Classes go that
+can be had for nothing, or whose only node costs nothing: what needs them needs its children. Children go that another
+child needs anyway. Classes that every program needs become roots. Each removal can make others possible, so all are
+tried until little changes.
 """
 
-from collections.abc import Container, Sequence
+import math
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
-import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
-
-from graphopt.rewrite.egraph import I64
+from graphopt.rewrite.extraction_dominance import Dominance
 from graphopt.rewrite.extraction_greedy import Alternatives, cheapest_terms
+from graphopt.rewrite.extraction_needs import Needs
 
-COMPARED = 64  # cheapest nodes of a class that others are compared with
+SHRUNK = 0.99  # share of its size with which what is left is reduced again
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,21 +22,24 @@ class Reduced:
     """What is left to choose, and what was settled on the way. With no program left, `open_to` is None."""
 
     open_to: Alternatives | None
-    settled: dict[int, int] = field(default_factory=dict)  # class -> node, for classes that cost nothing
+    settled: dict[int, int] = field(default_factory=dict)  # class -> node, for classes that went
 
 
 def reduce(open_to: Alternatives, cost: Sequence[float]) -> Reduced:
     """The smaller search. Its roots include those of `open_to`, except what costs nothing."""
     settled: dict[int, int] = {}
-    size = -1
-    while size != (size := _size(open_to)):
+    before = math.inf
+    while (size := _size(open_to)) < SHRUNK * before:
+        before = size
         chosen, totals = cheapest_terms(open_to, cost)
         if any(root not in chosen for root in open_to.roots):
             return Reduced(None)
         settled |= {c: node for c, node in chosen.items() if totals[c] == 0}
         open_to = _reachable(_finite(open_to, chosen, totals))
-        order = [c for c in chosen if open_to.nodes[c]]
-        open_to = _without_needless(open_to, Needs(open_to, order), cost)
+        open_to, only = _inlined(open_to, cost)
+        settled |= only
+        needs = Needs(open_to, [c for c in chosen if open_to.nodes[c]])
+        open_to = _without_needless(open_to, needs, Dominance(open_to, needs, cost, totals))
     return Reduced(open_to, settled)
 
 
@@ -75,87 +76,50 @@ def _reachable(open_to: Alternatives) -> Alternatives:
     return Alternatives(nodes, open_to.children, open_to.class_of, open_to.roots)
 
 
-class Needs:
-    """Of each class, the classes that every finite term of it contains, itself among them: the greatest sets such that
-
-        needs(c) = {c} + what all nodes of c have in common, where a node has what any of its children needs.
-
-    Sets are bits of long integers, by place in `order`, in which some node of a class comes after its children.
-    """
-
-    def __init__(self, open_to: Alternatives, order: Sequence[int]) -> None:
-        self.open_to, self.order = open_to, order
-        self.place = {eclass: place for place, eclass in enumerate(order)}
-        self.of_class: dict[int, int] = {}  # a class that is not there yet could need anything
-        users = _users(open_to)
-        dirty = set(order)
-        while dirty:
-            for eclass in sorted(dirty, key=self.place.__getitem__):
-                dirty.discard(eclass)
-                needs = self._common(eclass)
-                if needs != self.of_class.get(eclass):
-                    self.of_class[eclass] = needs
-                    dirty |= users[eclass]
-
-    def _common(self, eclass: int) -> int:
-        result = -1
-        for node in self.open_to.nodes[eclass]:
-            if all(child in self.of_class for child in self.open_to.children[node]):
-                result &= self.of_node(node)
-        return result | self.bit(eclass)
-
-    def of_node(self, node: int) -> int:
-        result = 0
-        for child in self.open_to.children[node]:
-            result |= self.of_class[child]
-        return result
-
-    def bit(self, eclass: int) -> int:
-        return 1 << self.place[eclass]
-
-    def classes(self, bits: int) -> list[int]:
-        octets = np.frombuffer(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), np.uint8)
-        return [self.order[place] for place in np.unpackbits(octets, bitorder="little").nonzero()[0].tolist()]
+def _inlined(open_to: Alternatives, cost: Sequence[float]) -> tuple[Alternatives, dict[int, int]]:
+    """Without classes of which the only node is free: their users need its children. And those nodes, by class."""
+    roots = set(open_to.roots)
+    only = {c: nodes[0] for c, nodes in enumerate(open_to.nodes)
+            if len(nodes) == 1 and cost[nodes[0]] == 0 and c not in roots}  # fmt: skip
+    children = list(open_to.children)
+    if not only:
+        return open_to, only
+    for nodes in open_to.nodes:
+        for node in nodes:
+            if not only.keys().isdisjoint(children[node]):
+                children[node] = _seen_through(children[node], only, open_to)
+    left = [[] if eclass in only else choices for eclass, choices in enumerate(open_to.nodes)]
+    return Alternatives(left, children, open_to.class_of, open_to.roots), only
 
 
-def _users(open_to: Alternatives) -> list[set[int]]:
-    users: list[set[int]] = [set() for _ in open_to.nodes]
-    for eclass, choices in enumerate(open_to.nodes):
-        for child in {child for node in choices for child in open_to.children[node]}:
-            users[child].add(eclass)
-    return users
+def _seen_through(classes: Sequence[int], only: Mapping[int, int], open_to: Alternatives) -> tuple[int, ...]:
+    """These classes, those of one node replaced by its children."""
+    found: dict[int, None] = {}
+    stack, seen = list(classes), set[int]()
+    while stack:
+        eclass = stack.pop()
+        if eclass not in only:
+            found[eclass] = None
+        elif eclass not in seen:
+            seen.add(eclass)
+            stack += open_to.children[only[eclass]]
+    return tuple(found)
 
 
-def _without_needless(open_to: Alternatives, needs: Needs, cost: Sequence[float]) -> Alternatives:
+def _without_needless(open_to: Alternatives, needs: Needs, dominance: Dominance) -> Alternatives:
     """Without nodes that need their own class or that others dominate, and children that are there anyway."""
     everywhere = 0
     for root in open_to.roots:
         everywhere |= needs.of_class[root]
     roots = needs.classes(everywhere)
-    circle = circles(open_to)
+    circle = dominance.circle
     always, children = set(roots), list(open_to.children)
-    nodes = [_undominated(choices, open_to, needs, cost) for choices in open_to.nodes]
+    nodes = [dominance.undominated(eclass) for eclass in range(open_to.classes)]
     for eclass, choices in enumerate(nodes):
         for node in choices:
             apart = [c for c in children[node] if not (c in always and circle[c] != circle[eclass])]
             children[node] = _not_implied(apart, needs)
     return Alternatives(nodes, children, open_to.class_of, roots)
-
-
-def _undominated(choices: Sequence[int], open_to: Alternatives, needs: Needs, cost: Sequence[float]) -> list[int]:
-    """Nodes of a class, without those beside which another is as cheap and needs only what they need as well."""
-    kept: dict[int, list[int]] = {}  # node -> places of its children
-    width = len(needs.order) // 8 + 1
-    for node in sorted(choices, key=lambda n: (cost[n], len(open_to.children[n]))):
-        has = needs.of_node(node).to_bytes(width, "little")
-        wanted = [[needs.place[open_to.class_of[node]]], *islice(kept.values(), COMPARED)]
-        if not any(_holds(has, places) for places in wanted):
-            kept[node] = [needs.place[child] for child in open_to.children[node]]
-    return sorted(kept)
-
-
-def _holds(octets: bytes, places: Sequence[int]) -> bool:
-    return all(octets[place >> 3] >> (place & 7) & 1 for place in places)
 
 
 def _not_implied(children: Sequence[int], needs: Needs) -> tuple[int, ...]:
@@ -167,16 +131,3 @@ def _not_implied(children: Sequence[int], needs: Needs) -> tuple[int, ...]:
         if not any(needs.of_class[other] >> place & 1 for other in children if other != child):
             kept.append(child)
     return tuple(kept)
-
-
-def circles(open_to: Alternatives) -> list[int]:
-    """Of each class, the number of its strongly connected component: classes of which each can stand below each."""
-    pairs, size = edges(open_to), open_to.classes
-    matrix = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(size, size))
-    return list(connected_components(matrix, directed=True, connection="strong")[1].tolist())
-
-
-def edges(open_to: Alternatives) -> I64:
-    """(class, child class) of every node and child, [E, 2]."""
-    pairs = [(c, child) for c, nodes in enumerate(open_to.nodes) for n in nodes for child in open_to.children[n]]
-    return np.array(pairs, np.int64).reshape(-1, 2)

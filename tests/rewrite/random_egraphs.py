@@ -47,14 +47,28 @@ def covering_nodes(draw: random.Random, classes: int) -> list[Enode]:
     return [*nodes, *leaves]
 
 
+def layered_nodes(draw: random.Random, classes: int) -> list[Enode]:
+    """No cycles, and much that is free, as in e-graphs of programs: a class needs earlier ones alone."""
+    nodes = []
+    for eclass in range(classes):
+        for _ in range(draw.choice([1, 1, 1, 2, 2, 3])):
+            children = draw.sample(range(eclass), min(eclass, draw.choice([1, 1, 1, 2, 2, 3])))
+            nodes.append(Enode("f", children, eclass, draw.choice([0, 0, 0, 1, 1, 2, 3, 5, 8])))
+    return nodes
+
+
 def random_egraph(seed: int) -> Egraph:
-    """Of one of two kinds, with few enough choices to try them all."""
+    """Of one of three kinds, with few enough choices to try them all."""
     draw = random.Random(seed)
     while True:
-        covering = draw.random() < 0.5
-        classes = draw.randint(4, 6) if covering else draw.randint(2, 8)
-        roots = draw.sample(range(classes), classes - 1 if covering else draw.choice([1, 1, 2]))
-        made = egraph_of((covering_nodes if covering else random_nodes)(draw, classes), roots)
+        kind = draw.choice([random_nodes, covering_nodes, layered_nodes])
+        if kind is layered_nodes:
+            classes = draw.randint(3, 12)
+            roots = list(range(classes - draw.choice([1, 1, 2]), classes))
+        else:
+            classes = draw.randint(4, 6) if kind is covering_nodes else draw.randint(2, 8)
+            roots = draw.sample(range(classes), classes - 1 if kind is covering_nodes else draw.choice([1, 1, 2]))
+        made = egraph_of(kind(draw, classes), roots)
         if math.prod(len(made.nodes_of(eclass)) for eclass in range(made.classes)) <= MOST_CHOICES:
             return made
 
