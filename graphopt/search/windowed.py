@@ -47,9 +47,7 @@ class Windowed(Optimizer):
         if not problem.open or not problem.task.key_count(problem.graph):
             return
         if problem.objective != "runtime":
-            raise Unsolved(
-                f"algo={self.name} shortens time; take cost.objective=runtime, or algo=regal_local"
-            )
+            raise Unsolved(f"algo={self.name} shortens time; take cost.objective=runtime, or algo=regal_local")
         keys, _ = first_plan(problem, self.start, priced_by(problem))
         moves, rng = _Moves(self, problem), problem.rng
         now = _State(keys, *problem.cost_and_ends(keys))
