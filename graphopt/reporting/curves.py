@@ -4,6 +4,7 @@ Legend: G graphs, S seeds, P points on the evaluation axis.
 """
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -115,7 +116,7 @@ def curves_by_graph(setting: Setting, entries: Sequence[Entry]) -> Figure:
     colours = method_colours(e.method for e in entries)
     for axes, part in zip(grid.flat, graphs.values()):
         _draw_walks(axes, part, colours)
-        axes.set_title(f"{part[0].family}, {part[0].ops:,} ops", fontsize=9)
+        axes.set_title(f"{_short(part[0].graph_name)}, {part[0].ops:,} ops", fontsize=9)
     for axes in grid.flat[len(graphs) :]:
         axes.set_visible(False)
     _legend(grid[0][-1])
@@ -124,6 +125,11 @@ def curves_by_graph(setting: Setting, entries: Sequence[Entry]) -> Figure:
     what = "own best so far / default against evaluations; band: range of seeds"
     _head(figure, setting_title(setting, entries), what, top=1 + 0.1 * inch)
     return figure
+
+
+def _short(name: str) -> str:
+    """A graph's name without its settings: unet of unet_depth5_batch4."""
+    return re.split(r"[_-][a-z]*\d", name)[0] or name
 
 
 def _draw_walks(axes: Axes, entries: Sequence[Entry], colours: Mapping[str, str]) -> None:
@@ -135,7 +141,7 @@ def _draw_walks(axes: Axes, entries: Sequence[Entry], colours: Mapping[str, str]
         walks = np.array([ratio_at(e, grid, own=True) for e in part])
         axes.plot(
             *(grid, np.exp(np.log(walks).mean(0))), color=colours[method], lw=1.6, label=method, drawstyle="steps-post",
-            marker=markers[method], markevery=[len(grid) - 1], ms=4,
+            marker=markers[method], markevery=[len(grid) - 1], ms=4, clip_on=False,
         )  # fmt: skip
         axes.fill_between(grid, walks.min(0), walks.max(0), color=colours[method], alpha=0.15, lw=0, step="post")
     axes.axhline(1.0, color="#7f7f7f", lw=1, ls=(0, (4, 3)), label="default")

@@ -197,6 +197,15 @@ def test_best_so_far_by_hand(tmp_path: Path) -> None:
     np.testing.assert_allclose(seed_curves(part, evals), expected[None])
 
 
+def test_own_curves_come_down_from_where_a_search_began(tmp_path: Path) -> None:
+    """From 12, above the default's 8, to 9, then below the default to 4; a search from the default has no approach."""
+    above = row("go", "a", 4.0, trace=[[0, 8.0], [50, 4.0]], approach=[[1, 12.0], [10, 9.0]])
+    store(tmp_path, [above, row("local", "a", 6.0, trace=[[0, 8.0], [3, 6.0]])])
+    evals = np.array([1.0, 9, 10, 49, 50, 99])
+    curves = {e.method: ratio_at(e, evals, own=True).tolist() for e in collect(tmp_path).entries}
+    assert curves == {"go": [1.5, 1.5, 1.125, 1.125, 0.5, 0.5], "local": [1, 0.75, 0.75, 0.75, 0.75, 0.75]}
+
+
 def test_a_method_keeps_its_colour() -> None:
     assert method_colours(["go", "local"])["go"] == method_colours(["random", "go", "zeta"])["go"]
     many = method_colours(["default", "go", "local", "scan", "random", "annealing", "xla_priority", "alpha", "beta"])
