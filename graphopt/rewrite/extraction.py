@@ -112,14 +112,14 @@ def exact_dag(egraph: Egraph, seconds: float) -> Extraction:
     some seconds for 50,000 nodes. Raises EgraphError: a root has no finite term.
     """
     start = time.perf_counter()
-    greedy = greedy_dag(egraph)
-    left = seconds - (time.perf_counter() - start)
-    if left <= 0:
-        return _extraction(egraph, greedy.choice, 0.0, start, "exact")
-    found = cheapest(alternatives(egraph), egraph.cost.tolist(), left)
-    choice = _needed(egraph, found.choice)
-    best = min(choice, greedy.choice, key=lambda choice: costs_of(egraph, choice).dag)
-    return _extraction(egraph, best, found.bound, start, "exact")
+    if seconds <= 0:
+        return _extraction(egraph, greedy_dag(egraph).choice, 0.0, start, "exact")
+    found = cheapest(alternatives(egraph), egraph.cost.tolist(), seconds)
+    result = _extraction(egraph, _needed(egraph, found.choice), found.bound, start, "exact")
+    if result.proven:
+        return result
+    best = min(result, greedy_dag(egraph), key=lambda extraction: extraction.dag_cost)
+    return _extraction(egraph, best.choice, found.bound, start, "exact")
 
 
 def _needed(egraph: Egraph, chosen: dict[int, int]) -> I32:

@@ -1,8 +1,9 @@
-"""The cheapest shared program, with a bound: reduce, take apart, cut the linear program, then the integer program.
+"""The cheapest shared program, with a bound: reduce, take apart, eliminate, cut the linear program, then integers.
 
-Choices that do not touch each other are parts, solved one by one, the smallest first. The linear program of a part gets
-landmarks while they raise its bound; its values guide the greedy search to better programs, and nodes that no better
-program can have go. What is left is solved as an integer program, again and again while its answer has cycles.
+Choices that do not touch each other are parts. Narrow ones are solved by elimination (extraction_elimination.py), the
+others one by one, the smallest first. The linear program of a part gets landmarks while they raise its bound; its
+values guide the greedy search to better programs, and nodes that no better program can have go. What is left is solved
+as an integer program, again and again while its answer has cycles.
 """
 
 import math
@@ -35,10 +36,11 @@ class Found:
 
 
 def cheapest(open_to: Alternatives, cost: Sequence[float], seconds: float) -> Found:
-    """The cheapest shared program that is found in time; there must be one. Reducing is not interrupted."""
+    """The cheapest shared program that is found in time; none where a root has none. Reducing is not interrupted."""
     deadline = time.monotonic() + seconds
     reduced = reduce(open_to, cost)
-    assert reduced.open_to is not None
+    if reduced.open_to is None:
+        return Found({}, 0.0)
     narrow = cheapest_narrow(reduced.open_to, cost)
     choice = cheapest_terms(open_to, cost)[0] | reduced.settled | narrow.choice
     bound = narrow.cost

@@ -131,6 +131,17 @@ def test_answers_compute_what_the_originals_do(model: str) -> None:
     assert cost["tensat"] <= min(cost["taso"], cost["rewrite_greedy"], cost["rewrite_random"])
 
 
+@pytest.mark.parametrize("model", SMALL)
+def test_generated_rules_beside_the_handwritten_ones_find_no_less(model: str) -> None:
+    program = build_model(model, SMALL[model])
+    few, all_ = (
+        solved(algorithm("tensat"), problem_of(program, load_rules(*names)))
+        for names in (("handwritten",), ("handwritten", "generated"))
+    )
+    assert all_.best_cost <= few.best_cost
+    assert_equal_programs(program, all_.program())
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_budgets_hold_and_seeds_repeat(name: str) -> None:
     program, rules = build_model("squeezenet", SMALL["squeezenet"]), load_rules("handwritten")
