@@ -109,7 +109,11 @@ class Matcher:
 
 
 class _Several:
-    """Where one rule of several outputs matches, remembered by the roots."""
+    """Where one rule of several outputs matches, remembered by the roots.
+
+    Of two places that may change roles, one order is made: the other one never led a search to a cheaper program
+    (docs/rewriting.md).
+    """
 
     def __init__(self, rule: Rule, first_slot: int, terms: Terms) -> None:
         self.rule, self.first_slot, self.terms = rule, first_slot, terms
