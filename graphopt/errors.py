@@ -29,3 +29,7 @@ class RowsFailed(UserError):
 class Unsolved(Exception):
     """A method cannot solve this graph; the message is one sentence that says why and what to do. The graph's row is
     marked failed, and others go on."""
+
+
+class Unreadable(UserError):
+    """A file is missing or damaged, or holds more than is read of such a file; the message says which."""

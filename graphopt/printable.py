@@ -1,0 +1,14 @@
+"""Text from files (names of graphs, ops, families, methods) as a terminal may show it.
+
+A name may hold an escape sequence that clears the screen, renames the window, or turns a line around. Everything that
+prints such names passes them through `printable`.
+"""
+
+
+def printable(text: object, keep: str = "") -> str:
+    r"""The text with every character that is no visible one (controls, escapes, marks of direction, halves of surrogate
+    pairs, line ends) written as `\x1b`, `\u202e` and the like. keep: such characters that stay, "\n" say."""
+    plain = str(text)
+    if plain.isprintable():
+        return plain
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in plain)
