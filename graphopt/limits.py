@@ -131,7 +131,7 @@ def _array(content: bytes) -> NDArray[Any]:
     return array.reshape(shape[::-1]).T if by_column else array.reshape(shape)
 
 
-def _all_of(file: IO[bytes], max_bytes: int, source: str) -> bytes:
+def _all_of(file: IO[bytes] | gzip.GzipFile, max_bytes: int, source: str) -> bytes:
     """What a stream holds, asked for in parts: a reader sets aside, or unpacks, as much as it is asked for at once."""
     parts, left = [], max_bytes + 1
     while left and (part := file.read(min(left, MIB))):
