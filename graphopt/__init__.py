@@ -5,6 +5,9 @@ import os
 import re
 from pathlib import Path
 
+CONF = (Path(__file__).parent / "conf").resolve()  # yaml files of all options; in a clone a link to conf/ at its top
+OWN_OPTIONS = "GRAPHOPT_CONFIG_DIR"  # environment variable: a folder of further options, which `--config-dir` sets
+
 
 def cache_dir() -> Path:
     """Where compiled kernels and captured graphs are kept: $GRAPHOPT_CACHE, else ~/.cache/graphopt."""

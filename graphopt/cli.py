@@ -1,11 +1,14 @@
 """The command line's manners: one clear sentence per error, no traceback unless asked for. Imports nothing heavy."""
 
+import argparse
 import contextlib
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from graphopt import CONF, OWN_OPTIONS
 
 
 @contextlib.contextmanager
@@ -28,6 +31,22 @@ def sentences() -> Iterator[None]:
         sentence, code = explained(error)
         print(sentence, file=sys.stderr)
         sys.exit(code)
+
+
+@contextlib.contextmanager
+def config_dir(arguments: Sequence[str]) -> Iterator[None]:
+    """Lets `compat` know the folder of the user's own options that `--config-dir` (Hydra's own flag) names, here and in
+    processes that are begun meanwhile."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd")
+    given, before = parser.parse_known_args(arguments)[0].config_dir, os.environ.get(OWN_OPTIONS)
+    if given is not None:
+        os.environ[OWN_OPTIONS] = os.path.abspath(given)
+    try:
+        yield
+    finally:
+        if given is not None:
+            os.environ.pop(OWN_OPTIONS) if before is None else os.environ.update({OWN_OPTIONS: before})
 
 
 @contextlib.contextmanager
@@ -107,8 +126,6 @@ def _siblings(parent: str) -> tuple[str, list[str]]:
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import DictConfig, OmegaConf
-
-    from graphopt.compat import CONF
 
     GlobalHydra.instance().clear()
     chosen = [a for a in sys.argv[1:] if re.fullmatch(r"[a-z]+(@[a-z]+)?=[\w]+", a) and _is_group(a)]

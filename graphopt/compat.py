@@ -5,22 +5,29 @@ Facts are class attributes: optimisers say what they accept (`accepts`, `needs_h
 `python -m graphopt.compat` prints the table of tasks and algorithms as Markdown.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from graphopt import CONF, OWN_OPTIONS
 from graphopt.construct import Node, target_of
 from graphopt.errors import ConfigError, Incompatible, UsageError, UserError
 from graphopt.optimizer import Solver
 from graphopt.tasks.base import AssignTask, RewriteTask, Task
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
+
+def folders() -> list[Path]:
+    """Where yaml files of options are: graphopt's, and the user's own folder (`--config-dir`), if there is one. As with
+    Hydra the first that has an option counts."""
+    own = os.environ.get(OWN_OPTIONS)
+    return [CONF, Path(own)] if own else [CONF]
 
 
 def options(group: str) -> list[str]:
     """Names of a config group: its yaml files are the registry."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return sorted({path.stem for folder in folders() for path in (folder / group).glob("*.yaml")})
 
 
 def option(group: str, name: str) -> dict[str, Any]:
@@ -29,7 +36,8 @@ def option(group: str, name: str) -> dict[str, Any]:
 
     if name not in options(group):
         raise ConfigError(f"{group}={name} does not exist; available: {', '.join(options(group))}")
-    node = OmegaConf.load(CONF / group / f"{name}.yaml")
+    files = (folder / group / f"{name}.yaml" for folder in folders())
+    node = OmegaConf.load(next(file for file in files if file.is_file()))
     assert isinstance(node, DictConfig)
     # Yaml files of the same group; what other groups are to be (`override /encoder: ...`) is Hydra's business.
     bases = [base for base in node.pop("defaults", []) if isinstance(base, str) and base != "_self_"]

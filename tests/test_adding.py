@@ -2,8 +2,6 @@
 
 import importlib
 import re
-import runpy
-import shutil
 import sys
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 import graphopt
-from graphopt import compat
+from graphopt import OWN_OPTIONS, command, compat
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.fusible import view_inline
 from graphopt.machine import Device, Machine, make_machine
@@ -25,9 +23,7 @@ BLOCK = re.compile(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", re.DOTALL)
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of run.py and conf/ with the examples written into it, and the package extended by them."""
-    shutil.copy(ROOT / "run.py", tmp_path)
-    shutil.copytree(ROOT / "conf", tmp_path / "conf")
+    """A folder with the examples, and the package extended by them."""
     for name, text in BLOCK.findall((ROOT / "docs" / "adding.md").read_text()):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,17 +31,17 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in FOLDERS:
         package = importlib.import_module(f"{graphopt.__name__}.{folder}")
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path / "graphopt" / folder)])
-    monkeypatch.setattr(compat, "CONF", tmp_path / "conf")
+    monkeypatch.setenv(OWN_OPTIONS, str(tmp_path / "conf"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def run(monkeypatch: pytest.MonkeyPatch, place: Path, *words: str) -> list[Row]:
     """Rows of one command."""
-    monkeypatch.setattr(sys, "argv", ["run.py", *words])
+    monkeypatch.setattr(sys, "argv", ["graphopt", "--config-dir", str(place / "conf"), *words])
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     try:
-        runpy.run_path(str(place / "run.py"), run_name="__main__")
+        command.main()
     finally:
         GlobalHydra.instance().clear()
     return [row for file in place.glob("outputs/*/*/rows.jsonl") for row in read(file)]

@@ -8,6 +8,7 @@ import pytest
 
 from graphopt import compat
 from graphopt.build import build
+from graphopt.cli import config_dir
 from graphopt.construct import target_of
 from graphopt.errors import ConfigError, Incompatible
 
@@ -115,6 +116,17 @@ def test_options_follow_their_defaults(tmp_path: Path, monkeypatch: pytest.Monke
     assert compat.option("machine", "b") == {"name": "b", "size": {"x": 1, "y": 3}}
     with pytest.raises(ConfigError, match="machine=c does not exist; available: a, b"):
         compat.option("machine", "c")
+
+
+def test_own_options_stand_beside_the_packaged_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "machine").mkdir()
+    (tmp_path / "machine" / "mine.yaml").write_text("defaults: [gpu2, _self_]\nname: mine\n")
+    with pytest.raises(ConfigError, match="machine=mine does not exist"):
+        compat.option("machine", "mine")
+    with config_dir(["task=fusion", "--config-dir", str(tmp_path)]):
+        assert {"mine", "gpu2"} <= {*compat.options("machine")}
+        assert compat.option("machine", "mine") == {**compat.option("machine", "gpu2"), "name": "mine"}
+    assert "mine" not in compat.options("machine")
 
 
 def test_prices_of_single_ops_are_for_rewriting() -> None:

@@ -1,0 +1,39 @@
+"""The command `graphopt`, and `python run.py` in a clone: one cell is composed, built, trained if it learns, evaluated,
+shown. `-m` makes a sweep of cells."""
+
+import os
+import sys
+
+import hydra
+from omegaconf import DictConfig
+
+from graphopt import CONF
+from graphopt.cli import config_dir, sentences
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+def run_cell(config: DictConfig) -> None:
+    """What Hydra calls with every composed configuration."""
+    from graphopt.adopt import adopt
+    from graphopt.build import build
+    from graphopt.cell import open_cell
+    from graphopt.evaluate import evaluate_cell
+
+    with open_cell(adopt(config)) as cell:
+        if cell.skipped:
+            return
+        parts = build(cell.config)
+        if parts.learns:
+            from graphopt.train import prepare
+
+            prepare(parts, cell)
+        evaluate_cell(parts, cell)
+        cell.show()
+
+
+def main() -> None:
+    """The command line. Modules of the user's own are looked for in the current folder too."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    with sentences(), config_dir(sys.argv[1:]):
+        run_cell()
