@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from graphopt import compat
+from graphopt import CONF, compat
 from graphopt.construct import Node, target_of
 from graphopt.errors import UserError
 
@@ -73,7 +73,7 @@ def _usual_encoder() -> str:
     """The option that a run has unless it names another."""
     from omegaconf import OmegaConf
 
-    groups = OmegaConf.load(compat.CONF / "config.yaml").defaults
+    groups = OmegaConf.load(CONF / "config.yaml").defaults
     return next(str(entry["encoder"]) for entry in groups if "encoder" in entry)
 
 

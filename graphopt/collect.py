@@ -12,12 +12,11 @@ from typing import Any, get_args
 
 import numpy as np
 
-from graphopt import checkpoint
+from graphopt import CONF, checkpoint
 from graphopt.adopt import with_network
 from graphopt.algos.laf import LAF
 from graphopt.build import build
 from graphopt.cli import sentences
-from graphopt.compat import CONF
 from graphopt.datasets.base import Split
 from graphopt.errors import UsageError, UserError
 from graphopt.graph import Graph, GraphError

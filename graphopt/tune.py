@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphopt import compat
+from graphopt import CONF, compat
 from graphopt.cli import sentences
 from graphopt.construct import construct
 from graphopt.costs.base import CostModel
@@ -214,7 +214,7 @@ def commit() -> str:
     """The sources' commit, as a word for the comment."""
     asked = ["git", "rev-parse", "--short", "HEAD"]
     try:
-        answer = subprocess.run(asked, cwd=compat.CONF, capture_output=True, text=True)
+        answer = subprocess.run(asked, cwd=CONF, capture_output=True, text=True)
     except FileNotFoundError:
         return "an unknown commit"
     return f"commit {answer.stdout.strip()}" if answer.returncode == 0 else "an unknown commit"
@@ -249,7 +249,7 @@ def main(arguments: Sequence[str]) -> int:
     except (UserError, GraphError) as error:
         print(error, file=sys.stderr)
         return 1
-    file = args.write or compat.CONF / "algo" / f"{args.name}.yaml"
+    file = args.write or CONF / "algo" / f"{args.name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     print(f"{text}wrote {file}")

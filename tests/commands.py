@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from graphopt.compat import CONF
+from graphopt import CONF
 from graphopt.rows import Row, read
 
 

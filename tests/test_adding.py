@@ -10,13 +10,13 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 import graphopt
-from graphopt import OWN_OPTIONS, command, compat
+from graphopt import CONF, OWN_OPTIONS, command, compat
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.fusible import view_inline
 from graphopt.machine import Device, Machine, make_machine
 from graphopt.rows import Row, read
 
-ROOT = compat.CONF.parent
+ROOT = CONF.parent
 FOLDERS = ("tasks", "costs", "datasets", "search")
 BLOCK = re.compile(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", re.DOTALL)
 

@@ -6,7 +6,7 @@ from typing import Any
 import frame_parts as parts_of
 import pytest
 
-from graphopt import compat
+from graphopt import CONF, compat
 from graphopt.build import build
 from graphopt.cli import config_dir
 from graphopt.construct import target_of
@@ -102,7 +102,7 @@ def test_the_matrix_has_every_task_and_algorithm() -> None:
 
 
 def test_readme_holds_the_matrix() -> None:
-    readme = (compat.CONF.parent / "README.md").read_text()
+    readme = (CONF.parent / "README.md").read_text()
     if "| algo |" not in readme:
         pytest.skip("README has no table of tasks and algorithms yet")
     assert compat.matrix() in readme

@@ -5,7 +5,8 @@ import inspect
 import pytest
 from hydra import compose, initialize_config_dir
 
-from graphopt.compat import CONF, option, options
+from graphopt import CONF
+from graphopt.compat import option, options
 from graphopt.construct import INJECTED, arguments_of, target_of
 
 GROUPS = ("dataset", "task", "machine", "cost", "encoder", "algo", "trainer", "logger")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphopt.compat import CONF
+from graphopt import CONF
 from graphopt.rows import read
 
 STRANGE = """

@@ -8,12 +8,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from graphopt import compat, report
+from graphopt import CONF, compat, report
 from graphopt.cell import GROUPS, settings_of
 from graphopt.construct import INJECTED, arguments_of, target_of
 from graphopt.reporting import commands
 
-ROOT = compat.CONF.parent
+ROOT = CONF.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
 TEXT = "\n".join(page.read_text() for page in PAGES)
 
@@ -38,7 +38,7 @@ def test_every_run_composes(command: str) -> None:
     overrides = first_cell(shlex.split(command))
     if "task=offload" in overrides:
         pytest.skip("docs/adding.md, tried by test_adding.py")
-    with initialize_config_dir(str(compat.CONF), version_base="1.3"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose("config", overrides=overrides)
     config = OmegaConf.to_container(composed, resolve=True)
     assert isinstance(config, dict)

@@ -13,8 +13,7 @@ import frame_parts as parts_of
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from graphopt import evaluate
-from graphopt.compat import CONF
+from graphopt import CONF, evaluate
 from graphopt.rows import Row, read
 
 ROOT = CONF.parent
