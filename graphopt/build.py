@@ -40,7 +40,6 @@ def build(config: Mapping[str, Any]) -> Parts:
     dataset: Dataset = construct(config["dataset"], "dataset", {"seed": seed})
     machine: Machine = construct(config["machine"], "machine")
     task: Task = construct(config["task"], "task", {"machine": machine})
-    compat.check_heads(config, task)
     around = {"machine": machine, "task": task}
     cost: CostModel = construct(config["cost"], "cost", around)
     judge = judge_of(config, cost, around)
@@ -49,7 +48,7 @@ def build(config: Mapping[str, Any]) -> Parts:
     if learns:
         around |= {"encoder": encoder(config, task)}
     algo: Solver[Any] = construct(config["algo"], "algo", around)
-    refused = {name: compat.refusal(name, task) for name in config["compare"]}
+    refused = {name: compat.refusal(name, config["task"]) for name in config["compare"]}
     compared = tuple(rival(name, around) for name, why in refused.items() if not why)
     return Parts(
         dataset, machine, task, cost, judge, algo, compared, {name: why for name, why in refused.items() if why}, learns

@@ -1,7 +1,8 @@
 """Who fits whom, found from classes alone, before anything is built.
 
-Facts are class attributes: optimisers say what they accept (`accepts`, `needs_heads`), tasks what they decide (`noun`,
-`head_names`), tasks and costs what a graph must carry (`needs`), data sets what graphs carry (`gives`).
+Facts are class attributes: optimisers say what they accept (`accepts`, `needs_heads`, `needs_one_of`, `knows_heads`),
+tasks what they decide (`noun`, `head_names`, with settings `heads_of`), tasks and costs what a graph must carry
+(`needs`), data sets what graphs carry (`gives`).
 `python -m graphopt.compat` prints the table of tasks and algorithms as Markdown.
 """
 
@@ -58,28 +59,29 @@ def learns(algo: type[Solver[Any]]) -> bool:
     return learner is not None and issubclass(algo, learner.Learner)
 
 
-def mismatch(algo: type[Solver[Any]], task: type[Task]) -> tuple[str, str] | None:
-    """(what the algorithm needs, what the task is), or None when they fit."""
-    if not issubclass(task, algo.accepts):
-        return "needs " + " or ".join(wanted.noun for wanted in algo.accepts), f"is {task.noun}"
-    if task.head_names:
-        return heads_mismatch(algo, task.head_names)
+def mismatch(algo: type[Solver[Any]], task: Node) -> tuple[str, str] | None:
+    """(what the algorithm needs, what the configured task is), or None when they fit."""
+    target: type[Task] = target_of(task, "task")
+    if not issubclass(target, algo.accepts):
+        return "needs " + " or ".join(wanted.noun for wanted in algo.accepts), f"is {target.noun}"
+    return _heads_mismatch(algo, target.heads_of(task)) if issubclass(target, AssignTask) else None
+
+
+def _heads_mismatch(algo: type[Solver[Any]], heads: frozenset[str]) -> tuple[str, str] | None:
+    either, decides = algo.needs_one_of, f"decides {', '.join(sorted(heads)) or 'nothing'}"
+    if not algo.needs_heads <= heads or (either and not either & heads):
+        wanted = [*sorted(algo.needs_heads), *([" or ".join(sorted(either))] if either else [])]
+        return f"needs a task that decides {', '.join(wanted)}", decides
+    if algo.knows_heads and not heads <= algo.knows_heads:
+        return f"needs a task that decides nothing but {', '.join(sorted(algo.knows_heads))}", decides
     return None
-
-
-def heads_mismatch(algo: type[Solver[Any]], heads: frozenset[str]) -> tuple[str, str] | None:
-    either = algo.needs_one_of
-    if algo.needs_heads <= heads and (not either or either & heads):
-        return None
-    wanted = [*sorted(algo.needs_heads), *([" or ".join(sorted(either))] if either else [])]
-    return f"needs a task that decides {', '.join(wanted)}", f"decides {', '.join(sorted(heads)) or 'nothing'}"
 
 
 def check(config: Mapping[str, Any]) -> None:
     """Raises Incompatible, in one sentence with the alternatives, when the chosen classes do not fit."""
     task, algo = target_of(config["task"], "task"), target_of(config["algo"], "algo")
     dataset = target_of(config["dataset"], "dataset")
-    wrong = mismatch(algo, task)
+    wrong = mismatch(algo, config["task"])
     if wrong is not None:
         raise Incompatible(_sentence(config, *wrong))
     costs = {group: target_of(config[group], group) for group in ("cost", "judge")}
@@ -111,21 +113,10 @@ def check_unused(config: Mapping[str, Any]) -> None:
                 raise UsageError(f"{group}.{key} does not exist; keys of {group}={node['name']}: {valid}")
 
 
-def check_heads(config: Mapping[str, Any], task: Task) -> None:
-    """The same with the heads that the built task really has (some depend on its settings)."""
-    if isinstance(task, AssignTask):
-        wrong = heads_mismatch(target_of(config["algo"], "algo"), frozenset(task.heads))
-        if wrong is not None:
-            raise Incompatible(_sentence(config, *wrong))
-
-
-def refusal(algo: str, task: Task) -> str:
-    """Why the algorithm of that name cannot solve a built task; empty when it can."""
-    target = target_of(option("algo", algo), "algo")
-    wrong = mismatch(target, type(task))
-    if wrong is None and isinstance(task, AssignTask):
-        wrong = heads_mismatch(target, frozenset(task.heads))
-    return "" if wrong is None else f"algo={algo} {wrong[0]}; task={task.name} {wrong[1]}"
+def refusal(algo: str, task: Node) -> str:
+    """Why the algorithm of that name cannot solve the configured task; empty when it can."""
+    wrong = mismatch(target_of(option("algo", algo), "algo"), task)
+    return "" if wrong is None else f"algo={algo} {wrong[0]}; task={task['name']} {wrong[1]}"
 
 
 def _sentence(config: Mapping[str, Any], needs: str, has: str) -> str:
@@ -154,12 +145,15 @@ def _classes(group: str) -> dict[str, Any]:
 
 def _tasks_for(algo: Node) -> list[str]:
     target = target_of(algo, "algo")
-    return [name for name, task in _classes("task").items() if mismatch(target, task) is None]
+    return [name for name, task in _tasks().items() if mismatch(target, task) is None]
+
+
+def _tasks() -> dict[str, Node]:
+    return {name: option("task", name) for name in options("task")}
 
 
 def _algos_for(task: Node) -> list[str]:
-    target = target_of(task, "task")
-    return [name for name, algo in _classes("algo").items() if mismatch(algo, target) is None]
+    return [name for name, algo in _classes("algo").items() if mismatch(algo, task) is None]
 
 
 def _costs_of_plans() -> list[str]:
@@ -172,7 +166,7 @@ def _givers(needs: frozenset[str]) -> list[str]:
 
 def matrix() -> str:
     """Markdown: one line per algorithm, one column per task."""
-    tasks, algos = _classes("task"), _classes("algo")
+    tasks, algos = _tasks(), _classes("algo")
     lines = [f"| algo | {' | '.join(tasks)} |", f"|---|{'---|' * len(tasks)}"]
     for name, algo in algos.items():
         cells = ["yes" if mismatch(algo, task) is None else "-" for task in tasks.values()]

@@ -16,13 +16,15 @@ class Solver(ABC, Generic[AnyProblem]):
     """Solves problems of one kind.
 
     accepts: the classes of task it can solve. needs_heads: heads that the task must have (empty: any).
-    needs_one_of: heads of which it must have at least one (empty: none).
+    needs_one_of: heads of which it must have at least one (empty: none). knows_heads: heads beyond which it can solve
+    nothing (empty: it can with any).
     """
 
     name: str
     accepts: ClassVar[tuple[type[Task], ...]]
     needs_heads: ClassVar[frozenset[str]] = frozenset()
     needs_one_of: ClassVar[frozenset[str]] = frozenset()
+    knows_heads: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def open(self, graph: Graph, task: Any, cost: CostModel, *, evals: int, seconds: float, seed: int) -> AnyProblem:

@@ -28,6 +28,7 @@ class Exact(Optimizer):
     """
 
     needs_heads = frozenset({"priority"})
+    knows_heads = frozenset({"device", "priority"})  # nothing is proved where fusion is decided
 
     def __init__(self, *, name: str, max_states: int, seconds: float, workers: int) -> None:
         self.name, self.max_states, self.limits = name, max_states, Limits(seconds, None, workers)
@@ -35,8 +36,6 @@ class Exact(Optimizer):
     def solve(self, problem: Problem) -> None:
         """Raises Unsolved where nothing can be proved, or not within the limits."""
         work = workload(problem)
-        if not set(problem.task.heads) <= {"device", "priority"}:
-            raise Unsolved(f"algo={self.name} proves nothing where fusion is decided; take algo=cpsat")
         if problem.objective == "max_load":
             raise Unsolved(f"algo={self.name} does not know max_load; take a search, such as algo=annealing")
         if problem.objective == "peak_memory":

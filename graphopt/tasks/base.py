@@ -4,7 +4,8 @@ Shape legend: B decisions, N ops, H heads (kinds of choice per op), K choices of
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,12 @@ class Task(ABC):
     machine: Machine
     noun: ClassVar[str] = "a task"  # what kind of task, for messages
     needs: ClassVar[frozenset[str]] = frozenset()  # what a graph must carry
-    head_names: ClassVar[frozenset[str]] = frozenset()  # what it decides, over all its settings; empty: told when built
+    head_names: ClassVar[frozenset[str]] = frozenset()  # what it decides, whatever its settings
+
+    @classmethod
+    def heads_of(cls, settings: Mapping[str, Any]) -> frozenset[str]:
+        """What it decides with these settings, those of its yaml file; known before anything is built."""
+        return cls.head_names
 
 
 class AssignTask(Task):

@@ -1,6 +1,7 @@
 """Fusion: which ops are stored and which are computed inside their consumers' kernels."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,10 @@ class Fusion(AssignTask):
     """
 
     limits: Limits
+
+    @classmethod
+    def heads_of(cls, settings: Mapping[str, Any]) -> frozenset[str]:
+        return frozenset({"inline" if settings["decision"] == "binary" else "fusion_priority"})
 
     def __init__(self, *, name: str, machine: Machine, decision: Literal["binary", "priority"], levels: int,
                  max_ops: int, max_inputs: int, max_duplicates: int) -> None:  # fmt: skip

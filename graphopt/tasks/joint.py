@@ -1,5 +1,8 @@
 """Joint: where every op runs, in which order ready kernels start, and which ops are computed inside their consumers."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +23,11 @@ class Joint(AssignTask):
     A kernel runs on the device of its stored op, so the device of an inlined op does not matter. Fusion obeys the caps.
     """
 
-    head_names = frozenset({"device", "priority", "inline"})
+    head_names = frozenset({"device", "priority"})
+
+    @classmethod
+    def heads_of(cls, settings: Mapping[str, Any]) -> frozenset[str]:
+        return cls.head_names | ({"inline"} if settings["fuse"] else set())
 
     def __init__(self, *, name: str, machine: Machine, levels: int, fuse: bool, max_ops: int, max_inputs: int,
                  max_duplicates: int) -> None:  # fmt: skip
