@@ -187,8 +187,8 @@ def _note(row: Row) -> str:
 def evaluate_cell(parts: Parts, cell: Cell) -> None:
     """Evaluates the cell's algorithm and those of `compare` on its split. Raises RowsFailed if a row failed."""
     settings = cell.settings
-    graphs = parts.dataset.graphs(settings.split)
-    if not graphs:
+    graphs, unread = parts.dataset.graphs(settings.split), parts.dataset.unread(settings.split)
+    if not graphs and not unread:
         raise UserError(
             f"dataset={parts.dataset.name} has no graphs in split {settings.split!r}; "
             f"give another with split=train|val|test or change the dataset's splits"
@@ -203,9 +203,11 @@ def evaluate_cell(parts: Parts, cell: Cell) -> None:
         {graph.hash: parts.dataset.origin(graph) for graph in graphs},
         settings.budget.seconds,
     )
+    for name, why in unread.items():
+        cell.rows.append({**arena.facts, "graph": name, "status": "failed", "reason": why})
     for name, why in parts.refused.items():
         cell.rows.note({**arena.facts, "algo": name, "encoder": None, "graph": "", "status": "illegal", "reason": why})
-    failed = evaluate(
+    failed = len(unread) + evaluate(
         contenders_of(parts, cell), graphs, arena, budgets=settings.budget.evals, seeds=[settings.seed], rows=cell.rows,
         study_path=cell.study_path,
     )  # fmt: skip

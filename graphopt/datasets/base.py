@@ -17,6 +17,11 @@ class Dataset(ABC):
     name: str
     gives: ClassVar[frozenset[str]] = frozenset()
 
+    def unread(self, split: Split) -> dict[str, str]:
+        """Inputs of a split that `graphs` left out since they cannot become graphs: name -> why, in one sentence. The
+        harness makes a failed row of each."""
+        return {}
+
     def origin(self, graph: Graph) -> str:
         """Name of the data set that a graph is reported under: this one, but for mixtures."""
         return self.name

@@ -1,5 +1,7 @@
 """Graphs from files with known costs: Standard Task Graphs, profiles, CostGraphDef texts and our own `.npz`."""
 
+import warnings
+from abc import abstractmethod
 from collections.abc import Callable
 from fnmatch import fnmatch
 from glob import glob
@@ -12,6 +14,7 @@ from graphopt.datasets.lifetimes import read_lifetimes
 from graphopt.datasets.profiled import read_profiled
 from graphopt.datasets.stg import read_stg
 from graphopt.datasets.storage import load_graph
+from graphopt.errors import UserError
 from graphopt.graph import Graph, GraphError
 
 READERS: dict[str, Callable[[Path], Graph]] = {
@@ -36,38 +39,75 @@ def find_files(path: str, names: tuple[str, ...]) -> list[Path]:
     return files
 
 
-class GraphFiles(Dataset):
-    """Graphs from a file, a folder or a pattern; the name chooses the reader (`READERS`).
+class FileDataset(Dataset):
+    """Graphs of files; `read` makes one of each. Files are read when their split is first asked for, and once.
 
+    One bad file among several is left out, with a warning, and stands in `unread`; a file alone is an error.
     train and val: patterns of file names without ending for those splits; all others are test graphs.
     """
 
-    def __init__(self, *, name: str, path: str | None, train: list[str], val: list[str]) -> None:
-        self.name, self._path = name, path
+    def __init__(self, name: str, train: list[str], val: list[str]) -> None:
+        self.name = name
         self._patterns: dict[Split, list[str]] = {"train": list(train), "val": list(val)}
         self._graphs: dict[Path, Graph] = {}
+        self._unread: dict[Path, str] = {}
+
+    @abstractmethod
+    def files(self) -> list[Path]:
+        """All files of the data set. Raises GraphError when there is none."""
+
+    @abstractmethod
+    def read(self, file: Path) -> Graph:
+        """The graph of one file. Raises GraphError."""
 
     def graphs(self, split: Split) -> list[Graph]:
+        files = self.files()
+        chosen = [file for file in files if split_of(file.stem, self._patterns) == split]
+        for file in chosen:
+            if file not in self._graphs and file not in self._unread:
+                self._take(file, alone=len(files) == 1)
+        return [self._graphs[file] for file in chosen if file in self._graphs]
+
+    def unread(self, split: Split) -> dict[str, str]:
+        self.graphs(split)
+        return {str(f): why for f, why in self._unread.items() if split_of(f.stem, self._patterns) == split}
+
+    def _take(self, file: Path, *, alone: bool) -> None:
+        try:
+            self._graphs[file] = self.read(file)
+        except MemoryError:
+            raise
+        except Exception as error:
+            if alone:
+                raise
+            foreseen = isinstance(error, GraphError | UserError)
+            self._unread[file] = said = str(error) if foreseen else f"{file}: {type(error).__name__}: {error}"
+            warnings.warn(f"left out: {said}", stacklevel=4)
+
+
+class GraphFiles(FileDataset):
+    """Graphs from a file, a folder or a pattern; the name chooses the reader (`READERS`)."""
+
+    def __init__(self, *, name: str, path: str | None, train: list[str], val: list[str]) -> None:
+        super().__init__(name, train, val)
+        self._path = path
+
+    def files(self) -> list[Path]:
         if self._path is None:
             raise GraphError(
                 f"dataset={self.name} needs dataset.path=... (file, folder or pattern: {' '.join(READERS)})"
             )
-        files = [f for f in find_files(self._path, tuple(READERS)) if split_of(f.stem, self._patterns) == split]
-        for file in files:
-            if file not in self._graphs:
-                self._graphs[file] = _read(file)
-        return [self._graphs[file] for file in files]
+        return find_files(self._path, tuple(READERS))
+
+    def read(self, file: Path) -> Graph:
+        reader = next((reader for name, reader in READERS.items() if fnmatch(file.name, name)), None)
+        if reader is None:
+            raise GraphError(
+                f"{file} is named like none of {' '.join(READERS)}, so no reader fits; ONNX models: dataset=onnx"
+            )
+        return reader(file)
 
 
 def split_of(stem: str, patterns: dict[Split, list[str]]) -> Split:
     """The first split one of whose patterns the name matches, else test."""
     return next((split for split, globs in patterns.items() if any(fnmatch(stem, g) for g in globs)), "test")
-
-
-def _read(file: Path) -> Graph:
-    reader = next((reader for name, reader in READERS.items() if fnmatch(file.name, name)), None)
-    if reader is None:
-        raise GraphError(
-            f"{file} is named like none of {' '.join(READERS)}, so no reader fits; ONNX models: dataset=onnx"
-        )
-    return reader(file)

@@ -22,6 +22,10 @@ class Mixed(Dataset):
     def origin(self, graph: Graph) -> str:
         return self._origin[graph.hash]
 
+    def unread(self, split: Split) -> dict[str, str]:
+        chosen = self._test if split == "test" else self._parts
+        return {name: why for part in chosen for name, why in self._parts[part].unread(split).items()}
+
     def graphs(self, split: Split) -> list[Graph]:
         chosen = self._test if split == "test" else self._parts
         found = [(self._parts[part].name, graph) for part in chosen for graph in self._parts[part].graphs(split)]

@@ -15,8 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, inliner
 
-from graphopt.datasets.base import Dataset, Split
-from graphopt.datasets.files import find_files, split_of
+from graphopt.datasets.files import FileDataset, find_files
 from graphopt.datasets.onnx_folding import SMALL, settle_shapes
 from graphopt.datasets.onnx_translation import Translation
 from graphopt.graph import Graph, GraphError
@@ -51,7 +50,7 @@ class OnnxProgram:
         return model
 
 
-class OnnxFiles(Dataset):
+class OnnxFiles(FileDataset):
     """ONNX models: a file, a folder or a pattern; without a path the nine CNNs inside the `onnx` package.
 
     dims fixes open dimensions by name, e.g. {batch: 1}. train and val: patterns of model names for those splits; all
@@ -63,24 +62,19 @@ class OnnxFiles(Dataset):
     def __init__(
         self, *, name: str, path: str | None, dims: Mapping[str, int], train: list[str], val: list[str]
     ) -> None:
-        self.name, self._path, self._dims = name, path, dict(dims)
-        self._patterns: dict[Split, list[str]] = {"train": list(train), "val": list(val)}
-        self._graphs: dict[Path, Graph] = {}
+        super().__init__(name, train, val)
+        self._path, self._dims = path, dict(dims)
         wrong = {label: size for label, size in self._dims.items() if not isinstance(size, int) or size < 1}
         if wrong:
             raise GraphError(f"dataset.dims must map names to positive whole numbers, not {wrong}")
 
-    def graphs(self, split: Split) -> list[Graph]:
-        files = [f for f in self._files() if split_of(f.stem, self._patterns) == split]
-        for file in files:
-            if file not in self._graphs:
-                self._graphs[file] = read_onnx(file, family=LIGHT_FAMILIES.get(file.stem), dims=self._dims)
-        return [self._graphs[file] for file in files]
-
-    def _files(self) -> list[Path]:
+    def files(self) -> list[Path]:
         if self._path is None:
             return [_light_path(name) for name in LIGHT_FAMILIES]
         return find_files(self._path, ("*.onnx",))
+
+    def read(self, file: Path) -> Graph:
+        return read_onnx(file, family=LIGHT_FAMILIES.get(file.stem), dims=self._dims)
 
 
 def load_light(name: str) -> Graph:
