@@ -19,7 +19,8 @@ from graphopt.graph import GraphError
 def print_table(rows_path_or_dir: Path | str, against: str = "local") -> None:
     """Prints the tables of a run or a study on the terminal."""
     from graphopt.reporting.collect import collect
-    from graphopt.reporting.render import print_sheets, sheets
+    from graphopt.reporting.render import sheets
+    from graphopt.reporting.terminal import print_sheets
 
     print_sheets(sheets(collect(rows_path_or_dir), against))
 
@@ -27,19 +28,22 @@ def print_table(rows_path_or_dir: Path | str, against: str = "local") -> None:
 def write_tables(place: Path, against: str, markdown: Path | None, csv: Path | None) -> list[Path]:
     """Prints the tables and writes them as Markdown and CSV, by default into `place`."""
     from graphopt.reporting.collect import collect
-    from graphopt.reporting.render import as_csv, as_markdown, print_sheets, sheets
+    from graphopt.reporting.render import numbers, sheets
+    from graphopt.reporting.sheet import as_markdown
+    from graphopt.reporting.terminal import print_sheets
 
     found = collect(place)
     all_sheets = sheets(found, against)
     print_sheets(all_sheets)
-    return _write(place, "table", as_markdown(all_sheets), as_csv(found), markdown, csv)
+    return _write(place, "table", as_markdown(all_sheets), numbers(found), markdown, csv)
 
 
 def write_improvements(place: Path, over: str, markdown: Path | None, csv: Path | None) -> list[Path]:
     """The same for the tables of improvement over a method; by default DIR/improvement.md and .csv."""
     from graphopt.reporting.collect import collect
     from graphopt.reporting.improvement import improvement_csv, improvement_sheets
-    from graphopt.reporting.render import as_markdown, print_sheets
+    from graphopt.reporting.sheet import as_markdown
+    from graphopt.reporting.terminal import print_sheets
 
     found = collect(place)
     all_sheets = improvement_sheets(found, over)
@@ -51,7 +55,8 @@ def write_reaches(place: Path, over: str, markdown: Path | None, csv: Path | Non
     """The same for the tables of samples to reach a method's end; by default DIR/reach.md and .csv."""
     from graphopt.reporting.collect import collect
     from graphopt.reporting.reach import reach_csv, reach_lines, reach_sheets
-    from graphopt.reporting.render import as_markdown, print_sheets
+    from graphopt.reporting.sheet import as_markdown
+    from graphopt.reporting.terminal import print_sheets
 
     found = collect(place)
     lines = reach_lines(found, over)
@@ -87,7 +92,8 @@ def replay(place: Path) -> int:
 def end_to_end(place: Path) -> Path:
     """Runs every rewritten program against its original; prints and writes the table."""
     from graphopt.reporting.end_to_end import measure_all, sheet
-    from graphopt.reporting.render import as_markdown, print_sheets
+    from graphopt.reporting.sheet import as_markdown
+    from graphopt.reporting.terminal import print_sheets
 
     found = []
     for line in measure_all(place):

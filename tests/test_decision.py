@@ -189,7 +189,7 @@ def test_show_and_diff_name_the_ops(tmp_path: Path, graph: Graph, capsys: pytest
     main(["diff", str(a), str(b)])
     shown = capsys.readouterr().out
     assert "1 of 6 ops differ" in shown
-    assert " op5 " in shown and " op0 " not in shown
+    assert "\nop5 " in shown and "\nop0 " not in shown
 
 
 @pytest.mark.parametrize("damage", ["missing", "text", "cut", "other format"])

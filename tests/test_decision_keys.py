@@ -107,7 +107,7 @@ def test_show_and_diff_name_ops_that_moved(tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
     assert main(["diff", str(a), str(b)]) == 0
     shown = capsys.readouterr().out
-    assert "1 of 40 ops differ in device" in shown and f" {name} " in shown
+    assert "1 of 40 ops differ in device" in shown and f"\n{name} " in shown
 
 
 def test_veto_moves_one_op_and_keeps_the_order(tmp_path: Path) -> None:

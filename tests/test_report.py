@@ -17,7 +17,8 @@ from graphopt.errors import UserError
 from graphopt.graph import Graph
 from graphopt.report import main
 from graphopt.reporting.collect import Collected, collect
-from graphopt.reporting.render import as_csv, as_markdown, sheets
+from graphopt.reporting.render import numbers, sheets
+from graphopt.reporting.sheet import as_markdown
 from graphopt.reporting.statistics import bootstrap, mean_of_graphs, table_GS
 from graphopt.reporting.tables import Difference, Line, best_known, blocks, differences, evals_to_reach, summarise
 
@@ -213,7 +214,7 @@ def test_files_say_what_the_terminal_says(tmp_path: Path, capsys: pytest.Capture
     printed, markdown = capsys.readouterr().out, (tmp_path / "table.md").read_text()
     assert "2.000 [" in printed and "**2.000 [" in markdown
     records = list(csv.DictReader(io.StringIO((tmp_path / "numbers.csv").read_text())))
-    assert (tmp_path / "numbers.csv").read_text() == as_csv(collect(tmp_path))
+    assert (tmp_path / "numbers.csv").read_text() == numbers(collect(tmp_path))
     (overall,) = [r for r in records if r["kind"] == "all" and r["method"] == "local"]
     assert float(overall["speedup_mean"]) == pytest.approx(math.sqrt(2))
 

@@ -10,8 +10,9 @@ import numpy as np
 from graphopt.decision import Answer, DecisionFile, load
 from graphopt.operators import OPERATORS
 from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
-from graphopt.reporting.render import Sheet, print_sheets
 from graphopt.reporting.replay import PRICES, Case, check, near_graph, open_any, open_case
+from graphopt.reporting.sheet import Sheet
+from graphopt.reporting.terminal import print_sheets
 from graphopt.rewrite.terms import Program, runs
 from graphopt.rewrite_decision import RewriteFile, is_rewriting
 from graphopt.rewrite_decision import load as load_rewriting
@@ -128,7 +129,7 @@ def _cut(ops: np.ndarray, everything: bool) -> np.ndarray:
 
 def _list(title: str, columns: list[str], rows: list[list[str]], total: int) -> None:
     if rows:
-        print_sheets([Sheet(title, columns, rows, left=len(columns))])
+        print_sheets([Sheet(title, columns, rows, left=len(columns), names=1)])
     if total > len(rows):
         print(f"... and {total - len(rows):,} more (--all lists them)")
 

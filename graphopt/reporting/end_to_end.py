@@ -20,8 +20,8 @@ from graphopt.costs.base import CostModel
 from graphopt.costs.profiled import Profiled, processor
 from graphopt.errors import UserError
 from graphopt.reporting.collect import read_rows, row_files
-from graphopt.reporting.render import Sheet
 from graphopt.reporting.replay import RewriteCase, open_any
+from graphopt.reporting.sheet import Sheet
 from graphopt.rewrite.onnx_export import save_onnx
 from graphopt.rewrite.race import Race, Ratio, race
 from graphopt.rewrite.random_weights import with_random_weights

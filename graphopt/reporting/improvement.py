@@ -5,8 +5,6 @@ budget, and gap = cost / best known - 1, best known over all methods, budgets, s
 over graphs, of means over seeds; intervals resample graphs x seeds, and take the reference's mean as it is.
 """
 
-import csv
-import io
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +14,8 @@ import numpy as np
 
 from graphopt.errors import UserError
 from graphopt.reporting.collect import Collected, Entry, Setting
-from graphopt.reporting.render import Sheet, budget_label, setting_title
+from graphopt.reporting.render import budget_label, setting_title
+from graphopt.reporting.sheet import Sheet, as_csv
 from graphopt.reporting.statistics import Interval, bootstrap, table_GS
 from graphopt.reporting.tables import TIE, best_known, blocks
 
@@ -186,15 +185,11 @@ def _percent(value: Interval, sign: str = "") -> str:
 
 def improvement_csv(found: Collected, over: str) -> str:
     """Every line with its numbers."""
-    out = io.StringIO()
-    writer: csv.DictWriter[str] | None = None
+    records: list[dict[str, object]] = []
     for setting, entries in settings_of(found, over).items():
         for line in improvements(entries, over):
             record = {**dict(setting), **asdict(line)}
             for name in ("improvement", "gap"):
                 record |= {f"{name}_{key}": value for key, value in record.pop(name).items()}
-            if writer is None:
-                writer = csv.DictWriter(out, list(record), lineterminator="\n")
-                writer.writeheader()
-            writer.writerow(record)
-    return out.getvalue()
+            records.append(record)
+    return as_csv(records)

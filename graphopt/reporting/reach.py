@@ -6,8 +6,6 @@ that never gets there counts with its whole budget, which flatters it, and is ma
 decision files, which hold every improvement.
 """
 
-import csv
-import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +15,8 @@ import numpy as np
 from graphopt.decision import load
 from graphopt.reporting.collect import Collected, Entry, Setting
 from graphopt.reporting.improvement import settings_of
-from graphopt.reporting.render import Sheet, budget_label, setting_title
+from graphopt.reporting.render import budget_label, setting_title
+from graphopt.reporting.sheet import Sheet, as_csv
 from graphopt.reporting.statistics import Interval, bootstrap, table_GS
 
 NOTE = (
@@ -165,13 +164,7 @@ def _span(value: Interval) -> str:
 
 def reach_csv(lines_of: Mapping[Setting, Sequence[Reach]]) -> str:
     """Every line with its numbers."""
-    out = io.StringIO()
-    records = [_record(setting, line) for setting, lines in lines_of.items() for line in lines]
-    if records:
-        writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
-    return out.getvalue()
+    return as_csv(_record(setting, line) for setting, lines in lines_of.items() for line in lines)
 
 
 def _record(setting: Setting, line: Reach) -> Mapping[str, object]:

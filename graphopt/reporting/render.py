@@ -1,38 +1,14 @@
-"""Tables for the terminal (rich), for Markdown and for CSV, from the same lines."""
+"""The tables of a report as sheets, and their numbers as CSV, from the same lines."""
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-
-from rich.box import SIMPLE
-from rich.console import Console, Group
-from rich.markup import escape
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from dataclasses import asdict
 
 from graphopt.reporting.collect import Collected, Entry, Setting
+from graphopt.reporting.sheet import Sheet, as_csv
 from graphopt.reporting.statistics import Interval
 from graphopt.reporting.tables import Line, best_known, blocks, differences, group, repeated, summarise, telling
-
-FILE_WIDTH = 130  # characters, where there is no terminal
-
-
-@dataclass
-class Sheet:
-    """A table of strings: what rich and Markdown print."""
-
-    title: str
-    columns: Sequence[str]
-    rows: list[list[str]]
-    bold: set[tuple[int, int]] = field(default_factory=set)  # (row, column)
-    breaks: set[int] = field(default_factory=set)  # rows after which a new budget begins
-    left: int = 1  # columns that are text, aligned left
-    note: str = ""
-    wide: bool = False  # only in files: too long for a terminal
 
 
 def sheets(found: Collected, against: str) -> list[Sheet]:
@@ -192,7 +168,7 @@ def _apart(found: Collected) -> list[Sheet]:
     if not counts:
         return []
     rows = [[status, task, algo, str(count), reason] for (status, task, algo, reason), count in sorted(counts.items())]
-    return [Sheet("rows apart from the table", ["status", "task", "algo", "rows", "reason"], rows, left=3)]
+    return [Sheet("rows apart from the table", ["status", "task", "algo", "rows", "reason"], rows, left=3, prose=True)]
 
 
 def _why_unpriced(row: dict[str, object]) -> str:
@@ -226,55 +202,16 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.3g}" if seconds < 1000 else f"{seconds:,.0f}"
 
 
-def as_markdown(all_sheets: Sequence[Sheet]) -> str:
-    """All sheets as one Markdown text."""
-    parts = []
-    for sheet in all_sheets:
-        rule = ["---"] * sheet.left + ["---:"] * (len(sheet.columns) - sheet.left)
-        body = [
-            [f"**{cell}**" if (i, j) in sheet.bold else cell.replace("|", "\\|") for j, cell in enumerate(row)]
-            for i, row in enumerate(sheet.rows)
-        ]
-        table = "\n".join("| " + " | ".join(row) + " |" for row in [list(sheet.columns), rule, *body])
-        parts.append(f"### {sheet.title}\n\n{table}\n" + (f"\n{sheet.note}\n" if sheet.note else ""))
-    return "\n".join(parts)
-
-
-def as_rich(all_sheets: Sequence[Sheet]) -> Group:
-    """The sheets that suit a terminal."""
-    items: list[Table | Text | Padding] = []
-    for sheet in (sheet for sheet in all_sheets if not sheet.wide):
-        if sheet.title:
-            items.append(Text(sheet.title, style="bold"))
-        table = Table(box=SIMPLE)
-        for j, column in enumerate(sheet.columns):
-            table.add_column(escape(column), justify="left" if j < sheet.left else "right", no_wrap=column != "reason")
-        for i, row in enumerate(sheet.rows):
-            cells = [f"[bold green]{escape(c)}[/]" if (i, j) in sheet.bold else escape(c) for j, c in enumerate(row)]
-            if sheet.breaks and i and i - 1 not in sheet.breaks:
-                cells[0] = ""  # the budget stands at its first line
-            table.add_row(*cells, end_section=i in sheet.breaks)
-        items.append(table)
-        if sheet.note:
-            items.append(Padding(Text(sheet.note, style="dim"), (0, 0, 1, 1)))
-    return Group(*items)
-
-
-def as_csv(found: Collected) -> str:
-    """Every line of every block with its numbers, one line each."""
-    out = io.StringIO()
-    writer: csv.DictWriter[str] | None = None
+def numbers(found: Collected) -> str:
+    """Every line of every block with its numbers, one line each, as CSV."""
+    records: list[dict[str, object]] = []
     for setting, entries in found.by_setting().items():
         best = best_known(entries)
         for kind, parts in blocks(entries).items():
             for label, part in parts.items():
-                for line in summarise(part, label, best):
-                    record = {**dict(setting), "kind": kind, **_flat(line)}
-                    if writer is None:
-                        writer = csv.DictWriter(out, list(record), lineterminator="\n")
-                        writer.writeheader()
-                    writer.writerow(record)
-    return out.getvalue()
+                lines = summarise(part, label, best)
+                records += [{**dict(setting), "kind": kind, **_flat(line)} for line in lines]
+    return as_csv(records)
 
 
 def _flat(line: Line) -> dict[str, object]:
@@ -282,11 +219,3 @@ def _flat(line: Line) -> dict[str, object]:
     speedup = record.pop("speedup")
     assert isinstance(speedup, dict)
     return {**record, **{f"speedup_{key}": value for key, value in speedup.items()}}
-
-
-def print_sheets(all_sheets: Sequence[Sheet]) -> None:
-    """On the terminal, or at full width into a file or a pipe."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=FILE_WIDTH)
-    console.print(as_rich(all_sheets))
