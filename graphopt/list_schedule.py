@@ -84,15 +84,33 @@ def heft(time_ND: F64, works: NDArray[np.bool_], needs: Dependencies, wires: Lin
     return Schedule(device, start, end, rank)
 
 
-def list_by_bottom_level(time_ND: F64, works: NDArray[np.bool_], needs: Dependencies, wires: Links) -> Schedule:
+def list_by_bottom_level(
+    time_ND: F64, works: NDArray[np.bool_], needs: Dependencies, wires: Links, tie: F64 | None = None
+) -> Schedule:
     """List scheduling: whenever a device is idle and a task is ready, the task with the longest path to the end is
-    started, on the idle device where it ends first. Ties by task id and device."""
+    started, on the idle device where it ends first. Of equal paths the task with the largest `tie` [N] goes first, then
+    that with the smallest id; of equal devices the first. What takes no time keeps its device until all devices that
+    are idle at that time have started something, as in the event simulator."""
     level = _bottom_levels(time_ND.mean(1), needs, wires.mean_latency + needs.size * wires.mean_per_byte)
-    position = np.empty(len(level), np.int64)
-    order = np.argsort(-level, kind="stable").astype(np.int64)
-    position[order] = np.arange(len(level))
-    device, start, end = _start_when_idle(time_ND, works, needs, wires, order, position)
-    return Schedule(device, start, end, level)
+    position = positions(level, np.zeros(len(level)) if tie is None else tie)
+    device, start, end = _start_when_idle(time_ND, works, needs, wires, np.argsort(position), position)
+    return Schedule(device, start, end, -position.astype(np.float64))
+
+
+def positions(urgency: F64, tie: F64) -> I64:
+    """[N] place in a list ordered by urgency, of equal ones by `tie`, both largest first, then by id."""
+    position = np.empty(len(urgency), np.int64)
+    position[np.lexsort((-tie, -urgency))] = np.arange(len(urgency))
+    return position
+
+
+def tie_breaks(seconds: F64, needs: Dependencies) -> list[F64]:
+    """[N] what may decide between tasks of one bottom level: nothing (the smallest id goes first), how many
+    dependencies wait for the task, how long it takes itself, the work that waits for it directly, the largest id."""
+    reader = np.repeat(np.arange(len(seconds)), np.diff(needs.ptr))
+    waiting = np.bincount(needs.source, minlength=len(seconds)).astype(np.float64)
+    work = np.bincount(needs.source, seconds[reader], len(seconds)).astype(np.float64)
+    return [np.zeros(len(seconds)), waiting, seconds, work, np.arange(len(seconds), dtype=np.float64)]
 
 
 @njit(cache=True, nogil=True)
@@ -155,25 +173,26 @@ def _start_when_idle(time_ND, works, needs, wires, order, position):  # type: ig
     num, devices = time_ND.shape
     device, start, end = np.zeros(num, np.int16), np.zeros(num), np.zeros(num)
     waiting, reader_ptr, reader = _readers(needs, num)
-    free, now = np.zeros(devices), 0.0
+    idle, now = np.ones(devices, np.bool_), 0.0
     ready = [position[n] for n in range(num) if works[n] and waiting[n] == 0]
     heapq.heapify(ready)
     running = [(0.0, 0) for _ in range(0)]
     while ready or running:
-        while ready and free.min() <= now:
+        while ready and idle.any():
             n = order[heapq.heappop(ready)]
             best, best_start = -1, np.inf
             for d in range(devices):
-                if free[d] <= now:
+                if idle[d]:
                     begin = max(now, _arrival(n, d, needs, wires, device, end))
                     if best < 0 or begin + time_ND[n, d] < best_start + time_ND[n, best]:
                         best, best_start = d, begin
             device[n], start[n], end[n] = best, best_start, best_start + time_ND[n, best]
-            free[best] = end[n]
+            idle[best] = False
             heapq.heappush(running, (end[n], n))
         now = running[0][0]
         while running and running[0][0] == now:
             _, n = heapq.heappop(running)
+            idle[device[n]] = True
             for r in range(reader_ptr[n], reader_ptr[n + 1]):
                 waiting[reader[r]] -= 1
                 if waiting[reader[r]] == 0:

@@ -111,7 +111,12 @@ class Problem(Metered):
     def commit(self, decision: Decision) -> None:
         """Answers with a decision that was not priced. Counts only while nothing has been billed (a budget of 0)."""
         if self.evals == 0 and self.evals_cap == 0:
-            self.best = decision
+            self.best, self.best_plan = decision, None
+
+    def commit_keys(self, keys: Keys) -> None:
+        """The same with random keys [K]."""
+        if self.evals == 0 and self.evals_cap == 0:
+            self.best_plan = self.task.realise_keys(self.graph, keys[None].copy())
 
     def _bill(self, cost: NDArray[np.float64], digests: list[int], decision_at: Callable[[int], Decision]) -> None:
         winner = self.bill(cost, digests)

@@ -1,16 +1,20 @@
-"""List scheduling as optimisers: one decision, one evaluation."""
+"""List schedules as optimisers. They know an exact order and an exact device for every kernel, so they answer with
+random keys, which say both in full: a decision has a few levels of priority only."""
+
+from collections.abc import Iterator
 
 import numpy as np
 
-from graphopt.graph import F64
+from graphopt.list_schedule import list_by_bottom_level, positions, tie_breaks
 from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem
-from graphopt.search.heuristics import Suggestion, Work, by_heft, by_list, order_bottom_level, place_single, suggest
-from graphopt.tasks.base import Decision
+from graphopt.search.encoding import F32, encode
+from graphopt.search.heuristics import Suggestion, Work, by_heft, order_bottom_level, place_single
 
 
 class Heft(Optimizer):
-    """HEFT (Topcuoglu, Hariri, Wu 2002): devices by earliest finish time, priorities, if any, by upward rank."""
+    """HEFT (Topcuoglu, Hariri, Wu 2002): devices by earliest finish time, priorities, if any, by upward rank. One
+    evaluation; the answer to a budget of 0 as well."""
 
     needs_heads = frozenset({"device"})
 
@@ -18,11 +22,16 @@ class Heft(Optimizer):
         self.name = name
 
     def solve(self, problem: Problem) -> None:
-        _answer(problem, _decide(problem, by_heft(Work(problem.graph, problem.task))))
+        _answer(problem, iter([by_heft(Work(problem.graph, problem.task))]))
 
 
 class ListBottomLevel(Optimizer):
-    """List scheduling by bottom level, the longest path to the end; devices as they become idle where they are free."""
+    """List scheduling by bottom level, the longest path to the end; devices as they become idle where they are free.
+
+    The plain schedule, ties by op id, is the answer to a budget of 0 and the first that is priced. Where nothing
+    travels its plan takes exactly as long as it says, so from one evaluation on the answer is never worse. What is left
+    of a budget goes to other ways to break ties: five evaluations at most.
+    """
 
     needs_heads = frozenset({"priority"})
 
@@ -30,33 +39,38 @@ class ListBottomLevel(Optimizer):
         self.name = name
 
     def solve(self, problem: Problem) -> None:
+        work = Work(problem.graph, problem.task)
         places = "device" in problem.task.heads
-        heuristic = by_list if places else suggest(place_single, order_bottom_level)
-        _answer(problem, _decide(problem, heuristic(Work(problem.graph, problem.task))))
+        _answer(problem, _placed_schedules(work) if places else _fixed_schedules(work))
 
 
-def _answer(problem: Problem, decision: Decision) -> None:
-    """One evaluation, or a commitment where there is no budget."""
-    if problem.open:
-        problem.cost(decision[None])
-    else:
-        problem.commit(decision)
+def _placed_schedules(work: Work) -> Iterator[Suggestion]:
+    """Devices as they become idle."""
+    for tie in tie_breaks(work.kernels.time.mean(1), work.needs):
+        schedule = list_by_bottom_level(work.kernels.time, work.kernels.is_kernel, work.needs, work.wires, tie)
+        yield Suggestion(schedule.device, schedule.urgency)
 
 
-def _decide(problem: Problem, said: Suggestion) -> Decision:
-    """What was said in the task's heads, the rest as in the initial decision."""
-    out, heads = problem.initial.copy(), problem.task.heads
-    for column, head in enumerate(heads):
-        free = problem.task.mask(problem.graph)[:, column]
-        if head == "device":
-            out[free, column] = said.device[free]
-        elif head == "priority":
-            out[free, column] = _to_levels(said.urgency[free], heads[head])
-    return out
+def _fixed_schedules(work: Work) -> Iterator[Suggestion]:
+    """By bottom level where devices are fixed."""
+    device = place_single(work)
+    level = order_bottom_level(work, device)
+    for tie in tie_breaks(work.kernels.time[np.arange(len(device)), device], work.needs):
+        yield Suggestion(device, -positions(level, tie).astype(np.float64))
 
 
-def _to_levels(urgency: F64, levels: int) -> F64:
-    """Equal shares of the tasks per level; the most urgent get the highest."""
-    position = np.empty(len(urgency))
-    position[np.argsort(urgency, kind="stable")] = np.arange(len(urgency))
-    return np.floor(position / max(1, len(urgency)) * levels)
+def _answer(problem: Problem, schedules: Iterator[Suggestion]) -> None:
+    """Prices distinct plans while the budget lasts; commits to the first where there is none."""
+    plans = _distinct(encode(problem, *schedule) for schedule in schedules)
+    if problem.evals_cap == 0:
+        problem.commit_keys(next(plans))
+    while problem.open and (keys := next(plans, None)) is not None:
+        problem.cost_keys(keys[None])
+
+
+def _distinct(rows: Iterator[F32]) -> Iterator[F32]:
+    seen = set()
+    for row in rows:
+        if row.tobytes() not in seen:
+            seen.add(row.tobytes())
+            yield row
