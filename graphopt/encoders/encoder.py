@@ -1,10 +1,8 @@
-"""`Encoder`: reads a graph, gives a state per op and a state per graph. `ConvolutionEncoder`: what convolutions share.
+"""`Encoder`: reads a graph, gives a state per op and a state per graph.
 
-Every encoder reads ops alike, lets their states spread in its own way, and pools them alike. Each layer of convolutions
-sees both directions with separate weights:
-h <- LayerNorm(h + GELU(W h + conv(h, edges) + conv'(h, reversed edges))).
-The residual frame, the graph state (mean and maximum) and the edge features in every message are our choice.
-Shape legend: N ops of all graphs of a batch, E edges, B graphs, D width, X width of the learner's extra input.
+Every encoder reads ops alike, lets their states spread in its own way, and pools them alike. The graph state, mean and
+maximum of the ops', is our choice.
+Shape legend: N ops of all graphs of a batch, B graphs, D width, X width of the learner's extra input.
 """
 
 from abc import ABC, abstractmethod
@@ -14,31 +12,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphopt.encoders.features import WIDTH
-from graphopt.encoders.messages import Edges, both_ways, segment_max, segment_mean
+from graphopt.encoders.messages import segment_max, segment_mean
 from graphopt.operators import OPERATORS
-
-
-class Convolution(nn.Module, ABC):
-    """Gathers messages along edges of one direction: h [N, D] -> [N, D]. The op's own state is added by the frame."""
-
-    @abstractmethod
-    def forward(self, h_ND: Tensor, edges: Edges) -> Tensor: ...
-
-
-class Layer(nn.Module):
-    """One hop in both directions, with residual and normalisation."""
-
-    def __init__(self, forward_conv: Convolution, backward_conv: Convolution, width: int, dropout: float) -> None:
-        super().__init__()
-        self.forward_conv, self.backward_conv = forward_conv, backward_conv
-        self.own = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, h_ND: Tensor, edges: Edges, reverse: Edges) -> Tensor:
-        message_ND = self.own(h_ND) + self.forward_conv(h_ND, edges) + self.backward_conv(h_ND, reverse)
-        out: Tensor = self.norm(h_ND + self.dropout(nn.functional.gelu(message_ND)))
-        return out
 
 
 class Encoder(nn.Module, ABC):
@@ -71,21 +46,3 @@ class Encoder(nn.Module, ABC):
             )
         parts = [self.kind(data.kind), data.x]
         return torch.cat(parts if extra_NX is None else [*parts, extra_NX], 1)
-
-
-class ConvolutionEncoder(Encoder):
-    """Layers of convolutions."""
-
-    def __init__(self, *, name: str, width: int, layers: int, dropout: float, extra_width: int) -> None:
-        super().__init__(name=name, width=width, extra_width=extra_width)
-        self.hops = nn.ModuleList(Layer(self.convolution(), self.convolution(), width, dropout) for _ in range(layers))
-
-    @abstractmethod
-    def convolution(self) -> Convolution:
-        """A new convolution of one direction. Called while the encoder is built."""
-
-    def spread(self, h_ND: Tensor, data: Data) -> Tensor:
-        edges, reverse = both_ways(data)
-        for hop in self.hops:
-            h_ND = hop(h_ND, edges, reverse)
-        return h_ND

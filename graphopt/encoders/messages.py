@@ -14,8 +14,7 @@ from torch_geometric.data import Data
 class Edges(NamedTuple):
     """Edges of one direction, sorted by receiver."""
 
-    sender: Tensor  # int64 [E]
-    receiver: Tensor  # int64 [E], non-decreasing
+    edge_index: Tensor  # int64 [2, E] sender and receiver; receivers do not decrease
     degree: Tensor  # int64 [N] edges that each op receives
     attr: Tensor  # float32 [E, EDGE_WIDTH]
     divisor: Tensor  # float32 [N, 1] degree, at least 1: of means
@@ -24,11 +23,22 @@ class Edges(NamedTuple):
     @staticmethod
     def of(index: Tensor, attr: Tensor, num_ops: int) -> "Edges":
         """From an index [2, E] whose second row does not decrease."""
-        receiver = index[1].contiguous()
+        index = index.contiguous()
+        receiver = index[1]
         ends = torch.searchsorted(receiver, torch.arange(num_ops + 1, device=receiver.device))
         degree = ends.diff()
         count_N1 = degree[:, None].to(attr.dtype)
-        return Edges(index[0].contiguous(), receiver, degree, attr, count_N1.clamp(min=1), count_N1 > 0)
+        return Edges(index, degree, attr, count_N1.clamp(min=1), count_N1 > 0)
+
+    @property
+    def sender(self) -> Tensor:
+        """int64 [E]"""
+        return self.edge_index[0]
+
+    @property
+    def receiver(self) -> Tensor:
+        """int64 [E], non-decreasing"""
+        return self.edge_index[1]
 
 
 def both_ways(data: Data) -> tuple[Edges, Edges]:
@@ -56,10 +66,3 @@ def segment_max(value_ED: Tensor, count_S: Tensor) -> Tensor:
     """[S, D] maximum of consecutive segments of `count_S` rows; 0 for empty ones."""
     largest = torch.segment_reduce(value_ED, "max", lengths=count_S, axis=0, unsafe=True)
     return torch.where((count_S > 0)[:, None], largest, 0.0)
-
-
-def segment_softmax(score_EH: Tensor, edges: Edges) -> Tensor:
-    """[E, H] softmax over the edges that each op receives."""
-    largest = segment_max(score_EH.detach(), edges.degree).index_select(0, edges.receiver)
-    weight_EH = (score_EH - largest).exp()
-    return weight_EH / segment_sum(weight_EH, edges).index_select(0, edges.receiver)

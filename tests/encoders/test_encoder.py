@@ -7,14 +7,18 @@ import torch
 from small_graphs import MACHINE, chain, diamond, loose, star
 from torch import Tensor
 
+from graphopt import compat
+from graphopt.construct import construct
 from graphopt.encoders.columns import EDGE_WIDTH, FEATURES
+from graphopt.encoders.convolutions import Convolution
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
-from graphopt.encoders.gat import GAT, AttentionConvolution
-from graphopt.encoders.gin import GIN, SumConvolution
-from graphopt.encoders.graphsage import GraphSAGE, MaxConvolution, MeanConvolution
+from graphopt.encoders.gat import GAT
+from graphopt.encoders.gin import GIN
+from graphopt.encoders.graphsage import GraphSAGE
 from graphopt.encoders.message_passing import MessagePassing
-from graphopt.encoders.messages import Edges, segment_max, segment_mean, segment_softmax, segment_sum
+from graphopt.encoders.messages import Edges, segment_max, segment_mean, segment_sum
+from graphopt.encoders.pyg import PyG
 from graphopt.encoders.sequence import Sequence
 from graphopt.errors import ConfigError
 
@@ -24,7 +28,12 @@ ROUNDS = {
     "messages_mlp": {"update": "mlp", "shared": False},
     "messages_shared": {"update": "gru", "shared": True},
 }
-NAMES = ("gat", "gin", "mean", "max", *ROUNDS)  # of those that read edges
+NAMED = {
+    "ResGatedGraphConv": {},
+    "GCNConv": {"normalize": False, "add_self_loops": False},
+    "GATv2Conv": {"concat": False},
+}
+NAMES = ("gat", "gin", "mean", "max", *ROUNDS, *NAMED)  # of those that read edges
 ALL = (*NAMES, "gru", "lstm")
 
 
@@ -36,6 +45,8 @@ def make(name: str, extra_width: int = 0) -> Encoder:
     if name in ("gru", "lstm"):
         return Sequence(layers=LAYERS, cell=name, **common)
     common |= {"layers": LAYERS, "dropout": 0.0}
+    if name in NAMED:
+        return PyG(conv=f"torch_geometric.nn.{name}", options=NAMED[name], **common)
     if name == "gat":
         return GAT(heads=4, **common)
     return GIN(**common) if name == "gin" else GraphSAGE(aggregation=name, **common)
@@ -146,22 +157,31 @@ def star_edges(senders: list[int], num_ops: int) -> Edges:
     return Edges.of(index, torch.zeros(len(senders), EDGE_WIDTH), num_ops)
 
 
+def convolution(name: str, width: int) -> Convolution:
+    """One of an encoder's, for one direction."""
+    common = {"name": name, "width": width, "layers": 1, "dropout": 0.0, "extra_width": 0}
+    encoder = GAT(heads=1, **common) if name == "gat" else GIN(**common)
+    encoder = GraphSAGE(aggregation=name, **common) if name in ("mean", "max") else encoder
+    return encoder.hops[0].forward_conv
+
+
 def test_sum_tells_multisets_apart_that_mean_and_max_confuse() -> None:
     torch.manual_seed(0)
     h = torch.rand(4, 8)
     h[2] = h[1]
     once, twice = star_edges([1], 4), star_edges([1, 2], 4)
-    for conv in (MeanConvolution(8), MaxConvolution(8), AttentionConvolution(8, 2)):
-        assert torch.allclose(conv(h, once)[0], conv(h, twice)[0], atol=1e-6)
-    gin = SumConvolution(8)
+    for name in ("mean", "max", "gat"):
+        conv = convolution(name, 8)
+        assert torch.allclose(conv(h, once)[0], conv(h, twice)[0], atol=1e-6), name
+    gin = convolution("gin", 8)
     assert not torch.allclose(gin(h, once)[0], gin(h, twice)[0], atol=1e-3)
 
 
-def identity(conv: torch.nn.Module, *linears: str) -> torch.nn.Module:
+def identity(conv: Convolution, *linears: str) -> Convolution:
     """Sets the named linear layers to the identity and their biases to zero."""
     with torch.no_grad():
         for name in linears:
-            linear = conv.get_submodule(name)
+            linear = conv.conv.get_submodule(name)
             linear.weight.copy_(torch.eye(len(linear.weight)))
             if linear.bias is not None:
                 linear.bias.zero_()
@@ -171,43 +191,34 @@ def identity(conv: torch.nn.Module, *linears: str) -> torch.nn.Module:
 def test_aggregators_by_hand() -> None:
     h = torch.tensor([[9.0, 9.0], [1.0, 4.0], [3.0, 2.0], [7.0, 7.0]])
     edges = star_edges([1, 2], 4)
-    mean = identity(MeanConvolution(2), "neighbours")(h, edges)
-    largest = identity(MaxConvolution(2), "before", "neighbours")(h, edges)
+    mean = identity(convolution("mean", 2), "lin_l")(h, edges)
+    largest = identity(convolution("max", 2), "lin", "lin_l")(h, edges)
     assert mean.tolist() == [[2, 3], [0, 0], [0, 0], [0, 0]]
     assert largest.tolist() == [[3, 4], [0, 0], [0, 0], [0, 0]]
-    gin = identity(SumConvolution(2), "mlp.0", "mlp.2")
+    gin = identity(convolution("gin", 2), "nn.0", "nn.2")
     with torch.no_grad():
-        gin.eps.fill_(0.5)
-        gin.edge.bias.zero_()
+        gin.conv.eps.fill_(0.5)
+        gin.conv.lin.bias.zero_()
     assert gin(h, edges).tolist() == [[17.5, 19.5], [1.5, 6.0], [4.5, 3.0], [10.5, 10.5]]
 
 
 def test_attention_by_hand() -> None:
     h = torch.tensor([[0.5, -1.0], [1.0, 4.0], [-3.0, 2.0]])
-    conv = identity(AttentionConvolution(2, 1), "project")
+    conv = identity(convolution("gat", 2), "lin_l")
     with torch.no_grad():
-        conv.attention.copy_(torch.tensor([[1.0, 0.5]]))
+        conv.conv.att.copy_(torch.tensor([[[1.0, 0.5]]]))
     # leaky_relu(1.5, 3) -> 3.0; leaky_relu(-2.5, 1) -> -0.5 + 0.5 = 0
     alpha = torch.softmax(torch.tensor([3.0, 0.0]), 0)
     expected = alpha[0] * h[1] + alpha[1] * h[2]
     assert torch.allclose(conv(h, star_edges([1, 2], 3))[0], expected, atol=1e-6)
 
 
-def test_attention_agrees_with_pytorch_geometric() -> None:
-    from torch_geometric.nn import GATv2Conv
-
+@pytest.mark.parametrize("name", ["mean", "max", "gat", "gin"])
+def test_every_convolution_hears_what_edges_say(name: str) -> None:
     torch.manual_seed(0)
-    data = graph_features(diamond(), MACHINE)
-    ours = AttentionConvolution(8, 2)
-    theirs = GATv2Conv(8, 4, heads=2, add_self_loops=False, share_weights=True, edge_dim=EDGE_WIDTH, bias=False)
-    with torch.no_grad():
-        theirs.lin_l.weight.copy_(ours.project.weight)
-        theirs.lin_l.bias = ours.project.bias
-        theirs.lin_edge.weight.copy_(ours.edge.weight)
-        theirs.att.copy_(ours.attention[None])
-    h = torch.randn(6, 8)
-    expected = theirs(h, data.edge_index, data.edge_attr)
-    assert torch.allclose(ours(h, Edges.of(data.edge_index, data.edge_attr, 6)), expected, atol=1e-5)
+    conv, h, edges = convolution(name, 8), torch.rand(4, 8), star_edges([1, 2], 4)
+    other = edges._replace(attr=torch.ones_like(edges.attr))
+    assert not torch.allclose(conv(h, edges)[0], conv(h, other)[0], atol=1e-4)
 
 
 def loop_reduce(values: Tensor, edges: Edges, reduce) -> Tensor:
@@ -224,7 +235,6 @@ def test_segments_against_plain_loops() -> None:
         (segment_sum(values, edges), lambda r: r.sum(0)),
         (segment_mean(values, edges.degree), lambda r: r.mean(0)),
         (segment_max(values, edges.degree), lambda r: r.max(0).values),
-        (segment_sum(segment_softmax(values, edges) * values, edges), lambda r: (r.softmax(0) * r).sum(0)),
     ):
         expected = loop_reduce(values, edges, reduce)
         assert torch.allclose(ours, expected, atol=1e-5)
@@ -245,3 +255,25 @@ def test_wrong_settings_are_refused_with_a_sentence() -> None:
         Sequence(name="x", width=8, layers=1, cell="rnn", extra_width=0)
     with pytest.raises(ConfigError, match="width 7 is odd; make it even"):
         Sequence(name="x", width=7, layers=1, cell="gru", extra_width=0)
+
+
+@pytest.mark.parametrize(
+    ("conv", "options", "message"),
+    [
+        ("torch_geometric.nn.NothingConv", {}, "no convolution of torch_geometric.nn"),
+        ("os.system", {}, "no convolution of torch_geometric.nn"),
+        ("torch_geometric.nn.Linear", {}, "no convolution of torch_geometric.nn"),
+        ("torch_geometric.nn.GATv2Conv", {"heads": 4}, "makes width 64 of 16"),
+        ("torch_geometric.nn.GCNConv", {"head": 4}, "cannot be built from two widths"),
+        ("torch_geometric.nn.GINConv", {}, "cannot be built from two widths"),
+    ],
+)
+def test_convolutions_that_do_not_fit_are_refused(conv: str, options: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PyG(name="pyg", width=16, layers=1, dropout=0.0, conv=conv, options=options, extra_width=0)
+
+
+def test_the_packaged_default_is_a_convolution_that_reads_edges() -> None:
+    encoder = construct(compat.option("encoder", "pyg"), "encoder", {"extra_width": 0})
+    h, _ = encoder(graph_features(diamond(), MACHINE))
+    assert h.shape == (6, 64) and encoder.hops[0].forward_conv.edge is None
