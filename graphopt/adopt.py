@@ -34,7 +34,8 @@ def with_network(config: Node) -> dict[str, Any]:
         return dict(config)
     from graphopt import checkpoint
 
-    stored = checkpoint.said(checkpoint.load(checkpoint.find(str(config["ckpt"]), config)), "settings")
+    place = checkpoint.find(str(config["ckpt"]), config)
+    stored = checkpoint.settings_of(checkpoint.load(place), algo.network_settings)
     if stored is None or stored["algo"]["name"] != config["algo"]["name"]:
         return dict(config)
     network = {

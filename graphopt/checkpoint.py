@@ -8,6 +8,7 @@ alone, made by `python -m graphopt.ship`.
 import io
 import json
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,9 +19,13 @@ import torch
 from graphopt.algos.learner import Learner
 from graphopt.construct import dotted
 from graphopt.encoders.columns import DIGEST
-from graphopt.errors import ConfigError, UsageError, UserError
+from graphopt.errors import ConfigError, Unreadable, UsageError, UserError
+from graphopt.limits import MIB, check_zip, parse_json
+from graphopt.stored import RESERVED, node_of, words
 
 State = dict[str, Any]
+FILE_BYTES = 1024 * MIB  # of all tensors
+PLAIN_BYTES = 16 * MIB
 PRETRAINED = Path(__file__).resolve().parent / "pretrained"
 
 
@@ -42,8 +47,18 @@ def about(config: Mapping[str, Any], learner: Learner) -> dict[str, Any]:
 
 
 def settings_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The nodes of a configuration that make a network what it is."""
-    return {group: dict(config[group]) for group in ("encoder", "algo")}
+    """The nodes of a configuration that make a network what it is, in the words of files."""
+    return {group: words(group, config[group]) for group in ("encoder", "algo")}
+
+
+def settings_of(state: State, network_settings: frozenset[str]) -> dict[str, dict[str, Any]] | None:
+    """`settings_in` as a configuration here has them: the encoder, and the name and `network_settings` of the
+    algorithm; None for checkpoints that do not say. Raises UserError when they mean nothing here."""
+    stored = said(state, "settings")
+    if stored is None:
+        return None
+    algo = {key: value for key, value in stored["algo"].items() if key in (*RESERVED, "name", *network_settings)}
+    return {"encoder": node_of("encoder", stored["encoder"]), "algo": node_of("algo", algo)}
 
 
 def said(state: State, key: str) -> Any:
@@ -86,6 +101,9 @@ def adopt_weights(learner: Learner, source: Path, about: Mapping[str, Any]) -> S
     UserError when it cannot be read, ConfigError when it does not fit."""
     state = load(source)
     check_made_for(state, about["made_for"], str(source))
+    broken = [name for name, value in state["state_dict"].items() if not torch.isfinite(value).all()]
+    if broken:
+        raise ConfigError(f"{source} holds weights that are no numbers ({broken[0]}); train again or give another")
     load_weights(learner, state, str(source), about["settings"])
     return state
 
@@ -198,14 +216,42 @@ def load(path: Path) -> State:
     if not path.is_file():
         raise UserError(f"no checkpoint {path}; give a .ckpt file or the folder of a finished run")
     try:
+        check_zip(path, FILE_BYTES)
         state = torch.load(path, map_location="cpu", weights_only=True)
-        json.loads(state["plain"])
-        state["state_dict"], state["torch_random"], state["own"]
+        _check(state)
     except Exception as error:  # whatever a damaged zip or pickle raises
-        raise UserError(
-            f"{path} is not a readable checkpoint ({type(error).__name__}); train again or give another"
-        ) from None
+        why = str(error) if isinstance(error, Unreadable) else type(error).__name__
+        raise UserError(f"{path} is not a readable checkpoint ({why}); train again or give another") from None
     return dict(state)
+
+
+def _check(state: Any) -> None:
+    """Raises Unreadable unless a checkpoint holds what `state_of` writes, each of its type."""
+    weights = state["state_dict"]
+    if not all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in weights.items()):
+        raise Unreadable("its weights are no tensors by name")
+    if not isinstance(state["own"], dict) or not isinstance(state["torch_random"], list):
+        raise Unreadable("its state is of another kind")
+    plain = parse_json(state["plain"].encode(), "what it says", PLAIN_BYTES)
+    kinds = {"counters": dict, "random": dict, "note": dict, "made_for": dict}
+    for key, kind in kinds.items():
+        if not isinstance(plain.get(key), kind):
+            raise Unreadable(f"its {key} is no object")
+    if not all(_number(plain["counters"].get(key)) for key in ("steps", "evals", "seconds")):
+        raise Unreadable("its counters are no numbers")
+    _check_settings(plain.get("settings"))
+
+
+def _check_settings(settings: Any) -> None:
+    if settings is None:
+        return
+    nodes = [settings.get(group) for group in ("encoder", "algo")] if isinstance(settings, dict) else []
+    if not nodes or not all(isinstance(node, dict) and isinstance(node.get("name"), str) for node in nodes):
+        raise Unreadable("its settings are not those of an encoder and an algorithm")
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
 
 
 def load_last(folder: Path) -> State | None:
@@ -241,7 +287,10 @@ def packaged(config: Mapping[str, Any]) -> Path:
 
 
 def packaged_name(config: Mapping[str, Any]) -> str:
-    """The file name says what a packaged checkpoint is for."""
+    """The file name says what a packaged checkpoint is for. Raises UserError for names that are none of a file."""
+    for part in _purpose(config):
+        if not re.fullmatch(r"[A-Za-z0-9_+][A-Za-z0-9_.+]*", part):
+            raise UserError(f"{part!r} is no name that a packaged checkpoint can have: letters, digits and _ only")
     return f"{'-'.join(_purpose(config))}.ckpt"
 
 

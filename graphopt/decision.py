@@ -27,13 +27,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt import answer_format
+from graphopt.answer_format import DecisionError, damaged, read_answer
 from graphopt.cli import sentences
 from graphopt.compact import compact, expand, same
-from graphopt.errors import UserError
+from graphopt.errors import Unreadable, UserError
 from graphopt.graph import Graph, GraphError
 from graphopt.metering import Metered
 from graphopt.plan import Plans
 from graphopt.problem import Problem
+from graphopt.stored import words
 from graphopt.tasks.base import AssignTask, Decision
 
 FORMAT = "graphopt decision 1"
@@ -42,10 +45,6 @@ ROW_KEYS = (
     *("study", "dataset", "split", "graph", "family", "task", "machine", "cost", "judge", "objective", "encoder"),
     *("algo", "seed", "evals_cap", "evals", "config_hash"),
 )
-
-
-class DecisionError(UserError):
-    """A decision file is missing, damaged, or of another graph; the message says which and what to do."""
 
 
 class Answer(Protocol):
@@ -134,10 +133,14 @@ def header_of(
             "judged": float(judged),
             "noise": float(row.get("noise", 0.0)),
         },
-        "config": {key: config[key] for key in CONFIG_KEYS if key in config},
+        "config": {key: _said(key, config[key]) for key in CONFIG_KEYS if key in config},
         "row": {key: row[key] for key in ROW_KEYS if key in row},
         "versions": versions(str(row.get("commit", ""))),
     }
+
+
+def _said(key: str, value: Any) -> Any:
+    return words(key, value) if isinstance(value, Mapping) else value
 
 
 def trace_of(problem: Metered) -> NDArray[np.float64]:
@@ -197,48 +200,21 @@ def write_arrays(path: Path | str, arrays: Mapping[str, NDArray[Any]]) -> None:
 def load(path: Path | str) -> DecisionFile:
     """Reads a decision file. Raises DecisionError when it is missing, damaged or of an unknown format."""
     source = Path(path)
+    header, arrays = read_answer(source)
+    if str(header.get("format")).startswith("graphopt rewriting"):
+        raise DecisionError(f"{source} holds a rewritten program: use show, replay or draw, which know such files")
+    if header.get("format") != FORMAT:
+        raise DecisionError(f"{source} has format {str(header.get('format'))[:40]!r}, this version reads {FORMAT!r}")
     try:
-        header, arrays = read_arrays(source)
-        if str(header.get("format")).startswith("graphopt rewriting"):
-            raise DecisionError(f"{source} holds a rewritten program: use show, replay or draw, which know such files")
-        names = tuple(json.loads(arrays["op_names"].tobytes()))
-        plan = {name.removeprefix("plan_"): array for name, array in arrays.items() if name.startswith("plan_")}
-        decision = DecisionFile(header, names, arrays["choices"], arrays["default"], arrays["trace"], plan)
-    except (KeyError, ValueError) as error:
-        if isinstance(error, DecisionError):
-            raise
+        answer_format.check_heads(header)
+        names, counts = answer_format.op_names(arrays), [count for _, count in header["heads"]]
+        if len(names) != header["graph"]["ops"]:
+            raise Unreadable(f"it has {len(names):,} op names, its graph {header['graph']['ops']:,} ops")
+        decided, default = (answer_format.choices(arrays, name, len(names), counts) for name in ("choices", "default"))
+        plan = answer_format.plan(arrays, len(names))
+        return DecisionFile(header, names, decided, default, answer_format.trace(arrays), plan)
+    except Unreadable as error:
         raise damaged(source, error) from None
-    _validate(source, decision)
-    return decision
-
-
-def read_arrays(source: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """(header, arrays) of a decision file of any format. Raises DecisionError when it is missing or damaged."""
-    if not source.is_file():
-        raise DecisionError(f"no decision file {source}: give the path of a decisions/*.npz file")
-    try:
-        with np.load(source, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        header: dict[str, Any] = json.loads(arrays["header"].tobytes())
-        return header, arrays
-    except Exception as error:  # zip, zlib, json and key errors: whatever a damaged file raises
-        raise damaged(source, error) from None
-
-
-def damaged(source: Path, error: Exception) -> DecisionError:
-    return DecisionError(f"{source} is not a readable decision file ({type(error).__name__}): write it again")
-
-
-def _validate(source: Path, decision: DecisionFile) -> None:
-    if decision.header.get("format") != FORMAT:
-        raise DecisionError(f"{source} has format {decision.header.get('format')!r}, this version reads {FORMAT!r}")
-    shape = (len(decision.op_names), len(decision.header["heads"]))
-    if (
-        decision.choices.shape != shape
-        or decision.default.shape != shape
-        or decision.header["graph"]["ops"] != shape[0]
-    ):
-        raise DecisionError(f"{source} is damaged: its arrays disagree with its {shape[0]} op names; write it again")
 
 
 def json_bytes(value: Any) -> NDArray[np.uint8]:

@@ -173,6 +173,24 @@ def _csr(row: I32, column: I32, rows: int) -> tuple[I64, I32]:
     return ptr, (pairs & 0xFFFFFFFF).astype(np.int32)
 
 
+def _check_ranges(graph: Graph, n: int, t: int) -> None:
+    """Raises GraphError where an index points at nothing, or a pointer does not lead through its array."""
+    bounds = {
+        "kind": (0, len(OPERATORS)), "input_tensor": (0, t), "producer": (-1, n), "dtype": (0, len(DTYPES)),
+        "shape": (0, 2**62), "together": (0, n),
+    }  # fmt: skip
+    for name, (least, end) in bounds.items():
+        array = getattr(graph, name)
+        if len(array) and (array.min() < least or array.max() >= end):
+            raise GraphError(
+                f"graph {graph.name!r}: {name} holds {array.min()} to {array.max()}, of {least} to {end - 1}"
+            )
+    for name, over in (("input_ptr", graph.input_tensor), ("shape_ptr", graph.shape)):
+        ptr = getattr(graph, name)
+        if ptr[0] != 0 or ptr[-1] != len(over) or np.any(np.diff(ptr) < 0):
+            raise GraphError(f"graph {graph.name!r}: {name} does not ascend from 0 to {len(over)}")
+
+
 def _validate(graph: Graph) -> None:
     n, t = len(graph.kind), len(graph.producer)
     if n == 0:
@@ -185,6 +203,7 @@ def _validate(graph: Graph) -> None:
         len(a) != t for a in (graph.is_weight, graph.is_output, graph.dtype, graph.tensor_bytes)
     ):
         raise GraphError(f"graph {graph.name!r}: arrays over tensors disagree in length")
+    _check_ranges(graph, n, t)
     if t and (np.any(np.diff(graph.producer) < 0) or graph.producer[-1] >= n):
         raise GraphError(f"graph {graph.name!r}: tensors must be sorted by producer")
     source = graph.producer[graph.input_tensor]

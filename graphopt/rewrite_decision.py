@@ -7,7 +7,6 @@ The file is an npz without pickles:
 - `trace`: float64 [S, 3]: evaluations, seconds, best cost, one line per improvement.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt import decision
+from graphopt import answer_format, decision
+from graphopt.answer_format import DecisionError
 from graphopt.errors import UserError
 from graphopt.rewrite.storage import from_json, to_json
 from graphopt.rewrite.terms import Program
@@ -60,17 +60,18 @@ def save(path: Path | str, *, problem: RewriteProblem, judged: float, row: Mappi
 def load(path: Path | str) -> RewriteFile:
     """Reads the file. Raises DecisionError when it is missing, damaged or of another format."""
     source = Path(path)
-    header, arrays = decision.read_arrays(source)
+    header, arrays = answer_format.read_answer(source)
     if header.get("format") != FORMAT:
-        raise decision.DecisionError(f"{source} has format {header.get('format')!r}, this reads {FORMAT!r}")
+        raise DecisionError(f"{source} has format {str(header.get('format'))[:40]!r}, this reads {FORMAT!r}")
     try:
-        original = from_json(json.loads(arrays["original"].tobytes()))
-        best = from_json(json.loads(arrays["best"].tobytes()), original.terms)
-        return RewriteFile(header, original, best, arrays["trace"])
-    except (KeyError, ValueError, UserError) as error:
-        raise decision.damaged(source, error) from None
+        answer_format.rule_names(header)
+        original = from_json(answer_format.read_text(arrays, "original"))
+        best = from_json(answer_format.read_text(arrays, "best"), original.terms)
+        return RewriteFile(header, original, best, answer_format.trace(arrays))
+    except UserError as error:
+        raise answer_format.damaged(source, error) from None
 
 
 def is_rewriting(path: Path | str) -> bool:
     """Whether the file holds a rewriting answer."""
-    return bool(decision.read_arrays(Path(path))[0].get("format") == FORMAT)
+    return bool(answer_format.read_answer(Path(path))[0].get("format") == FORMAT)

@@ -11,13 +11,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from graphopt import checkpoint
 from graphopt.cli import sentences
 from graphopt.construct import target_of
-from graphopt.errors import UserError
+from graphopt.errors import Unreadable, UserError
+from graphopt.limits import MIB, read_bytes
+from graphopt.stored import node_of
 
 LIMIT = 500_000  # bytes of a file
 
@@ -27,7 +31,7 @@ def ship(cell: Path, folder: Path, *, half: bool) -> Path:
     UserError when there is nothing to ship or it is too large."""
     if not (cell / "config.yaml").is_file():
         raise UserError(f"{cell} is not a cell: it has no config.yaml; give a folder OUTPUT_DIR/STUDY/CELL")
-    config: Any = OmegaConf.to_container(OmegaConf.load(cell / "config.yaml"), resolve=True)
+    config = stored_config(cell / "config.yaml")
     state = stripped(checkpoint.load(checkpoint.find(str(cell), config)), config, half=half)
     state["plain"] = json.dumps(json.loads(state["plain"]) | {"note": {"cell": cell.resolve().name}})
     size = checkpoint.size(state)
@@ -37,6 +41,18 @@ def ship(cell: Path, folder: Path, *, half: bool) -> Path:
     path = folder / checkpoint.packaged_name(config)
     checkpoint.save(path, state)
     return path
+
+
+def stored_config(path: Path) -> dict[str, Any]:
+    """A cell's configuration, of which only options of this installation and plain values count. Raises UserError."""
+    text = read_bytes(path, MIB).decode(errors="replace")
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise Unreadable(f"{path} holds references, which a cell's configuration has none of")
+        said: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+        return {group: node_of(group, said[group]) for group in ("encoder", "algo", "task", "cost")}
+    except (yaml.YAMLError, OmegaConfBaseException, KeyError, TypeError, RecursionError) as error:
+        raise Unreadable(f"{path} is no configuration of a cell ({type(error).__name__})") from None
 
 
 def stripped(state: checkpoint.State, config: Mapping[str, Any], *, half: bool) -> checkpoint.State:

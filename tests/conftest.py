@@ -1,1 +1,36 @@
-"""Puts this folder on the import path, so that tests share `toy`."""
+"""Puts this folder on the import path, so that tests share `toy`; options of classes of tests."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from graphopt import OWN_OPTIONS
+
+# Options of classes that tests bring along, by group: name -> class. Values come from the files that name them.
+OPTIONS = {
+    "machine": {"pair": "graphopt.machine.Machine", "one": "graphopt.machine.Machine"},
+    "task": {"split": "split_work.Split", "binary": "frame_parts.Binary"},
+    "cost": {"cut": "split_work.CutCost", "cut3": "split_work.CutCost", "ones": "frame_parts.Ones"},
+    "dataset": {"toys": "frame_parts.ToyGraphs"},
+    "encoder": {"bias": "frame_parts.Bias"},
+    "algo": {"critical": "frame_parts.Critical", "learns": "frame_parts.Learns"},
+}
+
+
+@pytest.fixture(scope="session")
+def toy_conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with those options, as a user has one of their own."""
+    conf = tmp_path_factory.mktemp("options")
+    for group, options in OPTIONS.items():
+        (conf / group).mkdir()
+        for name, target in options.items():
+            values = {"_target_": target, "name": name} | ({"width": 4} if group == "encoder" else {})
+            (conf / group / f"{name}.yaml").write_text(yaml.safe_dump(values))
+    return conf
+
+
+@pytest.fixture
+def toy_options(toy_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test's installation has them."""
+    monkeypatch.setenv(OWN_OPTIONS, str(toy_conf))

@@ -26,7 +26,7 @@ LAYERS = (
     ("optimizer",),
     ("compat", "search"),
     ("advantages",),
-    ("algos", "build", "cli", "sweep"),
+    ("algos", "answer_format", "build", "cli", "stored", "sweep"),
     ("cell", "checkpoint", "decision"),
     ("rewrite_decision",),
     ("adopt", "evaluate", "reporting"),

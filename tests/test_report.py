@@ -22,6 +22,8 @@ from graphopt.reporting.sheet import as_markdown
 from graphopt.reporting.statistics import bootstrap, mean_of_graphs, table_GS
 from graphopt.reporting.tables import Difference, Line, best_known, blocks, differences, evals_to_reach, summarise
 
+pytestmark = pytest.mark.usefixtures("toy_options")
+
 
 def row(algo: str, graph: str, judged: float, **fields: Any) -> dict[str, Any]:
     base = {

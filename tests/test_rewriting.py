@@ -87,7 +87,7 @@ def test_measured_prices_replay_on_another_machine(
     (tmp_path / "ops.jsonl").unlink()
     _pricing.cache_clear()
     assert report([str(answer.folder), "--replay"]) == 1
-    assert "ops.jsonl has no line of the op" in capsys.readouterr().out
+    assert "'ops.jsonl', which is in no folder above it: bring it there" in capsys.readouterr().out
 
 
 def test_a_price_that_does_not_come_out_is_found(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from graphopt.cell import Cell
 from graphopt.errors import ConfigError, UserError
 from graphopt.train import prepare
 
+pytestmark = pytest.mark.usefixtures("toy_options")
+
 
 class Critical(parts_of.Learns):
     """The toy learner with a network that only training needs."""

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
@@ -67,6 +68,12 @@ class CostModel(ABC):
     def stored(self) -> Mapping[str, object]:
         """Values that stored answers keep in this model's configuration, so that they are priced alike elsewhere."""
         return {}
+
+    @staticmethod
+    def settled(node: Mapping[str, object], near: Path) -> Mapping[str, object]:
+        """The configuration of a model that prices a stored answer again: one that measures nothing and writes nothing,
+        whatever a file says. near: the file. Raises UserError when what it needs is not there."""
+        return node
 
     def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
         """A delta pricer that starts from legal flags `inline` [N], every op on device 0; None when there is none."""

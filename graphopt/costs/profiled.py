@@ -35,6 +35,13 @@ class Profiled(Additive):
     def stored(self) -> Mapping[str, object]:
         return {"environment": self.environment}
 
+    @staticmethod
+    def settled(node: Mapping[str, object], near: Path) -> Mapping[str, object]:
+        """Prices come from lines that are there: the table is looked for, the environment must be stored."""
+        if not isinstance(node.get("environment"), str):
+            raise UserError(f"{near} does not say in which environment its ops were measured: solve the graph again")
+        return {**node, "table": str(found_table(node.get("table"), near))}
+
     def op_seconds(self, operation: Operation, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:
         return 0.0 if operation.name == "opaque" else float(self.measured(operation, inputs)["seconds"])
 
@@ -61,6 +68,21 @@ class Profiled(Additive):
             f"{self._table.path} has no line of the op {op!r} in the environment {self.environment!r}: {holds}. "
             f"Run where the table lies, bring it there, or set {self.name}'s environment=null to measure here"
         )
+
+
+def found_table(stored: object, near: Path) -> Path:
+    """The table that a file was priced by, which is only read: one of that name in a folder above the file, or the path
+    below this installation; a file without one was priced by this user's own."""
+    if not isinstance(stored, str):
+        return cache_dir() / "profiled" / "ops.jsonl"
+    places = [folder / Path(stored).name for folder in near.resolve().parents]
+    if not Path(stored).is_absolute() and ".." not in Path(stored).parts:
+        places.append(Path(__file__).resolve().parents[2] / stored)
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise UserError(f"{near} was priced by a table of measured ops, {Path(stored).name!r}, which is in no folder "
+                        "above it: bring it there")  # fmt: skip
+    return found
 
 
 def environment_here(measuring: Measuring) -> str:

@@ -1,7 +1,9 @@
 """The dataset's contract: graphs in three splits."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, ClassVar, Literal
 
 from graphopt.graph import Graph, GraphError
 
@@ -22,6 +24,11 @@ class Dataset(ABC):
         harness makes a failed row of each."""
         return {}
 
+    def extent(self) -> int | None:
+        """About how many ops all its graphs have, found from its settings alone; None where these name files or code.
+        Only what is known to be of a reasonable size is made again on a stored configuration's word."""
+        return None
+
     def origin(self, graph: Graph) -> str:
         """Name of the data set that a graph is reported under: this one, but for mixtures."""
         return self.name
@@ -29,6 +36,18 @@ class Dataset(ABC):
     @abstractmethod
     def graphs(self, split: Split) -> list[Graph]:
         """The graphs of a split, possibly none. Raises GraphError, in one sentence, when they cannot be made."""
+
+
+# Sizes of models that say how often something is repeated; other sizes are those of tensors.
+REPEATS = frozenset({"layers", "label_layers", "steps", "depth", "stacks", "rounds", "candidates", "segments", "convs",
+                     "blocks", "audio_blocks", "label_blocks", "cells", "frames", "labels"})  # fmt: skip
+OPS_OF_A_PART = 100  # ops that a repeated part of a model has, about
+
+
+def models_extent(specs: Sequence[Mapping[str, Any]]) -> int:
+    """About how many ops the models of entries `{model: NAME, sizes...}` have."""
+    counts = [[n for key, n in spec.items() if key in REPEATS and isinstance(n, int)] for spec in specs]
+    return sum(OPS_OF_A_PART * prod(repeats) for repeats in counts)
 
 
 def check_splits(splits: dict[Split, list[Graph]]) -> None:

@@ -26,6 +26,11 @@ class Mixed(Dataset):
         chosen = self._test if split == "test" else self._parts
         return {name: why for part in chosen for name, why in self._parts[part].unread(split).items()}
 
+    def extent(self) -> int | None:
+        parts = [part.extent() for part in self._parts.values()]
+        known = [extent for extent in parts if extent is not None]
+        return sum(known) * (1 + self._perturb.copies) if len(known) == len(parts) else None
+
     def graphs(self, split: Split) -> list[Graph]:
         chosen = self._test if split == "test" else self._parts
         found = [(self._parts[part].name, graph) for part in chosen for graph in self._parts[part].graphs(split)]

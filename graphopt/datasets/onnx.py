@@ -68,6 +68,9 @@ class OnnxFiles(FileDataset):
         if wrong:
             raise GraphError(f"dataset.dims must map names to positive whole numbers, not {wrong}")
 
+    def extent(self) -> int | None:
+        return 1000 * len(LIGHT_FAMILIES) if self._path is None else None
+
     def files(self) -> list[Path]:
         if self._path is None:
             return [_light_path(name) for name in LIGHT_FAMILIES]

@@ -81,6 +81,10 @@ class Regal(Dataset):
             self._graphs[split] = _in_turn(by_size)
         return self._graphs[split]
 
+    def extent(self) -> int | None:
+        most = sum(ops * count for counts in self.counts.values() for ops, count in zip(self.sizes, counts))
+        return most if self.room.file is None else None
+
     def draw(self, family: str, ops: int, split: Split, number: int) -> Graph:
         """A draw, whatever room it leaves."""
         rng = np.random.default_rng([self.seed, SPLITS.index(split), KNOWN.index(family), ops, number])

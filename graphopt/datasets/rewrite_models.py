@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from graphopt.datasets.base import Dataset, Split, check_splits
+from graphopt.datasets.base import Dataset, Split, check_splits, models_extent
 from graphopt.graph import Graph, GraphError
 
 Spec = Mapping[str, Any]
@@ -22,6 +22,9 @@ class RewriteModels(Dataset):
         self.name = name
         self._specs: dict[Split, list[Spec]] = {"train": train, "val": val, "test": test}
         self._graphs: dict[Split, list[Graph]] = {}
+
+    def extent(self) -> int:
+        return models_extent([spec for specs in self._specs.values() for spec in specs])
 
     def graphs(self, split: Split) -> list[Graph]:
         if split not in self._graphs:

@@ -43,6 +43,9 @@ class Synthetic(Dataset):
             self._graphs[split] = self._draw(split)
         return self._graphs[split]
 
+    def extent(self) -> int:
+        return sum(self._counts.values()) * max(self._ops)
+
     def _draw(self, split: Split) -> list[Graph]:
         seen: set[str] = set()
         graphs = []

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from graphopt.datasets.base import Dataset, Split, check_splits
+from graphopt.datasets.base import Dataset, Split, check_splits, models_extent
 from graphopt.datasets.cache import GraphCache
 from graphopt.graph import Graph, GraphError
 from graphopt.progress import Bar
@@ -35,6 +35,9 @@ class ZooDataset(Dataset):
         self.name, self._cache = name, GraphCache(cache_dir)
         self._specs: dict[Split, list[Spec]] = {"train": train, "val": val, "test": test}
         self._graphs: dict[Split, list[Graph]] = {}
+
+    def extent(self) -> int:
+        return models_extent([spec for specs in self._specs.values() for spec in specs])
 
     def graphs(self, split: Split) -> list[Graph]:
         if split not in self._graphs:

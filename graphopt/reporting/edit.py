@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.answer_format import DecisionError
 from graphopt.compact import compact
-from graphopt.decision import DecisionError, DecisionFile, write
+from graphopt.decision import DecisionFile, write
 from graphopt.reporting.replay import Case, choices_of
 from graphopt.tasks.base import Decision
 

@@ -26,6 +26,7 @@ from graphopt.rewrite.onnx_export import save_onnx
 from graphopt.rewrite.race import Race, Ratio, race
 from graphopt.rewrite.random_weights import with_random_weights
 from graphopt.rewrite.terms import Program
+from graphopt.stored import node_of
 
 ROWS, TABLE = "end_to_end.jsonl", "ops_again.jsonl"
 Found = dict[str, Any]
@@ -94,7 +95,8 @@ def _second_judge(case: RewriteCase, folder: Path) -> CostModel | None:
     """The judge, if it measures ops, with an empty table."""
     if not isinstance(case.judge, Profiled):
         return None
-    node = {**case.decision.header["config"]["judge"], "table": str(folder / TABLE), "environment": None}
+    stored = node_of("judge", case.decision.header["config"]["judge"])
+    node = {**stored, "table": str(folder / TABLE), "environment": None}
     judge: CostModel = construct(node, "judge")
     return judge
 

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.answer_format import DecisionError
 from graphopt.check import check as violations
+from graphopt.construct import construct, target_of
 from graphopt.costs.base import CostModel
 from graphopt.datasets.base import Dataset, Split
 from graphopt.datasets.storage import load_graph
-from graphopt.decision import DecisionError, DecisionFile, load, match
+from graphopt.decision import DecisionFile, load, match
 from graphopt.errors import UserError
 from graphopt.graph import Graph
 from graphopt.machine import Machine
@@ -23,11 +25,14 @@ from graphopt.plan import Plans
 from graphopt.reporting.collect import read_rows, row_files
 from graphopt.rewrite_decision import RewriteFile, is_rewriting
 from graphopt.rewrite_decision import load as load_rewriting
+from graphopt.stored import node_of
 from graphopt.tasks.base import AssignTask, Decision, Decisions, RewriteTask, Task
 
 EXACT = 1e-9  # relative difference allowed to simulators
 NOISE_FACTOR = 4.0  # measured prices may differ by this many times their stored noise
 PRICES = ("initial", "searched", "judged")
+GROUPS = ("machine", "task", "cost", "judge")
+MOST_OPS = 20_000_000  # of all graphs of a data set that is made again because a file says so
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Case:
     @property
     def tolerance(self) -> float:
         """Relative."""
-        return max(EXACT, NOISE_FACTOR * self.decision.prices["noise"])
+        return tolerance(self)
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,13 @@ class RewriteCase:
     @property
     def tolerance(self) -> float:
         """Relative."""
-        return max(EXACT, NOISE_FACTOR * self.decision.prices["noise"])
+        return tolerance(self)
+
+
+def tolerance(case: Case | RewriteCase) -> float:
+    """Relative; what is measured may differ by its noise, what is computed may not, whatever a file says."""
+    computed = case.cost.deterministic and case.judge.deterministic
+    return EXACT if computed else max(EXACT, NOISE_FACTOR * case.decision.prices["noise"])
 
 
 def open_any(path: Path | str) -> Case | RewriteCase:
@@ -120,8 +131,9 @@ def open_any(path: Path | str) -> Case | RewriteCase:
     if not is_rewriting(path):
         return open_case(path)
     source, decision = Path(path), load_rewriting(path)
-    machine, task, cost, judge = pricing(decision.header["config"])
-    assert isinstance(task, RewriteTask)
+    machine, task, cost, judge = pricing(source, decision)
+    if not isinstance(task, RewriteTask):
+        raise DecisionError(f"{source} holds a rewritten program, but task={task.name} is {task.noun}")
     return RewriteCase(source, decision, find_graph(source, decision), machine, task, cost, judge)
 
 
@@ -130,18 +142,34 @@ def open_case(path: Path | str) -> Case:
     source = Path(path)
     decision = load(source)
     graph = find_graph(source, decision)
-    machine, task, cost, judge = pricing(decision.header["config"])
-    assert isinstance(task, AssignTask)
+    machine, task, cost, judge = pricing(source, decision)
+    if not isinstance(task, AssignTask):
+        raise DecisionError(f"{source} holds choices, but task={task.name} is {task.noun}")
     if list(task.heads.items()) != list(decision.heads.items()):
         raise DecisionError(
             f"{source} decides {decision.heads}, but its task now decides {task.heads}: solve the graph again"
         )
+    check_plan(source, decision, graph, machine)
     return Case(source, decision, graph, machine, task, cost, judge)
+
+
+def check_plan(source: Path, decision: DecisionFile, graph: Graph, machine: Machine) -> None:
+    """Raises DecisionError when what is stored does not fit the graph and the machine."""
+    if len(decision.op_names) != graph.num_ops:
+        raise DecisionError(
+            f"{source} names {len(decision.op_names):,} ops, its graph has {graph.num_ops:,}: solve it again"
+        )
+    plan, devices = decision.plan, machine.num_devices
+    if plan and int(plan["device"].max()) >= devices:
+        raise DecisionError(f"{source} uses device {plan['device'].max()} of {devices} of machine={machine.name}")
+    if "transfer" in plan and plan["transfer"].shape != (graph.num_tensors, devices):
+        raise DecisionError(f"{source} is damaged: its transfer priorities are not those of {graph.num_tensors:,} "
+                            f"tensors and {devices} devices")  # fmt: skip
 
 
 def find_graph(source: Path, decision: DecisionFile | RewriteFile) -> Graph:
     """The decision's graph: near the file, else from the data set it was made of."""
-    graph = near_graph(source, decision) or _from_dataset(decision)
+    graph = near_graph(source, decision) or _from_dataset(source, decision)
     if graph is None:
         name = f"graphs/{decision.header['graph']['hash']}.npz"
         raise DecisionError(
@@ -167,11 +195,20 @@ def _load_graph(path: Path) -> Graph:
     return load_graph(path)
 
 
-def _from_dataset(decision: DecisionFile | RewriteFile) -> Graph | None:
-    config = decision.header["config"].get("dataset")
-    if not isinstance(config, Mapping):
+def _from_dataset(source: Path, decision: DecisionFile | RewriteFile) -> Graph | None:
+    config = decision.header["config"]
+    seed = config.get("seed", 0)
+    if not isinstance(config.get("dataset"), Mapping) or not isinstance(seed, int):
         return None
-    dataset = _dataset(json.dumps(config, sort_keys=True), int(decision.header["config"].get("seed", 0)))
+    node = _here(source, "dataset", config["dataset"])
+    dataset = _dataset(json.dumps(node, sort_keys=True), seed)
+    extent = dataset.extent()
+    if extent is None or extent > MOST_OPS:
+        why = "which a file may not name" if extent is None else f"more than the {MOST_OPS:,} ops that are made again"
+        raise DecisionError(
+            f"the graph of {source} is in no folder above it, and dataset={dataset.name} would read files, run code or "
+            f"make very many graphs, {why}: keep the file in its study's folder"
+        )
     splits: tuple[Split, ...] = ("test", "val", "train")
     graphs = (graph for split in splits for graph in dataset.graphs(split))
     return next((graph for graph in graphs if graph.hash == decision.header["graph"]["hash"]), None)
@@ -179,15 +216,25 @@ def _from_dataset(decision: DecisionFile | RewriteFile) -> Graph | None:
 
 @lru_cache(maxsize=4)
 def _dataset(config: str, seed: int) -> Dataset:
-    from graphopt.construct import construct
-
     dataset: Dataset = construct(json.loads(config), "dataset", {"seed": seed})
     return dataset
 
 
-def pricing(config: Mapping[str, Any]) -> tuple[Machine, Task, CostModel, CostModel]:
-    """Machine, task, cost and judge of a stored configuration."""
+def pricing(source: Path, decision: DecisionFile | RewriteFile) -> tuple[Machine, Task, CostModel, CostModel]:
+    """Machine, task, cost and judge of a stored configuration. Raises UserError when it means nothing here."""
+    said = decision.header["config"]
+    config: dict[str, Any] = {group: _here(source, group, said.get(group)) for group in GROUPS}
+    for group in ("cost", "judge"):
+        config[group] = target_of(config[group], group).settled(config[group], source)
     return _pricing(json.dumps(config, sort_keys=True))
+
+
+def _here(source: Path, group: str, said: Any) -> dict[str, Any]:
+    """The node that a file's words mean in this installation."""
+    try:
+        return node_of(group, said)
+    except UserError as error:
+        raise DecisionError(f"{source}: {error}") from None
 
 
 @lru_cache(maxsize=16)

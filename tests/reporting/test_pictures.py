@@ -36,7 +36,10 @@ GPU = {
     "strided_factor": 3.0, "spill_factor": 0.1,
 }  # fmt: skip
 CONFIG = {
-    "machine": {"_target_": "graphopt.machine.Machine", "name": "two", "devices": [GPU, GPU], "link_bandwidth": 1e10},
+    "machine": {
+        "_target_": "graphopt.machine.make_machine", "name": "two", "link_bandwidth": 1e10, "link_latency": 0.0,
+        "devices": {"gpu": {**{key: value for key, value in GPU.items() if key != "name"}, "count": 2}}, "transfer": {},
+    },
     "task": {
         "_target_": "graphopt.tasks.fusion.Fusion", "name": "fusion", "decision": "binary", "levels": 4, "max_ops": 64,
         "max_inputs": 16, "max_duplicates": 8,
