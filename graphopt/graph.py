@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.operators import OPERATORS
+from graphopt.printable import printable
 
 I16 = NDArray[np.int16]
 I32 = NDArray[np.int32]
@@ -35,8 +36,16 @@ DTYPES: tuple[str, ...] = (
 DTYPE_BYTES: tuple[int, ...] = (4, 2, 2, 8, 8, 4, 2, 1, 1, 1)
 
 
+LONGEST_MESSAGE = 1000  # characters
+
+
 class GraphError(ValueError):
-    """The input cannot become a graph; the message says what is wrong and what to do."""
+    """The input cannot become a graph; the message says what is wrong and what to do. It may quote names from a file:
+    what a terminal should not be told is written out, and of a very long one the middle is left out."""
+
+    def __init__(self, message: str) -> None:
+        text, half = printable(message), LONGEST_MESSAGE // 2
+        super().__init__(text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,12 +3,18 @@
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from graphopt.graph import DTYPE_BYTES, DTYPES, F64, I32, Graph, GraphError
 from graphopt.operators import OPERATOR_ID, OPERATORS, Category
+
+MOST = (
+    2**53
+)  # elements or bytes of all tensors of a graph: sums of fewer are exact in any order, and no integer overflows
+RANK = 64
 
 
 @dataclass
@@ -35,16 +41,22 @@ class GraphBuilder:
         self._ops: list[tuple[str, str, list[int], list[int], float, Mapping[str, Any]]] = []
         self._measured: dict[int, Mapping[str, float]] = {}
         self._groups: dict[int, str] = {}
+        self._total = 0
 
     def tensor(
         self, shape: Sequence[int], dtype: str = "float32", *, weight: bool = False, num_bytes: int | None = None
     ) -> int:
-        """Adds a tensor, returns its handle. `num_bytes` overrides shape x element size."""
+        """Adds a tensor, returns its handle. `num_bytes` overrides shape x element size. Raises GraphError."""
         if dtype not in DTYPES:
             raise GraphError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
         dims = tuple(int(d) for d in shape)
-        count = int(np.prod(dims, dtype=np.int64)) if dims else 1
+        if len(dims) > RANK or min(dims, default=0) < 0:
+            raise GraphError(f"graph {self.name!r}: no tensor has the shape {str(dims)[:80]}")
+        count = prod(dims)
         size = count * DTYPE_BYTES[DTYPES.index(dtype)] if num_bytes is None else int(num_bytes)
+        self._total += max(count, size)
+        if self._total > MOST:
+            raise GraphError(f"graph {self.name!r}: its tensors take more than {MOST:,} bytes; give smaller shapes")
         self._tensors.append(_Tensor(dims, dtype, size, weight))
         return len(self._tensors) - 1
 

@@ -7,6 +7,7 @@ lies in memory afterwards (unpacked), not what lies on disk. All raise `Unreadab
 import gzip
 import json
 import math
+import os
 import re
 import zipfile
 from collections.abc import Callable
@@ -140,6 +141,11 @@ def _all_of(file: IO[bytes] | gzip.GzipFile, max_bytes: int, source: str) -> byt
     if not left:
         raise _too_large(source, max_bytes)
     return b"".join(parts)
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's main memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _too_large(source: str, max_bytes: int) -> Unreadable:

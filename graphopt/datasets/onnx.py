@@ -13,12 +13,15 @@ from typing import ClassVar
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, inliner
+from onnx import ModelProto, TensorProto, inliner
+from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 from graphopt.datasets.files import FileDataset, find_files
 from graphopt.datasets.onnx_folding import SMALL, settle_shapes
 from graphopt.datasets.onnx_translation import Translation
+from graphopt.datasets.onnx_vetting import BITS, stored_in, vet
 from graphopt.graph import Graph, GraphError
+from graphopt.limits import machine_memory, read_bytes
 
 LIGHT_FAMILIES: dict[str, str] = {
     "light_bvlc_alexnet": "alexnet",
@@ -34,7 +37,7 @@ LIGHT_FAMILIES: dict[str, str] = {
 """The nine real CNNs inside the `onnx` package, with their architecture family."""
 
 
-_INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError)
+MOST_BYTES = 2**31  # of a file; the format has no larger ones
 
 
 @dataclass(frozen=True)
@@ -110,12 +113,40 @@ def parse(path: Path, *, external: bool) -> ModelProto:
     if not path.is_file():
         raise GraphError(f"no file {path}; give the path of an ONNX model")
     try:
-        model = onnx.load(str(path), format="protobuf", load_external_data=external)
-    except DecodeError as error:
-        raise GraphError(f"{path} is not an ONNX model, or is damaged ({error}); export it again") from error
-    except (OSError, onnx.checker.ValidationError) as error:
-        raise GraphError(f"{path} needs weight files that cannot be read ({error}); put them next to it") from error
-    return checked(model, path)
+        model = onnx.load_model_from_string(read_bytes(path, MOST_BYTES), format="protobuf")
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise GraphError(f"{path} is not an ONNX model, or is damaged ({_short(error)}); export it again") from error
+    model = checked(model, path)
+    if external:
+        _load_weights(model, path)
+    return model
+
+
+def _load_weights(model: ModelProto, path: Path) -> None:
+    """Fetches the weights that lie in other files, which have to be in the model's folder, in place."""
+    try:
+        stored = [t for t in stored_in(model, str(path)) if uses_external_data(t)]
+        if sum(map(_claimed, stored)) > machine_memory():
+            raise ValueError("they are larger than this machine's memory")
+        for tensor in stored:
+            where = {entry.key: entry.value for entry in tensor.external_data}
+            if int(where.get("length", _claimed(tensor))) != _claimed(tensor):
+                raise ValueError(f"{tensor.name!r} has another length than its shape")
+            if "length" not in where:
+                tensor.external_data.add(key="length", value=str(_claimed(tensor)))
+            if not (path.parent / where.get("location", "")).is_file():  # a pipe could be waited for for ever
+                raise ValueError(f"{where.get('location', '')!r} is no file")
+            load_external_data_for_tensor(tensor, str(path.parent))
+    except Exception as error:  # the system's, and those of onnx, which checks paths and sizes
+        raise GraphError(
+            f"{path} needs weight files that cannot be read ({_short(error)}); put them next to it"
+        ) from error
+
+
+def _claimed(tensor: TensorProto) -> int:
+    """Bytes of a tensor of its shape."""
+    bits: int = prod(tensor.dims) * BITS.get(tensor.data_type, 8)
+    return (bits + 7) // 8
 
 
 def checked(model: ModelProto, path: Path) -> ModelProto:
@@ -124,7 +155,11 @@ def checked(model: ModelProto, path: Path) -> ModelProto:
         raise GraphError(f"{path} is not an ONNX model (it has no graph or names no operator set); export it again")
     if not model.graph.node:
         raise GraphError(f"{path} holds no operators: there is nothing to optimise")
-    return inliner.inline_local_functions(model) if model.functions else model
+    vet(model, str(path))
+    try:
+        return inliner.inline_local_functions(model) if model.functions else model
+    except Exception as error:  # those of onnx
+        raise GraphError(f"{path} has functions that mean nothing ({_short(error)}); export it again") from error
 
 
 def fix_dims(model: ModelProto, dims: Mapping[str, int], path: Path) -> None:
@@ -134,6 +169,8 @@ def fix_dims(model: ModelProto, dims: Mapping[str, int], path: Path) -> None:
     open_dims: dict[str, str] = {}
     for value in graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_value < 0:  # some exporters write -1
+                dim.ClearField("dim_value")
             if not dim.HasField("dim_value"):
                 label = dim.dim_param or f"{value.name}_{axis}"
                 if label in dims:
@@ -141,7 +178,7 @@ def fix_dims(model: ModelProto, dims: Mapping[str, int], path: Path) -> None:
                 elif value.name not in weights:
                     open_dims.setdefault(label, value.name)
     if open_dims:
-        fix = ", ".join(f"{label}: 1" for label in open_dims)
+        fix = ", ".join(f"{label}: 1" for label in list(open_dims)[:8])
         label, value_name = next(iter(open_dims.items()))
         raise GraphError(f"{path}: dimension {label!r} of input {value_name!r} is not fixed; "
                          f"give sizes, for example '+dataset.dims={{{fix}}}'")  # fmt: skip
@@ -149,7 +186,7 @@ def fix_dims(model: ModelProto, dims: Mapping[str, int], path: Path) -> None:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in dims:
                 dim.dim_value = dims[dim.dim_param]
-        if any(not d.HasField("dim_value") for d in value.type.tensor_type.shape.dim):
+        if any(not d.HasField("dim_value") or d.dim_value < 0 for d in value.type.tensor_type.shape.dim):
             value.type.tensor_type.ClearField("shape")
 
 
@@ -160,17 +197,21 @@ def inferred(model: ModelProto, path: Path) -> ModelProto:
             for payload in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
                 weight.ClearField(payload)
     try:
-        return settle_shapes(model, partial(_infer, strict=True))
-    except _INFERENCE_ERRORS as error:
+        return settle_shapes(model, partial(_infer, True))
+    except MemoryError:
+        raise
+    except Exception as error:  # onnx and the C++ beneath it have many
         warnings.warn(f"{path}: shape inference says {_short(error)}; stated shapes are used there", stacklevel=3)
     try:
-        return settle_shapes(model, partial(_infer, strict=False))
-    except _INFERENCE_ERRORS as error:
+        return settle_shapes(model, partial(_infer, False))
+    except MemoryError:
+        raise
+    except Exception as error:
         raise GraphError(f"{path} is malformed: shape inference says {_short(error)}; export it again") from error
 
 
-def _infer(model: ModelProto, *, strict: bool) -> ModelProto:
-    return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
+def _infer(strict: bool, model: ModelProto, follow: bool) -> ModelProto:
+    return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=follow)
 
 
 def _short(error: Exception) -> str:

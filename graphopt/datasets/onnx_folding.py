@@ -1,35 +1,78 @@
 """Shape arithmetic in ONNX models: Shape -> Gather -> Concat -> Reshape and the like, computed where all is known.
 
-ONNX's own shape inference follows only some operators. Here small constant results are computed by ONNX's reference
-implementation and put in their place, and inference runs again, as long as that settles further shapes.
+ONNX's own shape inference follows only some operators. Here small constant results are computed
+(`onnx_evaluation.py`) and put in their place, and inference runs again, as long as that settles further shapes.
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto
 
-from graphopt.datasets.onnx_operators import kind_of
+from graphopt.datasets.onnx_evaluation import STANDARD, evaluated, shape_value
+from graphopt.datasets.onnx_vetting import subgraphs, values_of
+from graphopt.graph_builder import RANK
 
+LONG = 4096  # sizes in a list, more than any tensor has
 SMALL = 256  # elements; larger constants hold no shapes or axes
 _ROUNDS = 200  # each settles at least one more link of a chain of shape computations
+_INFERENCES = 500_000  # nodes looked at in all rounds
+
+_INTEGERS = (TensorProto.INT64, TensorProto.INT32)
 
 Array = NDArray[Any]
 Values = dict[str, Array]
 Shapes = dict[str, tuple[int, ...] | None]
+Infer = Callable[[ModelProto, bool], ModelProto]
 
 
-def settle_shapes(model: ModelProto, infer: Callable[[ModelProto], ModelProto]) -> ModelProto:
-    """`infer(model)`, repeated with constants computed in between while tensors lack a shape and that helps."""
-    model = infer(model)
-    for _ in range(_ROUNDS):
+def settle_shapes(model: ModelProto, infer: Infer) -> ModelProto:
+    """`infer(model, whether to follow values)`, repeated with constants computed in between while tensors lack a shape
+    and that helps."""
+    follow = _stays_short(model)
+    model = infer(model, follow)
+    for _ in range(min(_ROUNDS, _INFERENCES // max(len(model.graph.node), 1))):
         if _settled(model) or not _fold(model):
             break
-        model = infer(model)
+        model = infer(model, follow)
     return model
+
+
+def _stays_short(model: ModelProto) -> bool:
+    """Whether no list of sizes that ONNX's inference would follow becomes long: forty nodes that each join one with
+    itself make 10^12 sizes of it."""
+    length = {w.name: prod(w.dims) for w in model.graph.initializer if w.data_type in _INTEGERS}
+    waiting = list(reversed(model.graph.node))
+    while waiting:
+        node = waiting.pop()
+        longest = _length(node, [length.get(name, 0) for name in node.input])
+        if longest > LONG:
+            return False
+        length.update(dict.fromkeys(node.output, longest))
+        for graph in subgraphs(node):
+            length.update({v.name: RANK for v in graph.input})
+            waiting += reversed(graph.node)
+    return True
+
+
+def _length(node: NodeProto, inputs: list[int]) -> int:
+    """How many sizes ONNX's inference may know of the results; 0 for what holds no sizes."""
+    match node.op_type:
+        case "Shape":
+            return RANK
+        case "Constant":
+            return max((max(prod(a.t.dims) if a.t.data_type in _INTEGERS else 0, len(a.ints)) for a in node.attribute),
+                       default=0)  # fmt: skip
+        case "Concat":
+            return sum(inputs)
+        case "Add" | "Sub" | "Mul" | "Div":
+            return max(inputs, default=0)
+        case "Gather" if inputs and inputs[0]:
+            return max(inputs)
+    return inputs[0] if inputs else 0
 
 
 def static_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
@@ -56,13 +99,14 @@ def _fold(model: ModelProto) -> int:
     """Puts Constant nodes in the place of nodes with small known results, in place. Returns how many."""
     shapes = _shapes(model)
     values: Values = {
-        w.name: onnx.numpy_helper.to_array(w)
+        w.name: values_of(w, "the model")
         for w in model.graph.initializer
-        if np.prod(w.dims) <= SMALL and w.data_location != TensorProto.EXTERNAL
+        if prod(w.dims) <= SMALL and w.data_location != TensorProto.EXTERNAL
     }
+    opsets = {o.domain: o.version for o in model.opset_import}
     folded = 0
     for node in model.graph.node:
-        result = _value(node, shapes, values, model)
+        result = _value(node, shapes, values, opsets)
         if result is None:
             continue
         values[node.output[0]] = result
@@ -73,34 +117,14 @@ def _fold(model: ModelProto) -> int:
     return folded
 
 
-def _value(node: NodeProto, shapes: Shapes, values: Values, model: ModelProto) -> Array | None:
+def _value(node: NodeProto, shapes: Shapes, values: Values, opsets: dict[str, int]) -> Array | None:
     """The node's only result when it follows from known constants and is small."""
-    if len(node.output) != 1:
+    if len(node.output) != 1 or (not node.input and node.op_type != "Constant"):
         return None
-    if node.op_type == "Constant":
-        stored = next((a.t for a in node.attribute if a.name == "value"), None)
-        if stored is not None:
-            return onnx.numpy_helper.to_array(stored) if np.prod(stored.dims) <= SMALL else None
-        return _evaluated(node, {}, model)
-    if not node.input or kind_of(node.domain, node.op_type) in (None, "random"):
-        return None
-    if node.op_type in ("Shape", "Size") and shapes.get(node.input[0]) is not None:
-        return _evaluated(node, {node.input[0]: np.broadcast_to(np.float32(0), shapes[node.input[0]] or ())}, model)
+    if node.op_type in ("Shape", "Size") and node.domain in STANDARD:
+        shape = shapes.get(node.input[0])
+        return None if shape is None else shape_value(node, shape)[node.output[0]]
     if any(name and name not in values for name in node.input):
         return None
-    if node.op_type == "ConstantOfShape" and np.prod(values[node.input[0]]) > SMALL:
-        return None  # not even made: it may be large
-    return _evaluated(node, {name: values[name] for name in node.input if name}, model)
-
-
-def _evaluated(node: NodeProto, feeds: Values, model: ModelProto) -> Array | None:
-    """The result by ONNX's reference implementation; None when it cannot run the node or the result is large."""
-    from onnx.reference import ReferenceEvaluator  # slow to import, and few models need it
-
-    try:
-        result = onnx.helper.make_empty_tensor_value_info(node.output[0])
-        graph = onnx.helper.make_graph([node], "one", [], [result])
-        (value,) = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=model.opset_import)).run(None, feeds)
-    except Exception:  # it raises all kinds of errors; the value then counts as unknown, as before
-        return None
-    return np.asarray(value) if isinstance(value, np.ndarray | np.generic) and value.size <= SMALL else None
+    result = evaluated(node, {name: values[name] for name in node.input if name}, opsets, SMALL)
+    return result[node.output[0]] if result else None

@@ -12,19 +12,19 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
 from graphopt.datasets.onnx_folding import SMALL, static_shape
 from graphopt.datasets.onnx_operators import Call, Shape, category_of, flops, kind_of
+from graphopt.datasets.onnx_vetting import BITS, subgraphs, values_of
 from graphopt.graph import Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
 from graphopt.operators import Category
 
-_DTYPES: dict[int, tuple[str, int]] = {
-    TensorProto.FLOAT: ("float32", 32), TensorProto.FLOAT16: ("float16", 16), TensorProto.BFLOAT16: ("bfloat16", 16),
-    TensorProto.DOUBLE: ("float64", 64), TensorProto.INT64: ("int64", 64), TensorProto.UINT64: ("int64", 64),
-    TensorProto.INT32: ("int32", 32), TensorProto.UINT32: ("int32", 32), TensorProto.INT16: ("int16", 16),
-    TensorProto.UINT16: ("int16", 16), TensorProto.INT8: ("int8", 8), TensorProto.UINT8: ("uint8", 8),
-    TensorProto.BOOL: ("bool", 8), TensorProto.INT4: ("int8", 4), TensorProto.UINT4: ("uint8", 4),
-    TensorProto.COMPLEX64: ("float64", 64), TensorProto.COMPLEX128: ("float64", 128),
+_DTYPES: dict[int, str] = {
+    TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.DOUBLE: "float64", TensorProto.INT64: "int64", TensorProto.UINT64: "int64",
+    TensorProto.INT32: "int32", TensorProto.UINT32: "int32", TensorProto.INT16: "int16", TensorProto.UINT16: "int16",
+    TensorProto.INT8: "int8", TensorProto.UINT8: "uint8", TensorProto.BOOL: "bool", TensorProto.UINT4: "uint8",
+    TensorProto.COMPLEX64: "float64", TensorProto.COMPLEX128: "float64",
 }  # fmt: skip
-"""Our element type and the true bits per element; other types (8-bit floats) are bytes."""
+"""Our element type; others are int8. Their bytes are counted by what they truly take (`BITS`)."""
 
 
 class Translation:
@@ -73,7 +73,7 @@ class Translation:
         kind = self._kind(node)
         reads = _reads(node)
         static = node.op_type in ("Shape", "Size") and self._shape(node.input[0]) is not None
-        foldable = kind not in (None, "random") and not _has_subgraph(node) and all(r in self.constant for r in reads)
+        foldable = kind not in (None, "random") and not subgraphs(node) and all(r in self.constant for r in reads)
         if node.op_type == "Constant" or static or (foldable and bool(reads)):
             self.constant.update(node.output)
             return True
@@ -140,8 +140,9 @@ class Translation:
         if shape is None:
             self.shapeless.append(name)
             return self.builder.tensor((0,), weight=weight)
-        dtype, bits = _DTYPES.get(self._element_type(name), ("int8", 8))
-        return self.builder.tensor(shape, dtype, weight=weight, num_bytes=(prod(shape) * bits + 7) // 8)
+        kind = self._element_type(name)
+        num_bytes = (prod(shape) * BITS.get(kind, 8) + 7) // 8
+        return self.builder.tensor(shape, _DTYPES.get(kind, "int8"), weight=weight, num_bytes=num_bytes)
 
     def _shape(self, name: str) -> Shape | None:
         if name in self.weights:
@@ -157,7 +158,7 @@ class Translation:
         """Constant integer inputs that are not operands, under the names of the ONNX schema, e.g. {"axes": [1]}."""
         labels = _input_labels(node.op_type, self.opsets.get("", 1)) if self._kind(node) else ()
         operands = set(self._operands(node))
-        return {label: onnx.numpy_helper.to_array(self.weights[name]).tolist()
+        return {label: values_of(self.weights[name], f"model {self.name!r}").tolist()
                 for label, name in zip(labels, node.input, strict=False)
                 if name in self.weights and name not in operands and self._element_type(name) == TensorProto.INT64
                 and prod(self.weights[name].dims) <= SMALL
@@ -177,7 +178,7 @@ class Translation:
 
 def _reads(node: NodeProto) -> list[str]:
     """Names read by a node in order, those captured by its subgraphs last; absent optional inputs are left out."""
-    captured = {name: None for a in node.attribute for g in _graphs(a) for name in _captured(g)}
+    captured = {name: None for graph in subgraphs(node) for name in _captured(graph)}
     return [name for name in (*node.input, *captured) if name]
 
 
@@ -186,14 +187,6 @@ def _captured(graph: onnx.GraphProto) -> list[str]:
     made.update(name for node in graph.node for name in node.output)
     wanted = [name for node in graph.node for name in _reads(node)] + [v.name for v in graph.output]
     return [name for name in wanted if name not in made]
-
-
-def _graphs(attribute: AttributeProto) -> list[onnx.GraphProto]:
-    return [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
-
-
-def _has_subgraph(node: NodeProto) -> bool:
-    return any(_graphs(a) for a in node.attribute)
 
 
 def _is_view(kind: str | None) -> bool:

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
+from graphopt.datasets.onnx_evaluation import STANDARD
 from graphopt.datasets.onnx_operators import Call, flops, kind_of
+from graphopt.datasets.onnx_vetting import subgraphs
 from graphopt.errors import UserError
 from graphopt.rewrite.vocabulary import TensorType
 
 Array = NDArray[Any]
 Run = Callable[[dict[str, Any]], list[Any]]
 _INPUT, _CONSTANT, _OUTPUT = "graphopt.x", "graphopt.c", "graphopt.y"  # names inside a call
-STANDARD = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,6 @@ def rename(node: NodeProto, names: Mapping[str, str]) -> None:
             rename(inner, outer)
         for value in graph.output:
             value.name = outer.get(value.name, value.name)
-
-
-def subgraphs(node: NodeProto) -> list[GraphProto]:
-    return [g for a in node.attribute for g in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs)]
 
 
 def _names(graph: GraphProto) -> Iterable[str]:

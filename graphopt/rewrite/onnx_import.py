@@ -5,7 +5,8 @@ opaque, as it is. Small constants that are no floating-point numbers (shapes, ax
 read them. Tensors whose shape is not known before the run have the shape (0,); only opaque nodes touch them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,22 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TypeProto
 
 from graphopt.datasets.onnx import checked, fix_dims, inferred, parse
+from graphopt.datasets.onnx_evaluation import SIZES, STANDARD, evaluated, shape_value
 from graphopt.datasets.onnx_folding import SMALL, static_shape
 from graphopt.datasets.onnx_operators import kind_of
+from graphopt.datasets.onnx_vetting import subgraphs, values_of
 from graphopt.graph import GraphError
-from graphopt.rewrite.onnx_call import STANDARD, OnnxCall, OnnxOrigin, make_call, subgraphs
+from graphopt.graph_builder import MOST, RANK
+from graphopt.limits import machine_memory
+from graphopt.rewrite.onnx_call import OnnxCall, OnnxOrigin, make_call
 from graphopt.rewrite.onnx_vocabulary import RULES, Reading, translate
-from graphopt.rewrite.terms import Program, Terms
+from graphopt.rewrite.terms import Program, Terms, reachable
 from graphopt.rewrite.vocabulary import Operation, ShapeError, TensorType
 
 Array = NDArray[Any]
 UNKNOWN = TensorType((0,))
-_KEPT = frozenset({"DequantizeLinear", "QuantizeLinear"})  # folding them would undo a quantisation
+FOLDED = 2**22  # elements that may be computed here, or four times as many as a model has weights if that is more
+_HEAVY = frozenset({"matmul", "conv", "opaque"})  # work for when the program runs
 
 
 def import_onnx(source: str | Path | ModelProto, dims: Mapping[str, int] | None = None) -> Program:
@@ -43,10 +49,29 @@ def import_onnx(source: str | Path | ModelProto, dims: Mapping[str, int] | None 
     outputs = tuple(_with_dims(value, dims or {}) for value in model.graph.output)
     fix_dims(model, dims or {}, path)
     origin = _origin(model, outputs)
-    weights = {w.name: onnx.numpy_helper.to_array(w) for w in model.graph.initializer}
+    weights = {w.name: values_of(w, str(path)) for w in model.graph.initializer}
     if model.graph.sparse_initializer:
         raise GraphError(f"{path} has sparse weights, which cannot be rewritten; export it with dense ones")
-    return _Import(inferred(model, path), path, weights, origin).program()
+    program = _Import(inferred(model, path), path, weights, origin).program()
+    _check_size(program, path)
+    return program
+
+
+def _check_size(program: Program, path: Path) -> None:
+    """Raises GraphError where the program is larger than this machine, since it has to be run."""
+    sizes = {term: sum(size_of(kind) for kind in program.terms.types[term]) for term in program.live()}
+    resident = sum(size for term, size in sizes.items() if program.terms.operation[term].name in ("input", "weight"))
+    needed = resident + max(sizes.values(), default=0)
+    if needed > machine_memory():
+        raise GraphError(
+            f"{path} needs {needed / 2**30:,.0f} GiB to run, and this machine has {machine_memory() / 2**30:,.0f}; "
+            "give smaller dimensions"
+        )
+
+
+def size_of(kind: TensorType) -> int:
+    """Bytes of a tensor; of text only those of its places."""
+    return prod(kind.shape) * np.dtype(kind.dtype).itemsize
 
 
 def _with_dims(value: onnx.ValueInfoProto, dims: Mapping[str, int]) -> onnx.ValueInfoProto:
@@ -78,6 +103,7 @@ class _Import:
         self.weights: dict[str, Array] = {}  # of those that terms read
         self.opaque: dict[str, OnnxCall] = {}
         self.values: dict[str, int | Array] = dict(weights)
+        self.left = max(FOLDED, 4 * sum(w.size for w in weights.values()))  # elements that may still be computed here
         self.protos = {v.name: v.type for v in (*self.graph.value_info, *self.graph.input, *self.graph.output)}
         self.types = {v.name: kind for v in (*self.graph.value_info, *self.graph.input, *self.graph.output)
                       if (kind := _type_of(v)) is not None}  # fmt: skip
@@ -164,22 +190,36 @@ class _Import:
 
     def _folded(self, node: NodeProto) -> dict[str, Array] | None:
         """Results that follow from constants alone; products of weights and the like are left to terms."""
-        if node.op_type in ("Shape", "Size") and node.domain in STANDARD and (kind := self._type(node.input[0])):
-            return _evaluated(node, {node.input[0]: np.broadcast_to(np.zeros((), np.int8), kind.shape)}, self.opsets)
+        if node.op_type in ("Shape", "Size") and node.domain in STANDARD:
+            kind = self._type(node.input[0]) if node.input else None
+            return shape_value(node, kind.shape) if kind else None
         names = reads(node)
+        if node.domain not in STANDARD or subgraphs(node) or (not names and node.op_type != "Constant"):
+            return None
         constants = {name: value for name in names if (value := self._constant(name)) is not None}
-        if node.op_type == "Constant" and node.domain in STANDARD:
-            return _evaluated(node, {}, self.opsets)
         static = {name: term for name in names if isinstance(term := self.values[name], int)
                   and name not in constants and self.terms.static[term]}  # fmt: skip
-        if not names or len(constants) + len(static) < len(names) or subgraphs(node) or node.op_type in _KEPT:
-            return None
-        if kind_of(node.domain, node.op_type) in (None, "random"):
+        if len(constants) + len(static) < len(names) or node.op_type not in (*SIZES, "Constant"):
             return None
         if node.op_type in RULES and (static or any(value.dtype.kind == "f" for value in constants.values())):
             return None
+        if static and not self._affordable(static.values()):
+            return None
         constants |= self._computed(static) if static else {}
-        return _uniform(node, constants) or _evaluated(node, constants, self.opsets)
+        return _uniform(node, constants) or self._evaluated(node, constants)
+
+    def _evaluated(self, node: NodeProto, given: Mapping[str, Array]) -> dict[str, Array] | None:
+        found = evaluated(node, given, self.opsets, self.left)
+        self.left -= (
+            sum(x.size for x in (*given.values(), *(found or {}).values())) if node.op_type != "Constant" else 0
+        )
+        return found
+
+    def _affordable(self, static: Iterable[int]) -> bool:
+        """Whether terms that weights alone decide are few enough elements to be computed here."""
+        order = reachable(self.terms, static)
+        work = sum(size_of(kind) for term in order for kind in self.terms.types[term])
+        return work <= self.left * 4 and all(self.terms.operation[t].name not in _HEAVY for t in order)
 
     def _computed(self, static: Mapping[str, int]) -> dict[str, Array]:
         """Values of terms that weights alone decide."""
@@ -203,8 +243,8 @@ class _Import:
                           lambda i: self._constant(node.input[i]))  # fmt: skip
         try:
             results = translate(reading)
-        except ShapeError:  # the vocabulary does not have it in this form
-            return None
+        except (ShapeError, ArithmeticError, IndexError, TypeError, ValueError):
+            return None  # the vocabulary does not have it in this form, or the node's attributes mean nothing
         if results is None or any(self.terms.type_of(t) != kind for t, kind in zip(results, known)):
             return None
         return list(results)
@@ -264,36 +304,12 @@ def _plain(value: Any) -> Any:
 
 
 def _uniform(node: NodeProto, given: Mapping[str, Array]) -> dict[str, Array] | None:
-    """The result of ConstantOfShape without the memory that it would take."""
-    if node.op_type != "ConstantOfShape":
+    """The result of ConstantOfShape without the memory that it would take; None where it is none."""
+    if node.op_type != "ConstantOfShape" or given[node.input[0]].size > RANK:
         return None
-    stored = [onnx.numpy_helper.to_array(a.t) for a in node.attribute if a.name == "value"]
+    shape = tuple(int(d) for d in given[node.input[0]].ravel())
+    if min(shape, default=0) < 0 or prod(shape) > MOST:
+        return None
+    stored = [onnx.numpy_helper.to_array(a.t) for a in node.attribute if a.name == "value" and a.t.dims == [1]]
     value = stored[0].reshape(()) if stored else np.zeros((), np.float32)
-    return {node.output[0]: np.broadcast_to(value, tuple(int(d) for d in given[node.input[0]]))}
-
-
-def _evaluated(node: NodeProto, given: Mapping[str, Array], opsets: Mapping[str, int]) -> dict[str, Array] | None:
-    """Results by ONNX's reference implementation; None when it cannot run the node."""
-    from onnx.reference import ReferenceEvaluator  # slow to import, and few models need it
-
-    if node.op_type == "Constant":
-        stored = [a.t for a in node.attribute if a.name == "value"]
-        if stored:
-            return {node.output[0]: onnx.numpy_helper.to_array(stored[0])}
-    made = [name for name in node.output if name]
-    graph = onnx.helper.make_graph([node], "one", _stated(given), [onnx.helper.make_empty_tensor_value_info(n)
-                                                                   for n in made])  # fmt: skip
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-    model = onnx.helper.make_model(graph, opset_imports=imports)
-    try:
-        results: Any = ReferenceEvaluator(model).run(None, dict(given))  # type: ignore[no-untyped-call]
-    except Exception:  # it raises all kinds of errors; the node then stays opaque
-        return None
-    if not all(isinstance(r, np.ndarray | np.generic) for r in results):
-        return None
-    return {name: np.asarray(r) for name, r in zip(made, results)}
-
-
-def _stated(given: Mapping[str, Array]) -> list[onnx.ValueInfoProto]:
-    return [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for n, a in given.items()]  # fmt: skip
+    return {node.output[0]: np.broadcast_to(value, shape)}
