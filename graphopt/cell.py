@@ -16,9 +16,10 @@ from typing import IO, Any, Literal
 
 from graphopt.commit import commit
 from graphopt.construct import call, construct, convert
-from graphopt.errors import Incompatible, RowsFailed, UsageError, UserError
+from graphopt.errors import Incompatible, NothingFits, RowsFailed, UsageError, UserError
 from graphopt.graph import GraphError
 from graphopt.loggers import NoLog, RunLog
+from graphopt.printable import printable
 from graphopt.rows import Row, RowFile
 from graphopt.sweep import cell_line
 
@@ -176,8 +177,9 @@ def open_cell(config: Any) -> Iterator[Cell]:
             cell.start()
         with cell.logged():
             yield cell
-    except Incompatible as error:
-        cell.note("illegal", str(error))
+    except (Incompatible, NothingFits) as error:
+        if isinstance(error, Incompatible):
+            cell.note("illegal", str(error))
         _say(str(error))
         if not sweep:
             raise SystemExit(1) from None
@@ -216,7 +218,7 @@ def wants_traceback() -> bool:
 
 
 def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    print(printable(sentence), file=sys.stderr, flush=True)
 
 
 def in_sweep() -> bool:

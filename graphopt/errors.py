@@ -26,6 +26,10 @@ class RowsFailed(UserError):
     """Some rows of a cell failed; they say so themselves."""
 
 
+class NothingFits(UserError):
+    """Every plan that was found is over a device's capacity; the rows say by how much. In a sweep other cells go on."""
+
+
 class Unsolved(Exception):
     """A method cannot solve this graph; the message is one sentence that says why and what to do. The graph's row is
     marked failed, and others go on."""

@@ -11,10 +11,11 @@ from typing import Any
 
 from graphopt import decision, rewrite_decision
 from graphopt.build import Parts
+from graphopt.capacity import lack_of_memory
 from graphopt.cell import Cell, sentence_of
 from graphopt.costs.base import CostModel
 from graphopt.datasets.storage import save_graph
-from graphopt.errors import RowsFailed, UserError
+from graphopt.errors import NothingFits, RowsFailed, UserError
 from graphopt.graph import Graph
 from graphopt.metering import OutOfBudget, Step
 from graphopt.optimizer import AnyProblem, Solver
@@ -124,8 +125,7 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
     row = {
         **row, "evals": problem.evals, "distinct": problem.distinct, "seconds": spent, "initial": float(initial),
         "searched_initial": problem.initial_cost, "searched": problem.best_cost, "bound": problem.bound,
-        "judged": judged, "valid": not problems, "status": "failed" if problems else "ok",
-        "reason": "; ".join(problems[:3]),
+        "judged": judged, "valid": not problems, **_status(problem, arena, judged, problems),
         "trace": _points(problem.trace),
         **({"approach": _points(problem.approach)} if problem.approach else {}),
     }  # fmt: skip
@@ -136,6 +136,16 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
     if not store.exists():
         save_graph(store, graph)
     return {**row, "decision": str(file), **({"model": str(model)} if delivered else {})}
+
+
+def _status(problem: Solved, arena: Arena, judged: float, problems: Sequence[str]) -> Row:
+    """status and reason of a solve."""
+    if problems:
+        return {"status": "failed", "reason": "; ".join(problems[:3])}
+    if math.isfinite(judged):
+        return {"status": "ok", "reason": ""}
+    why = lack_of_memory(problem.plans(), arena.judge, problem.task.machine)
+    return {"status": "infeasible", "reason": why or f"the best answer found costs {judged} by {arena.judge.name}"}
 
 
 def violations(problem: Solved) -> list[str]:
@@ -180,8 +190,10 @@ def file_stem(row: Row) -> str:
 def _note(row: Row) -> str:
     if row["status"] != "ok":
         return f"{row['graph']} {row['algo']}: {row['status']}, {row['reason']}"
-    gain = row["initial"] / row["judged"] if row["judged"] else math.nan
-    return f"{row['graph']} {row['algo']} {row['evals_cap']} evaluations: {gain:.3f}x"
+    words = f"{row['graph']} {row['algo']} {row['evals_cap']} evaluations: "
+    if not math.isfinite(row["initial"]):
+        return words + "fits, as the default does not"
+    return words + (f"{row['initial'] / row['judged']:.3f}x" if row["judged"] else "costs nothing")
 
 
 def evaluate_cell(parts: Parts, cell: Cell) -> None:
@@ -216,6 +228,10 @@ def evaluate_cell(parts: Parts, cell: Cell) -> None:
     if failed:
         first = next(row for row in cell.rows.rows if row["status"] == "failed")
         raise RowsFailed(f"{failed} rows failed, the first: {first['graph']} with {first['algo']}: {first['reason']}")
+    solved = list(cell.rows.done.values())
+    if solved and all(row["status"] == "infeasible" for row in solved):
+        some = f", in {len(solved)} solves, the first" if len(solved) > 1 else ""
+        raise NothingFits(f"{solved[0]['graph']} with {solved[0]['algo']}{some}: {solved[0]['reason']}")
     cell.finish()
 
 

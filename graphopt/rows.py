@@ -11,7 +11,7 @@ Fields (prices in the objective's unit, seconds or bytes; null where it does not
   decision can beat, 0 where nothing is proved), judged (the same, by the judge), valid (the
   independent check), trace ([evaluations, seconds, best] at improvements, thinned), approach (the same of
   what was priced while it was no better than the default), decision (file in the cell)
-- status: ok | failed | illegal, reason
+- status: ok | infeasible (no plan found fits the devices' memory: judged is inf) | failed | illegal, reason
 """
 
 import json
@@ -23,6 +23,7 @@ from typing import Any
 from graphopt.errors import UserError
 
 Row = dict[str, Any]
+DONE = ("ok", "infeasible")  # solved: not tried again
 KEY = ("graph_hash", "algo", "seed", "split", "evals_cap", "seconds_cap", "config_hash")
 
 
@@ -53,7 +54,7 @@ class RowFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stored = read(path)  # of all calls
-        self.done = {key_of(row): row for row in self._stored if row.get("status") == "ok"}
+        self.done = {key_of(row): row for row in self._stored if row.get("status") in DONE}
         self._clean = False
 
     @property
@@ -64,11 +65,11 @@ class RowFile:
     def append(self, row: Row) -> None:
         """Writes one row and waits until it is on disk. Raises UserError when it cannot be written."""
         if not self._clean:
-            self._stored = [row for row in self._stored if row.get("status") == "ok"]
+            self._stored = [row for row in self._stored if row.get("status") in DONE]
             self._rewrite()
         _write(self.path, "a", json.dumps(row) + "\n")
         self._stored.append(row)
-        if row["status"] == "ok":
+        if row["status"] in DONE:
             self.done[key_of(row)] = row
 
     def note(self, row: Row) -> None:

@@ -1,6 +1,7 @@
 """What a sweep prints: a line per cell, and the study's table at its end."""
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from graphopt.rows import Row
 
 
 def cell_line(rows: list[Row]) -> str:
-    """E.g. `9 rows, geometric mean of initial / judged 1.052x`."""
+    """E.g. `9 rows, geometric mean of initial / judged 1.052x, 2 infeasible`."""
     logs = [math.log(r["initial"] / r["judged"]) for r in rows if r["status"] == "ok" and _priced(r)]
     gain = f", geometric mean of initial / judged {math.exp(sum(logs) / len(logs)):.3f}x" if logs else ""
-    return f"{len(rows)} rows{gain}"
+    other = Counter(row["status"] for row in rows if row["status"] != "ok")
+    return f"{len(rows)} rows{gain}" + "".join(f", {count} {status}" for status, count in sorted(other.items()))
 
 
 def _priced(row: Row) -> bool:

@@ -22,7 +22,7 @@ LAYERS = (
     ("compact", "kernels"),
     ("rewrite",),
     ("check", "costs", "tasks"),
-    ("problem", "rewrite_problem"),
+    ("capacity", "problem", "rewrite_problem"),
     ("optimizer",),
     ("compat", "search"),
     ("advantages",),

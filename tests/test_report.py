@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -191,10 +192,34 @@ def test_refused_and_unpriced_rows_stand_apart(tmp_path: Path) -> None:
     store(tmp_path, [row("go", "a", 4.0), row("go", "b", math.inf), row("go", "c", 4.0, initial=math.inf)], "three")
     store(tmp_path, [{"status": "failed", "algo": "go", "reason": "killed"}, row("go", "d", 4.0)], "retried")
     found = collect(tmp_path)
-    assert (len(found.entries), len(found.refused), len(found.unpriced)) == (2, 2, 2)
+    assert (len(found.entries), len(found.refused)) == (2, 2)
+    assert (len(found.infeasible), len(found.unpriced)) == (1, 1)
     text = as_markdown(sheets(found, "local"))
     assert "| illegal | rewrite | regal | 2 | regal needs choices |" in text
     assert "killed" not in text
+    assert "| infeasible | fusion | go | 1 | b: no plan found fits the devices' memory |" in text
+    assert "| ok, no ratio | fusion | go | 1 | found a plan that fits, where the default does not: no ratio |" in text
+    assert not re.search(r"\b(nan|inf)\b", text)
+
+
+def test_infeasible_solves_are_counted_with_the_first_reason(tmp_path: Path) -> None:
+    rows = [row("go", g, math.inf, status="infeasible", reason=f"{g} lacks 3 MB") for g in "xyz"]
+    text = as_markdown(sheets(collect(store(tmp_path, [*rows, row("go", "a", 4.0)])), "local"))
+    assert "| infeasible | fusion | go | 3 | the first, x: x lacks 3 MB |" in text and "(1 graph, 1 seed)" in text
+
+
+def test_one_graph_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
+    """However many seeds it has."""
+    rows = [row(m, "a", 4.0 + s / 10, seed=s) for m, s in [("local", 0), ("go", 0), ("go", 1), ("go", 2)]]
+    store(tmp_path, rows)
+    text = as_markdown(sheets(collect(tmp_path), "local"))
+    assert "[" not in text and "better" not in text and "no difference" not in text and "95 %" in text
+    assert "No interval and no verdict from a single graph." in text
+    assert main([str(tmp_path), "--improvement-over", "local"]) == 0
+    assert "| go | 1 | 3 | -2.50 | 2.50 |" in (tmp_path / "improvement.md").read_text()
+    assert main([str(tmp_path), "--reach", "local"]) == 0
+    with (tmp_path / "improvement.csv").open() as file:
+        assert {(line["improvement_low"], line["improvement_high"]) for line in csv.DictReader(file)} == {("", "")}
 
 
 def test_pooled_configurations_are_announced(tmp_path: Path) -> None:

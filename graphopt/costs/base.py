@@ -65,6 +65,11 @@ class CostModel(ABC):
         one; None where nothing is known but the price."""
         return None
 
+    def peak_bytes(self, plan: Plans) -> NDArray[np.int64] | None:
+        """[D] bytes that each device holds at its worst time under a plan (a batch of one); None where no device's
+        capacity counts."""
+        return None
+
     def stored(self) -> Mapping[str, object]:
         """Values that stored answers keep in this model's configuration, so that they are priced alike elsewhere."""
         return {}

@@ -65,6 +65,10 @@ class Simulator(CostModel):
         ends[trace.kernel_op] = trace.kernel_end
         return self._judged(np.array([trace.makespan]), trace.peak_bytes[None]), ends
 
+    def peak_bytes(self, plan: Plans) -> NDArray[np.int64] | None:
+        _check_devices(plan, self.machine)
+        return self._price_rows(plan, np.zeros(1, np.int64))[1][0] if self._needs_memory else None
+
     def _judged(self, makespan: F64, peak: NDArray[np.int64]) -> Prices:
         """[B] prices of what happened: makespans [B], bytes [B, D]."""
         over = np.maximum(peak - self._capacity, 0.0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.errors import UserError
+from graphopt.rows import DONE
 
 Setting = tuple[tuple[str, str], ...]  # what must be equal before two prices may be compared, as (field, value) pairs
 SETTING_FIELDS = ("study", "task", "machine", "cost", "judge", "objective", "split")
@@ -58,8 +59,9 @@ class Collected:
     """What was found below a folder."""
 
     entries: list[Entry]
-    refused: list[dict[str, Any]]  # rows with status other than ok
-    unpriced: list[dict[str, Any]]  # status ok, but a price is missing, infinite or not positive
+    refused: list[dict[str, Any]]  # rows that are no results: failed, illegal
+    infeasible: list[dict[str, Any]]  # solved, but no plan was found that fits: judged is infinite
+    unpriced: list[dict[str, Any]]  # solved, but another price is missing, infinite or not positive
     broken_lines: int
     files: int
 
@@ -75,12 +77,13 @@ def collect(place: Path | str) -> Collected:
     repeat (a resumed cell) the last counts. Raises UserError when there are no rows."""
     files = row_files(Path(place))
     rows, broken = read_rows(files)
-    refused = [row for row in rows if row.get("status", "ok") != "ok"]
-    solved = [row for row in rows if row.get("status", "ok") == "ok"]
+    refused = [row for row in rows if row.get("status", "ok") not in DONE]
+    solved = [row for row in rows if row.get("status", "ok") in DONE]
+    infeasible = [row for row in solved if _number(row, "judged") == math.inf]
     priced = [row for row in solved if _priced(row)]
-    unpriced = [row for row in solved if not _priced(row)]
+    unpriced = [row for row in solved if not _priced(row) and _number(row, "judged") != math.inf]
     labels = method_labels(priced)
-    return Collected([_entry(row, labels) for row in priced], refused, unpriced, broken, len(files))
+    return Collected([_entry(row, labels) for row in priced], refused, infeasible, unpriced, broken, len(files))
 
 
 def row_files(place: Path) -> list[Path]:
@@ -104,8 +107,8 @@ def read_rows(files: Iterable[Path]) -> tuple[list[dict[str, Any]], int]:
             if row is None:
                 broken += 1
                 continue
-            if row.get("status", "ok") == "ok":  # a cell that failed as a whole and then succeeded
-                latest = {key: old for key, old in latest.items() if old.get("graph") or old.get("status") == "ok"}
+            if row.get("status", "ok") in DONE:  # a cell that failed as a whole and then succeeded
+                latest = {key: old for key, old in latest.items() if old.get("graph") or old.get("status") in DONE}
             latest[tuple(str(row.get(field)) for field in IDENTITY_FIELDS)] = {**row, "_file": str(file)}
         rows += latest.values()
     return rows, broken

@@ -14,7 +14,7 @@ import numpy as np
 
 from graphopt.errors import UserError
 from graphopt.reporting.collect import Collected, Entry, Setting
-from graphopt.reporting.render import budget_label, setting_title
+from graphopt.reporting.render import budget_label, interval_title, setting_title
 from graphopt.reporting.sheet import Sheet, as_csv
 from graphopt.reporting.statistics import Interval, bootstrap, table_GS
 from graphopt.reporting.tables import TIE, best_known, blocks
@@ -23,8 +23,9 @@ OTHER_BUDGET, OTHER_WORK = "†", "‡"
 NOTE = (
     "improvement: mean over graphs of (reference - found) / reference, reference: the mean over seeds of {over} "
     "at this budget; gap: mean of found / best known - 1, best known over all rows of the setting; in brackets: 95 % "
-    "intervals over graphs x seeds. wins: graphs within 0.1 % of the lowest mean over seeds of methods without mark. "
-    "Not comparable at equal budget: † has another budget, ‡ proves bounds by work that evaluations do not count."
+    "intervals over graphs x seeds, of several graphs. wins: graphs within 0.1 % of the lowest mean over seeds of "
+    "methods without mark. Not comparable at equal budget: † has another budget, ‡ proves bounds by work that "
+    "evaluations do not count."
 )
 
 
@@ -151,7 +152,8 @@ def _title(setting: Setting, entries: Sequence[Entry], dataset: str, at: float, 
 
 
 def _sheet(title: str, lines: Sequence[Improvement]) -> Sheet:
-    columns = ["method", "graphs", "seeds", "improvement % [95 %]", "gap % [95 %]", "wins", "s/graph"]
+    ends = interval_title(line.improvement for line in lines)
+    columns = ["method", "graphs", "seeds", f"improvement %{ends}", f"gap %{ends}", "wins", "s/graph"]
     sheet = Sheet(title, columns, [], note=NOTE.format(over=lines[0].over))
     for line in lines:
         wins = "-" if line.wins is None else f"{line.wins}/{line.graphs}"
@@ -159,7 +161,7 @@ def _sheet(title: str, lines: Sequence[Improvement]) -> Sheet:
             _name(line), str(line.graphs), str(line.seeds), _percent(line.improvement, "+"), _percent(line.gap),
             wins, f"{line.seconds:.3g}",
         ])  # fmt: skip
-    top = max(line.improvement.mean for line in lines if not line.mark)
+    top = max((line.improvement.mean for line in lines if not line.mark), default=math.nan)
     sheet.bold = {(i, 3) for i, line in enumerate(lines) if not line.mark and line.improvement.mean == top}
     return sheet
 
@@ -171,7 +173,12 @@ def _block_sheet(kind: str, lines: Sequence[Improvement], order: Sequence[str]) 
     cells = {(_name(line), line.block): _percent(line.improvement, "+") for line in lines}
     columns = ["method", *(f"{label} ({labels[label].graphs})" for label in labels)]
     rows = [[name, *(cells.get((name, label), "") for label in labels)] for name in names]
-    return Sheet(f"by {kind}: improvement % [95 %] (graphs)", columns, rows, wide=len(labels) > 4)
+    return Sheet(
+        f"by {kind}: improvement %{interval_title(line.improvement for line in lines)} (graphs)",
+        columns,
+        rows,
+        wide=len(labels) > 4,
+    )
 
 
 def _name(line: Improvement) -> str:
@@ -180,7 +187,7 @@ def _name(line: Improvement) -> str:
 
 
 def _percent(value: Interval, sign: str = "") -> str:
-    return f"{value.mean:{sign}.2f} [{value.low:{sign}.2f}, {value.high:{sign}.2f}]"
+    return value.text(f"{sign}.2f")
 
 
 def improvement_csv(found: Collected, over: str) -> str:

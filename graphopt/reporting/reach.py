@@ -22,7 +22,8 @@ from graphopt.reporting.statistics import Interval, bootstrap, table_GS
 NOTE = (
     "improvement: median over seeds of (default - found) / default, least and most in brackets. samples: median over "
     "seeds of the evaluations after which a method is as good as {over} ends with the same seed. share: geometric mean "
-    "over seeds of samples / those of {over}; in the last table over graphs and seeds, 95 % intervals resample both. "
+    "over seeds of samples / those of {over}, least and most in brackets; in the last table over graphs and seeds, "
+    "with 95 % intervals that resample both. "
     "> : some seeds did not get there (as many as in brackets) and count with the whole budget."
 )
 ALL = "all graphs"
@@ -41,7 +42,9 @@ class Reach:
     least: float
     most: float
     samples: float  # median over seeds
-    share: Interval  # of the reference's samples
+    share: Interval  # of the reference's samples, geometric mean; an interval over several graphs only
+    share_least: float
+    share_most: float
     missed: int  # solves that never got as far as the reference
 
 
@@ -110,7 +113,7 @@ def _lines(solves: Sequence[_Solve], budget: float, graph: str) -> list[Reach]:
         lines.append(Reach(
             budget, graph, part[0].entry.ops, method, len({s.entry.seed for s in part}), float(np.median(gains)),
             min(gains), max(gains), float(np.median([s.samples for s in part])), bootstrap(logs).exp(),
-            sum(s.missed for s in part),
+            min(s.share for s in part), max(s.share for s in part), sum(s.missed for s in part),
         ))  # fmt: skip
     return sorted(lines, key=lambda line: line.share.mean)
 
@@ -134,14 +137,14 @@ def reach_sheets(found: Collected, lines_of: Mapping[Setting, Sequence[Reach]], 
 
 
 def _by_graph(title: str, lines: Sequence[Reach], over: str) -> Sheet:
-    columns = ["graph", "ops", "method", "improvement % [least, most]", "samples", "share [95 %]"]
+    columns = ["graph", "ops", "method", "improvement % [least, most]", "samples", "share [least, most]"]
     sheet = Sheet(title, columns, [], note=NOTE.format(over=over), left=1)
     for i, line in enumerate(lines):
         first = i == 0 or lines[i - 1].graph != line.graph
         sheet.rows.append([
             line.graph if first else "", f"{line.ops:,}" if first else "", line.method,
             f"{line.improvement:.2f} [{line.least:.2f}, {line.most:.2f}]", _marked(line, f"{line.samples:,.0f}"),
-            _span(line.share),
+            f"{line.share.mean:.2f} [{line.share_least:.2f}, {line.share_most:.2f}]",
         ])  # fmt: skip
         if i + 1 < len(lines) and lines[i + 1].graph != line.graph:
             sheet.breaks.add(i)
@@ -150,16 +153,12 @@ def _by_graph(title: str, lines: Sequence[Reach], over: str) -> Sheet:
 
 def _whole(lines: Sequence[Reach], over: str) -> Sheet:
     columns = ["method", "seeds", "share of samples [95 %]", "solves that did not get there"]
-    rows = [[line.method, str(line.seeds), _marked(line, _span(line.share)), str(line.missed)] for line in lines]
+    rows = [[line.method, str(line.seeds), _marked(line, line.share.text(".2f")), str(line.missed)] for line in lines]
     return Sheet(f"all graphs: share of the samples of {over}, geometric mean", columns, rows)
 
 
 def _marked(line: Reach, text: str) -> str:
     return f"> {text} ({line.missed})" if line.missed else text
-
-
-def _span(value: Interval) -> str:
-    return f"{value.mean:.2f} [{value.low:.2f}, {value.high:.2f}]"
 
 
 def reach_csv(lines_of: Mapping[Setting, Sequence[Reach]]) -> str:

@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
+from graphopt.reporting.apart import apart
 from graphopt.reporting.collect import Collected, Entry, Setting
 from graphopt.reporting.sheet import Sheet, as_csv
 from graphopt.reporting.statistics import Interval
-from graphopt.reporting.tables import Line, best_known, blocks, differences, group, repeated, summarise, telling
+from graphopt.reporting.tables import Line, best_known, blocks, differences, group, summarise, telling
 
 
 def sheets(found: Collected, against: str) -> list[Sheet]:
@@ -25,7 +26,7 @@ def sheets(found: Collected, against: str) -> list[Sheet]:
         for kind in ("family", "dataset"):
             result += _by_kind(kind, kinds.get(kind, {}), ratio_name(setting))
         result += _paired(shown, against)
-    return result + _apart(found)
+    return result + apart(found)
 
 
 def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) -> Sheet:
@@ -33,7 +34,7 @@ def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) 
     columns = [
         "budget",
         "method",
-        f"{ratio} [95 %]",
+        f"{ratio}{interval_title(line.speedup for line in lines)}",
         "wins",
         "losses",
         "gap %",
@@ -90,7 +91,8 @@ def _by_size(parts: dict[str, list[Entry]], ratio: str) -> Sheet:
     cells = {label: _speedups(part) for label, part in parts.items()}
     rows = [[budget_label(b), m, *(_with_span(cells[label].get((b, m))) for label in parts)] for b, m in keys]
     breaks = {i for i in range(len(keys) - 1) if keys[i][0] != keys[i + 1][0]}
-    sheet = Sheet(f"by graph size: {ratio} [95 %] (graphs)", columns, rows, breaks=breaks, left=2)
+    ends = interval_title(interval for part in cells.values() for interval in part.values())
+    sheet = Sheet(f"by graph size: {ratio}{ends} (graphs)", columns, rows, breaks=breaks, left=2)
     for column, label in enumerate(parts, start=2):
         for budget in {b for b, _ in keys}:
             at = {key: value.mean for key, value in cells[label].items() if key[0] == budget}
@@ -124,6 +126,11 @@ def _by_kind(kind: str, parts: dict[str, list[Entry]], ratio: str) -> list[Sheet
     return result
 
 
+def interval_title(intervals: Iterable[Interval]) -> str:
+    """What a column's title says of brackets, where there are any."""
+    return " [95 %]" if any(interval.known for interval in intervals) else ""
+
+
 def _speedups(part: Sequence[Entry]) -> dict[tuple[float, str], Interval]:
     return {(line.budget, line.method): line.speedup for line in summarise(part, "", best_known(part))}
 
@@ -133,54 +140,27 @@ def _paired(entries: Sequence[Entry], against: str) -> list[Sheet]:
     if not lines:
         return []
     rows = [
-        [budget_label(d.budget), d.method, f"{100 * (d.ratio.mean - 1):+.2f}",
-         f"[{100 * (d.ratio.low - 1):+.2f}, {100 * (d.ratio.high - 1):+.2f}]", _verdict(d.ratio), str(d.graphs)]
+        [budget_label(d.budget), d.method, f"{100 * (d.ratio.mean - 1):+.2f}", *_verdict(d.ratio), str(d.graphs)]
         for d in lines
-    ]  # fmt: skip
+    ]
     columns = ["budget", "method", "% faster", "95 %", "verdict", "graphs"]
     breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
-    return [Sheet(f"paired with {against} at equal budget, by graph and seed", columns, rows, breaks=breaks, left=2)]
+    note = "" if all(d.ratio.known for d in lines) else "No interval and no verdict from a single graph."
+    title = f"paired with {against} at equal budget, by graph and seed"
+    return [Sheet(title, columns, rows, breaks=breaks, left=2, note=note)]
 
 
-def _verdict(ratio: Interval) -> str:
-    return "better" if ratio.low > 1 else "worse" if ratio.high < 1 else "no difference shown"
-
-
-def _apart(found: Collected) -> list[Sheet]:
-    """Rows that are no results, with the reason and how often; pooled configurations; broken lines."""
-    counts = Counter(
-        (
-            str(row.get("status")),
-            str(row.get("task")),
-            str(row.get("algo")),
-            str(row.get("reason") or "no reason given"),
-        )
-        for row in found.refused
-    )
-    counts.update(("ok, no price", str(r.get("task")), str(r.get("algo")), _why_unpriced(r)) for r in found.unpriced)
-    if found.broken_lines:
-        counts["unreadable", "", "", "half-written or damaged lines of rows.jsonl, left out"] = found.broken_lines
-    pooled = repeated(found.entries)
-    if pooled:
-        counts["pooled", "", "", "rows equal in method, budget, graph and seed come from several configurations"] = (
-            pooled
-        )
-    if not counts:
-        return []
-    rows = [[status, task, algo, str(count), reason] for (status, task, algo, reason), count in sorted(counts.items())]
-    return [Sheet("rows apart from the table", ["status", "task", "algo", "rows", "reason"], rows, left=3, prose=True)]
-
-
-def _why_unpriced(row: dict[str, object]) -> str:
-    return f"initial {row.get('initial')}, judged {row.get('judged')}: infeasible or missing prices have no ratio"
+def _verdict(ratio: Interval) -> tuple[str, str]:
+    """(95 % interval, what it says); nothing where there is none."""
+    if not ratio.known:
+        return "-", "-"
+    low, high = (100 * (end - 1) for end in (ratio.low, ratio.high))
+    said = "better" if ratio.low > 1 else "worse" if ratio.high < 1 else "no difference shown"
+    return f"[{low:+.2f}, {high:+.2f}]", said
 
 
 def budget_label(budget: float) -> str:
     return f"{int(budget):,}" if math.isfinite(budget) else "time"
-
-
-def span(interval: Interval) -> str:
-    return f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _mean(interval: Interval | None) -> str:
@@ -188,7 +168,7 @@ def _mean(interval: Interval | None) -> str:
 
 
 def _with_span(interval: Interval | None) -> str:
-    return "" if interval is None else f"{interval.mean:.3f} {span(interval)}"
+    return "" if interval is None else interval.text(".3f")
 
 
 def _reach(line: Line) -> str:

@@ -1,8 +1,9 @@
-"""Geometric means and bootstrap intervals over graphs x seeds.
+"""Geometric means and bootstrap intervals over graphs x seeds. One graph has no interval: it says nothing about others.
 
 Legend: G graphs, S seeds, R resamples. A value that was not measured is NaN.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,11 +16,21 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and the ends of its 95 % interval."""
+    """A mean and the ends of its 95 % interval; NaN where there is none."""
 
     mean: float
     low: float
     high: float
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an interval."""
+        return not math.isnan(self.low)
+
+    def text(self, form: str) -> str:
+        """`1.167 [1.101, 1.201]`, or `1.167`."""
+        ends = f" [{self.low:{form}}, {self.high:{form}}]" if self.known else ""
+        return f"{self.mean:{form}}{ends}"
 
     def exp(self) -> "Interval":
         return Interval(float(np.exp(self.mean)), float(np.exp(self.low)), float(np.exp(self.high)))
@@ -46,13 +57,13 @@ def mean_of_graphs(values_GS: F64) -> float:
 def bootstrap(values_GS: F64, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
     """95 % percentile interval of the mean; graphs and seeds are resampled with replacement, both at once.
 
-    Crossed, since a seed of a learned method is one training run that decides about every graph. With one graph and one
-    seed the interval is the point. Resamples in which no value was measured are left out.
+    Crossed, since a seed of a learned method is one training run that decides about every graph. With one graph there
+    is no interval. Resamples in which no value was measured are left out.
     """
     graphs, seeds = values_GS.shape
     mean = mean_of_graphs(values_GS)
-    if graphs == 1 and seeds == 1:
-        return Interval(mean, mean, mean)
+    if graphs == 1:
+        return Interval(mean, math.nan, math.nan)
     rng = np.random.default_rng(seed)
     weight_RG = rng.multinomial(graphs, np.full(graphs, 1 / graphs), resamples).astype(np.float64)
     weight_RS = rng.multinomial(seeds, np.full(seeds, 1 / seeds), resamples).astype(np.float64)
