@@ -15,6 +15,13 @@ MOST = (
     2**53
 )  # elements or bytes of all tensors of a graph: sums of fewer are exact in any order, and no integer overflows
 RANK = 64
+ALIKE: dict[str, tuple[str, int]] = {
+    "uint16": ("int16", 2), "uint32": ("int32", 4), "uint64": ("int64", 8), "complex32": ("float32", 4),
+    "complex64": ("float64", 8), "complex128": ("float64", 16), "float8_e4m3fn": ("int8", 1),
+    "float8_e5m2": ("int8", 1), "float8_e4m3fnuz": ("int8", 1), "float8_e5m2fnuz": ("int8", 1),
+    "float8_e8m0fnu": ("int8", 1), "float4_e2m1fn_x2": ("int8", 1),
+}  # fmt: skip
+"""Further element types: the one that a graph calls them, and their own size in bytes."""
 
 
 @dataclass
@@ -46,18 +53,20 @@ class GraphBuilder:
     def tensor(
         self, shape: Sequence[int], dtype: str = "float32", *, weight: bool = False, num_bytes: int | None = None
     ) -> int:
-        """Adds a tensor, returns its handle. `num_bytes` overrides shape x element size. Raises GraphError."""
-        if dtype not in DTYPES:
-            raise GraphError(f"unknown dtype {dtype!r}; known: {', '.join(DTYPES)}")
+        """Adds a tensor, returns its handle. A dtype of `ALIKE` is kept as the one it is alike to, in its own size.
+        `num_bytes` overrides shape x element size. Raises GraphError."""
+        if dtype not in DTYPES and dtype not in ALIKE:
+            raise GraphError(f"unknown dtype {dtype!r}; known: {', '.join((*DTYPES, *ALIKE))}")
+        kept, element = ALIKE[dtype] if dtype in ALIKE else (dtype, DTYPE_BYTES[DTYPES.index(dtype)])
         dims = tuple(int(d) for d in shape)
         if len(dims) > RANK or min(dims, default=0) < 0:
             raise GraphError(f"graph {self.name!r}: no tensor has the shape {str(dims)[:80]}")
         count = prod(dims)
-        size = count * DTYPE_BYTES[DTYPES.index(dtype)] if num_bytes is None else int(num_bytes)
+        size = count * element if num_bytes is None else int(num_bytes)
         self._total += max(count, size)
         if self._total > MOST:
             raise GraphError(f"graph {self.name!r}: its tensors take more than {MOST:,} bytes; give smaller shapes")
-        self._tensors.append(_Tensor(dims, dtype, size, weight))
+        self._tensors.append(_Tensor(dims, kept, size, weight))
         return len(self._tensors) - 1
 
     def op(self, kind: str, inputs: Sequence[int], outputs: Sequence[int], *, flops: float | None = None,
@@ -71,7 +80,7 @@ class GraphBuilder:
             if self._tensors[tensor].maker >= 0:
                 raise GraphError(f"graph {self.name!r}: tensor {tensor} is made by two ops")
             self._tensors[tensor].maker = len(self._ops)
-        count = self._default_flops(kind, inputs, outputs) if flops is None else float(flops)
+        count = self.default_flops(kind, inputs, outputs) if flops is None else float(flops)
         label = name if name is not None else f"{kind}_{len(self._ops)}"
         if seconds:
             self._measured[len(self._ops)] = seconds
@@ -84,7 +93,8 @@ class GraphBuilder:
         """Marks a tensor as a graph output."""
         self._tensors[tensor].output = True
 
-    def _default_flops(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> float:
+    def default_flops(self, kind: str, inputs: Sequence[int], outputs: Sequence[int]) -> float:
+        """FLOP by the kind's count per real element."""
         operator = OPERATORS[_kind_id(kind)]
         counted = inputs[:1] if operator.category is Category.REDUCTION else outputs
         return operator.flop * float(sum(np.prod(self._tensors[t].shape, dtype=np.float64) for t in counted))

@@ -37,7 +37,7 @@ RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
 LEARNING = {"torch", "torch_geometric", "pytorch_lightning"}
 MAY_LEARN = {"algos", "encoders", "checkpoint", "ship", "train"}
 # Of datasets: what reads torch modules or batches graphs for training.
-CAPTURE = {"aten_table", "capture", "fx_reader", "module", "recorder", "zoo"}
+CAPTURE = {"arguments", "aten_table", "capture", "fx_reader", "module", "recorder", "trace_errors", "zoo"}
 # Of rewrite: what runs programs and reads torch modules.
 RUNS = {"execution", "op_worker", "torch_call", "torch_import", "torch_vocabulary"}
 # Classical methods, readers, tables and pictures: what a user needs who never trains.

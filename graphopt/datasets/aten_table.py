@@ -10,7 +10,8 @@ _aten = torch.ops.aten
 
 # graphopt kind: names of ATen operators without overload. Operators of like cost share a kind (atan, tanh).
 _NAMES: dict[str, str] = {
-    "reshape": "view _unsafe_view reshape _reshape_alias view_copy squeeze squeeze_copy unsqueeze unsqueeze_copy",
+    "reshape": "view _unsafe_view reshape _reshape_alias view_copy squeeze squeeze_copy unsqueeze unsqueeze_copy "
+    "view_as_real view_as_real_copy view_as_complex view_as_complex_copy",
     "transpose": "permute permute_copy",
     "slice": "slice select diagonal narrow slice_copy select_copy as_strided real imag",
     "split": "split split_with_sizes split_copy split_with_sizes_copy unbind chunk",
@@ -22,7 +23,7 @@ _NAMES: dict[str, str] = {
     "maximum": "maximum fmax",
     "minimum": "minimum fmin",
     "abs": "abs",
-    "neg": "neg",
+    "neg": "neg conj _conj conj_physical _conj_physical resolve_conj _neg_view resolve_neg",
     "relu": "relu",
     "compare": "eq ne lt le gt ge isnan isinf isfinite",
     "logical": "logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor "
@@ -32,7 +33,7 @@ _NAMES: dict[str, str] = {
     "clamp": "clamp clamp_min clamp_max hardtanh",
     "round": "round ceil floor trunc",
     "sign": "sign signbit copysign",
-    "copy": "clone contiguous copy lift_fresh_copy lift_fresh",
+    "copy": "clone contiguous copy lift_fresh_copy lift_fresh complex",
     "fill": "full fill full_like zeros zeros_like ones ones_like empty empty_like new_full new_zeros new_ones "
     "new_empty scalar_tensor empty_strided new_empty_strided empty_permuted",
     "iota": "arange iota linspace eye",
@@ -46,8 +47,8 @@ _NAMES: dict[str, str] = {
     "silu": "silu",
     "softplus": "softplus",
     "sin": "sin tan asin sinh",
-    "cos": "cos acos cosh",
-    "tanh": "tanh atan atan2 asinh acosh atanh tanh_backward",
+    "cos": "cos acos cosh polar",
+    "tanh": "tanh atan atan2 asinh acosh atanh tanh_backward angle",
     "erf": "erf erfc erfinv lgamma digamma",
     "gelu": "gelu",
     "pow": "pow hypot",
@@ -69,7 +70,7 @@ _NAMES: dict[str, str] = {
     "pool_avg": "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d",
     "cumsum": "cumsum cumprod",
     "norm_stats": "var var_mean std std_mean",
-    "matmul": "mm bmm",
+    "matmul": "mm bmm _int_mm _scaled_mm",
     "conv": "convolution convolution_backward",
     "scatter": "scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add "
     "max_pool2d_with_indices_backward",
@@ -114,6 +115,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table[_aten.native_group_norm.default] = _group_norm
     table[_aten.native_batch_norm.default] = _batch_norm
     table[_aten._native_batch_norm_legit.default] = _batch_norm
+    table[_aten._native_batch_norm_legit.no_stats] = _batch_norm_without_statistics
     table[_aten._native_batch_norm_legit_functional.default] = _batch_norm_functional
     table[_aten._native_batch_norm_legit_no_training.default] = _batch_norm_inference
     table[_aten.convolution_backward.default] = _convolution_backward
@@ -160,6 +162,10 @@ def _batch_norm(
     per_channel = [1, -1] + [1] * (x.dim() - 2)
     weight, bias = (None if t is None else t.view(per_channel) for t in (weight, bias))
     return _scaled(result, weight, bias), batch_mean.view(-1), deviation.view(-1)
+
+
+def _batch_norm_without_statistics(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
+    return _batch_norm(x, weight, bias, None, None, True, momentum, eps)
 
 
 def _batch_norm_functional(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float,

@@ -1,7 +1,6 @@
 """Traced FX graphs to `Graph`: empty views removed, constants folded, dead code dropped, kinds and FLOP given."""
 
 import logging
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from operator import getitem
@@ -11,8 +10,9 @@ import torch
 from torch.fx import Graph as FxGraph
 from torch.fx import Node
 
+from graphopt.datasets.aten_flops import complex_factor, flops
 from graphopt.datasets.aten_table import ALIAS, METADATA_ONLY, WRITES_INTO, kind_of
-from graphopt.graph import DTYPES, Graph, GraphError
+from graphopt.graph import Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
 from graphopt.operators import OPERATOR_ID, OPERATORS, Category
 
@@ -123,9 +123,10 @@ class _Reader:
         return type(value), str(value)
 
     def _changes_nothing(self, node: Node, source: Node) -> bool:
-        """A reshape, slice or broadcast that keeps the shape, or a permutation that keeps the order."""
+        """A reshape, slice or broadcast that keeps shape and dtype, or a permutation that keeps the order."""
         value = self.value(node)
-        if isinstance(value, tuple) or value.shape != self.value(source).shape:
+        given = self.value(source)
+        if isinstance(value, tuple) or value.shape != given.shape or value.dtype != given.dtype:
             return False
         return self.kind[node] != "transpose" or list(_permutation(node)) == list(range(len(value.shape)))
 
@@ -188,9 +189,9 @@ class _Reader:
                 results = parts.get(node, [node])
                 for result in results:
                     handles[result] = self._tensor(builder, result)
-                inputs = [handles[o] for o in self.reads(node)]
-                builder.op(self.kind[node], inputs, [handles[r] for r in results],
-                           flops=self._flops(node), name=node.name, attributes=_attributes(node))  # fmt: skip
+                inputs, made = [handles[o] for o in self.reads(node)], [handles[r] for r in results]
+                builder.op(self.kind[node], inputs, made, flops=self._flops(node, inputs, made, builder),
+                           name=node.name, attributes=_attributes(node))  # fmt: skip
         for node in outputs:
             builder.output(handles[node])
         self._warn(alive)
@@ -203,29 +204,20 @@ class _Reader:
             counts = ", ".join(f"{op} ({count})" for op, count in unknown.most_common())
             log.warning("%s: operators without a kind become opaque ops: %s", self.name, counts)
 
+    def _flops(self, node: Node, inputs: list[int], outputs: list[int], builder: GraphBuilder) -> float:
+        kind, made = self.kind[node], self.value(node)
+        operands = [self.value(o) for o in self.operands(node)]
+        results = list(made) if isinstance(made, tuple) else [made]
+        counted = flops(_op_name(node), kind, node.args, operands, results)
+        plain = builder.default_flops(kind, inputs, outputs) if counted is None else counted
+        return plain * complex_factor(kind, [*operands, *results])
+
     def _tensor(self, builder: GraphBuilder, node: Node) -> int:
         value = self.value(node)
         dtype = str(value.dtype).removeprefix("torch.")
-        if dtype not in DTYPES:
-            raise GraphError(f"{self.name}: {node.name} has dtype {dtype}; known are {', '.join(DTYPES)}")
         if any(type(d) is not int for d in value.shape):
             raise GraphError(f"{self.name}: the shape of {node.name} depends on data; give a module with fixed shapes")
         return builder.tensor(value.shape, dtype, weight=node in self.constant)
-
-    def _flops(self, node: Node) -> float | None:
-        """2 x multiply-adds of contractions; None = per element, as the operator says."""
-        if _CATEGORY[self.kind[node]] is not Category.CONTRACTION:
-            return None
-        first, second = (self.value(o) for o in self.operands(node)[:2])
-        if self.kind[node] == "matmul":
-            return 2.0 * _numel(self.value(node)) * float(first.shape[-1])
-        if _op_name(node) == "convolution_backward":  # both gradients cost what the forward convolution did
-            weight, transposed = self.value(self.operands(node)[2]), bool(node.args[7])
-            rows = second if transposed else first
-        else:
-            weight, transposed = second, bool(node.args[6])
-            rows = first if transposed else self.value(node)
-        return 2.0 * _numel(rows) / float(rows.shape[1]) * _numel(weight)
 
 
 def _nodes_in(value: Any) -> Iterator[Node]:
@@ -236,10 +228,6 @@ def _nodes_in(value: Any) -> Iterator[Node]:
             yield from _nodes_in(item)
     elif isinstance(value, dict):
         yield from _nodes_in(list(value.values()))
-
-
-def _numel(value: Any) -> float:
-    return float(math.prod(value.shape))
 
 
 def _op_name(node: Node) -> str:

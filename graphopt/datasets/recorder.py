@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 Decompositions = dict[Any, Callable[..., Any]]
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)  # their result is their operand
+_VIEW = torch.ops.aten.view.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,14 @@ class _Recorder(TorchDispatchMode):
             tuple(self._argument(value) for value in args),
             {key: self._argument(value) for key, value in kwargs.items()},
         )
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except (RuntimeError, ValueError):
+            if func is not _VIEW or args[0].is_contiguous():
+                raise
+            # `table` left the operand in another memory order than the operator it stands for: copied into that order
+            with self:
+                return func(args[0].clone(memory_format=torch.contiguous_format), *args[1:])
         if func in _SAME:
             self.bind(result, inputs[0])
         else:

@@ -1,5 +1,6 @@
 """A user's own torch module as a data set of one test graph."""
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -10,8 +11,9 @@ from graphopt.graph import Graph, GraphError
 class TorchModule(Dataset):
     """The graph of the module that a factory makes.
 
-    module: `package.module:factory`; `factory()` returns (nn.Module, tuple of example inputs). Nothing is computed:
-    only shapes and dtypes count. backward: whether the graph also has the gradients of all parameters.
+    module: `package.module:factory`; `factory()` returns (nn.Module, example inputs), which `arguments_of` reads.
+    Nothing is computed: only shapes and dtypes count. backward: whether the graph also has the gradients of all
+    parameters.
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"fx_program", "terms"})
@@ -36,24 +38,42 @@ class TorchModule(Dataset):
         return capture(module, inputs, name=name, family=name, backward=self._backward, keep_program=True)
 
 
-def _made(label: str) -> tuple[Any, tuple[Any, ...]]:
+def _made(label: str) -> tuple[Any, Any]:
     """(module, example inputs) from the factory that `package.module:factory` names."""
     from torch import nn
 
-    place, _, factory_name = label.partition(":")
-    if not place or not factory_name:
+    made = _called(_factory(label), label)
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
+        raise GraphError(
+            f"dataset.module={label}: the factory must return (nn.Module, example inputs), not {type(made).__name__}"
+        )
+    return made
+
+
+def _factory(label: str) -> Any:
+    place, _, name = label.partition(":")
+    if not place or not name:
         raise GraphError(f"dataset.module must be 'package.module:factory', not {label!r}")
     try:
-        factory = getattr(import_module(place), factory_name)
+        found = import_module(place)
     except ImportError as error:
         raise GraphError(f"dataset.module={label}: {error}; put its folder on PYTHONPATH") from error
-    except AttributeError as error:
-        raise GraphError(f"dataset.module={label}: {place} has no {factory_name!r}") from error
+    except (Exception, SystemExit) as error:
+        raise GraphError(f"dataset.module={label}: importing {place} failed with {_brief(error)}") from error
+    if not hasattr(found, name):
+        near = get_close_matches(name, vars(found), 1)
+        raise GraphError(f"dataset.module={label}: {place} has no {name!r}{f'; did you mean {near[0]}?' * bool(near)}")
+    return getattr(found, name)
+
+
+def _called(factory: Any, label: str) -> Any:
+    if not callable(factory):
+        raise GraphError(f"dataset.module={label}: it names no function but {type(factory).__name__}")
     try:
-        made = factory()
-    except Exception as error:
-        raise GraphError(f"dataset.module={label}: the factory failed with {type(error).__name__}: {error}") from error
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
-        raise GraphError(f"dataset.module={label}: the factory must return (nn.Module, tuple of example inputs)")
-    module, inputs = made
-    return module, inputs if isinstance(inputs, tuple) else (inputs,)
+        return factory()
+    except (Exception, SystemExit) as error:
+        raise GraphError(f"dataset.module={label}: the factory failed with {_brief(error)}") from error
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -4,19 +4,16 @@ One op per term that runs. What depends on weights alone is a weight, as the pro
 """
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 from graphopt.graph import DTYPES, Graph, GraphError
-from graphopt.graph_builder import GraphBuilder
+from graphopt.graph_builder import ALIKE, GraphBuilder
 from graphopt.rewrite.arithmetic import window_flop
 from graphopt.rewrite.opaque import OpaqueCall
 from graphopt.rewrite.terms import Program, runs
 from graphopt.rewrite.vocabulary import VOCABULARY, Operation, TensorType, text_of
 
 KINDS = {"batch_norm": "affine", "enlarge": "pad", "merge_groups": "pad"}  # others are called alike
-_ALIKE = {"uint16": ("int16", 2), "uint32": ("int32", 4), "uint64": ("int64", 8), "complex64": ("float64", 8),
-          "complex128": ("float64", 16)}  # fmt: skip
 
 
 def program_of(graph: Graph) -> Program:
@@ -94,10 +91,8 @@ class _Drawing:
         return self.handles[term]
 
     def _tensor(self, kind: TensorType, *, weight: bool) -> int:
-        if kind.dtype in DTYPES:
-            return self.builder.tensor(kind.shape, kind.dtype, weight=weight)
-        dtype, size = _ALIKE.get(kind.dtype, ("int8", 1))
-        return self.builder.tensor(kind.shape, dtype, weight=weight, num_bytes=prod(kind.shape) * size)
+        known = kind.dtype in DTYPES or kind.dtype in ALIKE
+        return self.builder.tensor(kind.shape, kind.dtype if known else "int8", weight=weight)
 
 
 def kind_of(program: Program, operation: Operation) -> str:

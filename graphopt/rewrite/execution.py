@@ -236,4 +236,6 @@ def to_array(value: Value) -> Array:
 
 
 def _widened(value: Value, double: bool) -> Value:
-    return value.double() if double and isinstance(value, Tensor) and value.is_floating_point() else value
+    if double and isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+        return value.to(torch.complex128 if value.is_complex() else torch.float64)
+    return value

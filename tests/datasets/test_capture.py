@@ -233,7 +233,6 @@ def test_unknown_operators_become_opaque_with_one_warning(caplog: pytest.LogCapt
     (lambda x: x[x > 0], "depend on values"),
     (lambda x: x if x.sum() > 0 else -x, "depend on values"),
     (lambda x: x @ x, "cannot be traced"),
-    (lambda x: torch.fft.fft(x), "complex64"),
     (lambda x: x, "has no ops"),
 ])  # fmt: skip
 def test_what_cannot_be_captured_is_said_in_one_sentence(function: object, words: str) -> None:

@@ -1,0 +1,282 @@
+"""Users' own modules as they are: what they compute is captured, what cannot be is refused in one sentence."""
+
+from collections import Counter, UserDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from user_modules import Cache, ComplexDense, Experts, Fourier, LanguageModel, Layers, Output, Rotary, Swin
+
+from graphopt.datasets.arguments import arguments_of, loss_in, tensors_in, with_tensors
+from graphopt.datasets.capture import capture
+from graphopt.datasets.torch_module import TorchModule
+from graphopt.graph import Graph, GraphError
+from graphopt.operators import OPERATORS
+
+IDS = torch.tensor([[1, 3, 2], [0, 2, 5]])
+
+
+def traced(module: nn.Module, inputs: Any, *, backward: bool = False) -> Graph:
+    return capture(module, inputs, name="m", family="f", backward=backward, keep_program=True)
+
+
+def kinds(graph: Graph) -> Counter[str]:
+    return Counter(OPERATORS[k].name for k in graph.kind)
+
+
+def computed(graph: Graph, module: nn.Module, inputs: Any, seeds: list[Tensor]) -> list[Tensor]:
+    weights = [t.detach().clone() for t in (*module.parameters(), *module.buffers())]
+    with torch.no_grad():
+        return graph.program(*weights, *tensors_in(arguments_of(inputs)), *seeds)  # type: ignore[no-any-return]
+
+
+def expected(module: nn.Module, inputs: Any, seeds: list[Tensor], backward: bool) -> list[Tensor | None]:
+    """Outputs of the module itself, and the gradients of its parameters where the seeds arrive at the outputs."""
+    args, kwargs = arguments_of(inputs)
+    with torch.set_grad_enabled(backward):
+        result = module.train(backward)(*args, **kwargs)
+    if not backward:
+        return tensors_in(result)
+    loss = loss_in(result)
+    starts = tensors_in(result) if loss is None else [loss]
+    return [*tensors_in(result), *torch.autograd.grad(starts, list(module.parameters()), seeds, allow_unused=True)]
+
+
+class Pair(NamedTuple):
+    """Two tensors, one of them optional."""
+
+    first: Tensor
+    second: Tensor | None
+
+
+class Nested(nn.Module):
+    """Arguments of all sorts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(4, 4)
+
+    def forward(self, batch: dict[str, Any], times: int, pair: Pair, more: Output, *, add: bool = False) -> Any:
+        x = batch["x"]
+        for _ in range(times):
+            x = self.dense(x)
+        x = x * pair.first + more.logits + (batch["rest"][0] if add else 0)
+        return {"a": x, "b": [x * 2, Pair(x.sum(), None), 3, "text", None]}
+
+
+def nested() -> tuple[tuple[Any, ...], dict[str, Any]]:
+    x = torch.randn(2, 4)
+    return ({"x": x, "rest": [x + 1]}, 2, Pair(x * 2, None), Output(logits=x - 1)), {"add": True}
+
+
+LOSS = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "labels": IDS, "use_cache": True}
+MODULES: dict[str, tuple[Callable[[], nn.Module], Any, list[tuple[int, ...]]]] = {
+    "keyword arguments": (LanguageModel, {"input_ids": IDS, "attention_mask": IDS.clamp(max=1)}, [(2, 3, 20)]),
+    "a loss and a cache": (LanguageModel, LOSS, [()]),
+    "an object as argument": (LanguageModel, ((IDS,), {"cache": Cache(torch.randn(2, 3, 8))}), [(2, 3, 20)]),
+    "nested": (Nested, nested(), [(2, 4), (2, 4), ()]),
+    "swin": (Swin, torch.randn(2, 3, 16, 16), [(2, 5)]),
+    "dense experts": (lambda: Experts("dense"), torch.randn(6, 8), [(6, 8)]),
+    "fourier": (Fourier, torch.randn(2, 8, 16), [(2, 8, 16)]),
+    "rotary": (Rotary, torch.randn(2, 6, 8), [(2, 6, 8)]),
+    "layers": (Layers, torch.randn(3, 3, 6, 6), [(3, 6)]),
+}
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", MODULES)
+def test_program_computes_what_the_module_does(name: str, backward: bool) -> None:
+    torch.manual_seed(0)
+    make, inputs, shapes = MODULES[name]
+    module, seeds = make(), [torch.randn(shape) for shape in shapes] if backward else []
+    found = computed(traced(module, inputs, backward=backward), module, inputs, seeds)
+    known = expected(module, inputs, seeds, backward)
+    assert [t is None for t in found] == [t is None for t in known]
+    for ours, theirs in zip(found, known):
+        if theirs is not None:
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_random_draws_written_in_place_leave_views_possible() -> None:
+    """In-place draws are traced a second time, where layer norms keep another memory order than torch's own."""
+    graph = traced(Swin(keep=0.9), torch.zeros(2, 3, 16, 16), backward=True)
+    assert kinds(graph)["random"] == 2 and kinds(graph)["opaque"] == 0
+
+
+def test_gradients_start_at_the_loss_alone() -> None:
+    module = LanguageModel()
+    graph = traced(module, {"input_ids": IDS, "labels": IDS}, backward=True)
+    inputs = (graph.producer < 0) & ~graph.is_weight
+    assert [graph.tensor_shape(t) for t in inputs.nonzero()[0]].count(()) == 1
+    assert (2, 3, 20) not in [graph.tensor_shape(t) for t in inputs.nonzero()[0]]
+
+
+def test_inputs_that_require_gradients_get_them() -> None:
+    x = torch.randn(2, 4, requires_grad=True)
+    module, seed = nn.Linear(4, 3), torch.randn(2, 3)
+    with torch.no_grad():
+        found = traced(module, x, backward=True).program(module.weight, module.bias, x, seed)
+    torch.testing.assert_close(found[-1], torch.autograd.grad(module(x), x, seed)[0])
+
+
+def test_modules_on_the_meta_device_are_those_on_the_cpu() -> None:
+    with torch.device("meta"):
+        module = Swin()
+    for x in (torch.zeros(2, 3, 16, 16), torch.zeros(2, 3, 16, 16, device="meta")):
+        assert traced(module, x).hash == traced(Swin(), torch.zeros(2, 3, 16, 16)).hash
+
+
+@pytest.mark.parametrize("given, args, kwargs", [
+    (IDS, (IDS,), {}),
+    ([IDS, 3], (IDS, 3), {}),
+    ((IDS, None), (IDS, None), {}),
+    ({"x": IDS}, (), {"x": IDS}),
+    (UserDict(x=IDS), (), {"x": IDS}),  # as a tokenizer gives it
+    (((IDS,), {"n": 2}), (IDS,), {"n": 2}),
+    (([IDS], {"n": 2}), ([IDS], {"n": 2}), {}),  # a list is no tuple: two positional arguments
+    ((IDS, {"n": 2}), (IDS, {"n": 2}), {}),
+    (Pair(IDS, None), (Pair(IDS, None),), {}),
+    ((), (), {}),
+])  # fmt: skip
+def test_what_example_inputs_may_be(given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    assert str(arguments_of(given)) == str((args, kwargs))
+
+
+@pytest.mark.parametrize("given", [None, "x", 3, torch.zeros(2).numpy(), {1: IDS}])
+def test_other_example_inputs_are_refused(given: Any) -> None:
+    with pytest.raises(GraphError, match=r"example inputs are a tensor|named by strings"):
+        arguments_of(given)
+
+
+def test_tensors_are_replaced_where_they_stand() -> None:
+    cache, x = Cache(IDS, IDS + 1), torch.zeros(2)
+    value = {"a": [x, {"b": cache, "n": 3}], "c": Output(logits=x), "d": Pair(x, None), "again": cache}
+    changed = with_tensors(value, lambda t: t + 10)
+    assert [t.flatten()[0].item() for t in tensors_in(changed)] == [10, 11, 12, 10, 10]
+    assert changed["a"][1]["b"] is changed["again"] is changed["again"].itself is not cache
+    assert changed["c"].logits is changed["c"]["logits"] and changed["c"].loss is None
+    assert [t.flatten()[0].item() for t in tensors_in(value)] == [0, 1, 2, 0, 0], "the original stays"
+
+
+def test_complex_numbers_by_hand() -> None:
+    """8 bytes an element; a product 6 FLOP, a multiply-add of a matrix product 8, a sum 2."""
+    graph = traced(ComplexDense(), torch.zeros(5, 3, dtype=torch.complex64))
+    names = [OPERATORS[k].name for k in graph.kind]
+    product, bias = names.index("matmul"), names.index("add")
+    assert graph.flops[product] == 8 * 5 * 3 * 4 and graph.flops[bias] == 2 * 5 * 4
+    assert graph.result_bytes[product] == 8 * 5 * 4 and graph.weight_bytes[product] == 8 * 3 * 4
+    double = traced(ComplexDense().to(torch.complex128), torch.zeros(5, 3, dtype=torch.complex128))
+    assert double.result_bytes[product] == 16 * 5 * 4 and double.num_ops == graph.num_ops
+    rotary = traced(Rotary(), torch.zeros(2, 6, 8))
+    turn = [OPERATORS[k].name for k in rotary.kind].index("mul")
+    assert rotary.flops[turn] == 6 * 2 * 6 * 4
+
+
+def test_fourier_transforms_count_as_in_benchmarks(caplog: pytest.LogCaptureFixture) -> None:
+    graph = traced(Fourier(), torch.zeros(2, 8, 16))
+    transform = 2.5 * (2 * 8 * 16) * 4  # 5 N log2 N, half of it for real numbers
+    assert sorted(graph.flops[graph.flops > 0]) == sorted([transform, transform, 6 * 2 * 8 * 9])
+    assert "_fft_r2c (1), _fft_c2r (1)" in caplog.text
+
+
+@pytest.mark.parametrize("routing, words, line", [
+    ("where", "`nonzero` \\(or one-argument `torch.where`", "row, slot = torch.where"),
+    ("mask", "boolean mask", "result\\[own.any"),
+    ("item", "number read from a tensor", "own.sum\\(\\).item"),
+    ("branch", "a tensor in an `if`", "if own.any"),
+    ("unique", "`unique`", "torch.unique"),
+])  # fmt: skip
+@pytest.mark.parametrize("backward", [False, True])
+def test_routing_by_values_is_refused_with_op_and_line(routing: str, words: str, line: str, backward: bool) -> None:
+    with pytest.raises(GraphError, match=words) as caught:
+        traced(Experts(routing), torch.zeros(6, 8), backward=backward)
+    text = str(caught.value)
+    assert "\n" not in text and "a mask as a factor" in text
+    number = int(text.partition("(line ")[2].split()[0])
+    source = (Path(__file__).parent / "user_modules.py").read_text().splitlines()[number - 1]
+    assert line.replace("\\", "") in source
+
+
+class Calls(nn.Module):
+    """A linear layer and a function of it and the input."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.dense, self.function = nn.Linear(4, 4), function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self.dense, x)
+
+
+def fails(dense: nn.Module, x: Tensor) -> Tensor:
+    raise RuntimeError("no such\nthing")
+
+
+def leaves(dense: nn.Module, x: Tensor) -> Tensor:
+    raise SystemExit("done")
+
+
+@pytest.mark.parametrize("module, words", [
+    (Calls(fails), r"RuntimeError: no such thing \(line \d+ of .*test_user_modules.py, in fails\)"),
+    (Calls(leaves), "SystemExit: done"),
+    (Calls(lambda dense, x: None), "returns no tensor"),
+    (Calls(lambda dense, x: "text"), "returns no tensor"),
+    (nn.Sequential(), "has no ops"),
+    (nn.Module(), 'missing the required "forward"'),
+    (nn.Linear(5, 4), r"same reduction dim"),
+    (nn.LazyLinear(4), "'weight' has no shape yet; call the lazy module once"),
+    (torch.jit.script(nn.Linear(4, 4)), "TorchScript; give the nn.Module"),
+    (nn.DataParallel(nn.Linear(4, 4)), r"wrapped in DataParallel; give what it wraps"),
+    (Calls(lambda dense, x: torch.cond(x.sum() > 0, dense, torch.neg, (x,))), "operator 'cond'"),
+    (Calls(lambda dense, x: dense(x).detach().numpy()), "numpy"),
+])  # fmt: skip
+def test_what_cannot_be_captured_is_one_sentence(
+    module: nn.Module, words: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(GraphError, match=words) as caught:
+        traced(module, torch.zeros(2, 4))
+    assert "\n" not in str(caught.value)
+    assert "Traceback" not in caplog.text + "".join(capfd.readouterr())
+
+
+FACTORIES = """
+import torch
+from torch import nn
+
+def right(): return nn.Linear(4, 4), {"input": torch.zeros(2, 4)}
+def alone(): return nn.Linear(4, 4)
+def three(): return nn.Linear(4, 4), torch.zeros(2, 4), {}
+def a_class(): return nn.Linear, torch.zeros(2, 4)
+def argument(width): return nn.Linear(width, 4), torch.zeros(2, 4)
+def fails(): raise KeyError("weights.pt")
+def leaves(): raise SystemExit("no GPU here")
+number = 5
+"""
+
+
+@pytest.mark.parametrize("label, words", [
+    (None, "must be 'package.module:factory'"),
+    ("user_factories", "must be 'package.module:factory'"),
+    ("user_factoriez:right", "No module named 'user_factoriez'; put its folder on PYTHONPATH"),
+    ("user_factories:rigth", "has no 'rigth'; did you mean right"),
+    ("user_factories:alone", r"must return \(nn.Module, example inputs\), not Linear"),
+    ("user_factories:three", r"must return \(nn.Module, example inputs\)"),
+    ("user_factories:a_class", r"must return \(nn.Module, example inputs\)"),
+    ("user_factories:argument", "missing 1 required positional argument: 'width'"),
+    ("user_factories:fails", "KeyError: 'weights.pt'"),
+    ("user_factories:leaves", "SystemExit: no GPU here"),
+    ("user_factories:number", "names no function but int"),
+    ("user_broken:make", "importing user_broken failed with NameError"),
+])  # fmt: skip
+def test_factories_that_give_nothing(
+    label: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "user_factories.py").write_text(FACTORIES)
+    (tmp_path / "user_broken.py").write_text("missing_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert TorchModule(name="t", module="user_factories:right", backward=True).graphs("test")[0].num_ops == 6
+    with pytest.raises(GraphError, match=words):
+        TorchModule(name="t", module=label, backward=False).graphs("test")
