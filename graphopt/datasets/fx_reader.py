@@ -199,7 +199,8 @@ class _Reader:
 
     def _warn(self, alive: set[Node]) -> None:
         """One warning that counts the operators that have no kind."""
-        unknown = Counter(_op_name(n) for n in alive - self.constant if self.kind.get(n) == "opaque")
+        made = [n for n in self.nodes if n in alive and n not in self.constant]
+        unknown = Counter(_op_name(n) for n in made if self.kind.get(n) == "opaque")
         if unknown:
             counts = ", ".join(f"{op} ({count})" for op, count in unknown.most_common())
             log.warning("%s: operators without a kind become opaque ops: %s", self.name, counts)

@@ -1,6 +1,7 @@
 """Why a torch module could not be traced, in one sentence: what went wrong, on which line of whose code, what to do."""
 
 import logging
+import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from torch import nn
 
 from graphopt.graph import GraphError
 
-_TORCH, _OURS, _PYTHON = (str(Path(file).parents[up]) for file, up in
+_TORCH, _OURS, _PYTHON = (f"{Path(file).parents[up]}{os.sep}" for file, up in
                           ((torch.__file__, 0), (__file__, 1), (traceback.__file__, 0)))  # fmt: skip
 _LONGEST = 300  # characters of another's message
 
