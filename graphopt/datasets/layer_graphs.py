@@ -49,6 +49,7 @@ def _build(name: str, nodes: list[dict[str, Any]], edges: list[dict[str, Any]]) 
         builder.op(
             "opaque", [*(results[i] for i in reads[node["id"]]), kept], [results[node["id"]]], name=str(node["id"]),
             flops=seconds["accelerator"], seconds=seconds, together=str(node["colorClass"]),
+            attributes={"backward": True} if node.get("isBackwardNode") else None,
         )  # fmt: skip
     for i in travel.keys() - {edge["sourceId"] for edge in edges}:
         builder.output(results[i])

@@ -3,7 +3,7 @@
 from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem
 from graphopt.search.brkga import Evolution, evolve, priced_by, uniform_keys
-from graphopt.search.heuristics import heuristic_keys
+from graphopt.search.starts import heuristic_keys
 
 
 class BrkgaSeeded(Optimizer):

@@ -19,10 +19,10 @@ from graphopt.costs.simulator import Simulator
 from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem
 from graphopt.search.formulation import Formulation, start_early
-from graphopt.search.heuristics import heuristic_keys
 from graphopt.search.makespan_model import least_makespan, makespan_model
 from graphopt.search.memory_model import least_memory, memory_model
 from graphopt.search.solving import Limits, Pricer, Proof, run
+from graphopt.search.starts import heuristic_keys
 from graphopt.search.workload import Workload, workload
 from graphopt.trace import Trace
 

@@ -19,9 +19,7 @@ from graphopt.costs.kernel_time import KernelGraph, kernel_graph
 from graphopt.graph import F64, Graph
 from graphopt.list_schedule import Dependencies, Links, bottom_levels, dependencies, heft, links, list_by_bottom_level
 from graphopt.plan import Plans
-from graphopt.problem import Problem
 from graphopt.search import orders, partition
-from graphopt.search.encoding import F32, encode
 from graphopt.tasks.base import AssignTask
 
 CAUTION = 4.0  # of `by_cautious_heft`
@@ -211,14 +209,3 @@ an optional package is installed."""
 def metis_depth_first(work: Work, kind: Weight, imbalance: float) -> Suggestion:
     """REGAL's `GP + DFS`: a graph partition, and a depth-first order."""
     return suggest(partial(place_metis, kind=kind, imbalance=imbalance), order_depth_first)(work)
-
-
-def heuristic_keys(problem: Problem) -> F32:
-    """[S, K] keys of all `HEURISTICS`, those that say the same once (a task may read devices only, or priorities)."""
-    work, keys, seen = Work(problem.graph, problem.task), [], set()
-    for heuristic in HEURISTICS.values():
-        row = encode(problem, *heuristic(work))
-        if row.tobytes() not in seen:
-            seen.add(row.tobytes())
-            keys.append(row)
-    return np.stack(keys)

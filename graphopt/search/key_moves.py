@@ -13,7 +13,7 @@ from graphopt.graph import I64
 from graphopt.list_schedule import Dependencies
 from graphopt.problem import Problem
 from graphopt.search.brkga import F32, Price, uniform_keys
-from graphopt.search.heuristics import heuristic_keys
+from graphopt.search.starts import heuristic_keys
 from graphopt.tasks.keys import Role
 
 _HEAD = {Role.AFFINITY: "device", Role.PRIORITY: "priority"}

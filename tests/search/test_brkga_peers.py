@@ -15,7 +15,8 @@ from graphopt.machine import Device, Machine
 from graphopt.problem import Problem
 from graphopt.search.brkga_informed import BrkgaInformed, Proposal, parameters
 from graphopt.search.gp_dfs import PartitionDepthFirst
-from graphopt.search.heuristics import Work, heuristic_keys, place_spectral
+from graphopt.search.heuristics import Work, place_spectral
+from graphopt.search.starts import heuristic_keys
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.keys import Role
 

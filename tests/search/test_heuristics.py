@@ -11,7 +11,7 @@ from graphopt.graph import Graph
 from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
 from graphopt.problem import Problem
-from graphopt.search import heuristics, partition
+from graphopt.search import heuristics, partition, starts
 from graphopt.search.encoding import encode
 from graphopt.tasks.base import AssignTask
 from graphopt.tasks.joint import Joint
@@ -176,7 +176,7 @@ def test_a_task_is_offered_what_differs_under_it():
     graph, on = layered_graph(60, np.random.default_rng(2), "g"), machine(2)
     scheduling = Scheduling(name="s", machine=on, levels=16, placement="blocks", fuse=False, **CAPS)
     placement = Placement(name="p", machine=on, fuse=False, **CAPS)
-    both = len(heuristics.heuristic_keys(problem(graph, on)))
+    both = len(starts.heuristic_keys(problem(graph, on)))
     for task in (scheduling, placement):
-        keys = heuristics.heuristic_keys(problem(graph, on, task))
+        keys = starts.heuristic_keys(problem(graph, on, task))
         assert 1 < len(np.unique(keys, axis=0)) == len(keys) < both

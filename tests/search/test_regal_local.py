@@ -15,8 +15,9 @@ from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.machine import Device, Machine
 from graphopt.problem import Problem
-from graphopt.search.heuristics import Work, heuristic_keys
+from graphopt.search.heuristics import Work
 from graphopt.search.regal_local import Moves, Neighbours, RegalLocal
+from graphopt.search.starts import heuristic_keys
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.keys import Role
 

@@ -12,7 +12,7 @@ from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.machine import Machine
 from graphopt.problem import Problem
-from graphopt.search.heuristics import heuristic_keys
+from graphopt.search.starts import heuristic_keys
 from graphopt.search.windowed import Windowed, Windows, _Moves
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.keys import Role

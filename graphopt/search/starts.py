@@ -1,0 +1,37 @@
+"""What searches start from: the plans of all heuristics that fit the objective, as keys or as devices.
+
+Shape legend: S starts, K keys, N ops.
+"""
+
+import numpy as np
+
+from graphopt.problem import Problem
+from graphopt.search.contiguous import USUAL, best_split
+from graphopt.search.encoding import F32, encode
+from graphopt.search.heuristics import HEURISTICS, Device, Suggestion, Work, order_topological
+from graphopt.search.pipeline import pipeline_of
+
+
+def heuristic_keys(problem: Problem) -> F32:
+    """[S, K] keys of all heuristics, those that say the same once (a task may read devices only, or priorities).
+
+    For `max_load` the best contiguous split comes first.
+    """
+    work, keys, seen = Work(problem.graph, problem.task), [], set()
+    split = contiguous(problem, work)
+    suggestions = [] if split is None else [Suggestion(split, order_topological(work, split))]
+    for suggestion in (*suggestions, *(heuristic(work) for heuristic in HEURISTICS.values())):
+        row = encode(problem, *suggestion)
+        if row.tobytes() not in seen:
+            seen.add(row.tobytes())
+            keys.append(row)
+    return np.stack(keys)
+
+
+def contiguous(problem: Problem, work: Work) -> Device | None:
+    """[N] devices of the best contiguous split, where the objective is `max_load`, devices are decided and one fits."""
+    if problem.objective != "max_load" or "device" not in problem.task.heads:
+        return None
+    line = pipeline_of(work)
+    split = best_split(line, USUAL, np.random.default_rng(0))
+    return line.devices(split.device) if len(split.device) else None
