@@ -137,13 +137,13 @@ class Cell:
 
     def show(self) -> None:
         """The tables of a single run; one line in a sweep, whose table comes last."""
-        from graphopt.report import print_table
+        from graphopt.report import print_cell
 
         if in_sweep():
             print(f"{self.path}: {cell_line(self.rows.rows)}")
         else:
-            print_table(self.rows.path)
-            print(f"stored in {self.path}; pictures: python -m graphopt.report {self.study_path} --plots")
+            print_cell(self.rows.path, self.rows.rows, str(self.config["algo"]["name"]))
+            print(f"stored in {self.path}\npictures: python -m graphopt.report {self.study_path} --plots")
 
     def forget(self) -> None:
         """Removes the folder of a cell that never began."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from graphopt.cli import sentences
 from graphopt.errors import UserError
 from graphopt.graph import GraphError
+from graphopt.rows import Row
 
 
 def print_table(rows_path_or_dir: Path | str, against: str = "local") -> None:
@@ -23,6 +24,16 @@ def print_table(rows_path_or_dir: Path | str, against: str = "local") -> None:
     from graphopt.reporting.terminal import print_sheets
 
     print_sheets(sheets(collect(rows_path_or_dir), against))
+
+
+def print_cell(rows_path: Path, rows: Sequence[Row], own: str) -> None:
+    """Prints what a finished cell found: of a single model what was decided, else tables. own: its algorithm."""
+    from graphopt.reporting.model_view import print_model, single_model
+
+    if single_model(rows):
+        print_model(rows_path.parent, rows, own)
+    else:
+        print_table(rows_path)
 
 
 def write_tables(place: Path, against: str, markdown: Path | None, csv: Path | None) -> list[Path]:

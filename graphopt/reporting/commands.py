@@ -10,10 +10,10 @@ import numpy as np
 from graphopt.decision import Answer, DecisionFile, load
 from graphopt.operators import OPERATORS
 from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
+from graphopt.reporting.model_view import operators_of
 from graphopt.reporting.replay import PRICES, Case, check, near_graph, open_any, open_case
 from graphopt.reporting.sheet import Sheet
 from graphopt.reporting.terminal import print_sheets
-from graphopt.rewrite.terms import Program, runs
 from graphopt.rewrite_decision import RewriteFile, is_rewriting
 from graphopt.rewrite_decision import load as load_rewriting
 
@@ -66,12 +66,6 @@ def _show_rewriting(file: Path) -> int:
         f"{len(answer.rules)} rules applied" + "".join(f"\n  {count:4} {name}" for name, count in rules.most_common())
     )
     return 0
-
-
-def operators_of(program: Program) -> Counter[str]:
-    """How many ops of each operator run."""
-    terms = program.terms
-    return Counter(terms.operation[t].name for t in program.live() if runs(terms, t))
 
 
 def title_line(answer: Answer) -> str:

@@ -143,7 +143,7 @@ def bisect(case: Case) -> Blame:
     whole = float(case.judge_choices(default[None])[0])
     if not len(ops):
         return Blame(judged, whole, ops, np.zeros(0), ops, judged)
-    reverted = case.judge_choices(_revert(choices, default, [np.array([op]) for op in ops]))
+    reverted = taken_back(case, ops)[1]
     best = int(np.argmin(reverted))
     if _lower(float(reverted[best]), judged):
         return Blame(judged, whole, ops, reverted, ops[best : best + 1], float(reverted[best]))
@@ -156,6 +156,15 @@ def bisect(case: Case) -> Blame:
         return Blame(judged, whole, ops, reverted, ops[:0], judged)
     culprits = minimal_set(start, lambda sets: [_lower(float(price), judged) for price in gains(sets)])
     return Blame(judged, whole, ops, reverted, culprits, float(gains([culprits])[0]))
+
+
+def taken_back(case: Case, ops: NDArray[np.int64]) -> tuple[float, NDArray[np.float64]]:
+    """(price of the choices, [C] price when each of the ops alone goes back to the default), by the judge."""
+    choices = choices_of(case)
+    judged = float(case.judge_choices(choices[None])[0])
+    if not len(ops):
+        return judged, np.zeros(0)
+    return judged, case.judge_choices(_revert(choices, case.decision.default, [np.array([op]) for op in ops]))
 
 
 def _revert(choices: Decision, default: Decision, sets: Sequence[NDArray[np.int64]]) -> NDArray[np.int16]:

@@ -55,6 +55,9 @@ def sheet_lines(sheet: Sheet, width: int | None) -> list[Text]:
     """Title, table in as many parts as the width asks for, note."""
     cells = [[printable(cell) for cell in row] for row in [list(sheet.columns), *sheet.rows]]
     lines = wrapped(sheet.title, width, BOLD) if sheet.title else []
+    note = [Text(""), *wrapped(sheet.note, width, DIM)] if sheet.note else []
+    if not sheet.columns:
+        return lines + note
     names = sheet.left if sheet.names is None else sheet.names
     last = len(sheet.columns) - sheet.prose
     prose = sheet.prose and width is not None
@@ -62,11 +65,10 @@ def sheet_lines(sheet: Sheet, width: int | None) -> list[Text]:
     keys, rest = list(range(names)), list(range(names, last if prose else len(sheet.columns)))
     stacked = width is not None and _stacked(sizes, keys, rest, width)
     room = width if width is None or not stacked else width - len(GAP)
-    for part in _parts(sizes, [] if stacked else keys, rest, room):
-        if len(lines) > bool(sheet.title):
-            lines.append(Text(""))
+    for i, part in enumerate(_parts(sizes, [] if stacked else keys, rest, room)):
+        lines += [Text("")] if i else []
         lines += _part_lines(sheet, cells, sizes, keys, part, stacked, width if prose else None)
-    return lines + ([Text(""), *wrapped(sheet.note, width, DIM)] if sheet.note else [])
+    return lines + note
 
 
 def _total(sizes: Sequence[int]) -> int:

@@ -1,0 +1,231 @@
+"""What a run says about one model: what it was, what was decided, what that gains, which changes matter, which files
+hold it. One graph is no sample, so there are no means and no intervals."""
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.text import Text
+
+from graphopt.capacity import amount
+from graphopt.graph import Graph
+from graphopt.operators import OPERATORS, Category
+from graphopt.plan import Plans
+from graphopt.reporting.edit import BETTER, describe, taken_back
+from graphopt.reporting.replay import Case, RewriteCase, open_any
+from graphopt.reporting.sheet import Sheet
+from graphopt.reporting.terminal import BOLD, DIM, print_lines, sheet_lines, terminal_width, wrapped
+from graphopt.rewrite.terms import Program, runs
+from graphopt.rows import DONE, Row
+
+SHOWN = 5  # changes and rules
+WORK = 2e7  # ops priced to find the changes that matter: seconds, whatever the size of the graph
+LABEL = 9  # characters
+
+
+def single_model(rows: Sequence[Row]) -> bool:
+    """Whether all that was solved is one graph with one seed, and something fits."""
+    solved = [row for row in rows if row.get("status") in DONE]
+    one = len({(row.get("graph_hash"), row.get("seed")) for row in solved}) == 1
+    return one and any(row["status"] == "ok" and row.get("decision") for row in solved)
+
+
+def print_model(folder: Path, rows: Sequence[Row], own: str) -> None:
+    """Prints the view of a finished cell with one graph. own: its algorithm, which comes first among equals."""
+    solved = [row for row in rows if row.get("status") in DONE]
+    fitting = [row for row in solved if row["status"] == "ok"]
+    row = min(fitting, key=lambda r: (r["judged"], r["algo"] != own, -r["evals_cap"]))
+    file = folder / row["decision"]
+    case = open_any(file)
+    width = terminal_width()
+    lines = [*wrapped(_title(case, row), width, BOLD), Text("")]
+    for label, text in _facts(case, row):
+        shown = wrapped(text, None if width is None else width - LABEL - 2)
+        lines += [Text(f"{label if i == 0 else '':<{LABEL}}  ").append_text(line) for i, line in enumerate(shown)]
+    for sheet in _sheets(case, solved):
+        lines += [Text(""), *sheet_lines(sheet, width)]
+    print_lines([*lines, Text(""), *_files(file, folder, row)])
+
+
+def _title(case: Case | RewriteCase, row: Row) -> str:
+    opaque = int((case.graph.category == Category.OPAQUE).sum())
+    what = f"{case.graph.num_ops:,} ops" + (f", {opaque:,} of them opaque" if opaque else "")
+    return f"{case.graph.name} ({what}): task={row['task']} on machine={row['machine']}"
+
+
+def _facts(case: Case | RewriteCase, row: Row) -> Iterator[tuple[str, str]]:
+    yield ("memory" if _bytes(row) else "time"), _gain(row)
+    before, after = _plans(case)
+    given, found = _kernels(before), _kernels(after)
+    yield (
+        "kernels",
+        f"{given.size:,}" + (f" -> {found.size:,}" if found.size != given.size else ", as many as by default"),
+    )
+    if case.machine.num_devices > 1:
+        yield "devices", _devices(case, after, found)
+    if isinstance(case, RewriteCase):
+        counts = [sum(operators_of(program).values()) for program in (case.decision.original, case.decision.best)]
+        yield "ops", f"{counts[0]:,} -> {counts[1]:,}; {len(case.decision.rules):,} rules applied"
+    elif case.decision.plan:
+        heads = ", ".join(case.decision.described)
+        known = f"single choices say its {heads}" if heads else "no single choice says anything of it"
+        yield "answer", f"a plan from random keys: its orders are its own; {known}"
+    yield "method", f"{row['algo']}, {row['evals']:,} of {row['evals_cap']:,} evaluations, {row['seconds']:.3g} s"
+
+
+def _bytes(row: Row) -> bool:
+    return bool(row.get("objective") == "peak_memory")
+
+
+def price(row: Row, value: float) -> str:
+    """A price in words: 109.8 us, 4.95 MB."""
+    if not math.isfinite(value):
+        return "does not fit"
+    return amount(value) if _bytes(row) else duration(value)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds / 1e-9:.4g} ns"
+
+
+def _gain(row: Row) -> str:
+    initial, judged = row["initial"], row["judged"]
+    by = f", by {row['judge']}"
+    if not math.isfinite(initial):
+        return f"{price(row, judged)}; the default does not fit the devices' memory{by}"
+    if judged >= initial * (1 - BETTER):
+        worse = judged > initial * (1 + BETTER)
+        said = f"{price(row, judged)}, worse than the default's" if worse else "nothing better found than the default's"
+        return f"{said} {price(row, initial)}{by}"
+    return f"{price(row, initial)} -> {price(row, judged)}: {_ratio(row)}{by}"
+
+
+def _ratio(row: Row) -> str:
+    less = 100 * (1 - row["judged"] / row["initial"])
+    ratio = f"{row['initial'] / row['judged']:.3f}x, " if row["judged"] > 0 else ""
+    return f"{ratio}{less:.3g} % less"
+
+
+def _plans(case: Case | RewriteCase) -> tuple[Plans, Plans]:
+    """The default's plan (of a rewriting answer: the original program's) and the answer's."""
+    return (case.original_plans() if isinstance(case, RewriteCase) else case.default_plans()), case.plans()
+
+
+def _kernels(plan: Plans) -> NDArray[np.int64]:
+    """Ops that have a kernel of their own."""
+    return np.flatnonzero(~plan.inline[0])
+
+
+def _devices(case: Case | RewriteCase, plan: Plans, kernels: NDArray[np.int64]) -> str:
+    count = np.bincount(plan.device[0][kernels], minlength=case.machine.num_devices)
+    used = [f"{case.machine.devices[d].name}: {count[d]:,} kernels" for d in np.flatnonzero(count)]
+    return ", ".join(used) + f" ({len(used)} of {case.machine.num_devices} devices used)"
+
+
+def _sheets(case: Case | RewriteCase, solved: Sequence[Row]) -> Iterator[Sheet]:
+    if isinstance(case, RewriteCase):
+        yield from _rewriting(case)
+    elif case.decision.described:
+        yield _changes(case)
+    if len(solved) > 1:
+        yield _methods(solved)
+
+
+def operators_of(program: Program) -> Counter[str]:
+    """How many ops of each operator run."""
+    terms = program.terms
+    return Counter(terms.operation[t].name for t in program.live() if runs(terms, t))
+
+
+def _rewriting(case: RewriteCase) -> Iterator[Sheet]:
+    rules = Counter(case.decision.rules).most_common()
+    if not rules:
+        return
+    more = f"... and {len(rules) - SHOWN} further rules" if len(rules) > SHOWN else ""
+    rows = [[name, str(count)] for name, count in rules[:SHOWN]]
+    yield Sheet("rules applied", ["rule", "times"], rows, note=more)
+    before, after = operators_of(case.decision.original), operators_of(case.decision.best)
+    names = sorted(name for name in {*before, *after} if before[name] != after[name])
+    yield Sheet("ops of each operator", ["operator", "original", "rewritten"],
+                [[name, str(before[name]), str(after[name])] for name in names])  # fmt: skip
+
+
+def _changes(case: Case) -> Sheet:
+    """The changes that matter most: those whose way back alone costs most."""
+    ops = case.decision.changed()
+    priced = _heaviest(case.graph, ops)
+    judged, alone = taken_back(case, priced)
+    change = alone / judged - 1
+    order = [i for i in np.argsort(-change, kind="stable") if change[i] > BETTER][:SHOWN]
+    rows = [[case.decision.op_names[priced[i]], OPERATORS[case.graph.kind[priced[i]]].name,
+             _words(case, int(priced[i])), "no fit" if np.isinf(change[i]) else f"+{100 * change[i]:.3g} %"]
+            for i in order]  # fmt: skip
+    matter = "; none matters alone" if len(ops) else ""
+    if rows:
+        matter = "; those that matter most, by the price when one goes back alone"
+    title = f"{len(ops):,} ops differ from the default{matter}"
+    gaining = int((change < -BETTER).sum())
+    notes = [f"Of {len(ops):,}, the {len(priced):,} that compute most were tried."] if len(priced) < len(ops) else []
+    notes += [f"{gaining:,} would gain by going back alone: see bisect."] if gaining else []
+    columns = ["op", "operator", "change", "price"] if rows else []
+    return Sheet(title, columns, rows, left=3 if rows else 0, names=1 if rows else 0, note=" ".join(notes))
+
+
+def _heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As many ops as may be priced one by one, those with the most FLOP and bytes first."""
+    most = max(SHOWN, int(WORK // graph.num_ops))
+    weight = graph.flops[ops] + graph.result_bytes[ops]
+    return ops if len(ops) <= most else np.sort(ops[np.argsort(-weight, kind="stable")[:most]])
+
+
+def _words(case: Case, op: int) -> str:
+    """`store -> inline`, `device 0 -> 1, priority 0 -> 12`."""
+    decision = case.decision
+    heads = [(c, head) for c, head in enumerate(decision.heads) if head in decision.described]
+    pairs = [(head, int(decision.default[op, c]), int(decision.choices[op, c])) for c, head in heads]
+    named = "" if len(decision.heads) == 1 else "{} "
+    return ", ".join(f"{named.format(h)}{_choice(case, h, a)} -> {_choice(case, h, b)}" for h, a, b in pairs if a != b)
+
+
+def _choice(case: Case, head: str, choice: int) -> str:
+    return case.machine.devices[choice].name if head == "device" else describe(head, choice)
+
+
+def _methods(solved: Sequence[Row]) -> Sheet:
+    order = sorted(solved, key=lambda r: (r["evals_cap"], r["judged"], r["algo"]))
+    rows = [
+        [
+            r["algo"],
+            f"{r['evals_cap']:,}",
+            f"{r['evals']:,}",
+            price(r, r["judged"]),
+            _only_ratio(r),
+            f"{r['seconds']:.3g}",
+        ]
+        for r in order
+    ]
+    return Sheet("all methods and budgets", ["method", "budget", "evaluations", "found", "ratio", "s"], rows)
+
+
+def _only_ratio(row: Row) -> str:
+    known = 0 < row["judged"] < math.inf and row["initial"] < math.inf
+    return f"{row['initial'] / row['judged']:.3f}" if known else "-"
+
+
+def _files(file: Path, folder: Path, row: Row) -> list[Text]:
+    """What was written and what to do with it. Whole lines, to be copied."""
+    given: dict[str, Any] = {"decision": file}
+    if row.get("model"):
+        given["model"] = folder / row["model"]
+    lines = [Text(f"{label:<{LABEL}}  {path}") for label, path in given.items()]
+    quoted = shlex.quote(str(file))
+    return [*lines, *(Text(f"python -m graphopt.decision {verb} {quoted}", DIM) for verb in ("draw", "replay"))]

@@ -1,0 +1,136 @@
+"""What a run says about one model, for every task: against the stored answer, priced and counted independently."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from commands import Answer, command
+from onnx import TensorProto, helper
+
+from graphopt import check, decision
+from graphopt.capacity import amount
+from graphopt.reporting.model_view import duration
+from graphopt.reporting.replay import Case, RewriteCase, open_any
+
+CASES = {
+    "fusion": "local", "placement": "annealing", "scheduling": "annealing", "placement_scheduling": "brkga",
+    "joint": "annealing", "rewrite": "tensat",
+}  # fmt: skip
+
+
+def model(place: Path) -> Path:
+    """Convolutions in two branches, as rewriting likes them, an unknown operator, and a name with an escape in it."""
+    rng = np.random.default_rng(0)
+    weights = {f"w{i}": rng.normal(size=(8, 8, 3, 3)).astype(np.float32) for i in range(3)}
+    nodes = [helper.make_node("Conv", ["x", f"w{i}"], [f"c{i}"], f"conv\x1b[2J{i}", pads=[1] * 4) for i in range(3)]
+    nodes += [helper.make_node("Relu", [f"c{i}"], [f"r{i}"], f"relu{i}") for i in range(3)]
+    nodes += [helper.make_node("Add", ["r0", "r1"], ["s"]), helper.make_node("Add", ["s", "r2"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, 32, 32]) for name in "xy"]
+    stored = [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()]
+    path = place / "branches.onnx"
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], stored)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def solve(place: Path, task: str, *words: str) -> Answer:
+    cost = ["cost=flops", "cost@judge=flops"] if task == "rewrite" else []
+    return command(place, f"task={task}", f"algo={CASES[task]}", *cost, "dataset=onnx", "logger=none",
+                   "budget.evals=80", f"dataset.path={model(place)}", *words)  # fmt: skip
+
+
+def case_of(answer: Answer) -> Case | RewriteCase:
+    line = next(line for line in answer.out.splitlines() if line.startswith("decision  "))
+    return open_any(Path(line.split(maxsplit=1)[1]))
+
+
+@pytest.mark.parametrize("task", CASES)
+def test_one_model_at_80_columns(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphopt.reporting.model_view.terminal_width", lambda: 80)
+    answer = solve(tmp_path, task)
+    assert answer.code == 0, answer.err
+    (row,) = answer.rows
+    out = answer.out
+    assert out.startswith(f"branches ({row['ops']} ops): task={task} on machine=gpu2\n")
+    assert "geometric mean" not in out and "[95 %]" not in out and not re.search(r"\b(nan|inf)\b", out)
+    assert "\x1b" not in out
+    assert all(len(line) <= 80 or str(tmp_path) in line for line in out.splitlines())
+    case = case_of(answer)
+    before = case.original_plans() if isinstance(case, RewriteCase) else case.default_plans()
+    counts = [len(check.kernels(plan.graph, plan.inline[0].tolist())) for plan in (before, case.plans())]
+    kernels = re.search(r"^kernels +(\d+)(?: -> (\d+))?", out, re.M)
+    assert kernels is not None and [int(kernels[1]), int(kernels[2] or kernels[1])] == counts
+    prices = case.reprice()
+    if prices["judged"] < prices["initial"]:
+        ratio = f"{prices['initial'] / prices['judged']:.3f}x"
+        assert f"{duration(prices['initial'])} -> {duration(prices['judged'])}: {ratio}" in out
+    else:
+        assert f"nothing better found than the default's {duration(prices['initial'])}" in out
+    for line in (line for line in out.splitlines() if "graphopt.decision" in line):
+        assert decision.main(shlex.split(line)[3:]) == 0
+    assert sum("graphopt.decision" in line for line in out.splitlines()) == 2
+    if task == "rewrite":
+        assert re.search(r"^model +\S+\.onnx$", out, re.M) and "rules applied" in out
+
+
+def test_the_changes_are_those_that_cost_most(tmp_path: Path) -> None:
+    answer = solve(tmp_path, "joint", "machine=gpu2")
+    case = case_of(answer)
+    assert isinstance(case, Case)
+    base, choices = case.judge_choices(case.decision.choices[None])[0], case.decision.choices
+    alone = {}
+    for op in case.decision.changed():
+        changed = choices.copy()
+        changed[op] = case.decision.default[op]
+        alone[case.decision.op_names[op].replace("\x1b", r"\x1b")] = case.judge_choices(changed[None])[0] / base - 1
+    shown = dict(re.findall(r"^(\S+) .*\+([\d.e+-]+) %$", answer.out, re.M))
+    best = sorted((value for value in alone.values() if value > 1e-9), reverse=True)[:5]
+    assert len(shown) == len(best) > 0
+    assert sorted(map(float, shown.values()), reverse=True) == [pytest.approx(100 * v, rel=6e-3) for v in best]
+    assert all(float(text) == pytest.approx(100 * alone[name], rel=6e-3) for name, text in shown.items())
+
+
+def test_memory_and_what_random_keys_say(tmp_path: Path) -> None:
+    objective = ["cost.objective=peak_memory", "judge.objective=peak_memory"]
+    answer = solve(tmp_path, "placement_scheduling", *objective)
+    (row,) = answer.rows
+    assert f"memory     {amount(row['initial'])}" in answer.out or amount(row["judged"]) in answer.out
+    keys = case_of(answer).decision
+    assert ("a plan from random keys" in answer.out) == bool(getattr(keys, "plan", {}))
+
+
+def test_several_methods_are_a_small_table_beneath(tmp_path: Path) -> None:
+    answer = solve(tmp_path, "fusion", "compare=[default]", "budget.evals=[0,80]")
+    best = min(answer.rows, key=lambda row: row["judged"])
+    assert f"method     {best['algo']}" in answer.out and "all methods and budgets" in answer.out
+    table = answer.out.split("all methods and budgets")[1]
+    assert len(re.findall(r"^(?:default|local) ", table, re.M)) == len(answer.rows) == 4
+
+
+def test_a_graph_of_many_is_no_single_model(tmp_path: Path) -> None:
+    words = ["dataset=synthetic", "dataset.families=[layered]", "dataset.ops=30", "algo=local", "logger=none"]
+    answer = command(tmp_path, *words, "dataset.test=2", "budget.evals=5")
+    assert "geometric mean of default / found" in answer.out and "graphopt.decision" not in answer.out
+
+
+def test_a_default_that_does_not_fit(tmp_path: Path) -> None:
+    free = solve(tmp_path, "placement", "cost.objective=peak_memory", "judge.objective=peak_memory", "study=free")
+    needed = int(json.loads(json.dumps(free.rows[0]["initial"])))
+    words = [f"machine.devices.gpu.capacity={int(needed * 0.98)}", "study=tight", "budget.evals=500"]
+    answer = solve(tmp_path, "placement", *words)
+    row = next(row for row in answer.rows if row["study"] == "tight")
+    if row["status"] == "ok":
+        assert "the default does not fit the devices' memory" in answer.out and answer.code == 0
+    else:
+        assert answer.code == 1 and "more than its" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1.281433e-4, "128.1 us"), (2.5, "2.5 s"), (0.0123, "12.3 ms"), (4e-9, "4 ns"), (0, "0 ns")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
