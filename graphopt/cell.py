@@ -1,7 +1,6 @@
 """One cell: a resolved configuration and the folder of its results. Errors inside become rows and sentences."""
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -11,13 +10,17 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from graphopt.commit import commit
 from graphopt.construct import call, construct, convert
-from graphopt.errors import Incompatible, NothingFits, RowsFailed, UsageError, UserError
+from graphopt.datasets.base import Dataset
+from graphopt.errors import Incompatible, NothingFits, RowsFailed, UsageError, UserError, writing
+from graphopt.finished import Finished, digest_of
 from graphopt.graph import GraphError
+from graphopt.lock import Lock
 from graphopt.loggers import NoLog, RunLog
 from graphopt.printable import printable
 from graphopt.rows import Row, RowFile
@@ -58,30 +61,40 @@ class Cell:
         self.settings = settings_of(config)
         self.hash = config_hash(config)
         self.path = Path(self.settings.output_dir) / self.settings.study / folder_name(config, self.hash)
-        self.rows = RowFile(self.path / "rows.jsonl")
         self.skipped = False  # finished by an earlier call
         self.log: RunLog = NoLog(name="none")
-        self._lock: IO[str] | None = None
+        # Not in the folder: `resume=false` empties it, and a lock that is gone from its place keeps nobody out.
+        self._lock = Lock(self.study_path / ".locks" / self.path.name)
 
     @property
     def study_path(self) -> Path:
         return self.path.parent
 
+    @cached_property
+    def rows(self) -> RowFile:
+        """What the folder holds, read when first asked for: by then no other run writes there."""
+        return RowFile(self.path / "rows.jsonl")
+
     @property
     def finished(self) -> bool:
-        """All rows asked for were written by an earlier call."""
-        marker = self.path / "finished.json"
-        with contextlib.suppress(OSError, ValueError):
-            return bool(json.loads(marker.read_text())["request"] == self._request())
-        return False
+        """All rows asked for were written by an earlier call, from data of the same content, and their files are
+        there."""
+        return self._request is not None and Finished(self.path).of(self._request)
 
     def finish(self) -> None:
         """Marks the cell as done: the next call skips it."""
-        (self.path / "finished.json").write_text(json.dumps({"request": self._request(), "rows": len(self.rows.done)}))
+        if self._request is not None:
+            Finished(self.path).mark(self._request, self.rows.done.values())
 
-    def _request(self) -> str:
+    @cached_property
+    def _request(self) -> str | None:
+        """Digest of what is asked for, as it was before anything was read; None where it cannot be read."""
+        content = content_of(self.config)
+        if content is None:
+            return None
         asked = {key: self.config[key] for key in ("budget", "compare", "split")}
-        return self.hash + digest({**asked, "algos": {name: self.hash_of(name) for name in self.settings.compare}})
+        algos = {name: self.hash_of(name) for name in self.settings.compare}
+        return self.hash + digest({**asked, "algos": algos, **({"content": content} if content else {})})
 
     def hash_of(self, compared: str) -> str:
         """The config hash of a compared optimiser's rows: this configuration with that algorithm."""
@@ -90,24 +103,24 @@ class Cell:
         return config_hash({**self.config, "algo": option("algo", compared)})
 
     def start(self) -> None:
-        """Makes the folder (emptied with `resume=false`) and writes the configuration."""
-        if not self.settings.resume and self.path.exists():
-            shutil.rmtree(self.path)
-            self.rows = RowFile(self.rows.path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"another run is working in {self.path}; wait for it or choose another study=...") from None
-        from omegaconf import OmegaConf
+        """Takes the folder, empties it with `resume=false`, and writes the configuration; finds the cell skipped if
+        another run has finished it meanwhile. Raises UserError where another run works in it, or nothing can be
+        written."""
+        if not self._lock.take():
+            raise UserError(f"another run is working in {self.path}; wait for it or choose another study=...")
+        with writing(self.path):
+            if not self.settings.resume and self.path.exists():
+                shutil.rmtree(self.path)
+            self.skipped = self.settings.resume and self.finished
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not self.skipped:
+                from omegaconf import OmegaConf
 
-        (self.path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(self.config))))
+                (self.path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(self.config))))
 
     def stop(self) -> None:
         """Lets another process work in the folder."""
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.give_back()
 
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:
@@ -147,13 +160,19 @@ class Cell:
 
     def forget(self) -> None:
         """Removes the folder of a cell that never began."""
-        if self.path.is_dir() and {file.name for file in self.path.iterdir()} <= {".lock", "config.yaml"}:
+        if self.path.is_dir() and {file.name for file in self.path.iterdir()} <= {"config.yaml"}:
             shutil.rmtree(self.path)
 
+    @property
+    def working(self) -> bool:
+        """No other run writes into the folder."""
+        return self._lock.taken
+
     def note(self, status: str, reason: str) -> None:
-        """A row about the cell as a whole."""
+        """A row about the cell as a whole, unless another run is working on it."""
+        if not self.working:
+            return
         with contextlib.suppress(UserError):  # a full disk must not hide the reason
-            self.path.mkdir(parents=True, exist_ok=True)
             self.rows.note({**self.facts(), "graph": "", "status": status, "reason": reason})
 
 
@@ -171,10 +190,10 @@ def open_cell(config: Any) -> Iterator[Cell]:
         raise SystemExit(error.exit_code) from None
     try:
         cell.skipped = cell.settings.resume and cell.finished
+        if not cell.skipped:
+            cell.start()
         if cell.skipped:
             print(f"{cell.path} is finished; resume=false starts over")
-        else:
-            cell.start()
         with cell.logged():
             yield cell
     except (Incompatible, NothingFits) as error:
@@ -191,7 +210,7 @@ def open_cell(config: Any) -> Iterator[Cell]:
 
 def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
     sentence = sentence_of(error)
-    if isinstance(error, UsageError) and not sweep:
+    if isinstance(error, UsageError) and cell.working and not sweep:
         cell.forget()
     elif not isinstance(error, RowsFailed):
         cell.note("failed", sentence)
@@ -248,6 +267,16 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
             )
         convert(config[group].get("name"), str, f"{group}.name")
     return settings
+
+
+def content_of(config: Mapping[str, Any]) -> str | None:
+    """Digest of the files that the data set reads, empty where it reads none; None where they cannot be read, which the
+    run itself will say."""
+    try:
+        dataset: Dataset = construct(config["dataset"], "dataset", {"seed": config["seed"]})
+        return digest_of(dataset.files())
+    except (UserError, GraphError, OSError):
+        return None
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

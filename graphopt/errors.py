@@ -1,5 +1,9 @@
 """Errors that end a run with one sentence instead of a traceback."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class UserError(Exception):
     """Something the user can put right. The message is one sentence that says what is wrong and what to do; programs
@@ -37,3 +41,19 @@ class Unsolved(Exception):
 
 class Unreadable(UserError):
     """A file is missing or damaged, or holds more than is read of such a file; the message says which."""
+
+
+class Unmeasured(UserError):
+    """What a case costs cannot be measured. Its row is marked failed, and others go on."""
+
+
+@contextmanager
+def writing(path: Path | str) -> Iterator[None]:
+    """Raises UserError when the disk is full, or the place cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}; make room or choose another place with output_dir=..., "
+            "then run the same command again: finished rows are kept"
+        ) from error

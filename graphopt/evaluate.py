@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from graphopt import decision, rewrite_decision
+from graphopt.answer_format import DecisionError, read_answer
 from graphopt.build import Parts
 from graphopt.capacity import lack_of_memory
 from graphopt.cell import Cell, sentence_of
 from graphopt.costs.base import CostModel
-from graphopt.datasets.storage import save_graph
-from graphopt.errors import NothingFits, RowsFailed, UserError
-from graphopt.graph import Graph
+from graphopt.datasets.storage import load_graph, save_graph
+from graphopt.errors import NothingFits, RowsFailed, Unmeasured, UserError, writing
+from graphopt.graph import Graph, GraphError
 from graphopt.metering import OutOfBudget, Step
 from graphopt.optimizer import AnyProblem, Solver
 from graphopt.problem import Problem
@@ -28,6 +29,7 @@ from graphopt.tasks.base import Task
 
 Solved = Problem | RewriteProblem
 TRACE_POINTS = 64  # of a row; the decision file has them all
+REPLACED = "rows.replaced.jsonl"  # beside the rows: those of graphs that are gone
 
 
 @dataclass(frozen=True)
@@ -77,18 +79,42 @@ def evaluate(contenders: Sequence[Contender], graphs: Sequence[Graph], arena: Ar
     Decisions go to decisions/ beside the rows, graphs to study_path/graphs. A contender's exception costs its row only.
     """
     cases = [(g, c, b, s) for g in graphs for c in contenders for b in budgets for s in seeds]
-    failed = 0
+    failed, kept = 0, set[str]()
     with Bar("evaluate", len(cases)) as bar:
         for graph, contender, evals, seed in cases:
+            if graph.hash not in kept:
+                keep_graph(study_path / "graphs", graph)
+                kept.add(graph.hash)
             row = _case_row(graph, contender, arena, evals, seed)
-            if key_of(row) in rows.done:
+            if _answered(rows.done.get(key_of(row)), rows.path.parent):
                 bar.step("done before")
                 continue
-            row = _attempt(row, graph, contender, arena, rows.path.parent, study_path)
+            row = _attempt(row, graph, contender, arena, rows.path.parent)
             rows.append(row)
             failed += row["status"] == "failed"
             bar.step(_note(row))
     return failed
+
+
+def _answered(row: Row | None, folder: Path) -> bool:
+    """Whether a case was done before, and its answer can still be read; a damaged one is made anew."""
+    if row is None:
+        return False
+    try:
+        header, _ = read_answer(folder / str(row.get("decision")))
+        return bool(header["graph"]["hash"] == row["graph_hash"])
+    except DecisionError:
+        return False
+
+
+def keep_graph(folder: Path, graph: Graph) -> None:
+    """The file that answers are replayed with when the data set is gone: written where it is missing or damaged."""
+    path = folder / f"{graph.hash}.npz"
+    with contextlib.suppress(GraphError):
+        if load_graph(path).hash == graph.hash:
+            return
+    with writing(path):
+        save_graph(path, graph)
 
 
 def _case_row(graph: Graph, contender: Contender, arena: Arena, evals: int, seed: int) -> Row:
@@ -99,18 +125,20 @@ def _case_row(graph: Graph, contender: Contender, arena: Arena, evals: int, seed
     }  # fmt: skip
 
 
-def _attempt(row: Row, graph: Graph, contender: Contender, arena: Arena, folder: Path, study_path: Path) -> Row:
+def _attempt(row: Row, graph: Graph, contender: Contender, arena: Arena, folder: Path) -> Row:
     try:
-        return _solved_row(row, graph, contender, arena, folder, study_path)
+        return _solved_row(row, graph, contender, arena, folder)
+    except Unmeasured as error:
+        return {**row, "status": "failed", "reason": sentence_of(error)}
     except (MemoryError, UserError):
-        raise  # the disk or the memory is full: no later case would do better
+        raise  # the memory is full, or nothing can be priced: no later case would do better
     except Exception as error:
         if os.environ.get("GRAPHOPT_TRACEBACK") == "1":
             raise
         return {**row, "status": "failed", "reason": sentence_of(error)}
 
 
-def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, folder: Path, study_path: Path) -> Row:
+def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, folder: Path) -> Row:
     evals, seed = row["evals_cap"], row["seed"]
     problem, spent = solve(
         contender.optimizer, graph, arena.task, arena.cost, evals=evals, seconds=arena.seconds, seed=seed
@@ -121,7 +149,8 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
     initial = arena.judge.price(problem.initial_plans()).cost[0]
     problems = violations(problem) + mismatch(problem, arena.cost)
     if delivered and not problems:
-        problems = deliver(problem.initial, problem.program(), problem.best_rules, folder / model)
+        with writing(folder / model):
+            problems = deliver(problem.initial, problem.program(), problem.best_rules, folder / model)
     row = {
         **row, "evals": problem.evals, "distinct": problem.distinct, "seconds": spent, "initial": float(initial),
         "searched_initial": problem.initial_cost, "searched": problem.best_cost, "bound": problem.bound,
@@ -131,10 +160,8 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
     }  # fmt: skip
     file = Path("decisions") / f"{file_stem(row)}.npz"
     save = rewrite_decision.save if isinstance(problem, RewriteProblem) else decision.save
-    save(folder / file, problem=problem, judged=judged, row=row, config=arena.config)
-    store = study_path / "graphs" / f"{graph.hash}.npz"
-    if not store.exists():
-        save_graph(store, graph)
+    with writing(folder / file):
+        save(folder / file, problem=problem, judged=judged, row=row, config=arena.config)
     return {**row, "decision": str(file), **({"model": str(model)} if delivered else {})}
 
 
@@ -205,6 +232,7 @@ def evaluate_cell(parts: Parts, cell: Cell) -> None:
             f"dataset={parts.dataset.name} has no graphs in split {settings.split!r}; "
             f"give another with split=train|val|test or change the dataset's splits"
         )
+    _set_aside_rows_of_others(cell, graphs)
     objective = parts.cost.objective
     arena = Arena(
         parts.task,
@@ -226,13 +254,23 @@ def evaluate_cell(parts: Parts, cell: Cell) -> None:
     checkpoint = cell.path / "ckpt" / "best.ckpt"
     cell.log.results(cell.rows.rows, checkpoint if checkpoint.exists() else None)
     if failed:
-        first = next(row for row in cell.rows.rows if row["status"] == "failed")
+        first = next(row for row in cell.rows.rows if row.get("status") == "failed")
         raise RowsFailed(f"{failed} rows failed, the first: {first['graph']} with {first['algo']}: {first['reason']}")
     solved = list(cell.rows.done.values())
     if solved and all(row["status"] == "infeasible" for row in solved):
         some = f", in {len(solved)} solves, the first" if len(solved) > 1 else ""
         raise NothingFits(f"{solved[0]['graph']} with {solved[0]['algo']}{some}: {solved[0]['reason']}")
     cell.finish()
+
+
+def _set_aside_rows_of_others(cell: Cell, graphs: Sequence[Graph]) -> None:
+    """Rows of graphs that the split no longer has (its files have changed, say) are no results of this run."""
+    present, split = {graph.hash for graph in graphs}, cell.settings.split
+    count = cell.rows.set_aside(
+        REPLACED, lambda row: row.get("split") == split and row.get("graph_hash") not in present
+    )
+    if count:
+        print(f"{cell.path}: the data set has changed; {count} rows of graphs that it no longer has are in {REPLACED}")
 
 
 def stored_config(config: Mapping[str, Any], parts: Parts) -> dict[str, Any]:

@@ -12,14 +12,15 @@ from graphopt.rows import Row
 
 def cell_line(rows: list[Row]) -> str:
     """E.g. `9 rows, geometric mean of initial / judged 1.052x, 2 infeasible`."""
-    logs = [math.log(r["initial"] / r["judged"]) for r in rows if r["status"] == "ok" and _priced(r)]
+    logs = [math.log(r["initial"] / r["judged"]) for r in rows if r.get("status") == "ok" and _priced(r)]
     gain = f", geometric mean of initial / judged {math.exp(sum(logs) / len(logs)):.3f}x" if logs else ""
-    other = Counter(row["status"] for row in rows if row["status"] != "ok")
+    other = Counter(str(row.get("status")) for row in rows if row.get("status") != "ok")
     return f"{len(rows)} rows{gain}" + "".join(f", {count} {status}" for status, count in sorted(other.items()))
 
 
 def _priced(row: Row) -> bool:
-    return all(math.isfinite(row[key]) and row[key] > 0 for key in ("initial", "judged"))
+    prices = [row.get(key) or 0.0 for key in ("initial", "judged")]
+    return all(math.isfinite(price) and price > 0 for price in prices)
 
 
 class StudyTable(Callback):

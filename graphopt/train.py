@@ -18,7 +18,7 @@ from pytorch_lightning.loggers.logger import Logger
 from graphopt import checkpoint
 from graphopt.algos.learner import Learner
 from graphopt.build import Parts
-from graphopt.cell import Cell
+from graphopt.cell import Cell, digest
 from graphopt.construct import construct
 from graphopt.datasets.module import GraphBatches
 from graphopt.errors import UserError
@@ -64,7 +64,9 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: Schedule, about:
             "give ckpt=..., or a dataset with training graphs"
         )
     folder = cell.path / "ckpt"
-    keeper = Keeper(learner, parts.dataset.graphs("val"), schedule, folder, about, cell.log, cell.settings.seed)
+    val_graphs = parts.dataset.graphs("val")
+    taught = digest([graph.hash for graph in (*graphs, *val_graphs)])
+    keeper = Keeper(learner, val_graphs, schedule, folder, about, cell.log, cell.settings.seed, taught)
     state = checkpoint.load_last(folder)
     if state is not None:
         keeper.resume(state)
@@ -133,9 +135,10 @@ class Keeper(pl.Callback):
     bar: Bar
 
     def __init__(self, learner: Learner, val_graphs: Sequence[Graph], schedule: Schedule, folder: Path,
-                 about: Mapping[str, Any], log: RunLog, seed: int) -> None:  # fmt: skip
+                 about: Mapping[str, Any], log: RunLog, seed: int, taught: str) -> None:  # fmt: skip
         self.learner, self.val_graphs, self.schedule, self.folder = learner, val_graphs, schedule, folder
         self.about, self.curves, self.seed = about, log, seed
+        self.taught = taught  # digest of the graphs that training sees
         self.best, self.worse, self.ended = -math.inf, 0, False  # best validation, validations since, training is over
         self._measure = "speedup"  # what validation measures
         self._optimizers: list[State] = []
@@ -146,6 +149,11 @@ class Keeper(pl.Callback):
 
     def resume(self, state: State) -> None:
         note = checkpoint.restore(self.learner, state)
+        if note.get("taught", self.taught) != self.taught:
+            raise UserError(
+                f"{self.folder} was trained on other graphs than the data set has now; resume=false trains again, "
+                "study=NAME keeps both"
+            )
         self.best, self.worse, self.ended = float(note["best"]), int(note["worse"]), bool(note["ended"])
         self._optimizers, self._torch_random = state["optimizers"], state["torch_random"]
 
@@ -154,7 +162,7 @@ class Keeper(pl.Callback):
         return self.ended or self.learner.train_steps >= self.schedule.steps
 
     def _state(self) -> State:
-        note = {"best": self.best, "worse": self.worse, "ended": self.ended}
+        note = {"best": self.best, "worse": self.worse, "ended": self.ended, "taught": self.taught}
         return checkpoint.state_of(self.learner, self.about, note) | {"optimizers": self._optimizers}
 
     def _save(self) -> None:

@@ -15,8 +15,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # A file or folder imports from layers above its own line only; those of one line do not know each other.
 LAYERS = (
     ("commit", "errors", "metering", "operators", "printable", "schedule"),
-    ("limits", "progress"),
-    ("construct", "graph", "loggers", "machine", "rows"),
+    ("limits", "lock", "progress"),
+    ("construct", "finished", "graph", "loggers", "machine", "rows"),
     ("graph_builder", "spectral"),
     ("datasets", "encoders", "fusible", "list_schedule", "plan", "trace"),
     ("compact", "kernels"),

@@ -10,9 +10,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from graphopt import cell as cell_module
+from graphopt import lock as lock_module
 from graphopt.cell import Cell, config_hash, open_cell, settings_of
 from graphopt.errors import Incompatible, UsageError, UserError
 from graphopt.graph import GraphError
+from graphopt.lock import Lock
 from graphopt.rows import read
 
 
@@ -130,3 +132,79 @@ def test_the_configuration_is_kept(tmp_path: Path) -> None:
     cell = opened(tmp_path, None)
     stored = OmegaConf.to_container(OmegaConf.load(cell.path / "config.yaml"))
     assert json.loads(json.dumps(stored)) == json.loads(json.dumps(cell.config))
+
+
+def test_starting_over_leaves_a_running_cell_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = Cell(parts_of.config(tmp_path))
+    first.start()
+    (first.path / "rows.jsonl").write_text("precious\n")
+    with pytest.raises(SystemExit):
+        opened(tmp_path, None, resume=False)
+    assert "another run is working" in capsys.readouterr().err
+    assert sorted(file.name for file in first.path.iterdir()) == ["config.yaml", "rows.jsonl"]
+    assert (first.path / "rows.jsonl").read_text() == "precious\n"
+
+
+def test_the_lock_survives_starting_over(tmp_path: Path) -> None:
+    """The folder is emptied while the cell is taken: a third run must still be kept out."""
+    second = Cell(parts_of.config(tmp_path, resume=False))
+    (second.path / "decisions").mkdir(parents=True)
+    second.start()
+    assert not (second.path / "decisions").exists()
+    with pytest.raises(UserError, match="another run is working"):
+        Cell(parts_of.config(tmp_path)).start()
+
+
+def test_a_lock_file_deleted_under_a_run_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between opening the file and locking it somebody deletes it: locking what nobody else will find is no lock."""
+    lock, locked = Lock(tmp_path / "l"), lock_module._locked
+    gone = []
+
+    def deleted_first(file: Any) -> bool:
+        if not gone:
+            gone.append(lock.path.unlink())
+        return locked(file)
+
+    monkeypatch.setattr(lock_module, "_locked", deleted_first)
+    assert lock.take() and not Lock(tmp_path / "l").take()
+    lock.give_back()
+    assert Lock(tmp_path / "l").take()
+
+
+def test_rows_are_read_when_nobody_else_writes_them(tmp_path: Path) -> None:
+    """A run that waited its turn at the prompt must not write back the rows of before."""
+    late = Cell(parts_of.config(tmp_path))
+    early = opened(tmp_path, None)
+    early.rows.append({"graph": "x", "status": "ok"})
+    late.start()
+    assert [row["graph"] for row in late.rows.rows] == ["x"]
+
+
+def test_what_another_run_finished_meanwhile_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = Cell(parts_of.config(tmp_path))
+    opened(tmp_path, None)
+    late.start()
+    assert late.skipped
+
+
+@pytest.mark.parametrize(
+    "said", ["[]", "[1, 2]", "null", "7", '{"request": 3}', '{"files": []}', "{", "\x00\x93", "[" * 9999]
+)
+def test_a_damaged_marker_says_nothing(tmp_path: Path, said: str) -> None:
+    cell = opened(tmp_path, None)
+    marker = cell.path / "finished.json"
+    assert Cell(cell.config).finished
+    whole = json.loads(marker.read_text())
+    marker.write_text(said)
+    assert not Cell(cell.config).finished
+    for files in (["rows.jsonl"], {"rows.jsonl": "1"}, {"rows.jsonl": 1}, {"\x00": 1}):
+        marker.write_text(json.dumps({**whole, "files": files}))
+        assert not Cell(cell.config).finished
+
+
+def test_an_unwritable_folder_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s").write_text("a file where the study's folder should be")
+    with pytest.raises(SystemExit) as ended:
+        opened(tmp_path, None)
+    err = capsys.readouterr().err
+    assert ended.value.code == 1 and err.startswith("cannot write") and err.count("\n") == 1

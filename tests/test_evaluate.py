@@ -1,6 +1,7 @@
 """The harness: equal budgets, rows for everything, nothing done twice."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 from toy import ToyCost, ToyTask, toy_graph
 
 from graphopt import compat, evaluate
+from graphopt import rows as rows_module
 from graphopt.build import build
 from graphopt.cell import Cell
+from graphopt.datasets.storage import load_graph, save_graph
 from graphopt.decision import load
-from graphopt.errors import RowsFailed, UserError
+from graphopt.errors import RowsFailed, Unmeasured, UserError
 from graphopt.evaluate import evaluate_cell, solve, thinned
 from graphopt.metering import Step
 from graphopt.rows import Row, read
@@ -161,3 +164,97 @@ def test_thinning_keeps_the_ends() -> None:
 def test_rows_are_plain_json(run: Callable[..., list[Row]]) -> None:
     for row in run():
         assert json.loads(json.dumps(row)) == row
+
+
+def damage(file: Path, how: str) -> None:
+    content = file.read_bytes()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
+    file.write_bytes({"cut": content[:middle], "garbage": b"\x93NUMPY" * 50, "flipped": flipped, "empty": b""}[how])
+
+
+def timeless(row: Row) -> Row:
+    return {key: value for key, value in row.items() if key not in ("seconds", "trace")}
+
+
+@pytest.mark.parametrize("how", ["cut", "garbage", "flipped", "empty", "gone"])
+def test_damaged_answers_and_graphs_are_made_anew(run: Callable[..., list[Row]], tmp_path: Path, how: str) -> None:
+    before = run()
+    [answer, other], [graph, _] = (sorted((tmp_path / "s").glob(place)) for place in ("*/decisions/*.npz", "graphs/*"))
+    untouched = other.stat().st_mtime_ns
+    for file in (answer, graph):
+        file.unlink() if how == "gone" else damage(file, how)
+    assert not Cell(parts_of.config(tmp_path)).finished or how in ("garbage", "flipped")
+    after = run()
+    assert sorted(map(timeless, before), key=str) == sorted(map(timeless, after), key=str)
+    assert load(answer).header["graph"]["ops"] == 8
+    assert load_graph(graph).hash == graph.stem and other.stat().st_mtime_ns == untouched
+
+
+def test_another_graph_under_the_name_of_one_is_replaced(run: Callable[..., list[Row]], tmp_path: Path) -> None:
+    run()
+    first, second = sorted((tmp_path / "s" / "graphs").glob("*.npz"))
+    first.write_bytes(second.read_bytes())
+    run()
+    assert load_graph(first).hash == first.stem
+
+
+def test_a_cell_is_finished_for_the_content_of_its_files(run: Callable[..., list[Row]], tmp_path: Path) -> None:
+    place = tmp_path / "models"
+    files = {
+        "_target_": "graphopt.datasets.files.GraphFiles",
+        "name": "files",
+        "path": str(place),
+        "train": [],
+        "val": [],
+    }
+    config = parts_of.config(tmp_path, dataset=files)
+    for ops in (4, 5):
+        save_graph(place / f"m{ops}.npz", toy_graph(ops))
+    assert [r["ops"] for r in run(dataset=files)] == [4, 5] and Cell(config).finished
+    os.utime(place / "m4.npz")
+    assert Cell(config).finished
+    size = (place / "m4.npz").stat()
+    save_graph(place / "m4.npz", toy_graph(6))
+    os.utime(place / "m4.npz", ns=(size.st_atime_ns, size.st_mtime_ns))
+    assert not Cell(config).finished
+    assert [r["ops"] for r in run(dataset=files)] == [5, 6] and Cell(config).finished
+    [folder] = (tmp_path / "s").glob("*/rows.jsonl")
+    assert [r["ops"] for r in read(folder.with_name("rows.replaced.jsonl"))] == [4]
+    save_graph(place / "m7.npz", toy_graph(7))
+    assert not Cell(config).finished and [r["ops"] for r in run(dataset=files)] == [5, 6, 7]
+
+
+def test_a_full_disk_ends_the_run_and_the_same_call_goes_on(
+    run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every write of a case in turn: its graph, its answer, its row, the marker."""
+    writes = [(evaluate, "save_graph"), (evaluate.decision, "save"), (rows_module, "_write"), (os, "replace")]
+    undisturbed = [(r["ops"], r["judged"]) for r in run(study="undisturbed")]
+    for module, name in writes:
+
+        def full(*args: Any, **keys: Any) -> None:
+            raise UserError("full") if name == "_write" else OSError(28, "No space left on device")  # noqa: B023
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, full)
+            with pytest.raises(UserError, match=r"full|No space left on device"):
+                run(study=name)
+        assert [(r["ops"], r["judged"]) for r in run(study=name)] == undisturbed
+
+
+def test_what_cannot_be_measured_costs_its_row_only(
+    run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    inner = evaluate.solve
+
+    def crashes(optimizer: Any, graph: Any, *args: Any, **keys: Any) -> Any:
+        if graph.num_ops == 8:
+            raise Unmeasured("matmul cannot be measured: it ends the process")
+        return inner(optimizer, graph, *args, **keys)
+
+    monkeypatch.setattr(evaluate, "solve", crashes)
+    with pytest.raises(RowsFailed, match="1 rows failed, the first: toy8_0 with draws: matmul cannot be measured"):
+        run()
+    [file] = (tmp_path / "s").glob("*/rows.jsonl")
+    assert [(r["ops"], r["status"]) for r in read(file)] == [(8, "failed"), (9, "ok")]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from graphopt import rows as rows_module
 from graphopt.errors import UserError
 from graphopt.rows import RowFile, key_of, read
 
@@ -55,3 +56,60 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     rows._clean = True
     with pytest.raises(UserError, match="No space left on device"):
         rows.append(row("x"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"[1, 2]", b"null", b'"ok"', b"\xff\xfe\x00\x93NUMPY", b"[" * 100_000),
+        b'{"status": "ok", "seed": [1], "graph_hash": {"a": 1}}',
+        b'{"status": "ok", "judged": "fast"}',
+        b'{"status": "ok", "judged": true}',
+        b'{"status": "ok", "trace": [1, 2]}',
+        b'{"status": "ok", "trace": [["a"]]}',
+        b'{"status": ["ok"]}',
+    ],
+)
+def test_lines_that_are_no_rows_are_named_and_passed_over(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(json.dumps(row("x")).encode() + b"\n" + line + b"\n" + json.dumps(row("y")).encode() + b"\n")
+    with pytest.warns(UserWarning, match="1 lines are no rows"):
+        rows = RowFile(path)
+    assert [r["graph"] for r in rows.rows] == ["x", "y"] and list(rows.done) == [key_of(row("x")), key_of(row("y"))]
+    rows.append(row("z"))
+    assert [json.loads(text)["graph"] for text in path.read_text().splitlines()] == ["x", "y", "z"]
+
+
+def test_a_row_does_not_follow_half_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk took half a row; there is room again, and the same process writes the next."""
+    rows = RowFile(tmp_path / "rows.jsonl")
+    rows.append(row("x"))
+    write = rows_module._write
+
+    def half(path: Path, mode: str, text: str) -> None:
+        write(path, mode, text[:20])
+        raise UserError("full")
+
+    monkeypatch.setattr(rows_module, "_write", half)
+    with pytest.raises(UserError):
+        rows.append(row("y"))
+    monkeypatch.setattr(rows_module, "_write", write)
+    rows.append(row("z"))
+    assert [json.loads(text)["graph"] for text in rows.path.read_text().splitlines()] == ["x", "z"]
+
+
+def test_a_row_made_anew_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    rows = RowFile(tmp_path / "rows.jsonl")
+    rows.append(row("x", reason="old"))
+    rows.append(row("y", "failed", "why"))
+    rows.append(row("x", reason="new"))
+    assert [r["reason"] for r in read(rows.path)] == ["why", "new"] == [r["reason"] for r in rows.rows]
+
+
+def test_rows_set_aside_are_kept_beside(tmp_path: Path) -> None:
+    rows = RowFile(tmp_path / "rows.jsonl")
+    for graph in "xyz":
+        rows.append(row(graph))
+    assert rows.set_aside("aside.jsonl", lambda r: r["graph"] != "y") == 2
+    assert [r["graph"] for r in read(rows.path)] == ["y"] == [r["graph"] for r in rows.done.values()]
+    assert [r["graph"] for r in read(tmp_path / "aside.jsonl")] == ["x", "z"]

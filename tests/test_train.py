@@ -163,3 +163,14 @@ def test_batches_are_a_function_of_the_step() -> None:
     assert next(later) == stream.at(2)
     turn = [graph for step in range(3) for graph in stream.at(step)]
     assert all(turn.count(graph) == 2 * graphs.count(graph) for graph in graphs)  # 12 places: two passes of six
+
+
+def test_a_training_on_other_graphs_is_not_gone_on_with(
+    train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train()
+    monkeypatch.setitem(parts_of.SIZES, "train", (6, 8))
+    with pytest.raises(UserError, match="was trained on other graphs than the data set has now; resume=false"):
+        train()
+    learner, _ = train(config={"resume": False})
+    assert learner.train_steps == 12

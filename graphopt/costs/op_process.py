@@ -5,12 +5,14 @@ import os
 import select
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from graphopt.errors import UserError
+from graphopt.errors import Unmeasured, UserError
+from graphopt.rewrite.answers import is_measurement
 
 # Without these, page faults of fresh allocations made one kernel read 0.86x and 1.99x in two processes.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184",
@@ -18,10 +20,16 @@ ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "
 WORKER = "graphopt.rewrite.op_worker"
 START_SECONDS = 120.0  # within which the process must have loaded torch
 TRIES = 2  # an op that ends the process as often cannot be measured
+MOST_GIVEN_UP = 5  # ops in a row that ended the process, or starts that failed: then it is not the ops
+ANSWER_BYTES = 1 << 16  # of a line at most
 
 
 class _Ended(Exception):
-    """The process has gone."""
+    """The process has gone, or says what nobody asked."""
+
+
+class _Late(Exception):
+    """The process has not answered in time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,81 +52,164 @@ class Measuring:
 class OpProcess:
     """A process of its own, pinned, with a steady allocator, that stays for all ops and is begun again after a crash.
 
-    It starts with the first question and ends with this object.
+    It starts with the first question and ends with this object. An op that could not be measured is not tried again.
     """
 
     def __init__(self, measuring: Measuring) -> None:
         self._measuring = measuring
-        self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def started(self) -> bool:
-        return self._process is not None
+        self._worker: _Worker | None = None
+        self._refused: dict[str, str] = {}  # op -> why it cannot be measured
+        self._given_up = 0  # ops in a row that ended the process
 
     def ask(self, name: str, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Seconds, spread, blocks. Raises UserError, with the op's name, where it cannot be measured."""
+        """Seconds, spread, blocks. Raises Unmeasured, with the op's name, where it cannot be measured, and UserError
+        where nothing can."""
+        if name not in self._refused:
+            answer = self._tried(name, question)
+            if answer is not None:
+                self._given_up = 0
+                return answer
+        raise Unmeasured(f"{name} cannot be measured{self._refused[name]}")
+
+    def _tried(self, name: str, question: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The answer, or None and the reason in `_refused`."""
+        limit = self._measuring.limit_seconds
         for _ in range(TRIES):
+            worker = self._running()
             try:
-                answer = self._answer(name, question)
+                answer = worker.ask(question, limit)
             except _Ended:
-                self._process = None
+                self._discard()
                 continue
-            if "error" in answer:
-                raise UserError(f"{name} cannot be measured: {answer['error']}")
-            return answer
+            except _Late:
+                self._discard()
+                self._refused[name] = f" in measuring.limit_seconds={limit:g}; raise it, or give smaller models"
+                return None
+            if "error" not in answer:
+                return answer
+            self._refused[name] = f": {answer['error']}"
+            return None
+        self._given_up += 1
+        if self._given_up >= MOST_GIVEN_UP:
+            raise UserError(
+                f"the process that measures ops ended with each of {self._given_up} ops in a row, the last {name}; "
+                "is there too little memory?"
+            )
+        self._refused[name] = ": it ends the process that runs it, perhaps out of memory; give smaller models"
+        return None
+
+    def _running(self) -> "_Worker":
+        if self._worker is not None and self._worker.gone:
+            self._discard()
+        for _ in range(TRIES):
+            if self._worker is None:
+                self._worker = _Worker(self._measuring)
+                weakref.finalize(self, self._worker.end)
+            try:
+                self._worker.await_start()
+                return self._worker
+            except _Ended:
+                self._discard()
+            except _Late:
+                self._discard()
+                raise UserError(f"torch was not loaded in {START_SECONDS:g} s; is the machine overloaded?") from None
         raise UserError(
-            f"{name} cannot be measured: it ends the process that runs it, perhaps out of memory; give smaller models"
+            "the process that measures ops ends before it has begun; what it says stands above "
+            f"(python -m {WORKER} is started with {sys.executable})"
         )
 
-    def _answer(self, name: str, question: Mapping[str, Any]) -> dict[str, Any]:
-        process = self._running()
-        assert process.stdin is not None
+    def _discard(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+        self._worker = None
+
+
+class _Worker:
+    """One process and two pipes that nobody else knows: what libraries print there goes to standard error."""
+
+    def __init__(self, measuring: Measuring) -> None:
+        theirs, self._questions = os.pipe()
+        self._answers, answers = os.pipe()
+        command = [sys.executable, "-m", WORKER, json.dumps(asdict(measuring)), str(theirs), str(answers)]
         try:
-            process.stdin.write(json.dumps(question) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs, answers),
+                env={**os.environ, **ALLOCATOR},
+            )  # fmt: skip
+        except OSError as error:
+            self._close()
+            raise UserError(f"the process that measures ops cannot be started: {error.strerror or error}") from error
+        finally:
+            os.close(theirs)
+            os.close(answers)
+        os.set_blocking(self._questions, False)
+        self._number, self._ready, self._ended = 0, False, False
+        self._begun = b""  # of a line whose end has not come yet
+
+    def await_start(self) -> None:
+        """Raises _Ended, _Late."""
+        if not self._ready:
+            self._answer(0, time.monotonic() + START_SECONDS)
+            self._ready = True
+
+    @property
+    def gone(self) -> bool:
+        """Ended, by itself or by others."""
+        return self.process.poll() is not None
+
+    def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """A measurement or {"error"}. Raises _Ended, _Late."""
+        self._number += 1
+        deadline = time.monotonic() + seconds
+        self._send(json.dumps({**question, "id": self._number}).encode() + b"\n", deadline)
+        answer = self._answer(self._number, deadline)
+        if isinstance(answer.get("error"), str):
+            return {"error": answer["error"]}
+        if not is_measurement(answer):
+            return {"error": f"{str(answer)[:200]} is no measurement"}
+        return {key: answer[key] for key in ("seconds", "spread", "blocks") if key in answer}
+
+    def _send(self, text: bytes, deadline: float) -> None:
+        while text:
+            _, free, _ = select.select([], [self._questions], [], max(0.0, deadline - time.monotonic()))
+            if not free:
+                raise _Late
+            try:
+                text = text[os.write(self._questions, text) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise _Ended from None
+
+    def _answer(self, number: int, deadline: float) -> dict[str, Any]:
+        """The answer to the question of that number; of another one there can be none."""
+        try:
+            answer = json.loads(self._line(deadline))
+        except (ValueError, RecursionError):
             raise _Ended from None
-        limit = self._measuring.limit_seconds
-        line = _line(process, limit)
-        if line is None:
-            self._process = None
-            process.kill()
-            raise UserError(
-                f"{name} cannot be measured in measuring.limit_seconds={limit:g}; raise it, or give smaller models"
-            )
-        answer: dict[str, Any] = json.loads(line)
+        if not isinstance(answer, dict) or answer.get("id") != number:
+            raise _Ended
         return answer
 
-    def _running(self) -> "subprocess.Popen[str]":
-        if self._process is None or self._process.poll() is not None:
-            self._process = _start(self._measuring)
-            weakref.finalize(self, _end, self._process)
-            if _line(self._process, START_SECONDS) is None:
-                self._process.kill()
-                raise UserError(f"torch was not loaded in {START_SECONDS:g} s; is the machine overloaded?")
-        return self._process
+    def _line(self, deadline: float) -> bytes:
+        """The next whole line, however many parts it comes in."""
+        while b"\n" not in self._begun:
+            if not select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise _Late
+            part = os.read(self._answers, ANSWER_BYTES)
+            if not part or len(self._begun) > ANSWER_BYTES:
+                raise _Ended
+            self._begun += part
+        line, _, self._begun = self._begun.partition(b"\n")
+        return line
 
+    def end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self.process.kill()
+            self.process.wait()
+            self._close()
 
-def _start(measuring: Measuring) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", WORKER, json.dumps(asdict(measuring))]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                            env={**os.environ, **ALLOCATOR})  # fmt: skip
-
-
-def _line(process: "subprocess.Popen[str]", seconds: float) -> str | None:
-    """The next line; None when there is none in that time. Raises _Ended when the process has ended."""
-    assert process.stdout is not None
-    if not select.select([process.stdout], [], [], seconds)[0]:
-        return None
-    line = process.stdout.readline()
-    if not line.endswith("\n"):
-        raise _Ended
-    return line
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
+    def _close(self) -> None:
+        for pipe in (self._questions, self._answers):
+            os.close(pipe)

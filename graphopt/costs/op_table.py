@@ -8,14 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from graphopt.errors import UserError, writing
+from graphopt.rewrite.answers import is_measurement
+
 Line = Mapping[str, Any]
 
 
 class OpTable:
     """path: the file; it need not exist. A line says `op`, `environment`, `seconds` and how it was measured.
 
-    The first line of an op counts, so that what was priced by it stays priced by it. Lines that were cut short are left
-    out, with a warning.
+    The first line of an op counts, so that what was priced by it stays priced by it. Lines that were cut short, or hold
+    no measurement, are left out, with a warning.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,26 +38,32 @@ class OpTable:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Nobody else measures for this table; what others have measured is known. Only then is `add` allowed."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = self.path.open("a")
             fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+        with file:
             self._refresh()
             yield
 
     def add(self, line: Line) -> None:
-        """Appends a line."""
-        whole = not self.path.stat().st_size or self.path.read_bytes().endswith(b"\n")
-        with self.path.open("a") as file:
-            file.write(("" if whole else "\n") + json.dumps(line) + "\n")
+        """Appends a line. Raises UserError when the disk does not take it."""
+        with writing(self.path):
+            whole = not self.path.stat().st_size or self.path.read_bytes().endswith(b"\n")
+            with self.path.open("a") as file:
+                file.write(("" if whole else "\n") + json.dumps(line) + "\n")
         self._refresh()
 
     def _refresh(self) -> None:
         """Reads what was appended. A line without an end may still be being written."""
         if not self.path.is_file():
             return
-        with self.path.open("rb") as file:
-            file.seek(self._read)
-            *lines, rest = file.read().split(b"\n")
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                *lines, rest = file.read().split(b"\n")
+        except OSError as error:
+            raise UserError(f"cannot read {self.path}: {error.strerror or error}; make it readable") from error
         self._read += sum(len(text) + 1 for text in lines)
         damaged = sum(not self._keep(text) for text in lines if text)
         self._keep(rest)
@@ -64,7 +73,12 @@ class OpTable:
     def _keep(self, text: bytes) -> bool:
         try:
             line = json.loads(text)
-            self._known.setdefault((line["op"], line["environment"]), {**line, "seconds": float(line["seconds"])})
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError):
             return False
+        if not isinstance(line, dict) or not is_measurement(line):
+            return False
+        op, environment = line.get("op"), line.get("environment")
+        if not isinstance(op, str) or not isinstance(environment, str):
+            return False
+        self._known.setdefault((op, environment), {**line, "seconds": float(line["seconds"])})
         return True

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from math import prod
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from graphopt.graph import Graph, GraphError
@@ -32,6 +33,11 @@ class Dataset(ABC):
     def origin(self, graph: Graph) -> str:
         """Name of the data set that a graph is reported under: this one, but for mixtures."""
         return self.name
+
+    def files(self) -> Sequence[Path]:
+        """The user's files that graphs are read from; results are of their content. Raises GraphError when they cannot
+        be found."""
+        return ()
 
     @abstractmethod
     def graphs(self, split: Split) -> list[Graph]:

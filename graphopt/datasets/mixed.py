@@ -1,5 +1,6 @@
 """Random and real graphs together."""
 
+from pathlib import Path
 from typing import Literal
 
 from graphopt.datasets.base import Dataset, Split
@@ -30,6 +31,9 @@ class Mixed(Dataset):
         parts = [part.extent() for part in self._parts.values()]
         known = [extent for extent in parts if extent is not None]
         return sum(known) * (1 + self._perturb.copies) if len(known) == len(parts) else None
+
+    def files(self) -> list[Path]:
+        return [file for part in self._parts.values() for file in part.files()]
 
     def graphs(self, split: Split) -> list[Graph]:
         chosen = self._test if split == "test" else self._parts

@@ -71,6 +71,9 @@ class Regal(Dataset):
         """What changes every draw."""
         return {"graph_seed": self.seed, "bytes_per_unit": self._bytes, "flops_per_unit": self._flops}
 
+    def files(self) -> list[Path]:
+        return [] if self.room.file is None else [self.room.path]
+
     def graphs(self, split: Split) -> list[Graph]:
         """Those of all sizes in turn."""
         if split not in self._graphs:

@@ -2,9 +2,11 @@
 
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar
 
 from graphopt.datasets.base import Dataset, Split
+from graphopt.datasets.sources import source_files
 from graphopt.graph import Graph, GraphError
 
 
@@ -21,6 +23,10 @@ class TorchModule(Dataset):
     def __init__(self, *, name: str, module: str | None, backward: bool) -> None:
         self.name, self._module, self._backward = name, module, backward
         self._graph: Graph | None = None
+
+    def files(self) -> list[Path]:
+        """The sources of the factory's module and of what they import that is not installed."""
+        return source_files((self._module or "").partition(":")[0])
 
     def graphs(self, split: Split) -> list[Graph]:
         if split != "test":

@@ -1,8 +1,10 @@
-"""Measures single ops, asked line by line on standard input; started by `graphopt.costs.op_process`.
+"""Measures single ops, asked line by line through a pipe; started by `graphopt.costs.op_process`.
 
-The argument is JSON, the fields of `Measuring`. The first line out is {"ready"}. A question is {"name", "params",
-"inputs": [[shape, dtype], ...]}, an answer {"seconds", "spread", "blocks"} or {"error"}. On a CPU the time is the
-thread's own, where there is one thread, so that other processes do not count; on a GPU it is that of CUDA events.
+The arguments are the fields of `Measuring` as JSON, and the numbers of two pipes, for questions and for answers: what
+libraries print cannot get between these. The first line out is {"id": 0, "ready"}. A question is {"id", "name",
+"params", "inputs": [[shape, dtype], ...]}, an answer {"id", "seconds", "spread", "blocks"} or {"id", "error"}. On a CPU
+the time is the thread's own, where there is one thread, so that other processes do not count; on a GPU it is that of
+CUDA events.
 """
 
 import json
@@ -11,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from math import ceil, prod
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -24,21 +26,30 @@ LEAST_BLOCKS = 3  # of ops that take longer than they should
 
 
 def main(arguments: list[str]) -> int:
-    measuring = json.loads(arguments[0])
+    measuring, (asked, answered) = json.loads(arguments[0]), map(int, arguments[1:])
+    for pipe in (asked, answered):
+        os.set_inheritable(pipe, False)
     device, threads = measuring["device"], measuring["threads"]
     torch.set_num_threads(threads)
     if threads == 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     timed = cuda_seconds if device == "cuda" else cpu_seconds(time.thread_time if threads == 1 else time.perf_counter)
     pool = torch.randn(POOL, generator=torch.Generator().manual_seed(0)).to(device)
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        try:
-            answer = measure(json.loads(line), pool, timed, measuring)
-        except (RuntimeError, ValueError, KeyError, MemoryError) as error:
-            answer = {"error": " ".join(str(error).split())[:200]}
-        print(json.dumps(answer), flush=True)
+    with os.fdopen(asked) as questions, os.fdopen(answered, "w") as answers:
+        _say(answers, {"id": 0, "ready": True})
+        for line in questions:
+            question = json.loads(line)
+            try:
+                answer = measure(question, pool, timed, measuring)
+            except Exception as error:  # whatever a library raises: this op cannot be measured
+                answer = {"error": " ".join(str(error).split())[:200] or type(error).__name__}
+            _say(answers, {**answer, "id": question["id"]})
     return 0
+
+
+def _say(answers: TextIO, value: dict[str, Any]) -> None:
+    answers.write(json.dumps(value) + "\n")
+    answers.flush()
 
 
 Timed = Callable[[Callable[[], Any], int], float]

@@ -9,19 +9,23 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from graphopt.errors import ConfigError, UserError
+from graphopt.rewrite.answers import is_seconds
 
 PROCESSES = 6  # extremes of six medians hold the true median with a probability of 97 % (1 - 2 / 2^6)
 SECONDS = 4.0  # of turns in each process
 ROUNDS = 9  # at least
+LIMIT_SECONDS = 7200.0  # for one process to answer
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,34 @@ def _ratio(values: list[float]) -> Ratio:
 
 def _process(asked: Mapping[str, object]) -> list[list[float]]:
     command = [sys.executable, "-m", "graphopt.rewrite.race_worker", json.dumps(asked)]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    answer = json.loads(ended.stdout or '{"error": "its process ended, out of memory?"}')
-    if "error" in answer:
-        raise UserError(f"ONNX Runtime cannot run the two models: {answer['error']}")
-    rounds: list[list[float]] = answer["rounds"]
-    return rounds
+    with tempfile.TemporaryFile() as file:  # nobody else's: what libraries print goes to standard error
+        command.append(str(file.fileno()))
+        try:
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[file.fileno()], timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"ONNX Runtime has not run the two models in {LIMIT_SECONDS:g} s; give smaller ones"
+            ) from None
+        file.seek(0)
+        return rounds_in(file.read())
+
+
+def rounds_in(answer: bytes) -> list[list[float]]:
+    """[rounds, models] seconds. Raises UserError unless the answer of a process holds such, all finite and positive."""
+    try:
+        said = json.loads(answer or b'{"error": "its process ended, out of memory?"}')
+    except ValueError:
+        said = {"error": "its process ended before it had answered"}
+    answered: dict[str, Any] = said if isinstance(said, dict) else {}
+    rounds = answered.get("rounds")
+    if isinstance(rounds, list) and rounds and all(map(_is_round, rounds)):
+        return rounds
+    why = answered.get("error", "it measured no time")
+    raise UserError(f"ONNX Runtime cannot run the two models: {why}")
+
+
+def _is_round(models: Any) -> bool:
+    return isinstance(models, list) and len(models) == 3 and all(map(is_seconds, models))
 
 
 def main(arguments: Sequence[str]) -> int:

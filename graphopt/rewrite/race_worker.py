@@ -1,9 +1,10 @@
 """Runs several ONNX models by turns in ONNX Runtime, on one thread; started by `graphopt.rewrite.race`, once for each
 process that it wants.
 
-The argument is JSON: `models` (files; one may stand there twice), `dims` (sizes of open dimensions), `seconds` and
-`rounds` (at least so many, then until the time is up). Prints JSON: {"rounds"}, seconds of one run per round and model,
-or {"error"}. The time is the thread's own, so that other processes do not count, though they crowd the caches.
+The first argument is JSON: `models` (files; one may stand there twice), `dims` (sizes of open dimensions), `seconds`
+and `rounds` (at least so many, then until the time is up). The second is the number of an open file, for the answer in
+JSON: {"rounds"}, seconds of one run per round and model, or {"error"}. The time is the thread's own, so that other
+processes do not count, though they crowd the caches.
 """
 
 import json
@@ -33,7 +34,8 @@ def main(arguments: list[str]) -> int:
         answer = {"rounds": rounds_of(runs, asked["seconds"], asked["rounds"])}
     except Exception as error:  # ONNX Runtime has many
         answer = {"error": " ".join(str(error).split())[:300]}
-    print(json.dumps(answer), flush=True)
+    with os.fdopen(int(arguments[1]), "w") as file:
+        file.write(json.dumps(answer))
     return 0
 
 

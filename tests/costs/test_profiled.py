@@ -13,7 +13,7 @@ import pytest
 from graphopt.costs.op_process import Measuring, OpProcess
 from graphopt.costs.op_table import OpTable
 from graphopt.costs.profiled import Profiled, environment_here, signature_of
-from graphopt.errors import UserError
+from graphopt.errors import Unmeasured, UserError
 from graphopt.plan import Plans
 from graphopt.rewrite.as_graph import graph_of
 from graphopt.rewrite.program_builder import ProgramBuilder
@@ -117,7 +117,7 @@ def test_lines_cut_short_are_measured_again(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
     name = r"matmul none \| float32 \[2,3\] \| float32 \[2,3\] cannot be measured: "
-    with pytest.raises(UserError, match=name):
+    with pytest.raises(Unmeasured, match=name):
         model(tmp_path / "ops.jsonl").op_seconds(MATMUL, (TensorType((2, 3)), TensorType((2, 3))), ())
 
 
@@ -128,23 +128,24 @@ def question(n: int) -> dict[str, Any]:
 def test_a_crashed_process_is_begun_again() -> None:
     process = OpProcess(QUICK)
     process.ask("op", question(8))
-    assert process._process is not None
-    os.kill(process._process.pid, signal.SIGKILL)
+    assert process._worker is not None
+    os.kill(process._worker.process.pid, signal.SIGKILL)
     assert process.ask("op", question(8))["seconds"] > 0
 
 
-def test_an_op_that_ends_its_process_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_never_begins_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphopt.costs.op_process.WORKER", "platform")  # prints a line and ends
-    with pytest.raises(UserError, match="op cannot be measured: it ends the process"):
+    with pytest.raises(UserError, match="ends before it has begun") as caught:
         OpProcess(QUICK).ask("op", question(8))
+    assert not isinstance(caught.value, Unmeasured)
 
 
 def test_an_op_has_a_limit_of_time() -> None:
     limited = Measuring(**{**vars(QUICK), "op_seconds": 60.0, "spread": 0.0, "limit_seconds": 0.2})
     process = OpProcess(limited)
-    with pytest.raises(UserError, match=r"cannot be measured in measuring.limit_seconds=0.2"):
+    with pytest.raises(Unmeasured, match=r"cannot be measured in measuring.limit_seconds=0.2"):
         process.ask("op", question(64))
-    assert process._process is None
+    assert process._worker is None
 
 
 def test_noisy_blocks_are_followed_by_more() -> None:

@@ -10,7 +10,7 @@ from graphopt.errors import UserError
 from graphopt.rewrite import race_worker
 from graphopt.rewrite.onnx_export import save_onnx
 from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.race import Ratio, main, race, result_of
+from graphopt.rewrite.race import Ratio, main, race, result_of, rounds_in
 
 pytest.importorskip("onnxruntime")
 
@@ -80,3 +80,13 @@ def test_open_dimensions_have_to_be_given(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="input 'x' has the open dimension batch; give its size"):
         race(file, file, processes=1)
     assert race(file, file, dims={"batch": 8}, processes=1, seconds=0.01).before > 0
+
+
+@pytest.mark.parametrize("answer", [
+    b"", b"{", b"[]", b"noise", b'{"rounds": []}', b'{"rounds": [[1.0, 1.0]]}', b'{"rounds": [[1.0, NaN, 1.0]]}',
+    b'{"rounds": [[1.0, -1.0, 1.0]]}', b'{"rounds": [["1", "1", "1"]]}', b'{"rounds": 3}', b'{"rounds": [3]}',
+])  # fmt: skip
+def test_what_is_no_measurement_is_refused(answer: bytes) -> None:
+    with pytest.raises(UserError, match="cannot run the two models"):
+        rounds_in(answer)
+    assert rounds_in(b'{"rounds": [[1.0, 2.0, 1.0]]}') == [[1.0, 2.0, 1.0]]

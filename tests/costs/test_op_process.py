@@ -1,0 +1,180 @@
+"""The measuring process: whatever it does, no op gets another one's seconds, and a crash costs a row, not the run."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphopt.costs.op_process import Measuring, OpProcess
+from graphopt.costs.op_table import OpTable
+from graphopt.errors import Unmeasured, UserError
+
+QUICK = Measuring(device="cpu", threads=1, block_seconds=0.001, blocks=3, spread=0.1, op_seconds=0.05, limit_seconds=5)
+HEAD = """
+import json, os, sys, time
+from pathlib import Path
+questions, answers = os.fdopen(int(sys.argv[2])), os.fdopen(int(sys.argv[3]), "w", buffering=1)
+here = Path(__file__).parent
+with (here / "starts").open("a") as file:
+    file.write("s")
+def say(**answer):
+    answers.write(json.dumps(answer) + "\\n")
+say(id=0, ready=True)
+for line in questions:
+    q = json.loads(line)
+    n, i = q["n"], q["id"]
+"""
+Worker = Callable[..., OpProcess]
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """A measuring process that does to every question {"n", "id"} what the lines say."""
+
+    def make(*lines: str, **limits: Any) -> OpProcess:
+        (tmp_path / "stub_worker.py").write_text(HEAD + "".join(f"    {line}\n" for line in lines))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        monkeypatch.setattr("graphopt.costs.op_process.WORKER", "stub_worker")
+        return OpProcess(Measuring(**{**vars(QUICK), **limits}))
+
+    return make
+
+
+def starts(tmp_path: Path) -> int:
+    return len((tmp_path / "starts").read_text())
+
+
+def test_what_a_library_prints_shifts_no_answer(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
+    noise = '{"id": 1, "seconds": 99.0, "spread": 0.0, "blocks": 3}'
+    process = worker(
+        f"print('{noise}', flush=True)", "os.system('echo noise')", "say(id=i, seconds=n, spread=0, blocks=3)"
+    )
+    assert [process.ask(f"op{n}", {"n": n})["seconds"] for n in range(1, 6)] == [1, 2, 3, 4, 5]
+    out, err = capfd.readouterr()
+    assert out == "" and err.count(noise) == 5
+
+
+def test_an_answer_to_another_question_is_not_believed(worker: Worker, tmp_path: Path) -> None:
+    """Somebody writes one line too many into the channel itself: the process is begun again rather than believed."""
+    process = worker(
+        *("say(id=i, seconds=n)", "if n == 2 and not (here / 'once').exists():"),
+        *("    (here / 'once').touch()", "    say(id=i, seconds=77.0)"),
+    )
+    assert [process.ask(f"op{n}", {"n": n})["seconds"] for n in (1, 2, 3, 4)] == [1, 2, 3, 4]
+    assert starts(tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    "said", ["float('nan')", "float('inf')", "-1.0", "0.0", "'1.0'", "None", "True", "[1.0]", "10**400"]
+)
+def test_what_is_no_time_is_no_price(worker: Worker, said: str) -> None:
+    process = worker(f"say(id=i, seconds={said} if n == 1 else 2.0, spread=0.0, blocks=3)")
+    with pytest.raises(Unmeasured, match="op1 cannot be measured"):
+        process.ask("op1", {"n": 1})
+    assert process.ask("op2", {"n": 2})["seconds"] == 2.0
+
+
+def test_half_a_line_is_waited_for_and_no_longer_than_the_limit(worker: Worker) -> None:
+    half = [
+        "text = json.dumps(dict(id=i, seconds=n)) + '\\n'",
+        "answers.write(text[:9]); answers.flush()",
+        "time.sleep(0.3)",
+    ]
+    assert worker(*half, "answers.write(text[9:]); answers.flush()").ask("op", {"n": 1})["seconds"] == 1
+    begun = time.monotonic()
+    with pytest.raises(Unmeasured, match="limit_seconds=1"):
+        worker(*half, "time.sleep(60)", limit_seconds=1).ask("op", {"n": 1})
+    assert time.monotonic() - begun < 20
+
+
+def test_an_op_that_crashes_costs_itself_only_and_is_not_tried_again(worker: Worker, tmp_path: Path) -> None:
+    process = worker("os._exit(1) if n == 2 else say(id=i, seconds=n)")
+    assert process.ask("a", {"n": 1})["seconds"] == 1
+    for _ in range(3):
+        with pytest.raises(Unmeasured, match="b cannot be measured: it ends the process"):
+            process.ask("b", {"n": 2})
+    assert starts(tmp_path) == 2
+    assert process.ask("c", {"n": 3})["seconds"] == 3
+    assert starts(tmp_path) == 3
+
+
+def test_an_op_that_hangs_is_waited_for_once(worker: Worker, tmp_path: Path) -> None:
+    process = worker("time.sleep(60) if n == 2 else say(id=i, seconds=n)", limit_seconds=1)
+    for _ in range(2):
+        with pytest.raises(Unmeasured, match="limit_seconds=1"):
+            process.ask("b", {"n": 2})
+    assert starts(tmp_path) == 1 and process.ask("c", {"n": 3})["seconds"] == 3
+
+
+def test_a_process_that_always_crashes_is_not_begun_for_ever(worker: Worker, tmp_path: Path) -> None:
+    process = worker("os._exit(1)")
+    for n in range(4):
+        with pytest.raises(Unmeasured):
+            process.ask(f"op{n}", {"n": n})
+    with pytest.raises(UserError, match="each of 5 ops in a row") as caught:
+        process.ask("op4", {"n": 4})
+    assert not isinstance(caught.value, Unmeasured) and starts(tmp_path) == 10
+
+
+def test_killed_in_the_middle_of_a_measurement(worker: Worker, tmp_path: Path) -> None:
+    process = worker("(here / 'asked').touch()", "time.sleep(0.5)", "say(id=i, seconds=n)")
+
+    def kill() -> None:
+        while not (tmp_path / "asked").exists():
+            time.sleep(0.01)
+        assert process._worker is not None
+        os.kill(process._worker.process.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert process.ask("op", {"n": 7})["seconds"] == 7
+    killer.join()
+    assert starts(tmp_path) == 2
+
+
+def test_the_process_ends_with_its_owner(worker: Worker) -> None:
+    process = worker("say(id=i, seconds=n)")
+    process.ask("op", {"n": 1})
+    assert process._worker is not None
+    inner = process._worker.process
+    del process
+    assert inner.wait(timeout=10) == -signal.SIGKILL
+
+
+BAD = ["NaN", "Infinity", "-1.0", "0", '"3.0"', "null", "[1.0]", "true", "1" + "0" * 400]
+
+
+@pytest.mark.parametrize("seconds", BAD)
+def test_a_table_line_that_is_no_measurement_does_not_count(tmp_path: Path, seconds: str) -> None:
+    good = json.dumps({"op": "a", "environment": "e", "seconds": 2.0, "spread": 0.1, "blocks": 3})
+    (tmp_path / "t").write_text(f'{{"op": "a", "environment": "e", "seconds": {seconds}}}\n{good}\n')
+    with pytest.warns(UserWarning, match="1 lines cannot be read"):
+        table = OpTable(tmp_path / "t")
+    assert (table.find("a", "e") or {})["seconds"] == 2.0
+
+
+@pytest.mark.parametrize("line", ["[1]", "7", '"x"', '{"op": ["a"], "environment": "e", "seconds": 1.0}', "[" * 50_000,
+                                  '{"op": "a", "environment": {}, "seconds": 1.0}'])  # fmt: skip
+def test_a_table_line_of_wrong_types_does_not_count(tmp_path: Path, line: str) -> None:
+    (tmp_path / "t").write_text(line + "\n")
+    with pytest.warns(UserWarning, match="1 lines cannot be read"):
+        assert OpTable(tmp_path / "t").environments() == []
+
+
+def test_no_part_of_a_line_counts(tmp_path: Path) -> None:
+    whole = json.dumps({"op": "a", "environment": "e", "seconds": 12.5, "spread": 0.25, "blocks": 3})
+    for end in range(len(whole)):
+        (tmp_path / "t").write_text(whole[:end])
+        assert OpTable(tmp_path / "t").find("a", "e") is None
+
+
+def test_a_table_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"), OpTable(tmp_path / "file" / "t").turn():
+        pass
