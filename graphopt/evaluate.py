@@ -19,6 +19,7 @@ from graphopt.datasets.storage import load_graph, save_graph
 from graphopt.errors import NothingFits, RowsFailed, Unmeasured, UserError, writing
 from graphopt.graph import Graph, GraphError
 from graphopt.metering import OutOfBudget, Step
+from graphopt.operators import OPERATOR_ID
 from graphopt.optimizer import AnyProblem, Solver
 from graphopt.problem import Problem
 from graphopt.progress import Bar
@@ -121,8 +122,15 @@ def _case_row(graph: Graph, contender: Contender, arena: Arena, evals: int, seed
     origin = {"dataset": arena.origins[graph.hash]} if graph.hash in arena.origins else {}
     return {
         **arena.facts, **origin, "graph": graph.name, "graph_hash": graph.hash, "family": graph.family,
-        "ops": graph.num_ops, "seed": seed, "evals_cap": evals, "seconds_cap": arena.seconds, **contender.facts,
+        "ops": graph.num_ops, **_opaque_ops(graph), "seed": seed, "evals_cap": evals, "seconds_cap": arena.seconds,
+        **contender.facts,
     }  # fmt: skip
+
+
+def _opaque_ops(graph: Graph) -> Row:
+    """How many ops nothing is fused with as they are not understood, and of how many the FLOP are not all counted."""
+    opaque = int((graph.kind == OPERATOR_ID["opaque"]).sum())
+    return {"opaque": opaque, "uncounted": sum("uncounted" in attributes for attributes in graph.attributes)}
 
 
 def _attempt(row: Row, graph: Graph, contender: Contender, arena: Arena, folder: Path) -> Row:

@@ -3,7 +3,9 @@ loses nothing that it finished; a line cut short by a kill is dropped when the f
 
 Fields (prices in the objective's unit, seconds or bytes; null where it does not apply):
 
-- what was solved: study, cell, dataset, split, graph, graph_hash, family, ops, task, machine, cost, judge, objective
+- what was solved: study, cell, dataset, split, graph, graph_hash, family, ops, opaque (of these, those that nothing is
+  fused with since they are not understood), uncounted (whose FLOP are not all counted), task, machine, cost, judge,
+  objective
 - by what: encoder (of learners), algo, seed, params, train_evals, train_seconds, device, commit, config_hash
 - under which budget: evals_cap, seconds_cap (null: unlimited); what was used: evals, distinct, seconds
 - with which result: initial (the default heuristic's price, by the judge), searched_initial (the same by the search's

@@ -32,7 +32,7 @@ Infer = Callable[[ModelProto, bool], ModelProto]
 def settle_shapes(model: ModelProto, infer: Infer) -> ModelProto:
     """`infer(model, whether to follow values)`, repeated with constants computed in between while tensors lack a shape
     and that helps."""
-    follow = _stays_short(model)
+    follow = stays_short(model)
     model = infer(model, follow)
     for _ in range(min(_ROUNDS, _INFERENCES // max(len(model.graph.node), 1))):
         if _settled(model) or not _fold(model):
@@ -41,7 +41,7 @@ def settle_shapes(model: ModelProto, infer: Infer) -> ModelProto:
     return model
 
 
-def _stays_short(model: ModelProto) -> bool:
+def stays_short(model: ModelProto) -> bool:
     """Whether no list of sizes that ONNX's inference would follow becomes long: forty nodes that each join one with
     itself make 10^12 sizes of it."""
     length = {w.name: prod(w.dims) for w in model.graph.initializer if w.data_type in _INTEGERS}

@@ -2,20 +2,23 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 from typing import Any
 
 import onnx
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
-from graphopt.datasets.onnx_folding import SMALL, static_shape
-from graphopt.datasets.onnx_operators import Call, Shape, category_of, flops, kind_of
-from graphopt.datasets.onnx_vetting import BITS, subgraphs, values_of
+from graphopt.datasets.onnx_bodies import BODIES, Scope, node_work, plain_attributes
+from graphopt.datasets.onnx_folding import SMALL
+from graphopt.datasets.onnx_formulas import Call, Shape
+from graphopt.datasets.onnx_operators import Work, category_of, formula_of, kind_of
+from graphopt.datasets.onnx_vetting import BITS, reads, subgraphs, values_of
 from graphopt.graph import Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
 from graphopt.operators import Category
+from graphopt.printable import printable
 
 _DTYPES: dict[int, str] = {
     TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16",
@@ -25,6 +28,45 @@ _DTYPES: dict[int, str] = {
     TensorProto.COMPLEX64: "float64", TensorProto.COMPLEX128: "float64",
 }  # fmt: skip
 """Our element type; others are int8. Their bytes are counted by what they truly take (`BITS`)."""
+
+
+@dataclass
+class Account:
+    """What is to be said of a model: ops that stay opaque, and ops whose FLOP are not all counted."""
+
+    unknown: Counter[str] = field(default_factory=Counter)
+    opaque: Counter[str] = field(default_factory=Counter)  # whose operator is known
+    uncounted: Counter[str] = field(default_factory=Counter)
+
+    def add(self, node: NodeProto, *, known: bool, missing: str) -> None:
+        label = f"{node.domain}.{node.op_type}".strip(".")
+        if not known:
+            self.unknown[label] += 1
+        elif kind_of(node.domain, node.op_type) == "opaque":
+            self.opaque[label] += 1
+        if missing:
+            self.uncounted[f"{label}: {missing}"] += 1
+
+    def sentence(self, ops: int, shapeless: list[str]) -> str:
+        """Empty when there is nothing to say."""
+        opaque, parts = self.unknown.total() + self.opaque.total(), []
+        if self.unknown:
+            parts.append(f"{self.unknown.total()} ops of unknown operators are opaque ({_listed(self.unknown)})")
+        if self.opaque:
+            parts.append(f"{self.opaque.total()} ops of known operators are opaque ({_listed(self.opaque)})")
+        if opaque:
+            parts.append(f"opaque ops, which nothing is fused with, are {opaque} of {ops} ops ({opaque / ops:.0%})")
+        if self.uncounted:
+            parts.append(f"FLOP are not all counted of {self.uncounted.total()} ops ({_listed(self.uncounted)})")
+        if shapeless:
+            names = ", ".join(shapeless[:5]) + (", ..." if len(shapeless) > 5 else "")
+            parts.append(f"{len(shapeless)} tensors without a known shape count 0 bytes ({names})")
+        return printable("; ".join(parts))
+
+
+def _listed(counts: Counter[str]) -> str:
+    shown = ", ".join(f"{name} x{count}" for name, count in sorted(counts.items())[:12])
+    return shown + (", ..." if len(counts) > 12 else "")
 
 
 class Translation:
@@ -42,27 +84,28 @@ class Translation:
         self.weights: dict[str, TensorProto] = {w.name: w for w in self.graph.initializer}
         self.weights.update({n.output[0]: a.t for n in self.graph.node if n.op_type == "Constant" for a in n.attribute
                              if a.name == "value"})  # fmt: skip
+        self.scope = Scope(self.types, self.weights, self.opsets, f"model {name!r}")
         self.constant = set(self.weights) | {w.values.name for w in self.graph.sparse_initializer}
         self.folded = [self._fold(node) for node in self.graph.node]
         self.inputs = {v.name for v in self.graph.input}
         self.handles: dict[str, int] = {}
         self.shapeless: list[str] = []
         self.op_names: Counter[str] = Counter()
+        self.account = Account()
 
     def build(self, program: Any) -> Graph:
         nodes = self._kept()
         self.read = {name for node in nodes for name in self._operands(node)} | {v.name for v in self.graph.output}
-        unknown: Counter[str] = Counter()
         for node in nodes:
             for name in self._live_results(node):
                 self.handles[name] = self._tensor(name, weight=False)
         for node in nodes:
-            if self._kind(node) is None:
-                unknown[f"{node.domain}.{node.op_type}".strip(".")] += 1
             self._add(node)
         for value in self.graph.output:
             self.builder.output(self._handle(value.name, "the list of outputs"))
-        self._warn(unknown)
+        said = self.account.sentence(len(nodes), self.shapeless)
+        if said:
+            warnings.warn(f"model {self.name!r}: {said}", stacklevel=3)
         return self.builder.build(program)
 
     def _kind(self, node: NodeProto) -> str | None:
@@ -71,10 +114,10 @@ class Translation:
     def _fold(self, node: NodeProto) -> bool:
         """Whether the node's results are constants; if so they are noted. Shapes of known tensors are constants too."""
         kind = self._kind(node)
-        reads = _reads(node)
+        names = reads(node)
         static = node.op_type in ("Shape", "Size") and self._shape(node.input[0]) is not None
-        foldable = kind not in (None, "random") and not subgraphs(node) and all(r in self.constant for r in reads)
-        if node.op_type == "Constant" or static or (foldable and bool(reads)):
+        foldable = kind not in (None, "random") and not subgraphs(node) and all(r in self.constant for r in names)
+        if node.op_type == "Constant" or static or (foldable and bool(names)):
             self.constant.update(node.output)
             return True
         return False
@@ -94,7 +137,7 @@ class Translation:
         kind = self._kind(node)
         return [
             name
-            for i, name in enumerate(_reads(node))
+            for i, name in enumerate(reads(node))
             if (i == 0 and _is_view(kind)) or name not in self.constant or not self._is_parameter(kind, i, name)
         ]
 
@@ -113,13 +156,21 @@ class Translation:
         label = node.name or (node.output[0] if node.output else node.op_type)
         self.op_names[label] += 1
         name = label if self.op_names[label] == 1 else f"{label}#{self.op_names[label]}"
-        kind = self._kind(node)
-        attributes = _attributes(node.attribute) | self._parameters(node)
-        shapes = [[self._shape(n) if n else None for n in names] for names in (node.input, node.output)]
-        count = flops(Call(node.op_type, attributes, shapes[0], shapes[1])) if kind is not None else None
-        self.builder.op(kind or "opaque", [self._handle(n, name) for n in self._operands(node)],
-                        [self.handles[n] for n in self._live_results(node)], flops=count, name=name,
-                        attributes={"onnx": node.op_type, **attributes})  # fmt: skip
+        kind = self._kind(node) or "opaque"
+        attributes = {"onnx": node.op_type, **plain_attributes(node), **self._parameters(node)}
+        work = node_work(node, self.scope)
+        if work.missing:
+            attributes["uncounted"] = work.missing
+        if kind == "opaque" or work.missing:
+            self.account.add(node, known=self._kind(node) is not None, missing=work.missing)
+        self.builder.op(kind, [self._handle(n, name) for n in self._operands(node)],
+                        [self.handles[n] for n in self._live_results(node)], flops=self._count(node, work), name=name,
+                        attributes=attributes)  # fmt: skip
+
+    def _count(self, node: NodeProto, work: Work) -> float | None:
+        """FLOP by formula or body; None for the kind's own count of the results that are read."""
+        by_formula = node.op_type in BODIES or formula_of(Call(node.op_type, {}, [], [], node.domain)) is not None
+        return work.flop if by_formula and self._kind(node) is not None else None
 
     def _live_results(self, node: NodeProto) -> list[str]:
         """Results that something reads; when nobody reads any, the first."""
@@ -145,9 +196,7 @@ class Translation:
         return self.builder.tensor(shape, _DTYPES.get(kind, "int8"), weight=weight, num_bytes=num_bytes)
 
     def _shape(self, name: str) -> Shape | None:
-        if name in self.weights:
-            return tuple(self.weights[name].dims)
-        return static_shape(self.types[name]) if name in self.types else None
+        return self.scope.shape(name)
 
     def _element_type(self, name: str) -> int:
         if name in self.weights:
@@ -164,46 +213,9 @@ class Translation:
                 and prod(self.weights[name].dims) <= SMALL
                 and self.weights[name].data_location != TensorProto.EXTERNAL}  # fmt: skip
 
-    def _warn(self, unknown: Counter[str]) -> None:
-        parts = []
-        if unknown:
-            counts = ", ".join(f"{name} x{count}" for name, count in sorted(unknown.items()))
-            parts.append(f"{sum(unknown.values())} ops of unknown operators are opaque ({counts})")
-        if self.shapeless:
-            names = ", ".join(self.shapeless[:5]) + (", ..." if len(self.shapeless) > 5 else "")
-            parts.append(f"{len(self.shapeless)} tensors without a known shape count 0 bytes ({names})")
-        if parts:
-            warnings.warn(f"model {self.name!r}: {'; '.join(parts)}", stacklevel=4)
-
-
-def _reads(node: NodeProto) -> list[str]:
-    """Names read by a node in order, those captured by its subgraphs last; absent optional inputs are left out."""
-    captured = {name: None for graph in subgraphs(node) for name in _captured(graph)}
-    return [name for name in (*node.input, *captured) if name]
-
-
-def _captured(graph: onnx.GraphProto) -> list[str]:
-    made = {v.name for v in graph.input} | {w.name for w in graph.initializer}
-    made.update(name for node in graph.node for name in node.output)
-    wanted = [name for node in graph.node for name in _reads(node)] + [v.name for v in graph.output]
-    return [name for name in wanted if name not in made]
-
 
 def _is_view(kind: str | None) -> bool:
     return kind is not None and category_of(kind) is Category.VIEW
-
-
-def _attributes(attributes: Iterable[AttributeProto]) -> dict[str, Any]:
-    """Numbers, texts and lists of them; tensors and subgraphs are left to the program."""
-    plain: dict[str, Any] = {}
-    for attribute in attributes:
-        if attribute.type in (AttributeProto.INT, AttributeProto.FLOAT):
-            plain[attribute.name] = onnx.helper.get_attribute_value(attribute)
-        elif attribute.type in (AttributeProto.INTS, AttributeProto.FLOATS):
-            plain[attribute.name] = list(onnx.helper.get_attribute_value(attribute))
-        elif attribute.type == AttributeProto.STRING:
-            plain[attribute.name] = attribute.s.decode(errors="replace")
-    return plain
 
 
 @cache

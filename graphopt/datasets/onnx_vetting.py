@@ -79,6 +79,20 @@ def subgraphs(node: NodeProto) -> list[GraphProto]:
     return [g for a in node.attribute for g in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs)]
 
 
+def reads(node: NodeProto) -> list[str]:
+    """Names read by a node, in order and as often as it does, then those that its subgraphs capture, once."""
+    within = {name: None for graph in subgraphs(node) for name in captured(graph)}
+    return [name for name in (*node.input, *within) if name]
+
+
+def captured(graph: GraphProto) -> list[str]:
+    """Names that a subgraph takes from around it."""
+    made = {v.name for v in graph.input} | {w.name for w in graph.initializer}
+    made.update(name for node in graph.node for name in node.output)
+    wanted = [name for node in graph.node for name in reads(node)] + [v.name for v in graph.output]
+    return [name for name in wanted if name not in made]
+
+
 def _vet_operator_sets(model: ModelProto, source: str) -> None:
     versions = Counter("" if o.domain == "ai.onnx" else o.domain for o in model.opset_import)
     twice = [domain for domain, count in versions.items() if count > 1]

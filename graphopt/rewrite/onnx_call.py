@@ -11,8 +11,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
+from graphopt.datasets.onnx_bodies import plain_attributes
 from graphopt.datasets.onnx_evaluation import STANDARD
-from graphopt.datasets.onnx_operators import Call, flops, kind_of
+from graphopt.datasets.onnx_formulas import Call
+from graphopt.datasets.onnx_operators import formula_of, kind_of, work_of
 from graphopt.datasets.onnx_vetting import subgraphs
 from graphopt.errors import UserError
 from graphopt.rewrite.vocabulary import TensorType
@@ -67,14 +69,13 @@ class OnnxCall:
         return f"{self.label}.{digest.hexdigest()[:12]}"
 
     def flops(self, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float | None:
+        """By the operator's formula; loops and branches, whose bodies are not looked at here, by elements."""
         node, shapes = self.proto, [i.shape for i in inputs]
-        if self.kind == "opaque":
-            return None
         small = {c.name: tuple(c.dims) for c in self._tensors()}
         places = {f"{_INPUT}{i}": shape for i, shape in enumerate(shapes)}
         read = [places.get(name, small.get(name)) for name in node.input]
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        return flops(Call(node.op_type, attributes, read, [r.shape for r in results]))
+        call = Call(node.op_type, plain_attributes(node), read, [r.shape for r in results], node.domain)
+        return work_of(call).flop if formula_of(call) else None
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """By ONNX Runtime where it is installed and knows the operator, else by ONNX's reference implementation."""
