@@ -82,7 +82,7 @@ def simulator(sizes: list[int], repetitions: int) -> None:
             machine = Machine(
                 name="bench", devices=tuple(Device() for _ in range(devices)), link_bandwidth=1e5, link_latency=0.1
             )
-            made = flow(graph, kernel_graph(graph, view_inline(graph), machine.devices))
+            made = flow(graph, kernel_graph(graph, view_inline(graph), machine.devices), machine.transfer)
             for suffix, run in (("", 50), ("/random", 1)):
                 plans = plans_for(graph, devices, max(2, 200_000 // ops), run)
                 one_size(f"{ops}/{devices}{suffix}", machine, plans, made, repetitions)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,25 +50,51 @@ class Device:
 class TransferRule:
     """How results travel between devices.
 
-    lane: `link` = one transfer at a time per ordered pair of devices; `source` = one outgoing bus per source device.
+    lane: `link` = one transfer at a time per ordered pair of devices; `source` = one outgoing bus per source device;
+        `unlimited` = any number at a time, each as fast as if it were alone (the model of HEFT and of DAG scheduling).
     multicast: one transfer of a result serves all its remote consumers, on however many devices; else one each.
     order: waiting transfers go by the priority of the producing op, or first in, first out by when they became ready.
     op_order: ready kernels start by plan priority (ties by op id), or first in, first out by when they became ready.
+    ties: what is first of kernels that became ready at one instant, first in first out. `id` = the smallest op id, and
+        all that can start at an instant does so together. `name` = one thing happens after the other, as in simulators
+        that handle one event at a time: results arrive by the names of their producers, then of their readers, as
+        strings; then lanes start, then devices, by the names of devices, and what takes no time ends before the next
+        start. Kernels that wait for nothing are in op order.
     op_overhead: seconds the device stays busy after every kernel of non-zero cost.
     lane_overhead: seconds the lane stays busy after every transfer has arrived.
+    clock: `grid` = durations are multiples of 2^-40 s, so sums do not depend on their order and equal times are equal.
+        `tick` = times are numbers of ticks in floating point, added up as they occur, so equal sums may differ in the
+        last bit, as in simulators that count so; kernels take whole millionths of a tick.
     free: memory of a result is freed when its last consumer ends, or one tick before (`tick_before`: at
         floor(start / tick) + floor(cost / tick) - 1 ticks of its last consumer on any device, received copies not
         counted: the rule of simulators with integer clocks).
     """
 
-    lane: Literal["link", "source"] = "link"
+    lane: Literal["link", "source", "unlimited"] = "link"
     multicast: bool = False
     order: Literal["priority", "fifo"] = "priority"
     op_order: Literal["priority", "fifo"] = "priority"
+    ties: Literal["id", "name"] = "id"
+    clock: Literal["grid", "tick"] = "grid"
     op_overhead: float = 0.0
     lane_overhead: float = 0.0
     free: Literal["end", "tick_before"] = "end"
     tick: float = 1e-6
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(TransferRule).items():
+            choices = get_args(kind)
+            if choices and getattr(self, name) not in choices:
+                raise UserError(f"transfer.{name} is one of {', '.join(choices)}, not {getattr(self, name)!r}")
+        if self.lane == "unlimited" and self.lane_overhead:
+            raise UserError("transfer.lane_overhead keeps a lane busy: with transfer.lane=unlimited it has to be 0")
+        if self.ties == "name" and (self.lane == "unlimited" or {self.order, self.op_order} != {"fifo"}):
+            raise UserError("transfer.ties=name needs order=fifo, op_order=fifo, and lane=link or lane=source")
+
+    @property
+    def unit(self) -> float:
+        """Seconds in which the clock counts."""
+        return self.tick if self.clock == "tick" else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,18 +48,32 @@ def write_trace(path: Path, trace: Trace, graph: Graph, machine: Machine) -> Non
     os.replace(partial, path)
 
 
-def _lane(source: int, target: int, machine: Machine) -> int:
+def slots(trace: Trace) -> NDArray[np.int64]:
+    """[X] which of the transfers that share source and destination at a time a transfer is: 0 where lanes carry one."""
+    ends: dict[tuple[int, int], list[float]] = {}
+    slot = np.zeros(len(trace.transfer_tensor), np.int64)
+    for i in np.lexsort((trace.transfer_step[:, 0], trace.transfer_start)).tolist():
+        busy = ends.setdefault((int(trace.transfer_source[i]), int(trace.transfer_target[i])), [])
+        start, end = float(trace.transfer_start[i]), float(trace.transfer_end[i])
+        slot[i] = next((s for s, until in enumerate(busy) if until <= start), len(busy))
+        busy[slot[i] : slot[i] + 1] = [end]
+    return slot
+
+
+def _lane(source: int, target: int, slot: int, machine: Machine) -> int:
     """Row number of a lane: rows 0 .. D-1 are the devices."""
     d = machine.num_devices
-    return d + source if target < 0 or machine.transfer.lane == "source" else 2 * d + source * d + target
+    row = d + source if target < 0 or machine.transfer.lane == "source" else 2 * d + source * d + target
+    return row + slot * (2 * d + d * d)
 
 
 def _names(trace: Trace, machine: Machine) -> list[dict[str, object]]:
     names = [device.name for device in machine.devices]
     rows = {i: f"{i} {name}" for i, name in enumerate(names)}
-    for source, target in zip(trace.transfer_source.tolist(), trace.transfer_target.tolist()):
-        one = target >= 0 and machine.transfer.lane == "link"
-        rows[_lane(source, target, machine)] = f"{source} -> {target}" if one else f"{source} -> bus"
+    lanes = zip(trace.transfer_source.tolist(), trace.transfer_target.tolist(), slots(trace).tolist())
+    for source, target, slot in lanes:
+        one = target >= 0 and machine.transfer.lane != "source"
+        rows[_lane(source, target, slot, machine)] = f"{source} -> {target}" if one else f"{source} -> bus"
     return [
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": name}} for row, name in rows.items()
     ]
@@ -79,10 +93,10 @@ def _kernels(trace: Trace, graph: Graph) -> list[dict[str, object]]:
 
 
 def _transfers(trace: Trace, graph: Graph, machine: Machine) -> list[dict[str, object]]:
-    out = []
+    out, slot = [], slots(trace).tolist()
     for i, tensor in enumerate(trace.transfer_tensor.tolist()):
         name = f"{graph.op_names[graph.producer[tensor]]} ({graph.tensor_bytes[tensor]} B)"
-        row = _lane(int(trace.transfer_source[i]), int(trace.transfer_target[i]), machine)
+        row = _lane(int(trace.transfer_source[i]), int(trace.transfer_target[i]), slot[i], machine)
         start, end = float(trace.transfer_start[i]), float(trace.transfer_end[i])
         out.append(_span(name, "transfer", row, start, end, tensor=tensor))
     return out

@@ -3,10 +3,12 @@
 The rules (docs/semantics.md says the same):
 - A device runs one kernel at a time. Among its ready kernels the highest priority starts first, ties by op id.
 - A lane (a directed link, or the outgoing bus of a device) carries one transfer at a time and is busy for latency +
-  bytes / bandwidth. A result is sent once per destination device (multicast: once, on the lane and with the key of its
-  first reader's device, as slowly as to the slowest destination). Waiting transfers go by the priority of the producing
-  op or by the plan's transfer keys; ties by tensor id, then destination. Graph inputs and weights are not sent.
-- First in, first out means by the step at which an item became ready (steps are defined next), ties as above.
+  bytes / bandwidth; where lanes are unlimited every transfer has one of its own. A result is sent once per destination
+  device (multicast: once, on the lane and with the key of its first reader's device, as slowly as to the slowest
+  destination). Waiting transfers go by the priority of the producing op or by the plan's transfer keys; ties by tensor
+  id, then destination. Graph inputs and weights are not sent.
+- First in, first out means by the step at which an item became ready (steps are defined next), ties as above, or by
+  name (`TransferRule.ties`): then what takes no time ends before anything else starts.
 - At one instant all that ends comes first (it frees memory, makes kernels ready), then all that starts (it allocates).
   Each such pair is a step; what takes no time ends in a further step of the same instant. Kernels start after the
   transfers of that instant that take no time have arrived.
@@ -16,11 +18,13 @@ The rules (docs/semantics.md says the same):
   outputs stay where they were made. Under `tick_before` copies are not counted, a result lasts until one tick before
   its last reader anywhere ends, and at one instant what starts comes first.
 
-All durations are multiples of `GRID` seconds, so sums are exact below 8192 s and do not depend on their order.
+All durations are multiples of `GRID` seconds, so sums are exact below 8192 s and do not depend on their order; but for
+the clock that counts ticks in floating point.
 
 Shape legend: N ops, T tensors, D devices, E operand edges of kernels, R resources (D devices, then the lanes).
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,9 +45,10 @@ from graphopt.costs.queues import (
 )
 from graphopt.errors import UserError
 from graphopt.graph import F64, I32, I64, Graph
-from graphopt.machine import Machine
+from graphopt.machine import Machine, TransferRule
 
 GRID = 2.0**-40
+TICK_DIGITS = 6  # decimals of a duration in ticks
 MAX_DEVICES = 62  # destinations are collected in the bits of an int64
 _IDLE, _COOLING = -1, -2  # states of a resource that runs nothing: free, or in the overhead after an item
 
@@ -58,26 +63,32 @@ class Flow(NamedTuple):
     out_ptr: Any  # int32 [N+1] results of op n are tensors out_ptr[n] .. out_ptr[n+1]-1
     reader_ptr: Any  # int32 [T+1]
     reader: Any  # int32 [E] kernels that read each tensor
-    time: Any  # float64 [N, U] seconds on each kind of device
+    time: Any  # float64 [N, U] on each kind of device, in units of the clock
     column: Any  # int64 [D] the kind of each device
     tensor_bytes: Any  # int64 [T]
     result_bytes: Any  # int64 [N]
     is_weight: Any  # bool [T]
     keep: Any  # bool [T]
+    name_rank: Any  # int64 [N] place of the op's name among all, where ties go by name; else [0]
+    maker_rank: Any  # int64 [T] that of the op that makes a tensor, likewise
 
 
 class Wires(NamedTuple):
-    """The links and the transfer rule of a machine."""
+    """The links and the transfer rule of a machine. Times are in units of its clock."""
 
-    bandwidth: Any  # float64 [D, D]
+    bandwidth: Any  # float64 [D, D] bytes per unit of the clock
     latency: Any  # float64 [D, D]
     per_link: bool
+    own_lanes: bool  # every transfer has one
+    by_name: bool
+    on_grid: bool
+    resource_rank: Any  # int64 [R] place of a device or lane by the names of devices, where ties go by name; else [0]
     multicast: bool
     fifo_kernels: bool
     fifo_transfers: bool
     op_overhead: float
     lane_overhead: float
-    tick: float  # 0: free at the end of the last reader
+    tick: float  # in units of the clock; 0: free at the end of the last reader
 
 
 class Log(NamedTuple):
@@ -108,7 +119,7 @@ class Scratch(NamedTuple):
     event_time: Any  # float64 [R] binary heap of the ends of what runs
     event_resource: Any  # int32 [R]
     startable: Any  # int32 [R] idle devices with waiting kernels; from D on idle lanes with waiting transfers
-    source: Any  # int32 [R] the device from which a lane starts
+    source: Any  # int32 [R] the device from which a lane starts; of own lanes set when a transfer gets one
     uses: Any  # int32 [T * D] reasons to keep the copy of a tensor on a device
     bytes: Any  # int64 [D] memory now
 
@@ -119,23 +130,51 @@ def wires(machine: Machine) -> Wires:
         raise UserError(
             f"machine {machine.name!r} has more than {MAX_DEVICES} devices, which the simulator takes at most"
         )
-    rule = machine.transfer
+    rule, by_name = machine.transfer, machine.transfer.ties == "name"
+    after_op, after_transfer = (float(_on_clock(np.array(s), rule)) for s in (rule.op_overhead, rule.lane_overhead))
+    bandwidth, latency = machine.link_bandwidth_DD, machine.link_latency_DD
+    if rule.clock == "tick":
+        bandwidth, latency = np.round(bandwidth * rule.unit, TICK_DIGITS), _on_clock(latency, rule)
     return Wires(
-        machine.link_bandwidth_DD, machine.link_latency_DD, rule.lane == "link", rule.multicast,
-        rule.op_order == "fifo", rule.order == "fifo", _on_grid(rule.op_overhead), _on_grid(rule.lane_overhead),
-        rule.tick if rule.free == "tick_before" else 0.0,
+        bandwidth, latency, rule.lane == "link", rule.lane == "unlimited", by_name, rule.clock == "grid",
+        _resource_ranks(machine) if by_name else np.zeros(0, np.int64), rule.multicast, rule.op_order == "fifo",
+        rule.order == "fifo", after_op, after_transfer,
+        rule.tick / rule.unit if rule.free == "tick_before" else 0.0,
     )  # fmt: skip
 
 
-def flow(graph: Graph, kernels: KernelGraph) -> Flow:
-    """Arranges a kernel graph for the event loop."""
+def _on_clock(seconds: F64, rule: TransferRule) -> F64:
+    """Durations as the clock counts them."""
+    if rule.clock == "tick":
+        return np.asarray(np.round(seconds / rule.tick, TICK_DIGITS))
+    return np.asarray(np.floor(seconds / GRID + 0.5) * GRID)
+
+
+def _resource_ranks(machine: Machine) -> I64:
+    """[R] devices by name, lanes by the names of source and destination."""
+    names = [device.name for device in machine.devices]
+    lanes = [(a, b) for a in names for b in names] if machine.transfer.lane == "link" else [(a, "") for a in names]
+    return np.concatenate([_ranks(names), _ranks(lanes)])
+
+
+def _ranks(names: Sequence[Any]) -> I64:
+    """[N] place of each name among all; equal ones in their order."""
+    ranks = np.empty(len(names), np.int64)
+    ranks[sorted(range(len(names)), key=lambda i: names[i])] = np.arange(len(names))
+    return ranks
+
+
+def flow(graph: Graph, kernels: KernelGraph, rule: TransferRule) -> Flow:
+    """Arranges a kernel graph for the event loop under the rule."""
     reader_ptr, reader = _readers(kernels.in_ptr, kernels.in_tensor, graph.num_tensors)
     made = np.append(0, np.cumsum(graph.producer[kernels.in_tensor] >= 0))
-    time, column = _distinct_columns(kernels.time)
+    time, column = _distinct_columns(kernels.time if rule.clock == "grid" else _on_clock(kernels.time, rule))
+    name_rank = _ranks(graph.op_names) if rule.ties == "name" else np.zeros(0, np.int64)
+    maker_rank = name_rank[graph.producer] if rule.ties == "name" else name_rank
     return Flow(
         kernels.is_kernel, np.diff(made[kernels.in_ptr]).astype(np.int32), kernels.in_ptr, kernels.in_tensor,
         graph.output_ptr.astype(np.int32), reader_ptr, reader, time, column, graph.tensor_bytes, graph.result_bytes,
-        graph.is_weight, kernels.keep,
+        graph.is_weight, kernels.keep, name_rank, maker_rank,
     )  # fmt: skip
 
 
@@ -154,20 +193,21 @@ def scratch(flow: Flow, wires: Wires, memory: bool) -> Scratch:
     """Working memory for plans of one kernel graph; one per thread."""
     num_ops, devices = len(flow.is_kernel), len(flow.column)
     tensors, edges = len(flow.keep), len(flow.in_tensor)
-    lanes = devices * devices if wires.per_link else devices
+    lanes = edges if wires.own_lanes else devices * devices if wires.per_link else devices
     items, resources = num_ops + edges, devices + lanes
+    ranked = devices if wires.own_lanes else resources  # resources that may choose by rank
     words = sum(levels(max(num_ops, tensors - int(flow.out_ptr[0]))))
     tie = np.empty(items, np.int64)
     tie[:num_ops] = np.arange(num_ops)
     source = np.arange(resources, dtype=np.int32)
-    source[devices:] = np.arange(lanes) // (devices if wires.per_link else 1)
+    source[devices:] = np.arange(lanes) // (devices if wires.per_link else 1)  # of own lanes it is set on use
 
     def ids(length: int) -> I32:
         return np.empty(length, np.int32)
 
     return Scratch(
         waiting=ids(num_ops), order=ids(num_ops), rank=ids(num_ops), result_order=ids(tensors),
-        result_rank=ids(tensors), ready=np.zeros((resources, words), np.int64), key=np.empty(items), tie=tie,
+        result_rank=ids(tensors), ready=np.zeros((ranked, words), np.int64), key=np.empty(items), tie=tie,
         child=ids(items), sibling=ids(items),
         root=ids(resources), running=ids(resources), event_time=np.empty(resources), event_resource=ids(resources),
         startable=ids(resources), source=source, uses=ids(tensors * devices if memory else 0),
@@ -186,7 +226,7 @@ def simulate_rows(flow, wires, scratch, device, priority, transfer, memory, trac
     for n in range(len(flow.is_kernel)):
         kernels += flow.is_kernel[n]
     for b in range(len(device)):
-        if not memory and not trace and len(log.start) == 0 and _on_one_device(flow, device[b]):
+        if not memory and not trace and len(log.start) == 0 and wires.on_grid and _on_one_device(flow, device[b]):
             makespan[b] = _sum_of_times(flow, wires, device[b])
         else:
             keys = transfer[b] if len(transfer) else transfer[:, 0]
@@ -245,8 +285,9 @@ def _run(flow, wires, scratch, device, priority, keys, memory, trace, peak, log)
     One long function: handing a dozen arrays to a function costs Numba more than what the function does here.
     """
     is_kernel, waits, in_ptr, in_tensor, out_ptr, reader_ptr, reader, time, column = flow[:9]
-    tensor_bytes, result_bytes, _, keep = flow[9:]
-    bandwidth, latency, per_link, multicast, fifo_kernels, fifo_transfers, op_overhead, lane_overhead, _ = wires
+    tensor_bytes, result_bytes, _, keep, name_rank, maker_rank = flow[9:]
+    bandwidth, latency, per_link, own_lanes, by_name, on_grid, resource_rank = wires[:7]
+    multicast, fifo_kernels, fifo_transfers, op_overhead, lane_overhead, _ = wires[7:]
     waiting, order, rank, result_order, result_rank, ready, key, tie, child, sibling, root, running = scratch[:12]
     event_time, event_resource, startable, source, uses, live = scratch[12:]
     num_ops, devices = len(is_kernel), len(column)
@@ -261,6 +302,8 @@ def _run(flow, wires, scratch, device, priority, keys, memory, trace, peak, log)
     events, idle_devices, idle_lanes, items, done, step, now = 0, 0, 0, num_ops, 0, 0, 0.0
     for n in range(num_ops):
         waiting[n] = waits[n]
+        if by_name:
+            key[n] = -1.0  # no result has arrived
         if is_kernel[n] and waits[n] == 0:
             queue, top = np.int64(device[n]), root[device[n]]
             root[queue] = n
@@ -277,10 +320,14 @@ def _run(flow, wires, scratch, device, priority, keys, memory, trace, peak, log)
         _load_inputs(flow, device, uses, live, peak)
     while True:
         # What can start, starts: transfers, then kernels unless a transfer that takes no time has to arrive first.
+        # By name nothing starts before what takes no time has ended.
         starts = idle_lanes + idle_devices
+        if by_name:
+            _sort_by_rank(startable, 0, idle_devices, resource_rank)
+            _sort_by_rank(startable, devices, devices + idle_lanes, resource_rank)
         for i in range(starts):
-            if i == idle_lanes and events > 0 and event_time[0] == now:
-                starts = idle_lanes
+            if (by_name or i == idle_lanes) and events > 0 and event_time[0] == now:
+                starts = i
                 break
             resource = startable[devices + i if i < idle_lanes else i - idle_lanes]
             item = root[resource]
@@ -314,14 +361,21 @@ def _run(flow, wires, scratch, device, priority, keys, memory, trace, peak, log)
                             uses[tensor * devices + there] = 0
                             live[there] += tensor_bytes[tensor]
                             peak[there] = max(peak[there], live[there])
-                end = now + _on_grid(seconds)
+                end = now + (_on_grid(seconds) if on_grid else seconds)
             push_event(end, resource, events, event_time, event_resource)
             events += 1
             if len(log.start):
                 log.start[item], log.end[item] = now, end
             if trace:
                 log.step[item, 0], log.step[item, 2] = step, tie[item]
-        idle_devices, idle_lanes = idle_lanes + idle_devices - starts, 0
+        if starts < idle_lanes:
+            for i in range(starts, idle_lanes):
+                startable[devices + i - starts] = startable[devices + i]
+            idle_lanes -= starts
+        else:
+            for i in range(starts - idle_lanes, idle_devices):
+                startable[i - starts + idle_lanes] = startable[i]
+            idle_devices, idle_lanes = idle_lanes + idle_devices - starts, 0
         if trace:
             log.time[step] = now
             for d in range(devices):
@@ -359,6 +413,10 @@ def _run(flow, wires, scratch, device, priority, keys, memory, trace, peak, log)
                         if memory and not from_kernel:
                             uses[tensor * devices + there] += 1
                         waiting[kernel] -= 1
+                        if by_name:  # what arrives last by name decides
+                            names = maker_rank[tensor] << 32 | name_rank[kernel]
+                            tie[kernel] = max(tie[kernel], names) if key[kernel] == step else names
+                            key[kernel] = step
                         if waiting[kernel] > 0:
                             continue
                         waiter, queue = kernel, there
@@ -367,6 +425,9 @@ def _run(flow, wires, scratch, device, priority, keys, memory, trace, peak, log)
                         sent |= np.int64(1) << there
                         local += 1
                         waiter, queue = np.int32(items), devices + (here * devices + there if per_link else here)
+                        if own_lanes:
+                            queue = np.int64(devices + items - num_ops)
+                            source[queue] = here
                         if not ranked_lanes:
                             items += 1
                             tie[waiter] = tensor << 6 | (0 if multicast else there + 1)
@@ -417,6 +478,17 @@ def _run(flow, wires, scratch, device, priority, keys, memory, trace, peak, log)
                 elif root[resource] >= 0:
                     startable[devices + idle_lanes] = resource
                     idle_lanes += 1
+
+
+@njit(cache=True, nogil=True)
+def _sort_by_rank(resources, first, last, rank):  # type: ignore[no-untyped-def]
+    """Sorts resources[first:last], of which there are few, by rank."""
+    for i in range(first + 1, last):
+        resource, j = resources[i], i
+        while j > first and rank[resources[j - 1]] > rank[resource]:
+            resources[j] = resources[j - 1]
+            j -= 1
+        resources[j] = resource
 
 
 @njit(cache=True, nogil=True)

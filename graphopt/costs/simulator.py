@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.costs.base import CostModel, Flips, Objective, Prices
-from graphopt.costs.event import Flow, Log, flow, scratch, simulate_rows, wires
+from graphopt.costs.event import Flow, Log, Wires, flow, scratch, simulate_rows, wires
 from graphopt.costs.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
 from graphopt.costs.load import loads
 from graphopt.fusible import fusible
@@ -43,7 +43,9 @@ class Simulator(CostModel):
         self._capacity = np.array([device.capacity for device in machine.devices])
         self._pays = np.array([device.pays_transfers for device in machine.devices])
         self._needs_memory = objective == "peak_memory" or bool(np.isfinite(self._capacity).any())
-        adds_up = not self._needs_memory and machine.transfer.op_overhead == 0.0
+        self._unit = machine.transfer.unit
+        rule = machine.transfer
+        adds_up = not self._needs_memory and rule.op_overhead == 0.0 and rule.clock == "grid"
         self._sums_times = objective == "runtime" and adds_up  # on one device
         self._flows: WeakKeyDictionary[Graph, dict[bytes, Flow]] = WeakKeyDictionary()
 
@@ -96,7 +98,9 @@ class Simulator(CostModel):
         work = scratch(made, self._wires, live)
         self._run(made, plan.graph, work, device, priority, keys, live, True, makespan, peak, log)
         if not live:
-            peak[0] = _tick_peaks(made, self._wires.tick, device[0], log.start, devices)
+            peak[0] = _tick_peaks(made, self._wires, device[0], log.start, devices)
+        for times in (makespan, log.start, log.end, log.time):
+            times *= self._unit
         return _trace(float(makespan[0]), peak[0], made, plan.device[0], log)
 
     def _price_rows(self, plans: Plans, rows: _Rows) -> _Result:
@@ -115,7 +119,7 @@ class Simulator(CostModel):
         load = np.zeros((len(rows), self.machine.num_devices))
         held = np.zeros(load.shape, np.int64)
         loads(made, self._wires, self._pays, _take(plans.device, rows, np.int16), load, held)
-        return load.max(1), held
+        return load.max(1) * self._unit, held
 
     def _simulate(self, made: Flow, plans: Plans, rows: _Rows) -> _Result:
         device, priority = _take(plans.device, rows, np.int16), _take(plans.priority, rows, np.float64)
@@ -125,7 +129,7 @@ class Simulator(CostModel):
         work = scratch(made, self._wires, live)
         if not self._needs_memory or live:
             self._run(made, plans.graph, work, device, priority, keys, live, False, makespan, peak, _log(0, 0, 0))
-            return makespan, peak
+            return makespan * self._unit, peak
         for b in range(len(rows)):
             log, row = _log(len(made.is_kernel) + len(made.in_tensor), 0, 0), slice(b, b + 1)
             self._run(
@@ -141,8 +145,8 @@ class Simulator(CostModel):
                 peak[row],
                 log,
             )
-            peak[b] = _tick_peaks(made, self._wires.tick, device[b], log.start, peak.shape[1])
-        return makespan, peak
+            peak[b] = _tick_peaks(made, self._wires, device[b], log.start, peak.shape[1])
+        return makespan * self._unit, peak
 
     def _run(self, made: Flow, graph: Graph, *arguments: object) -> None:
         if not simulate_rows(made, self._wires, *arguments):
@@ -161,7 +165,7 @@ class Simulator(CostModel):
         key = inline.tobytes()
         made = kept.get(key)
         if made is None:
-            made = flow(graph, kernel_graph(graph, inline, self.machine.devices))
+            made = flow(graph, kernel_graph(graph, inline, self.machine.devices), self.machine.transfer)
             if len(kept) >= _FLOWS_PER_GRAPH:
                 kept.clear()
             kept[key] = made
@@ -199,14 +203,16 @@ def _check_devices(plans: Plans, machine: Machine) -> None:
         raise ValueError(f"a plan for {plans.graph.name!r} names a device that machine {machine.name!r} lacks")
 
 
-def _tick_peaks(made: Flow, tick: float, device: NDArray[np.int16], start: F64, devices: int) -> NDArray[np.int64]:
+def _tick_peaks(made: Flow, wires: Wires, device: NDArray[np.int16], start: F64, devices: int) -> NDArray[np.int64]:
     """[D] peak bytes when a result is freed at floor(start) + floor(time) - 1 ticks of its last reader.
 
-    A tolerance of a thousandth of a tick keeps whole numbers of ticks whole. Graph inputs and weights stay to the end.
+    Times are in units of the clock. On the grid a tolerance of a thousandth of a tick keeps whole numbers of ticks
+    whole. Graph inputs and weights stay to the end.
     """
+    tick, slack = wires.tick, 1e-3 if wires.on_grid else 0.0
     num_ops, first = len(made.is_kernel), int(made.out_ptr[0])
     seconds = made.time[np.arange(num_ops), made.column[device]]
-    ends = (np.floor(start[:num_ops] / tick + 1e-3) + np.floor(seconds / tick + 1e-3) - 1.0) * tick
+    ends = (np.floor(start[:num_ops] / tick + slack) + np.floor(seconds / tick + slack) - 1.0) * tick
     tensor_of_edge = np.repeat(np.arange(len(made.keep)), np.diff(made.reader_ptr))
     maker = np.repeat(np.arange(num_ops), np.diff(made.out_ptr))
     begun = start[maker]

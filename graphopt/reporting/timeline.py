@@ -15,7 +15,7 @@ from graphopt.machine import Machine
 from graphopt.operators import OPERATORS, Category
 from graphopt.reporting.graph_picture import device_colour
 from graphopt.reporting.style import INK, MUTED, PALETTE, PAPER, lighten
-from graphopt.trace import Trace
+from graphopt.trace import Trace, slots
 
 CATEGORY_COLOUR = {
     Category.CONTRACTION: PALETTE[0],
@@ -92,8 +92,8 @@ def _draw_lanes(
         row[a, b if (a, b) in row else -2]
         for a, b in zip(trace.transfer_source.tolist(), trace.transfer_target.tolist())
     ]
-    grey = [lighten(TRANSFER, 0.1)] * len(sent)
-    _bars(axes, trace.transfer_start / scale, trace.transfer_end / scale, np.array(sent, np.float64), 0.5, grey, seams)
+    grey, (middle, height) = [lighten(TRANSFER, 0.1)] * len(sent), _beside(np.array(sent, np.int64), slots(trace))
+    _bars(axes, trace.transfer_start / scale, trace.transfer_end / scale, middle, height, grey, seams)
     for i in np.flatnonzero(trace.kernel_end - trace.kernel_start > LABELLED * end):
         middle = (trace.kernel_start[i] + trace.kernel_end[i]) / 2 / scale
         name = OPERATORS[graph.kind[trace.kernel_op[i]]].name
@@ -107,12 +107,21 @@ def _draw_lanes(
     axes.grid(False, axis="y")
 
 
+def _beside(row: NDArray[np.int64], slot: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Middles and heights of bars of which those with different slots share a row."""
+    share = np.zeros(int(row.max(initial=0)) + 1, np.int64)
+    np.maximum.at(share, row, slot + 1)
+    height = 0.5 / share[row]
+    return row - 0.25 + (slot + 0.5) * height, height
+
+
 def _lane_name(source: int, target: int) -> str:
     return f"device {source}" if target == -1 else f"{source} → all" if target == -2 else f"{source} → {target}"
 
 
 def _bars(
-    axes: Axes, start: NDArray[np.float64], end: NDArray[np.float64], row: NDArray[np.float64], height: float,
+    axes: Axes, start: NDArray[np.float64], end: NDArray[np.float64], row: NDArray[np.float64],
+    height: float | NDArray[np.float64],
     colours: Sequence[tuple[float, float, float]], seams: float,
 ) -> None:  # fmt: skip
     """Boxes from start to end, in rows; one collection, since there may be tens of thousands."""

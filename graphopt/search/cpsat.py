@@ -6,8 +6,8 @@ prices it, one evaluation each; its price is what counts, and may differ from th
 last. The search starts from the run of the best heuristic.
 
 What the solver proves of the model holds for every plan, and is noted, where the model is a relaxation of all that is
-decided and priced: the task does not decide fusion, and the cost model is the event simulator (for memory, one that
-frees at the end of the last reader).
+decided and priced: the task does not decide fusion, and the cost model is the event simulator with exact sums (for
+memory, one that frees at the end of the last reader).
 """
 
 import warnings
@@ -19,7 +19,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem
 from graphopt.search.formulation import Formulation, start_early
-from graphopt.search.makespan_model import least_makespan, makespan_model
+from graphopt.search.makespan_model import has_lanes, least_makespan, makespan_model
 from graphopt.search.memory_model import least_memory, memory_model
 from graphopt.search.solving import Limits, Pricer, Proof, run
 from graphopt.search.starts import heuristic_keys
@@ -70,7 +70,7 @@ class CpSat(Optimizer):
         if objective == "peak_memory":
             return (len(work.op) + len(work.tensors)) * devices + results * (devices > 1) * devices, False
         lanes = results * devices * (devices - 1)
-        with_lanes = self.lanes and len(work.op) * devices + lanes <= self.max_intervals
+        with_lanes = self.lanes and has_lanes(work) and len(work.op) * devices + lanes <= self.max_intervals
         return len(work.op) * devices + lanes * with_lanes, with_lanes
 
 
@@ -133,5 +133,6 @@ def _attempt(problem: Problem, work: Workload, formulation: Formulation, limits:
 
 def provable(problem: Problem) -> bool:
     """Whether a bound on the model is one on every decision: nothing else is decided, and by the simulator's rules."""
-    frees_late = problem.task.machine.transfer.free == "end" or problem.objective == "runtime"
-    return problem.by_events and frees_late and set(problem.task.heads) <= {"device", "priority"}
+    rule = problem.task.machine.transfer
+    models = rule.clock == "grid" and (rule.free == "end" or problem.objective == "runtime")
+    return problem.by_events and models and set(problem.task.heads) <= {"device", "priority"}

@@ -5,7 +5,7 @@ A relaxation of the event simulator under every transfer rule (see `formulation`
 - A kernel is an interval on one of its devices, on which intervals do not overlap; it starts after all that it reads
   is made and, from another device, has travelled.
 - With `lanes`, and on machines with a lane per link and a transfer per destination, transfers are intervals on lanes;
-  otherwise any number of results travel at a time.
+  otherwise any number of results travel at a time, which is exact where lanes are unlimited.
 - Left out: that a device never waits while one of its kernels is ready, and memory, but for where weights have room.
 
 Where all devices are alike and nothing takes time to travel, kernels share D devices without being told on which.
@@ -36,7 +36,7 @@ def makespan_model(work: Workload, known: Trace, *, feasible: bool, lanes: bool)
         made.share_devices()
     else:
         made.occupy_devices(made.place)
-        made.travel(made.place, lanes)
+        made.travel(made.place, lanes and has_lanes(work))
         made.fit_weights(made.place)
     busy = [made.busy(k, 0) for k in range(len(work.op))]
     return Formulation(made.model, made.start, made.place, busy, made.makespan, made.unit * GRID)
@@ -65,6 +65,11 @@ def anywhere(work: Workload) -> bool:
         and not any(work.transfer(tensor, i, j) for tensor in work.handed_on() for i, j in pairs)
         and min(device.capacity for device in work.machine.devices) == float("inf")
     )
+
+
+def has_lanes(work: Workload) -> bool:
+    """Whether the machine's transfers can be intervals on lanes of the model."""
+    return work.machine.transfer.lane == "link" and not work.machine.transfer.multicast
 
 
 class _Makespan:
@@ -113,7 +118,6 @@ class _Makespan:
 
     def travel(self, place: list[dict[int, Literal]], lanes: bool) -> None:
         """Results reach other devices later than their own."""
-        rule = self.work.machine.transfer
         lane: dict[tuple[int, int], list[Variable]] = {}
         for tensor in self.work.handed_on():
             sources = place[tensor.maker]
@@ -122,7 +126,7 @@ class _Makespan:
                 delay = {d: self.work.transfer(tensor, d, target) // self.unit for d in sources if d != target}
                 if not readers or not any(delay.values()):
                     continue
-                if lanes and rule.lane == "link" and not rule.multicast:
+                if lanes:
                     self._on_lanes(tensor, target, readers, delay, place, lane)
                 else:
                     self._after_delay(tensor, target, readers, delay, place)

@@ -8,6 +8,8 @@ from graphopt.kernels import Limits, legalise
 from graphopt.machine import Device, Machine, TransferRule
 from graphopt.plan import Plans
 
+ORDERS = ["priority", "fifo"]
+
 
 def random_graph(rng: np.random.Generator, ops: int) -> Graph:
     """Ops with one or two results, views, weights, unused results, outputs; FLOP and bytes are small whole numbers."""
@@ -31,10 +33,12 @@ def random_graph(rng: np.random.Generator, ops: int) -> Graph:
 def random_machine(rng: np.random.Generator) -> Machine:
     """Up to four devices of different speeds under any transfer rule."""
     devices = int(rng.integers(1, 5))
+    lane, order, op_order = (str(rng.choice(options)) for options in (["link", "source", "unlimited"], *2 * [ORDERS]))
+    by_name = lane != "unlimited" and order == op_order == "fifo" and rng.random() < 0.5
     rule = TransferRule(
-        lane=str(rng.choice(["link", "source"])), multicast=bool(rng.integers(2)),
-        order=str(rng.choice(["priority", "fifo"])), op_order=str(rng.choice(["priority", "fifo"])),
-        op_overhead=float(rng.integers(0, 3)) / 2, lane_overhead=float(rng.integers(0, 3)) / 2,
+        lane=lane, multicast=bool(rng.integers(2)), order=order, op_order=op_order, ties="name" if by_name else "id",
+        clock=str(rng.choice(["grid", "grid", "tick"])), op_overhead=float(rng.integers(0, 3)) / 2,
+        lane_overhead=float(rng.integers(0, 3)) / 2 if lane != "unlimited" else 0.0,
         free=str(rng.choice(["end", "end", "tick_before"])), tick=1.0,
     )  # fmt: skip
     bandwidth = rng.choice([1.0, 2.0, 4.0, np.inf], (devices, devices))

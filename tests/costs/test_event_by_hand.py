@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from random_plans import random_graph
 
+from graphopt.check import check_trace
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
 from graphopt.graph import Graph
@@ -139,6 +140,65 @@ def test_a_result_travels_once_per_device_or_once_in_all():
     assert once.makespan == 7.0
 
 
+def test_unlimited_lanes_carry_any_number_at_a_time():
+    ops = {"a": (["x"], 1, 4), "b": (["x"], 1, 6)} | {"ra": (["a"], 1, 0), "rb": (["b"], 1, 0)}
+    graph, place = graph_of(ops), {"ra": 1, "rb": 1}
+    one = run(machine_of(latency=1.0), plan_of(graph, place))
+    assert one.transfer_start.tolist() == [1.0, 6.0]  # b waits for the link until a is there
+    many = run(machine_of(latency=1.0, lane="unlimited"), plan_of(graph, place))
+    assert many.transfer_start.tolist() == [1.0, 2.0]
+    assert many.transfer_end.tolist() == [6.0, 9.0]  # 1 + 4, 1 + 6: as if alone
+    assert starts(many, graph) == {"a": 0.0, "b": 1.0, "ra": 6.0, "rb": 9.0}
+
+
+def classical_starts(graph: Graph, place: list[int], urgency: list[float], bandwidth: float, latency: float):
+    """DAG scheduling with fixed devices and a priority list: a result is elsewhere latency + bytes / bandwidth after
+    its op; whenever a device is idle it starts the most urgent op whose operands are there. Times are positive."""
+    ops, end, start = range(graph.num_ops), {}, {}
+
+    def there(n: int, now: float) -> bool:
+        for tensor in graph.operands(n).tolist():
+            maker = int(graph.producer[tensor])
+            if maker >= 0:
+                travel = 0.0 if place[maker] == place[n] else latency + graph.tensor_bytes[tensor] / bandwidth
+                if maker not in end or end[maker] + travel > now:
+                    return False
+        return True
+
+    times = {0.0}
+    while len(start) < graph.num_ops:
+        now = min(times)
+        times.remove(now)
+        for d in set(place):
+            idle = all(end[n] <= now for n in start if place[n] == d)
+            ready = [n for n in ops if place[n] == d and n not in start and there(n, now)]
+            if idle and ready:
+                n = min(ready, key=lambda n: (-urgency[n], n))
+                start[n], end[n] = now, now + float(graph.flops[n])
+                sent = {latency + float(graph.tensor_bytes[t]) / bandwidth for t in graph.results(n)}
+                times |= {end[n], *(end[n] + travel for travel in sent)}
+    return start
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_unlimited_lanes_are_the_classical_model(seed):
+    rng = np.random.default_rng(seed)
+    ops, made = {}, ["x"]
+    for i in range(25):
+        reads = rng.choice(made[-8:], min(len(made), 2), replace=False).tolist()
+        ops[f"n{i}"] = (reads, float(rng.integers(1, 5)), int(rng.integers(0, 9)))
+        made.append(f"n{i}")
+    graph, devices = graph_of(ops), int(rng.integers(2, 5))
+    place = {name: int(rng.integers(devices)) for name in ops}
+    urgency = {name: float(rng.integers(6)) for name in ops}
+    plan = plan_of(graph, place, urgency)
+    machine = machine_of(devices, bandwidth=2.0, latency=0.5, lane="unlimited")
+    trace = run(machine, plan)
+    expected = classical_starts(graph, plan.device[0].tolist(), plan.priority[0].tolist(), 2.0, 0.5)
+    assert dict(zip(trace.kernel_op.tolist(), trace.kernel_start.tolist())) == expected
+    assert check_trace(trace, plan, machine) == []
+
+
 def test_op_overhead_follows_kernels_that_cost_something():
     graph = graph_of({"a": (["x"], 1, 1), "z": (["a"], 0, 1), "b": (["z"], 1, 1)})
     trace = run(machine_of(1, op_overhead=0.25), plan_of(graph, {}))
@@ -260,6 +320,21 @@ def test_sets_of_ranks_and_heaps_of_keys_order_transfers_alike():
     assert by_rank.makespan == by_key.makespan
     assert np.array_equal(by_rank.kernel_start, by_key.kernel_start)
     assert np.array_equal(by_rank.memory_bytes, by_key.memory_bytes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        ({"lane": "lnik"}, "transfer.lane is one of link, source, unlimited, not 'lnik'"),
+        ({"free": "now"}, "transfer.free is one of end, tick_before"),
+        ({"lane": "unlimited", "lane_overhead": 1.0}, "has to be 0"),
+        ({"ties": "name"}, "needs order=fifo"),
+        ({"ties": "name", "order": "fifo", "op_order": "fifo", "lane": "unlimited"}, "lane=link or lane=source"),
+    ],
+)
+def test_rules_that_make_no_sense_are_sentences(rule, sentence):
+    with pytest.raises(UserError, match=sentence):
+        TransferRule(**rule)
 
 
 def test_too_many_devices_is_a_sentence():
