@@ -16,7 +16,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from graphopt.datasets.onnx_folding import SMALL, static_shape, stays_short
 from graphopt.datasets.onnx_formulas import Call, Shape
 from graphopt.datasets.onnx_operators import Work, kind_of, work_of
-from graphopt.datasets.onnx_vetting import captured, subgraphs, values_of
+from graphopt.datasets.onnx_vetting import captured, constants_of, subgraphs, values_of
 
 BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 Types = dict[str, ValueInfoProto]
@@ -52,7 +52,9 @@ def node_work(node: NodeProto, scope: Scope) -> Work:
     bodies: dict[str, Callable[[NodeProto, Scope], Work]] = {"If": _branches, "Loop": _loop, "Scan": _scan}
     try:
         return bodies[node.op_type](node, scope)
-    except (IndexError, KeyError, TypeError, ValueError, ArithmeticError):
+    except MemoryError:
+        raise
+    except Exception:  # what a malformed body raises here, or in onnx and the C++ beneath it
         return Work(0.0, "its body is not counted")
 
 
@@ -120,10 +122,8 @@ def _inner_scope(graph: GraphProto, known: Types, scope: Scope) -> Scope:
     model = onnx.shape_inference.infer_shapes(model, data_prop=stays_short(model))
     inside = model.graph
     types = {v.name: v for v in (*inside.value_info, *inside.input, *inside.output)}
-    constants = {w.name: w for w in inside.initializer} | {n.output[0]: a.t for n in inside.node for a in n.attribute
-                                                          if n.op_type == "Constant" and a.name == "value"}  # fmt: skip
     around = {name: scope.constants[name] for name in taken if name in scope.constants}
-    return Scope(types, around | constants, scope.opsets, scope.source)
+    return Scope(types, around | constants_of(inside), scope.opsets, scope.source)
 
 
 def _stated(name: str, scope: Scope) -> ValueInfoProto | None:

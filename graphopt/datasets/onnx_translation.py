@@ -14,7 +14,7 @@ from graphopt.datasets.onnx_bodies import BODIES, Scope, node_work, plain_attrib
 from graphopt.datasets.onnx_folding import SMALL
 from graphopt.datasets.onnx_formulas import Call, Shape
 from graphopt.datasets.onnx_operators import Work, category_of, formula_of, kind_of
-from graphopt.datasets.onnx_vetting import BITS, reads, subgraphs, values_of
+from graphopt.datasets.onnx_vetting import BITS, constants_of, reads, subgraphs, values_of
 from graphopt.graph import Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
 from graphopt.operators import Category
@@ -81,9 +81,7 @@ class Translation:
         self.builder = GraphBuilder(name, family)
         self.opsets = {o.domain: o.version for o in model.opset_import}
         self.types = {v.name: v for v in (*self.graph.value_info, *self.graph.input, *self.graph.output)}
-        self.weights: dict[str, TensorProto] = {w.name: w for w in self.graph.initializer}
-        self.weights.update({n.output[0]: a.t for n in self.graph.node if n.op_type == "Constant" for a in n.attribute
-                             if a.name == "value"})  # fmt: skip
+        self.weights = constants_of(self.graph)
         self.scope = Scope(self.types, self.weights, self.opsets, f"model {name!r}")
         self.constant = set(self.weights) | {w.values.name for w in self.graph.sparse_initializer}
         self.folded = [self._fold(node) for node in self.graph.node]
@@ -115,7 +113,7 @@ class Translation:
         """Whether the node's results are constants; if so they are noted. Shapes of known tensors are constants too."""
         kind = self._kind(node)
         names = reads(node)
-        static = node.op_type in ("Shape", "Size") and self._shape(node.input[0]) is not None
+        static = node.op_type in ("Shape", "Size") and bool(node.input) and self._shape(node.input[0]) is not None
         foldable = kind not in (None, "random") and not subgraphs(node) and all(r in self.constant for r in names)
         if node.op_type == "Constant" or static or (foldable and bool(names)):
             self.constant.update(node.output)

@@ -79,6 +79,13 @@ def subgraphs(node: NodeProto) -> list[GraphProto]:
     return [g for a in node.attribute for g in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs)]
 
 
+def constants_of(graph: GraphProto) -> dict[str, TensorProto]:
+    """Stored tensors by name: weights, and what Constant nodes hold."""
+    held = [(node.output[0], a.t) for node in graph.node if node.op_type == "Constant" and node.output
+            for a in node.attribute if a.name == "value"]  # fmt: skip
+    return {**{w.name: w for w in graph.initializer}, **dict(held)}
+
+
 def reads(node: NodeProto) -> list[str]:
     """Names read by a node, in order and as often as it does, then those that its subgraphs capture, once."""
     within = {name: None for graph in subgraphs(node) for name in captured(graph)}

@@ -12,7 +12,7 @@ Shape legend: N nodes, C classes, E children of all nodes, R roots.
 
 import gzip
 import json
-import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.errors import UserError
+from graphopt.errors import Unreadable, UserError
+from graphopt.limits import read_json
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
+
+
+MOST_BYTES = 2**30  # of JSON, unpacked
 
 
 class EgraphError(UserError):
@@ -114,7 +118,10 @@ def _indices(classes: Iterable[int | str], index: dict[int | str, int], user: st
 def _cost(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value >= 0:
         raise EgraphError(f"node {name!r} costs {value!r}; a cost is a number from 0 up")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # a whole number that no float holds
+        raise EgraphError(f"node {name!r} costs more than 10^308; give smaller costs") from None
 
 
 def _pointer(counts: I64) -> I64:
@@ -127,30 +134,20 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def read_egraph(path: Path | str) -> Egraph:
-    """The e-graph of a file. Raises EgraphError, naming the file: it cannot be read, or is no e-graph."""
+    """The e-graph of a file. Raises EgraphError, naming the file: it cannot be read, is too large, or is no e-graph."""
     try:
-        return _from_json(_load(Path(path)))
+        return _from_json(read_json(path, MOST_BYTES, _without_twins))
     except EgraphError as error:
         raise EgraphError(f"{path}: {error}") from None
-
-
-def _load(path: Path) -> Any:
-    try:
-        content = path.read_bytes()
-        text = gzip.decompress(content) if path.suffix == ".gz" else content
-        return json.loads(text, object_pairs_hook=_without_twins)
-    except OSError as error:
-        raise EgraphError(f"cannot be read ({error.strerror or error})") from None
-    except (EOFError, ValueError, zlib.error) as error:
-        raise EgraphError(f"is no JSON ({error})") from None
+    except Unreadable as error:
+        raise EgraphError(str(error)) from None
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object, of which Python's reader would keep the last of several equal keys."""
     result = dict(pairs)
     if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twin = next(key for key in keys if keys.count(key) > 1)
+        twin = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise EgraphError(f"the key {twin!r} is there twice in one object")
     return result
 

@@ -18,6 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from graphopt.errors import UserError
+from graphopt.limits import read_bytes
+from graphopt.printable import printable
 from graphopt.rewrite.expressions import Call, Comparison, Condition, Expression, Literal, Variable
 from graphopt.rewrite.patterns import Node, Pattern, names_in, nodes
 from graphopt.rewrite.rules import Rule, RuleError, checked
@@ -25,6 +27,7 @@ from graphopt.rewrite.rules import Rule, RuleError, checked
 ACTIVATION = {0: "none", 1: "sigmoid", 2: "relu", 3: "tanh"}
 OPERATORS = {3: "conv", 8: "relu", 9: "sigmoid", 10: "tanh", 12: "concat", 13: "split", 16: "add", 17: "mul",
              18: "matmul"}  # fmt: skip
+MOST_BYTES, MOST_PARTS, MOST_NODES = 2**26, 64, 500  # of a file, of a split, of a pattern as a tree
 NUM_OUTPUTS, STRIDE_H, STRIDE_W, PAD, ACTI, NUMDIM, AXIS = 2, 6, 7, 8, 9, 10, 11  # keys of TASO's parameters
 TEXT_OPERATORS = {"conv2d": 4, "relu": 0, "concat": 2, "split": 1, "ewadd": 0, "ewmul": 0, "matmul": 1}  # parameters
 
@@ -37,7 +40,7 @@ def read_folder(folder: Path) -> dict[str, tuple[Rule, ...]]:
     for path in sorted(folder.iterdir()):
         if path.suffix == ".pb":
             found[path.name] = read_protobuf(path)
-        elif path.suffix == ".txt" and "=>" in path.read_text(errors="replace"):
+        elif path.suffix == ".txt" and b"=>" in read_bytes(path, MOST_BYTES):
             found[path.name] = read_text_form(path)
     if not found:
         raise UserError(f"no substitutions in {folder}: a .pb file of TASO or a .txt file of Tensat is needed")
@@ -47,12 +50,12 @@ def read_folder(folder: Path) -> dict[str, tuple[Rule, ...]]:
 def read_protobuf(path: Path) -> tuple[Rule, ...]:
     """Rules of TASO's file. Raises UserError where it is not one."""
     try:
-        fields = list(_fields(path.read_bytes()))
+        fields = list(_fields(read_bytes(path, MOST_BYTES)))
         if not fields or any(number != 1 or not isinstance(value, bytes) for number, value in fields):
             raise ValueError("it is no collection of rules")
         return tuple(_rule_of(f"taso_{k}", value) for k, (_, value) in enumerate(fields) if isinstance(value, bytes))
-    except (ValueError, KeyError, IndexError, OSError, TypeError) as error:
-        raise UserError(f"cannot read {path} as TASO's substitutions: {error}") from None
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+        raise UserError(printable(f"cannot read {path} as TASO's substitutions: {error}")) from None
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -103,10 +106,14 @@ def _rule_of(name: str, message: bytes) -> Rule:
 def _operators(messages: Sequence[bytes]) -> dict[tuple[int, int], Pattern]:
     """What every result of every operator of one side is."""
     made: dict[tuple[int, int], Pattern] = {}
+    size: dict[int, int] = {}  # of the tree of each operator
     for index, message in enumerate(messages):
         (type_,) = (value for number, value in _fields(message) if number == 1)
         params = {param[0]: param[1] for param in map(_integers, _inner(message, 3))}
         inputs = []
+        size[index] = 1 + sum(size.get(op, 1) for op, _ in map(_integers, _inner(message, 2)))
+        if size[index] > MOST_NODES:
+            raise ValueError(f"a pattern of more than {MOST_NODES} operators")
         for op, result in map(_integers, _inner(message, 2)):
             inputs.append(Variable(f"x{-op}") if op < 0 else made[op, result])
         if type_ not in OPERATORS:
@@ -130,6 +137,8 @@ def _node(operator: str, params: dict[int, int], inputs: tuple[Pattern, ...]) ->
             values = (params[AXIS],)
         case "split":
             split = Node("split", (Literal(params[AXIS]), _joined_sizes(inputs[0])), inputs)
+            if not 0 < params[NUM_OUTPUTS] <= MOST_PARTS:
+                raise ValueError(f"a split into {params[NUM_OUTPUTS]} parts, not 1 to {MOST_PARTS}")
             return [Node("item", (Literal(part),), (split,)) for part in range(params[NUM_OUTPUTS])]
     return [Node(operator, tuple(map(Literal, values)), inputs)]
 
@@ -192,6 +201,8 @@ class _Text:
 
     def pattern(self) -> list[Pattern]:
         """The results of the next pattern."""
+        if len(self.tokens) > 4 * MOST_NODES:
+            raise ValueError(f"a pattern of more than {MOST_NODES} operators")
         token = self.take()
         if token != "(":
             if not token.startswith("?"):
@@ -221,14 +232,15 @@ def _keyed(operator: str, numbers: list[int]) -> dict[int, int]:
 
 def read_text_form(path: Path) -> tuple[Rule, ...]:
     """Rules of one of Tensat's files; two lines each where its name says `multi`. Raises UserError."""
-    lines = [line for line in path.read_text().splitlines() if line.strip()]
+    text = read_bytes(path, MOST_BYTES)
     each = 2 if "multi" in path.stem else 1
     try:
+        lines = [line for line in text.decode().splitlines() if line.strip()]
         if len(lines) % each:
             raise ValueError("a rule of two outputs lacks one of its lines")
         return tuple(_text_rule(f"{path.stem}_{k // each}", lines[k : k + each]) for k in range(0, len(lines), each))
-    except (ValueError, KeyError, IndexError) as error:
-        raise UserError(f"cannot read {path} as Tensat's rules: {error}") from None
+    except (ValueError, KeyError, IndexError, RecursionError) as error:
+        raise UserError(printable(f"cannot read {path} as Tensat's rules: {error}"[:1000])) from None
 
 
 def _text_rule(name: str, lines: Sequence[str]) -> Rule:

@@ -310,6 +310,6 @@ def _uniform(node: NodeProto, given: Mapping[str, Array]) -> dict[str, Array] | 
     shape = tuple(int(d) for d in given[node.input[0]].ravel())
     if min(shape, default=0) < 0 or prod(shape) > MOST:
         return None
-    stored = [onnx.numpy_helper.to_array(a.t) for a in node.attribute if a.name == "value" and a.t.dims == [1]]
+    stored = [values_of(a.t, "the model") for a in node.attribute if a.name == "value" and a.t.dims == [1]]
     value = stored[0].reshape(()) if stored else np.zeros((), np.float32)
     return {node.output[0]: np.broadcast_to(value, shape)}

@@ -9,6 +9,7 @@ condition = value [("=" | "!=" | "<" | "<=" | ">" | ">=") value]
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -32,6 +33,7 @@ TOKEN = re.compile(
     r"\s*(?:(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)|(?P<name>[?$]?[A-Za-z_]\w*)|(?P<sign><=>|=>|!=|<=|>=|[][(){}:,=<>]))"
 )
 T = TypeVar("T")
+DEPTH = 50  # brackets within each other
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
@@ -39,7 +41,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
     lines = ((number, line.split("#")[0].strip()) for number, line in enumerate(text.splitlines(), 1))
     rules = tuple(rule for number, line in lines if line for rule in _rules_of_line(number, line))
     names = [rule.name for rule in rules]
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else ()
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise RuleError(f"two rules are named {twice[0]}: rename one")
     return rules
@@ -47,9 +49,21 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
 
 def _rules_of_line(number: int, line: str) -> Iterator[Rule]:
     try:
+        _check_depth(line)
         yield from _Reader(line).rule()
     except RuleError as error:
         raise RuleError(f"line {number}: {error}") from None
+    except (ValueError, OverflowError):  # a number of thousands of digits
+        raise RuleError(f"line {number}: a number is too long") from None
+
+
+def _check_depth(line: str) -> None:
+    depth = deepest = 0
+    for sign in line:
+        depth += (sign in "([{") - (sign in ")]}")
+        deepest = max(deepest, depth)
+    if deepest > DEPTH:
+        raise RuleError(f"brackets are nested more than {DEPTH} deep")
 
 
 class _Reader:

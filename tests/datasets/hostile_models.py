@@ -168,6 +168,7 @@ def nonsense() -> dict[str, ModelProto]:
         "negative offset": model([product], [outside("short.bin", offset=-8)]),
         "cycle": model([node("Add", ["x", "b"], ["a"]), node("Relu", ["a"], ["b"]), node("Exp", ["b"], ["y"])], []),
         "ugly names": model([node("Add", ["x", "\x1b[2J\n" + 5000 * "ghost"], ["y"])], []),
+        "nothing to measure": model([node("Shape", [], ["y"]), node("Constant", [], []), node("Relu", ["y"], [])], []),
         "nothing makes it": model([node("Add", ["x", "ghost"], ["y"])], []),
     }  # fmt: skip
 

@@ -64,7 +64,7 @@ def test_bad_files_are_named_before_anything_is_done(
     with pytest.raises(SystemExit) as ended:
         extract.main([str(file), str(bad), "--json"])
     said = capsys.readouterr()
-    assert ended.value.code == 2 and said.out == "" and said.err.startswith(f"{bad}: ") and what in said.err
+    assert ended.value.code == 2 and said.out == "" and said.err.startswith(str(bad)) and what in said.err
 
 
 def test_egraphs_without_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Substitutions of TASO and Tensat: read, understood alike, proved from generated rules."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from check_data import check_data
@@ -118,3 +119,61 @@ def test_a_folder_without_substitutions_is_refused(tmp_path: Path) -> None:
         read_folder(tmp_path)
     with pytest.raises(UserError, match="no folder"):
         read_folder(tmp_path / "none")
+
+
+def varint(number: int) -> bytes:
+    low, rest = number & 127, (number % 2**64) >> 7
+    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
+
+
+def message(**fields: Any) -> bytes:
+    """A protobuf message; names f1, f2 are numbers of fields, values numbers or lists of messages."""
+    out = b""
+    for name, value in fields.items():
+        for inner in value if isinstance(value, list) else [value]:
+            number = int(name[1:]) << 3
+            out += varint(number) + varint(inner % 2**64) if isinstance(inner, int) else (
+                varint(number | 2) + varint(len(inner)) + inner)  # fmt: skip
+    return out
+
+
+def collection(operators: list[bytes]) -> bytes:
+    """One rule with these operators on both sides; its output is the last one's."""
+    output = message(f1=len(operators) - 1, f2=len(operators) - 1, f3=0, f4=0)
+    return message(f1=[message(f1=operators, f2=operators, f3=[output])])
+
+
+def operator(kind: int, inputs: list[int], **params: int) -> bytes:
+    return message(f1=kind, f2=[message(f1=op, f2=0) for op in inputs],
+                   f3=[message(f1=int(key[1:]), f2=number) for key, number in params.items()])  # fmt: skip
+
+
+def test_small_files_do_not_become_large_patterns(tmp_path: Path) -> None:
+    """Sixty sums, each of the one before with itself, are a tree of 2^60; a split may ask for 10^12 parts."""
+    file = tmp_path / "a.pb"
+    sums = [operator(16, [-1, -2]), *(operator(16, [k, k]) for k in range(60))]
+    parts = [operator(12, [-1, -2], p11=0, p10=2), operator(13, [0], p11=0, p2=10**12)]
+    for operators, what in ((sums, "more than"), (parts, "parts")):
+        file.write_bytes(collection(operators))
+        with pytest.raises(UserError, match=what):
+            read_protobuf(file)
+    file.write_bytes(collection(sums[:2]))
+    (rule,) = read_protobuf(file)
+    assert str(rule.sources[0]) == "(add (add ?x1 ?x2) (add ?x1 ?x2))"
+
+
+@pytest.mark.parametrize(
+    "line", ["(relu " * 50_000 + "?a" + ")" * 50_000 + "=>?a", "(matmul " + "9" * 5000 + " ?a ?b)=>?a"]
+)
+def test_text_rules_that_no_reader_can_follow_are_a_sentence(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.txt").write_text(line)
+    with pytest.raises(UserError, match="cannot read") as caught:
+        read_text_form(tmp_path / "a.txt")
+    assert len(str(caught.value)) < 1500
+
+
+@pytest.mark.parametrize("rule", ["a: " + "(relu " * 50_000 + "?x => ?x", "a: (concat " + "9" * 5000 + " ?x) => ?x"])
+def test_rules_that_no_reader_can_follow_are_a_sentence(rule: str) -> None:
+    with pytest.raises(UserError, match="line 1: ") as caught:
+        parse_rules(rule)
+    assert len(str(caught.value)) < 1500
