@@ -12,6 +12,7 @@ from typing import Any
 from graphopt import CONF, compat
 from graphopt.construct import Node, target_of
 from graphopt.errors import UserError
+from graphopt.printable import say
 
 
 def adopt(config: Any) -> Any:
@@ -44,7 +45,7 @@ def with_network(config: Node) -> dict[str, Any]:
     }
     taken = _words(network, config)
     if taken:
-        print(f"ckpt={config['ckpt']} brings {', '.join(taken)}")
+        say(f"ckpt={config['ckpt']} brings {', '.join(taken)}")
     return {**config, **network}
 
 

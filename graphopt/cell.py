@@ -22,7 +22,7 @@ from graphopt.finished import Finished, digest_of
 from graphopt.graph import GraphError
 from graphopt.lock import Lock
 from graphopt.loggers import NoLog, RunLog
-from graphopt.printable import printable
+from graphopt.printable import say
 from graphopt.rows import Row, RowFile
 from graphopt.sweep import cell_line
 
@@ -153,10 +153,10 @@ class Cell:
         from graphopt.report import print_cell
 
         if in_sweep():
-            print(f"{self.path}: {cell_line(self.rows.rows)}")
+            say(f"{self.path}: {cell_line(self.rows.rows)}")
         else:
             print_cell(self.rows.path, self.rows.rows, str(self.config["algo"]["name"]))
-            print(f"stored in {self.path}\npictures: python -m graphopt.report {self.study_path} --plots")
+            say(f"stored in {self.path}\npictures: python -m graphopt.report {self.study_path} --plots", keep="\n")
 
     def forget(self) -> None:
         """Removes the folder of a cell that never began."""
@@ -193,7 +193,7 @@ def open_cell(config: Any) -> Iterator[Cell]:
         if not cell.skipped:
             cell.start()
         if cell.skipped:
-            print(f"{cell.path} is finished; resume=false starts over")
+            say(f"{cell.path} is finished; resume=false starts over")
         with cell.logged():
             yield cell
     except (Incompatible, NothingFits) as error:
@@ -237,7 +237,7 @@ def wants_traceback() -> bool:
 
 
 def _say(sentence: str) -> None:
-    print(printable(sentence), file=sys.stderr, flush=True)
+    say(sentence, sys.stderr)
 
 
 def in_sweep() -> bool:

@@ -190,6 +190,8 @@ def save(path: Path, state: State) -> None:
         raise UserError(
             f"cannot write {path}: {error.strerror or error}; make room or choose another output_dir=..."
         ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def size(state: State) -> int:

@@ -4,24 +4,28 @@ import argparse
 import contextlib
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 
 from graphopt import CONF, OWN_OPTIONS
+from graphopt.printable import printable, say
 
 
 @contextlib.contextmanager
 def sentences() -> Iterator[None]:
     """Turns what escapes the command into one sentence and an exit code: 1, or 2 when the command line has no meaning,
-    or 130 after Ctrl-C. GRAPHOPT_TRACEBACK=1 or HYDRA_FULL_ERROR=1 show tracebacks instead."""
+    or 130 after Ctrl-C and 143 after SIGTERM. GRAPHOPT_TRACEBACK=1 or HYDRA_FULL_ERROR=1 show tracebacks instead."""
     asked = "1" in (os.environ.get("GRAPHOPT_TRACEBACK"), os.environ.get("HYDRA_FULL_ERROR"))
+    terminated: list[int] = []
     try:
-        with _manners():
+        with _manners(), _terminable(terminated):
             yield
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on where it stopped", file=sys.stderr)
-        sys.exit(130)
+        say("interrupted; the same command goes on where it stopped", sys.stderr)
+        sys.exit(143 if terminated else 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: not an error of ours
         sys.exit(0)
@@ -29,8 +33,27 @@ def sentences() -> Iterator[None]:
         if asked:
             raise
         sentence, code = explained(error)
-        print(sentence, file=sys.stderr)
+        say(sentence, sys.stderr)
         sys.exit(code)
+
+
+@contextlib.contextmanager
+def _terminable(received: list[int]) -> Iterator[None]:
+    """SIGTERM is a KeyboardInterrupt, so that all that is put right after Ctrl-C is put right here too; it is noted in
+    `received`. Signals only reach the main thread."""
+
+    def interrupt(number: int, frame: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
@@ -68,7 +91,7 @@ def _warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """A warning in one line, without the place in the code."""
-    return f"warning: {message}\n"
+    return f"warning: {printable(message)}\n"
 
 
 def explained(error: BaseException) -> tuple[str, int]:

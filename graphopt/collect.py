@@ -20,6 +20,7 @@ from graphopt.cli import sentences
 from graphopt.datasets.base import Split
 from graphopt.errors import UsageError, UserError
 from graphopt.graph import Graph, GraphError
+from graphopt.printable import say
 
 
 def parser() -> argparse.ArgumentParser:
@@ -70,11 +71,11 @@ def main(arguments: Sequence[str]) -> int:
         config = composed(args.settings)
         learner, graphs = learner_of(config, args.split)
         learner.gather(graphs)
-        print(f"{learner.train_evals} prices around decisions of {len(graphs)} graphs")
+        say(f"{learner.train_evals} prices around decisions of {len(graphs)} graphs")
         if config["ckpt"]:
-            print("\n".join(ranks(learner, graphs)))
+            say("\n".join(ranks(learner, graphs)), keep="\n")
     except (UserError, GraphError) as error:
-        print(error, file=sys.stderr)
+        say(error, sys.stderr)
         return 1
     return 0
 

@@ -35,6 +35,7 @@ from graphopt.errors import Unreadable, UserError
 from graphopt.graph import Graph, GraphError
 from graphopt.metering import Metered
 from graphopt.plan import Plans
+from graphopt.printable import say
 from graphopt.problem import Problem
 from graphopt.stored import words
 from graphopt.tasks.base import AssignTask, Decision
@@ -149,15 +150,19 @@ def trace_of(problem: Metered) -> NDArray[np.float64]:
 
 
 def describe(task: AssignTask, default: Decision, plan: Plans) -> tuple[Decision, list[str]]:
-    """([N, H] what a decision can say of a plan (a batch of one), the heads that it speaks of): device and inline,
-    where the task has them and the op has a choice."""
-    choices, free, inline = default.copy(), task.mask(plan.graph), plan.inline[0]
-    described = [head for head in task.heads if head in ("device", "inline")]
-    for head in described:
-        column = list(task.heads).index(head)
-        matters = free[:, column] & (~inline if head == "device" else True)
-        choices[matters, column] = getattr(plan, head)[0][matters]
-    return choices, described
+    """([N, H] what a decision can say of a plan (a batch of one), the heads that it speaks of): where every op that has
+    a kernel runs, and which ops with a choice are inline, where the task has these heads."""
+    graph, choices, heads = plan.graph, default.copy(), list(task.heads)
+    if "device" in heads:
+        column, runs = heads.index("device"), ~plan.inline[0]
+        if len(graph.together):
+            runs[graph.together[runs]] = True  # an op decides for others even where it has no kernel of its own
+        choices[runs, column] = plan.device[0][runs]
+    if "inline" in heads:
+        column = heads.index("inline")
+        free = task.mask(graph)[:, column]
+        choices[free, column] = plan.inline[0][free]
+    return task.canonical(graph, choices), [head for head in heads if head in ("device", "inline")]
 
 
 def versions(commit: str) -> dict[str, str]:
@@ -241,7 +246,7 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         raise  # nobody reads on, as in `... | head`: no mistake
     except (UserError, GraphError, OSError) as error:
-        print(error, file=sys.stderr)
+        say(error, sys.stderr)
         return 1
 
 

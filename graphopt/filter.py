@@ -25,6 +25,7 @@ from graphopt.datasets.room import Draws, Reached, RoomPrices, load_room, save_r
 from graphopt.errors import UsageError, UserError
 from graphopt.evaluate import solve
 from graphopt.graph import Graph, GraphError
+from graphopt.printable import say
 from graphopt.problem import Problem
 from graphopt.progress import Bar
 from graphopt.search.brkga import Brkga
@@ -149,9 +150,9 @@ def main(arguments: Sequence[str]) -> int:
         room = load_room(data.room.path)
         if not args.rates:
             search(data, room, args)
-        print("\n".join(rates(room)))
+        say("\n".join(rates(room)), keep="\n")
     except (UserError, GraphError) as error:
-        print(error, file=sys.stderr)
+        say(error, sys.stderr)
         return 1
     return 0
 

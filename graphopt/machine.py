@@ -1,5 +1,6 @@
 """`Machine`: what a plan runs on. Devices, the links between them, the rule by which results travel. All is data."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args, get_type_hints
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from graphopt.errors import UserError
 
+MOST_DEVICES = 1024  # links are matrices of all pairs
 _PerLink = float | Sequence[Sequence[float]]
 
 
@@ -148,23 +150,55 @@ def make_machine(*, name: str, devices: Mapping[str, Mapping[str, Any]], link_ba
     transfer: fields of `TransferRule`. Raises UserError on an unknown field.
     """
     made: list[Device] = []
+    if not isinstance(devices, Mapping) or not all(isinstance(values, Mapping) for values in devices.values()):
+        raise UserError(f"machine {name!r}: devices must be fields by name, as in conf/machine/*.yaml")
     for label, values in devices.items():
-        count = int(values.get("count", 1))
-        _check_fields(f"machine {name!r}, device {label!r}", {*values} - {"count"}, Device)
+        where, count = f"machine {name!r}, device {label!r}", values.get("count", 1)
+        if not _is_whole(count) or not 0 <= count + len(made) <= MOST_DEVICES:
+            raise UserError(f"{where}: count={count} must be a whole number, all together at most {MOST_DEVICES:,}")
         given = {key: value for key, value in values.items() if key != "count"}
+        _check_fields(where, given, Device)
         made += [Device(name=label if count == 1 else f"{label}{i}", **given) for i in range(count)]
-    _check_fields(f"machine {name!r}, transfer", {*transfer}, TransferRule)
-    bandwidth, latency = _nested(link_bandwidth), _nested(link_latency)
-    return Machine(name=name, devices=tuple(made), link_bandwidth=bandwidth, link_latency=latency,
-                   transfer=TransferRule(**transfer))  # fmt: skip
+    _check_fields(f"machine {name!r}, transfer", transfer, TransferRule)
+    try:
+        return Machine(name=name, devices=tuple(made), link_bandwidth=_nested(link_bandwidth),
+                       link_latency=_nested(link_latency), transfer=TransferRule(**transfer))  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise UserError(f"machine {name!r} cannot be: {error}") from None
 
 
 def _nested(value: _PerLink) -> float | tuple[tuple[float, ...], ...]:
     return float(value) if isinstance(value, (int, float)) else tuple(tuple(float(v) for v in row) for row in value)
 
 
-def _check_fields(where: str, given: set[str], kind: type[Device] | type[TransferRule]) -> None:
+def _check_fields(where: str, given: Mapping[str, Any], kind: type[Device] | type[TransferRule]) -> None:
+    """Raises UserError on an unknown field and on a value of another type or range."""
+    hints = get_type_hints(kind)
     known = {f.name for f in fields(kind)} - {"name"}
-    if given - known:
-        unknown = ", ".join(sorted(given - known))
+    if not isinstance(given, Mapping) or {*given} - known:
+        unknown = ", ".join(sorted(map(str, {*given} - known))) or "such"
         raise UserError(f"{where} has no field {unknown}; known fields: {', '.join(sorted(known))}")
+    for key, value in given.items():
+        if not _fits(value, hints[key]):
+            raise UserError(f"{where}: {key}={value} must be {_WORDS.get(hints[key]) or _one_of(hints[key])}")
+
+
+_WORDS = {float: "a number, not negative", int: "a whole number, not negative", bool: "true or false", str: "a text"}
+
+
+def _one_of(hint: Any) -> str:
+    return f"one of {', '.join(get_args(hint))}"
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint is float:
+        return (
+            isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**1023
+        ) or value == math.inf
+    if hint is int:
+        return _is_whole(value) and value >= 0
+    return isinstance(value, hint) if hint in (bool, str) else value in get_args(hint)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

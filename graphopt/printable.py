@@ -4,6 +4,14 @@ A name may hold an escape sequence that clears the screen, renames the window, o
 prints such names passes them through `printable`.
 """
 
+import sys
+from typing import TextIO
+
+
+def say(text: object, stream: TextIO | None = None, *, keep: str = "") -> None:
+    """Prints a line, printable, on stdout or another stream. keep: as of `printable`."""
+    print(printable(text, keep), file=sys.stdout if stream is None else stream, flush=True)
+
 
 def printable(text: object, keep: str = "") -> str:
     r"""The text with every character that is no visible one (controls, escapes, marks of direction, halves of surrogate

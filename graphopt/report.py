@@ -2,8 +2,8 @@
 
 `python -m graphopt.report DIR` prints the tables of every rows.jsonl below DIR and writes DIR/table.md and
 DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's;
-`--replay` re-prices every stored
-decision, `--end-to-end` runs rewritten programs whole (DIR/end_to_end.md), `--plots` draws into DIR/pictures.
+`--replay` re-prices every stored decision and writes no tables unless `--markdown` or `--csv` ask for them,
+`--end-to-end` runs rewritten programs whole (DIR/end_to_end.md), `--plots` draws into DIR/pictures.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from graphopt.cli import sentences
 from graphopt.errors import UserError
 from graphopt.graph import GraphError
+from graphopt.printable import say
 from graphopt.rows import Row
 
 
@@ -95,8 +96,8 @@ def replay(place: Path) -> int:
         total += 1
         good += not mismatches
         for mismatch in mismatches:
-            print(f"{mismatch.path}: {mismatch.what}")
-    print(f"{good:,} of {total:,} decisions replay")
+            say(f"{mismatch.path}: {mismatch.what}")
+    say(f"{good:,} of {total:,} decisions replay")
     return 0 if good == total and total > 0 else 1
 
 
@@ -109,7 +110,7 @@ def end_to_end(place: Path) -> Path:
     found = []
     for line in measure_all(place):
         found.append(line)
-        print(f"{line['graph']}: measured", file=sys.stderr, flush=True)
+        say(f"{line['graph']}: measured", sys.stderr)
     table = sheet(found)
     print_sheets([table])
     file = (place if place.is_dir() else place.parent) / "end_to_end.md"
@@ -138,7 +139,9 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m graphopt.report", description="Tables, curves and replay of stored runs."
     )
     result.add_argument("place", type=Path, metavar="DIR", help="a study's or a run's folder, or one rows.jsonl")
-    result.add_argument("--replay", action="store_true", help="re-price every stored decision; exit 1 on a mismatch")
+    result.add_argument(
+        "--replay", action="store_true", help="re-price every stored decision; exit 1 on a mismatch; no files"
+    )
     result.add_argument("--against", default="local", metavar="METHOD", help="compare pairwise with this method")
     result.add_argument("--improvement-over", metavar="METHOD", help="improvement over this method, and gap")
     result.add_argument("--reach", metavar="METHOD", help="evaluations to reach what this method ends at")
@@ -155,6 +158,9 @@ def _tables(args: argparse.Namespace) -> list[Path]:
         return write_improvements(args.place, args.improvement_over, *files)
     if args.reach:
         return write_reaches(args.place, args.reach, *files)
+    if args.replay and files == (None, None):
+        print_table(args.place, args.against)  # who checks what is stored does not want it changed
+        return []
     return write_tables(args.place, args.against, *files)
 
 
@@ -162,14 +168,14 @@ def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
     try:
         for file in _tables(args):
-            print(f"wrote {file}")
+            say(f"wrote {file}")
         if args.end_to_end:
-            print(f"wrote {end_to_end(args.place)}")
+            say(f"wrote {end_to_end(args.place)}")
         for file in draw(args.place) if args.plots else ():
-            print(f"wrote {file}")
+            say(f"wrote {file}")
         return replay(args.place) if args.replay else 0
     except (UserError, GraphError) as error:
-        print(error, file=sys.stderr)
+        say(error, sys.stderr)
         return 1
 
 

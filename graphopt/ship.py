@@ -21,6 +21,7 @@ from graphopt.cli import sentences
 from graphopt.construct import target_of
 from graphopt.errors import Unreadable, UserError
 from graphopt.limits import MIB, read_bytes
+from graphopt.printable import say
 from graphopt.stored import node_of
 
 LIMIT = 500_000  # bytes of a file
@@ -81,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
     path = ship(args.cell, args.folder, half=args.half)
-    print(f"{path}: {path.stat().st_size:,} bytes")
+    say(f"{path}: {path.stat().st_size:,} bytes")
     return 0
 
 

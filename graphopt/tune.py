@@ -25,6 +25,7 @@ from graphopt.costs.base import CostModel
 from graphopt.datasets.base import Dataset
 from graphopt.errors import ConfigError, UsageError, UserError
 from graphopt.graph import Graph, GraphError
+from graphopt.printable import say
 from graphopt.progress import Bar
 from graphopt.search.brkga import Evolution, run_alone, uniform_keys
 from graphopt.tasks.base import AssignTask
@@ -247,12 +248,12 @@ def main(arguments: Sequence[str]) -> int:
         search(study, on, args)
         text = yaml_text(args, on, len(ended(study)), final(study, on, args.finalists))
     except (UserError, GraphError) as error:
-        print(error, file=sys.stderr)
+        say(error, sys.stderr)
         return 1
     file = args.write or CONF / "algo" / f"{args.name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
-    print(f"{text}wrote {file}")
+    say(f"{text}wrote {file}", keep="\n")
     return 0
 
 

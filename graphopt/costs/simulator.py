@@ -13,6 +13,7 @@ from graphopt.costs.base import CostModel, Flips, Objective, Prices
 from graphopt.costs.event import Flow, Log, Wires, flow, scratch, simulate_rows, wires
 from graphopt.costs.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
 from graphopt.costs.load import loads
+from graphopt.errors import UserError
 from graphopt.fusible import fusible
 from graphopt.graph import F64, Graph
 from graphopt.kernels import Limits
@@ -21,6 +22,7 @@ from graphopt.plan import Plans
 from graphopt.trace import Trace
 
 _FLOWS_PER_GRAPH = 4  # kernel graphs kept per graph: those of the few fusion states that searches repeat
+MOST_THREADS = 256
 _OPS_PER_CHUNK = 4000  # fewer op evaluations than this are not worth a thread
 _Rows = NDArray[np.int64]  # ascending
 _Number = TypeVar("_Number", np.int16, np.float64)
@@ -38,6 +40,8 @@ class Simulator(CostModel):
     by_events = True
 
     def __init__(self, *, name: str, machine: Machine, objective: Objective, threads: int) -> None:
+        if not 1 <= threads <= MOST_THREADS:
+            raise UserError(f"{name}.threads={threads} must be from 1 to {MOST_THREADS}")
         self.name, self.machine, self.objective, self.threads = name, machine, objective, threads
         self._wires = wires(machine)
         self._capacity = np.array([device.capacity for device in machine.devices])

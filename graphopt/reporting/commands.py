@@ -9,6 +9,7 @@ import numpy as np
 
 from graphopt.decision import Answer, DecisionFile, load
 from graphopt.operators import OPERATORS
+from graphopt.printable import say
 from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
 from graphopt.reporting.model_view import operators_of
 from graphopt.reporting.replay import PRICES, Case, check, near_graph, open_any, open_case
@@ -55,16 +56,16 @@ def _show(args: argparse.Namespace) -> int:
 
 def _show_rewriting(file: Path) -> int:
     answer = load_rewriting(file)
-    print(title_line(answer))
-    print(price_line(answer))
+    say(title_line(answer))
+    say(price_line(answer))
     before, after = (operators_of(program) for program in (answer.original, answer.best))
     changed = sorted(name for name in {*before, *after} if before[name] != after[name])
     _list("ops of each operator", ["operator", "original", "rewritten"],
           [[name, str(before[name]), str(after[name])] for name in changed], len(changed))  # fmt: skip
     rules = Counter(answer.rules)
-    print(
-        f"{len(answer.rules)} rules applied" + "".join(f"\n  {count:4} {name}" for name, count in rules.most_common())
-    )
+    say(f"{len(answer.rules)} rules applied")
+    for name, count in rules.most_common():
+        say(f"  {count:4} {name}")
     return 0
 
 
@@ -79,18 +80,18 @@ def title_line(answer: Answer) -> str:
 def _show_decision(args: argparse.Namespace) -> int:
     decision = load(args.file)
     graph = decision.header["graph"]
-    print(title_line(decision))
-    print(price_line(decision))
-    print("versions: " + ", ".join(f"{name} {text}" for name, text in decision.header["versions"].items() if text))
+    say(title_line(decision))
+    say(price_line(decision))
+    say("versions: " + ", ".join(f"{name} {text}" for name, text in decision.header["versions"].items() if text))
     for edit in decision.header.get("edits", []):
-        print(f"edited by hand: {edit}")
+        say(f"edited by hand: {edit}")
     if decision.plan:
         known = ", ".join(decision.described) or "nothing else"
-        print(f"the answer is a plan from random keys: its orders are its own; choices describe {known}")
+        say(f"the answer is a plan from random keys: its orders are its own; choices describe {known}")
     if not decision.described:
         return 0
     ops = decision.changed()
-    print(f"{len(ops):,} of {graph['ops']:,} ops differ from the default")
+    say(f"{len(ops):,} of {graph['ops']:,} ops differ from the default")
     kinds = _kinds(args.file, decision)
     before_after = (decision.default, decision.choices)
     rows = [
@@ -125,17 +126,17 @@ def _list(title: str, columns: list[str], rows: list[list[str]], total: int) -> 
     if rows:
         print_sheets([Sheet(title, columns, rows, left=len(columns), names=1)])
     if total > len(rows):
-        print(f"... and {total - len(rows):,} more (--all lists them)")
+        say(f"... and {total - len(rows):,} more (--all lists them)")
 
 
 def _diff(args: argparse.Namespace) -> int:
     a, b = load(args.file), load(args.other)
     ops = differing(a, b)
-    print(f"{args.file}: {price_line(a)}")
-    print(f"{args.other}: {price_line(b)}")
+    say(f"{args.file}: {price_line(a)}")
+    say(f"{args.other}: {price_line(b)}")
     heads = both_describe(a, b)
     under = "" if heads == list(a.heads) else f" in {', '.join(heads)}; the orders of random keys are not compared"
-    print(f"{len(ops):,} of {len(a.op_names):,} ops differ{under}")
+    say(f"{len(ops):,} of {len(a.op_names):,} ops differ{under}")
     kinds = _kinds(args.file, a)
     rows = [[a.op_names[op], kinds[op], *(describe_op(d, d.choices[op]) for d in (a, b))] for op in _cut(ops, args.all)]
     _list("", ["op", "operator", args.file.stem, args.other.stem], rows, len(ops))
@@ -146,9 +147,9 @@ def _replay(args: argparse.Namespace) -> int:
     case = open_any(args.file)
     wrong = check(case)
     for mismatch in wrong:
-        print(f"{mismatch.path}: {mismatch.what}")
+        say(f"{mismatch.path}: {mismatch.what}")
     if not wrong:
-        print(f"{args.file} replays: {price_line(case.decision)}")
+        say(f"{args.file} replays: {price_line(case.decision)}")
     return 1 if wrong else 0
 
 
@@ -156,9 +157,9 @@ def _veto(args: argparse.Namespace) -> int:
     case = open_case(args.file)
     result = write_veto(case, args.change, args.out)
     if not result.accepted:
-        print(f"the task cannot do {args.change} here: the plan stays as it was")
-    print(f"{args.file}: {price_line(case.decision)}")
-    print(f"{args.out}: {price_line(result.decision)}")
+        say(f"the task cannot do {args.change} here: the plan stays as it was")
+    say(f"{args.file}: {price_line(case.decision)}")
+    say(f"{args.out}: {price_line(result.decision)}")
     return 0
 
 
@@ -166,14 +167,14 @@ def _bisect(args: argparse.Namespace) -> int:
     case = open_case(args.file)
     blame = bisect(case)
     back = "in the same orders with all choices back" if case.decision.plan else "default"
-    print(f"price {blame.judged:.6g}, {back} {blame.default:.6g}, {len(blame.ops):,} ops differ from the default")
+    say(f"price {blame.judged:.6g}, {back} {blame.default:.6g}, {len(blame.ops):,} ops differ from the default")
     if len(blame.culprits):
         names = ", ".join(case.decision.op_names[op] for op in blame.culprits)
         what = "op" if len(blame.culprits) == 1 else "smallest set of ops found"
         gain = 100 * (1 - blame.gained / blame.judged)
-        print(f"the {what} that costs: {names} (price {blame.gained:.6g} without, {gain:.3g} % less)")
+        say(f"the {what} that costs: {names} (price {blame.gained:.6g} without, {gain:.3g} % less)")
     else:
-        print("no op costs: none that differs from the default gains when it goes back")
+        say("no op costs: none that differs from the default gains when it goes back")
     _effects(case, blame.ops, blame.reverted / blame.judged - 1, args.all)
     return 0
 
@@ -195,5 +196,5 @@ def _draw(args: argparse.Namespace) -> int:
     from graphopt.reporting.pictures import draw_any
 
     for file in draw_any(open_any(args.file), args.out or args.file.parent / "pictures"):
-        print(f"wrote {file}")
+        say(f"wrote {file}")
     return 0

@@ -19,7 +19,7 @@ from graphopt.datasets.base import Dataset, Split
 from graphopt.datasets.storage import load_graph
 from graphopt.decision import DecisionFile, load, match
 from graphopt.errors import UserError
-from graphopt.graph import Graph
+from graphopt.graph import Graph, GraphError
 from graphopt.machine import Machine
 from graphopt.plan import Plans
 from graphopt.reporting.collect import read_rows, row_files
@@ -226,7 +226,12 @@ def pricing(source: Path, decision: DecisionFile | RewriteFile) -> tuple[Machine
     config: dict[str, Any] = {group: _here(source, group, said.get(group)) for group in GROUPS}
     for group in ("cost", "judge"):
         config[group] = target_of(config[group], group).settled(config[group], source)
-    return _pricing(json.dumps(config, sort_keys=True))
+    try:
+        return _pricing(json.dumps(config, sort_keys=True))
+    except Exception as error:  # whatever constructors say of values from a file
+        foreseen = isinstance(error, UserError)
+        why = error if foreseen else f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise DecisionError(f"{source}: its configuration cannot be had here: {why}") from None
 
 
 def _here(source: Path, group: str, said: Any) -> dict[str, Any]:
@@ -281,7 +286,7 @@ def replay_all(place: Path) -> Iterator[tuple[Path, list[Mismatch]]]:
             label = f"{row.get('algo')} on {row.get('graph')}, seed {row.get('seed')}"
             yield Path(row["_file"]), [Mismatch(Path(row["_file"]), f"row without a decision file: {label}")]
             continue
-        claims.setdefault((Path(row["_file"]).parent / str(row["decision"])).resolve(), []).append(row)
+        claims.setdefault(decision_of(row), []).append(row)
     if place.is_dir():
         for file in sorted(place.rglob("decisions/*.npz")):
             claims.setdefault(file.resolve(), [])
@@ -289,20 +294,31 @@ def replay_all(place: Path) -> Iterator[tuple[Path, list[Mismatch]]]:
         yield file, _check_file(file, claiming)
 
 
+def decision_of(row: Mapping[str, Any]) -> Path:
+    """The decision file of a row: below the row's own folder, wherever the row says it is."""
+    cell = Path(row["_file"]).parent.resolve()
+    file = (cell / str(row["decision"])).resolve()
+    return file if file.is_relative_to(cell) else cell / "decisions" / file.name
+
+
 def _check_file(file: Path, rows: list[Mapping[str, Any]]) -> list[Mismatch]:
     try:
         case = open_any(file)
-        found = check(case)
-    except (UserError, ValueError) as error:
-        return [Mismatch(file, str(error))]
+        return _claims(case, rows) + check(case)
+    except Exception as error:  # a file may hold anything; whatever is wrong with one, the others still replay
+        foreseen = isinstance(error, UserError | GraphError)
+        return [Mismatch(file, str(error) if foreseen else f"{type(error).__name__}: {error}"[:300])]
+
+
+def _claims(case: Case | RewriteCase, rows: list[Mapping[str, Any]]) -> list[Mismatch]:
+    """Prices of rows that are not those of their decision."""
     stored = case.decision.prices
-    wrong = [
-        Mismatch(file, f"{key}: the row says {row[key]!r}, the decision {stored[key]!r}")
+    return [
+        Mismatch(case.path, f"{key}: the row says {row[key]!r}, the decision {stored[key]!r}")
         for row in rows
         for key in PRICES
         if row.get(key) is not None and not agree(float(row[key]), stored[key], EXACT)
     ]
-    return wrong + found
 
 
 def choices_of(case: Case) -> Decision:

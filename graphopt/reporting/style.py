@@ -72,10 +72,12 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     for suffix in ("png", "svg"):
         file = folder / f"{name}.{suffix}"
         partial = folder / f".{name}.part.{suffix}"
-        figure.savefig(
-            partial, dpi=160, bbox_inches="tight", pad_inches=0.15, metadata={"Date": None} if suffix == "svg" else None
-        )
-        os.replace(partial, file)
+        undated = {"Date": None} if suffix == "svg" else None
+        try:
+            figure.savefig(partial, dpi=160, bbox_inches="tight", pad_inches=0.15, metadata=undated)
+            os.replace(partial, file)
+        finally:
+            partial.unlink(missing_ok=True)
         files.append(file)
     plt.close(figure)
     return files
