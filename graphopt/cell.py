@@ -260,6 +260,10 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     settings: Settings = call(Settings, scalars, "", {})
     if any(evals < 0 for evals in settings.budget.evals) or not settings.budget.evals:
         raise UsageError("budget.evals must name at least one number of evaluations, none negative")
+    if settings.seed < 0:
+        raise UsageError(f"seed={settings.seed} must not be negative")
+    if not settings.study.strip():
+        raise UsageError("study= needs a name: that of the folder of the results, such as study=mine")
     for group in GROUPS:
         if not isinstance(config.get(group), Mapping):
             raise UsageError(

@@ -2,10 +2,14 @@
 
 import argparse
 import contextlib
+import difflib
+import io
 import os
 import re
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -54,6 +58,22 @@ def _terminable(received: list[int]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def readable_help(arguments: Sequence[str]) -> Iterator[None]:
+    """Breaks the lines of Hydra's help between words, at the width of the terminal."""
+    if not {"--help", "-h"} & {*arguments}:
+        yield
+        return
+    text, width = io.StringIO(), max(40, min(shutil.get_terminal_size((100, 24)).columns, 100))
+    try:
+        with contextlib.redirect_stdout(text):
+            yield
+    finally:
+        for line in text.getvalue().splitlines():
+            wrap = textwrap.TextWrapper(width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+            print("\n".join(wrap.wrap(line)) if len(line) > width else line)
 
 
 @contextlib.contextmanager
@@ -126,7 +146,16 @@ def _missing(error: BaseException) -> str:
     if found is None:
         return _line(error)
     group, name = found.groups()
-    return f"{group}={name} does not exist; available: {', '.join(options(group)) or 'none'}"
+    known = options(group)
+    if group == "dataset" and re.search(r"\.(onnx|json|npz)$|/", name):
+        return f"dataset={name} is no data set; for a model in a file say dataset=onnx dataset.path={name}"
+    return f"{group}={name} does not exist{meant(name, known)}; available: {', '.join(known) or 'none'}"
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """ ", did you mean ...?", where something known is near."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _override(error: BaseException) -> str:
@@ -141,11 +170,15 @@ def _override(error: BaseException) -> str:
         return f"{key} is a config group; choose {key}=..., one of {', '.join(options(key))}"
     parent, _, _ = key.rpartition(".")
     owner, keys = _siblings(parent)
-    return f"{key} does not exist; keys{owner}: {', '.join(keys)}"
+    if owner is None:
+        _, top = _siblings("")
+        return f"{parent} does not exist{meant(parent, top)}; keys: {', '.join(top)}"
+    return f"{key} does not exist{meant(key.rpartition('.')[2], keys)}; keys{owner}: {', '.join(keys)}"
 
 
-def _siblings(parent: str) -> tuple[str, list[str]]:
-    """(" of algo=go", its keys) for `parent` = "algo", with the config groups that the command line chose."""
+def _siblings(parent: str) -> tuple[str | None, list[str]]:
+    """(" of algo=go", its keys) for `parent` = "algo", with the config groups that the command line chose; None where
+    there is no such parent."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import DictConfig, OmegaConf
@@ -156,7 +189,7 @@ def _siblings(parent: str) -> tuple[str, list[str]]:
         config = compose("config", overrides=chosen)
     node = OmegaConf.select(config, parent) if parent else config
     if not isinstance(node, DictConfig):
-        return f" of {parent}", ["none"]
+        return None, []
     owner = f" of {parent}={node['name']}" if "name" in node else f" of {parent}" if parent else ""
     return owner, [str(key) for key in node if key not in ("_target_", "name")] or ["none"]
 

@@ -6,6 +6,7 @@ tasks what they decide (`noun`, `head_names`, with settings `heads_of`), tasks a
 `python -m graphopt.compat` prints the table of tasks and algorithms as Markdown.
 """
 
+import difflib
 import os
 import sys
 from collections.abc import Mapping
@@ -35,8 +36,11 @@ def option(group: str, name: str) -> dict[str, Any]:
     """A yaml file of a config group as plain containers. Raises ConfigError, naming the options, when there is none."""
     from omegaconf import DictConfig, OmegaConf
 
-    if name not in options(group):
-        raise ConfigError(f"{group}={name} does not exist; available: {', '.join(options(group))}")
+    known = options(group)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise ConfigError(f"{group}={name} does not exist{meant}; available: {', '.join(known)}")
     files = (folder / group / f"{name}.yaml" for folder in folders())
     node = OmegaConf.load(next(file for file in files if file.is_file()))
     assert isinstance(node, DictConfig)

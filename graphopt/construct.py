@@ -115,11 +115,16 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         if value not in options:
             raise UsageError(f"{where}={value} is not one of {', '.join(map(str, options))}")
         return value
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(value, Mapping):
+            keys = ", ".join(f"{where}.{f.name}=..." for f in dataclasses.fields(hint))
+            raise UsageError(f"{where}={value} says nothing: {where} has keys of its own, {keys}")
         return call(hint, value, where, {})
     if origin in (list, tuple, Sequence):
         if not isinstance(value, list | tuple):
-            raise UsageError(f"{where}={value} must be a list, such as [1,2]")
+            raise UsageError(
+                f"{where}={value} must be a list, such as {where}=[{'a,b' if isinstance(value, str) else '1,2'}]"
+            )
         return _sequence(value, origin, options, where)
     return _scalar(value, hint, where)
 

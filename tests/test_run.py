@@ -1,6 +1,7 @@
 """The command: what it prints, how it ends, and that it goes on after a kill."""
 
 import json
+import os
 import runpy
 import signal
 import subprocess
@@ -73,9 +74,18 @@ USAGE = [
     (["seed=abc"], "seed=abc must be a whole number"),
     (["algo=local", "algo.hops=far"], "algo.hops=far must be a whole number"),
     (["algo=["], "cannot read 'algo=['"),
+    (["buget.evals=20"], "buget does not exist (did you mean budget?); keys: dataset"),
+    (["budget.evls=20"], "budget.evls does not exist (did you mean evals?); keys of budget: evals, seconds"),
+    (["budget=20"], "budget has keys of its own, budget.evals=..., budget.seconds=..."),
+    (["compare=local"], "compare=local must be a list, such as compare=[a,b]"),
+    (["seed=-1"], "seed=-1 must not be negative"),
+    (["study="], "study= needs a name"),
 ]
 WRONG = [
     (["task=nothing", "algo=local"], "task=nothing does not exist; available: fusion"),
+    (["algo=locla"], "algo=locla does not exist (did you mean local?); available: annealing"),
+    (["algo=local", "compare=[scna]"], "algo=scna does not exist (did you mean scan?); available: annealing"),
+    (["dataset=model.onnx"], "say dataset=onnx dataset.path=model.onnx"),
     (["algo=local", "dataset=onnx", "dataset.path=/nowhere.onnx"], "/nowhere.onnx"),
     (["task=placement", "algo=xla_priority"], "Algorithms for placement: annealing"),
     (["algo=local", "dataset=onnx", "compare=[nothing]"], "algo=nothing does not exist; available: annealing"),
@@ -103,7 +113,9 @@ def test_a_traceback_when_asked_for(command: Command, monkeypatch: pytest.Monkey
 
 def test_help_names_every_option_and_imports_nothing_heavy() -> None:
     words = [sys.executable, "-X", "importtime", "run.py", "--help"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    narrow = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, env=narrow)
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
     for path in CONF.glob("*/*.yaml"):
         assert path.parent.name == "experiment" or path.stem in done.stdout
     imported = {line.split("|")[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
