@@ -1,0 +1,166 @@
+"""What becomes of one input: an `Outcome`. Limits and watches are set once per process, by `guard`."""
+
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .mutate import CANARY, Draw
+
+SECONDS = 20  # of this process's own time: other work on the machine does not count
+MEMORY = 6 << 30  # bytes of address space beyond what the process has when it begins
+LONGEST = 1500  # characters of a sentence
+KINDS = ("result", "sentence", "traceback", "wrong", "hang", "memory", "executed")
+BAD = KINDS[2:]
+
+
+class Wrong(Exception):
+    """A reader gave back something that contradicts itself or the file."""
+
+
+class Said(Exception):
+    """A command ended with this sentence on its standard error."""
+
+
+class _Hang(BaseException):
+    """The time is up. No `except Exception` of a reader may catch it."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format. write: puts a damaged input drawn from the generator into a folder, says what to read. read: as the
+    command line reads it; checks what comes out and raises `Wrong` where that is not right."""
+
+    name: str
+    write: Callable[[Draw, Path], Path]
+    read: Callable[[Path], None]
+
+
+class Outcome(NamedTuple):
+    """kind: one of KINDS. text: the sentence, or the error with its place."""
+
+    kind: str
+    text: str
+
+
+def guard() -> None:
+    """Limits the memory of this process, and watches what it runs and writes. Call it when all is imported."""
+    size = int(next(line for line in Path("/proc/self/status").read_text().splitlines() if "VmSize" in line).split()[1])
+    resource.setrlimit(resource.RLIMIT_AS, ((size << 10) + MEMORY, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGPROF, _stop)
+    sys.path.append(str(Path(__file__).parent / CANARY.removeprefix("fuzz_")))
+    sys.addaudithook(_watch)
+
+
+def _stop(*_: Any) -> None:
+    raise _Hang
+
+
+class _Watched:
+    """What the audit hook saw since the case began. allowed: where it may write; None: nobody watches."""
+
+    allowed: tuple[str, ...] | None = None
+    seen: list[str] = []  # noqa: RUF012  (of the process, as the hook is)
+
+
+_FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "subprocess.Popen", "pty.spawn",
+              "socket.connect", "shutil.rmtree", "os.chmod", "ctypes.dlopen", "webbrowser.open")  # fmt: skip
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if _Watched.allowed is None:
+        return
+    if event in _FORBIDDEN and event != "ctypes.dlopen":
+        if event == "shutil.rmtree" and str(arguments[0]).startswith(_Watched.allowed):
+            return
+        _Watched.seen.append(f"{event} {arguments!r:.200}")
+    elif event == "open" and _writes(*arguments[1:]) and not str(arguments[0]).startswith(_Watched.allowed):
+        _Watched.seen.append(f"open {arguments!r:.200}")
+
+
+def _writes(mode: Any = None, flags: Any = 0, *_: Any) -> bool:
+    return any(sign in mode for sign in "wax+") if isinstance(mode, str) else bool(int(flags or 0) & 3)
+
+
+def _places(folder: Path) -> tuple[str, ...]:
+    """Where a case may write: its folder, caches, temporary files; file numbers and devices are none of its files."""
+    from graphopt import cache_dir
+
+    return (str(folder), str(folder.resolve()), str(cache_dir()), tempfile.gettempdir(), "/dev/null", *map(str, range(10)))
+
+
+def judged(form: Format, seed: int, folder: Path, *, traced: bool = False) -> Outcome:
+    """Makes the case of a seed in an empty folder, reads it, and says what happened. Seeds below 0 damage nothing.
+    traced: for a person who looks, or to warm up: errors are printed, and nothing has a time limit."""
+    found = form.write(Draw(form.name, seed), folder)
+    from_here = list(sys.path)
+    sys.modules.pop(CANARY, None)
+    _Watched.seen, _Watched.allowed = [], _places(folder)
+    try:
+        outcome = _read(form, found, traced)
+    finally:
+        _Watched.allowed = None
+        sys.path[:] = from_here
+    if CANARY in sys.modules:
+        return Outcome("executed", f"{CANARY} was imported; {sys.modules.pop(CANARY).CALLS}; {outcome.text}")
+    return Outcome("executed", "; ".join(_Watched.seen)) if _Watched.seen else outcome
+
+
+def _read(form: Format, found: Path, traced: bool) -> Outcome:
+    from graphopt.errors import Unsolved, UserError
+    from graphopt.graph import GraphError
+
+    signal.setitimer(signal.ITIMER_PROF, 0 if traced else SECONDS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", RuntimeWarning)  # numpy's overflow and invalid values
+            form.read(found)
+        return Outcome("result", "")
+    except _Hang:
+        return Outcome("hang", _place())
+    except (Wrong, UserError, GraphError, Unsolved, Said, MemoryError, Exception) as error:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if traced:
+            traceback.print_exc()
+        return _named(error)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _named(error: Exception) -> Outcome:
+    from graphopt.errors import Unsolved, UserError
+    from graphopt.graph import GraphError
+
+    if isinstance(error, UserError | GraphError | Unsolved | Said):
+        said = str(error)
+        fault = fault_of(said)
+        return Outcome("wrong", f"{fault}: {said!r:.300}") if fault else Outcome("sentence", said)
+    kind = "memory" if isinstance(error, MemoryError) else "wrong" if isinstance(error, Wrong) else "traceback"
+    return Outcome(kind, f"{type(error).__name__}: {str(error)[:300]!r} at {_place()}")
+
+
+def fault_of(sentence: str) -> str:
+    """What makes a text no sentence for a terminal; empty if it is one."""
+    if not sentence.strip():
+        return "an empty sentence"
+    if any(ord(sign) < 32 or 127 <= ord(sign) < 160 for sign in sentence):
+        return "a sentence with control characters"
+    return "a sentence without an end" if len(sentence) > LONGEST else ""
+
+
+def _place() -> str:
+    """Where the error was raised: the last line of graphopt, and the last of all."""
+    frames: list[traceback.FrameSummary] = []
+    with suppress(RecursionError):
+        frames = list(traceback.extract_tb(sys.exc_info()[2]))
+    ours = [f for f in frames if "/graphopt/" in f.filename]
+    return " in ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in [*frames[-1:], *ours[-1:]])
