@@ -227,7 +227,7 @@ def pricing(source: Path, decision: DecisionFile | RewriteFile) -> tuple[Machine
     for group in ("cost", "judge"):
         config[group] = target_of(config[group], group).settled(config[group], source)
     try:
-        return _pricing(json.dumps(config, sort_keys=True))
+        return _pricing(json.dumps(config))  # keys in their order: that of a machine's devices matters
     except Exception as error:  # whatever constructors say of values from a file
         foreseen = isinstance(error, UserError)
         why = error if foreseen else f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,6 +1,7 @@
 """`python -m tests.fuzz --cases 10000`: damaged inputs of all formats, counted by what became of them."""
 
 import argparse
+import math
 import sys
 import tempfile
 import time
@@ -38,13 +39,14 @@ def main(arguments: Sequence[str]) -> int:
     if args.one:
         return one(args.one[0], int(args.one[1]))
     names = args.format or list(FORMATS)
-    each = -(-args.cases // len(names))
+    each = args.cases / sum(FORMATS[name].share for name in names)
+    cases = {name: math.ceil(each * FORMATS[name].share) for name in names}
     tallies: dict[str, Tally] = {}
     args.failures.parent.mkdir(parents=True, exist_ok=True)
-    with Bar("fuzz", each * len(names)) as bar:
+    with Bar("fuzz", sum(cases.values())) as bar:
         for name in names:
             tally, start = tallies.setdefault(name, Tally()), time.perf_counter()
-            for seed, outcome in run(name, range(args.seed, args.seed + each)):
+            for seed, outcome in run(name, range(args.seed, args.seed + cases[name])):
                 tally.add(seed, outcome)
                 bar.step(f"{name}: {tally.counts.total() - sum(tally.counts[k] for k in BAD)} of {tally.counts.total()}")
             tally.seconds = time.perf_counter() - start

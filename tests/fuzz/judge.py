@@ -36,11 +36,13 @@ class _Hang(BaseException):
 @dataclass(frozen=True)
 class Format:
     """One format. write: puts a damaged input drawn from the generator into a folder, says what to read. read: as the
-    command line reads it; checks what comes out and raises `Wrong` where that is not right."""
+    command line reads it; checks what comes out and raises `Wrong` where that is not right. share: of the cases that
+    other formats get, where one takes long."""
 
     name: str
     write: Callable[[Draw, Path], Path]
     read: Callable[[Path], None]
+    share: float = 1.0
 
 
 class Outcome(NamedTuple):

@@ -40,12 +40,13 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._folder = tempfile.TemporaryDirectory(prefix=f"fuzz_{name}_")  # outlives the process
         self._start()
 
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")  # a fork would inherit the threads of compiled code, half alive
         self._pipe, other = spawn.Pipe()
-        self._process = spawn.Process(target=serve, args=(self.name, other), daemon=True)
+        self._process = spawn.Process(target=serve, args=(self.name, self._folder.name, other), daemon=True)
         for variable in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(variable, "1")
         self._process.start()
@@ -65,7 +66,7 @@ class Worker:
             self._process.join(10)
             code = self._process.exitcode
             outcome = Outcome("memory" if code == -signal.SIGKILL else "traceback", f"the process died ({code})")
-        self.stop()
+        self._end()
         self._start()
         return outcome
 
@@ -74,19 +75,24 @@ class Worker:
             raise TimeoutError
         return Outcome(*self._pipe.recv())
 
-    def stop(self) -> None:
-        """Ends the process."""
+    def _end(self) -> None:
         self._process.kill()
         self._process.join()
         self._pipe.close()
 
+    def stop(self) -> None:
+        """Ends the process and removes its files."""
+        self._end()
+        self._folder.cleanup()
 
-def serve(name: str, pipe: Connection) -> None:
-    """The life of a worker: warm up, then a seed in, an outcome out."""
+
+def serve(name: str, place: str, pipe: Connection) -> None:
+    """The life of a worker: warm up, then a seed in, an outcome out. place: for all temporary files."""
+    tempfile.tempdir = place
     from .formats import FORMATS
     from .judge import guard, judged
 
-    form, folder = FORMATS[name], Path(tempfile.mkdtemp(prefix=f"fuzz_{name}_"))
+    form, folder = FORMATS[name], Path(place) / "case"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with open(os.devnull, "w") as nothing:  # a reader's own words are not the harness's
@@ -98,9 +104,7 @@ def serve(name: str, pipe: Connection) -> None:
         while True:
             pipe.send(tuple(judged(form, pipe.recv(), emptied(folder))))
     except EOFError:
-        pass
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        return
 
 
 def emptied(folder: Path) -> Path:

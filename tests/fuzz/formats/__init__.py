@@ -1,6 +1,15 @@
 """The formats, by name. A file here makes inputs of one family and reads them as the command line does."""
 
 from ..judge import Format
+from .answers import ANSWERS
+from .checkpoints import CHECKPOINTS
+from .configs import CONFIGS
+from .egraphs import EGRAPHS
 from .graphs import GRAPHS
+from .onnx_models import ONNX
+from .rules import RULES
+from .tables import TABLES
 
-FORMATS: dict[str, Format] = {form.name: form for form in (*GRAPHS,)}
+FORMATS: dict[str, Format] = {
+    form.name: form for form in (*GRAPHS, *ONNX, *ANSWERS, *CHECKPOINTS, *EGRAPHS, *RULES, *TABLES, *CONFIGS)
+}

@@ -1,0 +1,213 @@
+"""ONNX models: as graphs (`dataset=onnx`) and as programs to be rewritten."""
+
+import random
+import warnings
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import Message
+from onnx import ModelProto, TensorProto, helper
+
+from graphopt.datasets.onnx import OnnxFiles
+from graphopt.rewrite.as_graph import graph_of
+from graphopt.rewrite.check import inventory
+from graphopt.rewrite.onnx_export import export_onnx
+from graphopt.rewrite.onnx_import import import_onnx
+
+from ..judge import Format, Wrong
+from ..mutate import Draw, damaged_bytes, number, text
+from .graphs import verify
+
+FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
+value = helper.make_tensor_value_info
+node = helper.make_node
+
+
+def _stored(name: str, array: Any) -> TensorProto:
+    return onnx.numpy_helper.from_array(np.asarray(array), name)
+
+
+def _model(nodes: list[Any], inputs: list[Any], outputs: list[Any], weights: dict[str, Any], opset: int = 17) -> ModelProto:
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [_stored(n, w) for n, w in weights.items()])
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("my.ops", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def convnet() -> ModelProto:
+    rng = np.random.default_rng(0)
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1, 1, 1, 1], strides=[1, 1], kernel_shape=[3, 3]),
+        node("BatchNormalization", ["c", "s", "b", "b", "s"], ["n"], "norm", epsilon=1e-5), node("Relu", ["n"], ["r"]),
+        node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]), node("Shape", ["p"], ["size"]),
+        node("Gather", ["size", "zero"], ["batch"]), node("Concat", ["batch", "rest"], ["flat"], axis=0),
+        node("Reshape", ["p", "flat"], ["q"]), node("Gemm", ["q", "m"], ["y"], transB=1, alpha=0.5),
+    ]  # fmt: skip
+    weights = {"w": rng.standard_normal((4, 3, 3, 3)).astype("f"), "b": np.zeros(4, "f"), "s": np.ones(4, "f"),
+               "zero": np.array([0]), "rest": np.array([-1]), "m": rng.standard_normal((5, 64)).astype("f")}  # fmt: skip
+    return _model(nodes, [value("x", FLOAT, [2, 3, 8, 8])], [value("y", FLOAT, [2, 5])], weights)
+
+
+def constants() -> ModelProto:
+    """Arithmetic on shapes, and what computes its own size."""
+    nodes = [
+        node("Constant", [], ["k"], value=_stored("k", np.array([2, 3], "i8"))),
+        node("ConstantOfShape", ["k"], ["z"], value=_stored("v", np.array([1.5], "f"))), node("Add", ["x", "z"], ["a"]),
+        node("Expand", ["a", "big"], ["e"]), node("Tile", ["a", "k"], ["t"]), node("Range", ["r0", "r1", "r2"], ["seq"]),
+        node("Pad", ["a", "pads"], ["padded"]), node("Slice", ["e", "from", "to"], ["cut"]),
+        node("Transpose", ["cut"], ["y"], perm=[1, 0]), node("Split", ["padded"], ["s1", "s2"], axis=0),
+        node("MyOp", ["t"], ["mine"], domain="my.ops", level=3), node("Softmax", ["s1"], ["soft"], axis=-1),
+    ]  # fmt: skip
+    weights = {"big": np.array([2, 3]), "pads": np.array([1, 0, 1, 0]), "from": np.array([0, 0]), "to": np.array([2, 2]),
+               "r0": np.array(0), "r1": np.array(6), "r2": np.array(1)}  # fmt: skip
+    outputs = [value("y", FLOAT, [2, 2]), value("mine", FLOAT, [4, 9]), value("soft", FLOAT, [2, 3]),
+               value("seq", INT, [6])]  # fmt: skip
+    return _model(nodes, [value("x", FLOAT, [2, 3])], outputs, weights)
+
+
+def control() -> ModelProto:
+    """If, Loop, a quantised product, and an open dimension that is stated."""
+    def branch(name: str, kind: str) -> Any:
+        return helper.make_graph([node(kind, ["x"], [name])], name, [], [value(name, FLOAT, [2, 2])])
+
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["on"]), node("Mul", ["v", "v"], ["w"])], "body",
+        [value("i", INT, []), value("go", TensorProto.BOOL, []), value("v", FLOAT, [2, 2])],
+        [value("on", TensorProto.BOOL, []), value("w", FLOAT, [2, 2])])  # fmt: skip
+    nodes = [
+        node("If", ["yes"], ["a"], then_branch=branch("t", "Relu"), else_branch=branch("f", "Tanh")),
+        node("Loop", ["n", "yes", "a"], ["b"], body=body), node("MatMul", ["b", "m"], ["c"]),
+        node("Add", ["c", "m"], ["y"]),
+    ]  # fmt: skip
+    weights = {"n": np.array(3), "yes": np.array(True), "m": np.eye(2, dtype="f")}
+    return _model(nodes, [value("x", FLOAT, [2, 2])], [value("y", FLOAT, [2, 2])], weights)
+
+
+@lru_cache(maxsize=1)
+def models() -> tuple[ModelProto, ...]:
+    return convnet(), constants(), control()
+
+
+# -- damage to protobuf messages --
+
+
+def _spots(message: Message) -> list[tuple[Message, Any]]:
+    """Every (message, field that it has) below."""
+    found, stack = [], [message]
+    while stack:
+        top = stack.pop()
+        for field, held in top.ListFields():
+            found.append((top, field))
+            if field.message_type is not None:
+                stack.extend(held if _many(field) else [held])
+    return found
+
+
+def _many(field: Any) -> bool:
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
+
+
+def _scalar(rng: Draw, field: Any, old: Any) -> Any:
+    if isinstance(old, bytes):
+        return rng.choice((b"", old[:-1], old * 2, b"\xff" * 8, bytes(rng.randrange(256) for _ in range(len(old) % 4096)), text(rng).encode()))
+    if isinstance(old, str):
+        return rng.choice((text(rng), old + "x", rng.choice(("x", "y", "w", "Conv", "Loop", "Reshape", "MatMul", "axis", "../x"))))
+    if isinstance(old, float):
+        return rng.choice((number(rng), -old))
+    return rng.choice((number(rng), old + 1, -old, old * 2**31, rng.randrange(-3, 30)))
+
+
+def _change(rng: Draw, message: Message, field: Any) -> None:
+    many = _many(field)
+    held = getattr(message, field.name)
+    what = rng.randrange(5)
+    if what == 0:
+        message.ClearField(field.name)
+    elif many and what == 1:
+        del held[rng.randrange(len(held))]
+    elif many and what == 2:
+        held.append(rng.choice(held)) if field.message_type is None else held.add().CopyFrom(rng.choice(held))
+    elif field.message_type is None and many:
+        at = rng.randrange(len(held))
+        held[at] = _scalar(rng, field, held[at])
+    elif field.message_type is None:
+        setattr(message, field.name, _scalar(rng, field, held))
+    elif many and len(held) > 1:
+        a, b = rng.randrange(len(held)), rng.randrange(len(held))
+        held[a].CopyFrom(held[b])
+
+
+def damaged_model(rng: Draw, sound: ModelProto) -> ModelProto:
+    """A copy with one to three changes of fields."""
+    model = ModelProto()
+    model.CopyFrom(sound)
+    for _ in range(0 if rng.sound else rng.choice((1, 1, 2, 3))):
+        spots = _spots(model)
+        if spots:
+            try:
+                _change(rng, *rng.choice(spots))
+            except (ValueError, TypeError, OverflowError):
+                continue  # the field cannot hold that
+    return model
+
+
+def _external(rng: Draw, model: ModelProto) -> None:
+    """A weight that says it lies in another file."""
+    weight = rng.choice(model.graph.initializer)
+    weight.data_location = TensorProto.EXTERNAL
+    place = rng.choice(("weights.bin", "../weights.bin", "/etc/passwd", "/dev/zero", "", "\x00"))
+    for key, entry in (("location", place), ("offset", str(number(rng))), ("length", str(number(rng)))):
+        weight.external_data.add(key=key, value=entry)
+
+
+def _nested(rng: random.Random) -> bytes:
+    """A model whose graph holds an attribute that holds a graph, and so on."""
+    inner = b""
+    for _ in range(rng.choice((50, 2000))):
+        for tag in (b"\x32", b"\x2a", b"\x0a"):  # attribute.g, node.attribute, graph.node
+            inner = tag + _length(len(inner)) + inner
+    return b"\x08\x08\x3a" + _length(len(inner)) + inner
+
+
+def _length(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def write(rng: Draw, folder: Path) -> Path:
+    model = damaged_model(rng, rng.choice(models()))
+    file = folder / "model.onnx"
+    if rng.random() < 0.03 and not rng.sound and model.graph.initializer:
+        _external(rng, model)
+    content = model.SerializeToString()
+    if rng.random() < 0.1:
+        content = damaged_bytes(rng, content)
+    file.write_bytes(_nested(rng) if rng.random() < 0.01 and not rng.sound else content)
+    return file
+
+
+def read_as_graph(file: Path) -> None:
+    for graph in OnnxFiles(name="onnx", path=str(file), dims={"batch": 2}, train=[], val=[]).graphs("test"):
+        verify(graph, file.parent)
+
+
+def read_as_program(file: Path) -> None:
+    """The program can be listed, priced as a graph, and exported to a model that is read again."""
+    program = import_onnx(file, {"batch": 2})
+    if not inventory(program):
+        raise Wrong("nothing is listed")
+    graph_of(program, name="program", family="program")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        onnx.save(export_onnx(program), file.parent / "again.onnx")
+    again = import_onnx(file.parent / "again.onnx", {"batch": 2})
+    if again.num_ops() > program.num_ops() or len(again.outputs) != len(program.outputs):
+        raise Wrong(f"{program.num_ops()} ops became {again.num_ops()} on the way out and in")
+
+
+ONNX = (Format("onnx", write, read_as_graph), Format("onnx_rewrite", write, read_as_program))

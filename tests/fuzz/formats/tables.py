@@ -1,0 +1,102 @@
+"""Lines and tables beside results: measured ops, room prices, collected samples, and what an outputs folder holds."""
+
+import json
+import shutil
+from pathlib import Path
+
+import yaml
+
+from graphopt.cell import Cell
+from graphopt.costs.op_table import OpTable
+from graphopt.datasets.room import load_room, save_room
+from graphopt.report import main
+from graphopt.rows import RowFile
+
+from ..judge import Format, Wrong
+from ..mutate import Draw, damaged, damaged_bytes, damaged_text, json_text
+from ..said import spoken
+from .studies import study
+
+
+def _lines(rng: Draw, rows: list[object]) -> bytes:
+    """JSON lines, one of them damaged, or the text of all."""
+    at = rng.randrange(len(rows))
+    texts = [json_text(damaged(rng, row)) if i == at else json.dumps(row) for i, row in enumerate(rows)]
+    content = ("\n".join(texts) + "\n").encode(errors="surrogatepass")
+    if rng.sound or rng.random() < 0.7:
+        return content
+    if rng.random() < 0.5:
+        return damaged_text(rng, content.decode(errors="replace")).encode(errors="surrogatepass")
+    return damaged_bytes(rng, content)
+
+
+def write_ops(rng: Draw, folder: Path) -> Path:
+    rows: list[object] = [{"op": f"op{i}", "environment": "here", "seconds": 0.5 + i, "spread": 0.1, "blocks": 7} for i in range(3)]
+    (folder / "ops.jsonl").write_bytes(_lines(rng, rows))
+    return folder / "ops.jsonl"
+
+
+def read_ops(file: Path) -> None:
+    """Whatever is found costs a number of seconds; what is added is found again."""
+    table = OpTable(file)
+    for op in range(3):
+        line = table.find(f"op{op}", "here")
+        if line is not None and not 0 <= line["seconds"] < float("inf"):
+            raise Wrong(f"op{op} takes {line['seconds']} seconds")
+    if not all(isinstance(name, str) for name in table.environments()):
+        raise Wrong("an environment that is no text")
+    with table.turn():
+        table.add({"op": "new", "environment": "there", "seconds": 1.0})
+    if OpTable(file).find("new", "there") is None:
+        raise Wrong("a line that was added is lost")
+
+
+def write_room(rng: Draw, folder: Path) -> Path:
+    room = {"recipe": {"graph_seed": 0, "bytes_per_unit": 2e4},
+            "reached": {"runtime/layered/50/test": [[1.0, 2.0, 3.0, 2.5], [None, 4, 5, 4]]}}  # fmt: skip
+    text = json_text(damaged(rng, room)).encode(errors="surrogatepass")
+    (folder / "room.json").write_bytes(damaged_bytes(rng, text) if rng.random() < 0.1 else text)
+    return folder / "room.json"
+
+
+def read_room(file: Path) -> None:
+    room = load_room(file)
+    room.check({"graph_seed": 0})
+    kept = {key: [r.passes("gap") for r in reached] for key, reached in room.reached.items()}
+    save_room(room)
+    if {key: [r.passes("gap") for r in reached] for key, reached in load_room(file).reached.items()} != kept:
+        raise Wrong("other draws are kept once the prices are written and read again")
+
+
+def write_outputs(rng: Draw, folder: Path) -> Path:
+    """A study of which one file is damaged."""
+    place = folder / "study"
+    shutil.copytree(study(rng.choice(("fusion", "placement"))), place)
+    file = rng.choice([*place.rglob("rows.jsonl")] * 3 + [*place.rglob("finished.json"), *place.rglob("config.yaml")])
+    if file.suffix == ".jsonl":
+        file.write_bytes(_lines(rng, [json.loads(line) for line in file.read_text().splitlines()]))
+    elif file.suffix == ".json":
+        file.write_text(json_text(damaged(rng, json.loads(file.read_text()))), errors="replace")
+    else:
+        file.write_text(damaged_text(rng, file.read_text()), errors="surrogatepass")
+    return place
+
+
+def read_outputs(place: Path) -> None:
+    """Tables in all forms, replay, and whether the cell is finished."""
+    config = yaml.safe_load(next(study("fusion").rglob("config.yaml")).read_text())
+    for file in place.rglob("rows.jsonl"):
+        cell = Cell({**config, "output_dir": str(place.parent), "study": place.name})
+        cell.path, cell.rows = file.parent, RowFile(file)
+        if cell.finished not in (True, False) or not isinstance(cell.rows.done, dict):
+            raise Wrong("it is unknown whether the cell is finished")
+    for words in ([], ["--improvement-over", "local"], ["--reach", "local"], ["--replay"]):
+        if not spoken(main, [str(place), *words]):
+            raise Wrong(f"report {words} says nothing")
+
+
+TABLES = (
+    Format("op_table", write_ops, read_ops),
+    Format("room_prices", write_room, read_room),
+    Format("outputs", write_outputs, read_outputs),
+)
