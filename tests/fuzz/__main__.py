@@ -48,7 +48,9 @@ def main(arguments: Sequence[str]) -> int:
             tally, start = tallies.setdefault(name, Tally()), time.perf_counter()
             for seed, outcome in run(name, range(args.seed, args.seed + cases[name])):
                 tally.add(seed, outcome)
-                bar.step(f"{name}: {tally.counts.total() - sum(tally.counts[k] for k in BAD)} of {tally.counts.total()}")
+                bar.step(
+                    f"{name}: {tally.counts.total() - sum(tally.counts[k] for k in BAD)} of {tally.counts.total()}"
+                )
             tally.seconds = time.perf_counter() - start
             save(args.failures, tallies)
     print("\n".join(table(tallies)))

@@ -74,18 +74,24 @@ class _Watched:
 
 
 _FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "subprocess.Popen", "pty.spawn",
-              "socket.connect", "shutil.rmtree", "os.chmod", "ctypes.dlopen", "webbrowser.open")  # fmt: skip
+              "socket.connect", "shutil.rmtree", "os.chmod", "webbrowser.open")  # fmt: skip
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
     if _Watched.allowed is None:
         return
-    if event in _FORBIDDEN and event != "ctypes.dlopen":
+    if event in _FORBIDDEN:
         if event == "shutil.rmtree" and str(arguments[0]).startswith(_Watched.allowed):
             return
-        _Watched.seen.append(f"{event} {arguments!r:.200}")
+        _refuse(f"{event} {arguments!r:.200}")
     elif event == "open" and _writes(*arguments[1:]) and not str(arguments[0]).startswith(_Watched.allowed):
-        _Watched.seen.append(f"open {arguments!r:.200}")
+        _refuse(f"open {arguments!r:.200}")
+
+
+def _refuse(what: str) -> None:
+    """Notes it, and does not let it happen."""
+    _Watched.seen.append(what)
+    raise PermissionError(what)
 
 
 def _writes(mode: Any = None, flags: Any = 0, *_: Any) -> bool:
@@ -96,7 +102,14 @@ def _places(folder: Path) -> tuple[str, ...]:
     """Where a case may write: its folder, caches, temporary files; file numbers and devices are none of its files."""
     from graphopt import cache_dir
 
-    return (str(folder), str(folder.resolve()), str(cache_dir()), tempfile.gettempdir(), "/dev/null", *map(str, range(10)))
+    return (
+        str(folder),
+        str(folder.resolve()),
+        str(cache_dir()),
+        tempfile.gettempdir(),
+        "/dev/null",
+        *map(str, range(10)),
+    )
 
 
 def judged(form: Format, seed: int, folder: Path, *, traced: bool = False) -> Outcome:

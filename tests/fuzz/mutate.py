@@ -1,4 +1,4 @@
-"""Damage, drawn from a generator: of plain values (JSON, yaml), of texts and of bytes. The same draws, the same damage."""
+"""Damage, drawn from a generator: of plain values (JSON, yaml), of texts and of bytes. Same draws, same damage."""
 
 import gzip
 import json
@@ -12,13 +12,15 @@ from typing import Any
 DEPTH = 100_000  # of a nest that a recursive reader cannot follow
 CANARY = "fuzz_canary"  # a module that nobody may import: `tests/fuzz/canary/`
 TARGETS = (f"{CANARY}.fire", f"{CANARY}.Fire", "os.system", "subprocess.run", "builtins.eval", "builtins.exec",
-           "pathlib.Path.write_text", "shutil.rmtree", "numpy.load", "torch.load", "importlib.import_module")  # fmt: skip
+           "pathlib.Path.write_text", "shutil.rmtree", "numpy.load", "torch.load", 
+           "importlib.import_module")  # fmt: skip
 _NEST, _NAN, _HUGE = "@nest@", "@nan@", "@huge@"  # what no JSON writer writes: put in as text afterwards
 _NUMBERS = (0, 1, -1, 2, 7, 255, 32768, -32769, 2**31 - 1, 2**31, -(2**31) - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63,
             -(2**63) - 1, 2**64, 10**12, 10**30, 10**400, 0.5, -0.5, 1e-320, 1e18, 1e19, 1e300, 1.7e308, -1e300,
             float("nan"), float("inf"), float("-inf"))  # fmt: skip
 _TEXTS = ("", " ", "x", "0", "-1", "nan", "1e999", "null", "\x00", "a\nb", "\x1b[2J\x1b[31m", "\u202e\u0301\U0001f600",
-          "../../../etc/passwd", "/dev/zero", "/dev/stdin", "a" * 5000, "%s%n", "${oc.env:HOME}", "${a}", "[red]b[/]")  # fmt: skip
+          "../../../etc/passwd",
+          "/dev/zero", "/dev/stdin", "a" * 5000, "%s%n", "${oc.env:HOME}", "${a}", "[red]b[/]")  # fmt: skip
 
 
 class Draw(random.Random):
@@ -45,7 +47,8 @@ def nasty(rng: Draw) -> Any:
 
 
 def _other(rng: Draw) -> Any:
-    kinds: tuple[Any, ...] = (None, True, False, [], {}, [[]], [None], {"": 0}, [0] * 3, [-1], {"a": [1]}, _NEST, _NAN, _HUGE,
+    kinds: tuple[Any, ...] = (None, True, False, [], {}, [[]], [None], {"": 0}, [0] * 3, [-1], {"a": [1]}, _NEST, _NAN,
+                              _HUGE,
                               {"_target_": rng.choice(TARGETS)}, {"_target_": rng.choice(TARGETS), "_partial_": True},
                               list(range(1000)))  # fmt: skip
     return rng.choice(kinds)
@@ -104,7 +107,9 @@ def _grow(rng: Draw, root: Any, spot: tuple[Any, Any]) -> None:
     if isinstance(inner, list):
         inner.append(rng.choice(inner) if inner and rng.random() < 0.7 else nasty(rng))
     elif isinstance(inner, dict):
-        inner[rng.choice(("_target_", "x", "", "name", "\x1b[2J", "0"))] = rng.choice(TARGETS) if rng.random() < 0.5 else nasty(rng)
+        inner[rng.choice(("_target_", "x", "", "name", "\x1b[2J", "0"))] = (
+            rng.choice(TARGETS) if rng.random() < 0.5 else nasty(rng)
+        )
     elif isinstance(inner, str):
         spot[0][spot[1]] = inner + rng.choice(_TEXTS)
 
@@ -145,7 +150,9 @@ def plain(value: Any) -> Any:
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [plain(inner) for inner in value]
-    return {_NEST: _nest(1000), _NAN: float("nan"), _HUGE: 10**400}.get(value, value) if isinstance(value, str) else value
+    return (
+        {_NEST: _nest(1000), _NAN: float("nan"), _HUGE: 10**400}.get(value, value) if isinstance(value, str) else value
+    )
 
 
 def _nest(depth: int) -> list[Any]:
@@ -172,7 +179,9 @@ def _token(rng: Draw, source: str) -> str:
     if not found:
         return source + text(rng)
     at, other = rng.choice(found), rng.choice(found)
-    put = rng.choice((str(number(rng)) if rng.random() < 0.9 else "9" * 5000, text(rng), other.group(), "", at.group() * 2))
+    put = rng.choice(
+        (str(number(rng)) if rng.random() < 0.9 else "9" * 5000, text(rng), other.group(), "", at.group() * 2)
+    )
     return source[: at.start()] + put + source[at.end() :]
 
 
@@ -210,7 +219,17 @@ def damaged_bytes(rng: Draw, content: bytes) -> bytes:
     if rng.sound:
         return content
     if rng.random() < 0.03:
-        return rng.choice((b"", b"\x00" * 64, b"PK\x03\x04", b"\x1f\x8b", bytes(rng.randrange(256) for _ in range(200)), b"{}", b"\xff\xfe"))
+        return rng.choice(
+            (
+                b"",
+                b"\x00" * 64,
+                b"PK\x03\x04",
+                b"\x1f\x8b",
+                bytes(rng.randrange(256) for _ in range(200)),
+                b"{}",
+                b"\xff\xfe",
+            )
+        )
     buffer = bytearray(content)
     for _ in range(rng.choice((1, 1, 2, 8))):
         at, length = rng.randrange(len(buffer) + 1), rng.randrange(1, 9)

@@ -152,5 +152,7 @@ def _line(name: str, tally: Tally) -> str:
 
 def save(path: Path, tallies: dict[str, Tally]) -> None:
     """What went wrong, by format and seed, as JSON: `--one FORMAT SEED` makes each of them again."""
-    failures: dict[str, Any] = {name: {str(s): list(o) for s, o in t.bad.items()} for name, t in tallies.items() if t.bad}
+    failures: dict[str, Any] = {
+        name: {str(s): list(o) for s, o in t.bad.items()} for name, t in tallies.items() if t.bad
+    }
     path.write_text(json.dumps(failures, indent=1))

@@ -37,7 +37,9 @@ def damaged_array(rng: Draw, array: np.ndarray) -> np.ndarray:
             if what == 3:
                 return np.concatenate([array, array[: rng.randrange(1, len(array) + 1)]])
             if what == 4:
-                return rng.choice((np.zeros(0, array.dtype), np.zeros((), array.dtype), np.array("x"), np.zeros((0, 3))))
+                return rng.choice(
+                    (np.zeros(0, array.dtype), np.zeros((), array.dtype), np.array("x"), np.zeros((0, 3)))
+                )
             flat = array.copy().reshape(-1)
             for _ in range(rng.choice((1, 1, 3))):
                 at = rng.randrange(len(flat))
@@ -65,8 +67,12 @@ def npy(array: np.ndarray) -> bytes:
 def lying_npy(rng: Draw) -> bytes:
     """The start of an array that says it is large, of a strange type, or of objects."""
     shape = rng.choice(((10**12,), (2**62, 8), (-1,), (10**9,), (3_000_000_000,), (1,) * 40, (True,), (1.5,), "x"))
-    descr = rng.choice(("'<i8'", "'|u1'", "'|O'", "'<U1000000'", "'V9999999'", "'x'", "[('a','<i8')]", "__import__('os')"))
-    head = f"{{'descr': {descr}, 'fortran_order': {rng.choice(('False', 'True', '0'))}, 'shape': {shape!r}, }}\n".encode()
+    descr = rng.choice(
+        ("'<i8'", "'|u1'", "'|O'", "'<U1000000'", "'V9999999'", "'x'", "[('a','<i8')]", "__import__('os')")
+    )
+    head = (
+        f"{{'descr': {descr}, 'fortran_order': {rng.choice(('False', 'True', '0'))}, 'shape': {shape!r}, }}\n".encode()
+    )
     version = rng.choice((b"\x01\x00", b"\x02\x00", b"\x09\x00"))
     length = struct.pack("<H" if version == b"\x01\x00" else "<I", rng.choice((len(head), len(head), 2, 60_000)))
     return b"\x93NUMPY" + version + length + head + pickled_canary()
@@ -99,7 +105,10 @@ def _zip(name: str, stream: bytes, size: int) -> bytes:
 
 def damaged_archive(rng: Draw, arrays: dict[str, np.ndarray], texts: Mapping[str, Any]) -> bytes:
     """An npz of arrays and of JSON texts (name -> plain value), damaged in one of many ways."""
-    every: dict[str, np.ndarray | bytes] = {**arrays, **{name: json_array(mutate.damaged(rng, value)) for name, value in texts.items()}}
+    every: dict[str, np.ndarray | bytes] = {
+        **arrays,
+        **{name: json_array(mutate.damaged(rng, value)) for name, value in texts.items()},
+    }
     if rng.sound:
         return packed(every)
     what = rng.random()

@@ -22,7 +22,8 @@ from ..mutate import Draw, damaged, damaged_bytes, number
 from .archives import BOMB, _zip, pickled_canary
 from .studies import SMALL, workshop
 
-TRAINING = ["algo=go", "task=placement", "trainer.steps=2", "trainer.val_every=2", "trainer.val_evals=1", "budget.evals=4",
+TRAINING = ["algo=go", "task=placement", "trainer.steps=2", "trainer.val_every=2", "trainer.val_evals=1",
+            "budget.evals=4",
             "algo.search.samples=3", "encoder=message_passing", "encoder.width=8", "encoder.rounds=1",
             "algo.network.attention_layers=1", "algo.network.attention_heads=2"]  # fmt: skip
 
@@ -75,7 +76,9 @@ def damaged_state(rng: Draw) -> dict[str, Any]:
     elif what == 7:
         weights[rng.choice((name + "x", "", "self.__class__"))] = weights.pop(name)
     elif what == 8:
-        state[rng.choice(list(state))] = rng.choice((None, 0, "x", [], {}, [[]], b"{}", "NaN", torch.zeros(2), number(rng)))
+        state[rng.choice(list(state))] = rng.choice(
+            (None, 0, "x", [], {}, [[]], b"{}", "NaN", torch.zeros(2), number(rng))
+        )
     else:
         state.pop(rng.choice(list(state)))
     if state.get("state_dict") is not None and isinstance(state["state_dict"], dict) and what < 8:
@@ -90,7 +93,9 @@ def write(rng: Draw, folder: Path) -> Path:
     torch.save(damaged_state(rng), buffer, _use_new_zipfile_serialization=rng.sound or rng.random() < 0.9)
     content = buffer.getvalue()
     if not rng.sound and rng.random() < 0.2:
-        content = rng.choice((lambda: damaged_bytes(rng, content), pickled_canary, lambda: _executable(content), _bomb))()
+        content = rng.choice(
+            (lambda: damaged_bytes(rng, content), pickled_canary, lambda: _executable(content), _bomb)
+        )()
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(content)
     shutil.copy(file, file.with_name("last.ckpt"))

@@ -22,7 +22,17 @@ SMALL = {"dataset=layered": ["dataset.ops=[12]", "dataset.train=1", "dataset.val
          "dataset=regal": ["dataset.sizes=[9]", "dataset.train=[1]", "dataset.val=[1]", "dataset.test=[1]",
                            "dataset.room.filter=none"]}  # fmt: skip
 TASKS = {
-    "fusion": ("local", "annealing", "random", "scan", "greedy", "xla_priority", "inductor_rule", "rules_scan", "laf_unguided"),
+    "fusion": (
+        "local",
+        "annealing",
+        "random",
+        "scan",
+        "greedy",
+        "xla_priority",
+        "inductor_rule",
+        "rules_scan",
+        "laf_unguided",
+    ),
     "placement": ("local", "random", "gp_dfs", "scan", "windowed", "default"),
     "scheduling": ("local", "list_blevel", "brkga", "annealing"),
     "joint": ("local", "brkga", "heft"),
@@ -82,7 +92,9 @@ def read_config(file: Path) -> None:
 
 def override(rng: Draw) -> str:
     """One word of the command line, sensible or not."""
-    group = rng.choice(("dataset", "task", "machine", "cost", "cost@judge", "encoder", "algo", "trainer", "logger", "experiment"))
+    group = rng.choice(
+        ("dataset", "task", "machine", "cost", "cost@judge", "encoder", "algo", "trainer", "logger", "experiment")
+    )
     return rng.choice((_choice, _key, _key, _key, _noise))(rng, group)
 
 
@@ -93,21 +105,38 @@ def _choice(rng: Draw, group: str) -> str:
 
 def _key(rng: Draw, group: str) -> str:
     keys = ("seed", "budget.evals", "budget.seconds", "split", "compare", "ckpt", "resume", "study", "dataset.ops",
-            "dataset.test", "dataset.graph_seed", "dataset.families", "machine.devices.gpu.count", "machine.link_bandwidth",
+            "dataset.test", "dataset.graph_seed", "dataset.families", "machine.devices.gpu.count",
+            "machine.link_bandwidth",
             "machine.link_latency", "machine.devices.gpu.bandwidth", "machine.devices", "machine.transfer.lane",
             "task.levels", "task.max_ops", "task.max_inputs", "task.max_duplicates", "cost.objective", "cost.threads",
-            "judge.objective", "algo.start", "algo.hops", "dataset", "task", "algo.typo", f"{group}.x", "hydra.job", "a.b")  # fmt: skip
+            "judge.objective", "algo.start", "algo.hops", "dataset", "task", "algo.typo", f"{group}.x",
+            "hydra.job", "a.b")  # fmt: skip
     values = (str(number(rng)), "[1,2]", "[]", "{}", "null", "true", "{a: 1}", "[[1]]", "'x'", "gpu2", "1e999", "0x1F",
               "[0]", "[-1]", f"[{number(rng)}]", "inf", "nan", "'a b'", "${seed}", "range(3)", "choice(1)")  # fmt: skip
     return f"{rng.choice(('', '', '', '+', '++', '~'))}{rng.choice(keys)}={rng.choice(values)}"
 
 
 def _noise(rng: Draw, group: str) -> str:
-    return rng.choice((text(rng)[:200].replace("\x00", ""), "=", f"{group}", "a=b=c", "[", "a=[", "a={", "--help", "-x", "${a}=1", "a.b.c.d=1", "~"))
+    return rng.choice(
+        (
+            text(rng)[:200].replace("\x00", ""),
+            "=",
+            f"{group}",
+            "a=b=c",
+            "[",
+            "a=[",
+            "a={",
+            "--help",
+            "-x",
+            "${a}=1",
+            "a.b.c.d=1",
+            "~",
+        )
+    )
 
 
 def write_words(rng: Draw, folder: Path) -> Path:
-    words = list(words_of(rng)) + [] if rng.sound else [*words_of(rng), *(override(rng) for _ in range(rng.choice((1, 1, 2))))]
+    words = [*words_of(rng), *(override(rng) for _ in range(0 if rng.sound else rng.choice((1, 1, 2))))]
     (folder / "words.json").write_text(json.dumps(words))
     return folder / "words.json"
 

@@ -16,10 +16,17 @@ from .archives import BOMB
 def egraph(rng: random.Random) -> Any:
     """A small one with cycles, sharing, and classes of several nodes."""
     classes = rng.randrange(2, 8)
-    nodes: dict[str, Any] = {f"leaf{c}": {"op": "x", "eclass": f"c{c}", "cost": rng.randrange(1, 9)} for c in range(classes)}
+    nodes: dict[str, Any] = {
+        f"leaf{c}": {"op": "x", "eclass": f"c{c}", "cost": rng.randrange(1, 9)} for c in range(classes)
+    }
     for n in range(rng.randrange(12)):
         children = [f"leaf{rng.randrange(classes)}" for _ in range(rng.randrange(4))]
-        nodes[f"n{n}"] = {"op": "f", "eclass": f"c{rng.randrange(classes)}", "children": children, "cost": rng.random() * 3}
+        nodes[f"n{n}"] = {
+            "op": "f",
+            "eclass": f"c{rng.randrange(classes)}",
+            "children": children,
+            "cost": rng.random() * 3,
+        }
         if rng.random() < 0.1:
             nodes[f"n{n}"]["subsumed"] = True
     return {"nodes": nodes, "root_eclasses": [f"c{rng.randrange(classes)}" for _ in range(rng.randrange(1, 3))]}
@@ -40,7 +47,10 @@ def write(rng: Draw, folder: Path) -> Path:
 
 def read(file: Path) -> None:
     """All methods: bounds are bounds, the least tree has no dearer DAG bound, exact is at most greedy."""
-    found = {line["method"]: line for line in json_lines(spoken(main, [str(file), "--method", "all", "--seconds", "1", "--json"], (1, 2)))}
+    found = {
+        line["method"]: line
+        for line in json_lines(spoken(main, [str(file), "--method", "all", "--seconds", "1", "--json"], (1, 2)))
+    }
     exact, greedy, tree = (found[method] for method in ("exact", "greedy-dag", "greedy-tree"))
     for line in found.values():
         cost = line["tree_cost"] if line["minimises"] == "tree" else line["dag_cost"]

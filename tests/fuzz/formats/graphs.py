@@ -87,8 +87,13 @@ def layers(rng: random.Random) -> Any:
 def lifetimes(rng: random.Random) -> Any:
     edges = _edges(rng)
     users = [[b for b, reads in enumerate(edges) if a in reads] for a in range(len(edges))]
-    tensors = [{"size": rng.randrange(99), "producer": a, "consumers": used, "keep": not used} for a, used in enumerate(users)]
-    return {"ops": ["op"] * len(edges), "tensors": [*tensors, {"size": 5, "producer": None, "consumers": [0], "keep": False}]}
+    tensors = [
+        {"size": rng.randrange(99), "producer": a, "consumers": used, "keep": not used} for a, used in enumerate(users)
+    ]
+    return {
+        "ops": ["op"] * len(edges),
+        "tensors": [*tensors, {"size": 5, "producer": None, "consumers": [0], "keep": False}],
+    }
 
 
 def costgraph(rng: random.Random) -> str:
@@ -125,7 +130,7 @@ def of_json(name: str, file: str, make: Callable[[random.Random], Any]) -> Forma
 
 @lru_cache(maxsize=8)
 def sound_graph(number: int) -> Graph:
-    """A small graph with shapes, views and real sizes; every other one with measured seconds and ops that belong together."""
+    """A small graph with shapes, views and real sizes; some also with measured seconds and shared devices."""
     import dataclasses
 
     graph = layered_graph(6 + 3 * number, np.random.default_rng(number), f"layered{number}")

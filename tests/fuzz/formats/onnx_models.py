@@ -30,7 +30,9 @@ def _stored(name: str, array: Any) -> TensorProto:
     return onnx.numpy_helper.from_array(np.asarray(array), name)
 
 
-def _model(nodes: list[Any], inputs: list[Any], outputs: list[Any], weights: dict[str, Any], opset: int = 17) -> ModelProto:
+def _model(
+    nodes: list[Any], inputs: list[Any], outputs: list[Any], weights: dict[str, Any], opset: int = 17
+) -> ModelProto:
     graph = helper.make_graph(nodes, "g", inputs, outputs, [_stored(n, w) for n, w in weights.items()])
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("my.ops", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
@@ -46,7 +48,7 @@ def convnet() -> ModelProto:
         node("Reshape", ["p", "flat"], ["q"]), node("Gemm", ["q", "m"], ["y"], transB=1, alpha=0.5),
     ]  # fmt: skip
     weights = {"w": rng.standard_normal((4, 3, 3, 3)).astype("f"), "b": np.zeros(4, "f"), "s": np.ones(4, "f"),
-               "zero": np.array([0]), "rest": np.array([-1]), "m": rng.standard_normal((5, 64)).astype("f")}  # fmt: skip
+               "zero": np.array([0]), "rest": np.array([-1]), "m": np.ones((5, 64), "f")}  # fmt: skip
     return _model(nodes, [value("x", FLOAT, [2, 3, 8, 8])], [value("y", FLOAT, [2, 5])], weights)
 
 
@@ -55,13 +57,14 @@ def constants() -> ModelProto:
     nodes = [
         node("Constant", [], ["k"], value=_stored("k", np.array([2, 3], "i8"))),
         node("ConstantOfShape", ["k"], ["z"], value=_stored("v", np.array([1.5], "f"))), node("Add", ["x", "z"], ["a"]),
-        node("Expand", ["a", "big"], ["e"]), node("Tile", ["a", "k"], ["t"]), node("Range", ["r0", "r1", "r2"], ["seq"]),
+        node("Expand", ["a", "big"], ["e"]), node("Tile", ["a", "k"], ["t"]),
+        node("Range", ["r0", "r1", "r2"], ["seq"]),
         node("Pad", ["a", "pads"], ["padded"]), node("Slice", ["e", "from", "to"], ["cut"]),
         node("Transpose", ["cut"], ["y"], perm=[1, 0]), node("Split", ["padded"], ["s1", "s2"], axis=0),
         node("MyOp", ["t"], ["mine"], domain="my.ops", level=3), node("Softmax", ["s1"], ["soft"], axis=-1),
     ]  # fmt: skip
-    weights = {"big": np.array([2, 3]), "pads": np.array([1, 0, 1, 0]), "from": np.array([0, 0]), "to": np.array([2, 2]),
-               "r0": np.array(0), "r1": np.array(6), "r2": np.array(1)}  # fmt: skip
+    weights = {"big": np.array([2, 3]), "pads": np.array([1, 0, 1, 0]), "from": np.array([0, 0]),
+               "to": np.array([2, 2]), "r0": np.array(0), "r1": np.array(6), "r2": np.array(1)}  # fmt: skip
     outputs = [value("y", FLOAT, [2, 2]), value("mine", FLOAT, [4, 9]), value("soft", FLOAT, [2, 3]),
                value("seq", INT, [6])]  # fmt: skip
     return _model(nodes, [value("x", FLOAT, [2, 3])], outputs, weights)
@@ -69,6 +72,7 @@ def constants() -> ModelProto:
 
 def control() -> ModelProto:
     """If, Loop, a quantised product, and an open dimension that is stated."""
+
     def branch(name: str, kind: str) -> Any:
         return helper.make_graph([node(kind, ["x"], [name])], name, [], [value(name, FLOAT, [2, 2])])
 
@@ -111,9 +115,20 @@ def _many(field: Any) -> bool:
 
 def _scalar(rng: Draw, field: Any, old: Any) -> Any:
     if isinstance(old, bytes):
-        return rng.choice((b"", old[:-1], old * 2, b"\xff" * 8, bytes(rng.randrange(256) for _ in range(len(old) % 4096)), text(rng).encode()))
+        return rng.choice(
+            (
+                b"",
+                old[:-1],
+                old * 2,
+                b"\xff" * 8,
+                bytes(rng.randrange(256) for _ in range(len(old) % 4096)),
+                text(rng).encode(),
+            )
+        )
     if isinstance(old, str):
-        return rng.choice((text(rng), old + "x", rng.choice(("x", "y", "w", "Conv", "Loop", "Reshape", "MatMul", "axis", "../x"))))
+        return rng.choice(
+            (text(rng), old + "x", rng.choice(("x", "y", "w", "Conv", "Loop", "Reshape", "MatMul", "axis", "../x")))
+        )
     if isinstance(old, float):
         return rng.choice((number(rng), -old))
     return rng.choice((number(rng), old + 1, -old, old * 2**31, rng.randrange(-3, 30)))

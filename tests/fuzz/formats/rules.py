@@ -62,9 +62,15 @@ def _operator(kind: int, inputs: list[tuple[int, int]], params: dict[int, int]) 
 
 def sound_rule() -> bytes:
     """a c + b c = (a + b) c."""
-    source = [_operator(18, [(-1, 0), (-3, 0)], {9: 0}), _operator(18, [(-2, 0), (-3, 0)], {9: 0}), _operator(16, [(0, 0), (1, 0)], {})]
+    source = [
+        _operator(18, [(-1, 0), (-3, 0)], {9: 0}),
+        _operator(18, [(-2, 0), (-3, 0)], {9: 0}),
+        _operator(16, [(0, 0), (1, 0)], {}),
+    ]
     target = [_operator(16, [(-1, 0), (-2, 0)], {}), _operator(18, [(0, 0), (-3, 0)], {9: 0})]
-    return message(*((1, op) for op in source), *((2, op) for op in target), (3, message((1, 2), (2, 1), (3, 0), (4, 0))))
+    return message(
+        *((1, op) for op in source), *((2, op) for op in target), (3, message((1, 2), (2, 1), (3, 0), (4, 0)))
+    )
 
 
 def write_protobuf(rng: Draw, folder: Path) -> Path:

@@ -15,7 +15,8 @@ SMALL = ["dataset=layered", "dataset.ops=[12]", "dataset.train=2", "dataset.val=
 ASSIGNING = {
     "fusion": ["task=fusion", "algo=local", "machine=gpu2", "budget.evals=[6]", "compare=[default]"],
     "placement": ["task=placement", "algo=local", "machine=cpu_gpu", "budget.evals=[6]"],
-    "keys": ["task=placement_scheduling", "algo=brkga", "algo.evolution.population=4", "machine=gpu2", "budget.evals=[8]"],
+    "keys": ["task=placement_scheduling", "algo=brkga", "algo.evolution.population=4", "machine=gpu2",
+             "budget.evals=[8]"],
 }  # fmt: skip
 
 

@@ -31,7 +31,9 @@ def _lines(rng: Draw, rows: list[object]) -> bytes:
 
 
 def write_ops(rng: Draw, folder: Path) -> Path:
-    rows: list[object] = [{"op": f"op{i}", "environment": "here", "seconds": 0.5 + i, "spread": 0.1, "blocks": 7} for i in range(3)]
+    rows: list[object] = [
+        {"op": f"op{i}", "environment": "here", "seconds": 0.5 + i, "spread": 0.1, "blocks": 7} for i in range(3)
+    ]
     (folder / "ops.jsonl").write_bytes(_lines(rng, rows))
     return folder / "ops.jsonl"
 

@@ -1,0 +1,154 @@
+"""Damaged inputs of every format end in a sentence or a right result; and the harness sees what does not."""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphopt.errors import UserError
+
+from . import judge
+from .formats import FORMATS
+from .judge import BAD, Format, Wrong
+from .mutate import Draw, damaged, gzip_bomb, json_text
+from .runner import run
+
+CASES, MANY = 300, 3000
+REPAIRED = ("stg", "rules_protobuf")
+
+
+def failures(name: str, cases: int) -> list[str]:
+    found = run(name, range(round(cases * FORMATS[name].share)))
+    return [f"--one {name} {seed}: {outcome}" for seed, outcome in found if outcome.kind in BAD]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", REPAIRED)
+def test_damaged_inputs_end_in_a_sentence_or_a_right_result(name: str) -> None:
+    assert failures(name, CASES) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", REPAIRED)
+def test_thousands_of_damaged_inputs(name: str) -> None:
+    assert failures(name, MANY) == []
+
+
+# -- the harness itself --
+
+
+def _empty(rng: Draw, folder: Path) -> Path:
+    return folder
+
+
+def _sound(place: Path) -> None: ...
+
+
+def _says(place: Path) -> None:
+    raise UserError("give another file")
+
+
+def _escapes(place: Path) -> None:
+    raise UserError("\x1b[2J")
+
+
+def _breaks(place: Path) -> None:
+    raise KeyError("x")
+
+
+def _overflows(place: Path) -> None:
+    np.float64(1e300) * np.float64(1e300)
+
+
+def _nests(place: Path) -> None:
+    _nests(place)
+
+
+def _lies(place: Path) -> None:
+    raise Wrong("two ops share a name")
+
+
+def _waits(place: Path) -> None:
+    while True:
+        try:
+            while True:
+                pass
+        except Exception:  # as a tolerant reader would
+            continue
+
+
+def _grows(place: Path) -> None:
+    np.empty(judge.MEMORY + 1, np.uint8)
+
+
+def _imports(place: Path) -> None:
+    __import__(judge.CANARY)
+
+
+def _runs(place: Path) -> None:
+    os.system("true")
+
+
+def _writes(place: Path) -> None:
+    with open(Path.home() / ".fuzz_must_not_write", "w"):
+        pass
+
+
+EXPECTED = {
+    _sound: "result", _says: "sentence", _escapes: "wrong", _breaks: "traceback", _overflows: "traceback",
+    _nests: "traceback", _lies: "wrong", _waits: "hang", _grows: "memory", _imports: "executed", _runs: "executed",
+    _writes: "executed",
+}  # fmt: skip
+
+
+def _judge_all(folder: str, path: list[str], answers: "multiprocessing.Queue[list[str]]") -> None:
+    sys.path[:] = path
+    judge.SECONDS = 0.2  # type: ignore[assignment]
+    judge.guard()
+    answers.put([judge.judged(Format("fake", _empty, read), 0, Path(folder)).kind for read in EXPECTED])
+
+
+def test_the_harness_tells_outcomes_apart(tmp_path: Path) -> None:
+    """In a process of its own: limits and watches stay for its life."""
+    spawn = multiprocessing.get_context("spawn")
+    answers: multiprocessing.Queue[list[str]] = spawn.Queue()
+    process = spawn.Process(target=_judge_all, args=(str(tmp_path), sys.path, answers))
+    process.start()
+    found = answers.get(timeout=60)
+    process.join(10)
+    assert dict(zip((read.__name__ for read in EXPECTED), found)) == {r.__name__: kind for r, kind in EXPECTED.items()}
+    (Path.home() / ".fuzz_must_not_write").unlink(missing_ok=True)
+
+
+def _inputs(name: str, folder: Path) -> Iterator[bytes]:
+    for seed in range(30):
+        place = folder / f"{name}{seed}"
+        place.mkdir(parents=True)
+        found = FORMATS[name].write(Draw(name, seed), place)
+        yield found.read_bytes() if found.is_file() else b"".join(f.read_bytes() for f in sorted(found.iterdir()))
+
+
+@pytest.mark.parametrize("name", ["stg", "lifetimes", "onnx", "rules_protobuf", "egraph"])
+def test_a_seed_makes_the_same_input_and_others_make_others(name: str, tmp_path: Path) -> None:
+    first, again = (list(_inputs(name, tmp_path / side)) for side in ("a", "b"))
+    assert first == again
+    assert len(set(first)) > 20
+
+
+def test_damage_leaves_the_original_alone_and_is_small() -> None:
+    sound = {"a": [1, 2, {"b": "x"}], "c": None}
+    many = {json_text(damaged(Draw("d", seed), sound))[:200] for seed in range(200)}
+    assert sound == {"a": [1, 2, {"b": "x"}], "c": None} and len(many) > 100
+
+
+def test_a_bomb_is_small_until_it_is_unpacked(tmp_path: Path) -> None:
+    import zlib
+
+    bomb = gzip_bomb(64)
+    assert len(bomb) < 1 << 17
+    assert len(zlib.decompressobj(31).decompress(bomb)) == 64 << 20
