@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import command
 from split_work import CONFIG, CutCost, Split, chain
 
 from graphopt.construct import construct
@@ -257,3 +258,12 @@ def test_split_is_what_the_tests_say(graph: Graph) -> None:
         CutCost(name="c", objective="runtime", scale=1.0).price(task.realise(graph, task.initial(graph)[None])).cost[0]
         == 24
     )
+
+
+def test_devices_keep_their_order(tmp_path: Path) -> None:
+    """cpu_gpu has its devices in an order that is not the alphabet's."""
+    words = ["task=placement", "algo=local", "machine=cpu_gpu", "dataset=layered", "dataset.ops=[12]", "dataset.test=2"]
+    answer = command(tmp_path, *words, "dataset.train=1", "dataset.val=1", "budget.evals=[6]", "logger=none")
+    assert answer.code == 0, answer.err
+    files = sorted(tmp_path.rglob("decisions/*.npz"))
+    assert len(files) == 2 and [check(open_case(file)) for file in files] == [[], []]

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,9 +147,7 @@ def test_damage_leaves_the_original_alone_and_is_small() -> None:
     assert sound == {"a": [1, 2, {"b": "x"}], "c": None} and len(many) > 100
 
 
-def test_a_bomb_is_small_until_it_is_unpacked(tmp_path: Path) -> None:
-    import zlib
-
+def test_a_bomb_is_small_until_it_is_unpacked() -> None:
     bomb = gzip_bomb(64)
     assert len(bomb) < 1 << 17
-    assert len(zlib.decompressobj(31).decompress(bomb)) == 64 << 20
+    assert len(zlib.decompressobj(-15).decompress(bomb[10:])) == 64 << 20
