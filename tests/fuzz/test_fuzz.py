@@ -109,7 +109,7 @@ EXPECTED = {
 
 def _judge_all(folder: str, path: list[str], answers: "multiprocessing.Queue[list[str]]") -> None:
     sys.path[:] = path
-    judge.SECONDS = 0.2  # type: ignore[assignment]
+    judge.SECONDS = 2.0  # type: ignore[assignment]
     judge.guard()
     answers.put([judge.judged(Format("fake", _empty, read), 0, Path(folder)).kind for read in EXPECTED])
 
