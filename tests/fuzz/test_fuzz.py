@@ -84,7 +84,7 @@ def _waits(place: Path) -> None:
 
 
 def _grows(place: Path) -> None:
-    np.empty(judge.MEMORY + 1, np.uint8)
+    np.empty(2 * judge.MEMORY, np.uint8)
 
 
 def _imports(place: Path) -> None:
@@ -111,7 +111,8 @@ def _judge_all(folder: str, path: list[str], answers: "multiprocessing.Queue[lis
     sys.path[:] = path
     judge.SECONDS = 2.0  # type: ignore[assignment]
     judge.guard()
-    answers.put([judge.judged(Format("fake", _empty, read), 0, Path(folder)).kind for read in EXPECTED])
+    found = [judge.judged(Format("fake", _empty, read), 0, Path(folder)) for read in EXPECTED]
+    answers.put([outcome.kind for outcome in found])
 
 
 def test_the_harness_tells_outcomes_apart(tmp_path: Path) -> None:
