@@ -33,6 +33,7 @@ def vet(model: ModelProto, source: str) -> None:
     _vet_operator_sets(model, source)
     _vet_functions(model, source)
     for graph in graphs_of(model, source):
+        _vet_text(graph, source)
         _vet_names(graph, source)
         for value in (*graph.input, *graph.output, *graph.value_info):
             _vet_type(value.type.tensor_type.elem_type, f"{source}: tensor {value.name!r}")
@@ -145,6 +146,19 @@ def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
         node = waiting.pop()
         yield node
         waiting += [inner for graph in subgraphs(node) for inner in graph.node]
+
+
+def _vet_text(graph: GraphProto, source: str) -> None:
+    """Names are text. The library gives bytes for what is none."""
+    values = (*graph.input, *graph.output, *graph.value_info)
+    names = [value.name for value in values]
+    names += [d.dim_param for value in values for d in value.type.tensor_type.shape.dim]
+    names += [w.name for w in graph.initializer]
+    for node in graph.node:
+        names += [node.op_type, node.domain, node.name, *node.input, *node.output, *(a.name for a in node.attribute)]
+    wrong = next((name for name in names if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise GraphError(f"{source} holds a name that is no text ({wrong!r}); export it again")
 
 
 def _vet_names(graph: GraphProto, source: str) -> None:

@@ -16,6 +16,7 @@ from onnx import ModelProto
 from graphopt.datasets.onnx import OnnxProgram
 from graphopt.errors import UserError
 from graphopt.graph import GraphError
+from graphopt.printable import printable
 from graphopt.rewrite.equivalence import EquivalenceError, compare, random_inputs, run_onnx
 from graphopt.rewrite.onnx_export import export_onnx
 from graphopt.rewrite.onnx_import import import_onnx
@@ -31,17 +32,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="fixes an open dimension")
     args = parser.parse_args(arguments)
     try:
-        dims = {name: int(size) for name, size in (entry.split("=", 1) for entry in args.dim)}
+        dims = _sizes(args.dim)
         program = import_onnx(args.model, dims)
         print("\n".join(inventory(program)))
         print("\n".join(round_trip(program, OnnxProgram(args.model, tuple(dims.items())).load())))
-    except ValueError as error:
-        print(error if isinstance(error, GraphError) else "--dim takes NAME=SIZE", file=sys.stderr)
-        return 1
-    except UserError as error:
+    except (GraphError, UserError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _sizes(entries: Sequence[str]) -> dict[str, int]:
+    """Of open dimensions, as the command line gives them."""
+    try:
+        return {name: int(size) for name, size in (entry.split("=", 1) for entry in entries)}
+    except ValueError:
+        raise UserError("--dim takes NAME=SIZE") from None
 
 
 def inventory(program: Program) -> list[str]:
@@ -79,7 +85,7 @@ def round_trip(program: Program, original: ModelProto) -> list[str]:
 
 
 def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.most_common()) or "none"
+    return printable(", ".join(f"{name} {count}" for name, count in counts.most_common()) or "none")
 
 
 if __name__ == "__main__":

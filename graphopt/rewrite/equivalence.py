@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.errors import ConfigError, UserError
+from graphopt.printable import printable
 from graphopt.rewrite.random_weights import RandomWeights, with_random_weights
 from graphopt.rewrite.terms import Program
 
@@ -137,11 +138,16 @@ def random_array(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -
 
 
 def run_onnx(model: Any, inputs: dict[str, Array]) -> list[Array]:
-    """Outputs of an ONNX model, or a file, by ONNX Runtime. Raises ConfigError when it is not installed."""
+    """Outputs of an ONNX model, or a file, by ONNX Runtime. Raises ConfigError when it is not installed, UserError when
+    it cannot run the model or takes too long."""
     from graphopt.rewrite.onnx_call import onnxruntime_runner
 
     try:
         import onnxruntime  # noqa: F401
     except ImportError as error:
         raise ConfigError("ONNX Runtime is not installed; pip install -e '.[onnx]'") from error
-    return onnxruntime_runner(model)(inputs)
+    try:
+        return onnxruntime_runner(model)(inputs)
+    except Exception as error:  # ONNX Runtime has many
+        said = " ".join(str(error).split())[:300]
+        raise UserError(printable(f"ONNX Runtime cannot run the model: {said}; export it again")) from error

@@ -1,5 +1,6 @@
 """ONNX nodes outside the vocabulary: kept as they are, with names of their own, runnable one by one."""
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +21,7 @@ from graphopt.errors import UserError
 from graphopt.rewrite.vocabulary import TensorType
 
 Array = NDArray[Any]
+RUN_SECONDS = 600.0
 Run = Callable[[dict[str, Any]], list[Any]]
 _INPUT, _CONSTANT, _OUTPUT = "graphopt.x", "graphopt.c", "graphopt.y"  # names inside a call
 
@@ -179,9 +181,23 @@ def _runner(call: OnnxCall) -> Run:
 
 
 def onnxruntime_runner(model: ModelProto | str) -> Run:
-    """Runs a model, or a file, with ONNX Runtime on one thread. Raises what the runtime does when it refuses it."""
+    """Runs a model, or a file, with ONNX Runtime on one thread. Raises what the runtime does when it refuses it; a run
+    that takes longer than `RUN_SECONDS` (a loop may have 10^12 trips) is stopped and is such an error too."""
+    import onnxruntime
+
     session = onnxruntime_session(model)
-    return lambda feeds: list(session.run(None, feeds))
+
+    def run(feeds: dict[str, Any]) -> list[Any]:
+        options = onnxruntime.RunOptions()
+        stop = threading.Timer(RUN_SECONDS, setattr, (options, "terminate", True))
+        stop.daemon = True
+        stop.start()
+        try:
+            return list(session.run(None, feeds, options))
+        finally:
+            stop.cancel()
+
+    return run
 
 
 def onnxruntime_session(model: ModelProto | str) -> Any:

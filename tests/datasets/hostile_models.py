@@ -183,6 +183,11 @@ def nested(depth: int) -> bytes:
     return start + b"\x3a" + _varint(len(inner)) + inner
 
 
+def not_text() -> bytes:
+    """The bytes of a model with an operator whose name is no UTF-8."""
+    return model([node("Relu", ["x"], ["y"])], []).SerializeToString().replace(b"Relu", b"\xcdelu")
+
+
 def _varint(number: int) -> bytes:
     out = bytearray()
     while number > 127:

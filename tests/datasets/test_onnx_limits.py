@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from hostile_models import bombs, constant, ints, nested, node, nonsense, scalar
+from hostile_models import bombs, constant, ints, nested, node, nonsense, not_text, scalar
 
 import graphopt
 from graphopt.rewrite.onnx_import import import_onnx
@@ -30,6 +30,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
     os.mkfifo(folder / "pipe")
     for name, model in (BOMBS | NONSENSE).items():
         (folder / f"{name}.onnx").write_bytes(model.SerializeToString())
+    (folder / "not text.onnx").write_bytes(not_text())
     (folder / "nested.onnx").write_bytes(nested(1000))
     assert sum(f.stat().st_size for f in folder.glob("*.onnx")) < 3_000_000
     script = Path(__file__).parent / "hostile_models.py"
@@ -47,7 +48,7 @@ def test_nothing_large_is_computed_from_constants(outcomes: dict[str, dict[str, 
         assert what == "read" or what.startswith("refused"), (reader, what)
 
 
-@pytest.mark.parametrize("name", [*NONSENSE, "nested"])
+@pytest.mark.parametrize("name", [*NONSENSE, "nested", "not text"])
 def test_what_means_nothing_is_refused_in_a_sentence(outcomes: dict[str, dict[str, str]], name: str) -> None:
     for reader, what in outcomes[name].items():
         if reader == "graph" and name in NEEDS_VALUES:
