@@ -178,7 +178,7 @@ def _status(problem: Solved, arena: Arena, judged: float, problems: Sequence[str
     if problems:
         return {"status": "failed", "reason": "; ".join(problems[:3])}
     if math.isfinite(judged):
-        return {"status": "ok", "reason": ""}
+        return {"status": "ok", "reason": "; ".join(problem.notes)}
     why = lack_of_memory(problem.plans(), arena.judge, problem.task.machine)
     return {"status": "infeasible", "reason": why or f"the best answer found costs {judged} by {arena.judge.name}"}
 

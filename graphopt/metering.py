@@ -33,6 +33,7 @@ class Metered:
         self.evals = 0
         self.initial_cost = self.best_cost = initial_cost
         self.bound = 0.0  # no decision costs less than this: what a solver has proved, 0 where nothing has
+        self.notes: list[str] = []  # sentences about how the answer came about, for its row
         self._seen: set[int] = set()
         self._start = time.perf_counter()
         self.trace: list[Step] = [Step(0, 0.0, initial_cost)]
@@ -51,6 +52,11 @@ class Metered:
     @property
     def open(self) -> bool:
         return self.remaining > 0
+
+    def within(self, share: float) -> None:
+        """Raises OutOfBudget when more than this share of the seconds has passed."""
+        if self.seconds >= share * self.seconds_cap:
+            raise OutOfBudget
 
     @property
     def distinct(self) -> int:

@@ -13,7 +13,8 @@ Fields (prices in the objective's unit, seconds or bytes; null where it does not
   decision can beat, 0 where nothing is proved), judged (the same, by the judge), valid (the
   independent check), trace ([evaluations, seconds, best] at improvements, thinned), approach (the same of
   what was priced while it was no better than the default), decision (file in the cell)
-- status: ok | infeasible (no plan found fits the devices' memory: judged is inf) | failed | illegal, reason
+- status: ok | infeasible (no plan found fits the devices' memory: judged is inf) | failed | illegal, reason (of an
+  ok row what the optimiser has to say about its answer, mostly nothing)
 """
 
 import json

@@ -11,26 +11,34 @@ memory, one that frees at the end of the last reader).
 """
 
 import warnings
+from functools import partial
+from itertools import islice
 
 import numpy as np
 
 from graphopt.costs.event import GRID
 from graphopt.costs.simulator import Simulator
+from graphopt.metering import OutOfBudget
 from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem
 from graphopt.search.formulation import Formulation, start_early
 from graphopt.search.makespan_model import has_lanes, least_makespan, makespan_model
 from graphopt.search.memory_model import least_memory, memory_model
 from graphopt.search.solving import Limits, Pricer, Proof, run
-from graphopt.search.starts import heuristic_keys
+from graphopt.search.starts import heuristic_rows
 from graphopt.search.workload import Workload, workload
 from graphopt.trace import Trace
+
+HEURISTIC_SHARE = 0.25  # of the budget's seconds: when no further heuristic is tried
+BUILD_SHARE = 0.5  # when a model that is not complete is given up: the solver needs as long to take it in
+SOLVE_SHARE = 0.9  # of what is left then: the rest is for ending threads and reading the last schedule
 
 
 class CpSat(Optimizer):
     """yaml: conf/algo/cpsat.yaml.
 
-    seconds: of wall clock, at most what the problem leaves. effort: the solver's own measure of work, about seconds,
+    seconds: of wall clock for the solver, at most what the problem leaves, whose own seconds hold for heuristics, model
+    and solver together (`BUILD_SHARE` and others). effort: the solver's own measure of work, about seconds,
     which makes runs repeat exactly; None: no such limit. workers: threads. lanes: results share links.
     max_intervals: larger models are not built; the answer is then the best heuristic.
     """
@@ -43,8 +51,17 @@ class CpSat(Optimizer):
         self.limits = Limits(seconds, effort, workers)
 
     def solve(self, problem: Problem) -> None:
-        if not problem.open:
+        if not problem.evals_cap:
             return
+        try:
+            self._solve(problem)
+        except OutOfBudget:
+            best = "the best heuristic" if problem.best_cost < problem.initial_cost else "the default"
+            short = f"{problem.seconds_cap:g} s are too short for algo={self.name}"
+            problem.notes.append(f"{short}, whose model takes longer, so {best} is the answer; raise budget.seconds")
+
+    def _solve(self, problem: Problem) -> None:
+        problem.within(BUILD_SHARE)
         work = workload(problem)
         if not len(work.op):
             return
@@ -75,10 +92,12 @@ class CpSat(Optimizer):
 
 
 def price_heuristics(problem: Problem) -> None:
-    """List schedules and other heuristics (HEFT and bottom level come first), for at most half of the budget."""
-    count = problem.remaining // 2
-    if count:
-        problem.cost_keys(heuristic_keys(problem)[:count])
+    """List schedules and other heuristics (HEFT and bottom level come first), for at most half of the evaluations and,
+    but for one that is under way, a quarter of the seconds."""
+    for keys in islice(heuristic_rows(problem), problem.remaining // 2):
+        problem.cost_keys(keys[None])
+        if problem.seconds >= HEURISTIC_SHARE * problem.seconds_cap:
+            return
 
 
 def simple_bound(problem: Problem, work: Workload) -> float:
@@ -89,13 +108,15 @@ def simple_bound(problem: Problem, work: Workload) -> float:
 
 
 def formulate(problem: Problem, work: Workload, *, lanes: bool) -> Formulation:
-    """The model of the problem's objective, with the best plan so far to start from."""
+    """The model of the problem's objective, with the best plan so far to start from. Raises OutOfBudget where half of
+    the seconds pass before it is built."""
     known = best_run(problem)
     room = np.array([device.capacity for device in work.machine.devices])
     feasible = bool((known.peak_bytes <= room).all())
+    check = partial(problem.within, BUILD_SHARE)
     if problem.objective == "peak_memory":
-        return memory_model(work, known, feasible=feasible)
-    return makespan_model(work, known, feasible=feasible, lanes=lanes)
+        return memory_model(work, known, feasible=feasible, check=check)
+    return makespan_model(work, known, feasible=feasible, lanes=lanes, check=check)
 
 
 def best_run(problem: Problem) -> Trace:
@@ -124,7 +145,7 @@ def search(problem: Problem, work: Workload, formulation: Formulation, limits: L
 
 def _attempt(problem: Problem, work: Workload, formulation: Formulation, limits: Limits, goal: float) -> Proof:
     pricer = Pricer(problem, work, goal)
-    seconds = min(limits.seconds, problem.seconds_cap - problem.seconds)
+    seconds = min(limits.seconds, SOLVE_SHARE * (problem.seconds_cap - problem.seconds))
     seed = int(problem.rng.integers(2**31))
     proof = run(formulation, work, Limits(seconds, limits.effort, limits.workers), seed, pricer)
     pricer.finish()

@@ -11,6 +11,8 @@ A relaxation of the event simulator under every transfer rule (see `formulation`
 Where all devices are alike and nothing takes time to travel, kernels share D devices without being told on which.
 """
 
+from collections.abc import Callable
+
 from graphopt.costs.event import GRID
 from graphopt.search.formulation import (
     Formulation,
@@ -28,10 +30,12 @@ from graphopt.trace import Trace
 RESOLUTION = 1 << 24  # units in all the work there is, where times have no coarser common divisor
 
 
-def makespan_model(work: Workload, known: Trace, *, feasible: bool, lanes: bool) -> Formulation:
+def makespan_model(
+    work: Workload, known: Trace, *, feasible: bool, lanes: bool, check: Callable[[], None]
+) -> Formulation:
     """Minimises the makespan. `known`: the run of some plan; the search starts there, and with `feasible` no answer
-    is to be worse."""
-    made = _Makespan(work, known, feasible)
+    is to be worse. `check` is called throughout, and may raise to end it."""
+    made = _Makespan(work, known, feasible, check)
     if made.place is None:
         made.share_devices()
     else:
@@ -75,8 +79,8 @@ def has_lanes(work: Workload) -> bool:
 class _Makespan:
     """The model while it is made. Constraints that every machine has are there from the start."""
 
-    def __init__(self, work: Workload, known: Trace, feasible: bool) -> None:
-        self.work, self.model = work, new_model()
+    def __init__(self, work: Workload, known: Trace, feasible: bool, check: Callable[[], None]) -> None:
+        self.work, self.model, self.check = work, new_model(), check
         rule = work.machine.transfer
         self.overhead = round(rule.op_overhead / GRID), round(rule.lane_overhead / GRID)
         at_most = round(known.makespan / GRID) if feasible else _all_in_a_row(work)
@@ -87,6 +91,7 @@ class _Makespan:
         self.place = None if anywhere(work) else placed(self.model, work)
         self.end = [self._end(k) for k in range(len(self.start))]
         for tensor in work.handed_on():
+            self.check()
             for reader in tensor.readers:
                 self.model.add(self.start[reader] >= self.end[tensor.maker])
         self.model.minimize(self.makespan)
@@ -109,17 +114,20 @@ class _Makespan:
     def occupy_devices(self, place: list[dict[int, Literal]]) -> None:
         """One kernel at a time on each device; its whole load fits into the makespan."""
         for d in range(self.work.devices):
+            self.check()
             here = [(k, place[k][d], self.busy(k, d)) for k in range(len(place)) if d in place[k]]
             spans = [self.model.new_optional_fixed_size_interval_var(self.start[k], n, x, "") for k, x, n in here]
             self.model.add_no_overlap(spans)
             self.model.add(self.makespan >= sum(x * n for _, x, n in here))
             for k, x, n in here:
+                self.check()
                 self.model.add(self.makespan >= self.start[k] + n).only_enforce_if(x)
 
     def travel(self, place: list[dict[int, Literal]], lanes: bool) -> None:
         """Results reach other devices later than their own."""
         lane: dict[tuple[int, int], list[Variable]] = {}
         for tensor in self.work.handed_on():
+            self.check()
             sources = place[tensor.maker]
             for target in range(self.work.devices):
                 readers = [k for k in tensor.readers if target in place[k]]

@@ -11,6 +11,7 @@ one device, where the order is all there is, every solution is a run.
   and that one transfer may serve several devices.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,13 +23,16 @@ from graphopt.trace import Trace
 RESOLUTION = 1 << 40  # units in all the bytes there are, where sizes have no coarser common divisor
 
 
-def memory_model(work: Workload, known: Trace, *, feasible: bool) -> Formulation:
+def memory_model(work: Workload, known: Trace, *, feasible: bool, check: Callable[[], None]) -> Formulation:
     """Minimises the bytes on the fullest device. `known`: the run of some plan; the search starts there, and with
-    `feasible` no answer is to be worse."""
+    `feasible` no answer is to be worse. `check` is called throughout, and may raise to end it."""
     made = _Memory(work, known, feasible)
+    check()
     made.take_turns()
     for tensor in (t for t in work.tensors if not t.weight and t.size >= made.unit):
+        check()
         made.hold(tensor)
+    check()
     made.fill_devices()
     once = [1] * len(made.start)
     return Formulation(made.model, made.start, made.place, once, made.peak, made.unit)

@@ -3,6 +3,9 @@
 Shape legend: S starts, K keys, N ops.
 """
 
+from collections.abc import Iterator
+from itertools import chain
+
 import numpy as np
 
 from graphopt.problem import Problem
@@ -17,15 +20,19 @@ def heuristic_keys(problem: Problem) -> F32:
 
     For `max_load` the best contiguous split comes first.
     """
-    work, keys, seen = Work(problem.graph, problem.task), [], set()
+    return np.stack(list(heuristic_rows(problem)))
+
+
+def heuristic_rows(problem: Problem) -> Iterator[F32]:
+    """The same one by one, [K] each, computed as they are asked for: the last ones take seconds on large graphs."""
+    work, seen = Work(problem.graph, problem.task), set()
     split = contiguous(problem, work)
     suggestions = [] if split is None else [Suggestion(split, order_topological(work, split))]
-    for suggestion in (*suggestions, *(heuristic(work) for heuristic in HEURISTICS.values())):
+    for suggestion in chain(suggestions, (heuristic(work) for heuristic in HEURISTICS.values())):
         row = encode(problem, *suggestion)
         if row.tobytes() not in seen:
             seen.add(row.tobytes())
-            keys.append(row)
-    return np.stack(keys)
+            yield row
 
 
 def contiguous(problem: Problem, work: Work) -> Device | None:

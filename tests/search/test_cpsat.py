@@ -12,11 +12,12 @@ from graphopt.costs.event import GRID
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.stg import read_stg
-from graphopt.evaluate import solve
+from graphopt.evaluate import Arena, Contender, evaluate, solve
 from graphopt.graph import Graph
 from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine, TransferRule
 from graphopt.problem import Problem
+from graphopt.rows import RowFile
 from graphopt.search.brkga import uniform_keys
 from graphopt.search.cpsat import CpSat
 from graphopt.search.formulation import interchangeable, renamed
@@ -253,3 +254,46 @@ def test_all_published_optima_are_proved() -> None:
     for known in json.loads((folder / "known.json").read_text()):
         if known["optimal"]:
             proves(known, read_stg(folder / known["file"]))
+
+
+class Clock:
+    """Every look at it takes 10 ms."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.01
+        return self.now
+
+
+@pytest.mark.parametrize("objective", ["runtime", "peak_memory"])
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.5, 2.0])
+def test_a_model_that_takes_too_long_is_given_up(seconds: float, objective: str, monkeypatch) -> None:
+    """Building looks at the clock at every tensor, and ends at half of the time: the solver is never called."""
+    graph, machine = small_graph(0, 400), pair(link_bandwidth=4.0)
+    task, cost = both(machine), simulator(machine, objective)
+    clock = Clock()
+    monkeypatch.setattr("graphopt.metering.time.perf_counter", clock)
+    monkeypatch.setattr("graphopt.search.cpsat.search", lambda *_: pytest.fail("no time was left for the solver"))
+    found, _ = solve(solver(effort=None), graph, task, cost, evals=40, seconds=seconds)
+    assert clock.now <= 0.55 * seconds + 0.2
+    assert found.best_cost <= found.initial_cost
+    assert found.evals <= 1 + 0.25 * seconds / 0.01
+    answer = "default" if found.best_cost == found.initial_cost else "best heuristic"
+    assert f"{seconds:g} s are too short for algo=cpsat" in found.notes[0] and answer in found.notes[0]
+    if not seconds:
+        assert found.evals == 0
+
+
+def test_the_row_says_that_time_was_too_short(tmp_path) -> None:
+    graph, machine = small_graph(0, 40), pair(link_bandwidth=4.0)
+    task, cost = both(machine), simulator(machine)
+    rows = RowFile(tmp_path / "cell" / "rows.jsonl")
+    arena = Arena(task, cost, cost, {}, seconds=0.0)
+    facts = {"algo": "cpsat", "config_hash": "0"}
+    assert evaluate([Contender(solver(), facts)], [graph], arena, budgets=[10], seeds=[0], rows=rows,
+                    study_path=tmp_path) == 0  # fmt: skip
+    row = rows.rows[0]
+    assert row["status"] == "ok" and row["judged"] == row["initial"]
+    assert "0 s are too short" in row["reason"]
