@@ -171,7 +171,10 @@ def main(arguments: Sequence[str]) -> int:
             say(f"wrote {file}")
         if args.end_to_end:
             say(f"wrote {end_to_end(args.place)}")
-        for file in draw(args.place) if args.plots else ():
+        drawn = draw(args.place) if args.plots else []
+        if args.plots and not drawn:
+            say("nothing to draw: no row has a price")
+        for file in drawn:
             say(f"wrote {file}")
         return replay(args.place) if args.replay else 0
     except (UserError, GraphError) as error:

@@ -228,6 +228,31 @@ def test_pooled_configurations_are_announced(tmp_path: Path) -> None:
     assert "several configurations" in as_markdown(sheets(collect(tmp_path), "local"))
 
 
+@pytest.mark.parametrize("damage", [
+    {"initial": [1]}, {"judged": {}}, {"trace": [1, 2]}, {"trace": "abc"}, {"trace": [[]]}, {"seed": math.nan},
+    {"ops": math.inf}, {"approach": 3.0},
+])  # fmt: skip
+def test_damaged_rows_do_not_hide_the_others(
+    tmp_path: Path, damage: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(tmp_path, [row("go", "a", 4.0), {**row("go", "b", 4.0), **damage}])
+    assert main([str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "(1 graph, 1 seed)" in said and ("unreadable" in said or "without a price" in said)
+
+
+@pytest.mark.parametrize("rows", [[], [{"status": "failed", "algo": "go", "reason": "killed"}],
+                                  [row("go", "a", math.inf, status="infeasible", reason="lacks 3 MB")]])  # fmt: skip
+def test_nothing_to_draw_is_a_sentence(
+    tmp_path: Path, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(tmp_path, rows)
+    assert main([str(tmp_path), "--plots"]) == 0
+    said = capsys.readouterr().out
+    assert "nothing to draw" in said and not list(tmp_path.rglob("*.png"))
+    assert str(rows[0]["reason"]) in said if rows else "no results" in said
+
+
 def test_no_rows_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"holds no rows\.jsonl"):
         collect(tmp_path)

@@ -83,7 +83,9 @@ def collect(place: Path | str) -> Collected:
     priced = [row for row in solved if _priced(row)]
     unpriced = [row for row in solved if not _priced(row) and _number(row, "judged") != math.inf]
     labels = method_labels(priced)
-    return Collected([_entry(row, labels) for row in priced], refused, infeasible, unpriced, broken, len(files))
+    entries = [entry for entry in (_read_entry(row, labels) for row in priced) if entry is not None]
+    broken += len(priced) - len(entries)
+    return Collected(entries, refused, infeasible, unpriced, broken, len(files))
 
 
 def row_files(place: Path) -> list[Path]:
@@ -137,7 +139,7 @@ def _encoder(row: Mapping[str, Any]) -> str:
 
 def _number(row: Mapping[str, Any], field: str, default: float = math.nan) -> float:
     value = row.get(field)
-    return default if value is None or isinstance(value, str) else float(value)
+    return float(value) if isinstance(value, int | float) else default
 
 
 def _priced(row: Mapping[str, Any]) -> bool:
@@ -147,6 +149,14 @@ def _priced(row: Mapping[str, Any]) -> bool:
 
 def _steps(row: Mapping[str, Any], field: str) -> tuple[tuple[float, float], ...]:
     return tuple((float(step[0]), float(step[-1])) for step in row.get(field) or ())
+
+
+def _read_entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Entry | None:
+    """None where a field of a damaged row is nothing that it can be."""
+    try:
+        return _entry(row, labels)
+    except (TypeError, ValueError, OverflowError, LookupError):
+        return None
 
 
 def _entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Entry:

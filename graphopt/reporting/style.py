@@ -33,6 +33,7 @@ STYLE: dict[Any, Any] = {
     "grid.color": GRID,
     "grid.linewidth": 0.6,
     "text.color": INK,
+    "text.parse_math": False,  # a name with a dollar is a name
     "xtick.color": MUTED,
     "ytick.color": MUTED,
     "legend.frameon": False,

@@ -23,6 +23,8 @@ def print_sheets(all_sheets: Sequence[Sheet]) -> None:
     width = terminal_width()
     for sheet in (sheet for sheet in all_sheets if not sheet.wide):
         lines += [*sheet_lines(sheet, width), Text("")]
+    if not all_sheets:
+        lines += wrapped("no results: there is no row that says anything", width)
     left_out = [sheet.title for sheet in all_sheets if sheet.wide]
     if left_out:
         lines += wrapped(f"only in the files of python -m graphopt.report DIR: {'; '.join(left_out)}", width, DIM)
