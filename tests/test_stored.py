@@ -301,6 +301,43 @@ def test_a_checkpoint_with_other_weights_than_tensors(tmp_path: Path) -> None:
             checkpoint.load(tmp_path / "x.ckpt")
 
 
+def test_a_checkpoint_asks_for_no_more_than_its_weights_are(tmp_path: Path) -> None:
+    import graphopt.algos.go  # noqa: F401
+
+    algo = compat.option("algo", "go")
+    for key, value in (("width", 10_000), ("layers", 10**12), ("heads", 10**6), ("width", 1e7)):
+        encoder = compat.option("encoder", "gat") | {key: value}
+        path = checkpoint_of(tmp_path / "x.ckpt", checkpoint.settings_in({"encoder": encoder, "algo": algo}))
+        with pytest.raises(UserError, match=r"asks for a network \(its encoder\) that its 0 weights are not of"):
+            adopt.with_network(go_config(path))
+
+
+@pytest.mark.parametrize("group, names", [("encoder", None), ("algo", ("go", "laf", "regal", "gas"))])
+def test_all_presets_pass_for_what_they_are(group: str, names: tuple[str, ...] | None) -> None:
+    for name in names or compat.options(group):
+        node = compat.option(group, name)
+        keys = {"network", "model", "heads", "use"} if group == "algo" else set(node)
+        assert checkpoint.rough_size({k: v for k, v in node.items() if k in keys}) <= checkpoint.SMALL_NETWORK
+
+
+def test_weights_that_are_no_numbers(tmp_path: Path) -> None:
+    plain = {"counters": {"steps": 1, "evals": 1, "seconds": 1.0}, "random": {}, "note": {}, "made_for": {}}
+    weights = {"fine": torch.ones(3), "wrong": torch.tensor([1.0, float("nan")])}
+    state = {"state_dict": weights, "torch_random": [], "own": {}, "plain": json.dumps(plain)}
+    checkpoint.save(tmp_path / "x.ckpt", state)
+    with pytest.raises(UserError, match=r"x\.ckpt holds weights that are no numbers \(wrong\)"):
+        checkpoint.adopt_weights(None, tmp_path / "x.ckpt", {"made_for": {}, "settings": None})  # type: ignore[arg-type]
+
+
+def test_packaged_checkpoints_say_what_they_said() -> None:
+    for path in sorted(checkpoint.PRETRAINED.glob("*.ckpt")):
+        found = checkpoint.settings_of(checkpoint.load(path), frozenset({"heads", "use"}))
+        assert found is not None
+        name = path.stem.split("-")[0]
+        assert found["algo"]["_target_"] == compat.option("algo", name)["_target_"]
+        assert found["encoder"]["width"] in (32, 64)
+
+
 # ---- ship
 
 

@@ -4,6 +4,7 @@ operations what they are called and cost, so a stored program can be priced and 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from graphopt.errors import UserError
@@ -11,6 +12,7 @@ from graphopt.rewrite.terms import Program, Terms
 from graphopt.rewrite.vocabulary import Operation, ShapeError, TensorType
 
 FORMAT = "graphopt program 1"
+MOST_OF_A_TENSOR, MOST_ELEMENTS = 2**29, 2**32  # of a stored program: whoever runs it makes such arrays
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,26 @@ def from_json(stored: dict[str, Any], terms: Terms | None = None) -> Program:
             raise UserError(f"a stored program has the format {stored['format']!r}, this version reads {FORMAT!r}")
         terms = Terms() if terms is None else terms
         ids: list[int] = []
+        elements = 0
         for name, params, inputs in stored["terms"]:
             ids.append(terms.add(Operation(name, _hashable(params)), [ids[i] for i in inputs]))
+            elements += _elements(terms, ids[-1])
+            if elements > MOST_ELEMENTS:
+                raise UserError(f"a stored program has tensors of more than {MOST_ELEMENTS:,} elements together")
         places = ([ids[i] for i in stored[key]] for key in ("outputs", "inputs"))
         outputs, leaves = map(tuple, places)
         opaque = {key: Stored(*of) for key, of in stored["opaque"].items()}
         return Program(terms, outputs, tuple(stored["output_names"]), leaves, opaque=opaque)
-    except (KeyError, TypeError, IndexError, ValueError, ShapeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, ShapeError) as error:
         raise UserError(f"a stored program is damaged ({error}); solve the graph again") from None
+
+
+def _elements(terms: Terms, term: int) -> int:
+    """Elements of all results of a term. Raises UserError when one alone is too large to be run."""
+    sizes = [prod(result.shape) for result in terms.types[term]]
+    if max(sizes, default=0) > MOST_OF_A_TENSOR:
+        raise UserError(f"a stored program has a tensor of more than {MOST_OF_A_TENSOR:,} elements")
+    return sum(sizes)
 
 
 def _hashable(value: Any) -> Any:

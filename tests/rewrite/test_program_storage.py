@@ -10,7 +10,7 @@ from random_programs import random_program
 from graphopt.errors import UserError
 from graphopt.rewrite.program_builder import ProgramBuilder
 from graphopt.rewrite.reference import random_leaves, run
-from graphopt.rewrite.storage import from_json, to_json
+from graphopt.rewrite.storage import FORMAT, from_json, to_json
 from graphopt.rewrite.terms import Program
 
 
@@ -48,3 +48,27 @@ def test_damage_is_one_sentence(damage: dict[str, Any]) -> None:
     stored = to_json(b.build(b.op("relu", inputs=(b.input((2, 3)),))))
     with pytest.raises(UserError, match=r"solve the graph again|this version reads"):
         from_json({**stored, **damage})
+
+
+@pytest.mark.parametrize("shape", [[10**12], [10**6, 10**6], [2**62, 4]])
+def test_a_stored_program_asks_for_no_enormous_tensor(shape: list[int]) -> None:
+    line = ["weight", ["w", shape, "float32"], []]
+    stored = {"format": FORMAT, "terms": [line], "outputs": [0], "output_names": ["y"], "inputs": [], "opaque": {}}
+    with pytest.raises(UserError, match="has a tensor of more than"):
+        from_json(stored)
+    many = [["weight", [f"w{i}", [2**14, 2**14], "float32"], []] for i in range(17)]
+    with pytest.raises(UserError, match="elements together"):
+        from_json({**stored, "terms": many})
+
+
+@pytest.mark.parametrize("key", ["format", "terms", "outputs", "output_names", "inputs", "opaque"])
+@pytest.mark.parametrize(
+    "value", [None, 3, "x", [3], [["x"]], {"a": 1}, [["weight", {"a": 1}, []]], [["weight", [], [0]]]]
+)
+def test_fields_of_other_types_are_one_sentence(key: str, value: Any) -> None:
+    line = ["weight", ["w", [2], "float32"], []]
+    stored = {"format": FORMAT, "terms": [line], "outputs": [0], "output_names": ["y"], "inputs": [], "opaque": {}}
+    try:
+        from_json({**stored, key: value})
+    except UserError as error:
+        assert "\n" not in str(error)
