@@ -8,12 +8,16 @@ In both, activations are 0 none, 1 sigmoid, 2 relu, 3 tanh, and paddings 0 same,
 cuts where the concat below it joined. Additions and products take tensors of one shape: they do not broadcast. In
 Tensat's file of two-output rules, lines 2k-1 and 2k are the two outputs of one rule.
 
+Rules of operators that are not among these are left out, and counted.
+
 The files do not say for which shapes a rule is meant. `readings` gives narrower and narrower ones.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,11 +32,34 @@ ACTIVATION = {0: "none", 1: "sigmoid", 2: "relu", 3: "tanh"}
 OPERATORS = {3: "conv", 8: "relu", 9: "sigmoid", 10: "tanh", 12: "concat", 13: "split", 16: "add", 17: "mul",
              18: "matmul"}  # fmt: skip
 MOST_BYTES, MOST_PARTS, MOST_NODES = 2**26, 64, 500  # of a file, of a split, of a pattern as a tree
+LONGEST_NAME = 60  # of an unknown operator
 NUM_OUTPUTS, STRIDE_H, STRIDE_W, PAD, ACTI, NUMDIM, AXIS = 2, 6, 7, 8, 9, 10, 11  # keys of TASO's parameters
 TEXT_OPERATORS = {"conv2d": 4, "relu": 0, "concat": 2, "split": 1, "ewadd": 0, "ewmul": 0, "matmul": 1}  # parameters
 
 
-def read_folder(folder: Path) -> dict[str, tuple[Rule, ...]]:
+class UnknownOperator(ValueError):
+    """A rule speaks of an operator that has no meaning here."""
+
+
+@dataclass(frozen=True)
+class Substitutions:
+    """What a file holds. skipped: how many rules were left out, by the unknown operator that they speak of."""
+
+    rules: tuple[Rule, ...]
+    skipped: Counter[str]
+
+
+def _collected(makers: Iterable[Callable[[], Rule]]) -> Substitutions:
+    rules, skipped = [], Counter[str]()
+    for make in makers:
+        try:
+            rules.append(make())
+        except UnknownOperator as error:
+            skipped[printable(str(error)[:LONGEST_NAME])] += 1
+    return Substitutions(tuple(rules), skipped)
+
+
+def read_folder(folder: Path) -> dict[str, Substitutions]:
     """The rules of every file of substitutions in a folder, by file name. Raises UserError."""
     if not folder.is_dir():
         raise UserError(f"no folder {folder}")
@@ -47,13 +74,14 @@ def read_folder(folder: Path) -> dict[str, tuple[Rule, ...]]:
     return found
 
 
-def read_protobuf(path: Path) -> tuple[Rule, ...]:
+def read_protobuf(path: Path) -> Substitutions:
     """Rules of TASO's file. Raises UserError where it is not one."""
     try:
         fields = list(_fields(read_bytes(path, MOST_BYTES)))
         if not fields or any(number != 1 or not isinstance(value, bytes) for number, value in fields):
             raise ValueError("it is no collection of rules")
-        return tuple(_rule_of(f"taso_{k}", value) for k, (_, value) in enumerate(fields) if isinstance(value, bytes))
+        messages = [value for _, value in fields if isinstance(value, bytes)]
+        return _collected(partial(_rule_of, f"taso_{k}", message) for k, message in enumerate(messages))
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise UserError(printable(f"cannot read {path} as TASO's substitutions: {error}")) from None
 
@@ -117,7 +145,7 @@ def _operators(messages: Sequence[bytes]) -> dict[tuple[int, int], Pattern]:
         for op, result in map(_integers, _inner(message, 2)):
             inputs.append(Variable(f"x{-op}") if op < 0 else made[op, result])
         if type_ not in OPERATORS:
-            raise ValueError(f"operator {type_!r} is not one that is known: {', '.join(OPERATORS.values())}")
+            raise UnknownOperator(f"operator {type_!r}")
         operator = OPERATORS[int(type_)]
         for result, pattern in enumerate(_node(operator, params, tuple(inputs))):
             made[index, result] = pattern
@@ -219,7 +247,7 @@ class _Text:
             name = {"conv2d": "conv", "ewadd": "add", "ewmul": "mul"}.get(operator, operator)
             picked = _node(name, _keyed(operator, numbers), tuple(inputs))
         else:
-            raise ValueError(f"no operator {operator!r}; there are {', '.join(TEXT_OPERATORS)}")
+            raise UnknownOperator(operator)
         if self.take() != ")":
             raise ValueError(f"{operator} is not closed")
         return picked
@@ -230,7 +258,7 @@ def _keyed(operator: str, numbers: list[int]) -> dict[int, int]:
     return {NUM_OUTPUTS: 2, **dict(zip(keys.get(operator, ()), numbers))}
 
 
-def read_text_form(path: Path) -> tuple[Rule, ...]:
+def read_text_form(path: Path) -> Substitutions:
     """Rules of one of Tensat's files; two lines each where its name says `multi`. Raises UserError."""
     text = read_bytes(path, MOST_BYTES)
     each = 2 if "multi" in path.stem else 1
@@ -238,7 +266,8 @@ def read_text_form(path: Path) -> tuple[Rule, ...]:
         lines = [line for line in text.decode().splitlines() if line.strip()]
         if len(lines) % each:
             raise ValueError("a rule of two outputs lacks one of its lines")
-        return tuple(_text_rule(f"{path.stem}_{k // each}", lines[k : k + each]) for k in range(0, len(lines), each))
+        starts = range(0, len(lines), each)
+        return _collected(partial(_text_rule, f"{path.stem}_{k // each}", lines[k : k + each]) for k in starts)
     except (ValueError, KeyError, IndexError, RecursionError) as error:
         raise UserError(printable(f"cannot read {path} as Tensat's rules: {error}"[:1000])) from None
 

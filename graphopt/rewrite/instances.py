@@ -21,6 +21,7 @@ from graphopt.rewrite.terms import Terms
 from graphopt.rewrite.vocabulary import Operation, Shape, ShapeError
 
 LARGEST = 3000  # elements of a tensor
+FRUITLESS = 500  # tries
 
 
 @dataclass(frozen=True)
@@ -41,25 +42,47 @@ class Instance:
     def __str__(self) -> str:
         return ", ".join(f"{name} = {value}" for name, value in (self.shapes | self.params).items())
 
+    def is_wide(self) -> bool:
+        """Whether no side of what the sources make is 1: where it is, strides and axes make no difference."""
+        return all(side > 1 for source in self.sources for side in self.terms.shape(source))
+
+    def ones(self) -> int:
+        """Sides of 1 among all terms of the case."""
+        return sum(result.shape.count(1) for types in self.terms.types for result in types)
+
 
 def instances(rule: Rule, rng: np.random.Generator, tries: int, granted: bool = False) -> Iterator[Instance]:
-    """Cases that the rule admits, different ones, as many as so many tries give. granted: only those in which both
-    sides exist, and sums and products are of tensors of one shape, as rules of other systems take for granted."""
+    """Cases that the rule admits, different ones, as many as so many tries give; none after many tries without any.
+
+    granted: only those in which both sides exist, whether or not their types agree, and sums and products are of
+    tensors of one shape, as rules of other systems take for granted.
+    """
     seen = set()
-    for _ in range(tries):
-        found = _instance(rule, rng, granted)
-        if found is not None and str(found) not in seen and not (granted and found.misfit):
+    for tried in range(tries):
+        found = _instance(rule, rng, broadcasting=not granted, both=granted)
+        if found is not None and str(found) not in seen and (found.targets or not granted):
             seen.add(str(found))
+            yield found
+        if tried > FRUITLESS and not seen:
+            return
+
+
+def misfits(rule: Rule, rng: np.random.Generator, tries: int) -> Iterator[Instance]:
+    """Cases of the sources alone, of tensors of one shape and without results of a side 1, that the targets misfit."""
+    for _ in range(tries):
+        found = _instance(rule, rng, broadcasting=False, both=False)
+        if found is not None and found.misfit and found.is_wide():
             yield found
 
 
-def _instance(rule: Rule, rng: np.random.Generator, granted: bool) -> Instance | None:
-    sampler = Sampler(rule, rng, broadcasting=not granted)
+def _instance(rule: Rule, rng: np.random.Generator, *, broadcasting: bool, both: bool) -> Instance | None:
+    """One draw, in which both sides exist where that is wanted."""
+    sampler = Sampler(rule, rng, broadcasting=broadcasting)
     try:
         forms = [sampler.visit(source, None) for source in rule.sources]
-        if granted:
-            for form, target in zip(forms, rule.targets):
-                sampler.equal(form, sampler.visit(target, len(form)))
+        if both:  # equations that the target exists; were its shape made the source's, a wrong stride would only be met
+            for form, target in zip(forms, rule.targets):  # where it makes no difference
+                sampler.visit(target, len(form))
         sampler.use_conditions()
     except Misfit:
         return None

@@ -12,12 +12,13 @@ import numpy as np
 from graphopt.errors import UserError
 from graphopt.progress import Bar
 from graphopt.rewrite import reference
-from graphopt.rewrite.instances import Instance, instances
+from graphopt.rewrite.instances import Instance, instances, misfits
 from graphopt.rewrite.parsing import parse_rules
 from graphopt.rewrite.rules import Rule, RuleError, RuleSet, load_rules
 from graphopt.rewrite.terms import reachable
 
 CASES, DRAWS, TRIES, LEAST_CASES = 60, 2, 4000, 4
+FURTHER = 5  # times as many cases in search of a wide one
 
 
 class Rejected(RuleError):
@@ -32,21 +33,29 @@ class Rejected(RuleError):
 def verify(rule: Rule, *, seed: int = 0, cases: int = CASES, draws: int = DRAWS, granted: bool = False) -> int:
     """Compares both sides in up to `cases` cases, `draws` times each; in how many. Raises Rejected.
 
-    granted: only in cases as rules of other systems take them for granted (instances.py).
+    granted: only in cases as rules of other systems take them for granted (instances.py); one of them must be wide.
     """
     rng = np.random.default_rng(seed)
-    checked = 0
+    checked, wide = 0, not granted
     for instance in instances(rule, rng, TRIES, granted):
         if instance.misfit:
             raise Rejected(f"{rule.name}: the targets do not fit, {instance.misfit}", instance)
         for _ in range(draws):
             compare(rule, instance, rng)
-        checked += 1
-        if checked == cases:
+        checked, wide = checked + 1, wide or instance.is_wide()
+        if checked >= (cases if wide else FURTHER * cases):
             break
+    if granted and not wide:
+        _refuse_misfits(rule, rng)
     if checked < min(cases, LEAST_CASES):
         raise Rejected(f"{rule.name}: {checked} shapes found that fit it, too few to verify; loosen its conditions")
     return checked
+
+
+def _refuse_misfits(rule: Rule, rng: np.random.Generator) -> None:
+    """Of a rule that fits at most where a side is 1. Raises Rejected where it is met by other cases of its sources."""
+    for instance in misfits(rule, rng, TRIES):
+        raise Rejected(f"{rule.name}: the targets fit at most where a side is 1, else {instance.misfit}", instance)
 
 
 def compare(rule: Rule, instance: Instance, rng: np.random.Generator) -> None:
