@@ -18,6 +18,7 @@ from graphopt.rewrite.symmetry import canonical
 from graphopt.rewrite.verify import Rejected, verify
 
 CHUNKS = 19
+HARMLESS = ("operands of add", "operands of mul", "conv none to relu", "matmul none to relu")
 
 
 def unordered(rule: Rule) -> tuple[object, ...]:
@@ -130,8 +131,8 @@ def test_concats_of_two_axes_are_exchanged(
 
 @pytest.mark.parametrize("chunk", range(8))
 def test_mistakes_are_refuted_with_a_counterexample(chunk: int) -> None:
-    """What is not refuted is true: by exact integers in many further cases, and since operands of sums and products may
-    be exchanged, which is the only mistake that can be none."""
+    """What is not refuted is true: by exact integers in many further cases, and since only two mistakes can be none: the
+    operands of sums and products may be exchanged, and a relu of a relu is one."""
     every = [mutant for rule in read_protobuf(check_data("rewriting") / "taso_graph_subst.pb").rules
              for mutant in mutants(rule)]  # fmt: skip
     picked = np.random.default_rng(chunk).choice(len(every), 6, replace=False)
@@ -142,7 +143,7 @@ def test_mistakes_are_refuted_with_a_counterexample(chunk: int) -> None:
             assert error.instance is not None and "for ?x" in str(error), error
         else:
             assert verify(reading, seed=1, cases=150, granted=True) > 20, (mistake, rule)
-            assert mistake in ("operands of add", "operands of mul"), (mistake, rule)
+            assert mistake in HARMLESS, (mistake, rule)
 
 
 @pytest.mark.parametrize(
