@@ -86,6 +86,12 @@ def rival(name: str, around: Mapping[str, Any]) -> Solver[Any]:
     return rival
 
 
+def stored_config(config: Mapping[str, Any], parts: Parts) -> dict[str, Any]:
+    """The configuration that decisions keep: with what pricing them again elsewhere needs."""
+    models = {"cost": parts.cost, "judge": parts.judge}
+    return {**config, **{key: {**config[key], **model.stored()} for key, model in models.items()}}
+
+
 def machine_task_costs(config: Mapping[str, Any]) -> tuple[Machine, Task, CostModel, CostModel]:
     """What prices a stored decision again: machine, task, cost and judge of a configuration."""
     machine: Machine = construct(config["machine"], "machine")

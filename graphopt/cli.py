@@ -13,6 +13,7 @@ import textwrap
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from graphopt import CONF, OWN_OPTIONS
 from graphopt.printable import printable, say
@@ -136,6 +137,17 @@ def explained(error: BaseException) -> tuple[str, int]:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())
+
+
+def composed(settings: Sequence[str]) -> dict[str, Any]:
+    """The configuration of a command line such as `task=fusion seed=1`, as plain containers."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = OmegaConf.to_container(compose("config", overrides=list(settings)), resolve=True)
+    assert isinstance(config, dict)
+    return {str(key): value for key, value in config.items()}
 
 
 def _missing(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from graphopt import CONF, checkpoint
+from graphopt import checkpoint, cli
 from graphopt.adopt import with_network
 from graphopt.algos.laf import LAF
 from graphopt.build import build
@@ -32,14 +32,8 @@ def parser() -> argparse.ArgumentParser:
 
 def composed(settings: Sequence[str]) -> dict[str, Any]:
     """The configuration that `run.py` would have."""
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
-
     algo = [] if any(word.startswith("algo=") for word in settings) else ["algo=laf"]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = OmegaConf.to_container(compose("config", overrides=[*algo, *settings]), resolve=True)
-    assert isinstance(config, dict)
-    plain = {str(key): value for key, value in config.items()}
+    plain = cli.composed([*algo, *settings])
     return with_network(plain) if plain["ckpt"] else plain
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from graphopt import decision, rewrite_decision
 from graphopt.answer_format import DecisionError, read_answer
-from graphopt.build import Parts
+from graphopt.build import Parts, stored_config
 from graphopt.capacity import lack_of_memory
 from graphopt.cell import Cell, sentence_of
 from graphopt.costs.base import CostModel
@@ -279,12 +279,6 @@ def _set_aside_rows_of_others(cell: Cell, graphs: Sequence[Graph]) -> None:
     )
     if count:
         print(f"{cell.path}: the data set has changed; {count} rows of graphs that it no longer has are in {REPLACED}")
-
-
-def stored_config(config: Mapping[str, Any], parts: Parts) -> dict[str, Any]:
-    """The configuration that decisions keep: with what pricing them again elsewhere needs."""
-    models = {"cost": parts.cost, "judge": parts.judge}
-    return {**config, **{key: {**config[key], **model.stored()} for key, model in models.items()}}
 
 
 def contenders_of(parts: Parts, cell: Cell) -> list[Contender]:

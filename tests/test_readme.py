@@ -62,7 +62,7 @@ def test_every_report_command_parses(command: str) -> None:
 
 
 def test_commands_were_found() -> None:
-    assert len(commands_of("python run.py")) > 10 and len(commands_of("python -m graphopt.decision")) == 6
+    assert len(commands_of("python run.py")) > 10 and len(commands_of("python -m graphopt.decision")) == 7
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from graphopt.decision import Answer, DecisionFile, load
+from graphopt.datasets.storage import save_graph
+from graphopt.decision import Answer, DecisionFile, load, write
+from graphopt.errors import UserError
 from graphopt.operators import OPERATORS
 from graphopt.printable import say
 from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
@@ -47,7 +49,37 @@ def parser() -> argparse.ArgumentParser:
     add("bisect", _bisect, "find the op (or the minimal set) whose way back to the default gains most", lists=True)
     draw = add("draw", _draw, "draw the plan: graph by kernel or device, Gantt chart, memory, Perfetto trace")
     draw.add_argument("-o", "--out", type=Path, metavar="DIR", help="default: a pictures folder beside the file")
+    given = commands.add_parser("price", help=_PRICE, description=_PRICE)
+    given.add_argument(
+        "file", type=Path, metavar="PLAN.json", help='{"device": {op: device}, "order": [op], "inline": ...}'
+    )
+    given.add_argument("settings", nargs="*", help="as for run.py, such as dataset=onnx dataset.path=model.onnx")
+    given.add_argument("--like", type=Path, metavar="FILE", help="a decision that brings graph, task, machine and cost")
+    given.add_argument("--graph", metavar="NAME", help="which graph, where the data set has several")
+    given.add_argument("-o", "--out", type=Path, metavar="OUT", help="write a decision file, the graph beside it")
+    given.set_defaults(run=_price)
     return result
+
+
+_PRICE = "price a placement, order or fusions from JSON; what it does not name stays as the default has it"
+
+
+def _price(args: argparse.Namespace) -> int:
+    from graphopt.reporting import given
+
+    if (args.like is None) == (not args.settings):
+        raise UserError("say what is priced: --like FILE, or settings such as dataset=onnx dataset.path=model.onnx")
+    case = open_case(args.like) if args.like else given.case_of(args.settings, args.graph)
+    plan = given.plan_of(given.read_given(args.file), case.graph, case.task)
+    decision = given.answer(case, plan, args.file)
+    for line in (*given.report(case, plan), price_line(decision)):
+        say(line)
+    if args.out:
+        folder = args.out.resolve().parent / "graphs"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_graph(folder / f"{case.graph.hash}.npz", case.graph)
+        write(args.out, decision)
+    return 0
 
 
 def _show(args: argparse.Namespace) -> int:

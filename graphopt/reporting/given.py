@@ -1,0 +1,173 @@
+"""A placement, an order or fusions given by hand or by another tool, as JSON, priced like any answer.
+
+    {"device": {"conv_1": 1, "add_3": "gpu0"}, "order": ["conv_1", "add_3"], "inline": {"relu_2": true}}
+
+All three are optional, ops go by name, and what is not named stays as the task's default has it. Ops of `order` start
+before all others that are ready on their device, in that order.
+
+Shape legend: N ops.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.build import build, stored_config
+from graphopt.cli import composed, meant
+from graphopt.compact import compact
+from graphopt.costs.base import CostModel
+from graphopt.costs.simulator import Simulator
+from graphopt.decision import FORMAT, DecisionFile, describe, header_of
+from graphopt.errors import UserError
+from graphopt.graph import Graph
+from graphopt.limits import MIB, read_json
+from graphopt.plan import Plans
+from graphopt.problem import Problem
+from graphopt.reporting.replay import Case
+from graphopt.tasks.base import AssignTask
+
+PARTS = ("device", "order", "inline")
+
+
+class GivenError(UserError):
+    """A given plan means nothing for the graph, task or machine; the message says what and why."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a file asks for."""
+
+    device: Mapping[str, int | str]
+    order: Sequence[str]
+    inline: Mapping[str, bool]
+
+
+def read_given(path: Path | str) -> Given:
+    """Reads the JSON. Raises GivenError or Unreadable."""
+    said = read_json(path, 64 * MIB)
+    if not isinstance(said, dict) or not set(said) <= set(PARTS):
+        raise GivenError(f"{path} should be a JSON object with some of {', '.join(PARTS)}")
+    device, order, inline = said.get("device", {}), said.get("order", []), said.get("inline", {})
+    if not isinstance(device, dict) or any(type(where) not in (int, str) for where in device.values()):
+        raise GivenError(f"{path}: device should be an object of op names and device numbers or names")
+    if not isinstance(order, list) or any(not isinstance(name, str) for name in order):
+        raise GivenError(f"{path}: order should be a list of op names")
+    if not isinstance(inline, dict) or any(not isinstance(flag, bool) for flag in inline.values()):
+        raise GivenError(f"{path}: inline should be an object of op names and true or false")
+    if len(set(order)) < len(order):
+        twice = next(name for i, name in enumerate(order) if name in order[:i])
+        raise GivenError(f"{path}: order names op {twice!r} twice")
+    return Given(device, order, inline)
+
+
+def plan_of(given: Given, graph: Graph, task: AssignTask) -> Plans:
+    """What is asked for as a batch of one plan, the rest as the task's default. Raises GivenError where the graph has
+    no such op, the machine no such device, the task no such head, or the plan cannot be."""
+    choices, numbers = task.initial(graph).copy(), {name: n for n, name in enumerate(graph.op_names)}
+    device = {_op(numbers, graph, name): _device(task, where) for name, where in given.device.items()}
+    inline = {_op(numbers, graph, name): int(flag) for name, flag in given.inline.items()}
+    order = [_op(numbers, graph, name) for name in given.order]
+    if order and "priority" not in task.heads:
+        raise GivenError(f"task={task.name} decides no order; take task=placement_scheduling or task=scheduling")
+    for head, wanted in (("device", device), ("inline", inline)):
+        if wanted and head not in task.heads:
+            raise GivenError(f"task={task.name} does not decide {head}; it decides {', '.join(task.heads)}")
+        for op, choice in wanted.items():
+            choices[op, list(task.heads).index(head)] = choice
+    plan = task.realise(graph, choices[None])
+    _must_be(plan, device, inline)
+    return Plans(graph, plan.device, _priority(graph, order)[None], plan.inline) if order else plan
+
+
+def _op(numbers: Mapping[str, int], graph: Graph, name: str) -> int:
+    if name not in numbers:
+        raise GivenError(f"graph {graph.name!r} has no op {name!r}{meant(name, graph.op_names)}")
+    return numbers[name]
+
+
+def _device(task: AssignTask, where: int | str) -> int:
+    names = [device.name for device in task.machine.devices]
+    if isinstance(where, str) and where in names:
+        return names.index(where)
+    if isinstance(where, int) and 0 <= where < len(names):
+        return where
+    raise GivenError(f"machine={task.machine.name} has no device {where!r}; its devices are 0 to {len(names) - 1}: "
+                     f"{', '.join(names)}")  # fmt: skip
+
+
+def _must_be(plan: Plans, device: Mapping[int, int], inline: Mapping[int, int]) -> None:
+    """Tasks resolve what cannot be; here it is an error."""
+    name = plan.graph.op_names
+    for op, where in device.items():
+        if not plan.inline[0, op] and plan.device[0, op] != where:
+            leader = name[plan.graph.together[op]]
+            raise GivenError(f"op {name[op]!r} has to share the device of op {leader!r}; place that one")
+    for op, flag in inline.items():
+        if plan.inline[0, op] != flag:
+            raise GivenError(f"op {name[op]!r} cannot be {'inlined' if flag else 'stored'} beside the other choices")
+
+
+def _priority(graph: Graph, order: Sequence[int]) -> NDArray[np.float64]:
+    """[N] the first of the order highest, all others 0. Raises GivenError where an op comes before what it needs."""
+    priority = np.zeros(graph.num_ops)
+    priority[list(order)] = np.arange(len(order), 0, -1)
+    last = list(range(graph.num_ops))  # of an op and all that it needs, the one that the order has last
+    for op in range(graph.num_ops):
+        makers = graph.producer[graph.operands(op)]
+        needed = [last[maker] for maker in makers.tolist() if maker >= 0]
+        late = min((n for n in needed if priority[n]), key=lambda n: priority[n], default=op)
+        if priority[op] and priority[late] < priority[op]:
+            names = graph.op_names
+            raise GivenError(f"the order has op {names[op]!r} before op {names[late]!r}, which it needs")
+        last[op] = op if priority[op] else late
+    return priority
+
+
+def case_of(settings: Sequence[str], graph_name: str | None) -> Case:
+    """The default's answer to a graph of a configuration, as `run.py` would have it. Raises UserError or GraphError."""
+    config = composed(["algo=default", *settings])
+    parts = build(config)
+    if not isinstance(parts.task, AssignTask):
+        raise GivenError(f"task={parts.task.name} is {parts.task.noun}; take one that places or schedules ops")
+    graphs = parts.dataset.graphs(config["split"])
+    chosen = [graph for graph in graphs if graph_name in (None, graph.name)]
+    if len(chosen) != 1:
+        names = ", ".join(graph.name for graph in graphs[:20])
+        raise GivenError(f"dataset={parts.dataset.name} has {len(chosen)} such graphs; say --graph with one of {names}")
+    graph, task = chosen[0], parts.task
+    problem = Problem(graph, task, parts.cost, evals=0)
+    row = {key: config[key]["name"] for key in ("dataset", "task", "machine", "cost", "judge")}
+    facts = {**row, "objective": parts.cost.objective, "initial": _price(parts.judge, problem.initial_plans())}
+    stored = stored_config(config, parts)
+    header = {"format": FORMAT, "heads": [[name, count] for name, count in task.heads.items()],
+              **header_of(problem, graph, facts["initial"], facts, stored)}  # fmt: skip
+    default = task.canonical(graph, problem.initial)
+    decision = DecisionFile(header, graph.op_names, default, default, np.zeros((0, 3)), {})
+    return Case(Path(graph.name), decision, graph, task.machine, task, parts.cost, parts.judge)
+
+
+def _price(cost: CostModel, plan: Plans) -> float:
+    return float(cost.price(plan).cost[0])
+
+
+def answer(case: Case, plan: Plans, source: Path) -> DecisionFile:
+    """The decision file of a given plan, after one that brings graph, task, machine and cost."""
+    header, prices = case.decision.header, {"searched": _price(case.cost, plan), "judged": _price(case.judge, plan)}
+    choices, described = describe(case.task, case.decision.default, plan)
+    header = {
+        **header, "row": {**header["row"], "algo": "given"}, "prices": {**header["prices"], **prices},
+        "edits": [f"given by {source.name}"], "described": described,
+    }  # fmt: skip
+    arrays, trace = compact(plan, case.machine.num_devices), np.zeros((0, 3))
+    return DecisionFile(header, case.decision.op_names, choices, case.decision.default, trace, arrays)
+
+
+def report(case: Case, plan: Plans) -> list[str]:
+    """Lines about the simulated run of a plan."""
+    simulator = Simulator(name="run", machine=case.machine, objective="runtime", threads=1)
+    trace = simulator.simulate(plan)
+    peaks = zip(case.machine.devices, trace.peak_bytes.tolist())
+    return [f"makespan {trace.makespan:.9g} s", *(f"peak of {device.name}: {size:,} B" for device, size in peaks)]
