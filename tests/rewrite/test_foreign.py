@@ -131,7 +131,7 @@ def test_concats_of_two_axes_are_exchanged(
 
 @pytest.mark.parametrize("chunk", range(8))
 def test_mistakes_are_refuted_with_a_counterexample(chunk: int) -> None:
-    """What is not refuted is true: by exact integers in many further cases, and since only two mistakes can be none: the
+    """What is not refuted is true: by exact integers in many further cases, and only two mistakes can be none: the
     operands of sums and products may be exchanged, and a relu of a relu is one."""
     every = [mutant for rule in read_protobuf(check_data("rewriting") / "taso_graph_subst.pb").rules
              for mutant in mutants(rule)]  # fmt: skip
