@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from graphopt.errors import Unreadable
 
 MIB = 2**20
+JSON_BYTES = 1024 * MIB  # of a graph as JSON
 JSON_DEPTH = 64  # objects and lists within each other
 NPZ_ARRAYS = 1000
 

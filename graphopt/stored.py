@@ -14,13 +14,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from graphopt import compat
+from graphopt import OWN_OPTIONS, compat
 from graphopt.construct import Node
 from graphopt.errors import ConfigError, UserError
 
 OPTION, TARGET, CLASS = "_option_", "_target_", "_class_"  # CLASS: a class that is no option, for messages
 RESERVED = (OPTION, TARGET, CLASS)
 OWN = frozenset({"cache_dir"})  # keys that are the reader's business, whatever a file says: the yaml file's null
+
+_OWN_HINT = f" (${OWN_OPTIONS} names a folder of further ones)"
 
 # Where classes were, as files of older versions have it -> where they are.
 MOVED: dict[str, str] = {}
@@ -62,13 +64,13 @@ def _target(group: str, said: Mapping[str, Any]) -> str:
         return known[option]
     there = f"there are: {', '.join(known) or 'none'}"
     if isinstance(option, str):
-        raise StoredError(f"{group}={_short(option)} is no option of this installation; {there}")
+        raise StoredError(f"{group}={_short(option)} is no option of this installation; {there}{_OWN_HINT}")
     target = said.get(CLASS) if OPTION in said else said.get(TARGET)
     if isinstance(target, str) and MOVED.get(target, target) in known.values():
         return MOVED.get(target, target)
     raise StoredError(
         f"{group} {_short(said.get('name', '?'))} is of the class {_short(target)}, which none of the options of this "
-        f"installation is, and a file may not bring its own; {there}"
+        f"installation is, and a file may not bring its own; {there}{_OWN_HINT}"
     )
 
 

@@ -5,12 +5,13 @@ Edges have the ms that a transfer of their source's result takes; at the bandwid
 has so many bytes. `machine=accelerators6` is the machine for which the set was made.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
+from graphopt.errors import Unreadable
 from graphopt.graph import Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
+from graphopt.limits import JSON_BYTES, read_json
 
 BYTES_PER_MS = 2**31
 
@@ -24,11 +25,11 @@ def read_layer_graph(path: str | Path) -> Graph:
     if not path.is_file():
         raise GraphError(f"no file {path}; give the path of a layer graph")
     try:
-        data = json.loads(path.read_text())
+        data = read_json(path, JSON_BYTES)
         return _build(path.stem.removeprefix("LayerGraphs_"), data["nodes"], data["edges"])
     except GraphError:
         raise
-    except (ValueError, KeyError, TypeError) as error:
+    except (Unreadable, ValueError, KeyError, TypeError) as error:
         raise GraphError(f"{path} is not a layer graph ({error!r}); it needs nodes and edges with costs") from error
 
 

@@ -2,12 +2,13 @@
 it. Every op takes a second on an ideal device.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
+from graphopt.errors import Unreadable
 from graphopt.graph import Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
+from graphopt.limits import JSON_BYTES, read_json
 
 
 def read_lifetimes(path: str | Path) -> Graph:
@@ -17,11 +18,11 @@ def read_lifetimes(path: str | Path) -> Graph:
     if not path.is_file():
         raise GraphError(f"no file {path}; give the path of a file of ops and tensors")
     try:
-        data = json.loads(path.read_text())
+        data = read_json(path, JSON_BYTES)
         return _build(path.name.removesuffix(".json").removesuffix(".memory"), data["ops"], data["tensors"])
     except GraphError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (Unreadable, ValueError, KeyError, TypeError, IndexError) as error:
         needs = '"ops", and "tensors" with size, producer, consumers, keep'
         raise GraphError(f"{path} is not a file of ops and tensors ({error!r}); it needs {needs}") from error
 

@@ -3,11 +3,12 @@
 A measured second is 1 FLOP, hence 1 s on an ideal device.
 """
 
-import json
 from pathlib import Path
 
+from graphopt.errors import Unreadable
 from graphopt.graph import Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
+from graphopt.limits import JSON_BYTES, read_json
 
 _FIELDS = ("names", "cost_us", "out_bytes", "inputs")
 
@@ -21,14 +22,14 @@ def read_profiled(path: str | Path) -> Graph:
     if not path.is_file():
         raise GraphError(f"no file {path}; give the path of a profiled graph")
     try:
-        data = json.loads(path.read_text())
+        data = read_json(path, JSON_BYTES)
         names, costs, sizes, inputs = (list(data[f]) for f in _FIELDS)
         if not len(names) == len(costs) == len(sizes) == len(inputs):
             raise ValueError("its lists differ in length")
         return _build(path.stem.removesuffix(".graph"), names, costs, sizes, inputs)
     except GraphError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (Unreadable, ValueError, KeyError, TypeError, IndexError) as error:
         raise GraphError(f"{path} is not a profiled graph ({error!r}); it needs lists {', '.join(_FIELDS)}") from error
 
 

@@ -166,3 +166,11 @@ def test_broken_lifetimes_are_one_sentence(tmp_path: Path, change: dict[str, obj
     file.write_text(json.dumps({"ops": ["a"], "tensors": [tensor]}))
     with pytest.raises(GraphError, match=r"names op|is not a file of ops and tensors"):
         read_lifetimes(file)
+
+
+@pytest.mark.parametrize("name", ["a.graph.json", "LayerGraphs_a.json", "a.memory.json"])
+def test_json_without_an_end_in_depth_is_one_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("[" * 100_000)
+    with pytest.raises(GraphError, match="levels deep") as caught:
+        GraphFiles(name="files", path=str(tmp_path / name), train=[], val=[]).graphs("test")
+    assert "\n" not in str(caught.value)
