@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from graphopt import composed
 from graphopt.commit import commit
 from graphopt.construct import call, construct, convert
 from graphopt.datasets.base import Dataset
@@ -24,7 +25,7 @@ from graphopt.lock import Lock
 from graphopt.loggers import NoLog, RunLog
 from graphopt.printable import say
 from graphopt.rows import Row, RowFile
-from graphopt.sweep import cell_line
+from graphopt.sweep import cell_line, sources_of
 
 GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
 # What may change without making it another experiment: rows say for themselves what of these they were made with.
@@ -80,6 +81,10 @@ class Cell:
         """All rows asked for were written by an earlier call, from data of the same content, and their files are
         there."""
         return self._request is not None and Finished(self.path).of(self._request)
+
+    @property
+    def finished_line(self) -> str:
+        return f"{self.path} is finished; resume=false starts over"
 
     def finish(self) -> None:
         """Marks the cell as done: the next call skips it."""
@@ -193,9 +198,10 @@ def open_cell(config: Any) -> Iterator[Cell]:
         if not cell.skipped:
             cell.start()
         if cell.skipped:
-            say(f"{cell.path} is finished; resume=false starts over")
+            say(cell.finished_line)
         with cell.logged():
             yield cell
+        remember(cell)
     except (Incompatible, NothingFits) as error:
         if isinstance(error, Incompatible):
             cell.note("illegal", str(error))
@@ -206,6 +212,15 @@ def open_cell(config: Any) -> Iterator[Cell]:
         _fail(cell, error, sweep)
     finally:
         cell.stop()
+
+
+def remember(cell: Cell) -> None:
+    """Keeps the composed configuration of a finished cell of a sweep. A checkpoint has its say in others."""
+    if in_sweep() and cell.settings.ckpt is None:
+        from hydra.core.hydra_config import HydraConfig
+
+        hydra = HydraConfig.get()
+        composed.keep(list(hydra.overrides.task), sources_of(hydra), cell.config)
 
 
 def _fail(cell: Cell, error: Exception, sweep: bool) -> None:

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from graphopt import CONF
 from graphopt.cli import config_dir, readable_help, sentences
+from graphopt.sweep import register
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
@@ -35,5 +36,6 @@ def main() -> None:
     """The command line. Modules of the user's own are looked for in the current folder too."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    register()
     with sentences(), config_dir(sys.argv[1:]), readable_help(sys.argv[1:]):
         run_cell()

@@ -11,9 +11,9 @@ Shape legend: N ops, T tensors, E operand edges after views are resolved, B plan
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from graphopt.compiled import njit
 from graphopt.fusible import Fusible, fusible
 from graphopt.graph import I64, Bool, Graph
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from graphopt.compiled import njit
 from graphopt.graph import F64, I32, I64, Graph
 from graphopt.machine import Machine
 

@@ -1,13 +1,16 @@
-"""What a sweep prints: a line per cell, and the study's table at its end."""
+"""What a sweep prints: a line per cell, and the study's table at its end; the sweeper that it uses."""
 
 import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from hydra.core.plugins import Plugins
 from hydra.experimental.callback import Callback
 
 from graphopt.rows import Row
+
+SWEEPER = "hydra_plugins.graphopt.Resuming"  # where Hydra wants plugins to be
 
 
 def cell_line(rows: list[Row]) -> str:
@@ -32,3 +35,19 @@ class StudyTable(Callback):
         place = Path(config.output_dir) / config.study
         if any(place.glob("*/rows.jsonl")):
             print_table(place)
+
+
+def register() -> None:
+    """Lets the configuration choose `Resuming` by that name."""
+    plugins = Plugins.instance()  # which loads its own plugins anew, so that theirs must not be imported before
+    from graphopt.resuming import Resuming
+
+    plugins.class_name_to_class[SWEEPER] = Resuming
+
+
+def sources_of(hydra: Any) -> list[str]:
+    """The places that Hydra composes from, and the file it begins with."""
+    return [
+        str(hydra.job.config_name),
+        *(f"{source.provider} {source.path}" for source in hydra.runtime.config_sources),
+    ]

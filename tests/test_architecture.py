@@ -15,8 +15,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # A file or folder imports from layers above its own line only; those of one line do not know each other.
 LAYERS = (
     ("commit", "errors", "metering", "operators", "printable", "schedule"),
-    ("limits", "lock", "progress"),
-    ("construct", "finished", "graph", "loggers", "machine", "rows"),
+    ("compiled", "limits", "lock", "progress"),
+    ("composed", "construct", "finished", "graph", "loggers", "machine", "rows"),
     ("graph_builder", "spectral"),
     ("datasets", "encoders", "fusible", "list_schedule", "plan", "trace"),
     ("compact", "kernels"),
@@ -29,7 +29,7 @@ LAYERS = (
     ("algos", "answer_format", "build", "cli", "stored", "sweep"),
     ("cell", "checkpoint", "decision"),
     ("rewrite_decision",),
-    ("adopt", "evaluate", "reporting"),
+    ("adopt", "evaluate", "reporting", "resuming"),
     ("collect", "filter", "report", "ship", "train", "tune"),
     ("command",),
 )

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -78,8 +79,17 @@ class Store:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
+    def mend(self) -> None:
+        """Removes damaged shards, with a warning: they are collected again, and come out the same."""
+        for place in sorted(self.folder.glob("[!.]*/")):
+            try:
+                self.read(place.name)
+            except UserError as error:
+                warnings.warn(f"{error}; it is collected again", stacklevel=2)
+                shutil.rmtree(place, ignore_errors=True)
+
     def read(self, name: str) -> Samples:
-        """A shard, mapped. Raises UserError, naming what to delete, when it is damaged."""
+        """A shard, mapped. Raises UserError when it is damaged."""
         place = self.folder / name
         about = _read_json(place / "shard.json", place)
         try:
@@ -104,9 +114,11 @@ def open_store(root: Path, graph: Graph, task: AssignTask, cost: CostModel, how:
     key = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:12]
     name = re.sub(r"[^A-Za-z0-9_.+-]", "_", graph.name)[:80]
     store = Store(root / f"{name}-{key}")
-    if not (store.folder / "header.json").exists():
+    try:
+        store.header()
+    except UserError:  # not there yet, or damaged: what it says is known
         _write_header(store.folder, {**about, "commit": commit()})
-    store.header()
+    store.mend()
     return store
 
 
@@ -124,16 +136,14 @@ def _write_header(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def damaged(place: Path, why: str) -> UserError:
-    return UserError(
-        f"samples in {place} are damaged ({why}); delete that folder, and the same command collects them again"
-    )
+    return UserError(f"samples in {place} are damaged ({why}); the same command collects them again")
 
 
 def _read_json(path: Path, place: Path) -> dict[str, Any]:
     try:
         about = json.loads(path.read_text())
         stored = about["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(place, f"{path.name}: {error}") from error
     if stored != FORMAT:
         raise damaged(place, f"format {stored}, this version reads {FORMAT}")

@@ -28,8 +28,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from graphopt.compiled import njit
 from graphopt.costs.kernel_time import KernelGraph
 from graphopt.costs.queues import (
     any_left,

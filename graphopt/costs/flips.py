@@ -9,9 +9,9 @@ Shape legend: N ops, K flips, C = most kernels that one flip may touch before th
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from graphopt.compiled import njit
 from graphopt.costs.kernel_time import (
     Workspace,
     clear,

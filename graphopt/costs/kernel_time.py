@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from graphopt.compiled import njit
 from graphopt.costs.xla_gpu import xla_kernel_time
 from graphopt.fusible import Fusible, fusible
 from graphopt.graph import F64, I32, I64, Bool, Graph

@@ -14,8 +14,8 @@ Shape legend: B plans, N ops, D devices.
 """
 
 import numpy as np
-from numba import njit
 
+from graphopt.compiled import njit
 from graphopt.costs.event import GRID
 
 

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from graphopt.compiled import njit
 from graphopt.costs.base import CostModel
 from graphopt.errors import ConfigError
 from graphopt.graph import Graph

@@ -11,9 +11,9 @@ Shape legend: M items, I ideals, E pairs of ideals that differ by one item, C ki
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from scipy.sparse import csr_array
 
+from graphopt.compiled import njit
 from graphopt.graph import F64
 from graphopt.search.linear_split import LinearSplit, add, judge, remove, window
 from graphopt.search.pipeline import Kinds, Stream

@@ -6,9 +6,9 @@ Shape legend: K keys, N ops.
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from graphopt.compiled import njit
 from graphopt.graph import I64
 from graphopt.list_schedule import Dependencies
 from graphopt.problem import Problem

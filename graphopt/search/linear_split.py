@@ -11,9 +11,9 @@ import heapq
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from scipy.sparse import csr_array
 
+from graphopt.compiled import njit
 from graphopt.graph import F64, I64
 from graphopt.search.pipeline import Kinds, Stream
 

@@ -7,8 +7,8 @@ import heapq
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from graphopt.compiled import njit
 from graphopt.costs.kernel_time import KernelGraph
 from graphopt.graph import F64, Graph
 from graphopt.list_schedule import Dependencies

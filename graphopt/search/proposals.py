@@ -9,10 +9,10 @@ Shape legend: K keys, P distinct distributions, Q points of a table.
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from graphopt.compiled import njit
 from graphopt.errors import UserError
 from graphopt.search.brkga import F32, Sampler
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.random import Generator
 
+from graphopt.compiled import njit
 from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem
 from graphopt.search.brkga import F32, Price, priced_by

@@ -16,9 +16,9 @@ Ours, of no paper. Shape legend: K keys, N ops, W windows.
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.random import Generator
 
+from graphopt.compiled import njit
 from graphopt.errors import Unsolved
 from graphopt.graph import F64, I64
 from graphopt.optimizer import Optimizer

@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from graphopt.compiled import njit
 from graphopt.costs.kernel_time import Workspace, clear, device_constants, kernel_time, kernel_work, workspace
 from graphopt.errors import ConfigError
 from graphopt.fusible import Fusible, fusible

@@ -9,9 +9,9 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from graphopt.compiled import njit
 from graphopt.graph import Graph
 
 Keys = NDArray[np.floating[Any]]  # [B, K] in [0, 1]

@@ -1,0 +1,88 @@
+"""Numba's `njit` with a cache on disk that is checked before it is believed.
+
+Numba unpickles what lies in its cache folder and runs the machine code in it. Here every file ends with a digest of its
+content: one that is damaged is as good as not there, and is compiled and written again.
+"""
+
+import hashlib
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numba
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+if TYPE_CHECKING:
+    from numba import njit as njit  # for mypy: what has no types stays without
+else:
+
+    def njit(*, cache: bool, nogil: bool, forceinline: bool = False) -> Callable[[Callable[..., Any]], Any]:
+        """The decorator, with Numba's own options."""
+
+        def compiled(function: Callable[..., Any]) -> Any:
+            dispatcher = numba.njit(nogil=nogil, forceinline=forceinline)(function)
+            if cache:
+                _keep(dispatcher, function)
+            return dispatcher
+
+        return compiled
+
+
+def _keep(dispatcher: Any, function: Callable[..., Any]) -> None:
+    try:
+        dispatcher._cache = _Cache(function)
+    except RuntimeError:  # no folder that can be written
+        warnings.warn("compiled code cannot be kept; set GRAPHOPT_CACHE to a folder that can be written", stacklevel=4)
+
+
+class _Cache(FunctionCache):
+    """Where code cannot be kept it is compiled again next time."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        plain = self._cache_file
+        base = self._impl.filename_base
+        self._cache_file = _SealedFile(self._cache_path, base, plain._source_stamp)  # type: ignore[no-untyped-call]
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        except OSError as error:
+            warnings.warn(f"compiled code cannot be kept in {self._cache_path} ({error.strerror})", stacklevel=2)
+
+
+class _SealedFile(IndexDataCacheFile):
+    """The index and the data files of one function; the last bytes of each are the digest of all others."""
+
+    def _load_index(self) -> dict[Any, str]:
+        if not _whole(Path(self._index_path)):
+            return {}
+        found: dict[Any, str] = super()._load_index()  # type: ignore[no-untyped-call]
+        return found
+
+    def _load_data(self, name: str) -> Any:
+        if not _whole(Path(self._data_path(name))):  # type: ignore[no-untyped-call]
+            raise FileNotFoundError(name)  # for Numba a reason to compile
+        return super()._load_data(name)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
+        content = io.BytesIO()
+        with super()._open_for_write(filepath) as file:
+            yield content
+            file.write(content.getvalue() + _seal(content.getvalue()))
+
+
+def _seal(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def _whole(path: Path) -> bool:
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    return len(content) > 32 and content[-32:] == _seal(content[:-32])

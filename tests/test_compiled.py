@@ -1,0 +1,60 @@
+"""Compiled code on disk: kept, and not believed when it is damaged."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+MODULE = """
+from graphopt.compiled import njit
+
+@njit(cache=True, nogil=True)
+def twice(x):
+    return 2 * x
+
+@njit(cache=True, nogil=True)
+def four_times(x):
+    return twice(twice(x))
+"""
+CALL = "import mine; print(mine.four_times(3), bool(mine.four_times.stats.cache_hits))"
+
+
+def called(folder: Path, code: str = CALL) -> str:
+    """What a process says that runs code cached below the folder."""
+    (folder / "mine.py").write_text(MODULE)
+    os.utime(folder / "mine.py", (1, 1))  # Numba's stamp of a source is its time
+    place = {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": f"{folder}{os.pathsep}{os.getcwd()}"}
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **place}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
+    assert called(folder) == "12 False" and called(folder) == "12 True"
+    return folder
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda b: b[: len(b) // 2], lambda b: b"\x80garbage", lambda b: b"", lambda b: b[:-32] + b"x" * 32, flipped],
+)
+def test_damaged_code_is_compiled_again(kept: Path, suffix: str, damage: Callable[[bytes], bytes]) -> None:
+    for file in kept.rglob(f"*{suffix}"):
+        file.write_bytes(damage(file.read_bytes()))
+    assert called(kept) == "12 False" and called(kept) == "12 True"
+
+
+def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file in the place of the folder")
+    assert called(tmp_path).startswith("12")
