@@ -23,15 +23,10 @@ def through(*words: str) -> dict[str, int]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("study", "kills"), [("search", 4), ("profiled", 4), ("learner", 2)])
+@pytest.mark.parametrize(("study", "kills"), [("search", 3), ("profiled", 1)])
 def test_killed_runs_end_with_the_same_rows(study: str, kills: int) -> None:
     found = through("--study", study, "--kills", str(kills))
     assert found["kills"] == kills and found["rows"] > 0
-
-
-@pytest.mark.timeout(600)
-def test_full_disks_lose_nothing() -> None:
-    assert through("--study", "search", "--kills", "1", "--full-every", "9")["full/full disks"] >= 4
 
 
 @pytest.mark.slow
