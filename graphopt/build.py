@@ -11,6 +11,7 @@ from graphopt.datasets.base import Dataset
 from graphopt.errors import ConfigError
 from graphopt.machine import Machine
 from graphopt.optimizer import Solver
+from graphopt.suggested_machine import warn_of_other_machine
 from graphopt.tasks.base import Task
 
 
@@ -39,6 +40,7 @@ def build(config: Mapping[str, Any]) -> Parts:
     seed = int(config["seed"])
     dataset: Dataset = construct(config["dataset"], "dataset", {"seed": seed})
     machine: Machine = construct(config["machine"], "machine")
+    warn_of_other_machine(dataset, machine)
     task: Task = construct(config["task"], "task", {"machine": machine})
     around = {"machine": machine, "task": task}
     cost: CostModel = construct(config["cost"], "cost", around)

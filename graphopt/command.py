@@ -19,8 +19,9 @@ def run_cell(config: DictConfig) -> None:
     from graphopt.build import build
     from graphopt.cell import open_cell
     from graphopt.evaluate import evaluate_cell
+    from graphopt.suggested_machine import with_suggested_machine
 
-    with open_cell(adopt(config)) as cell:
+    with open_cell(with_suggested_machine(adopt(config))) as cell:
         if cell.skipped:
             return
         parts = build(cell.config)

@@ -71,7 +71,7 @@ class Graph:
     shape: I64  # [A] dimensions of each tensor, concatenated
     flops: F64  # [N] FLOP to compute the op once
     attributes: tuple[Mapping[str, Any], ...] = ()  # [N] operator attributes, or empty when there are none
-    measured: Mapping[str, F64] = field(default_factory=dict)  # kind of device -> [N] seconds of each op alone
+    measured: Mapping[str, F64] = field(default_factory=dict)  # kind of device -> [N] seconds of each op alone, or inf
     together: I32 = field(
         default_factory=lambda: np.zeros(0, np.int32)
     )  # [N] the op whose device each op shares, or empty
@@ -221,8 +221,8 @@ def _validate(graph: Graph) -> None:
         raise GraphError(
             f"graph {graph.name!r}: an op reads a result made later; build it with GraphBuilder, which finds the order"
         )
-    if any(len(s) != n or not np.all(np.isfinite(s) & (s >= 0)) for s in graph.measured.values()):
-        raise GraphError(f"graph {graph.name!r}: measured seconds must be finite and not negative, one for every op")
+    if any(len(s) != n or not np.all(s >= 0) for s in graph.measured.values()):
+        raise GraphError(f"graph {graph.name!r}: measured seconds must be numbers, none negative, one for every op")
     if len(graph.together) and (
         len(graph.together) != n or not np.array_equal(graph.together[graph.together], graph.together)
     ):

@@ -154,6 +154,12 @@ def make_machine(*, name: str, devices: Mapping[str, Mapping[str, Any]], link_ba
         raise UserError(f"machine {name!r}: devices must be fields by name, as in conf/machine/*.yaml")
     for label, values in devices.items():
         where, count = f"machine {name!r}, device {label!r}", values.get("count", 1)
+        open_fields = [key for key, value in values.items() if value is None]
+        if open_fields:
+            raise UserError(
+                f"{where}: {', '.join(open_fields)} is null and no file of the data set says it (or several differ); "
+                f"give machine.devices.{label}.{open_fields[0]}=..., or one file"
+            )
         if not _is_whole(count) or not 0 <= count + len(made) <= MOST_DEVICES:
             raise UserError(f"{where}: count={count} must be a whole number, all together at most {MOST_DEVICES:,}")
         given = {key: value for key, value in values.items() if key != "count"}

@@ -24,7 +24,7 @@ LAYERS = (
     ("check", "costs", "tasks"),
     ("capacity", "problem", "rewrite_problem"),
     ("optimizer",),
-    ("compat", "search"),
+    ("compat", "search", "suggested_machine"),
     ("advantages",),
     ("algos", "answer_format", "build", "cli", "stored", "sweep"),
     ("cell", "checkpoint", "decision"),

@@ -30,6 +30,11 @@ class Dataset(ABC):
         Only what is known to be of a reasonable size is made again on a stored configuration's word."""
         return None
 
+    def suggested_devices(self) -> list[dict[str, dict[str, float]]]:
+        """The machines that its files were made for, each once: kind of device -> fields such as `count`,
+        `capacity`. Empty where they say nothing. Raises GraphError on files that cannot be read."""
+        return []
+
     def origin(self, graph: Graph) -> str:
         """Name of the data set that a graph is reported under: this one, but for mixtures."""
         return self.name

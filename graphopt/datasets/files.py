@@ -9,7 +9,7 @@ from pathlib import Path
 
 from graphopt.datasets.base import Dataset, Split
 from graphopt.datasets.costgraph import read_costgraph
-from graphopt.datasets.layer_graphs import read_layer_graph
+from graphopt.datasets.layer_graphs import is_layer_graph, read_devices, read_layer_graph
 from graphopt.datasets.lifetimes import read_lifetimes
 from graphopt.datasets.profiled import read_profiled
 from graphopt.datasets.stg import read_stg
@@ -24,7 +24,9 @@ READERS: dict[str, Callable[[Path], Graph]] = {
     "*.memory.json": read_lifetimes,
     "*.pbtxt": read_costgraph,
     "*.npz": load_graph,
-}  # by pattern of the file's name
+    "*.json": read_layer_graph,
+}  # by pattern of the file's name, the first that fits
+BY_CONTENT = "*.json"  # of those of a folder only layer graphs are read; splits and tables lie beside them
 
 
 def find_files(path: str, names: tuple[str, ...]) -> list[Path]:
@@ -97,15 +99,29 @@ class GraphFiles(FileDataset):
             raise GraphError(
                 f"dataset={self.name} needs dataset.path=... (file, folder or pattern: {' '.join(READERS)})"
             )
-        return find_files(self._path, tuple(READERS))
+        found = find_files(self._path, tuple(READERS))
+        return found if len(found) == 1 else [file for file in found if _named(file) or is_layer_graph(file)]
+
+    def suggested_devices(self) -> list[dict[str, dict[str, float]]]:
+        facts = [read_devices(file) for file in self.files() if _reader(file) is read_layer_graph]
+        return [fact for i, fact in enumerate(facts) if fact and fact not in facts[:i]]
 
     def read(self, file: Path) -> Graph:
-        reader = next((reader for name, reader in READERS.items() if fnmatch(file.name, name)), None)
+        reader = _reader(file)
         if reader is None:
             raise GraphError(
                 f"{file} is named like none of {' '.join(READERS)}, so no reader fits; ONNX models: dataset=onnx"
             )
         return reader(file)
+
+
+def _reader(file: Path) -> Callable[[Path], Graph] | None:
+    return next((reader for name, reader in READERS.items() if fnmatch(file.name, name)), None)
+
+
+def _named(file: Path) -> bool:
+    """Whether the name alone says what is in the file."""
+    return any(fnmatch(file.name, name) for name in READERS if name != BY_CONTENT)
 
 
 def split_of(stem: str, patterns: dict[Split, list[str]]) -> Split:

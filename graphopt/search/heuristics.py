@@ -84,12 +84,18 @@ class Work:
 
     def weight(self, kind: Weight) -> F64:
         """[N] what a partition balances."""
-        return self.kernels.time.mean(1) if kind == "time" else self.held
+        return np.nanmean(self._able, 1) if kind == "time" else self.held
+
+    @cached_property
+    def _able(self) -> F64:
+        """[N, D] seconds; nan where a device cannot run an op that another can."""
+        time = self.kernels.time
+        return np.where(np.isinf(time) & np.isfinite(time).any(1, keepdims=True), np.nan, time)
 
     def share(self, kind: Weight) -> F64:
         """[D] how much of it each device should get: time by speed, bytes by capacity where that is limited."""
         if kind == "time":
-            speed = 1.0 / np.maximum(self.kernels.time.sum(0), 1e-30)
+            speed = 1.0 / np.maximum(np.nanmean(self._able, 0), 1e-30)
         else:
             capacity = np.array([device.capacity for device in self.task.machine.devices])
             speed = capacity if np.isfinite(capacity).all() else np.ones(len(capacity))

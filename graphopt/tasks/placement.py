@@ -68,8 +68,10 @@ def together(graph: Graph, device: NDArray[np.int16]) -> NDArray[np.int16]:
 
 
 def first_roomy_device(graph: Graph, machine: Machine) -> int:
+    """The first device that holds all weights and can run all ops; where none does, the first that can; else 0."""
     weights = int(graph.tensor_bytes[graph.is_weight].sum())
-    return next((d for d, device in enumerate(machine.devices) if device.capacity >= weights), 0)
+    able = [d for d, device in enumerate(machine.devices) if np.isfinite(graph.measured.get(device.kind, 0.0)).all()]
+    return next((d for d in able if machine.devices[d].capacity >= weights), next(iter(able), 0))
 
 
 _INLINE: "WeakKeyDictionary[Graph, dict[Limits | None, NDArray[np.bool_]]]" = WeakKeyDictionary()

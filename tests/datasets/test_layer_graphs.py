@@ -1,21 +1,29 @@
 """Layer graphs: what the file says is in the graph, in its stored file, in its times, and in what tasks decide."""
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
+from graphopt import compat
 from graphopt.check import check
+from graphopt.construct import construct
 from graphopt.costs.kernel_time import kernel_graph
+from graphopt.costs.simulator import Simulator
 from graphopt.datasets.files import GraphFiles
-from graphopt.datasets.layer_graphs import BYTES_PER_MS, read_layer_graph
+from graphopt.datasets.layer_graphs import BYTES_PER_MS, read_devices, read_layer_graph
 from graphopt.datasets.storage import load_graph, save_graph
 from graphopt.graph import Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
+from graphopt.problem import Problem
+from graphopt.search.starts import heuristic_keys
+from graphopt.suggested_machine import warn_of_other_machine, with_suggested_machine
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling
@@ -44,14 +52,70 @@ def test_what_the_file_says(tmp_path: Path) -> None:
     assert graph.result_bytes.tolist() == [BYTES_PER_MS // 2, 0, 0]
 
 
-def test_only_files_of_that_name_are_read_from_a_folder(tmp_path: Path) -> None:
+def test_a_folder_is_read_by_content(tmp_path: Path) -> None:
+    """Published names say nothing, and splits lie beside the graphs."""
     write(tmp_path)
+    write(tmp_path, "bert_l-3_inference.json")
     (tmp_path / "known.json").write_text("{}")
+    (tmp_path / "bert_l-3_expert.json").write_text('{"fpgas": [{"nodes": [1, 2]}]}')
     graphs = GraphFiles(name="files", path=str(tmp_path), train=[], val=[]).graphs("test")
-    assert [graph.name for graph in graphs] == ["tiny"]
+    assert [graph.name for graph in graphs] == ["tiny", "bert_l-3_inference"]
     (tmp_path / "LayerGraphs_broken.json").write_text('{"nodes": [{}]}')
+    again = GraphFiles(name="files", path=str(tmp_path), train=[], val=[])
+    with pytest.warns(UserWarning, match="not a layer graph"):
+        assert len(again.graphs("test")) == 2
+    alone = GraphFiles(name="files", path=str(tmp_path / "known.json"), train=[], val=[])
     with pytest.raises(GraphError, match="not a layer graph"):
-        GraphFiles(name="files", path=str(tmp_path), train=[], val=[]).graphs("test")
+        alone.graphs("test")
+
+
+def test_published_fields_that_may_be_missing_or_odd(tmp_path: Path) -> None:
+    """No colours, ids as strings, a backward node, a node that the accelerator does not support."""
+    nodes = [
+        {"id": "a", "cpuLatency": 1.0, "fpgaLatency": 1e9, "size": 5, "supportedOnFpga": 0},
+        {"id": "b", "cpuLatency": 10.0, "fpgaLatency": 2.0, "size": 7, "supportedOnFpga": True, "isBackwardNode": 1},
+    ]
+    file = tmp_path / "operators.json"
+    file.write_text(json.dumps({"nodes": nodes, "edges": [{"sourceId": "a", "destId": "b", "cost": 0.5}]}))
+    graph = read_layer_graph(file)
+    assert graph.op_names == ("a", "b")
+    assert not len(graph.together)
+    assert [bool(op.get("backward")) for op in graph.attributes] == [False, True]
+    assert graph.measured["accelerator"].tolist() == [float("inf"), 0.002]
+    fast, slow = Device(kind="accelerator"), Device(kind="cpu", pays_transfers=False)
+    machine = Machine(name="m", devices=(fast, fast, slow), link_bandwidth=BYTES_PER_MS * 1e3)
+    task = Placement(name="p", machine=machine, fuse=False, **CAPS)
+    cost = Simulator(name="s", machine=machine, objective="max_load", threads=1)
+    assert task.initial(graph).tolist() == [[2], [2]]  # the first device would never end
+    prices = cost.price(task.realise(graph, np.array([[[0], [1]], [[2], [1]], [[2], [2]]], np.int16)))
+    assert prices.cost.tolist() == pytest.approx([float("inf"), 0.0025, 0.011])
+    problem = Problem(graph, task, cost, evals=100)
+    assert problem.cost_keys(heuristic_keys(problem)).min() == pytest.approx(0.0025)  # every heuristic bears it
+    twice = {"nodes": [nodes[0], nodes[0]], "edges": []}
+    file.write_text(json.dumps(twice))
+    with pytest.raises(GraphError, match="two nodes share an id"):
+        read_layer_graph(file)
+
+
+def test_the_machine_that_a_file_was_made_for(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    assert read_devices(file) == {"accelerator": {"count": 2}}
+    data = json.loads(file.read_text()) | {"maxFPGAs": 3, "maxCPUs": 0, "maxSizePerFPGA": 1e9}
+    file.write_text(json.dumps(data))
+    files = compat.option("dataset", "files") | {"path": str(file)}
+    config = OmegaConf.create({"seed": 0, "dataset": files, "machine": compat.option("machine", "accelerators")})
+    made = construct(OmegaConf.to_container(with_suggested_machine(config)["machine"]), "machine")
+    assert [(device.kind, device.capacity) for device in made.devices] == [("accelerator", 1e9)] * 3
+    dataset = construct(files, "dataset", {"seed": 0})
+    with pytest.warns(UserWarning, match="6 devices of kind accelerator, but .* made for 3 of them, 1000000000 bytes"):
+        warn_of_other_machine(dataset, construct(compat.option("machine", "accelerators6"), "machine"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_other_machine(dataset, made)
+        warn_of_other_machine(dataset, construct(compat.option("machine", "gpu2"), "machine"))
+    file.write_text(json.dumps(data | {"maxFPGAs": 10**9}))
+    with pytest.raises(GraphError, match="whole number from 0 to 60"):
+        read_devices(file)
 
 
 def test_a_stored_graph_keeps_times_and_groups(tmp_path: Path) -> None:

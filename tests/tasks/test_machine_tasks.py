@@ -18,6 +18,7 @@ from graphopt.graph import Graph
 from graphopt.graph_builder import GraphBuilder
 from graphopt.kernels import Limits, default_inline
 from graphopt.machine import Device, Machine, make_machine
+from graphopt.suggested_machine import filled
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.keys import devices, transfers
 from graphopt.tasks.placement import Placement
@@ -143,11 +144,18 @@ def test_machine_presets_are_what_they_say():
         made = {}
         for path in sorted((CONF / "machine").glob("*.yaml")):
             node = OmegaConf.to_container(compose(config_name=f"machine/{path.stem}").machine, resolve=True)
+            if path.stem == "accelerators":  # as a file says
+                with pytest.raises(UserError, match="count, capacity is null"):
+                    construct(node, "machine")
+                node["devices"] = filled(
+                    node["devices"], {"accelerator": {"count": 3, "capacity": 5.0}, "cpu": {"count": 0}}
+                )
             made[path.stem] = construct(node, "machine")
     assert all(machine.name == name for name, machine in made.items())
     counts = {name: machine.num_devices for name, machine in made.items()}
     assert counts == {"gpu2": 2, "gpu4_pcie": 4, "gpu8_nvlink": 8, "gpu8_pcie": 8, "cpu_gpu": 2, "identical": 4,
-                      "sequential_send": 2, "a6000_xla": 1, "h200_xla": 1, "accelerators6": 7}  # fmt: skip
+                      "sequential_send": 2, "a6000_xla": 1, "h200_xla": 1, "accelerators6": 7,
+                      "accelerators": 3}  # fmt: skip
     assert made["gpu4_pcie"].devices[3].contraction_flops == 60e12
     assert [d.vector_flops for d in made["cpu_gpu"].devices] == [10e12, 0.1e12]
     assert made["h200_xla"].devices[0].l2_bytes == 50 * 2**20
