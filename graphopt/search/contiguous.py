@@ -33,7 +33,7 @@ from graphopt.search.linear_split import (
     to_devices,
     topological,
 )  # fmt: skip
-from graphopt.search.partition import fiedler
+from graphopt.search.partition import chain, fiedler
 from graphopt.search.pipeline import Pipeline, Stream, exchange, pipeline, stream
 
 
@@ -139,15 +139,8 @@ def order_keys(flow: Stream, first: csr_array) -> F64:
     ]
     values = [levels(first), -levels(backwards)]
     links = exchange(flow)
-    values += [fiedler(links + 1e-6 * max(float(links.max()), 1e-30) * _chain(first.shape[0]))] if links.nnz else []
+    values += [fiedler(links + 1e-6 * max(float(links.max()), 1e-30) * chain(first.shape[0]))] if links.nnz else []
     return np.stack([_ranks(order) for order in orders] + [_scaled(value) for value in values])
-
-
-def _chain(items: int) -> csr_array:
-    """[M, M] each item beside the next."""
-    i = np.arange(items - 1)
-    one_way = csr_array((np.ones(items - 1), (i, i + 1)), shape=(items, items))
-    return csr_array(one_way + one_way.T)
 
 
 def _ranks(order: I64) -> F64:

@@ -83,6 +83,13 @@ def undirected(needs: Dependencies) -> csr_array:
     return csr_array(one_way + one_way.T)
 
 
+def chain(ops: int) -> csr_array:
+    """[N, N] symmetric: each op beside the next."""
+    i = np.arange(ops - 1)
+    one_way = csr_array((np.ones(ops - 1), (i, i + 1)), shape=(ops, ops))
+    return csr_array(one_way + one_way.T)
+
+
 def fiedler(edges: csr_array) -> F64:
     """[N] the second eigenvector of the normalised Laplacian over roots of degrees, in the direction of op order.
 
