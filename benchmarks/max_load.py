@@ -1,8 +1,9 @@
 """Pipelined placement of layer and operator graphs: what `contiguous` and `load_balance` reach, and how fast.
 
 `python benchmarks/max_load.py FOLDER [--evals N]` prints a JSON line for every graph and method: load in ms, seconds,
-evaluations, and the load over each figure that FOLDER/known.json publishes for the graph (`max_load_ms`). Every graph runs on the machine that its file asks for. Without a folder, operator graphs of transformers are made up: some
-hundred to two thousand ops with attention heads side by side; figures are then over the best contiguous split.
+evaluations, and the load over each figure that FOLDER/known.json publishes for the graph (`max_load_ms`). Every graph
+runs on the machine that its file asks for. Without a folder, operator graphs of transformers are made up: some hundred
+to two thousand ops with attention heads side by side; figures are then over the best contiguous split.
 """
 
 import argparse
