@@ -39,6 +39,10 @@ DTYPE_BYTES: tuple[int, ...] = (4, 2, 2, 8, 8, 4, 2, 1, 1, 1)
 LONGEST_MESSAGE = 1000  # characters
 
 
+MOST_BYTES = 2.0**53  # of all tensors of a graph, and elements of one: sums are exact in any order
+MOST_WORK = 1e24  # FLOP, or seconds, of an op: sums of them are numbers
+
+
 class GraphError(ValueError):
     """The input cannot become a graph; the message says what is wrong and what to do. It may quote names from a file:
     what a terminal should not be told is written out, and of a very long one the middle is left out."""
@@ -200,6 +204,15 @@ def _check_ranges(graph: Graph, n: int, t: int) -> None:
             raise GraphError(f"graph {graph.name!r}: {name} does not ascend from 0 to {len(over)}")
 
 
+def _most_elements(graph: Graph) -> float:
+    """Of the largest tensor. An element at least counts for an empty dimension, so that products of others show."""
+    with np.errstate(over="ignore"):
+        elements = np.ones(graph.num_tensors)
+        of = np.repeat(np.arange(graph.num_tensors), np.diff(graph.shape_ptr))
+        np.multiply.at(elements, of, np.maximum(graph.shape, 1))
+    return float(elements.max(initial=0.0))
+
+
 def _validate(graph: Graph) -> None:
     n, t = len(graph.kind), len(graph.producer)
     if n == 0:
@@ -229,6 +242,12 @@ def _validate(graph: Graph) -> None:
         raise GraphError(f"graph {graph.name!r}: every op must share the device of an op that leads itself")
     if np.any(graph.tensor_bytes < 0) or np.any(graph.flops < 0) or not np.all(np.isfinite(graph.flops)):
         raise GraphError(f"graph {graph.name!r}: sizes and FLOP must be finite and not negative")
+    work = max(float(costs.max()) for costs in (graph.flops, *graph.measured.values()))
+    if work > MOST_WORK or graph.tensor_bytes.sum(dtype=np.float64) > MOST_BYTES or _most_elements(graph) > MOST_BYTES:
+        raise GraphError(
+            f"graph {graph.name!r} is too large: an op has at most {MOST_WORK:g} FLOP or seconds, and all tensors together "
+            f"{MOST_BYTES:.0f} bytes"
+        )
     for array in (
         graph.kind,
         graph.input_ptr,

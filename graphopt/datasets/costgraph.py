@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from graphopt.errors import Unreadable
 from graphopt.graph import Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
+from graphopt.limits import MIB, read_bytes
 
+FILE_BYTES, DEPTH = 64 * MIB, 64
 Message = dict[str, list[Any]]
 _TOKEN = re.compile(r'\s+|#[^\n]*|(?P<text>"(?:[^"\\]|\\.)*")|(?P<mark>[{}:;,])|(?P<word>[^\s{}:;,"#]+)')
 
@@ -21,18 +24,18 @@ def read_costgraph(path: str | Path) -> Graph:
     if not path.is_file():
         raise GraphError(f"no file {path}; give the path of a CostGraphDef text")
     try:
-        nodes = {int(_last(node, "id", 0)): node for node in parse_text(path.read_text()).get("node", [])}
+        nodes = {int(_last(node, "id", 0)): node for node in parse_text(read_bytes(path, FILE_BYTES).decode()).get("node", [])}
         return _build(path.stem, nodes)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from error
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (Unreadable, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
         reason = f"{path} is not a CostGraphDef text ({error})"
         raise GraphError(f"{reason}; it should hold 'node {{ ... }}' entries") from error
 
 
 def parse_text(text: str) -> Message:
     """Protobuf text as nested dictionaries; every field is a list, in order. Raises ValueError on broken syntax."""
-    return _message(_tokens(text), nested=False)
+    return _message(_tokens(text), 0)
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -46,10 +49,12 @@ def _tokens(text: str) -> Iterator[str]:
             yield match.group()
 
 
-def _message(tokens: Iterator[str], *, nested: bool) -> Message:
+def _message(tokens: Iterator[str], depth: int) -> Message:
+    if depth > DEPTH:
+        raise ValueError(f"more than {DEPTH} braces are open at once")
     fields: Message = {}
     for name in tokens:
-        if name == "}" and nested:
+        if name == "}" and depth:
             return fields
         if name in ",;":
             continue
@@ -57,8 +62,8 @@ def _message(tokens: Iterator[str], *, nested: bool) -> Message:
         value = next(tokens, "") if mark == ":" else mark
         if name in "{}:" or value in ("", "}", ":"):
             raise ValueError(f"field {name!r} has no value")
-        fields.setdefault(name, []).append(_message(tokens, nested=True) if value == "{" else value.strip('"'))
-    if nested:
+        fields.setdefault(name, []).append(_message(tokens, depth + 1) if value == "{" else value.strip('"'))
+    if depth:
         raise ValueError("a brace is not closed")
     return fields
 

@@ -22,7 +22,7 @@ def read_lifetimes(path: str | Path) -> Graph:
         return _build(path.name.removesuffix(".json").removesuffix(".memory"), data["ops"], data["tensors"])
     except GraphError:
         raise
-    except (Unreadable, ValueError, KeyError, TypeError, IndexError) as error:
+    except (Unreadable, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         needs = '"ops", and "tensors" with size, producer, consumers, keep'
         raise GraphError(f"{path} is not a file of ops and tensors ({error!r}); it needs {needs}") from error
 

@@ -29,7 +29,7 @@ def read_profiled(path: str | Path) -> Graph:
         return _build(path.stem.removesuffix(".graph"), names, costs, sizes, inputs)
     except GraphError:
         raise
-    except (Unreadable, ValueError, KeyError, TypeError, IndexError) as error:
+    except (Unreadable, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise GraphError(f"{path} is not a profiled graph ({error!r}); it needs lists {', '.join(_FIELDS)}") from error
 
 

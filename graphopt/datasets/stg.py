@@ -5,8 +5,12 @@ A processing time of 1 is 1 FLOP, hence 1 s on an ideal device. Results are empt
 
 from pathlib import Path
 
+from graphopt.errors import Unreadable
 from graphopt.graph import Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
+from graphopt.limits import MIB, read_bytes
+
+FILE_BYTES = 64 * MIB
 
 
 def read_stg(path: str | Path) -> Graph:
@@ -15,8 +19,8 @@ def read_stg(path: str | Path) -> Graph:
     if not path.is_file():
         raise GraphError(f"no file {path}; give the path of a Standard Task Graph file")
     try:
-        tasks = _tasks(path.read_text())
-    except (ValueError, IndexError, UnicodeDecodeError) as error:
+        tasks = _tasks(read_bytes(path, FILE_BYTES).decode())
+    except (Unreadable, ValueError, IndexError, OverflowError) as error:
         reason = f"{path} is not a Standard Task Graph file ({error})"
         raise GraphError(f"{reason}; its lines should be: task time count predecessors") from error
     builder = GraphBuilder(path.stem, "stg")
