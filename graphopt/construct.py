@@ -17,6 +17,8 @@ from graphopt.errors import ConfigError, UsageError
 
 Node = Mapping[str, Any]  # plain containers: a resolved yaml node
 
+LARGEST = 2**63  # whole numbers below fit into arrays
+
 # Arguments that `build` provides by name; yaml files leave them out.
 INJECTED = frozenset({"machine", "task", "cost", "encoder", "dataset", "seed", "extra_width"})
 
@@ -113,17 +115,17 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         return _any_of(value, options, where)
     if origin is Literal:
         if value not in options:
-            raise UsageError(f"{where}={value} is not one of {', '.join(map(str, options))}")
+            raise UsageError(f"{where}={_short(value)} is not one of {', '.join(map(str, options))}")
         return value
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, Mapping):
             keys = ", ".join(f"{where}.{f.name}=..." for f in dataclasses.fields(hint))
-            raise UsageError(f"{where}={value} says nothing: {where} has keys of its own, {keys}")
+            raise UsageError(f"{where}={_short(value)} says nothing: {where} has keys of its own, {keys}")
         return call(hint, value, where, {})
     if origin in (list, tuple, Sequence):
         if not isinstance(value, list | tuple):
             raise UsageError(
-                f"{where}={value} must be a list, such as {where}=[{'a,b' if isinstance(value, str) else '1,2'}]"
+                f"{where}={_short(value)} must be a list, such as {where}=[{'a,b' if isinstance(value, str) else '1,2'}]"
             )
         return _sequence(value, origin, options, where)
     return _scalar(value, hint, where)
@@ -149,7 +151,7 @@ def _any_of(value: Any, options: Sequence[Any], where: str) -> Any:
         except UsageError:
             continue
     names = " or ".join("null" if o is types.NoneType else getattr(o, "__name__", str(o)) for o in options)
-    raise UsageError(f"{where}={value} must be {names}")
+    raise UsageError(f"{where}={_short(value)} must be {names}")
 
 
 def _sequence(value: Sequence[Any], origin: Any, options: Sequence[Any], where: str) -> Any:
@@ -158,10 +160,18 @@ def _sequence(value: Sequence[Any], origin: Any, options: Sequence[Any], where: 
     return tuple(items) if origin is tuple else items
 
 
+def _short(value: Any) -> str:
+    """The value as a sentence shows it."""
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 def _scalar(value: Any, hint: Any, where: str) -> Any:
     plain = (bool, int, float, str)
     if hint not in plain:
         return value
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        raise UsageError(f"{where}={_short(value)} is too large a number")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
@@ -170,5 +180,5 @@ def _scalar(value: Any, hint: Any, where: str) -> Any:
         return str(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[hint]
-        raise UsageError(f"{where}={value} must be {kind}")
+        raise UsageError(f"{where}={_short(value)} must be {kind}")
     return value

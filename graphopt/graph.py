@@ -225,6 +225,8 @@ def _validate(graph: Graph) -> None:
         len(a) != t for a in (graph.is_weight, graph.is_output, graph.dtype, graph.tensor_bytes)
     ):
         raise GraphError(f"graph {graph.name!r}: arrays over tensors disagree in length")
+    if len(set(graph.op_names)) != n:
+        raise GraphError(f"graph {graph.name!r}: two ops share a name")
     _check_ranges(graph, n, t)
     if t and (np.any(np.diff(graph.producer) < 0) or graph.producer[-1] >= n):
         raise GraphError(f"graph {graph.name!r}: tensors must be sorted by producer")

@@ -119,7 +119,7 @@ def read_rows(files: Iterable[Path]) -> tuple[list[dict[str, Any]], int]:
 def _parse(line: str) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, numbers of thousands of digits, nests without an end
         return None
     return row if isinstance(row, dict) else None
 

@@ -154,9 +154,10 @@ def _read(form: Format, found: Path, traced: bool) -> Outcome:
 def _named(error: Exception) -> Outcome:
     from graphopt.errors import Unsolved, UserError
     from graphopt.graph import GraphError
+    from graphopt.printable import printable
 
     if isinstance(error, UserError | GraphError | Unsolved | Said):
-        said = str(error)
+        said = str(error) if isinstance(error, Said) else printable(error)  # as commands show it
         fault = fault_of(said)
         return Outcome("wrong", f"{fault}: {said!r:.300}") if fault else Outcome("sentence", said)
     kind = "memory" if isinstance(error, MemoryError) else "wrong" if isinstance(error, Wrong) else "traceback"
