@@ -125,7 +125,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     if origin in (list, tuple, Sequence):
         if not isinstance(value, list | tuple):
             raise UsageError(
-                f"{where}={_short(value)} must be a list, such as {where}=[{'a,b' if isinstance(value, str) else '1,2'}]"
+                f"{where}={_short(value)} must be a list, such as "
+                f"{where}=[{'a,b' if isinstance(value, str) else '1,2'}]"
             )
         return _sequence(value, origin, options, where)
     return _scalar(value, hint, where)

@@ -247,8 +247,8 @@ def _validate(graph: Graph) -> None:
     work = max(float(costs.max()) for costs in (graph.flops, *graph.measured.values()))
     if work > MOST_WORK or graph.tensor_bytes.sum(dtype=np.float64) > MOST_BYTES or _most_elements(graph) > MOST_BYTES:
         raise GraphError(
-            f"graph {graph.name!r} is too large: an op has at most {MOST_WORK:g} FLOP or seconds, and all tensors together "
-            f"{MOST_BYTES:.0f} bytes"
+            f"graph {graph.name!r} is too large: an op has at most {MOST_WORK:g} FLOP or seconds, and all tensors "
+            f"together {MOST_BYTES:.0f} bytes"
         )
     for array in (
         graph.kind,

@@ -186,7 +186,9 @@ def _check_fields(where: str, given: Mapping[str, Any], kind: type[Device] | typ
         raise UserError(f"{where} has no field {unknown}; known fields: {', '.join(sorted(known))}")
     for key, value in given.items():
         if not _fits(value, hints[key]):
-            raise UserError(f"{where}: {key}={str(value)[:200]} must be {_WORDS.get(hints[key]) or _one_of(hints[key])}")
+            raise UserError(
+                f"{where}: {key}={str(value)[:200]} must be {_WORDS.get(hints[key]) or _one_of(hints[key])}"
+            )
 
 
 _WORDS = {float: "a number, not negative", int: "a whole number, not negative", bool: "true or false", str: "a text"}

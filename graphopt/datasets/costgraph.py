@@ -24,7 +24,10 @@ def read_costgraph(path: str | Path) -> Graph:
     if not path.is_file():
         raise GraphError(f"no file {path}; give the path of a CostGraphDef text")
     try:
-        nodes = {int(_last(node, "id", 0)): node for node in parse_text(read_bytes(path, FILE_BYTES).decode()).get("node", [])}
+        nodes = {
+            int(_last(node, "id", 0)): node
+            for node in parse_text(read_bytes(path, FILE_BYTES).decode()).get("node", [])
+        }
         return _build(path.stem, nodes)
     except GraphError as error:
         raise GraphError(f"{path}: {error}") from error

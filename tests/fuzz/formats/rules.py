@@ -87,8 +87,8 @@ def write_tensat(rng: Draw, folder: Path) -> Path:
 
 def read_folder(folder: Path) -> None:
     """Every reading of every rule can be verified or is refused."""
-    for rules in foreign.read_folder(folder).values():
-        for rule in rules[:1]:
+    for found in foreign.read_folder(folder).values():
+        for rule in found.rules[:1]:
             if not str(rule):
                 raise Wrong("a rule without a text")
             for _, reading in foreign.readings(rule):
