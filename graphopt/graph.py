@@ -244,7 +244,8 @@ def _validate(graph: Graph) -> None:
         raise GraphError(f"graph {graph.name!r}: every op must share the device of an op that leads itself")
     if np.any(graph.tensor_bytes < 0) or np.any(graph.flops < 0) or not np.all(np.isfinite(graph.flops)):
         raise GraphError(f"graph {graph.name!r}: sizes and FLOP must be finite and not negative")
-    work = max(float(costs.max()) for costs in (graph.flops, *graph.measured.values()))
+    every = (graph.flops, *graph.measured.values())
+    work = max(float(costs[np.isfinite(costs)].max(initial=0.0)) for costs in every)  # inf: not on such a device
     if work > MOST_WORK or graph.tensor_bytes.sum(dtype=np.float64) > MOST_BYTES or _most_elements(graph) > MOST_BYTES:
         raise GraphError(
             f"graph {graph.name!r} is too large: an op has at most {MOST_WORK:g} FLOP or seconds, and all tensors "

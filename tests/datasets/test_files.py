@@ -174,3 +174,24 @@ def test_json_without_an_end_in_depth_is_one_sentence(tmp_path: Path, name: str)
     with pytest.raises(GraphError, match="levels deep") as caught:
         GraphFiles(name="files", path=str(tmp_path / name), train=[], val=[]).graphs("test")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("a.pbtxt", "node { " * 200, "more than 64 braces"),
+        ("a.stg", STG.replace("1 5 1 0", "1 1e300 1 0"), "at most 1e"),
+        ("a.graph.json", '{"names": ' + "[" * 100_000, "nested"),
+        ("a.memory.json", json.dumps({"ops": ["a"], "tensors": [{"size": 10**30, "producer": 0, "consumers": [],
+                                                                 "keep": True}]}), "more than"),
+        ("a.memory.json", '{"ops": ["a"], "tensors": [{"size": Infinity, "producer": 0, "consumers": [], "keep": 1}]}',
+         "infinity"),
+    ],
+)  # fmt: skip
+def test_numbers_and_nests_beyond_all_bounds_are_sentences(
+    tmp_path: Path, file: str, content: str, message: str
+) -> None:
+    (tmp_path / file).write_text(content)
+    with pytest.raises(GraphError, match=message) as caught:
+        GraphFiles(name="files", path=str(tmp_path / file), train=[], val=[]).graphs("test")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
