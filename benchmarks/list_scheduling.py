@@ -19,9 +19,9 @@ from lines import say
 from graphopt import compat
 from graphopt.construct import construct
 from graphopt.datasets.stg import read_stg
-from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.graph_builder import GraphBuilder
+from graphopt.optimizer import solve
 
 
 def plain(graph: Graph, processors: int) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from graphopt import compat
 from graphopt.construct import construct
 from graphopt.datasets.files import GraphFiles
 from graphopt.datasets.layer_graphs import read_devices
-from graphopt.evaluate import solve
+from graphopt.optimizer import solve
 from graphopt.suggested_machine import filled
 
 ALGOS = ("contiguous", "load_balance", "regal_local_heuristic")

@@ -20,8 +20,8 @@ from graphopt.algos.regal import REGAL
 from graphopt.build import encoder
 from graphopt.construct import construct
 from graphopt.datasets.layered import layered_graph
-from graphopt.evaluate import solve
 from graphopt.graph import Graph
+from graphopt.optimizer import solve
 
 
 def learner() -> REGAL:

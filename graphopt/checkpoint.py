@@ -1,7 +1,8 @@
-"""Checkpoints of learners: state dicts and plain values only, so that they load with `weights_only=True`.
+"""Checkpoints of learners: Lightning's own, of tensors and plain values only, so that `weights_only=True` loads them.
 
 `last.ckpt` holds what training needs to go on; the one before it is kept as `previous.ckpt`, in case the last is
-damaged. `best.ckpt` is the best by validation. Checkpoints in graphopt/pretrained/ come with the package: weights
+damaged. `best.ckpt` is the best by validation. Beside what Lightning writes they say what they are of, what training
+has cost, and how random generators stood (`extra`). Checkpoints in graphopt/pretrained/ come with the package: weights
 alone, made by `python -m graphopt.ship`.
 """
 
@@ -31,14 +32,27 @@ SMALL_NETWORK, WEIGHTS_FACTOR = 2_000_000, 64  # what stored settings may ask fo
 PRETRAINED = Path(__file__).resolve().parent / "pretrained"
 
 
-def state_of(learner: Learner, about: Mapping[str, Any], note: Mapping[str, Any]) -> State:
-    """Everything of a learner at this moment. about: see `about`. note: plain values of the caller."""
-    counters = {"steps": learner.train_steps, "evals": learner.train_evals, "seconds": learner.train_seconds}
-    plain = {**about, "counters": counters, "random": learner.random_state(), "note": dict(note)}
-    own: State = {}
-    learner.on_save_checkpoint(own)
-    tensors = {"state_dict": learner.state_dict(), "torch_random": torch_random()}
-    return {**tensors, "own": own, "plain": json.dumps(plain)}
+def extra(learner: Learner, about: Mapping[str, Any], *, evals: int, finished: bool) -> State:
+    """What a training checkpoint holds beside Lightning's own: what it says of itself (`about`), what training has cost
+    (evals: of all processes), and the random generators."""
+    counters = {"steps": learner.train_steps, "evals": evals, "seconds": learner.train_seconds}
+    said = {key: value for key, value in about.items() if key != "settings"}  # these are Lightning's hyper-parameters
+    plain = {**said, "counters": counters, "random": learner.random_state(), "note": {"finished": finished}}
+    return {"plain": json.dumps(plain), "torch_random": torch_random()}
+
+
+def put_back(learner: Learner, state: State, *, counts: bool) -> list[torch.Tensor]:
+    """Counters and generators of the learner as `extra` found them, without the prices that another process counts;
+    returns the state of torch's generators."""
+    restore_counters(learner, state)
+    learner.train_evals *= counts
+    learner.set_random_state(json.loads(state["plain"])["random"])
+    return list(state["torch_random"])
+
+
+def is_finished(state: State) -> bool:
+    """Whether training was over when it was written."""
+    return bool(json.loads(state["plain"])["note"].get("finished"))
 
 
 def about(config: Mapping[str, Any], learner: Learner) -> dict[str, Any]:
@@ -87,17 +101,8 @@ def _whole_numbers(value: Any) -> Iterator[int]:
 
 def said(state: State, key: str) -> Any:
     """What a checkpoint says of itself under a key of `about`; None if it is older than the key."""
-    return json.loads(state["plain"]).get(key)
-
-
-def restore(learner: Learner, state: State) -> dict[str, Any]:
-    """Puts a state back, all but torch's generators; returns the caller's note."""
-    plain = json.loads(state["plain"])
-    load_weights(learner, state, "the checkpoint")
-    restore_counters(learner, state)
-    learner.set_random_state(plain["random"])
-    learner.on_load_checkpoint(state["own"])
-    return dict(plain["note"])
+    known = {"settings": state.get("hyper_parameters")} if state.get("hyper_parameters") else {}
+    return {**json.loads(state["plain"]), **known}.get(key)
 
 
 def torch_random() -> list[torch.Tensor]:
@@ -229,14 +234,6 @@ def _bytes(state: State) -> bytes:
     return buffer.getvalue()
 
 
-def save_last(folder: Path, state: State) -> None:
-    """The new last.ckpt; the old one becomes previous.ckpt."""
-    last = folder / "last.ckpt"
-    if last.exists():
-        os.replace(last, folder / "previous.ckpt")
-    save(last, state)
-
-
 def load(path: Path) -> State:
     """Raises UserError when there is no readable checkpoint."""
     if not path.is_file():
@@ -252,11 +249,11 @@ def load(path: Path) -> State:
 
 
 def _check(state: Any) -> None:
-    """Raises Unreadable unless a checkpoint holds what `state_of` writes, each of its type."""
+    """Raises Unreadable unless a checkpoint holds weights and what `extra` adds, each of its type."""
     weights = state["state_dict"]
     if not all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in weights.items()):
         raise Unreadable("its weights are no tensors by name")
-    if not isinstance(state["own"], dict) or not isinstance(state["torch_random"], list):
+    if not isinstance(state["torch_random"], list):
         raise Unreadable("its state is of another kind")
     plain = parse_json(state["plain"].encode(), "what it says", PLAIN_BYTES)
     kinds = {"counters": dict, "random": dict, "note": dict, "made_for": dict}
@@ -265,7 +262,7 @@ def _check(state: Any) -> None:
             raise Unreadable(f"its {key} is no object")
     if not all(_number(plain["counters"].get(key)) for key in ("steps", "evals", "seconds")):
         raise Unreadable("its counters are no numbers")
-    _check_settings(plain.get("settings"))
+    _check_settings(said(state, "settings"))
 
 
 def _check_settings(settings: Any) -> None:
@@ -280,12 +277,13 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
 
 
-def load_last(folder: Path) -> State | None:
+def newest(folder: Path) -> Path | None:
     """The newest readable of last.ckpt and previous.ckpt, with a warning when one is damaged; None without any."""
     for path in (folder / "last.ckpt", folder / "previous.ckpt"):
         if path.exists():
             try:
-                return load(path)
+                load(path)
+                return path
             except UserError as error:
                 warnings.warn(f"{error}; going on from an older state", stacklevel=2)
     return None

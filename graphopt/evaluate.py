@@ -18,9 +18,9 @@ from graphopt.costs.base import CostModel
 from graphopt.datasets.storage import load_graph, save_graph
 from graphopt.errors import NothingFits, RowsFailed, Unmeasured, UserError, writing
 from graphopt.graph import Graph, GraphError
-from graphopt.metering import OutOfBudget, Step
+from graphopt.metering import Step
 from graphopt.operators import OPERATOR_ID
-from graphopt.optimizer import AnyProblem, Solver
+from graphopt.optimizer import Solver, price, solve
 from graphopt.problem import Problem
 from graphopt.progress import Bar
 from graphopt.rewrite.delivery import deliver
@@ -52,25 +52,6 @@ class Arena:
     facts: Mapping[str, Any] = field(default_factory=dict)  # row fields of the cell
     origins: Mapping[str, str] = field(default_factory=dict)  # graph hash -> the data set it is reported under
     seconds: float | None = None  # cap of each solve
-
-
-def solve(optimizer: Solver[AnyProblem], graph: Graph, task: Task, cost: CostModel, *, evals: int,
-          seconds: float | None = None, seed: int = 0) -> tuple[AnyProblem, float]:  # fmt: skip
-    """(the solved problem, seconds it took). The answer to a budget of 0 is priced here, unbilled."""
-    problem = optimizer.open(
-        graph, task, cost, evals=evals, seconds=math.inf if seconds is None else seconds, seed=seed
-    )
-    with contextlib.suppress(OutOfBudget):
-        optimizer.solve(problem)
-    spent = problem.seconds
-    if evals == 0:
-        problem.best_cost = price(problem, cost)
-    return problem, spent
-
-
-def price(problem: Solved, cost: CostModel) -> float:
-    """The best answer's price by a cost model."""
-    return float(cost.price(problem.plans()).cost[0])
 
 
 def evaluate(contenders: Sequence[Contender], graphs: Sequence[Graph], arena: Arena, *, budgets: Sequence[int],

@@ -23,8 +23,8 @@ from graphopt.datasets.base import Split
 from graphopt.datasets.regal import Regal
 from graphopt.datasets.room import Draws, Reached, RoomPrices, load_room, save_room
 from graphopt.errors import UsageError, UserError
-from graphopt.evaluate import solve
 from graphopt.graph import Graph, GraphError
+from graphopt.optimizer import solve
 from graphopt.printable import say
 from graphopt.problem import Problem
 from graphopt.progress import Bar

@@ -1,6 +1,7 @@
 """Where curves and results of a run go besides rows.jsonl: nowhere, metrics.csv, or Weights & Biases."""
 
 import csv
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,8 +64,8 @@ class CsvLog(NoLog):
 class WandbLog(CsvLog):
     """Weights & Biases, beside metrics.csv. `mode: offline` needs neither network nor login.
 
-    Gets the resolved configuration, the curves, the final table and the path of the best checkpoint; a failed run is
-    closed with exit code 1.
+    Gets the resolved configuration, the curves by the learner's step, the final table, and the best checkpoint as an
+    artifact. A cell that goes on is the same run there; a failed one is closed with exit code 1.
     """
 
     def __init__(self, *, name: str, project: str, mode: Literal["online", "offline", "disabled"]) -> None:
@@ -82,18 +83,23 @@ class WandbLog(CsvLog):
         super().open(folder, config)
         self._run = self._wandb.init(
             project=self.project, mode=self.mode, dir=str(folder), name=folder.name, group=str(config.get("study")),
-            config=dict(config),
+            config=dict(config), id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16], resume="allow",
         )  # fmt: skip
+        self._run.define_metric("train_steps")
+        self._run.define_metric("*", step_metric="train_steps")
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         super().metrics(step, values)
-        self._run.log({**values, "step": step})
+        self._run.log({**values, "train_steps": step})
 
     def results(self, rows: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> None:
-        columns: list[str | int] = sorted({key for row in rows for key in row if key != "trace"})
+        columns: list[str | int] = sorted({key for row in rows for key in row if key not in ("trace", "approach")})
         table = self._wandb.Table(columns=columns, data=[[row.get(str(key)) for key in columns] for row in rows])
         self._run.log({"results": table})
-        self._run.summary["checkpoint"] = None if checkpoint is None else str(checkpoint)
+        if checkpoint is not None:
+            artifact = self._wandb.Artifact(f"{self._run.id}-best", type="model")
+            artifact.add_file(str(checkpoint))
+            self._run.log_artifact(artifact)
 
     def close(self, failed: bool) -> None:
         self._run.finish(exit_code=1 if failed else 0)

@@ -1,10 +1,13 @@
 """`Optimizer`: solves problems. One method, so classical and learned optimisers compete through one code path."""
 
+import contextlib
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 
 from graphopt.costs.base import CostModel
 from graphopt.graph import Graph
+from graphopt.metering import OutOfBudget
 from graphopt.problem import Problem
 from graphopt.rewrite_problem import RewriteProblem
 from graphopt.tasks.base import AssignTask, RewriteTask, Task
@@ -53,3 +56,22 @@ class Rewriter(Solver[RewriteProblem]):
         self, graph: Graph, task: Any, cost: CostModel, *, evals: int, seconds: float, seed: int
     ) -> RewriteProblem:
         return RewriteProblem(graph, task, cost, evals=evals, seconds=seconds, seed=seed)
+
+
+def solve(optimizer: Solver[AnyProblem], graph: Graph, task: Task, cost: CostModel, *, evals: int,
+          seconds: float | None = None, seed: int = 0) -> tuple[AnyProblem, float]:  # fmt: skip
+    """(the solved problem, seconds it took). The answer to a budget of 0 is priced here, unbilled."""
+    problem = optimizer.open(
+        graph, task, cost, evals=evals, seconds=math.inf if seconds is None else seconds, seed=seed
+    )
+    with contextlib.suppress(OutOfBudget):
+        optimizer.solve(problem)
+    spent = problem.seconds
+    if evals == 0:
+        problem.best_cost = price(problem, cost)
+    return problem, spent
+
+
+def price(problem: Problem | RewriteProblem, cost: CostModel) -> float:
+    """The best answer's price by a cost model."""
+    return float(cost.price(problem.plans()).cost[0])

@@ -63,7 +63,7 @@ def stripped(state: checkpoint.State, config: Mapping[str, Any], *, half: bool) 
         name: _rounded(value, half) for name, value in state["state_dict"].items() if not name.startswith(training_only)
     }
     plain = json.loads(state["plain"]) | {"settings": checkpoint.settings_in(config), "random": {}}
-    return {"state_dict": weights, "torch_random": [], "own": {}, "plain": json.dumps(plain)}
+    return {"state_dict": weights, "torch_random": [], "plain": json.dumps(plain)}
 
 
 def _rounded(value: Tensor, half: bool) -> Tensor:

@@ -1,9 +1,11 @@
 """Small parts with known optima from which tests build whole cells, and the configuration that joins them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from toy import ToyTask, toy_graph
@@ -145,6 +147,18 @@ class Learns(Learner):
         problem.commit(answer) if not problem.open else problem.cost(answer[None])
 
 
+class Seen(pl.Callback):
+    """Writes down what Lightning was told."""
+
+    def __init__(self, *, file: str) -> None:
+        self.file = file
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        said = {"precision": trainer.precision, "profiler": type(trainer.profiler).__name__,
+                "clip": trainer.gradient_clip_val, "batches": trainer.num_training_batches}  # fmt: skip
+        Path(self.file).write_text(json.dumps(said))
+
+
 def node(cls: type, name: str, **keys: Any) -> dict[str, Any]:
     return {"_target_": f"frame_parts.{cls.__name__}", "name": name, **keys}
 
@@ -153,8 +167,9 @@ def config(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     """A cell of toy parts; `changes` replace top-level keys."""
     trainer = {
         "_target_": "graphopt.schedule.Schedule", "name": "t", "steps": 12, "batch_graphs": 1, "max_seconds": None,
-        "val_every": 3, "val_evals": 1, "patience": 0, "save_every": 2, "save_seconds": 60.0, "log_every": 1,
-        "accelerator": "cpu",
+        "val_every": 3, "val_evals": 1, "patience": 0, "save_every": 2, "save_seconds": 60.0, "accelerator": "cpu",
+        "devices": 1, "strategy": "auto", "precision": "32-true", "accumulate_grad_batches": 1, "log_every_n_steps": 1,
+        "profiler": None, "callbacks": [], "logger": [], "options": {},
     }  # fmt: skip
     return {
         "study": "s", "output_dir": str(tmp_path), "seed": 0, "split": "test", "ckpt": None, "resume": True,

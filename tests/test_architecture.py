@@ -30,12 +30,13 @@ LAYERS = (
     ("cell", "checkpoint", "decision"),
     ("rewrite_decision",),
     ("adopt", "evaluate", "reporting", "resuming"),
-    ("collect", "filter", "report", "ship", "train", "tune"),
+    ("collect", "filter", "report", "ship", "training_callbacks", "tune"),
+    ("train",),
     ("command",),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
 LEARNING = {"torch", "torch_geometric", "pytorch_lightning"}
-MAY_LEARN = {"algos", "encoders", "checkpoint", "ship", "train"}
+MAY_LEARN = {"algos", "encoders", "checkpoint", "ship", "train", "training_callbacks"}
 # Of datasets: what reads torch modules or batches graphs for training.
 CAPTURE = {"arguments", "aten_table", "capture", "fx_reader", "module", "recorder", "trace_errors", "zoo"}
 # Of rewrite: what runs programs and reads torch modules.

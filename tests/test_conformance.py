@@ -17,12 +17,11 @@ from graphopt.construct import construct, target_of
 from graphopt.costs.base import CostModel, Flips, Prices
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Incompatible, Unsolved
-from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.graph_builder import GraphBuilder
 from graphopt.kernels import Limits
 from graphopt.machine import Machine
-from graphopt.optimizer import Optimizer
+from graphopt.optimizer import Optimizer, solve
 from graphopt.plan import Plans
 from graphopt.problem import Problem
 from graphopt.rewrite.as_graph import graph_of

@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import frame_parts as parts_of
 import pytest
+import torch
 from hydra.core.global_hydra import GlobalHydra
 
-from graphopt import CONF, evaluate
+from graphopt import CONF, checkpoint, evaluate
 from graphopt.rows import Row, read
 
 ROOT = CONF.parent
@@ -181,6 +183,12 @@ def test_a_killed_training_goes_on(tmp_path: Path) -> None:
     assert stopped(tmp_path, signal.SIGKILL)[0] == -9
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path), "0"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "training goes on from step" in done.stdout and "trained" in done.stdout
+    whole = tmp_path / "whole"
+    subprocess.run([sys.executable, "-c", SCRIPT, str(whole), "0"], cwd=ROOT, capture_output=True, check=True)
+    killed, never = (checkpoint.load(next(place.glob("s/*/ckpt/last.ckpt"))) for place in (tmp_path, whole))
+    assert torch.equal(killed["state_dict"]["encoder.logit"], never["state_dict"]["encoder.logit"])
+    counted = [json.loads(state["plain"])["counters"] for state in (killed, never)]
+    assert counted[0]["evals"] == counted[1]["evals"] and counted[0]["steps"] == counted[1]["steps"]
 
 
 def test_ctrl_c_is_one_sentence(tmp_path: Path) -> None:
@@ -198,10 +206,23 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = parts_of.config(tmp_path)
     log.open(tmp_path, config)
     log.metrics(3, {"val/speedup": 1.5})
+    kept: list[Any] = []
+    monkeypatch.setattr(log._run, "log_artifact", kept.append)
+    (tmp_path / "best.ckpt").write_bytes(b"weights")
     log.results([{"graph": "g", "judged": 1.0, "trace": [[0, 0, 1]]}], tmp_path / "best.ckpt")
     assert dict(log._run.config)["cost"]["factor"] == 1.0
-    assert log._run.summary["checkpoint"] == str(tmp_path / "best.ckpt")
+    models = [sorted(artifact.manifest.entries) for artifact in kept if artifact.type == "model"]
+    assert models == [["best.ckpt"]]
+    first = log._run.id
     log.close(failed=True)
+    log.open(tmp_path, config)
+    assert log._run.id == first  # the same folder goes on as the same run
+    log.close(failed=False)
+    other = WandbLog(name="wandb", project="graphopt", mode="offline")
+    (tmp_path / "other").mkdir()
+    other.open(tmp_path / "other", config)
+    assert other._run.id != first
+    other.close(failed=False)
     assert list(tmp_path.rglob("*.wandb"))
 
 

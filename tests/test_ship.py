@@ -58,7 +58,7 @@ def test_what_ships_is_what_solving_needs(cell: Cell, half: bool, atol: float) -
     path = ship.ship(cell.path, checkpoint.PRETRAINED, half=half)
     assert path.name == "critical-binary-None.ckpt"  # the toy cost has no objective in its configuration
     state, best = checkpoint.load(path), checkpoint.load(cell.path / "ckpt" / "best.ckpt")
-    assert state.keys() == {"state_dict", "torch_random", "own", "plain"} and not state["own"]
+    assert state.keys() == {"state_dict", "torch_random", "plain"}
     assert [*state["state_dict"]] == ["encoder.logit"] and "critic.weight" in best["state_dict"]
     assert path.stat().st_size < 4_000 < (cell.path / "ckpt" / "best.ckpt").stat().st_size
     learner, _ = prepared(cell.path.parent.parent / "again", ckpt="pretrained")
@@ -96,6 +96,8 @@ def rewritten(cell: Cell, path: Path, **plain: Any) -> str:
     """The cell's checkpoint with other things said of it; None: not said at all."""
     state = checkpoint.load(cell.path / "ckpt" / "best.ckpt")
     known = json.loads(state["plain"]) | plain
+    if "settings" in plain:
+        del state["hyper_parameters"]
     checkpoint.save(path, {**state, "plain": json.dumps({k: v for k, v in known.items() if v is not None})})
     return str(path)
 

@@ -237,7 +237,7 @@ class Reads:
 def checkpoint_of(path: Path, settings: Any) -> Path:
     plain = {"counters": {"steps": 1, "evals": 1, "seconds": 1.0}, "random": {}, "note": {}, "made_for": {},
              "settings": settings}  # fmt: skip
-    checkpoint.save(path, {"state_dict": {}, "torch_random": [], "own": {}, "plain": json.dumps(plain)})
+    checkpoint.save(path, {"state_dict": {}, "torch_random": [], "plain": json.dumps(plain)})
     return path
 
 
@@ -288,7 +288,7 @@ def test_checkpoints_of_both_forms_bring_their_network(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_checkpoint_fields_of_other_types_are_one_sentence(tmp_path: Path, plain: Any) -> None:
     path = tmp_path / "x.ckpt"
-    checkpoint.save(path, {"state_dict": {}, "torch_random": [], "own": {}, "plain": json.dumps(plain)})
+    checkpoint.save(path, {"state_dict": {}, "torch_random": [], "plain": json.dumps(plain)})
     with pytest.raises(UserError, match=r"x\.ckpt is not a readable checkpoint") as caught:
         checkpoint.load(path)
     assert "\n" not in str(caught.value)
@@ -296,7 +296,7 @@ def test_checkpoint_fields_of_other_types_are_one_sentence(tmp_path: Path, plain
 
 def test_a_checkpoint_with_other_weights_than_tensors(tmp_path: Path) -> None:
     for weights in ([], {"a": 3}, {3: torch.zeros(1)}):
-        checkpoint.save(tmp_path / "x.ckpt", {"state_dict": weights, "torch_random": [], "own": {}, "plain": "{}"})
+        checkpoint.save(tmp_path / "x.ckpt", {"state_dict": weights, "torch_random": [], "plain": "{}"})
         with pytest.raises(UserError, match="not a readable checkpoint"):
             checkpoint.load(tmp_path / "x.ckpt")
 

@@ -1,6 +1,7 @@
 """Training: it learns, and kills, damage and clocks do not hurt it."""
 
 import csv
+import json
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -97,8 +98,9 @@ def test_a_finished_training_is_not_repeated(train: Callable[..., Any], monkeypa
 
 
 def test_the_clock_and_patience_end_training(train: Callable[..., Any]) -> None:
-    quick, _ = train("clock", max_seconds=0.0)
-    assert quick.train_steps == 1
+    none, _ = train("none", max_seconds=0.0)
+    quick, _ = train("clock", max_seconds=1e-6)
+    assert (none.train_steps, quick.train_steps) == (0, 1)
     patient, _ = train("patience", lr=0.0, patience=2)  # nothing improves: validations at 0, 3 and 6
     assert patient.train_steps == 6
 
@@ -156,11 +158,61 @@ def test_checkpoints_hold_no_code(train: Callable[..., Any]) -> None:
         checkpoint.load(cell.path / "bad.ckpt")
 
 
+def test_lightning_reads_its_own_checkpoints(train: Callable[..., Any]) -> None:
+    _, cell = train()
+    stored = torch.load(cell.path / "ckpt" / "last.ckpt", weights_only=True)
+    assert {"pytorch-lightning_version", "optimizer_states", "loops", "callbacks"} <= stored.keys()
+    assert stored["hyper_parameters"]["algo"]["name"] == "learns"
+    parts = build(cell.config)
+    again = parts_of.Learns.load_from_checkpoint(
+        cell.path / "ckpt" / "last.ckpt", weights_only=True, name="learns", task=parts.task, cost=parts.cost,
+        encoder=parts_of.Bias(name="bias", width=4, extra_width=3), seed=0, lr=0.3, break_at=-1,
+    )  # fmt: skip
+    assert torch.equal(again.encoder.logit, stored["state_dict"]["encoder.logit"])
+
+
+def test_trainer_settings_reach_lightning(train: Callable[..., Any], tmp_path: Path) -> None:
+    seen = {"_target_": "frame_parts.Seen", "file": str(tmp_path / "seen.json")}
+    train(callbacks=[seen], precision="bf16-mixed", profiler="simple", options={"gradient_clip_val": 0.5})
+    said = json.loads((tmp_path / "seen.json").read_text())
+    assert said == {"precision": "bf16-mixed", "profiler": "SimpleProfiler", "clip": 0.5, "batches": 12}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"precision": "7"}, "trainer: Lightning refuses it: .*7"),
+        ({"profiler": "none such"}, "trainer: Lightning refuses it: .*profiler"),
+        ({"options": {"nothing": 1}}, "trainer: Lightning refuses it: .*nothing"),
+        ({"options": {"max_epochs": 3}}, "trainer.options.max_epochs is decided by graphopt"),
+        ({"accelerator": "gpu"}, "torch sees no GPU"),
+    ],
+)
+def test_settings_that_lightning_refuses(train: Callable[..., Any], settings: dict[str, Any], words: str) -> None:
+    if "GPU" in words and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UserError, match=words):
+        train(**settings)
+
+
+def test_two_processes_train_one_network(train: Callable[..., Any]) -> None:
+    one, _ = train("one")
+    two, cell = train("two", devices=2)
+    assert two.train_steps == 12 and not torch.equal(one.encoder.logit, two.encoder.logit)
+    trained = one.train_evals - 5 * 1  # validations at 0, 3, 6, 9, 12 of one graph and one evaluation each
+    assert two.train_evals == 2 * trained + 5
+    assert float(two.encoder.logit.detach().mean()) > 0
+    lines = list(csv.DictReader((cell.path / "metrics.csv").open()))
+    assert [int(line["step"]) for line in lines if line["name"] == "val/speedup"] == [0, 3, 6, 9, 12]
+
+
 def test_batches_are_a_function_of_the_step() -> None:
     graphs = parts_of.ToyGraphs(name="t", empty=[]).graphs("train") * 3
     stream = GraphStream(graphs, 4, seed=1, start=0)
     later = iter(GraphStream(graphs, 4, seed=1, start=2))
     assert next(later) == stream.at(2)
+    shares = [GraphStream(graphs, 2, seed=1, start=0, rank=rank, world=2) for rank in (0, 1)]
+    assert [graph for share in shares for graph in share.at(3)] == stream.at(3)
     turn = [graph for step in range(3) for graph in stream.at(step)]
     assert all(turn.count(graph) == 2 * graphs.count(graph) for graph in graphs)  # 12 places: two passes of six
 

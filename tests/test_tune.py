@@ -13,9 +13,9 @@ from graphopt import compat, tune
 from graphopt.construct import construct
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import ConfigError, UsageError
-from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.graph_builder import GraphBuilder
+from graphopt.optimizer import solve
 from graphopt.search.brkga import Brkga, Evolution
 
 OTHER = Evolution(population=400, elites=0.05, mutants=0.4, elite_bias=0.5)

@@ -95,6 +95,7 @@ class LAF(Learner):
     """Local advantages guide progressive search; see the module's docstring. conf/algo/laf.yaml explains all."""
 
     network_settings = frozenset({"model"})
+    measure = "skill"
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int, model: Model,
                  collection: Collection, learning: Learning, search: Search) -> None:  # fmt: skip
@@ -225,19 +226,24 @@ class LAF(Learner):
 
     # ---- judging
 
-    def skill(self, graphs: Sequence[Graph]) -> float:
-        """Mean rank correlation of predictions and labels (|f| or f, as is learned) around the collected decisions of
-        the graphs: searches on a few of them are too noisy to tell a trained network from an untrained one. Decisions
-        around which all labels are equal say nothing; 0 where there are no others."""
-        self._read([graph for graph in graphs if graph.hash not in self._lessons])
-        sized = self.model.target == "magnitude"
-        found = []
-        for graph, lessons in ((graph, self._lessons[graph.hash]) for graph in graphs if graph.hash in self._lessons):
-            for moment in range(len(lessons.moments)):
-                true, guess = (part[:, 1:] for part in self._around(graph, lessons.at(moment)))
-                found.append(correlation(np.abs(true) if sized else true, guess))
-        known = [value for value in found if np.isfinite(value)]
-        return float(np.mean(known)) if known else 0.0
+    def says(self, graph: Graph) -> list[float]:
+        """Rank correlations of predictions and labels (|f| or f, as is learned) around the collected decisions of a
+        graph: searches on a few graphs are too noisy to tell a trained network from an untrained one. Decisions around
+        which all labels are equal say nothing."""
+        if graph.hash not in self._lessons:
+            self._read([graph])
+        lessons = self._lessons.get(graph.hash)
+        if lessons is None:  # nothing to decide
+            return []
+        found = [self._skill(graph, lessons.at(moment)) for moment in range(len(lessons.moments))]
+        return [value for value in found if np.isfinite(value)]
+
+    def _skill(self, graph: Graph, lesson: Lesson) -> float:
+        true, guess = (part[:, 1:] for part in self._around(graph, lesson))
+        return correlation(np.abs(true) if self.model.target == "magnitude" else true, guess)
+
+    def summary(self, mean: float) -> float:
+        return mean
 
     @torch.no_grad()
     def _around(self, graph: Graph, lesson: Lesson) -> tuple[F64, F64]:

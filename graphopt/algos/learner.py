@@ -1,5 +1,6 @@
 """`Learner`: a LightningModule that is also an `Optimizer`. `training_step` is the paper, `solve` is how it is used."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -10,7 +11,7 @@ import torch
 
 from graphopt.costs.base import CostModel
 from graphopt.graph import Graph
-from graphopt.optimizer import Optimizer
+from graphopt.optimizer import Optimizer, solve
 from graphopt.tasks.base import AssignTask
 
 LARGE = 20_000  # ops from which several threads make a pass faster; below, they wait for each other
@@ -35,12 +36,16 @@ class Learner(pl.LightningModule, Optimizer):
     it prices outside of `solve` it adds to `train_evals`. It logs `reward`, and losses as `losses/...`. State beyond
     parameters and optimisers is kept by overriding `on_save_checkpoint` and `on_load_checkpoint` with plain values.
 
+    measure: what validation says, logged as `val/<measure>`; higher is better. By default the geometric mean of the
+    speed-ups over the default on the validation graphs, with a small budget; what is priced is training cost.
+
     network_settings: keys of its yaml file that its weights belong to; a checkpoint brings them along.
     training_only: how names of parameters begin that `solve` does not use; packaged checkpoints leave them out.
     """
 
     network_settings: ClassVar[frozenset[str]] = frozenset()
     training_only: ClassVar[tuple[str, ...]] = ()
+    measure: ClassVar[str] = "speedup"
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int) -> None:
         super().__init__()
@@ -48,6 +53,9 @@ class Learner(pl.LightningModule, Optimizer):
         self.train_steps, self.train_evals, self.train_seconds = 0, 0, 0.0
         self._random = np.random.default_rng([seed, 0x1EA12])  # the learner's own draws; stored in checkpoints
         self._initial_costs: dict[str, float] = {}
+        self.val_evals, self.val_seed = 0, seed  # of each validation problem
+        self.validated = math.nan  # what the last validation said
+        self._said: list[float] = []  # by the validation that is going on
 
     @staticmethod
     def extra_width(task: AssignTask) -> int:
@@ -62,10 +70,29 @@ class Learner(pl.LightningModule, Optimizer):
         """What it needs to know of the training graphs before the first step, or before training goes on; by default
         nothing. What it prices is training cost, counted when no step has been made."""
 
-    def skill(self, graphs: Sequence[Graph]) -> float | None:
-        """How well it has learned, on validation graphs, where that can be told without solving them; higher is better.
-        None: they are solved, on a small budget, and the mean speed-up counts."""
-        return None
+    def validation_step(self, graph: Graph, batch_idx: int) -> None:
+        """Adds what one graph says; processes share the graphs."""
+        if batch_idx % self.trainer.world_size == self.trainer.global_rank:
+            self._said += self.says(graph)
+
+    def on_validation_epoch_end(self) -> None:
+        total = torch.tensor([sum(self._said), len(self._said), self.train_evals], dtype=torch.float64)
+        total_3 = self.trainer.strategy.reduce(total.to(self.device), reduce_op="sum")
+        said, count, evals = torch.as_tensor(total_3).tolist()
+        self._said = []
+        self.validated = self.summary(said / count) if count else 0.0
+        self.log_dict({f"val/{self.measure}": self.validated, "train_evals": evals})
+
+    def says(self, graph: Graph) -> list[float]:
+        """What a validation graph says, to be averaged over all: the logarithm of the speed-up, if there is any."""
+        problem, _ = solve(self, graph, self.task, self.cost, evals=self.val_evals, seed=self.val_seed)
+        self.train_evals += problem.evals
+        before, after = problem.initial_cost, problem.best_cost
+        return [math.log(before / after)] if math.isfinite(before) and math.isfinite(after) and after > 0 else []
+
+    def summary(self, mean: float) -> float:
+        """The measure, from the mean of what the graphs say."""
+        return math.exp(mean)
 
     def initial_cost(self, graph: Graph) -> float:
         """The default heuristic's price, which scales rewards. Known to everybody, so not billed."""

@@ -21,9 +21,9 @@ from graphopt.costs.base import CostModel, Prices
 from graphopt.costs.simulator import Simulator
 from graphopt.encoders.graphsage import GraphSAGE
 from graphopt.errors import ConfigError
-from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.machine import Machine
+from graphopt.optimizer import solve
 from graphopt.plan import Plans
 from graphopt.tasks.base import AssignTask
 from graphopt.tasks.fusion import Fusion

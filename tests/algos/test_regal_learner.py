@@ -16,9 +16,9 @@ from graphopt.build import encoder
 from graphopt.construct import construct
 from graphopt.costs.base import CostModel, Prices
 from graphopt.datasets.layered import layered_graph
-from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.machine import Machine
+from graphopt.optimizer import solve
 from graphopt.plan import Plans
 from graphopt.search.brkga import Brkga, Evolution
 from graphopt.tasks.base import AssignTask

@@ -14,10 +14,10 @@ from graphopt.construct import construct
 from graphopt.costs.base import CostModel
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layer_graphs import read_layer_graph
-from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
+from graphopt.optimizer import solve
 from graphopt.plan import Plans
 from graphopt.tasks.base import AssignTask
 

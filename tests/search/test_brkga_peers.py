@@ -10,8 +10,8 @@ from graphopt.construct import construct
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import ConfigError
-from graphopt.evaluate import solve
 from graphopt.machine import Device, Machine
+from graphopt.optimizer import solve
 from graphopt.problem import Problem
 from graphopt.search.brkga_informed import BrkgaInformed, Proposal, parameters
 from graphopt.search.gp_dfs import PartitionDepthFirst

@@ -16,10 +16,10 @@ from graphopt.costs.base import CostModel
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layer_graphs import read_layer_graph
 from graphopt.errors import Unsolved
-from graphopt.evaluate import solve
 from graphopt.graph import F64, Graph
 from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
+from graphopt.optimizer import solve
 from graphopt.problem import Problem
 from graphopt.search.blocks import blocks
 from graphopt.search.contiguous import Contiguous, Effort, best_split

@@ -12,10 +12,11 @@ from graphopt.costs.event import GRID
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.stg import read_stg
-from graphopt.evaluate import Arena, Contender, evaluate, solve
+from graphopt.evaluate import Arena, Contender, evaluate
 from graphopt.graph import Graph
 from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine, TransferRule
+from graphopt.optimizer import solve
 from graphopt.problem import Problem
 from graphopt.rows import RowFile
 from graphopt.search.brkga import uniform_keys

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.lifetimes import read_lifetimes
 from graphopt.errors import Unsolved
-from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.machine import Device, Machine
+from graphopt.optimizer import solve
 from graphopt.problem import Problem
 from graphopt.search.brkga import Brkga, Evolution
 from graphopt.search.cpsat import CpSat

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
-from graphopt.evaluate import solve
 from graphopt.fusible import view_inline
 from graphopt.graph import Graph
 from graphopt.graph_builder import GraphBuilder
@@ -27,6 +26,7 @@ from graphopt.list_schedule import (
 )
 from graphopt.machine import Device, Machine
 from graphopt.metering import OutOfBudget
+from graphopt.optimizer import solve
 from graphopt.plan import Plans
 from graphopt.problem import Problem
 from graphopt.search.list_scheduling import Heft, ListBottomLevel

@@ -15,10 +15,10 @@ from graphopt.construct import construct
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layer_graphs import read_layer_graph
 from graphopt.errors import ConfigError
-from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
+from graphopt.optimizer import solve
 from graphopt.search.heuristics import Work
 from graphopt.search.load_balance import LoadBalance, loads, readers_of, repaired
 from graphopt.search.pipeline import pipeline_of

@@ -10,8 +10,8 @@ from graphopt import compat
 from graphopt.construct import construct
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.stg import read_stg
-from graphopt.evaluate import solve
 from graphopt.machine import Device, Machine
+from graphopt.optimizer import solve
 from graphopt.tasks.joint import Joint
 
 

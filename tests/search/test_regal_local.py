@@ -11,9 +11,9 @@ from graphopt.construct import construct
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.stg import read_stg
-from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.machine import Device, Machine
+from graphopt.optimizer import solve
 from graphopt.problem import Problem
 from graphopt.search.heuristics import Work
 from graphopt.search.regal_local import Moves, Neighbours, RegalLocal

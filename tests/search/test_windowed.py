@@ -8,9 +8,9 @@ from graphopt.construct import construct
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Unsolved
-from graphopt.evaluate import solve
 from graphopt.graph import Graph
 from graphopt.machine import Machine
+from graphopt.optimizer import solve
 from graphopt.problem import Problem
 from graphopt.search.starts import heuristic_keys
 from graphopt.search.windowed import Windowed, Windows, _Moves

@@ -14,7 +14,7 @@ from commands import command
 from graphopt import checkpoint
 from graphopt.adopt import with_network
 from graphopt.build import build
-from graphopt.evaluate import solve
+from graphopt.optimizer import solve
 from graphopt.ship import ship
 
 from ..judge import Format, Wrong

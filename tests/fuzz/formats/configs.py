@@ -13,7 +13,7 @@ from graphopt.cell import settings_of
 from graphopt.collect import composed
 from graphopt.compat import options
 from graphopt.errors import Unsolved
-from graphopt.evaluate import solve
+from graphopt.optimizer import solve
 
 from ..judge import Format, Said, Wrong
 from ..mutate import Draw, damaged, number, plain, text
