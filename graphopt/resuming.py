@@ -4,8 +4,6 @@ from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-from graphopt import composed
-from graphopt.cell import Cell
 from graphopt.errors import UserError
 from graphopt.printable import say
 from graphopt.sweep import sources_of
@@ -24,6 +22,9 @@ class Resuming(BasicSweeper):
 
 def _finished(job: list[str], sources: list[str]) -> bool:
     """Whether the job has nothing to do; says so."""
+    from graphopt import composed  # late: `--help` loads sweepers too
+    from graphopt.cell import Cell
+
     config = composed.find(job, sources)
     try:
         cell = None if config is None else Cell(config)
