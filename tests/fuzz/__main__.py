@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from .formats import FORMATS
@@ -43,15 +44,13 @@ def main(arguments: Sequence[str]) -> int:
     cases = {name: math.ceil(each * FORMATS[name].share) for name in names}
     tallies: dict[str, Tally] = {}
     args.failures.parent.mkdir(parents=True, exist_ok=True)
-    with Bar("fuzz", sum(cases.values())) as bar:
+    with suppress(KeyboardInterrupt), Bar("fuzz", sum(cases.values())) as bar:  # Ctrl-C: the table of what was done
         for name in names:
             tally, start = tallies.setdefault(name, Tally()), time.perf_counter()
             for seed, outcome in run(name, range(args.seed, args.seed + cases[name])):
                 tally.add(seed, outcome)
-                bar.step(
-                    f"{name}: {tally.counts.total() - sum(tally.counts[k] for k in BAD)} of {tally.counts.total()}"
-                )
-            tally.seconds = time.perf_counter() - start
+                tally.seconds = time.perf_counter() - start
+                bar.step(f"{name}: {len(tally.bad)} bad of {tally.counts.total()}")
             save(args.failures, tallies)
     print("\n".join(table(tallies)))
     for name, tally in tallies.items():

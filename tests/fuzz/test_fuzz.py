@@ -19,7 +19,7 @@ from .mutate import Draw, damaged, gzip_bomb, json_text
 from .runner import run
 
 CASES, MANY = 300, 3000
-REPAIRED = ("graph", "stg", "profile", "layers", "lifetimes", "costgraph", "rules_protobuf")
+REPAIRED = ("graph", "stg", "profile", "layers", "lifetimes", "costgraph", "egraph", "rules_protobuf")
 
 
 def failures(name: str, cases: int) -> list[str]:
