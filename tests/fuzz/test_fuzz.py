@@ -14,7 +14,7 @@ from graphopt.errors import UserError
 
 from . import judge
 from .formats import FORMATS
-from .judge import BAD, Format, Wrong
+from .judge import BAD, Format, Said, Wrong
 from .mutate import Draw, damaged, gzip_bomb, json_text
 from .runner import run
 
@@ -55,7 +55,7 @@ def _says(place: Path) -> None:
 
 
 def _escapes(place: Path) -> None:
-    raise UserError("\x1b[2J")
+    raise Said("\x1b[2J")  # as a command printed it
 
 
 def _breaks(place: Path) -> None:
