@@ -1,9 +1,18 @@
 """Learned and classical graph optimisers for ML compilers, on the same problems, under the same budget."""
 
 import hashlib
+import importlib
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graphopt.answer import Answer
+    from graphopt.api import load, optimize
+    from graphopt.graph import Graph
+
+__all__ = ["CONF", "OWN_OPTIONS", "Answer", "Graph", "cache_dir", "load", "optimize"]
 
 CONF = (Path(__file__).parent / "conf").resolve()  # yaml files of all options; in a clone a link to conf/ at its top
 OWN_OPTIONS = "GRAPHOPT_CONFIG_DIR"  # environment variable: a folder of further options, which `--config-dir` sets
@@ -32,3 +41,12 @@ def _compiled(root: Path) -> set[bytes]:
 
 
 os.environ.setdefault("NUMBA_CACHE_DIR", _numba_cache())
+
+_LATE = {"optimize": "graphopt.api", "load": "graphopt.api", "Answer": "graphopt.answer", "Graph": "graphopt.graph"}
+
+
+def __getattr__(name: str) -> Any:
+    """What users import, loaded when it is first used: `graphopt --help` needs none of it."""
+    if name not in _LATE:
+        raise AttributeError(f"module 'graphopt' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATE[name]), name)

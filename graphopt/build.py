@@ -30,15 +30,16 @@ class Parts:
     learns: bool  # `algo` is a `Learner`
 
 
-def build(config: Mapping[str, Any]) -> Parts:
+def build(config: Mapping[str, Any], held: Dataset | None = None) -> Parts:
     """Checks that the chosen classes fit, then makes dataset, machine, task, cost, judge, encoder, algorithm, in order.
 
-    config: the resolved configuration as plain containers. Raises Incompatible before anything is made.
+    config: the resolved configuration as plain containers. held: a data set that is there already, of the class that
+    the configuration names. Raises Incompatible before anything is made.
     """
     compat.check_unused(config)
     compat.check(config)
     seed = int(config["seed"])
-    dataset: Dataset = construct(config["dataset"], "dataset", {"seed": seed})
+    dataset: Dataset = held or construct(config["dataset"], "dataset", {"seed": seed})
     machine: Machine = construct(config["machine"], "machine")
     warn_of_other_machine(dataset, machine)
     task: Task = construct(config["task"], "task", {"machine": machine})

@@ -3,6 +3,9 @@ note shrinks, not the numbers."""
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
 
@@ -12,7 +15,18 @@ from rich.table import Column
 from graphopt.printable import printable
 
 QUIET_SECONDS = 10.0  # between two plain lines
+_SILENT = ContextVar("silent", default=False)
 BAR = 12  # characters
+
+
+@contextmanager
+def silent(yes: bool) -> Iterator[None]:
+    """No bars meanwhile: for programs that use graphopt as a library."""
+    token = _SILENT.set(yes)
+    try:
+        yield
+    finally:
+        _SILENT.reset(token)
 
 
 class Bar:
@@ -24,7 +38,7 @@ class Bar:
         self._spoke = time.monotonic()
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not _SILENT.get():
             from rich.console import Console
 
             rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # what the others leave
@@ -51,6 +65,6 @@ class Bar:
         note = printable(note)
         if self._progress is not None:
             self._progress.update(self._task, completed=self.count, note=note)
-        elif time.monotonic() - self._spoke > QUIET_SECONDS or self.count >= self.total:
+        elif not _SILENT.get() and (time.monotonic() - self._spoke > QUIET_SECONDS or self.count >= self.total):
             self._spoke = time.monotonic()
             print(f"{self.title} {self.count}/{self.total} {note}", file=sys.stderr, flush=True)

@@ -30,9 +30,9 @@ LAYERS = (
     ("cell", "checkpoint", "decision"),
     ("rewrite_decision",),
     ("adopt", "evaluate", "reporting", "resuming"),
-    ("collect", "filter", "report", "ship", "training_callbacks", "tune"),
+    ("answer", "collect", "filter", "report", "ship", "training_callbacks", "tune"),
     ("train",),
-    ("command",),
+    ("api", "command"),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
 LEARNING = {"torch", "torch_geometric", "pytorch_lightning"}

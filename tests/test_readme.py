@@ -87,3 +87,11 @@ def test_every_option_is_named() -> None:
 def test_every_benchmark_is_listed() -> None:
     listed = (ROOT / "benchmarks" / "README.md").read_text()
     assert all(f"| {file.name} |" in listed for file in (ROOT / "benchmarks").glob("*.py"))
+
+
+def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    for block in blocks:
+        exec(block, {})
+    assert blocks and (tmp_path / "answers" / "mlp.npz").is_file() and list((tmp_path / "pictures").glob("*.png"))

@@ -167,7 +167,7 @@ def _changes(case: Case) -> Sheet:
     change = alone / judged - 1
     order = [i for i in np.argsort(-change, kind="stable") if change[i] > BETTER][:SHOWN]
     rows = [[case.decision.op_names[priced[i]], OPERATORS[case.graph.kind[priced[i]]].name,
-             _words(case, int(priced[i])), "no fit" if np.isinf(change[i]) else f"+{100 * change[i]:.3g} %"]
+             change_in_words(case, int(priced[i])), "no fit" if np.isinf(change[i]) else f"+{100 * change[i]:.3g} %"]
             for i in order]  # fmt: skip
     matter = "; none matters alone" if len(ops) else ""
     if rows:
@@ -187,7 +187,7 @@ def _heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
     return ops if len(ops) <= most else np.sort(ops[np.argsort(-weight, kind="stable")[:most]])
 
 
-def _words(case: Case, op: int) -> str:
+def change_in_words(case: Case, op: int) -> str:
     """`store -> inline`, `device 0 -> 1, priority 0 -> 12`."""
     decision = case.decision
     heads = [(c, head) for c, head in enumerate(decision.heads) if head in decision.described]

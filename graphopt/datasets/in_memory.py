@@ -1,0 +1,19 @@
+"""Graphs that a program holds already, as a data set of test graphs."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from graphopt.datasets.base import Dataset, Split
+from graphopt.graph import Graph
+
+
+class InMemory(Dataset):
+    """No option of the command line: programs make it."""
+
+    gives: ClassVar[frozenset[str]] = frozenset({"fx_program", "onnx_program", "terms"})  # as far as the graphs do
+
+    def __init__(self, *, name: str, held: Sequence[Graph]) -> None:
+        self.name, self._held = name, list(held)
+
+    def graphs(self, split: Split) -> list[Graph]:
+        return self._held if split == "test" else []
