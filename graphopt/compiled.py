@@ -1,11 +1,16 @@
-"""Numba's `njit` with a cache on disk that is checked before it is believed.
+"""Numba's `njit` with a cache on disk that is checked before it is believed, and how long compiling has taken.
 
 Numba unpickles what lies in its cache folder and runs the machine code in it. Here every file ends with a digest of its
 content: one that is damaged is as good as not there, and is compiled and written again.
+
+The first call of a function compiles it, for up to minutes in all, or reads it from the cache. Clocks that measure
+searches leave that out (`compiling_seconds`): an answer must not depend on whether the same was run before.
 """
 
 import hashlib
 import io
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numba
+from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 if TYPE_CHECKING:
@@ -86,3 +92,34 @@ def _whole(path: Path) -> bool:
     except OSError:
         return False
     return len(content) > 32 and content[-32:] == _seal(content[:-32])
+
+
+class _Stopwatch(event.Listener):
+    """Runs while any thread compiles, or reads what was compiled; Numba tells it when that begins and ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside, self._since, self._total = 0, 0.0, 0.0
+
+    def on_start(self, event: event.Event) -> None:
+        with self._lock:
+            self._since = time.perf_counter() if self._inside == 0 else self._since
+            self._inside += 1
+
+    def on_end(self, event: event.Event) -> None:
+        with self._lock:
+            self._inside -= 1
+            self._total += time.perf_counter() - self._since if self._inside == 0 else 0.0
+
+    def read(self) -> float:
+        with self._lock:
+            return self._total + (time.perf_counter() - self._since if self._inside else 0.0)
+
+
+_STOPWATCH = _Stopwatch()
+event.register("numba:compiler_lock", _STOPWATCH)  # type: ignore[no-untyped-call]
+
+
+def compiling_seconds() -> float:
+    """Seconds that this process has spent on compiling, and on reading compiled code, until now."""
+    return _STOPWATCH.read()

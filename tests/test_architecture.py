@@ -14,8 +14,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 # A file or folder imports from layers above its own line only; those of one line do not know each other.
 LAYERS = (
-    ("commit", "errors", "metering", "operators", "printable", "schedule"),
-    ("compiled", "limits", "lock", "progress"),
+    ("commit", "compiled", "errors", "operators", "printable", "schedule"),
+    ("limits", "lock", "metering", "progress"),
     ("composed", "construct", "finished", "graph", "loggers", "machine", "rows"),
     ("graph_builder", "spectral"),
     ("datasets", "encoders", "fusible", "list_schedule", "plan", "trace"),

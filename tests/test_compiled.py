@@ -3,10 +3,15 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from numba.core import event
+
+from graphopt.compiled import compiling_seconds, njit
+from graphopt.metering import Metered
 
 MODULE = """
 from graphopt.compiled import njit
@@ -58,3 +63,32 @@ def test_damaged_code_is_compiled_again(kept: Path, suffix: str, damage: Callabl
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file in the place of the folder")
     assert called(tmp_path).startswith("12")
+
+
+def test_compiling_is_not_on_the_clock_of_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three seconds of search, 90 in which a function is compiled that compiles another, and again four of search."""
+    now = 1000.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    meter = Metered(evals=5, seconds=8.0, initial_cost=1.0)
+    now += 3.0
+    with event.trigger_event("numba:compiler_lock"):
+        now += 40.0
+        with event.trigger_event("numba:compiler_lock"):
+            now += 50.0
+        assert meter.seconds == 3.0
+    now += 4.0
+    assert meter.seconds == 7.0 and meter.open
+    now += 1.0
+    assert meter.seconds == 8.0 and not meter.open
+
+
+def test_what_numba_compiles_is_noticed() -> None:
+    @njit(cache=False, nogil=True)
+    def thrice(x):  # type: ignore[no-untyped-def]
+        return 3 * x
+
+    before = compiling_seconds()
+    assert thrice(2) == 6
+    first = compiling_seconds()
+    assert thrice(3) == 9
+    assert first > before and compiling_seconds() == first

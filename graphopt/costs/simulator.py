@@ -78,7 +78,8 @@ class Simulator(CostModel):
     def _judged(self, makespan: F64, peak: NDArray[np.int64]) -> Prices:
         """[B] prices of what happened: makespans [B], bytes [B, D]."""
         over = np.maximum(peak - self._capacity, 0.0)
-        excess = (over / np.where(np.isfinite(self._capacity), self._capacity, 1.0)).sum(1)
+        with np.errstate(divide="ignore"):  # of a device that holds nothing any excess is endless
+            excess = np.divide(over, self._capacity, where=over > 0, out=np.zeros_like(over)).sum(1)
         cost = peak.max(1).astype(np.float64) if self.objective == "peak_memory" else makespan
         return Prices(np.where(excess > 0, np.inf, cost), excess)
 

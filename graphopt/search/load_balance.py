@@ -13,10 +13,10 @@ Shape legend: N ops, M items, D devices, B moves, X results.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from graphopt.compiled import njit
 from graphopt.errors import ConfigError, Unsolved
 from graphopt.graph import F64, I64
 from graphopt.optimizer import Optimizer

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from graphopt.graph import Graph
 from graphopt.problem import Problem
+from graphopt.search.starts import contiguous
 from graphopt.tasks.base import AssignTask, Decision, Decisions
 
 INFEASIBLE = 1e30  # every infeasible score is beyond it, ordered by its excess
@@ -146,9 +147,14 @@ class Walk:
 def start_walk(problem: Problem, slots: Slots, start: str, *, deltas: bool) -> Walk:
     """A walk from the `initial` decision (free), from a `random` one, or from choice 0 everywhere (`zero`).
 
-    The latter two are billed.
+    The latter two are billed. For `max_load`, where single moves hardly leave the default, `initial` is the better of
+    the default and the best contiguous split, which is billed.
     """
     if start == "initial":
+        split = contiguous(problem)
+        cost = np.inf if split is None else float(problem.cost(split[None])[0])
+        if split is not None and cost < problem.initial_cost:
+            return Walk(problem, split, cost, deltas=deltas)
         return Walk(problem, problem.initial, problem.initial_cost, deltas=deltas)
     decision = uniform(problem, slots, 1)[0]
     if start == "zero":

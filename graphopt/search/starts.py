@@ -1,4 +1,4 @@
-"""What searches start from: the plans of all heuristics that fit the objective, as keys or as devices.
+"""What searches start from: the plans of all heuristics that fit the objective, as keys or as decisions.
 
 Shape legend: S starts, K keys, N ops.
 """
@@ -13,6 +13,7 @@ from graphopt.search.contiguous import USUAL, best_split
 from graphopt.search.encoding import F32, encode
 from graphopt.search.heuristics import HEURISTICS, Device, Suggestion, Work, order_topological
 from graphopt.search.pipeline import pipeline_of
+from graphopt.tasks.base import Decision
 
 
 def heuristic_keys(problem: Problem) -> F32:
@@ -26,7 +27,7 @@ def heuristic_keys(problem: Problem) -> F32:
 def heuristic_rows(problem: Problem) -> Iterator[F32]:
     """The same one by one, [K] each, computed as they are asked for: the last ones take seconds on large graphs."""
     work, seen = Work(problem.graph, problem.task), set()
-    split = contiguous(problem, work)
+    split = _contiguous(problem, work)
     suggestions = [] if split is None else [Suggestion(split, order_topological(work, split))]
     for suggestion in chain(suggestions, (heuristic(work) for heuristic in HEURISTICS.values())):
         row = encode(problem, *suggestion)
@@ -35,7 +36,17 @@ def heuristic_rows(problem: Problem) -> Iterator[F32]:
             yield row
 
 
-def contiguous(problem: Problem, work: Work) -> Device | None:
+def contiguous(problem: Problem) -> Decision | None:
+    """[N, H] the initial decision with the devices of the best contiguous split, where these are decided and count."""
+    device = _contiguous(problem, Work(problem.graph, problem.task))
+    if device is None:
+        return None
+    decision = problem.initial.copy()
+    decision[:, list(problem.task.heads).index("device")] = device
+    return decision
+
+
+def _contiguous(problem: Problem, work: Work) -> Device | None:
     """[N] devices of the best contiguous split, where the objective is `max_load`, devices are decided and one fits."""
     if problem.objective != "max_load" or "device" not in problem.task.heads:
         return None

@@ -132,3 +132,9 @@ def test_local_search_is_no_worse_than_the_best_contiguous_split(name: str) -> N
     assert check(plan, task.machine) == []  # what has to share a device does
     kept = [sum(int(graph.weight_bytes[n]) for n in np.flatnonzero(plan.device[0] == d)) for d in range(7)]
     assert all(held <= device.capacity for held, device in zip(kept, task.machine.devices, strict=True))
+
+
+def test_a_device_that_holds_nothing_refuses_all_weights() -> None:
+    """Accelerators without memory, of which one is not used."""
+    assert price(fan(kept=5), two_and_a_host(0.0), [0, 0, 0, 0]) == float("inf")
+    assert price(fan(kept=5), two_and_a_host(0.0), [2, 2, 2, 2]) == 120.0

@@ -22,10 +22,11 @@ from graphopt.machine import Device, Machine
 from graphopt.optimizer import solve
 from graphopt.problem import Problem
 from graphopt.search.blocks import blocks
-from graphopt.search.contiguous import Contiguous, Effort, best_split
+from graphopt.search.contiguous import USUAL, Contiguous, Effort, best_split
 from graphopt.search.heuristics import Work
 from graphopt.search.ideal_split import ideals
 from graphopt.search.linear_split import add, judge, remove, split_order, topological, window
+from graphopt.search.moves import slots_of, start_walk
 from graphopt.search.pipeline import Pipeline, pipeline_of
 from graphopt.search.starts import heuristic_keys
 from graphopt.tasks.base import AssignTask
@@ -163,6 +164,32 @@ def test_searches_start_from_the_best_split(name: str) -> None:
     graph, task, cost, known = published(name)
     problem = Problem(graph, task, cost, evals=1)
     assert 1e3 * problem.cost_keys(heuristic_keys(problem)[:1])[0] == pytest.approx(known, rel=1e-5)
+
+
+@pytest.mark.parametrize("algo", ["local", "annealing", "scan", "laf_unguided"])
+def test_searches_by_single_moves_start_from_it_too(algo: str) -> None:
+    """One evaluation: the split's."""
+    graph, task, cost, known = published("gnmt_inference")
+    problem, _ = solve(construct(compat.option("algo", algo), "algo", {}), graph, task, cost, evals=1)
+    assert 1e3 * problem.best_cost == pytest.approx(known, rel=1e-5)
+    assert problem.evals == 1
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), room=st.sampled_from([0.0, 40.0, float("inf")]))
+def test_a_walk_starts_from_the_better_of_split_and_default(seed: int, room: float) -> None:
+    graph = random_graph(seed, 7)
+    line, task, cost = setting(graph, machine(room))
+    problem = Problem(graph, task, cost, evals=9)
+    walk = start_walk(problem, slots_of(problem), "initial", deltas=False)
+    split = best_split(line, USUAL, np.random.default_rng(0))
+    assert walk.score == min(problem.initial_cost, split.load)
+    assert price(graph, task, cost, walk.decision[None, :, 0])[0] == walk.score
+    assert problem.evals == (len(split.device) > 0)
+    runtime = Problem(graph, task, Simulator(name="s", machine=machine(room), objective="runtime", threads=1), evals=9)
+    walk = start_walk(runtime, slots_of(runtime), "initial", deltas=False)
+    assert np.array_equal(walk.decision, runtime.initial)
+    assert runtime.evals == 0
 
 
 def test_without_evaluations_it_answers_too() -> None:
