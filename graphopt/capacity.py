@@ -18,11 +18,11 @@ def lack_of_memory(plan: Plans, cost: CostModel, machine: Machine) -> str:
     if not over:
         return ""
     used = {int(d) for d, inline in zip(plan.device[0], plan.inline[0]) if not inline}
-    spread = ""
+    advice = "Give more devices"
     if machine.num_devices > 1 and len(used) == 1:
-        spread = f"spread the ops over the {machine.num_devices} devices (task=placement or task=joint), "
+        advice = f"Spread the ops over the {machine.num_devices} devices (task=placement or task=joint), or give more"
     return (
-        f"no plan found fits the devices' memory: {'; '.join(over)}. Give {spread}more devices "
+        f"no plan found fits the devices' memory: {'; '.join(over)}. {advice} "
         "(machine.devices.NAME.count=...) or larger ones (machine.devices.NAME.capacity=BYTES)"
     )
 
