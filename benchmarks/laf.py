@@ -18,6 +18,7 @@ from graphopt.construct import construct
 from graphopt.costs.base import CostModel
 from graphopt.datasets.layered import layered_graph
 from graphopt.graph import Graph
+from graphopt.pricing import Pricing
 from graphopt.search.moves import slots_in
 from graphopt.tasks.base import AssignTask
 
@@ -40,8 +41,8 @@ def visits_per_second(around: Surroundings, rows: np.ndarray, tau: float, seed: 
 def measure(graph: Graph, task: AssignTask, cost: CostModel, repeats: int) -> None:
     slots, initial = slots_in(task, graph), task.canonical(graph, task.initial(graph))
     rows, some = np.arange(len(slots)), np.linspace(0, len(slots) - 1, FULL_VISITS).astype(np.int64)
-    fast = surroundings(graph, task, cost, slots, initial)
-    slow = FullSurroundings(graph, task, cost, slots, initial)
+    fast = surroundings(Pricing(graph, task, cost), slots, initial)
+    slow = FullSurroundings(Pricing(graph, task, cost), slots, initial)
     assert isinstance(fast, DeltaSurroundings)
     tau = typical(fast.prices(rows))
     visits_per_second(fast, some, tau, 0), visits_per_second(slow, some[:10], tau, 0)  # compiled and warm

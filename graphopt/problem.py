@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.costs.base import CostModel, Flips, Objective, Prices
+from graphopt.costs.base import CostModel, Objective, Prices
 from graphopt.errors import Unsolved
 from graphopt.graph import F64, Graph
 from graphopt.metering import Metered, OutOfBudget
 from graphopt.plan import Plans
+from graphopt.pricing import CountedFlips, Pricing
 from graphopt.tasks.base import AssignTask, Decision, Decisions
 from graphopt.tasks.keys import Keys, digests
 
@@ -26,16 +27,16 @@ class Problem(Metered):
     def __init__(self, graph: Graph, task: AssignTask, cost: CostModel, *, evals: int, seconds: float = float("inf"),
                  seed: int = 0) -> None:  # fmt: skip
         self.graph, self.task, self._cost = graph, task, cost
+        self._pricing = Pricing(graph, task, cost)
         self.rng = np.random.default_rng(seed)
         self.initial: Decision = task.initial(graph)
-        initial_cost = float(cost.price(task.realise(graph, self.initial[None])).cost[0])
         self.best: Decision = self.initial
         self.best_plan: Plans | None = None  # set when the best came from keys: no decision describes it
         self.last_excess: NDArray[np.float64] = np.zeros(0)
         self._zobrist = np.random.default_rng(0x5EED).integers(
             1, 2**63, (graph.num_ops, len(task.heads)), dtype=np.uint64
         )
-        super().__init__(evals=evals, seconds=seconds, initial_cost=initial_cost)
+        super().__init__(evals=evals, seconds=seconds, initial_cost=self._pricing.initial_cost)
 
     @property
     def by_events(self) -> bool:
@@ -61,7 +62,7 @@ class Problem(Metered):
         priced = decisions[:allowed]
         cost = np.zeros(0)
         if allowed:
-            prices = self._cost.price(self.task.realise(self.graph, priced))
+            prices = self._pricing.decisions(priced)
             cost, self.last_excess = prices.cost, prices.excess
             self._bill(cost, self.digest(priced).tolist(), lambda i: priced[i])
         if allowed < len(decisions):
@@ -74,7 +75,7 @@ class Problem(Metered):
         cost = np.zeros(0)
         if allowed:
             plans = self.task.realise_keys(self.graph, keys[:allowed])
-            cost = self._bill_keys(keys[:allowed], plans, self._cost.price(plans))
+            cost = self._bill_keys(keys[:allowed], plans, self._pricing.plans(plans))
         if allowed < len(keys):
             raise OutOfBudget
         return cost
@@ -102,10 +103,7 @@ class Problem(Metered):
 
         Opening is free when `decision` has been priced (its price is known); the caller starts from such a decision.
         """
-        if list(self.task.heads.items()) != [("inline", 2)] or self.task.limits is None:
-            return None
-        plans = self.task.realise(self.graph, decision[None])
-        inner = self._cost.flips(self.graph, plans.inline[0], self.task.limits)
+        inner = self._pricing.flips(decision)
         return None if inner is None else MeteredFlips(self, inner)
 
     def commit(self, decision: Decision) -> None:
@@ -137,7 +135,7 @@ class Problem(Metered):
 class MeteredFlips:
     """`Flips` whose every price is billed to the problem."""
 
-    def __init__(self, problem: Problem, inner: Flips) -> None:
+    def __init__(self, problem: Problem, inner: CountedFlips) -> None:
         self._problem, self._inner = problem, inner
         self._free = problem.task.mask(problem.graph)[:, 0]  # views are always inline: they are no decision
         self._digest: int | None = None

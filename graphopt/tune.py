@@ -25,6 +25,7 @@ from graphopt.costs.base import CostModel
 from graphopt.datasets.base import Dataset
 from graphopt.errors import ConfigError, UsageError, UserError
 from graphopt.graph import Graph, GraphError
+from graphopt.pricing import Pricing
 from graphopt.printable import say
 from graphopt.progress import Bar
 from graphopt.search.brkga import Evolution, run_alone, uniform_keys
@@ -50,7 +51,7 @@ class Bench:
     def reached(self, graph: Graph, evolution: Evolution, seed: int) -> float:
         """The best score that BRKGA finds by itself."""
         sampler = uniform_keys(self.task.key_count(graph))
-        return run_alone(graph, self.task, self.cost, sampler, evolution, evals=self.evals, seed=seed)
+        return run_alone(Pricing(graph, self.task, self.cost), sampler, evolution, evals=self.evals, seed=seed)
 
     def log_ratio(self, graph: Graph, evolution: Evolution, seed: int, plain: float) -> float:
         """log(reached / plain), below 0 where the setting is better."""

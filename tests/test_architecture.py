@@ -22,6 +22,7 @@ LAYERS = (
     ("compact", "kernels"),
     ("rewrite",),
     ("check", "costs", "tasks"),
+    ("pricing",),
     ("capacity", "problem", "rewrite_problem"),
     ("optimizer",),
     ("compat", "search", "suggested_machine"),

@@ -15,6 +15,7 @@ from graphopt.advantages.gibbs import Samples, Surroundings, surroundings, surve
 from graphopt.advantages.store import Store, open_store
 from graphopt.costs.base import CostModel
 from graphopt.graph import Graph
+from graphopt.pricing import Pricing
 from graphopt.progress import Bar
 from graphopt.search.moves import I64, slots_in
 from graphopt.tasks.base import AssignTask, Decision
@@ -103,7 +104,7 @@ class _Collector:
             rng, begun = np.random.default_rng([self.seed, chain, turn]), time.perf_counter()
             if around is None:
                 here = store.read(shard_name(chain, start, turn - 1)).end() if turn else self._start(graph, start, rng)
-                around = surroundings(graph, self.task, self.cost, slots_in(self.task, graph), here)
+                around = surroundings(Pricing(graph, self.task, self.cost), slots_in(self.task, graph), here)
             rows = self._rows(graph, rng)
             if turn:
                 samples = sweep(around, rows, tau, rng, surveyed=self.collection.surveys)

@@ -14,10 +14,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.costs.base import CostModel, Flips
-from graphopt.graph import Graph
+from graphopt.pricing import CountedFlips, Pricing
 from graphopt.search.moves import BATCH_ENTRIES, F64, I64, Slots
-from graphopt.tasks.base import AssignTask, Decision
+from graphopt.tasks.base import Decision
 
 
 class Surroundings(Protocol):
@@ -36,7 +35,7 @@ class Surroundings(Protocol):
 class DeltaSurroundings:
     """By exact deltas of store/inline flips."""
 
-    def __init__(self, flips: Flips, slots: Slots, decision: Decision) -> None:
+    def __init__(self, flips: CountedFlips, slots: Slots, decision: Decision) -> None:
         self._flips, self._slots, self.evals = flips, slots, 0
         self.decision = decision
 
@@ -59,8 +58,8 @@ class DeltaSurroundings:
 class FullSurroundings:
     """By pricing whole decisions, in batches."""
 
-    def __init__(self, graph: Graph, task: AssignTask, cost: CostModel, slots: Slots, decision: Decision) -> None:
-        self._graph, self._task, self._cost, self._slots = graph, task, cost, slots
+    def __init__(self, pricing: Pricing, slots: Slots, decision: Decision) -> None:
+        self._pricing, self._task, self._slots = pricing, pricing.task, slots
         self.decision, self.evals = decision, 0
         self._now = self._price(decision[None])[0]
         self._known: dict[tuple[int, int], float] = {}  # prices of (row, choice) around the current decision
@@ -88,24 +87,20 @@ class FullSurroundings:
             return
         changed = self.decision.copy()
         changed[op, head] = choice
-        self.decision = self._task.canonical(self._graph, changed)
+        self.decision = self._task.canonical(self._pricing.graph, changed)
         known = self._known.get((row, choice))
         self._now = self._price(self.decision[None])[0] if known is None else known
         self._known = {}
 
     def _price(self, decisions: NDArray[np.int16]) -> F64:
-        return self._cost.price(self._task.realise(self._graph, decisions)).cost
+        return self._pricing.decisions(decisions).cost
 
 
-def surroundings(graph: Graph, task: AssignTask, cost: CostModel, slots: Slots, decision: Decision) -> Surroundings:
+def surroundings(pricing: Pricing, slots: Slots, decision: Decision) -> Surroundings:
     """Of the canonical form of a decision; by exact deltas where the task and the cost model have them."""
-    decision = task.canonical(graph, decision)
-    flips = None
-    if list(task.heads.items()) == [("inline", 2)] and task.limits is not None:
-        flips = cost.flips(graph, task.realise(graph, decision[None]).inline[0], task.limits)
-    if flips is not None:
-        return DeltaSurroundings(flips, slots, decision)
-    return FullSurroundings(graph, task, cost, slots, decision)
+    decision = pricing.task.canonical(pricing.graph, decision)
+    flips = pricing.flips(decision)
+    return FullSurroundings(pricing, slots, decision) if flips is None else DeltaSurroundings(flips, slots, decision)
 
 
 @dataclass(frozen=True, eq=False)

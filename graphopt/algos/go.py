@@ -171,8 +171,7 @@ class GO(Learner):
         for graph in graphs:
             decisions = chosen[:, start : start + graph.num_ops].cpu().numpy().astype(np.int16)
             start += graph.num_ops
-            prices = self.cost.price(self.task.realise(graph, decisions)).cost
-            self.train_evals += len(prices)
+            prices = self.pricing(graph).decisions(decisions).cost
             reward = self._reward(graph, prices)
             rewards.append(float(np.mean(reward)))
             common, single = np.zeros(decisions.shape), np.zeros(decisions.shape)
@@ -215,11 +214,8 @@ class GO(Learner):
         """(op, head, price after changing that slot minus price now) for all slots, or a sample of them."""
         canonical = self.task.canonical(graph, decision)
         op, head = np.nonzero(self.task.mask(graph))
-        flips = None
-        if list(self.task.heads.items()) == [("inline", 2)] and self.task.limits is not None:
-            flips = self.cost.flips(graph, canonical[:, 0].astype(bool), self.task.limits)
+        flips = self.pricing(graph).flips(canonical)
         if flips is not None:
-            self.train_evals += len(op)
             worse = np.where(canonical[op, 0] == decision[op, 0], flips.price(op) - flips.cost, 0.0)
             return op, head, worse
         rows = self._random.permutation(len(op))[: self.learning.flips]
@@ -227,8 +223,7 @@ class GO(Learner):
         changed = np.repeat(decision[None], len(op), 0)
         counts = np.array(list(self.task.heads.values()))[head]
         changed[np.arange(len(op)), op, head] = (decision[op, head] + self._random.integers(1, counts)) % counts
-        self.train_evals += len(op)
-        prices = self.cost.price(self.task.realise(graph, changed)).cost
+        prices = self.pricing(graph).decisions(changed).cost
         worse = np.where(np.isfinite(prices) & np.isfinite(price), prices - price, 0.0)
         return op, head, worse
 

@@ -12,6 +12,7 @@ import torch
 from graphopt.costs.base import CostModel
 from graphopt.graph import Graph
 from graphopt.optimizer import Optimizer, solve
+from graphopt.pricing import Pricing
 from graphopt.tasks.base import AssignTask
 
 LARGE = 20_000  # ops from which several threads make a pass faster; below, they wait for each other
@@ -33,8 +34,9 @@ class Learner(pl.LightningModule, Optimizer):
     """Base of every learned optimiser.
 
     A subclass implements `training_step(graphs: list[Graph], batch_idx)`, `configure_optimizers` and `solve`. Whatever
-    it prices outside of `solve` it adds to `train_evals`. It logs `reward`, and losses as `losses/...`. State beyond
-    parameters and optimisers is kept by overriding `on_save_checkpoint` and `on_load_checkpoint` with plain values.
+    it prices outside of `solve` goes through `pricing(graph)`, which counts it in `train_evals`. It logs `reward`, and
+    losses as `losses/...`. State beyond parameters and optimisers is kept by overriding `on_save_checkpoint` and
+    `on_load_checkpoint` with plain values.
 
     measure: what validation says, logged as `val/<measure>`; higher is better. By default the geometric mean of the
     speed-ups over the default on the validation graphs, with a small budget; what is priced is training cost.
@@ -52,7 +54,7 @@ class Learner(pl.LightningModule, Optimizer):
         self.name, self.task, self.cost = name, task, cost
         self.train_steps, self.train_evals, self.train_seconds = 0, 0, 0.0
         self._random = np.random.default_rng([seed, 0x1EA12])  # the learner's own draws; stored in checkpoints
-        self._initial_costs: dict[str, float] = {}
+        self._pricings: dict[str, Pricing] = {}
         self.val_evals, self.val_seed = 0, seed  # of each validation problem
         self.validated = math.nan  # what the last validation said
         self._said: list[float] = []  # by the validation that is going on
@@ -94,12 +96,18 @@ class Learner(pl.LightningModule, Optimizer):
         """The measure, from the mean of what the graphs say."""
         return math.exp(mean)
 
+    def pricing(self, graph: Graph) -> Pricing:
+        """Prices for training, which count."""
+        if graph.hash not in self._pricings:
+            self._pricings[graph.hash] = Pricing(graph, self.task, self.cost, self._count)
+        return self._pricings[graph.hash]
+
+    def _count(self, prices: int) -> None:
+        self.train_evals += prices
+
     def initial_cost(self, graph: Graph) -> float:
         """The default heuristic's price, which scales rewards. Known to everybody, so not billed."""
-        if graph.hash not in self._initial_costs:
-            plans = self.task.realise(graph, self.task.initial(graph)[None])
-            self._initial_costs[graph.hash] = float(self.cost.price(plans).cost[0])
-        return self._initial_costs[graph.hash]
+        return self.pricing(graph).initial_cost
 
     def transfer_batch_to_device(self, batch: list[Graph], device: torch.device, dataloader_idx: int) -> list[Graph]:
         """Graphs stay where they are; tensors are moved when features are built."""

@@ -173,11 +173,9 @@ class REGAL(Learner):
 
     def _outcome(self, graph: Graph, seed: int, actions: Actions | None) -> float:
         """The best score of one BRKGA run by itself; without actions of plain BRKGA."""
-        self.train_evals += self.learning.evals
         sampler = uniform_keys(self.task.key_count(graph)) if actions is None else self.sampler(graph, actions)
         bias = None if actions is None else self.bias(graph, actions)
-        return run_alone(graph, self.task, self.cost, sampler, self.evolution, evals=self.learning.evals, seed=seed,
-                         bias=bias)  # fmt: skip
+        return run_alone(self.pricing(graph), sampler, self.evolution, evals=self.learning.evals, seed=seed, bias=bias)
 
     # ---- use
 

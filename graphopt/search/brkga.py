@@ -21,14 +21,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from graphopt.compiled import njit
-from graphopt.costs.base import CostModel
 from graphopt.errors import ConfigError
-from graphopt.graph import Graph
 from graphopt.metering import OutOfBudget
 from graphopt.optimizer import Optimizer
+from graphopt.pricing import Pricing
 from graphopt.problem import Problem
 from graphopt.search.moves import penalised
-from graphopt.tasks.base import AssignTask
 
 KEYS_PER_CALL = 1 << 22  # keys decoded and priced at a time: plans stay small, and the clock is looked at
 
@@ -122,8 +120,8 @@ def evolve(price: Price, sampler: Sampler, rng: Generator, evolution: Evolution,
         cost = np.concatenate([cost[order[:elites]], price(keys[elites:])])
 
 
-def run_alone(graph: Graph, task: AssignTask, cost: CostModel, sampler: Sampler, evolution: Evolution, *, evals: int,
-              seed: int, bias: F32 | None = None) -> float:  # fmt: skip
+def run_alone(pricing: Pricing, sampler: Sampler, evolution: Evolution, *, evals: int, seed: int,
+              bias: F32 | None = None) -> float:  # fmt: skip
     """The best score of a run by itself: the default's plan is no candidate, so graphs on which little beats it tell
     samplers and settings apart as well."""
     left, best = evals, np.inf
@@ -132,7 +130,7 @@ def run_alone(graph: Graph, task: AssignTask, cost: CostModel, sampler: Sampler,
         nonlocal left, best
         if not len(allowed := keys[:left]):
             raise OutOfBudget
-        prices = cost.price(task.realise_keys(graph, allowed))
+        prices = pricing.keys(allowed)
         scores = penalised(prices.cost, prices.excess)
         left, best = left - len(allowed), min(best, float(scores.min()))
         if len(allowed) < len(keys):

@@ -24,6 +24,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.graph import Graph
 from graphopt.machine import Device, Machine
 from graphopt.plan import Plans
+from graphopt.pricing import Pricing
 from graphopt.search.moves import slots_in
 from graphopt.tasks.base import AssignTask
 from graphopt.tasks.fusion import Fusion
@@ -50,7 +51,7 @@ def fusion(device: Device = GPU) -> tuple[Fusion, Simulator]:
 
 def collected(graph: Graph, task: AssignTask, cost: CostModel, tau: float, sweeps: int) -> list[Samples]:
     slots = slots_in(task, graph)
-    around = surroundings(graph, task, cost, slots, task.initial(graph))
+    around = surroundings(Pricing(graph, task, cost), slots, task.initial(graph))
     rows, rng = np.arange(len(slots)), np.random.default_rng(0)
     return [survey(around, rows)] + [sweep(around, rows, tau, rng, surveyed=True) for _ in range(sweeps)]
 
@@ -67,7 +68,7 @@ def test_long_run_frequencies_are_those_of_exact_enumeration(heads: dict[str, in
     every = np.array(list(itertools.product(range(codes), repeat=ops)), np.int16)
     weight = np.exp(-cost.totals(every) / tau)
     exact = np.stack([(weight[:, None] * (every == k)).sum(0) for k in range(codes)]) / weight.sum()
-    around = FullSurroundings(graph, task, cost, slots_in(task, graph), task.initial(graph))
+    around = FullSurroundings(Pricing(graph, task, cost), slots_in(task, graph), task.initial(graph))
     rng, rows, visits = np.random.default_rng(0), np.arange(ops), []
     for _ in range(4000):
         sweep(around, rows, tau, rng, surveyed=False)
@@ -95,7 +96,9 @@ def test_deltas_and_full_prices_give_the_same_samples_to_the_last_digit(seed: in
     slots = slots_in(task, graph)
     if not len(slots):
         return
-    kinds = [type(surroundings(graph, task, c, slots, task.initial(graph))) for c in (cost, WithoutFlips(cost))]
+    kinds = [
+        type(surroundings(Pricing(graph, task, c), slots, task.initial(graph))) for c in (cost, WithoutFlips(cost))
+    ]
     assert kinds == [DeltaSurroundings, FullSurroundings]
     tau = typical(collected(graph, task, cost, 1.0, 0)[0].price) or 1.0
     fast, slow = (collected(graph, task, c, tau, 2) for c in (cost, WithoutFlips(cost)))
