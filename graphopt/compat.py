@@ -3,7 +3,7 @@
 Facts are class attributes: optimisers say what they accept (`accepts`, `needs_heads`, `needs_one_of`, `knows_heads`),
 tasks what they decide (`noun`, `head_names`, with settings `heads_of`), tasks and costs what a graph must carry
 (`needs`), data sets what graphs carry (`gives`).
-`python -m graphopt.compat` prints the table of tasks and algorithms as Markdown.
+`python -m graphopt.compat` prints the table of tasks and algorithms as Markdown, with `--families` its short form.
 """
 
 import difflib
@@ -168,17 +168,43 @@ def _givers(needs: frozenset[str]) -> list[str]:
     return [name for name, dataset in _classes("dataset").items() if needs <= dataset.gives]
 
 
+def fits() -> dict[str, list[str]]:
+    """Algorithm -> tasks that it can solve, in the order of the names."""
+    tasks = _tasks()
+    return {
+        name: [task for task, node in tasks.items() if mismatch(algo, node) is None]
+        for name, algo in _classes("algo").items()
+    }
+
+
 def matrix() -> str:
     """Markdown: one line per algorithm, one column per task."""
-    tasks, algos = _tasks(), _classes("algo")
+    tasks, algos = options("task"), _classes("algo")
     lines = [f"| algo | {' | '.join(tasks)} |", f"|---|{'---|' * len(tasks)}"]
-    for name, algo in algos.items():
-        cells = ["yes" if mismatch(algo, task) is None else "-" for task in tasks.values()]
-        lines.append(f"| {name}{' (learns)' if learns(algo) else ''} | {' | '.join(cells)} |")
+    for name, fitting in fits().items():
+        cells = ["yes" if task in fitting else "-" for task in tasks]
+        lines.append(f"| {name}{' (learns)' if learns(algos[name]) else ''} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def families() -> str:
+    """Markdown: `matrix` in few lines. Algorithms of the same tasks share a line; NAME* also stands for its variants
+    NAME_..., where these fit the same tasks and learn as it does."""
+    classes = _classes("algo")
+    algos = {name: (tuple(fitting), learns(classes[name])) for name, fitting in fits().items()}
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for name, same in algos.items():
+        if any(name.startswith(f"{other}_") and algos[other] == same for other in algos):
+            continue
+        variants = any(other.startswith(f"{name}_") and algos[other] == same for other in algos)
+        shown = f"{name}*" if variants else name
+        lines.setdefault(same[0], []).append(f"**{shown}**" if same[1] else shown)
+    rows = sorted(lines.items(), key=lambda line: (-len(line[0]), line[0]))
+    table = [f"| {', '.join(tasks)} | {', '.join(names)} |" for tasks, names in rows]
+    return "\n".join(["| tasks | algorithms |", "|---|---|", *table])
 
 
 if __name__ == "__main__":
     from graphopt import compat  # the module, not this script: classes must be compared with the same objects
 
-    print(compat.matrix())
+    print(compat.families() if "--families" in sys.argv[1:] else compat.matrix())

@@ -72,6 +72,12 @@ def units_imported(path: Path, *, lazy: bool) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("graphopt.")} & set(RANK)
 
 
+def test_the_page_draws_these_layers() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text().split("## Imports go one way")[1].split("\n## ")[0]
+    drawn = [tuple(line.split()) for line in page.splitlines() if line.startswith("    ")]
+    assert drawn == [tuple(sorted(layer)) for layer in LAYERS]
+
+
 def test_every_file_and_folder_has_its_layer() -> None:
     found = {unit_of(path) for path in SOURCES} - {"__init__"}
     assert found == set(RANK)

@@ -1,10 +1,12 @@
-"""README.md and docs/: the table is the program's, every command composes or parses, every link and name exists."""
+"""README.md and docs/: tables are the program's, every command composes or parses, every link and name exists."""
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -14,7 +16,8 @@ from graphopt.construct import INJECTED, arguments_of, target_of
 from graphopt.reporting import commands
 
 ROOT = CONF.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
+TOP = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES = [*TOP, *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
 TEXT = "\n".join(page.read_text() for page in PAGES)
 
 
@@ -28,9 +31,20 @@ def first_cell(words: list[str]) -> list[str]:
     return [word if word[-1] in "]}" else word.split(",")[0] for word in words if word != "-m"]
 
 
+def marked(page: str, name: str) -> str:
+    """What stands between <!-- NAME --> and <!-- /NAME --> of a page."""
+    found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", (ROOT / page).read_text(), re.DOTALL)
+    assert found is not None, f"{page} has no <!-- {name} -->"
+    return found.group(1)
+
+
 def test_the_matrix_is_the_programs() -> None:
-    marked = re.search(r"<!-- compat -->\n(.*?)\n<!-- /compat -->", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert marked is not None and marked.group(1) == compat.matrix()
+    assert marked("docs/compatibility.md", "compat") == compat.matrix()
+    assert marked("README.md", "families") == compat.families()
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_bytes()) < 9000
 
 
 @pytest.mark.parametrize("command", commands_of("python run.py"))
@@ -76,12 +90,26 @@ def test_links_and_files_exist(page: Path) -> None:
 
 
 def test_every_option_is_named() -> None:
-    readme = (ROOT / "README.md").read_text()
+    table = (ROOT / "docs" / "compatibility.md").read_text()
     for group in ("task", "dataset", "machine", "cost", "encoder", "algo"):
         for name in compat.options(group):
-            assert f"`{name}`" in readme, f"README.md does not name {group}={name}"
+            assert f"`{name}`" in table, f"docs/compatibility.md does not name {group}={name}"
+    using = (ROOT / "docs" / "using.md").read_text()
     for name in compat.options("experiment"):
-        assert f"experiment={name}" in readme, f"README.md does not name experiment={name}"
+        assert f"experiment={name}" in using, f"docs/using.md does not name experiment={name}"
+
+
+def test_parts_of_pages_that_links_name_exist() -> None:
+    for page in PAGES:
+        for link, part in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+            if "://" not in link:
+                assert part in anchors(page.parent / link if link else page), f"{page.name}: {link}#{part}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Names of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_benchmark_is_listed() -> None:
@@ -90,8 +118,34 @@ def test_every_benchmark_is_listed() -> None:
 
 
 def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    pages = (ROOT / "README.md", ROOT / "docs" / "using.md")
+    blocks = [block for page in pages for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
     monkeypatch.chdir(tmp_path)
     for block in blocks:
         exec(block, {})
-    assert blocks and (tmp_path / "answers" / "mlp.npz").is_file() and list((tmp_path / "pictures").glob("*.png"))
+    assert (
+        len(blocks) > 1 and (tmp_path / "answers" / "mlp.npz").is_file() and list((tmp_path / "pictures").glob("*.png"))
+    )
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"cff-version", "message", "authors", "title"} <= citation.keys()
+    assert [citation[key] for key in ("title", "version", "license")] == [
+        project[key] for key in ("name", "version", "license")
+    ]
+    assert f"## {project['version']} (" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_architecture_names_every_file() -> None:
+    """Files that are no option of their own (docs/compatibility.md names those), in `graphopt/` and these folders."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    words = {*re.findall(r"\w+", text)}
+    options = {
+        name for group in ("task", "dataset", "machine", "cost", "encoder", "algo") for name in compat.options(group)
+    }
+    for folder in ("", "reporting", "search", "datasets", "encoders", "algos", "costs", "advantages"):
+        for file in (ROOT / "graphopt" / folder).glob("*.py"):
+            if not file.stem.startswith("__"):
+                assert file.stem in words | options, f"docs/architecture.md does not name {file.relative_to(ROOT)}"
