@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric.plugins import TorchCheckpointIO
 
 from graphopt.algos.learner import Learner
 from graphopt.construct import dotted
 from graphopt.encoders.columns import DIGEST
-from graphopt.errors import ConfigError, Unreadable, UsageError, UserError
+from graphopt.errors import ConfigError, Unreadable, UsageError, UserError, writing
 from graphopt.limits import MIB, check_zip, parse_json
 from graphopt.stored import RESERVED, node_of, words
 
@@ -209,18 +210,24 @@ def save(path: Path, state: State) -> None:
     """Writes all or nothing. Raises UserError when the disk does not take it."""
     temporary = path.with_suffix(".part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(_bytes(state))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another output_dir=..."
-        ) from error
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(_bytes(state))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+class WholeFiles(TorchCheckpointIO):
+    """Lightning's files, written beside their place. Its own way is to write them in the system's folder for temporary
+    files and to move them, which is a copy where that is another disk: a kill in it would leave half of a file."""
+
+    def save_checkpoint(self, checkpoint: State, path: str | Path, storage_options: Any = None) -> None:
+        """Lightning's name for `save`."""
+        save(Path(path), checkpoint)
 
 
 def size(state: State) -> int:

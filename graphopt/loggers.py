@@ -2,12 +2,13 @@
 
 import csv
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from graphopt.errors import ConfigError
+from graphopt.errors import ConfigError, writing
 
 
 class RunLog(ABC):
@@ -18,6 +19,10 @@ class RunLog(ABC):
     @abstractmethod
     def open(self, folder: Path, config: Mapping[str, Any]) -> None:
         """folder: of the cell. config: resolved, plain containers."""
+
+    @abstractmethod
+    def rewind(self, step: int) -> None:
+        """Training goes on after that many steps (-1: begins): later points, of a killed run, will come again."""
 
     @abstractmethod
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -39,6 +44,8 @@ class NoLog(RunLog):
 
     def open(self, folder: Path, config: Mapping[str, Any]) -> None: ...
 
+    def rewind(self, step: int) -> None: ...
+
     def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
 
     def results(self, rows: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> None: ...
@@ -47,18 +54,32 @@ class NoLog(RunLog):
 
 
 class CsvLog(NoLog):
-    """metrics.csv in the cell's folder: a line `step,name,value` per point, appended, so that a resumed run goes on."""
+    """metrics.csv in the cell's folder: a line `step,name,value` per point, appended; a run that goes on first drops
+    the points that it will make again, and a line that was cut short."""
 
     def open(self, folder: Path, config: Mapping[str, Any]) -> None:
         self.path = folder / "metrics.csv"
 
+    def rewind(self, step: int) -> None:
+        part = self.path.with_suffix(".part")
+        with writing(self.path):
+            if self.path.exists():
+                lines = self.path.read_bytes().splitlines(keepends=True)
+                part.write_bytes(b"".join(line for line in lines if _is_until(step, line)))
+                os.replace(part, self.path)
+
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        fresh = not self.path.exists()
-        with self.path.open("a", newline="") as file:
+        with writing(self.path), self.path.open("a", newline="") as file:
             writer = csv.writer(file)
-            if fresh:
+            if not file.tell():
                 writer.writerow(("step", "name", "value"))
             writer.writerows((step, name, value) for name, value in values.items())
+
+
+def _is_until(step: int, line: bytes) -> bool:
+    """Whether a line of metrics.csv is the first one, or a whole one of a point up to a step."""
+    number = line.partition(b",")[0]
+    return line.endswith(b"\n") and (number == b"step" or (number.isdigit() and int(number) <= step))
 
 
 class WandbLog(CsvLog):

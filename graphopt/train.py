@@ -71,6 +71,7 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: Schedule, about:
             return
         checkpoint.restore_counters(learner, state)
         print(f"training goes on from step {learner.train_steps}")
+    cell.log.rewind(learner.train_steps if last is not None else -1)
     learner.val_evals = schedule.val_evals
     learner.gather(graphs)
     batches = GraphBatches(graphs, val_graphs, schedule.batch_graphs, cell.settings.seed)
@@ -98,9 +99,10 @@ def trainer_for(
     taken = [key for key in schedule.options if key in options]
     if taken:
         raise ConfigError(f"trainer.options.{taken[0]} is decided by graphopt, or is trainer.{taken[0]}")
+    plugins = [checkpoint.WholeFiles(), *schedule.options.get("plugins", [])]
     try:
         with quiet():
-            return pl.Trainer(**options, **dict(schedule.options))
+            return pl.Trainer(**{**options, **schedule.options, "plugins": plugins})
     except (MisconfigurationException, TypeError, ValueError, ModuleNotFoundError) as error:
         raise ConfigError(f"trainer: Lightning refuses it: {' '.join(str(error).split())[:300]}") from None
 

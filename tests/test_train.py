@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -72,6 +74,43 @@ def test_a_killed_training_ends_as_if_never_killed(train: Callable[..., Any]) ->
     assert torch.equal(resumed.encoder.logit, whole.encoder.logit)
     last = [checkpoint.load(c) for c in sorted(cell.path.parent.parent.parent.rglob("last.ckpt"))]
     assert len(last) == 2 and torch.equal(*(state["state_dict"]["encoder.logit"] for state in last))
+
+
+@pytest.mark.parametrize("harm", [b"", b"7,reward,0.", b"12"])
+def test_curves_of_a_killed_training_are_those_of_one_that_was_not(train: Callable[..., Any], harm: bytes) -> None:
+    _, whole = train("whole", save_every=4)
+    with pytest.raises(KeyboardInterrupt):
+        train("killed", break_at=7, save_every=4)
+    [curves] = whole_folder(train, "killed").rglob("metrics.csv")
+    curves.write_bytes(curves.read_bytes() + harm)  # of a line that the kill cut short
+    _, cell = train("killed", save_every=4)
+    assert (cell.path / "metrics.csv").read_bytes() == (whole.path / "metrics.csv").read_bytes()
+
+
+def test_curves_have_their_first_line_also_after_a_kill_before_it(train: Callable[..., Any]) -> None:
+    _, whole = train("whole")
+    with pytest.raises(KeyboardInterrupt):
+        train("killed", break_at=0)
+    [curves] = whole_folder(train, "killed").rglob("metrics.csv")
+    curves.write_bytes(b"")
+    _, cell = train("killed")
+    assert (cell.path / "metrics.csv").read_bytes() == (whole.path / "metrics.csv").read_bytes()
+
+
+def test_checkpoints_are_written_where_they_belong(train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's folder for temporary files may be another disk: from there they could only be copied."""
+    moved: list[tuple[Path, Path]] = []
+    replace_file = os.replace
+
+    def replaced(source: Path, target: Path) -> None:
+        moved.append((Path(source), Path(target)))
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", replaced)
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    _, cell = train()
+    written = {target.name for source, target in moved if source.parent == target.parent == cell.path / "ckpt"}
+    assert written >= {"best.ckpt", "last.ckpt"} and not list(cell.path.glob("ckpt/*.part"))
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(train: Callable[..., Any]) -> None:

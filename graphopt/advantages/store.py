@@ -61,14 +61,10 @@ class Store:
 
     def write(self, name: str, samples: Samples, seconds: float) -> None:
         """Adds a shard, all or nothing. Raises UserError when the disk does not take it."""
-        temporary = Path(tempfile.mkdtemp(dir=self.folder, prefix=f".{name}"))
         try:
-            for array in _ARRAYS:
-                np.save(temporary / f"{array}.npy", getattr(samples, array).astype(_KINDS[array]), allow_pickle=False)
-            digests = {array: _digest(temporary / f"{array}.npy") for array in _ARRAYS}
-            about = {"format": FORMAT, "evals": samples.evals, "seconds": round(seconds, 3), "commit": commit()}
-            (temporary / "shard.json").write_text(json.dumps({**about, "digests": digests}, indent=1))
-            os.replace(temporary, self.folder / name)
+            with tempfile.TemporaryDirectory(dir=self.folder, prefix=f".{name}", ignore_cleanup_errors=True) as place:
+                _fill(Path(place), samples, seconds)
+                os.replace(place, self.folder / name)
         except OSError as error:
             if (self.folder / name / "shard.json").exists():
                 return  # another process was faster; its samples are the same
@@ -76,8 +72,6 @@ class Store:
                 f"cannot write {self.folder / name}: {error.strerror or error}; make room or choose another "
                 "algo.collection.folder=..."
             ) from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
 
     def mend(self) -> None:
         """Removes damaged shards, with a warning: they are collected again, and come out the same."""
@@ -100,6 +94,14 @@ class Store:
             return Samples(**arrays, evals=int(about["evals"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise damaged(place, str(error)) from error
+
+
+def _fill(folder: Path, samples: Samples, seconds: float) -> None:
+    for array in _ARRAYS:
+        np.save(folder / f"{array}.npy", getattr(samples, array).astype(_KINDS[array]), allow_pickle=False)
+    digests = {array: _digest(folder / f"{array}.npy") for array in _ARRAYS}
+    about = {"format": FORMAT, "evals": samples.evals, "seconds": round(seconds, 3), "commit": commit()}
+    (folder / "shard.json").write_text(json.dumps({**about, "digests": digests}, indent=1))
 
 
 def open_store(root: Path, graph: Graph, task: AssignTask, cost: CostModel, how: Mapping[str, Any]) -> Store:

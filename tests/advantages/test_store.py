@@ -155,6 +155,12 @@ def test_two_processes_may_collect_the_same(tmp_path: Path) -> None:
     assert not [*store.folder.glob(".0-initial*")]
 
 
+def test_a_disk_that_takes_no_folder_is_a_sentence(tmp_path: Path) -> None:
+    samples = collect(GRAPHS, TASK, cost(), settings(tmp_path), 3)[0].read("0-initial-0001")
+    with pytest.raises(UserError, match=r"cannot write .*nowhere.*make room"):
+        Store(tmp_path / "nowhere").write("0-initial-0001", samples, 0.0)
+
+
 def test_large_graphs_are_visited_in_parts(tmp_path: Path) -> None:
     collection = settings(tmp_path, slots=4)
     store = collect([GRAPHS[1]], TASK, cost(), collection, 3)[0]
