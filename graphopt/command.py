@@ -18,6 +18,7 @@ def run_cell(config: DictConfig) -> None:
     from graphopt.adopt import adopt
     from graphopt.build import build
     from graphopt.cell import open_cell
+    from graphopt.errors import RowsFailed
     from graphopt.evaluate import evaluate_cell
     from graphopt.suggested_machine import with_suggested_machine
 
@@ -29,7 +30,12 @@ def run_cell(config: DictConfig) -> None:
             from graphopt.train import prepare
 
             prepare(parts, cell)
-        evaluate_cell(parts, cell)
+        try:
+            evaluate_cell(parts, cell)
+        except RowsFailed:
+            if cell.rows.done:
+                cell.show()  # what the other rows say
+            raise
         cell.show()
 
 

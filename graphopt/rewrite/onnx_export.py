@@ -158,7 +158,7 @@ class _Export:
         )
         graph = onnx.helper.make_graph(self.nodes, self.origin.name or "graphopt", inputs, outputs, self.weights)
         opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in self.origin.opsets]
-        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=max(self.origin.ir_version, 4),
+        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_ir_version(self.origin.ir_version, opsets),
                                        producer_name="graphopt")  # fmt: skip
         metadata = dict(self.origin.metadata) | ({RULES_KEY: json.dumps(list(rules))} if rules else {})
         if metadata:
@@ -264,3 +264,9 @@ WRITERS: dict[str, Writer] = {
     "merge_groups": _merge_groups,
     "batch_norm": _batch_norm,
 }
+
+
+def _ir_version(original: int, opsets: Sequence[onnx.OperatorSetIdProto]) -> int:
+    """The original's, but not newer than what its operators need, or than 10: runtimes lag behind."""
+    needed = onnx.helper.find_min_ir_version_for(list(opsets), ignore_unknown=True)
+    return max(min(original, max(needed, 10)), 4)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import NodeProto, helper
 from onnx_models import FLOAT, Array, exported, gap, model_of, run, value
@@ -118,6 +119,17 @@ def test_splits_of_all_operator_sets(opset: int) -> None:
     assert ops(program) == ["split", "relu", "concat"]
     assert gap(run(model, x), run(exported(program), x)) == 0
     assert exported(program).opset_import[0].version == opset
+
+
+@pytest.mark.parametrize("version", [8, onnx.IR_VERSION])
+def test_models_of_the_newest_format_come_out_so_that_runtimes_read_them(version: int) -> None:
+    """onnx writes formats that ONNX Runtime does not read yet."""
+    model = model_of([node("Relu", ["x"], ["y"])], [value("x", FLOAT, (2, 4))], [value("y", FLOAT, (2, 4))])
+    x = floats(2, 4)
+    known = run(model, x)
+    model.ir_version = version
+    again = exported(import_onnx(model))
+    assert again.ir_version <= version and gap(known, run(again, x)) == 0
 
 
 def test_equal_halves_need_no_sizes() -> None:
