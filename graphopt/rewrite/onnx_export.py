@@ -158,8 +158,8 @@ class _Export:
         )
         graph = onnx.helper.make_graph(self.nodes, self.origin.name or "graphopt", inputs, outputs, self.weights)
         opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in self.origin.opsets]
-        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=_ir_version(self.origin.ir_version, opsets),
-                                       producer_name="graphopt")  # fmt: skip
+        version = _ir_version(self.origin.ir_version, opsets)
+        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version, producer_name="graphopt")
         metadata = dict(self.origin.metadata) | ({RULES_KEY: json.dumps(list(rules))} if rules else {})
         if metadata:
             onnx.helper.set_model_props(model, metadata)
