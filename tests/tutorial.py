@@ -1,0 +1,67 @@
+"""Runs docs/tutorial.ipynb without Jupyter: code cells one after another, in one namespace. `python tests/tutorial.py`
+stores what they print, and the pictures that they show, in the notebook."""
+
+import base64
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+NOTEBOOK = Path(__file__).resolve().parent.parent / "docs" / "tutorial.ipynb"
+
+
+def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def printed(cell: dict[str, Any]) -> str:
+    """What the notebook says that a cell prints."""
+    return "".join(text for output in cell["outputs"] if output["output_type"] == "stream" for text in output["text"])
+
+
+def run(cells: list[dict[str, Any]]) -> Iterator[str]:
+    """What each cell prints, in the current folder; figures are not shown, they stay open."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    space: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in enumerate(cells):
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            exec(compile("".join(cell["source"]), f"cell {number}", "exec"), space)
+        yield text.getvalue()
+
+
+def shown() -> list[dict[str, Any]]:
+    """The open matplotlib figures, as a notebook stores them; they are closed."""
+    import matplotlib.pyplot as plt
+
+    found = []
+    for number in plt.get_fignums():
+        picture = io.BytesIO()
+        plt.figure(number).savefig(picture, format="png", dpi=80, bbox_inches="tight")
+        image = base64.b64encode(picture.getvalue()).decode()
+        found.append({"output_type": "display_data", "metadata": {}, "data": {"image/png": image}})
+    plt.close("all")
+    return found
+
+
+def store() -> None:
+    """Writes the outputs into the notebook."""
+    notebook = json.loads(NOTEBOOK.read_text())
+    cells = code_cells(notebook)
+    for number, (cell, text) in enumerate(zip(cells, run(cells))):
+        stream = [{"output_type": "stream", "name": "stdout", "text": text.splitlines(keepends=True)}] if text else []
+        cell |= {"execution_count": number + 1, "outputs": [*stream, *shown()]}
+    NOTEBOOK.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(NOTEBOOK.parent.parent))
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        store()
