@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from graphopt.costs.base import CostModel, Flips, Objective, Prices
 from graphopt.costs.event import Flow, Log, Wires, flow, scratch, simulate_rows, wires
 from graphopt.costs.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
-from graphopt.costs.load import loads
+from graphopt.costs.load import Loads, loads
 from graphopt.errors import UserError
 from graphopt.fusible import fusible
 from graphopt.graph import F64, Graph
@@ -51,6 +51,7 @@ class Simulator(CostModel):
         rule = machine.transfer
         adds_up = not self._needs_memory and rule.op_overhead == 0.0 and rule.clock == "grid"
         self._sums_times = objective == "runtime" and adds_up  # on one device
+        self._last_loads: tuple[Flow, Loads] | None = None  # the plan priced last, from which the next one may follow
         self._flows: WeakKeyDictionary[Graph, dict[bytes, Flow]] = WeakKeyDictionary()
 
     def price(self, plans: Plans) -> Prices:
@@ -121,10 +122,11 @@ class Simulator(CostModel):
         return self._loads(made, plans, rows) if self.objective == "max_load" else self._simulate(made, plans, rows)
 
     def _loads(self, made: Flow, plans: Plans, rows: _Rows) -> _Result:
-        load = np.zeros((len(rows), self.machine.num_devices))
-        held = np.zeros(load.shape, np.int64)
-        loads(made, self._wires, self._pays, _take(plans.device, rows, np.int16), load, held)
-        return load.max(1) * self._unit, held
+        device, last = _take(plans.device, rows, np.int16), self._last_loads
+        base = last[1] if last is not None and last[0] is made else None
+        found = loads(made, self._wires, self._pays, plans.graph.producer, device, base)
+        self._last_loads = made, Loads(*(values[-1:].copy() for values in found))  # plans belong to the caller
+        return found.seconds.max(1) * self._unit, found.weights
 
     def _simulate(self, made: Flow, plans: Plans, rows: _Rows) -> _Result:
         device, priority = _take(plans.device, rows, np.int16), _take(plans.priority, rows, np.float64)

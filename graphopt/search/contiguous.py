@@ -83,16 +83,16 @@ class Contiguous(Optimizer):
                 f"{self.effort.orders} orders and more; to try, raise algo.effort.max_ideals and max_steps",
                 stacklevel=2,
             )
-        decision = decided(problem, line, split.device)
+        decision = decided(problem, line, split.device[None])
         if problem.open:
-            problem.cost(decision[None])
-        problem.commit(decision)
+            problem.cost(decision)
+        problem.commit(decision[0])
 
 
 def decided(problem: Problem, line: Pipeline, of_item: NDArray[np.integer]) -> NDArray[np.int16]:
-    """[N, H] the initial decision with items on these devices [M]."""
-    decision = problem.initial.copy()
-    decision[:, list(problem.task.heads).index("device")] = line.devices(of_item)
+    """[B, N, H] the initial decision with items on these devices [B, M]."""
+    decision = np.repeat(problem.initial[None], len(of_item), 0)
+    decision[:, :, list(problem.task.heads).index("device")] = line.devices(of_item)
     return decision
 
 

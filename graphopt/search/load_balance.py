@@ -98,7 +98,7 @@ class _Search:
 
     def price(self, rows: I64) -> F64:
         """[B] scores of devices [B, M], billed."""
-        return scores(self.problem, np.stack([decided(self.problem, self.line, row) for row in rows]))
+        return scores(self.problem, decided(self.problem, self.line, rows))
 
     def unevenness(self, rows: I64) -> F64:
         """[B] sums of powers of loads, as the pipeline counts them."""

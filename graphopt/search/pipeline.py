@@ -68,20 +68,28 @@ class Pipeline:
         """[M, M] symmetric: seconds that items send each other."""
         return exchange(self.stream)
 
-    @property
+    @cached_property
     def num_items(self) -> int:
         return int(self.item.max(initial=-1)) + 1
 
+    @cached_property
+    def of_op(self) -> I64:
+        """[N] the item whose device an op shares, -1 of ops that stay where the initial decision has them."""
+        graph, item = self.work.graph, self.item
+        if not len(graph.together):
+            return item
+        first = np.full(graph.num_ops, -1)
+        kernels = np.flatnonzero(item >= 0)[::-1]
+        first[graph.together[kernels]] = kernels
+        leader = first[graph.together]
+        return np.where(leader >= 0, item[leader], item)
+
     def devices(self, of_item: NDArray[np.integer]) -> NDArray[np.int16]:
-        """[N] devices of all ops from those of items [M]; ops without a kernel where the initial decision has them."""
-        graph, initial = self.work.graph, self.work.initial.device[0]
-        device = np.where(self.item >= 0, of_item[self.item], initial).astype(np.int16)
-        if len(graph.together):
-            first = np.full(graph.num_ops, -1)
-            kernels = np.flatnonzero(self.item >= 0)[::-1]
-            first[graph.together[kernels]] = kernels
-            device = np.where(first[graph.together] >= 0, device[first[graph.together]], device)
-        return device
+        """[..., N] devices of all ops from those of items [..., M]."""
+        if not self.num_items:
+            return np.broadcast_to(self.work.initial.device[0], (*of_item.shape[:-1], len(self.item))).astype(np.int16)
+        own = of_item.astype(np.int16)[..., self.of_op]
+        return np.where(self.of_op >= 0, own, self.work.initial.device[0].astype(np.int16))
 
 
 def pipeline(problem: Problem) -> Pipeline:

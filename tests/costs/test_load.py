@@ -138,3 +138,52 @@ def test_a_device_that_holds_nothing_refuses_all_weights() -> None:
     """Accelerators without memory, of which one is not used."""
     assert price(fan(kept=5), two_and_a_host(0.0), [0, 0, 0, 0]) == float("inf")
     assert price(fan(kept=5), two_and_a_host(0.0), [2, 2, 2, 2]) == 120.0
+
+
+def walk(rng: np.random.Generator, start: np.ndarray, steps: int, kinds: int) -> np.ndarray:
+    """[steps, N] plans of which each has 0 to 3 ops elsewhere than the one before, now and then all."""
+    plans = [start]
+    for _ in range(steps - 1):
+        here = plans[-1].copy()
+        moved = rng.choice(len(here), len(here) if rng.random() < 0.05 else int(rng.integers(0, 4)), replace=False)
+        here[moved] = rng.integers(0, kinds, len(moved))
+        plans.append(here)
+    return np.stack(plans)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), longest=st.sampled_from([1.0, 3000.0]))
+def test_plans_that_follow_from_others_cost_what_they_cost_alone(seed: int, longest: float) -> None:
+    """To the last bit: loads of odd seconds, also beyond 8192 s, ops that run on one kind of device only, shared
+    weights, memory that runs out; priced one by one with new cost models, in batches, and in turn."""
+    rng, b = np.random.default_rng(seed), GraphBuilder("random")
+    made, shared = [b.tensor((1,), num_bytes=7)], b.tensor((1,), weight=True, num_bytes=50)
+    for n in range(40):
+        reads = [made[i] for i in rng.choice(len(made), min(len(made), 3), replace=False)]
+        own = b.tensor((1,), weight=True, num_bytes=int(rng.integers(1, 20)))
+        results = [b.tensor((1,), num_bytes=int(rng.integers(0, 50))) for _ in range(2)]
+        seconds = {"fast": longest * rng.random(), "slow": 9.0 * rng.random()}
+        seconds["fast"] = float("inf") if n == 5 and seed % 2 else seconds["fast"]
+        b.op("opaque", [*reads, own, shared], results, flops=1.0, seconds=seconds, name=f"op{n}")
+        made += results
+    fast = Device(kind="fast", capacity=rng.choice([200.0, 400.0]))
+    machine = Machine(
+        name="m", devices=(fast, fast, Device(kind="slow", pays_transfers=False)), link_bandwidth=10.0, link_latency=0.3
+    )
+    graph = b.build()
+    device = walk(rng, rng.integers(0, 3, 40), 60, 3).astype(np.int16)
+
+    def plans(rows: np.ndarray) -> Plans:
+        return Plans(graph, rows, np.zeros(rows.shape), np.zeros(rows.shape, bool))
+
+    def cost() -> Simulator:
+        return Simulator(name="s", machine=machine, objective="max_load", threads=1)
+
+    alone = [cost().price(plans(row[None])) for row in device]
+    together, one = cost(), cost()
+    batches = [together.price(plans(device[i : i + 7])) for i in range(0, 60, 7)]
+    turns = [one.price(plans(row[None])) for row in device]
+    for other in (batches, turns):
+        assert np.concatenate([p.cost for p in other]).tolist() == [p.cost[0] for p in alone]
+        assert np.concatenate([p.excess for p in other]).tolist() == [p.excess[0] for p in alone]
+    assert seed % 2 or np.isfinite([p.cost[0] for p in alone]).any()
