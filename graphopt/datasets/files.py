@@ -3,6 +3,7 @@
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import fnmatch
 from glob import glob
 from pathlib import Path
@@ -44,6 +45,7 @@ def find_files(path: str, names: tuple[str, ...]) -> list[Path]:
 class FileDataset(Dataset):
     """Graphs of files; `read` makes one of each. Files are read when their split is first asked for, and once.
 
+    Of files of one name in several folders the graphs are called after their folders too: rows go by names.
     One bad file among several is left out, with a warning, and stands in `unread`; a file alone is an error.
     train and val: patterns of file names without ending for those splits; all others are test graphs.
     """
@@ -76,7 +78,9 @@ class FileDataset(Dataset):
 
     def _take(self, file: Path, *, alone: bool) -> None:
         try:
-            self._graphs[file] = self.read(file)
+            graph = self.read(file)
+            place = distinguishing_place(file, self.files())
+            self._graphs[file] = replace(graph, name=f"{place}_{graph.name}") if place else graph
         except MemoryError:
             raise
         except Exception as error:
@@ -127,3 +131,16 @@ def _named(file: Path) -> bool:
 def split_of(stem: str, patterns: dict[Split, list[str]]) -> Split:
     """The first split one of whose patterns the name matches, else test."""
     return next((split for split, globs in patterns.items() if any(fnmatch(stem, g) for g in globs)), "test")
+
+
+def distinguishing_place(file: Path, files: list[Path]) -> str:
+    """What tells a file from others of one name without ending: the folders it is in, as few as do, then its ending;
+    empty where it has its name alone."""
+    same = [other for other in files if other.stem == file.stem and other != file]
+    if not same:
+        return ""
+    for depth in range(1, len(file.parts)):
+        place = file.parts[-depth - 1 : -1]
+        if all(other.parts[-depth - 1 : -1] != place for other in same):
+            return "_".join(place).strip("/")
+    return file.suffix.removeprefix(".")

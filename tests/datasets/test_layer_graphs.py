@@ -21,6 +21,7 @@ from graphopt.datasets.storage import load_graph, save_graph
 from graphopt.graph import Graph, GraphError
 from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
+from graphopt.optimizer import solve
 from graphopt.problem import Problem
 from graphopt.search.starts import heuristic_keys
 from graphopt.suggested_machine import warn_of_other_machine, with_suggested_machine
@@ -193,3 +194,37 @@ def test_plans_keep_groups_together_whatever_is_decided(seed: int) -> None:
             said = task.canonical(graph, decisions[0])
             assert np.array_equal(said[:, 0], said[graph.together, 0])
             assert np.array_equal(task.realise(graph, said[None]).device, task.realise(graph, decisions[:1]).device)
+
+
+def test_files_of_one_name_in_several_folders_are_several_graphs(tmp_path: Path) -> None:
+    """As published: inference and training of one model; and what has its name alone keeps it."""
+    for folder in ("inference", "training"):
+        (tmp_path / "sets" / folder).mkdir(parents=True)
+        write(tmp_path / "sets" / folder, "bert.json")
+    write(tmp_path / "sets" / "training", "resnet.json")
+    write(tmp_path, "LayerGraphs_bert.json")
+    graphs = GraphFiles(name="files", path=str(tmp_path), train=[], val=[]).graphs("test")
+    assert [graph.name for graph in graphs] == ["bert", "inference_bert", "training_bert", "resnet"]
+
+
+def test_a_node_that_the_accelerator_lacks_stays_on_the_cpu_for_run_time_too(tmp_path: Path) -> None:
+    """Node a runs on the CPU only; of all placements the simulator prices those with it elsewhere as endless."""
+    nodes = [
+        {"id": "a", "cpuLatency": 1.0, "fpgaLatency": 1e9, "size": 5, "supportedOnFpga": 0},
+        {"id": "b", "cpuLatency": 10.0, "fpgaLatency": 2.0, "size": 7},
+    ]
+    file = tmp_path / "operators.json"
+    file.write_text(json.dumps({"nodes": nodes, "edges": [{"sourceId": "a", "destId": "b", "cost": 0.5}]}))
+    graph = read_layer_graph(file)
+    fast, slow = Device(kind="accelerator"), Device(kind="cpu", pays_transfers=False)
+    machine = Machine(name="m", devices=(fast, slow), link_bandwidth=BYTES_PER_MS * 1e3)
+    task = Placement(name="p", machine=machine, fuse=False, **CAPS)
+    cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
+    decisions = np.array([[[0], [0]], [[0], [1]], [[1], [0]], [[1], [1]]], np.int16)
+    assert cost.price(task.realise(graph, decisions)).cost.tolist() == pytest.approx(
+        [float("inf"), float("inf"), 0.0035, 0.011]
+    )
+    for algo in ("local", "brkga_seeded", "heft"):
+        problem, _ = solve(construct(compat.option("algo", algo), "algo", {}), graph, task, cost, evals=200)
+        assert problem.best_cost == pytest.approx(0.0035)
+        assert check(problem.plans(), machine) == []
