@@ -1,4 +1,4 @@
-"""The checkpoints that come with the package answer, with the command that the README gives."""
+"""The checkpoints that come with the package answer, with the commands that docs/using.md gives."""
 
 from pathlib import Path
 
