@@ -13,6 +13,7 @@ import numpy as np
 from graphopt.check import kernels
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.storage import save_graph
+from graphopt.decision import copy
 from graphopt.errors import UserError, writing
 from graphopt.graph import Graph
 from graphopt.operators import OPERATORS
@@ -174,7 +175,7 @@ class Answer:
         with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             save_graph(target.parent / "graphs" / f"{self.graph.hash}.npz", self.graph)
-            shutil.copyfile(self._path, target)
+            copy(self._path, target)
         return target
 
     def save_model(self, path: str | Path) -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt import packed
 from graphopt.errors import Unreadable, UserError
 from graphopt.limits import MIB, parse_json, read_npz
 
@@ -30,17 +31,23 @@ class DecisionError(UserError):
 
 
 def read_answer(source: Path) -> tuple[dict[str, Any], Arrays]:
-    """(header, arrays) of a file of any format. Raises DecisionError when it is missing or damaged, or its header is
-    not what all formats share."""
-    if not source.is_file():
-        raise DecisionError(f"no decision file {source}: give the path of a decisions/*.npz file")
+    """(header, arrays) of an answer of any format, in a file or in a pack. Raises DecisionError when it is missing or
+    damaged, or its header is not what all formats share."""
+    place = packed.place_of(source)
+    if not (source if place is None else place[0]).is_file():
+        raise DecisionError(f"no decision file {source}: give the path of a decisions/*.npz, or {packed.NAME}#DIGEST")
     try:
-        arrays = read_npz(source, FILE_BYTES)
-        header = parse_json(_part(arrays, "header").tobytes(), "its header", HEADER_BYTES)
+        header, arrays = _read_file(source) if place is None else packed.read(*place)
         check_header(header)
         return header, arrays
     except Unreadable as error:
         raise damaged(source, error) from None
+
+
+def _read_file(source: Path) -> tuple[dict[str, Any], Arrays]:
+    arrays = read_npz(source, FILE_BYTES)
+    header = parse_json(_part(arrays, "header").tobytes(), "its header", HEADER_BYTES)
+    return header, {name: array for name, array in arrays.items() if name != "header"}
 
 
 def read_text(arrays: Arrays, name: str) -> Any:

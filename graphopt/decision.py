@@ -11,7 +11,8 @@ The file is an npz without pickles:
   decision describes it. Then the plan is the answer (`graphopt.compact` says how its orders are stored), and `choices`
   says what it does under the header's `described` heads; under others it is the default's.
 
-`python -m graphopt.decision show|diff|replay|veto|bisect|draw` works on them.
+`python -m graphopt.decision show|diff|replay|veto|bisect|draw` works on them, and on those in a pack
+(`graphopt.packed`): everywhere the path of one may be `STUDY/answers.zip#DIGEST`.
 """
 
 import json
@@ -200,6 +201,12 @@ def write_arrays(path: Path | str, arrays: Mapping[str, NDArray[Any]]) -> None:
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def copy(source: Path | str, target: Path | str) -> None:
+    """Writes an answer of any format, wherever it is, as a file of its own. Raises DecisionError as `load` does."""
+    header, arrays = read_answer(Path(source))
+    write_arrays(target, {"header": json_bytes(header), **arrays})
 
 
 def load(path: Path | str) -> DecisionFile:

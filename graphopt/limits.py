@@ -1,6 +1,7 @@
 """Readers of files that nobody has vouched for: what they may unpack is limited before memory is taken.
 
-`read_npz`, `read_gzip` and `read_json` read whole files, `parse_json` text that is at hand. `max_bytes` counts what
+`read_npz`, `read_gzip` and `read_json` read whole files, `read_member` a part of a zip file, `parse_json` and
+`parse_npz` what is at hand. `max_bytes` counts what
 lies in memory afterwards (unpacked), not what lies on disk. All raise `Unreadable`, one sentence that names the file.
 """
 
@@ -85,14 +86,44 @@ def depth(text: bytes) -> int:
 
 def read_npz(path: Path | str, max_bytes: int) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file by name; numbers and truth values only."""
+    return parse_npz(read_bytes(path, max_bytes), str(path), max_bytes)
+
+
+def parse_npz(content: bytes, source: str, max_bytes: int) -> dict[str, NDArray[Any]]:
+    """The same of a file's content that is at hand. source: what it is of, for messages."""
     try:
-        with zipfile.ZipFile(BytesIO(read_bytes(path, max_bytes))) as stored:
+        with zipfile.ZipFile(BytesIO(content)) as stored:
             members = stored.infolist()
-            _check_members(members, max_bytes, str(path))
-            return {m.filename.removesuffix(".npy"): _array(_member(stored, m, str(path))) for m in members}
+            _check_members(members, max_bytes, source)
+            return {m.filename.removesuffix(".npy"): _array(_member(stored, m, source)) for m in members}
     except Unreadable:
         raise
     except Exception as error:  # zip, zlib and header errors: whatever a damaged file raises
+        raise Unreadable(f"{source} is damaged ({_short(error)})") from None
+
+
+def read_member(path: Path | str, name: str, max_bytes: int) -> bytes:
+    """One part of a .zip file. Raises KeyError when there is none of that name."""
+    try:
+        with zipfile.ZipFile(path) as stored:
+            member = stored.NameToInfo.get(name)
+            if member is None:
+                raise KeyError(name)
+            if member.file_size > max_bytes:
+                raise _too_large(f"{name} of {path}", max_bytes)
+            return _member(stored, member, str(path))
+    except (Unreadable, KeyError):
+        raise
+    except Exception as error:  # as above
+        raise Unreadable(f"{path} is damaged ({_short(error)})") from None
+
+
+def member_names(path: Path | str) -> list[str]:
+    """Names of the parts of a .zip file."""
+    try:
+        with zipfile.ZipFile(path) as stored:
+            return stored.namelist()
+    except Exception as error:  # as above
         raise Unreadable(f"{path} is damaged ({_short(error)})") from None
 
 
@@ -114,6 +145,9 @@ def _check_members(members: list[zipfile.ZipInfo], max_bytes: int, source: str) 
 
 
 def _member(stored: zipfile.ZipFile, member: zipfile.ZipInfo, source: str) -> bytes:
+    """Of packings only those that are unpacked in steps of a limited size."""
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise Unreadable(f"{source} is packed in a way that is not read here (method {member.compress_type})")
     with stored.open(member) as file:
         return _all_of(file, member.file_size, source)
 

@@ -89,14 +89,17 @@ def _write(place: Path, stem: str, text: str, values: str, markdown: Path | None
 
 def replay(place: Path) -> int:
     """Prices every stored decision again; the exit code is 1 when a number does not come out."""
-    from graphopt.reporting.replay import replay_all
+    from graphopt.progress import Bar
+    from graphopt.reporting.replay import claims_of, replay_all
 
-    total, good = 0, 0
-    for _, mismatches in replay_all(place):
-        total += 1
-        good += not mismatches
-        for mismatch in mismatches:
-            say(f"{mismatch.path}: {mismatch.what}")
+    claims, unanswered = claims_of(place)
+    total, good = len(claims) + len(unanswered), 0
+    with Bar("replay", total) as bar:
+        for file, mismatches in replay_all(claims, unanswered):
+            good += not mismatches
+            for mismatch in mismatches:
+                say(f"{mismatch.path}: {mismatch.what}")
+            bar.step(file.name)
     say(f"{good:,} of {total:,} decisions replay")
     return 0 if good == total and total > 0 else 1
 

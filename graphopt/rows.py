@@ -25,8 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.errors import UserError, writing
+from graphopt.limits import MIB, read_gzip
 
 Row = dict[str, Any]
+ROWS, PACKED_ROWS = "rows.jsonl", "rows.jsonl.gz"  # of a cell; of a packed study, all cells' after each other
+ROWS_BYTES = 1024 * MIB
 DONE = ("ok", "infeasible")  # solved: not tried again
 KEY = ("graph_hash", "algo", "seed", "split", "evals_cap", "seconds_cap", "config_hash")
 TEXTS = ("study", "cell", "dataset", "split", "graph", "graph_hash", "family", "task", "machine", "cost", "judge",
@@ -45,12 +48,19 @@ def read(path: Path) -> list[Row]:
 def lines(path: Path) -> list[str]:
     """The lines of a file that hold something; none when there is no file. Raises UserError when it cannot be read."""
     try:
-        text = path.read_text(errors="replace")
+        text = text_of(path)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}; make it readable, or move it away") from error
     return [line for line in text.split("\n") if line.strip()]
+
+
+def text_of(path: Path) -> str:
+    """What is in a file of rows, unpacked if its name ends in .gz. Raises OSError, or Unreadable for a packed one."""
+    if path.suffix == ".gz":
+        return read_gzip(path, ROWS_BYTES).decode(errors="replace")
+    return path.read_text(errors="replace")
 
 
 def parse(line: str) -> Row | None:

@@ -16,7 +16,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("commit", "compiled", "errors", "operators", "printable", "schedule"),
     ("limits", "lock", "metering", "progress"),
-    ("composed", "construct", "finished", "graph", "loggers", "machine", "rows"),
+    ("composed", "construct", "finished", "graph", "loggers", "machine", "packed", "rows"),
     ("graph_builder", "spectral"),
     ("datasets", "encoders", "fusible", "list_schedule", "plan", "trace"),
     ("compact", "kernels"),
@@ -31,7 +31,7 @@ LAYERS = (
     ("cell", "checkpoint", "decision"),
     ("rewrite_decision",),
     ("adopt", "evaluate", "reporting", "resuming"),
-    ("answer", "collect", "filter", "report", "ship", "training_callbacks", "tune"),
+    ("answer", "collect", "filter", "pack", "report", "ship", "training_callbacks", "tune"),
     ("train",),
     ("api", "command"),
 )

@@ -10,7 +10,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from graphopt import CONF, compat, report
+from graphopt import CONF, compat, pack, report
 from graphopt.cell import GROUPS, settings_of
 from graphopt.construct import INJECTED, arguments_of, target_of
 from graphopt.reporting import commands
@@ -70,13 +70,18 @@ def test_every_decision_command_parses(command: str) -> None:
     commands.parser().parse_args(shlex.split(command))
 
 
+@pytest.mark.parametrize("command", commands_of("python -m graphopt.pack"))
+def test_every_pack_command_parses(command: str) -> None:
+    pack.parser().parse_args(shlex.split(command))
+
+
 @pytest.mark.parametrize("command", commands_of("python -m graphopt.report"))
 def test_every_report_command_parses(command: str) -> None:
     report.parser().parse_args(shlex.split(command))
 
 
 def test_commands_were_found() -> None:
-    assert len(commands_of("python run.py")) > 10 and len(commands_of("python -m graphopt.decision")) == 7
+    assert len(commands_of("python run.py")) > 10 and len(commands_of("python -m graphopt.decision")) == 8
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from graphopt.errors import Unreadable
 from graphopt.graph import Graph, GraphError
-from graphopt.limits import MIB, parse_json, read_npz
+from graphopt.limits import MIB, parse_json, parse_npz, read_bytes
 
 FORMAT = 1  # of the file; a reader refuses others
 _ARRAYS = ("kind", "input_ptr", "input_tensor", "producer", "is_weight", "is_output", "dtype", "tensor_bytes",
@@ -82,7 +82,16 @@ def load_graph(path: str | Path) -> Graph:
     if not path.is_file():
         raise GraphError(f"no graph file {path}; save_graph writes such files")
     try:
-        file = read_npz(path, FILE_BYTES)
+        content = read_bytes(path, FILE_BYTES)
+    except Unreadable as error:
+        raise _damaged(path, error) from error
+    return parse_graph(content, path)
+
+
+def parse_graph(content: bytes, path: str | Path) -> Graph:
+    """The same of a file's content that is at hand. path: where it is of, for messages."""
+    try:
+        file = parse_npz(content, str(path), FILE_BYTES)
         texts = parse_json(file["texts"].tobytes(), "its text", TEXT_BYTES)
         _check_texts(texts)
         measured = {name.removeprefix(_MEASURED): file[name] for name in file if name.startswith(_MEASURED)}
@@ -91,9 +100,11 @@ def load_graph(path: str | Path) -> Graph:
     except _OtherFormat as error:
         raise GraphError(f"graph file {path} has format {error}, this version reads {FORMAT}; write it anew") from None
     except (Unreadable, KeyError, ValueError, TypeError, IndexError) as error:
-        raise GraphError(f"graph file {path} is damaged ({error}); delete it and write it anew") from error
+        raise _damaged(path, error) from error
     if graph.hash != texts["hash"]:
-        raise GraphError(
-            f"graph file {path} is damaged (its content does not match its digest); delete it and write it anew"
-        )
+        raise _damaged(path, "its content does not match its digest")
     return graph
+
+
+def _damaged(path: str | Path, why: Exception | str) -> GraphError:
+    return GraphError(f"graph file {path} is damaged ({why}); delete it and write it anew")

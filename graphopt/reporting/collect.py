@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.errors import UserError
-from graphopt.rows import DONE
+from graphopt.rows import DONE, PACKED_ROWS, ROWS, text_of
 
 Setting = tuple[tuple[str, str], ...]  # what must be equal before two prices may be compared, as (field, value) pairs
 SETTING_FIELDS = ("study", "task", "machine", "cost", "judge", "objective", "split")
@@ -73,8 +73,8 @@ class Collected:
 
 
 def collect(place: Path | str) -> Collected:
-    """Reads one rows.jsonl, or every rows.jsonl below a folder. Half-written lines are counted, not fatal; of rows that
-    repeat (a resumed cell) the last counts. Raises UserError when there are no rows."""
+    """Reads one rows.jsonl (or rows.jsonl.gz, of a packed study), or all below a folder. Half-written lines are
+    counted, not fatal; of rows that repeat (a resumed cell) the last counts. Raises UserError when there are none."""
     files = row_files(Path(place))
     rows, broken = read_rows(files)
     refused = [row for row in rows if row.get("status", "ok") not in DONE]
@@ -92,7 +92,7 @@ def row_files(place: Path) -> list[Path]:
     """The rows files at or below a place."""
     if place.is_file():
         return [place]
-    files = sorted(place.rglob("rows.jsonl")) if place.is_dir() else []
+    files = sorted(file for name in (ROWS, PACKED_ROWS) for file in place.rglob(name)) if place.is_dir() else []
     if not files:
         what = "holds no rows.jsonl" if place.is_dir() else "does not exist"
         raise UserError(f"{place} {what}: give a run's or a study's folder, such as outputs/<study>")
@@ -104,16 +104,24 @@ def read_rows(files: Iterable[Path]) -> tuple[list[dict[str, Any]], int]:
     rows: list[dict[str, Any]] = []
     broken = 0
     for file in files:
-        latest: dict[tuple[str, ...], dict[str, Any]] = {}
-        for row in map(_parse, filter(str.strip, file.read_text(errors="replace").splitlines())):
+        cells: dict[str, list[dict[str, Any]]] = defaultdict(list)  # the rows of a packed study are in one file
+        for row in map(_parse, filter(str.strip, text_of(file).splitlines())):
             if row is None:
                 broken += 1
-                continue
-            if row.get("status", "ok") in DONE:  # a cell that failed as a whole and then succeeded
-                latest = {key: old for key, old in latest.items() if old.get("graph") or old.get("status") in DONE}
-            latest[tuple(str(row.get(field)) for field in IDENTITY_FIELDS)] = {**row, "_file": str(file)}
-        rows += latest.values()
+            else:
+                cells[str(row.get("cell"))].append({**row, "_file": str(file)})
+        rows += [row for cell in cells.values() for row in _latest(cell)]
     return rows, broken
+
+
+def _latest(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Without what a resumed cell has solved again."""
+    latest: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in rows:
+        if row.get("status", "ok") in DONE:  # a cell that failed as a whole and then succeeded
+            latest = {key: old for key, old in latest.items() if old.get("graph") or old.get("status") in DONE}
+        latest[tuple(str(row.get(field)) for field in IDENTITY_FIELDS)] = row
+    return latest.values()
 
 
 def _parse(line: str) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from graphopt.datasets.storage import save_graph
 from graphopt.decision import Answer, DecisionFile, load, write
 from graphopt.errors import UserError
 from graphopt.operators import OPERATORS
+from graphopt.packed import label_of
 from graphopt.printable import say
 from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
 from graphopt.reporting.model_view import operators_of
@@ -35,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         name: str, run: Callable[[argparse.Namespace], int], text: str, lists: bool = False
     ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text, parents=[everything] if lists else [])
-        command.add_argument("file", type=Path, metavar="FILE", help="a decisions/*.npz")
+        command.add_argument("file", type=Path, metavar="FILE", help="a decisions/*.npz, or STUDY/answers.zip#DIGEST")
         command.set_defaults(run=run)
         return command
 
@@ -171,7 +172,7 @@ def _diff(args: argparse.Namespace) -> int:
     say(f"{len(ops):,} of {len(a.op_names):,} ops differ{under}")
     kinds = _kinds(args.file, a)
     rows = [[a.op_names[op], kinds[op], *(describe_op(d, d.choices[op]) for d in (a, b))] for op in _cut(ops, args.all)]
-    _list("", ["op", "operator", args.file.stem, args.other.stem], rows, len(ops))
+    _list("", ["op", "operator", *(label_of(file) for file in (args.file, args.other))], rows, len(ops))
     return 0
 
 

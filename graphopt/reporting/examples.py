@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from graphopt.packed import is_there
 from graphopt.reporting.collect import SETTING_FIELDS, read_rows, row_files
 
 EASY_TO_READ = 300  # ops
@@ -15,7 +16,7 @@ def best_decisions(place: Path) -> list[Path]:
     for row in read_rows(row_files(place))[0]:
         file = Path(row["_file"]).parent / str(row.get("decision"))
         gain = _gain(row)
-        if not row.get("decision") or not file.is_file() or not math.isfinite(gain):
+        if not row.get("decision") or not is_there(file) or not math.isfinite(gain):
             continue
         setting = tuple(str(row.get(field)) for field in SETTING_FIELDS)
         merit = (int(row.get("ops", 0)) <= EASY_TO_READ, gain)

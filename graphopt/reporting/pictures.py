@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import matplotlib.pyplot as plt
 
+from graphopt.packed import label_of
 from graphopt.plan import Plans
 from graphopt.reporting.graph_picture import draw_graph
 from graphopt.reporting.replay import Case, RewriteCase
@@ -28,7 +29,7 @@ def draw_any(case: Case | RewriteCase, folder: Path) -> list[Path]:
 def draw_rewriting(case: RewriteCase, folder: Path) -> list[Path]:
     """Draws the program as it was given and as it was rewritten; a dot marks ops that the other has not."""
     given, best = case.original_plans(), case.plans()
-    name, files = case.path.stem, []
+    name, files = label_of(case.path), []
     with plt.rc_context(STYLE):
         for label, plan, other in (("original", given, best), ("rewritten", best, given)):
             files += save_figure(draw_graph(plan, other, case.machine, f"{label}; {caption(case)}"), folder,
@@ -38,7 +39,7 @@ def draw_rewriting(case: RewriteCase, folder: Path) -> list[Path]:
 
 def draw_case(case: Case, folder: Path) -> list[Path]:
     """Draws a decision and, beside it, its default; returns the files. Without a simulator there is no timeline."""
-    name = case.path.stem
+    name = label_of(case.path)
     plan, default = case.plans(), case.default_plans()
     with plt.rc_context(STYLE):
         files = save_figure(draw_graph(plan, default, case.machine, caption(case)), folder, f"{name}-graph")

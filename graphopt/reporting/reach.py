@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from graphopt.decision import load
+from graphopt.packed import is_there
 from graphopt.reporting.collect import Collected, Entry, Setting
 from graphopt.reporting.improvement import settings_of
 from graphopt.reporting.render import budget_label, setting_title
@@ -97,7 +98,7 @@ def _samples(entry: Entry, goal: float) -> float | None:
 
 def trace_of(entry: Entry) -> Iterable[tuple[float, float]]:
     """Every improvement, from the decision file; those of the row where there is none."""
-    if entry.decision is None or not entry.decision.is_file():
+    if entry.decision is None or not is_there(entry.decision):
         return entry.trace
     return [(float(evals), float(cost)) for evals, _, cost in load(entry.decision).trace]
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt import packed
 from graphopt.answer_format import DecisionError
 from graphopt.check import check as violations
 from graphopt.construct import construct, target_of
 from graphopt.costs.base import CostModel
 from graphopt.datasets.base import Dataset, Split
-from graphopt.datasets.storage import load_graph
+from graphopt.datasets.storage import load_graph, parse_graph
 from graphopt.decision import DecisionFile, load, match
-from graphopt.errors import UserError
+from graphopt.errors import Unreadable, UserError
 from graphopt.graph import Graph, GraphError
 from graphopt.machine import Machine
 from graphopt.plan import Plans
@@ -180,19 +181,32 @@ def find_graph(source: Path, decision: DecisionFile | RewriteFile) -> Graph:
 
 
 def near_graph(source: Path, decision: DecisionFile | RewriteFile) -> Graph | None:
-    """The graph from graphs/<hash>.npz in a folder above the file, if it is there."""
+    """The graph from graphs/<hash>.npz, or from a pack, in a folder above the file, if it is there."""
     for folder in source.resolve().parents:
-        path = folder / "graphs" / f"{decision.header['graph']['hash']}.npz"
-        if path.is_file():
-            graph = _load_graph(path)
+        graph = _graph_in(folder, decision.header["graph"]["hash"])
+        if graph is not None:
             match(decision, graph, str(source))
             return graph
     return None
 
 
+def _graph_in(folder: Path, graph_hash: str) -> Graph | None:
+    """From the folder's graphs/, or from its pack."""
+    path, pack = folder / "graphs" / f"{graph_hash}.npz", folder / packed.NAME
+    if path.is_file():
+        return _load_graph(path)
+    return _packed_graph(pack, graph_hash, packed.stamp(pack)) if pack.is_file() else None
+
+
 @lru_cache(maxsize=32)
 def _load_graph(path: Path) -> Graph:
     return load_graph(path)
+
+
+@lru_cache(maxsize=32)
+def _packed_graph(pack: Path, graph_hash: str, at: packed.Stamp) -> Graph | None:
+    content = packed.graph_bytes(pack, graph_hash)
+    return None if content is None else parse_graph(content, f"graphs/{graph_hash}.npz in {pack}")
 
 
 def _from_dataset(source: Path, decision: DecisionFile | RewriteFile) -> Graph | None:
@@ -274,24 +288,44 @@ def agree(stored: float, found: float, tolerance: float) -> bool:
     )
 
 
-def replay_all(place: Path) -> Iterator[tuple[Path, list[Mismatch]]]:
-    """(decision file or rows file, mismatches) for every solved row at or below a place and every other decision there.
+Claims = dict[Path, list[Mapping[str, Any]]]  # answer -> the rows whose it is
 
-    A row must have a decision, and its prices must be those of the file, which must come out again.
+
+def replay_all(claims: Claims, unanswered: Iterable[Mismatch]) -> Iterator[tuple[Path, list[Mismatch]]]:
+    """(answer or rows file, mismatches) of what `claims_of` found.
+
+    A row must have an answer, and its prices must be those of the answer, which must come out again.
     """
-    rows = [row for row in read_rows(row_files(place))[0] if row.get("status", "ok") == "ok"]
-    claims: dict[Path, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if not row.get("decision"):
-            label = f"{row.get('algo')} on {row.get('graph')}, seed {row.get('seed')}"
-            yield Path(row["_file"]), [Mismatch(Path(row["_file"]), f"row without a decision file: {label}")]
-            continue
-        claims.setdefault(decision_of(row), []).append(row)
-    if place.is_dir():
-        for file in sorted(place.rglob("decisions/*.npz")):
-            claims.setdefault(file.resolve(), [])
+    yield from ((wrong.path, [wrong]) for wrong in unanswered)
     for file, claiming in claims.items():
         yield file, _check_file(file, claiming)
+
+
+def claims_of(place: Path) -> tuple[Claims, list[Mismatch]]:
+    """(every answer at or below a place with the rows that claim it, those about one graph after each other, and the
+    solved rows without an answer)."""
+    rows = [row for row in read_rows(row_files(place))[0] if row.get("status", "ok") == "ok"]
+    rows.sort(key=lambda row: str(row.get("graph_hash")))  # so that each graph is read once
+    claims, unanswered = Claims(), []
+    for row in rows:
+        if row.get("decision"):
+            claims.setdefault(decision_of(row), []).append(row)
+        else:
+            label = f"{row.get('algo')} on {row.get('graph')}, seed {row.get('seed')}"
+            unanswered.append(Mismatch(Path(row["_file"]), f"row without a decision file: {label}"))
+    for file in _answers_below(place) if place.is_dir() else ():
+        claims.setdefault(file, [])
+    return claims, unanswered
+
+
+def _answers_below(place: Path) -> Iterator[Path]:
+    yield from (file.resolve() for file in sorted(place.rglob("decisions/*.npz")))
+    for pack in (file.resolve() for file in sorted(place.rglob(packed.NAME))):
+        try:
+            found = [*packed.digests(pack)]
+        except Unreadable:
+            found = [""]  # the pack as an answer, which says what is wrong with it
+        yield from (packed.path_of(pack, digest) for digest in found)
 
 
 def decision_of(row: Mapping[str, Any]) -> Path:
