@@ -70,7 +70,8 @@ def graphs() -> tuple[Graph, Graph]:
 def make(algo: str, label: str, network: str = "graphsage", **changes: Any) -> Optimizer:
     """The algorithm as its yaml file says, but for `changes`; untrained and with a tiny encoder if it learns."""
     node = compat.option("algo", algo) | changes
-    if "effort" in node and not isinstance(node["effort"], dict):  # of solvers: a limit that does not depend on the clock, so that they are quick and repeat
+    if "effort" in node and not isinstance(node["effort"], dict):
+        # of solvers: a limit that does not depend on the clock, so that they are quick and repeat
         node |= {"effort": 0.05}
     around: dict[str, Any] = {"machine": machine(), "task": task_of(label), "cost": simulator(), "seed": 0}
     if compat.learns(target_of(node, "algo")):
