@@ -44,10 +44,14 @@ def extra(learner: Learner, about: Mapping[str, Any], *, evals: int, finished: b
 
 def put_back(learner: Learner, state: State, *, counts: bool) -> list[torch.Tensor]:
     """Counters and generators of the learner as `extra` found them, without the prices that another process counts;
-    returns the state of torch's generators."""
+    returns the state of torch's generators. Raises Unreadable where they are no such states."""
     restore_counters(learner, state)
     learner.train_evals *= counts
-    learner.set_random_state(json.loads(state["plain"])["random"])
+    try:
+        learner.set_random_state(json.loads(state["plain"])["random"])
+        torch.Generator().set_state(state["torch_random"][0])
+    except Exception as error:  # whatever NumPy and torch make of other values
+        raise Unreadable(f"a checkpoint's random state is damaged ({type(error).__name__}); train again") from None
     return list(state["torch_random"])
 
 
@@ -199,7 +203,9 @@ def check_made_for(state: State, made_for: Mapping[str, Any], source: str) -> No
             )
         if key == "inputs":
             raise _other_inputs(source)
-        raise ConfigError(f"{source} was trained with {key}={stored[key]}, this run has {key}={value}; choose the same")
+        raise ConfigError(
+            f"{source} was trained with {key}={str(stored[key])[:200]}, this run has {key}={value}; choose the same"
+        )
 
 
 def _choices(heads: Mapping[str, int]) -> str:
@@ -246,7 +252,7 @@ def load(path: Path) -> State:
     if not path.is_file():
         raise UserError(f"no checkpoint {path}; give a .ckpt file or the folder of a finished run")
     try:
-        check_zip(path, FILE_BYTES)
+        check_zip(path, FILE_BYTES, whole=True)
         state = torch.load(path, map_location="cpu", weights_only=True)
         _check(state)
     except Exception as error:  # whatever a damaged zip or pickle raises
@@ -258,9 +264,9 @@ def load(path: Path) -> State:
 def _check(state: Any) -> None:
     """Raises Unreadable unless a checkpoint holds weights and what `extra` adds, each of its type."""
     weights = state["state_dict"]
-    if not all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in weights.items()):
-        raise Unreadable("its weights are no tensors by name")
-    if not isinstance(state["torch_random"], list):
+    if not all(isinstance(name, str) and _plain_tensor(value) for name, value in weights.items()):
+        raise Unreadable("its weights are no plain tensors by name")
+    if not isinstance(state["torch_random"], list) or not all(map(_plain_tensor, state["torch_random"])):
         raise Unreadable("its state is of another kind")
     plain = parse_json(state["plain"].encode(), "what it says", PLAIN_BYTES)
     kinds = {"counters": dict, "random": dict, "note": dict, "made_for": dict}
@@ -269,7 +275,17 @@ def _check(state: Any) -> None:
             raise Unreadable(f"its {key} is no object")
     if not all(_number(plain["counters"].get(key)) for key in ("steps", "evals", "seconds")):
         raise Unreadable("its counters are no numbers")
+    decisions = plain["made_for"].get("decisions", {})
+    if not isinstance(decisions, dict) or not all(_number(choices) for choices in decisions.values()):
+        raise Unreadable("its decisions are no numbers of choices by name")
     _check_settings(said(state, "settings"))
+
+
+def _plain_tensor(value: Any) -> bool:
+    """Whether it is a tensor of real numbers that lie in the file one by one."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_quantized:
+        return False
+    return not value.is_complex() and value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def _check_settings(settings: Any) -> None:

@@ -115,6 +115,9 @@ def _warning(
     return f"warning: {printable(message)}\n"
 
 
+_NO_OPTION = "Config group override must be a string"  # what Hydra says of `logger=null`
+
+
 def explained(error: BaseException) -> tuple[str, int]:
     """(sentence, exit code) of an error."""
     from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
@@ -132,6 +135,8 @@ def explained(error: BaseException) -> tuple[str, int]:
         return _override(error), 2
     if isinstance(error, HydraException | OmegaConfBaseException):
         return _line(error), 2
+    if type(error) is ValueError and str(error).startswith(_NO_OPTION):
+        return "a config group was given no option by name; choose GROUP=NAME, see python run.py --help", 2
     return f"unexpected {type(error).__name__}: {_line(error)} (GRAPHOPT_TRACEBACK=1 shows where)", 1
 
 

@@ -75,7 +75,12 @@ def call(target: Callable[..., Any], given: Node, where: str, injected: Mapping[
         )
     hints = _hints(target)
     checked = {key: convert(value, hints.get(key, Any), dotted(where, key)) for key, value in given.items()}
-    return target(**checked, **extra)
+    try:
+        return target(**checked, **extra)
+    except ValueError as error:
+        if type(error) is not ValueError:  # those speak for themselves
+            raise
+        raise ConfigError(f"{where}: {' '.join(str(error).split())[:500]}") from error
 
 
 def check_keys(parameters: Mapping[str, inspect.Parameter], given: Node, where: str) -> None:
@@ -163,7 +168,10 @@ def _sequence(value: Sequence[Any], origin: Any, options: Sequence[Any], where: 
 
 def _short(value: Any) -> str:
     """The value as a sentence shows it."""
-    text = str(value)
+    try:
+        text = str(value)
+    except (RecursionError, ValueError):  # a nest of a thousand levels, a number of thousands of digits
+        return f"a {type(value).__name__}"
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 

@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.compiled import njit
+from graphopt.errors import UserError
 from graphopt.fusible import Fusible, fusible
 from graphopt.graph import I64, Bool, Graph
 
+MOST_ALLOWED = 4096  # of every cap: tables are as large as them
 KEEP, INLINE, INLINE_ONCE = 0, 1, 2  # requests: store; inline; inline unless that duplicates the op
 
 
@@ -26,6 +28,13 @@ class Limits(NamedTuple):
     max_ops: int  # non-view ops per kernel
     max_inputs: int  # distinct tensors read by a kernel
     max_duplicates: int  # kernels in which one op is computed
+
+    def checked(self) -> "Limits":
+        """The caps. Raises UserError for those that nothing could obey, or that tables are not made for."""
+        for name, value in self._asdict().items():
+            if not 1 <= value <= MOST_ALLOWED:
+                raise UserError(f"task.{name}={value} must be from 1 to {MOST_ALLOWED:,}")
+        return self
 
 
 def legalise(graph: Graph, requests: NDArray[np.uint8], limits: Limits) -> Bool:

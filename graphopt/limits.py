@@ -127,12 +127,17 @@ def member_names(path: Path | str) -> list[str]:
         raise Unreadable(f"{path} is damaged ({_short(error)})") from None
 
 
-def check_zip(path: Path | str, max_bytes: int) -> None:
-    """Raises Unreadable unless the file is a zip archive whose content is no larger. For readers of their own."""
+def check_zip(path: Path | str, max_bytes: int, *, whole: bool = False) -> None:
+    """Raises Unreadable unless the file is a zip archive whose content is no larger. For readers of their own. whole:
+    unless its check sums agree too, which not all readers look at."""
     try:
         with zipfile.ZipFile(path) as stored:
             _check_members(stored.infolist(), max_bytes, str(path))
-    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
+            if whole and stored.testzip() is not None:
+                raise zipfile.BadZipFile("a check sum does not agree")
+    except Unreadable:
+        raise
+    except Exception as error:  # zip, zlib and header errors: whatever a damaged file raises
         raise Unreadable(f"{path} is damaged ({_short(error)})") from None
 
 

@@ -116,6 +116,10 @@ class Machine:
         for device in self.devices:
             if min(device.vector_flops, device.contraction_flops, device.bandwidth) <= 0:
                 raise ValueError(f"machine {self.name!r}, device {device.name!r}: peaks and bandwidth must be positive")
+            if min(device.cache_speedup, device.saturation) <= 0:
+                raise ValueError(
+                    f"machine {self.name!r}, device {device.name!r}: cache_speedup and saturation must be positive"
+                )
             if device.fusion_model == "xla_gpu" and min(device.clock, device.cores, device.fpus_per_core) <= 0:
                 raise ValueError(
                     f"machine {self.name!r}, device {device.name!r}: xla_gpu needs clock, cores, fpus_per_core"
@@ -181,8 +185,10 @@ def _check_fields(where: str, given: Mapping[str, Any], kind: type[Device] | typ
     """Raises UserError on an unknown field and on a value of another type or range."""
     hints = get_type_hints(kind)
     known = {f.name for f in fields(kind)} - {"name"}
-    if not isinstance(given, Mapping) or {*given} - known:
-        unknown = ", ".join(sorted(map(str, {*given} - known))) or "such"
+    if not isinstance(given, Mapping):
+        raise UserError(f"{where} must be fields by name: {', '.join(sorted(known))}")
+    if {*given} - known:
+        unknown = ", ".join(sorted(map(str, {*given} - known)))[:200]
         raise UserError(f"{where} has no field {unknown}; known fields: {', '.join(sorted(known))}")
     for key, value in given.items():
         if not _fits(value, hints[key]):

@@ -143,6 +143,16 @@ def fit(trainer: pl.Trainer, learner: Learner, batches: GraphBatches, last: Path
             f"cannot write {error.filename or trainer.default_root_dir}: {error.strerror or error}; make room or "
             "choose another output_dir=..."
         ) from error
+    except Exception as error:
+        if isinstance(error, UserError) or last is None or trainer.num_devices > 1 or _begun(trainer):
+            raise
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise UserError(f"training cannot go on from {last} ({why}); resume=false trains again") from error
+
+
+def _begun(trainer: pl.Trainer) -> bool:
+    """Whether what a checkpoint holds was put back."""
+    return any(callback.begun for callback in trainer.callbacks if isinstance(callback, Resumable))  # type: ignore[attr-defined]
 
 
 @contextmanager

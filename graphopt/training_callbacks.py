@@ -23,6 +23,7 @@ from graphopt import checkpoint
 from graphopt.algos.learner import Learner
 from graphopt.loggers import RunLog
 from graphopt.progress import Bar
+from graphopt.restored import check_loops, check_optimizers, keep_best
 from graphopt.schedule import Schedule
 
 
@@ -98,6 +99,8 @@ class Resumable(pl.Callback):
         self._saved_step, self._saved_at = -1, time.monotonic()
         self._random: list[torch.Tensor] | None = None  # of torch, to be put back once the first batch is at hand
         self._finished = False
+        self._restored: int | None = None  # states of optimisers that are put back
+        self.begun = False  # what a checkpoint holds was put back, and fits
 
     # ---- what a checkpoint holds
 
@@ -107,12 +110,20 @@ class Resumable(pl.Callback):
         state.update(checkpoint.extra(learner, self.about, evals=int(evals), finished=self._finished))
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, state: dict[str, Any]) -> None:  # type: ignore[override]
-        self._random = checkpoint.put_back(_learner(pl_module), state, counts=trainer.is_global_zero)
+        learner = _learner(pl_module)
+        self._random = checkpoint.put_back(learner, state, counts=trainer.is_global_zero)
+        check_loops(trainer, state, learner.train_steps)
+        self._restored = len(state["optimizer_states"])
 
     # ---- when it is written
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        learner = _learner(pl_module)
+        learner, best = _learner(pl_module), best_checkpoint(trainer)
+        if self._restored is not None:
+            check_optimizers(trainer, self._restored)
+            if best is not None:
+                keep_best(best, str(self.folder / "best.ckpt"))
+        self.begun = True
         self._saved_step, self._saved_at = learner.train_steps, time.monotonic()
         if learner.train_steps == 0 and trainer.world_size > 1:
             torch.manual_seed(torch.initial_seed() + trainer.global_rank)  # else all processes would draw alike

@@ -31,13 +31,14 @@ LAYERS = (
     ("cell", "checkpoint", "decision"),
     ("rewrite_decision",),
     ("adopt", "evaluate", "reporting", "resuming"),
-    ("answer", "collect", "filter", "pack", "report", "ship", "training_callbacks", "tune"),
+    ("answer", "collect", "filter", "pack", "report", "restored", "ship", "tune"),
+    ("training_callbacks",),
     ("train",),
     ("api", "command"),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
 LEARNING = {"torch", "torch_geometric", "pytorch_lightning"}
-MAY_LEARN = {"algos", "encoders", "checkpoint", "ship", "train", "training_callbacks"}
+MAY_LEARN = {"algos", "encoders", "checkpoint", "restored", "ship", "train", "training_callbacks"}
 # Of datasets: what reads torch modules or batches graphs for training.
 CAPTURE = {"arguments", "aten_table", "capture", "fx_reader", "module", "recorder", "trace_errors", "zoo"}
 # Of rewrite: what runs programs and reads torch modules.

@@ -37,6 +37,7 @@ from graphopt.algos.learner import Learner, answering
 from graphopt.costs.base import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
+from graphopt.errors import ConfigError
 from graphopt.graph import Graph
 from graphopt.problem import Problem
 from graphopt.search.moves import Slots, slots_of
@@ -308,6 +309,11 @@ class GO(Learner):
 def _sample(log_p: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
     """[S, N, H] independent draws from [N, H, K] log-probabilities."""
     flat = log_p.exp().reshape(-1, log_p.shape[-1])
+    if not torch.isfinite(flat).all():
+        raise ConfigError(
+            "the probabilities of algo=go are no numbers: its weights are too large; give another checkpoint, or train "
+            "with a lower algo.learning.rate"
+        )
     return torch.multinomial(flat, count, replacement=True, generator=generator).T.reshape(count, *log_p.shape[:2])
 
 

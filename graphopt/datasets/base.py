@@ -52,6 +52,7 @@ class Dataset(ABC):
 # Sizes of models that say how often something is repeated; other sizes are those of tensors.
 REPEATS = frozenset({"layers", "label_layers", "steps", "depth", "stacks", "rounds", "candidates", "segments", "convs",
                      "blocks", "audio_blocks", "label_blocks", "cells", "frames", "labels"})  # fmt: skip
+MOST_OPS, MOST_GRAPHS = 10**7, 10**6  # that are drawn
 OPS_OF_A_PART = 100  # ops that a repeated part of a model has, about
 
 
@@ -59,6 +60,19 @@ def models_extent(specs: Sequence[Mapping[str, Any]]) -> int:
     """About how many ops the models of entries `{model: NAME, sizes...}` have."""
     counts = [[n for key, n in spec.items() if key in REPEATS and isinstance(n, int)] for spec in specs]
     return sum(OPS_OF_A_PART * prod(repeats) for repeats in counts)
+
+
+def check_draws(graph_seed: int, counts: Sequence[int], sizes: Sequence[int]) -> None:
+    """Raises GraphError unless so many graphs of so many ops, from that seed, can be drawn."""
+    if graph_seed < 0:
+        raise GraphError(f"dataset.graph_seed={graph_seed} must not be negative")
+    if min(counts, default=0) < 0:
+        raise GraphError(f"a data set cannot have {min(counts)} graphs; give numbers that are not negative")
+    if min(sizes, default=0) < 8:
+        raise GraphError(f"synthetic graphs need at least 8 ops, not {str(list(sizes))[:200]}")
+    for what, number, most in (("ops in a graph", max(sizes), MOST_OPS), ("graphs", sum(counts), MOST_GRAPHS)):
+        if number > most:
+            raise GraphError(f"{number:,} {what} are more than can be drawn; ask for at most {most:,}")
 
 
 def check_splits(splits: dict[Split, list[Graph]]) -> None:

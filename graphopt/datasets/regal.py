@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from graphopt.datasets.base import Dataset, Split
+from graphopt.datasets.base import Dataset, Split, check_draws
 from graphopt.datasets.random_graphs import FAMILIES
 from graphopt.datasets.room import SHIPPED, Draws, Filter, RoomPrices, load_room
 from graphopt.datasets.synthetic import SPLITS, split_size, synthetic_graph, topology_digest
@@ -63,8 +63,7 @@ class Regal(Dataset):
         for split, counts in self.counts.items():
             if len(counts) != len(self.sizes):
                 raise GraphError(f"dataset.{split}={counts} must hold a number for each of dataset.sizes={self.sizes}")
-        if not self.sizes or min(self.sizes) < 8:
-            raise GraphError(f"synthetic graphs need at least 8 ops, not {self.sizes}")
+        check_draws(graph_seed, (*train, *val, *test), self.sizes)
 
     @property
     def made_with(self) -> dict[str, float]:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from graphopt.datasets.base import Dataset, Split
+from graphopt.datasets.base import Dataset, Split, check_draws
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.random_graphs import FAMILIES, PAPER_OPS, random_graph
 from graphopt.graph import Graph, GraphError
@@ -35,8 +35,7 @@ class Synthetic(Dataset):
             raise GraphError(
                 f"no synthetic family {', '.join(unknown) or '[]'}; there are {', '.join(FAMILIES)}, layered"
             )
-        if not self._ops or min(self._ops) < 8:
-            raise GraphError(f"synthetic graphs need at least 8 ops, not {self._ops}")
+        check_draws(graph_seed, (train, val, test), self._ops)
 
     def graphs(self, split: Split) -> list[Graph]:
         if split not in self._graphs:

@@ -215,7 +215,13 @@ def _from_dataset(source: Path, decision: DecisionFile | RewriteFile) -> Graph |
     if not isinstance(config.get("dataset"), Mapping) or not isinstance(seed, int):
         return None
     node = _here(source, "dataset", config["dataset"])
-    dataset = _dataset(json.dumps(node, sort_keys=True), seed)
+    try:
+        dataset = _dataset(json.dumps(node, sort_keys=True), seed)
+    except GraphError as error:
+        raise DecisionError(
+            f"the graph of {source} is in no folder above it, and its data set cannot be made ({error}): "
+            "keep the file in its study's folder"
+        ) from None
     extent = dataset.extent()
     if extent is None or extent > MOST_OPS:
         why = "which a file may not name" if extent is None else f"more than the {MOST_OPS:,} ops that are made again"

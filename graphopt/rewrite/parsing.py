@@ -34,6 +34,7 @@ TOKEN = re.compile(
 )
 T = TypeVar("T")
 DEPTH = 50  # brackets within each other
+LONGEST = 200  # characters of a word
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
@@ -75,7 +76,9 @@ class _Reader:
         while at < len(line):
             token = TOKEN.match(line, at)
             if token is None:
-                raise RuleError(f"cannot read {line[at:].split()[0]!r}")
+                raise RuleError(f"cannot read {line[at:].split()[0][:LONGEST]!r}")
+            if token.end() - token.start(str(token.lastgroup)) > LONGEST:
+                raise RuleError(f"a word of more than {LONGEST} characters")
             self.tokens.append((str(token.lastgroup), token.group().strip()))
             at = token.end()
         self.tokens.append(("end", "the end"))
@@ -168,5 +171,5 @@ class _Reader:
         if sign:
             return Comparison(sign, left, self.value())
         if not isinstance(left, Call):
-            raise RuleError(f"{left} is no condition: compare it with something")
+            raise RuleError(f"{str(left)[:LONGEST]} is no condition: compare it with something")
         return left

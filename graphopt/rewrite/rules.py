@@ -56,7 +56,7 @@ def checked(rule: Rule) -> Rule:
     if len(rule.sources) != len(rule.targets):
         raise RuleError(f"{rule.name}: {len(rule.sources)} sources and {len(rule.targets)} targets; give equally many")
     if loose:
-        raise RuleError(f"{rule.name}: {', '.join(sorted(loose))} does not occur in a source")
+        raise RuleError(f"{rule.name}: {', '.join(sorted(loose))[:500]} does not occur in a source")
     for problem in _misuses(rule):
         raise RuleError(f"{rule.name}: {problem}")
     return rule

@@ -19,6 +19,9 @@ from graphopt.rewrite.vocabulary import ACTIVATIONS, Shape
 Forms = list[Form]
 
 
+LARGEST = 2**31  # strides beyond it are of no use to anybody
+
+
 class Misfit(Exception):
     """The draw leads nowhere; another one may."""
 
@@ -197,6 +200,7 @@ class Sampler:
         found = [self.unknown(), self.unknown()]
         for axis, positions in enumerate(found):
             stride = strides[axis]
+            self.require(0 < stride < LARGEST)
             slack = int(self.rng.integers(stride))
             room = (positions - 1) * stride + slack - pads[axis] - pads[axis + 2]
             self.equations.append(room + kernel[axis] - x[axis + 2])

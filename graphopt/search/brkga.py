@@ -28,6 +28,7 @@ from graphopt.pricing import Pricing
 from graphopt.problem import Problem
 from graphopt.search.moves import penalised
 
+MOST_CHROMOSOMES = 1_000_000
 KEYS_PER_CALL = 1 << 22  # keys decoded and priced at a time: plans stay small, and the clock is looked at
 
 F32 = NDArray[np.float32]
@@ -51,6 +52,8 @@ class Evolution:
     elite_bias: float  # probability that a gene of a child comes from its elite parent
 
     def __post_init__(self) -> None:
+        if self.population > MOST_CHROMOSOMES:
+            raise ConfigError(f"a population of {self.population:,} is more than {MOST_CHROMOSOMES:,}; give fewer")
         if self.population < 3 or not 1 <= self.elite_count < self.population - self.mutant_count:
             raise ConfigError(
                 f"a population of {self.population} with elites={self.elites} and mutants={self.mutants} leaves no "

@@ -82,7 +82,7 @@ def other_choice(rng: np.random.Generator, current: int, choices: int) -> int:
 def neighbourhood(graph: Graph, op: int, hops: int) -> I64:
     """Ops within `hops` edges of `op`, either way, itself included, ascending."""
     found, frontier = {op}, {op}
-    for _ in range(hops):
+    for _ in range(min(hops, graph.num_ops)):
         frontier = {n for node in frontier for n in _adjacent(graph, node)} - found
         found |= frontier
     return np.array(sorted(found), np.int64)

@@ -9,10 +9,13 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from graphopt.errors import ConfigError
 from graphopt.optimizer import Optimizer
 from graphopt.problem import Problem
 from graphopt.search.moves import Slots, Walk, neighbourhood, other_choice, scores, slots_of, start_walk
 from graphopt.tasks.base import Decision
+
+MOST_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,10 @@ class Steps:
     hops: int  # k: radius of the mutated neighbourhood; 0: the op alone
     change: float  # probability that a slot of the neighbourhood is redrawn; that of the op itself always changes
     batch: int  # candidates per step; the best of them is compared with the current decision (the paper: 1)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= MOST_AT_ONCE:
+            raise ConfigError(f"search.steps.batch={self.batch} must be from 1 to {MOST_AT_ONCE:,}")
 
 
 class Guide(Protocol):

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.errors import ConfigError
 from graphopt.metering import OutOfBudget
 from graphopt.problem import Problem
 from graphopt.search.encoding import encode
 from graphopt.search.formulation import Formulation
 from graphopt.search.workload import Workload
 
+MOST_WORKERS = 512
 I64 = NDArray[np.int64]
 Found = Callable[[I64, I64], bool]
 """(start [K], device [K]) of a schedule that the solver found -> whether to go on."""
@@ -30,6 +32,10 @@ class Limits:
     seconds: float
     effort: float | None
     workers: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise ConfigError(f"workers={self.workers} must be from 1 to {MOST_WORKERS}")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.errors import UserError
 from graphopt.graph import Graph
 from graphopt.kernels import Limits
 from graphopt.machine import Machine
@@ -18,8 +19,16 @@ from graphopt.rewrite.rules import RuleSet
 from graphopt.rewrite.terms import Program
 from graphopt.tasks.keys import Keys, Layout
 
+MOST_LEVELS = 2**15 - 1  # decisions are 16-bit numbers
 Decisions = NDArray[np.int16]  # [B, N, H]
 Decision = NDArray[np.int16]  # [N, H]
+
+
+def checked_levels(levels: int) -> int:
+    """Raises UserError unless so many levels fit into a decision."""
+    if not 1 <= levels <= MOST_LEVELS:
+        raise UserError(f"task.levels={levels} must be from 1 to {MOST_LEVELS:,}")
+    return levels
 
 
 class Task(ABC):

@@ -12,7 +12,7 @@ from graphopt.kernels import Limits, default_inline, legalise, legalise_by_prior
 from graphopt.machine import Machine
 from graphopt.plan import Plans
 from graphopt.tasks import keys as random_keys
-from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.tasks.base import AssignTask, Decision, Decisions, checked_levels
 from graphopt.tasks.keys import Keys, Layout, Role
 
 
@@ -31,8 +31,8 @@ class Fusion(AssignTask):
 
     def __init__(self, *, name: str, machine: Machine, decision: Literal["binary", "priority"], levels: int,
                  max_ops: int, max_inputs: int, max_duplicates: int) -> None:  # fmt: skip
-        self.name, self.machine, self.decision, self.levels = name, machine, decision, levels
-        self.limits = Limits(max_ops, max_inputs, max_duplicates)
+        self.name, self.machine, self.decision, self.levels = name, machine, decision, checked_levels(levels)
+        self.limits = Limits(max_ops, max_inputs, max_duplicates).checked()
         self.heads = {"inline": 2} if decision == "binary" else {"fusion_priority": levels}
 
     def initial(self, graph: Graph) -> Decision:

@@ -12,7 +12,7 @@ from graphopt.kernels import Limits, default_inline, legalise
 from graphopt.machine import Machine
 from graphopt.plan import Plans
 from graphopt.tasks import keys as random_keys
-from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.tasks.base import AssignTask, Decision, Decisions, checked_levels
 from graphopt.tasks.keys import Keys, Layout, Role
 from graphopt.tasks.placement import first_roomy_device, leads, together
 
@@ -32,8 +32,9 @@ class Joint(AssignTask):
     def __init__(self, *, name: str, machine: Machine, levels: int, fuse: bool, max_ops: int, max_inputs: int,
                  max_duplicates: int) -> None:  # fmt: skip
         self.name, self.machine, self.fuse = name, machine, fuse
-        self.fusion_limits = Limits(max_ops, max_inputs, max_duplicates)
+        self.fusion_limits = Limits(max_ops, max_inputs, max_duplicates).checked()
         self.limits = self.fusion_limits if fuse else None
+        checked_levels(levels)
         self.heads = {"device": machine.num_devices, "priority": levels} | ({"inline": 2} if fuse else {})
 
     def initial(self, graph: Graph) -> Decision:

@@ -26,7 +26,7 @@ class Placement(AssignTask):
     def __init__(self, *, name: str, machine: Machine, fuse: bool, max_ops: int, max_inputs: int,
                  max_duplicates: int) -> None:  # fmt: skip
         self.name, self.machine, self.fuse = name, machine, fuse
-        self.fusion_limits = Limits(max_ops, max_inputs, max_duplicates)
+        self.fusion_limits = Limits(max_ops, max_inputs, max_duplicates).checked()
         self.heads = {"device": machine.num_devices}
 
     def initial(self, graph: Graph) -> Decision:

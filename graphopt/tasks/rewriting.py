@@ -25,7 +25,7 @@ class Rewriting(RewriteTask):
                  max_duplicates: int, export: bool) -> None:  # fmt: skip
         self.name, self.machine, self.growth, self.export = name, machine, growth, export
         self.rules: RuleSet = load_rules(*rules)
-        self._limits = Limits(max_ops, max_inputs, max_duplicates)
+        self._limits = Limits(max_ops, max_inputs, max_duplicates).checked()
 
     def initial(self, graph: Graph) -> Program:
         return program_of(graph)

@@ -13,7 +13,7 @@ from graphopt.machine import Machine
 from graphopt.operators import Category
 from graphopt.plan import Plans
 from graphopt.tasks import keys as random_keys
-from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.tasks.base import AssignTask, Decision, Decisions, checked_levels
 from graphopt.tasks.keys import Keys, Layout, Role
 from graphopt.tasks.placement import first_roomy_device, fixed_inline, together
 
@@ -32,8 +32,8 @@ class Scheduling(AssignTask):
     def __init__(self, *, name: str, machine: Machine, levels: int, placement: Heuristic, fuse: bool, max_ops: int,
                  max_inputs: int, max_duplicates: int) -> None:  # fmt: skip
         self.name, self.machine, self.placement, self.fuse = name, machine, placement, fuse
-        self.fusion_limits = Limits(max_ops, max_inputs, max_duplicates)
-        self.heads = {"priority": levels}
+        self.fusion_limits = Limits(max_ops, max_inputs, max_duplicates).checked()
+        self.heads = {"priority": checked_levels(levels)}
         self._devices: WeakKeyDictionary[Graph, NDArray[np.int16]] = WeakKeyDictionary()
 
     def initial(self, graph: Graph) -> Decision:

@@ -6,5 +6,6 @@
 import sys
 from pathlib import Path
 
-if str(Path(__file__).parent.parent) not in sys.path:  # as under pytest: tests share `commands`
-    sys.path.append(str(Path(__file__).parent.parent))
+for place in (Path(__file__).parent.parent, Path(__file__).parent.parent / "datasets"):
+    if str(place) not in sys.path:  # as under pytest: tests share `commands` and `hostile_models`
+        sys.path.append(str(place))

@@ -81,7 +81,7 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
     if _Watched.allowed is None:
         return
     if event in _FORBIDDEN:
-        if event == "shutil.rmtree" and str(arguments[0]).startswith(_Watched.allowed):
+        if event in ("shutil.rmtree", "os.chmod") and str(arguments[0]).startswith(_Watched.allowed):
             return
         _refuse(f"{event} {arguments!r:.200}")
     elif event == "open" and _writes(*arguments[1:]) and not str(arguments[0]).startswith(_Watched.allowed):

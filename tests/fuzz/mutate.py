@@ -91,7 +91,8 @@ def _shift(rng: Draw, root: Any, spot: tuple[Any, Any]) -> None:
     old = spot[0][spot[1]]
     if isinstance(old, bool) or not isinstance(old, int | float):
         return _set(rng, root, spot)
-    spot[0][spot[1]] = rng.choice((old + 1, old - 1, -old, old * 10**9, old * 0.5, float(old), old * 2**62))
+    other = rng.choice((1, 1.0, 0.5)) if abs(old) > 1e300 else rng.choice((old * 0.5, float(old)))
+    spot[0][spot[1]] = rng.choice((old + 1, old - 1, -old, old * 10**9, other, old * 2**62))
     return None
 
 

@@ -51,7 +51,13 @@ class Worker:
             os.environ.setdefault(variable, "1")
         self._process.start()
         other.close()
-        first = self._answer(WARM)
+        try:
+            first = self._answer(WARM)
+        except (EOFError, OSError, TimeoutError):
+            raise RuntimeError(
+                f"the process for {self.name} died before its first answer, or gave none in {WARM:g} s; "
+                f"--one {self.name} -1 shows why"
+            ) from None
         if first.kind != "result":
             raise RuntimeError(f"an undamaged {self.name} is not read: {first}")
 

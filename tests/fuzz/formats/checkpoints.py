@@ -1,5 +1,6 @@
 """Checkpoints: brought along, loaded into a learner that then solves, gone on from, shipped."""
 
+import copy
 import io
 import json
 import shutil
@@ -14,16 +15,19 @@ from commands import command
 from graphopt import checkpoint
 from graphopt.adopt import with_network
 from graphopt.build import build
+from graphopt.cell import Cell
+from graphopt.construct import construct
 from graphopt.optimizer import solve
 from graphopt.ship import ship
+from graphopt.train import train
 
 from ..judge import Format, Wrong
-from ..mutate import Draw, damaged, damaged_bytes, number
+from ..mutate import Draw, damaged, damaged_bytes, nasty, number, places
 from .archives import BOMB, _zip, pickled_canary
 from .studies import SMALL, workshop
 
 TRAINING = ["algo=go", "task=placement", "trainer.steps=2", "trainer.val_every=2", "trainer.val_evals=1",
-            "budget.evals=4",
+            "trainer.save_every=1", "budget.evals=4",
             "algo.search.samples=3", "encoder=message_passing", "encoder.width=8", "encoder.rounds=1",
             "algo.network.attention_layers=1", "algo.network.attention_heads=2"]  # fmt: skip
 
@@ -37,9 +41,10 @@ def cell() -> Path:
     return next(answer.folder.rglob("best.ckpt")).parent.parent
 
 
-@lru_cache(maxsize=4)
-def loaded(name: str) -> dict[str, Any]:
-    return dict(torch.load(cell() / "ckpt" / name, weights_only=True))
+@lru_cache(maxsize=1)
+def loaded() -> dict[str, Any]:
+    """The checkpoint before the last: training has not ended with it."""
+    return dict(torch.load(cell() / "ckpt" / "previous.ckpt", weights_only=True))
 
 
 def _tensor(rng: Draw, tensor: torch.Tensor) -> Any:
@@ -64,9 +69,11 @@ def _tensor(rng: Draw, tensor: torch.Tensor) -> Any:
 
 def damaged_state(rng: Draw) -> dict[str, Any]:
     """The state of a checkpoint with one part changed."""
-    state = dict(loaded(rng.choice(("best.ckpt", "last.ckpt"))))
+    state = dict(loaded())
     if rng.sound:
         return state
+    if rng.random() < 0.4:
+        return _damaged_parts(rng, state)
     what, weights = rng.randrange(10), dict(state["state_dict"])
     name = rng.choice(list(weights))
     if what < 4:
@@ -83,6 +90,25 @@ def damaged_state(rng: Draw) -> dict[str, Any]:
         state.pop(rng.choice(list(state)))
     if state.get("state_dict") is not None and isinstance(state["state_dict"], dict) and what < 8:
         state["state_dict"] = weights
+    return state
+
+
+def _damaged_parts(rng: Draw, state: dict[str, Any]) -> dict[str, Any]:
+    """What Lightning puts back when training goes on, and the settings, with one to three changes."""
+    state = copy.deepcopy(state)
+    name = rng.choice(("hyper_parameters", "loops", "callbacks", "optimizer_states", "torch_random", "past_rewards"))
+    for _ in range(rng.choice((1, 1, 3))):
+        spots = places([state[name]])
+        inner, key = rng.choice(spots)
+        old, what = inner[key], rng.randrange(6)
+        if what == 0 and inner is not state and isinstance(inner, dict):
+            del inner[key]
+        elif isinstance(old, torch.Tensor):
+            inner[key] = _tensor(rng, old)
+        elif what < 3 and isinstance(old, int | float) and not isinstance(old, bool):
+            inner[key] = rng.choice((old + 1, -old - 1, old * 2**40, float(old), 0))
+        elif isinstance(inner, dict | list) and spots:
+            inner[key] = nasty(rng)
     return state
 
 
@@ -137,9 +163,18 @@ def read(place: Path) -> None:
     if not 0 < problem.best_cost < float("inf"):
         raise Wrong(f"the answer costs {problem.best_cost}")
     ship(place, place.parent, half=False)
-    last = checkpoint.load(place / "ckpt" / "last.ckpt")
-    checkpoint.restore(parts.algo, last)
-    checkpoint.set_torch_random(last["torch_random"])
+    _go_on(place, config())
 
 
-CHECKPOINTS = (Format("checkpoint", write, read),)
+def _go_on(place: Path, config: dict[str, Any]) -> None:
+    """Training to its end, from `last.ckpt`."""
+    parts, resumed = build(config), Cell(config)
+    resumed.path = place
+    learner: Any = parts.algo
+    learner.save_hyperparameters(checkpoint.settings_in(config))
+    train(learner, parts, resumed, construct(config["trainer"], "trainer"), checkpoint.about(config, learner))
+    if not checkpoint.is_finished(checkpoint.load(place / "ckpt" / "last.ckpt")):
+        raise Wrong("training went on and did not end")
+
+
+CHECKPOINTS = (Format("checkpoint", write, read, share=0.5),)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 from google.protobuf.message import Message
+from hostile_models import bombs, nonsense
 from onnx import ModelProto, TensorProto, helper
 
 from graphopt.datasets.onnx import OnnxFiles
@@ -92,6 +93,12 @@ def control() -> ModelProto:
 @lru_cache(maxsize=1)
 def models() -> tuple[ModelProto, ...]:
     return convnet(), constants(), control()
+
+
+@lru_cache(maxsize=1)
+def hostiles() -> tuple[ModelProto, ...]:
+    """What asks for more than any machine has, and what means nothing."""
+    return (*bombs().values(), *nonsense().values())
 
 
 # -- damage to protobuf messages --
@@ -195,7 +202,9 @@ def _length(value: int) -> bytes:
 
 
 def write(rng: Draw, folder: Path) -> Path:
-    model = damaged_model(rng, rng.choice(models()))
+    hostile = rng.random() < 0.1 and not rng.sound
+    sound = rng.choice(list(hostiles())) if hostile else rng.choice(models())
+    model = sound if hostile and rng.random() < 0.5 else damaged_model(rng, sound)
     file = folder / "model.onnx"
     if rng.random() < 0.03 and not rng.sound and model.graph.initializer:
         _external(rng, model)
