@@ -4,12 +4,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+LONGEST = 1200  # characters of a sentence: names in files may be of any length
+
+
+def shortened(sentence: str) -> str:
+    """The sentence without its middle, if it is too long to be read."""
+    return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST - 400]} ... {sentence[-350:]}"
+
 
 class UserError(Exception):
     """Something the user can put right. The message is one sentence that says what is wrong and what to do; programs
     print it and end with `exit_code`, without a traceback."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return shortened(super().__str__())
 
 
 class ConfigError(UserError):
@@ -37,6 +47,9 @@ class NothingFits(UserError):
 class Unsolved(Exception):
     """A method cannot solve this graph; the message is one sentence that says why and what to do. The graph's row is
     marked failed, and others go on."""
+
+    def __str__(self) -> str:
+        return shortened(super().__str__())
 
 
 class Unreadable(UserError):

@@ -81,7 +81,7 @@ def load_room(path: Path) -> RoomPrices:
             for key, rows in stored["reached"].items()
         }
         return RoomPrices(path, dict(stored["recipe"]), reached)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise GraphError(
             f"{path} is no file of room prices ({error}); make it again with `python -m graphopt.filter`"
         ) from None

@@ -7,6 +7,7 @@ One rule a line; `#` starts a comment. The k-th source is replaced by the k-th t
 one named `..._back`. parsing.py reads the text, conditions.py has the functions that conditions may call.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -18,6 +19,7 @@ from graphopt.rewrite.terms import LEAVES
 from graphopt.rewrite.vocabulary import VOCABULARY
 
 FOLDER = "rule_files"
+NAME = re.compile(r"[?$]?[A-Za-z0-9_]+")
 
 
 class RuleError(UserError):
@@ -57,6 +59,9 @@ def checked(rule: Rule) -> Rule:
         raise RuleError(f"{rule.name}: {len(rule.sources)} sources and {len(rule.targets)} targets; give equally many")
     if loose:
         raise RuleError(f"{rule.name}: {', '.join(sorted(loose))[:500]} does not occur in a source")
+    strange = [name for name in bound if not NAME.fullmatch(name)]  # names become words of generated code
+    if strange:
+        raise RuleError(f"{rule.name}: {strange[0][:100]!r} is no name of a variable: letters, digits and _ only")
     for problem in _misuses(rule):
         raise RuleError(f"{rule.name}: {problem}")
     return rule

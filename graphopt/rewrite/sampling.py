@@ -197,6 +197,7 @@ class Sampler:
 
     def windows(self, x: Forms, kernel: Forms, strides: Shape, pads: Shape) -> Forms:
         """Positions of a window along height and width, as unknowns that determine the size of x."""
+        self.require((len(kernel), len(strides), len(pads)) == (2, 2, 4))
         found = [self.unknown(), self.unknown()]
         for axis, positions in enumerate(found):
             stride = strides[axis]

@@ -1,4 +1,4 @@
-"""Runs cases in processes that may die: one for each format and job, begun again when it did."""
+"""Runs cases in processes that may die, begun again when one did."""
 
 import json
 import multiprocessing
@@ -8,7 +8,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,17 +36,17 @@ class Tally:
 
 
 class Worker:
-    """A process that judges cases of one format, one after the other."""
+    """A process that judges cases of these formats, one after the other."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._folder = tempfile.TemporaryDirectory(prefix=f"fuzz_{name}_")  # outlives the process
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self._folder = tempfile.TemporaryDirectory(prefix=f"fuzz_{self.names[0]}_")  # outlives the process
         self._start()
 
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")  # a fork would inherit the threads of compiled code, half alive
         self._pipe, other = spawn.Pipe()
-        self._process = spawn.Process(target=serve, args=(self.name, self._folder.name, other), daemon=True)
+        self._process = spawn.Process(target=serve, args=(self.names, self._folder.name, other), daemon=True)
         for variable in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(variable, "1")
         self._process.start()
@@ -55,16 +55,16 @@ class Worker:
             first = self._answer(WARM)
         except (EOFError, OSError, TimeoutError):
             raise RuntimeError(
-                f"the process for {self.name} died before its first answer, or gave none in {WARM:g} s; "
-                f"--one {self.name} -1 shows why"
+                f"the process for {', '.join(self.names)} died before its first answer, or gave none in {WARM:g} s; "
+                f"--one {self.names[-1]} -1 shows why"
             ) from None
         if first.kind != "result":
-            raise RuntimeError(f"an undamaged {self.name} is not read: {first}")
+            raise RuntimeError(f"an undamaged {', '.join(self.names)} is not read: {first}")
 
-    def judged(self, seed: int) -> Outcome:
+    def judged(self, name: str, seed: int) -> Outcome:
         """The outcome of a case; a process that dies of it, or never comes back, is begun again."""
         try:
-            self._pipe.send(seed)
+            self._pipe.send((name, seed))
             return self._answer(WALL)
         except TimeoutError:
             outcome = Outcome("hang", f"no answer in {WALL:g} s")
@@ -92,23 +92,26 @@ class Worker:
         self._folder.cleanup()
 
 
-def serve(name: str, place: str, pipe: Connection) -> None:
-    """The life of a worker: warm up, then a seed in, an outcome out. place: for all temporary files."""
+def serve(names: Sequence[str], place: str, pipe: Connection) -> None:
+    """The life of a worker: warm up, then a format and a seed in, an outcome out. place: for all temporary files."""
     tempfile.tempdir = place
     from .formats import FORMATS
     from .judge import guard, judged
 
-    form, folder = FORMATS[name], Path(place) / "case"
+    folder = Path(place) / "case"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with open(os.devnull, "w") as nothing:  # a reader's own words are not the harness's
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
-        warm = [judged(form, seed, emptied(folder), traced=True) for seed in SOUND]  # imports and compiled code
+        warm = [
+            judged(FORMATS[name], seed, emptied(folder), traced=True) for name in names for seed in SOUND
+        ]  # imports and compiled code
         guard()
         pipe.send(tuple(next((outcome for outcome in warm if outcome.kind != "result"), warm[0])))
         while True:
-            pipe.send(tuple(judged(form, pipe.recv(), emptied(folder))))
+            name, seed = pipe.recv()
+            pipe.send(tuple(judged(FORMATS[name], seed, emptied(folder))))
     except EOFError:
         return
 
@@ -123,10 +126,16 @@ def emptied(folder: Path) -> Path:
 
 def run(name: str, seeds: Sequence[int]) -> Iterator[tuple[int, Outcome]]:
     """(seed, outcome) of every case of a format, in turn."""
-    worker = Worker(name)
+    for _, seed, outcome in run_all({name: seeds}):
+        yield seed, outcome
+
+
+def run_all(seeds: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int, Outcome]]:
+    """(format, seed, outcome) of every case of several formats, all in one process."""
+    worker = Worker(list(seeds))
     try:
-        for seed in seeds:
-            yield seed, worker.judged(seed)
+        for name, seed in ((name, seed) for name, wanted in seeds.items() for seed in wanted):
+            yield name, seed, worker.judged(name, seed)
     finally:
         worker.stop()
 

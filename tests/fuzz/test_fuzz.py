@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,28 +16,35 @@ from . import judge
 from .formats import FORMATS
 from .judge import BAD, Format, Said, Wrong
 from .mutate import Draw, damaged, gzip_bomb, json_text
-from .runner import run
+from .runner import Worker, run_all
 
-CASES, MANY = 300, 3000
-REPAIRED = ("graph", "stg", "profile", "layers", "lifetimes", "costgraph", "egraph", "rules_protobuf")
-
-
-def failures(name: str, cases: int) -> list[str]:
-    found = run(name, range(round(cases * FORMATS[name].share)))
-    return [f"--one {name} {seed}: {outcome}" for seed, outcome in found if outcome.kind in BAD]
+FEW, CASES, MANY = 40, 300, 3000
+REPAIRED = tuple(FORMATS)
 
 
-@pytest.mark.timeout(600)
+def failures(names: Sequence[str], cases: int) -> list[str]:
+    found = run_all({name: range(round(cases * FORMATS[name].share)) for name in names})
+    return [f"--one {name} {seed}: {outcome}" for name, seed, outcome in found if outcome.kind in BAD]
+
+
+@pytest.mark.timeout(900)
+def test_damaged_inputs_end_in_a_sentence_or_a_right_result() -> None:
+    """A few of every format, in one process that imports and compiles once."""
+    assert failures(REPAIRED, FEW) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", REPAIRED)
-def test_damaged_inputs_end_in_a_sentence_or_a_right_result(name: str) -> None:
-    assert failures(name, CASES) == []
+def test_hundreds_of_damaged_inputs(name: str) -> None:
+    assert failures([name], CASES) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", REPAIRED)
 def test_thousands_of_damaged_inputs(name: str) -> None:
-    assert failures(name, MANY) == []
+    assert failures([name], MANY) == []
 
 
 # -- the harness itself --
@@ -125,6 +132,11 @@ def test_the_harness_tells_outcomes_apart(tmp_path: Path) -> None:
     process.join(10)
     assert dict(zip((read.__name__ for read in EXPECTED), found)) == {r.__name__: kind for r, kind in EXPECTED.items()}
     (Path.home() / ".fuzz_must_not_write").unlink(missing_ok=True)
+
+
+def test_a_worker_that_cannot_start_is_a_sentence() -> None:
+    with pytest.raises(RuntimeError, match="died before its first answer"):
+        Worker(["no such format"])
 
 
 def _inputs(name: str, folder: Path) -> Iterator[bytes]:

@@ -132,6 +132,8 @@ def _executable(content: bytes) -> bytes:
     """A zip of torch whose pickle calls the canary."""
     import zipfile
 
+    if not zipfile.is_zipfile(io.BytesIO(content)):
+        return pickled_canary()
     source, buffer = zipfile.ZipFile(io.BytesIO(content)), io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as target:
         for name in source.namelist():
