@@ -180,7 +180,7 @@ def test_broken_text_is_one_sentence(text: str, complaint: str, tmp_path: Path) 
 
 def test_a_folder_without_substitutions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no substitutions in"):
-        foreign.read_folder(tmp_path)
+        read_folder(tmp_path)
     with pytest.raises(UserError, match="no folder"):
         read_folder(tmp_path / "none")
 
@@ -244,8 +244,6 @@ def test_rules_that_no_reader_can_follow_are_a_sentence(rule: str) -> None:
 
 
 def test_a_name_that_would_be_a_word_of_generated_code_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "rules.txt").write_text(
-        "(ewadd ?a=print(1) ?b)=>(ewadd ?b ?a=print(1))\n(ewadd ?../x ?b)=>(ewadd ?b ?../x)\n"
-    )
-    with pytest.raises(UserError, match=r"cannot read|is no name of a variable"):
-        foreign.read_folder(tmp_path)
+    (tmp_path / "rules.txt").write_text("(ewadd ?../x ?b)=>(ewadd ?b ?../x)\n")
+    with pytest.raises(UserError, match="is no name of a variable"):
+        read_folder(tmp_path)
