@@ -149,7 +149,7 @@ def test_commit_answers_only_where_nothing_may_be_priced(cap: int, spent: int, c
 
 def test_seconds_end_the_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(graphopt.metering.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(graphopt.metering, "_clock", lambda: now[0])
     graph = toy_graph(5)
     cost = ToyCost(graph, 2, deltas=True)
     problem = Problem(graph, ToyTask(BINARY), cost, evals=10, seconds=2.0)
