@@ -3,17 +3,18 @@
 import math
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.plugins import Plugins
 from hydra.experimental.callback import Callback
 
-from graphopt.rows import Row
+if TYPE_CHECKING:
+    from graphopt.rows import Row
 
 SWEEPER = "hydra_plugins.graphopt.Resuming"  # where Hydra wants plugins to be
 
 
-def cell_line(rows: list[Row]) -> str:
+def cell_line(rows: "list[Row]") -> str:
     """E.g. `9 rows, geometric mean of initial / judged 1.052x, 2 infeasible`."""
     logs = [math.log(r["initial"] / r["judged"]) for r in rows if r.get("status") == "ok" and _priced(r)]
     gain = f", geometric mean of initial / judged {math.exp(sum(logs) / len(logs)):.3f}x" if logs else ""
@@ -21,7 +22,7 @@ def cell_line(rows: list[Row]) -> str:
     return f"{len(rows)} rows{gain}" + "".join(f", {count} {status}" for status, count in sorted(other.items()))
 
 
-def _priced(row: Row) -> bool:
+def _priced(row: "Row") -> bool:
     prices = [row.get(key) or 0.0 for key in ("initial", "judged")]
     return all(math.isfinite(price) and price > 0 for price in prices)
 

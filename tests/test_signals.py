@@ -27,7 +27,7 @@ def wait_for(ready: "subprocess.Popen[str]", place: Path, pattern: str) -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["terminated", "interrupted"]
 )
-@pytest.mark.parametrize(("words", "begun"), [(["algo=annealing"], "config.yaml"), (TRAIN, "last.ckpt")])
+@pytest.mark.parametrize(("words", "begun"), [(["algo=annealing"], "decisions/*.npz"), (TRAIN, "last.ckpt")])
 def test_a_signal_is_one_sentence(tmp_path: Path, number: int, code: int, words: list[str], begun: str) -> None:
     command = [sys.executable, "run.py", *SOLVE, *words, f"output_dir={tmp_path}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -98,11 +98,7 @@ def veto(case: Case, text: str) -> Veto:
     choices[op] = row
     plans = case.realise(choices[None])
     same = all(np.array_equal(getattr(before, f), getattr(plans, f)) for f in ("device", "priority", "inline"))
-    prices = {
-        **case.decision.prices,
-        "searched": float(case.cost.price(plans).cost[0]),
-        "judged": float(case.judge.price(plans).cost[0]),
-    }
+    prices = {**case.decision.prices, **case.prices_of(plans)}
     edits = [*case.decision.header.get("edits", []), text]
     edited = replace(
         case.decision,

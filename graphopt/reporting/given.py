@@ -155,10 +155,10 @@ def _price(cost: CostModel, plan: Plans) -> float:
 
 def answer(case: Case, plan: Plans, source: Path) -> DecisionFile:
     """The decision file of a given plan, after one that brings graph, task, machine and cost."""
-    header, prices = case.decision.header, {"searched": _price(case.cost, plan), "judged": _price(case.judge, plan)}
+    header = case.decision.header
     choices, described = describe(case.task, case.decision.default, plan)
     header = {
-        **header, "row": {**header["row"], "algo": "given"}, "prices": {**header["prices"], **prices},
+        **header, "row": {**header["row"], "algo": "given"}, "prices": {**header["prices"], **case.prices_of(plan)},
         "edits": [f"given by {source.name}"], "described": described,
     }  # fmt: skip
     arrays, trace = compact(plan, case.machine.num_devices), np.zeros((0, 3))

@@ -73,7 +73,10 @@ class Case:
 
     def reprice(self) -> dict[str, float]:
         """initial, searched and judged, computed anew."""
-        plans = self.plans()
+        return self.prices_of(self.plans())
+
+    def prices_of(self, plans: Plans) -> dict[str, float]:
+        """The same of another plan (a batch of one) in the place of the answer."""
         return {
             "initial": float(self.judge.price(self.default_plans()).cost[0]),
             "searched": float(self.cost.price(plans).cost[0]),

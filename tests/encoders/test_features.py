@@ -9,7 +9,7 @@ import torch
 
 from graphopt.encoders.columns import EDGE_FEATURES, EDGE_WIDTH, FEATURES, WIDTH, edge_columns, op_columns
 from graphopt.encoders.features import LIMIT, batch, graph_features
-from graphopt.graph import Graph
+from graphopt.graph import MOST_WORK, Graph
 from graphopt.graph_builder import GraphBuilder
 from graphopt.machine import Device, Machine
 
@@ -149,11 +149,12 @@ def zero_bytes() -> Graph:
 
 
 def huge() -> Graph:
+    """As large as a graph may be: all its tensors together take at most 2^53 bytes, an op at most so many FLOP."""
     b = GraphBuilder("huge")
-    x = b.tensor((2**40, 2**40), num_bytes=2**62)
+    x = b.tensor((2**24, 2**23), num_bytes=2**49)
     for _ in range(5):
-        y = b.tensor((2**40, 2**40), num_bytes=2**62)
-        b.op("matmul", [x, x], [y, b.tensor((2**40, 2**40), num_bytes=2**62)], flops=1e300)
+        y = b.tensor((2**24, 2**23), num_bytes=2**49)
+        b.op("matmul", [x, x], [y, b.tensor((2**24, 2**23), num_bytes=2**49)], flops=MOST_WORK)
         x = y
     return b.build()
 
