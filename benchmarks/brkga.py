@@ -24,23 +24,23 @@ from statistics import mean, median, stdev
 import numpy as np
 from lines import say
 
-from graphopt import compat
-from graphopt.construct import construct
-from graphopt.costs.base import CostModel, Objective
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.list_schedule import Schedule, bottom_levels, dependencies, heft, links, list_by_bottom_level
+from graphopt.costs.cost_model import CostModel, Objective
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.datasets.layered import layered_graph
-from graphopt.graph import Graph
-from graphopt.list_schedule import Schedule, bottom_levels, dependencies, heft, links, list_by_bottom_level
-from graphopt.metering import OutOfBudget
-from graphopt.optimizer import Optimizer
-from graphopt.problem import Problem
-from graphopt.search.brkga import Brkga, priced_by
-from graphopt.search.encoding import encode
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
+from graphopt.search.genetic.brkga import Brkga, priced_by
+from graphopt.search.heuristics.encoding import encode
+from graphopt.tasks.task import AssignTask
+from graphopt.utils import registry
 
 EVALS = 5000
 MACHINES = {2: "gpu2", 8: "gpu8_nvlink"}
-BRKGA: Brkga = construct(compat.option("algo", "brkga"), "algo")
+BRKGA: Brkga = construct(registry.option("algo", "brkga"), "algo")
 LARGE, CAP = 50_000, 60.0  # ops; seconds of each large run
 SEARCHES = ("brkga", "brkga_seeded", "regal_local_heuristic")
 SCALE: dict[tuple[str, Objective], tuple[str, ...]] = {
@@ -63,9 +63,9 @@ class Bench:
 
 
 def bench(graph: Graph, machine_name: str, objective: Objective, threads: int) -> Bench:
-    machine = construct(compat.option("machine", machine_name), "machine")
-    task = construct(compat.option("task", "placement_scheduling"), "task", {"machine": machine})
-    node = compat.option("cost", "simulator") | {"objective": objective, "threads": threads}
+    machine = construct(registry.option("machine", machine_name), "machine")
+    task = construct(registry.option("task", "placement_scheduling"), "task", {"machine": machine})
+    node = registry.option("cost", "simulator") | {"objective": objective, "threads": threads}
     return Bench(graph, task, construct(node, "cost", {"machine": machine}))
 
 
@@ -143,7 +143,7 @@ def against_pymoo(sizes: list[int], repetitions: int) -> None:
 
 def quality(graphs: int, seeds: int) -> None:
     """Mean of ours / pymoo's - 1 at equal evaluations, in percent, below 0 is better; low, high: 2 standard errors."""
-    test = construct(compat.option("dataset", "synthetic"), "dataset").graphs("test")
+    test = construct(registry.option("dataset", "synthetic"), "dataset").graphs("test")
     for objective in ("peak_memory", "runtime"):
         difference = []
         for graph in test[:graphs]:
@@ -161,7 +161,7 @@ def quality(graphs: int, seeds: int) -> None:
 def large(machine: str, objective: Objective, algo: str) -> None:
     """A minute of one method in a process of its own, so that the peak of memory is its own."""
     on = bench(layered(LARGE), machine, objective, threads=2)
-    optimizer: Optimizer = construct(compat.option("algo", algo), "algo")
+    optimizer: Optimizer = construct(registry.option("algo", algo), "algo")
     label = f"scale_50k/{machine}/{objective}"
     lists = list_schedules(on, label if algo == "brkga" else None)
     small = Bench(layered(200), on.task, on.cost).problem(0, evals=200)

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from lines import say
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
 from graphopt.datasets.layered import layered_graph
 from graphopt.encoders.features import graph_features
+from graphopt.utils import registry
 
 
 def seconds(encoder: torch.nn.Module, data: object) -> float:
@@ -32,9 +32,9 @@ def main() -> None:
     args = parser.parse_args()
     ops, passes = (8_000, 2) if args.quick else (80_000, 5)
     torch.set_num_threads(1)
-    machine = construct(compat.option("machine", "gpu2"), "machine")
+    machine = construct(registry.option("machine", "gpu2"), "machine")
     data = graph_features(layered_graph(ops, np.random.default_rng(0), "layers"), machine)
-    options = {name: compat.option("encoder", name) for name in args.encoders}
+    options = {name: registry.option("encoder", name) for name in args.encoders}
     encoders = {name: construct(node, "encoder", {"extra_width": 0}) for name, node in options.items()}
     taken: dict[str, list[float]] = {name: [] for name in encoders}
     for turn in range(passes + 1):

@@ -12,24 +12,24 @@ import time
 import numpy as np
 from lines import say
 
-from graphopt import compat
 from graphopt.advantages.gibbs import DeltaSurroundings, FullSurroundings, Surroundings, surroundings, sweep, typical
-from graphopt.construct import construct
-from graphopt.costs.base import CostModel
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.costs.cost_model import CostModel
 from graphopt.datasets.layered import layered_graph
-from graphopt.graph import Graph
-from graphopt.pricing import Pricing
-from graphopt.search.moves import slots_in
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.pricing import Pricing
+from graphopt.search.walks.moves import slots_in
+from graphopt.tasks.task import AssignTask
+from graphopt.utils import registry
 
 OPS = 5_000
 FULL_VISITS = 300  # of a sweep, since full prices are slow
 
 
 def parts() -> tuple[AssignTask, CostModel]:
-    around = {"machine": construct(compat.option("machine", "gpu2"), "machine")}
-    around["task"] = construct(compat.option("task", "fusion"), "task", around)
-    return around["task"], construct(compat.option("cost", "simulator") | {"threads": 1}, "cost", around)
+    around = {"machine": construct(registry.option("machine", "gpu2"), "machine")}
+    around["task"] = construct(registry.option("task", "fusion"), "task", around)
+    return around["task"], construct(registry.option("cost", "simulator") | {"threads": 1}, "cost", around)
 
 
 def visits_per_second(around: Surroundings, rows: np.ndarray, tau: float, seed: int) -> float:

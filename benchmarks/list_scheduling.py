@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 from lines import say
 
-from graphopt import compat
-from graphopt.construct import construct
-from graphopt.datasets.stg import read_stg
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.optimizer import solve
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.problems.optimizer import solve
+from graphopt.readers.formats.stg import read_stg
+from graphopt.utils import registry
 
 
 def plain(graph: Graph, processors: int) -> tuple[float, float]:
@@ -65,12 +65,12 @@ def random_graphs(count: int, tasks: int) -> Iterator[Graph]:
 
 
 def compare(graphs: list[Graph], processors: int, evals: int) -> None:
-    node = compat.option("machine", "identical")
+    node = registry.option("machine", "identical")
     node["devices"]["processor"]["count"] = processors
     around = {"machine": construct(node, "machine")}
-    around["task"] = construct(compat.option("task", "placement_scheduling"), "task", around)
-    around["cost"] = construct(compat.option("cost", "simulator") | {"threads": 1}, "cost", around)
-    algo = construct(compat.option("algo", "list_blevel"), "algo", around)
+    around["task"] = construct(registry.option("task", "placement_scheduling"), "task", around)
+    around["cost"] = construct(registry.option("cost", "simulator") | {"threads": 1}, "cost", around)
+    algo = construct(registry.option("algo", "list_blevel"), "algo", around)
     ours, theirs, bounds, seconds = [], [], [], []
     solve(algo, graphs[0], around["task"], around["cost"], evals=evals)  # compiled
     for graph in graphs:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from operator_graphs import WANTED, write
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.config.suggested_machine import filled
 from graphopt.datasets.files import GraphFiles
-from graphopt.datasets.layer_graphs import read_devices
-from graphopt.optimizer import solve
-from graphopt.suggested_machine import filled
+from graphopt.problems.optimizer import solve
+from graphopt.readers.formats.layer_graphs import read_devices
+from graphopt.utils import registry
 
 ALGOS = ("contiguous", "local", "brkga_seeded", "regal_local_heuristic", "load_balance")
 
@@ -57,13 +57,13 @@ def run(folder: Path, evals: int) -> None:
 
 def measure(file: Path, algo: str, evals: int) -> dict[str, float | str]:
     """One solve."""
-    node = compat.option("machine", "accelerators")
+    node = registry.option("machine", "accelerators")
     machine = construct({**node, "devices": filled(node["devices"], read_devices(file))}, "machine")
-    task = construct(compat.option("task", "placement"), "task", {"machine": machine})
-    cost = construct(compat.option("cost", "simulator") | {"objective": "max_load", "threads": 1}, "cost",
+    task = construct(registry.option("task", "placement"), "task", {"machine": machine})
+    cost = construct(registry.option("cost", "simulator") | {"objective": "max_load", "threads": 1}, "cost",
                      {"machine": machine})  # fmt: skip
     graph = GraphFiles(name="files", path=str(file), train=[], val=[]).graphs("test")[0]
-    problem, seconds = solve(construct(compat.option("algo", algo), "algo", {}), graph, task, cost, evals=evals)
+    problem, seconds = solve(construct(registry.option("algo", algo), "algo", {}), graph, task, cost, evals=evals)
     return {"name": f"max_load_ms/{file.stem}/{algo}", "ops": graph.num_ops, "ms": round(1e3 * problem.best_cost, 5),
             "seconds": round(seconds, 2), "evaluations": problem.evals}  # fmt: skip
 

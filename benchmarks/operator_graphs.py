@@ -1,4 +1,4 @@
-"""Operator graphs in the published JSON form (`graphopt.datasets.layer_graphs`), made from the project's own models.
+"""Operator graphs in the published JSON form (`readers.formats.layer_graphs`), made from the project's own models.
 
 Times are those of a simulated GPU, ten times that on the CPU; transfers go at `BANDWIDTH`. Training graphs have a
 mirrored backward pass: for every op its gradient, for one with weights also theirs, and sums of gradients where a
@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.fusible import view_inline
+from graphopt.core.graph import Graph
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.datasets.zoo_dataset import ZooDataset
-from graphopt.fusible import view_inline
-from graphopt.graph import Graph
+from graphopt.utils import registry
 
 BANDWIDTH = 300.0e9  # bytes a second between accelerators
 STRAY = 0.03  # share of backward nodes without a colour
@@ -80,7 +80,7 @@ def write(folder: Path, wanted: Wanted) -> Path:
 
 def _forward(graph: Graph, coloured: bool) -> tuple[list[Node], list[list[int]], list[float]]:
     """(nodes, sources of each, ms that the result of each travels)."""
-    gpu = construct(compat.option("machine", "gpu2"), "machine").devices[:1]
+    gpu = construct(registry.option("machine", "gpu2"), "machine").devices[:1]
     view = view_inline(graph)
     seconds = kernel_graph(graph, np.zeros(graph.num_ops, np.bool_), gpu).time[:, 0]
     ms = 1e3 * np.where(view, 0.0, seconds)

@@ -14,24 +14,24 @@ import numpy as np
 import torch
 from lines import say
 
-from graphopt import compat
 from graphopt.algos.learner import answering
 from graphopt.algos.regal import REGAL
-from graphopt.build import encoder
-from graphopt.construct import construct
+from graphopt.config.build import encoder
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
 from graphopt.datasets.layered import layered_graph
-from graphopt.graph import Graph
-from graphopt.optimizer import solve
+from graphopt.problems.optimizer import solve
+from graphopt.utils import registry
 
 
 def learner() -> REGAL:
     """REGAL as its yaml files say, untrained: how long it takes does not depend on weights."""
-    machine = construct(compat.option("machine", "gpu2"), "machine")
-    task = construct(compat.option("task", "placement_scheduling"), "task", {"machine": machine})
-    node = compat.option("cost", "simulator") | {"objective": "peak_memory", "threads": 1}
+    machine = construct(registry.option("machine", "gpu2"), "machine")
+    task = construct(registry.option("task", "placement_scheduling"), "task", {"machine": machine})
+    node = registry.option("cost", "simulator") | {"objective": "peak_memory", "threads": 1}
     cost = construct(node, "cost", {"machine": machine})
-    algo = compat.option("algo", "regal")
-    net = encoder({"algo": algo, "encoder": compat.option("encoder", "message_passing"), "seed": 0}, task)
+    algo = registry.option("algo", "regal")
+    net = encoder({"algo": algo, "encoder": registry.option("encoder", "message_passing"), "seed": 0}, task)
     around: dict[str, Any] = {"machine": machine, "task": task, "cost": cost, "encoder": net, "seed": 0}
     made: REGAL = construct(algo, "algo", around)
     return made.eval()

@@ -15,18 +15,18 @@ from typing import Any
 
 from lines import say
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
 from graphopt.costs.additive import Flops
-from graphopt.metering import OutOfBudget
-from graphopt.optimizer import Rewriter
-from graphopt.rewrite.as_graph import graph_of
-from graphopt.rewrite.matching import Match
+from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.optimizer import Rewriter
+from graphopt.problems.rewrite_problem import Point, RewriteProblem
+from graphopt.rewrite.io.as_graph import graph_of
+from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import MODELS, build_model
-from graphopt.rewrite.steps import Step, free
-from graphopt.rewrite.terms import Program
-from graphopt.rewrite_problem import Point, RewriteProblem
+from graphopt.rewrite.rules.matching import Match
+from graphopt.rewrite.rules.steps import Step, free
 from graphopt.tasks.rewriting import Rewriting
+from graphopt.utils import registry
 
 TASO_GRAPHS_PER_SECOND = {"bert": 39.0, "resnext50": 61.0}
 TASO_CANDIDATES_PER_SECOND = 1300.0
@@ -48,10 +48,10 @@ class Ready:
     """The task and the cost model, made once."""
 
     def __init__(self) -> None:
-        machine = construct(compat.option("machine", "gpu2"), "machine")
+        machine = construct(registry.option("machine", "gpu2"), "machine")
         around = {"machine": machine}
-        self.task = construct(compat.option("task", "rewrite"), "task", around)
-        self.cost = construct(compat.option("cost", "flops"), "cost", around)
+        self.task = construct(registry.option("task", "rewrite"), "task", around)
+        self.cost = construct(registry.option("cost", "flops"), "cost", around)
         assert isinstance(self.task, Rewriting) and isinstance(self.cost, Flops)
 
     def problem(self, program: Program, evals: int = 10**9) -> Counted:
@@ -59,7 +59,7 @@ class Ready:
 
 
 def algorithm(name: str, **changes: object) -> Rewriter:
-    made = construct(compat.option("algo", name) | changes, "algo")
+    made = construct(registry.option("algo", name) | changes, "algo")
     assert isinstance(made, Rewriter)
     return made
 

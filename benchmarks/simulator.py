@@ -17,15 +17,15 @@ import numpy as np
 from lines import say
 from numba import njit
 
+from graphopt.core.fusible import view_inline
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.list_schedule import Dependencies, heft, links
+from graphopt.core.machine import Device, Machine
+from graphopt.core.plan import Plans
 from graphopt.costs.event import Flow, flow
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
-from graphopt.fusible import view_inline
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.list_schedule import Dependencies, heft, links
-from graphopt.machine import Device, Machine
-from graphopt.plan import Plans
 
 
 def seconds(call: Callable[[], object], clock: Callable[[], float] = time.thread_time) -> float:

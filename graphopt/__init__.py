@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graphopt.answer import Answer
     from graphopt.api import load, optimize
-    from graphopt.graph import Graph
+    from graphopt.core.graph import Graph
 
 __all__ = ["CONF", "OWN_OPTIONS", "Answer", "Graph", "cache_dir", "load", "optimize"]
 
 CONF = (Path(__file__).parent / "conf").resolve()  # yaml files of all options; in a clone a link to conf/ at its top
 OWN_OPTIONS = "GRAPHOPT_CONFIG_DIR"  # environment variable: a folder of further options, which `--config-dir` sets
+COMPILED = ("core", "costs", "search", "tasks")  # folders with functions for Numba
 
 
 def cache_dir() -> Path:
@@ -33,7 +34,7 @@ def _numba_cache() -> str:
 
 def _compiled(root: Path) -> set[bytes]:
     """Sources with compiled functions, and those that they import from: their constants are compiled in."""
-    files = [*root.glob("*.py"), *(root / "costs").glob("*.py"), *(root / "search").glob("*.py")]
+    files = [file for name in COMPILED for file in (root / name).rglob("*.py")]
     compiled = {text for text in map(Path.read_bytes, files) if b"@njit" in text}
     names = {name for text in compiled for name in re.findall(rb"^from graphopt\.([\w.]+) import", text, re.MULTILINE)}
     imported = (root / f"{name.decode().replace('.', '/')}.py" for name in names)
@@ -42,7 +43,12 @@ def _compiled(root: Path) -> set[bytes]:
 
 os.environ.setdefault("NUMBA_CACHE_DIR", _numba_cache())
 
-_LATE = {"optimize": "graphopt.api", "load": "graphopt.api", "Answer": "graphopt.answer", "Graph": "graphopt.graph"}
+_LATE = {
+    "optimize": "graphopt.api",
+    "load": "graphopt.api",
+    "Answer": "graphopt.answer",
+    "Graph": "graphopt.core.graph",
+}
 
 
 def __getattr__(name: str) -> Any:

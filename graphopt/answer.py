@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.check import kernels
+from graphopt.core.graph import Graph
+from graphopt.core.operators import OPERATORS
+from graphopt.core.oracles import kernels
+from graphopt.core.plan import Plans
+from graphopt.core.trace import Trace
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.storage import save_graph
-from graphopt.decision import copy
 from graphopt.errors import UserError, writing
-from graphopt.graph import Graph
-from graphopt.operators import OPERATORS
-from graphopt.plan import Plans
+from graphopt.readers.formats.graph_files import save_graph
+from graphopt.records.decision_file import copy
 from graphopt.reporting.edit import taken_back
 from graphopt.reporting.model_view import change_in_words
 from graphopt.reporting.replay import Case, Mismatch, RewriteCase, check, open_any
-from graphopt.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,6 @@ class Answer:
 
     def draw(self, folder: str | Path) -> list[Path]:
         """Pictures: the graph by kernel or device, a Gantt chart with memory over time, a trace for Perfetto."""
-        from graphopt.reporting.pictures import draw_any
+        from graphopt.reporting.pictures.draw import draw_any
 
         return draw_any(self._case, Path(folder))

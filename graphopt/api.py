@@ -6,14 +6,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from graphopt.answer import Answer
-from graphopt.build import build
-from graphopt.cell import Cell
 from graphopt.cli import composed, explained
+from graphopt.config.build import build
+from graphopt.core.graph import Graph
 from graphopt.datasets.in_memory import InMemory
 from graphopt.errors import UsageError, UserError
-from graphopt.evaluate import evaluate_cell
-from graphopt.graph import Graph
-from graphopt.progress import silent
+from graphopt.run.cell import Cell
+from graphopt.run.evaluate import evaluate_cell
+from graphopt.utils.progress import silent
 
 HELD = {"_target_": "graphopt.datasets.in_memory.InMemory", "name": "given"}
 
@@ -75,7 +75,7 @@ def _model(model: Any, example_inputs: Any, backward: bool) -> tuple[list[str], 
         return [f"dataset={kind}", f"dataset.path='{quoted}'"], None
     from torch import nn
 
-    from graphopt.datasets.capture import capture
+    from graphopt.readers.pytorch.capture import capture
 
     if not isinstance(model, nn.Module):
         raise UsageError(f"cannot optimize a {type(model).__name__}; give an nn.Module, a path, or a Graph")
@@ -90,7 +90,7 @@ def _solved(config: dict[str, Any], held: Graph | None, kept: "TemporaryDirector
     try:
         parts = build(config, None if held is None else InMemory(name="given", held=[held]))
         if parts.learns:
-            from graphopt.train import prepare
+            from graphopt.training.train import prepare
 
             prepare(parts, cell)
         evaluate_cell(parts, cell)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from graphopt import CONF, OWN_OPTIONS
-from graphopt.printable import printable, say
+from graphopt.utils.printable import printable, say
 
 
 @contextlib.contextmanager
@@ -157,7 +157,7 @@ def composed(settings: Sequence[str]) -> dict[str, Any]:
 
 def _missing(error: BaseException) -> str:
     """From "Could not find 'task/rewrite'"."""
-    from graphopt.compat import options
+    from graphopt.utils.registry import options
 
     found = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
     if found is None:
@@ -177,7 +177,7 @@ def meant(name: str, known: Sequence[str]) -> str:
 
 def _override(error: BaseException) -> str:
     """From "Could not override 'algo.typo'": the keys that stand beside it."""
-    from graphopt.compat import options
+    from graphopt.utils.registry import options
 
     found = re.search(r"Could not override '([^']+)'", str(error))
     if found is None:
@@ -212,7 +212,7 @@ def _siblings(parent: str) -> tuple[str | None, list[str]]:
 
 
 def _is_group(argument: str) -> bool:
-    from graphopt.compat import options
+    from graphopt.utils.registry import options
 
     group, _, name = argument.partition("=")
     return name in options(group.partition("@")[0])

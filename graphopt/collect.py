@@ -12,15 +12,16 @@ from typing import Any, get_args
 
 import numpy as np
 
-from graphopt import checkpoint, cli
-from graphopt.adopt import with_network
+from graphopt import cli
 from graphopt.algos.laf import LAF
-from graphopt.build import build
 from graphopt.cli import sentences
-from graphopt.datasets.base import Split
+from graphopt.config.build import build
+from graphopt.core.graph import Graph, GraphError
+from graphopt.datasets.dataset import Split
 from graphopt.errors import UsageError, UserError
-from graphopt.graph import Graph, GraphError
-from graphopt.printable import say
+from graphopt.training import checkpoint
+from graphopt.training.adopt import with_network
+from graphopt.utils.printable import say
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,29 +5,31 @@ import os
 import sys
 
 import hydra
+from hydra.core.plugins import Plugins
 from omegaconf import DictConfig
 
 from graphopt import CONF
 from graphopt.cli import config_dir, readable_help, sentences
-from graphopt.sweep import register
+
+SWEEPER = "hydra_plugins.graphopt.Resuming"  # where Hydra wants plugins to be
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def run_cell(config: DictConfig) -> None:
     """What Hydra calls with every composed configuration."""
-    from graphopt.adopt import adopt
-    from graphopt.build import build
-    from graphopt.cell import open_cell
+    from graphopt.config.build import build
+    from graphopt.config.suggested_machine import with_suggested_machine
     from graphopt.errors import RowsFailed
-    from graphopt.evaluate import evaluate_cell
-    from graphopt.suggested_machine import with_suggested_machine
+    from graphopt.run.cell import open_cell
+    from graphopt.run.evaluate import evaluate_cell
+    from graphopt.training.adopt import adopt
 
     with open_cell(with_suggested_machine(adopt(config))) as cell:
         if cell.skipped:
             return
         parts = build(cell.config)
         if parts.learns:
-            from graphopt.train import prepare
+            from graphopt.training.train import prepare
 
             prepare(parts, cell)
         try:
@@ -46,3 +48,11 @@ def main() -> None:
     register()
     with sentences(), config_dir(sys.argv[1:]), readable_help(sys.argv[1:]):
         run_cell()
+
+
+def register() -> None:
+    """Lets the configuration choose `Resuming` by that name."""
+    plugins = Plugins.instance()  # which loads its own plugins anew, so that theirs must not be imported before
+    from graphopt.run.resuming import Resuming
+
+    plugins.class_name_to_class[SWEEPER] = Resuming

@@ -1,252 +1,243 @@
-"""Decision files: the answer to one graph as a small portable file that any run can replay, diff, veto and bisect.
+"""The commands of `python -m graphopt.decision`: each prints a text and returns the exit code."""
 
-The file is an npz without pickles:
-
-- `header`: JSON as bytes: graph (name, family, hash, ops), heads and their number of choices, prices (initial,
-  searched, judged, noise), config (machine, task, cost, judge, dataset), row (what produced it), versions.
-- `op_names`: JSON list as bytes, [N]; a decision refers to ops by name.
-- `choices`, `default`: int16 [N, H], the decision and the default heuristic's, heads in the header's order.
-- `trace`: float64 [S, 3]: evaluations, seconds, best cost, one line per improvement.
-- `plan_device`, `plan_priority`, `plan_inline`, `plan_transfer`: only when the best came from random keys and no
-  decision describes it. Then the plan is the answer (`graphopt.compact` says how its orders are stored), and `choices`
-  says what it does under the header's `described` heads; under others it is the default's.
-
-`python -m graphopt.decision show|diff|replay|veto|bisect|draw` works on them, and on those in a pack
-(`graphopt.packed`): everywhere the path of one may be `STUDY/answers.zip#DIGEST`.
-"""
-
-import json
-import os
-import platform
+import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from graphopt import answer_format
-from graphopt.answer_format import DecisionError, damaged, read_answer
 from graphopt.cli import sentences
-from graphopt.compact import compact, expand, same
-from graphopt.errors import Unreadable, UserError
-from graphopt.graph import Graph, GraphError
-from graphopt.metering import Metered
-from graphopt.plan import Plans
-from graphopt.printable import say
-from graphopt.problem import Problem
-from graphopt.stored import words
-from graphopt.tasks.base import AssignTask, Decision
+from graphopt.core.graph import GraphError
+from graphopt.core.operators import OPERATORS
+from graphopt.errors import UserError
+from graphopt.readers.formats.graph_files import save_graph
+from graphopt.records.decision_file import DecisionFile, StoredAnswer, load, write
+from graphopt.records.packed import label_of
+from graphopt.records.rewrite_file import RewriteFile, is_rewriting
+from graphopt.records.rewrite_file import load as load_rewriting
+from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
+from graphopt.reporting.model_view import operators_of
+from graphopt.reporting.replay import PRICES, Case, check, near_graph, open_any, open_case
+from graphopt.reporting.tables.sheet import Sheet
+from graphopt.reporting.tables.terminal import print_sheets
+from graphopt.utils.printable import say
 
-FORMAT = "graphopt decision 1"
-CONFIG_KEYS = ("machine", "task", "cost", "judge", "dataset", "objective", "seed")
-ROW_KEYS = (
-    *("study", "dataset", "split", "graph", "family", "task", "machine", "cost", "judge", "objective", "encoder"),
-    *("algo", "seed", "evals_cap", "evals", "config_hash"),
-)
-
-
-class Answer(Protocol):
-    """A stored answer of any format."""
-
-    @property
-    def header(self) -> dict[str, Any]: ...
+SHOWN = 30  # lines of a list, unless all are asked for
 
 
-@dataclass(frozen=True, eq=False)
-class DecisionFile:
-    """The contents of a decision file."""
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(
+        prog="python -m graphopt.decision", description="Read, replay and edit decision files."
+    )
+    commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    everything = argparse.ArgumentParser(add_help=False)
+    everything.add_argument("--all", action="store_true", help=f"list every op, not the first {SHOWN}")
 
-    header: dict[str, Any]
-    op_names: tuple[str, ...]  # [N]
-    choices: Decision  # [N, H]
-    default: Decision  # [N, H]
-    trace: NDArray[np.float64]  # [S, 3] evaluations, seconds, best cost
-    plan: dict[str, NDArray[Any]]  # arrays of `graphopt.compact`; empty when `choices` is the answer
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], text: str, lists: bool = False
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text, parents=[everything] if lists else [])
+        command.add_argument("file", type=Path, metavar="FILE", help="a decisions/*.npz, or STUDY/answers.zip#DIGEST")
+        command.set_defaults(run=run)
+        return command
 
-    @property
-    def heads(self) -> dict[str, int]:
-        """Number of choices of every head, in the order of the last axis of `choices`."""
-        return {str(name): int(count) for name, count in self.header["heads"]}
-
-    @property
-    def prices(self) -> dict[str, float]:
-        """initial, searched, judged, noise."""
-        return {key: float(value) for key, value in self.header["prices"].items()}
-
-    @property
-    def described(self) -> tuple[str, ...]:
-        """Heads under which `choices` says what the answer does."""
-        return tuple(self.header.get("described", ())) if self.plan else tuple(self.heads)
-
-    def changed(self) -> NDArray[np.int64]:
-        """Ops that differ from the default's choice."""
-        return np.flatnonzero((self.choices != self.default).any(1))
-
-    def op(self, name: str) -> int:
-        """Index of the op of that name."""
-        if name not in self.op_names:
-            near = [n for n in self.op_names if name in n][:5]
-            hint = f"; near: {', '.join(near)}" if near else "; `show` lists the names"
-            raise DecisionError(f"graph {self.header['graph']['name']!r} has no op {name!r}{hint}")
-        return self.op_names.index(name)
-
-    def plans(self, graph: Graph) -> Plans | None:
-        """The stored plan as a batch of one, or None when the decision describes it."""
-        return expand(graph, self.plan) if self.plan else None
+    add("show", _show, "what was decided and what it costs; the ops that differ from the default", lists=True)
+    diff = add("diff", _diff, "ops whose choice differs between two decisions of one graph", lists=True)
+    diff.add_argument("other", type=Path, metavar="OTHER")
+    add("replay", _replay, "price again; exit 1 when a stored price does not come out")
+    change = add("veto", _veto, "set a single op by hand, price again, write a new file")
+    change.add_argument("change", metavar="OP[=CHOICE]", help="back to the default's choice, or CHOICE, or HEAD:CHOICE")
+    change.add_argument("-o", "--out", type=Path, required=True, metavar="OUT")
+    add("bisect", _bisect, "find the op (or the minimal set) whose way back to the default gains most", lists=True)
+    draw = add("draw", _draw, "draw the plan: graph by kernel or device, Gantt chart, memory, Perfetto trace")
+    draw.add_argument("-o", "--out", type=Path, metavar="DIR", help="default: a pictures folder beside the file")
+    given = commands.add_parser("price", help=_PRICE, description=_PRICE)
+    given.add_argument(
+        "file", type=Path, metavar="PLAN.json", help='{"device": {op: device}, "order": [op], "inline": ...}'
+    )
+    given.add_argument("settings", nargs="*", help="as for run.py, such as dataset=onnx dataset.path=model.onnx")
+    given.add_argument("--like", type=Path, metavar="FILE", help="a decision that brings graph, task, machine and cost")
+    given.add_argument("--graph", metavar="NAME", help="which graph, where the data set has several")
+    given.add_argument("-o", "--out", type=Path, metavar="OUT", help="write a decision file, the graph beside it")
+    given.set_defaults(run=_price)
+    return result
 
 
-def save(
-    path: Path | str, *, problem: Problem, judged: float, row: Mapping[str, Any], config: Mapping[str, Any]
-) -> None:
-    """Writes the best answer of a solved problem.
-
-    judged: its price by the judge. row: the row's fields (what is known of them). config: the resolved configuration as
-    plain containers; its machine, task, cost, judge and dataset parts are kept.
-    """
-    graph, task = problem.graph, problem.task
-    header = {
-        "format": FORMAT,
-        "heads": [[name, count] for name, count in task.heads.items()],
-        **header_of(problem, graph, judged, row, config),
-    }
-    default = task.canonical(graph, task.initial(graph))  # as `best`, so that only real differences show
-    best, plan = task.canonical(graph, problem.best), {}
-    if problem.best_plan is not None:
-        best, header["described"] = describe(task, default, problem.best_plan)
-        plan = compact(problem.best_plan, task.machine.num_devices)
-        if same(plan, compact(task.realise(graph, best[None]), task.machine.num_devices)):
-            plan = {}  # the decision says it all
-    write(path, DecisionFile(header, graph.op_names, best, default, trace_of(problem), plan))
+_PRICE = "price a placement, order or fusions from JSON; what it does not name stays as the default has it"
 
 
-def header_of(
-    problem: Metered, graph: Graph, judged: float, row: Mapping[str, Any], config: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What a file says of graph, prices, configuration, row and versions, whatever was decided."""
-    return {
-        "graph": {"name": graph.name, "family": graph.family, "hash": graph.hash, "ops": graph.num_ops},
-        "prices": {
-            "initial": float(row.get("initial", problem.initial_cost)),
-            "searched": float(problem.best_cost),
-            "judged": float(judged),
-            "noise": float(row.get("noise", 0.0)),
-        },
-        "config": {key: _said(key, config[key]) for key in CONFIG_KEYS if key in config},
-        "row": {key: row[key] for key in ROW_KEYS if key in row},
-        "versions": versions(str(row.get("commit", ""))),
-    }
+def _price(args: argparse.Namespace) -> int:
+    from graphopt.reporting import given
+
+    if (args.like is None) == (not args.settings):
+        raise UserError("say what is priced: --like FILE, or settings such as dataset=onnx dataset.path=model.onnx")
+    case = open_case(args.like) if args.like else given.case_of(args.settings, args.graph)
+    plan = given.plan_of(given.read_given(args.file), case.graph, case.task)
+    decision = given.answer(case, plan, args.file)
+    for line in (*given.report(case, plan), price_line(decision)):
+        say(line)
+    if args.out:
+        folder = args.out.resolve().parent / "graphs"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_graph(folder / f"{case.graph.hash}.npz", case.graph)
+        write(args.out, decision)
+    return 0
 
 
-def _said(key: str, value: Any) -> Any:
-    return words(key, value) if isinstance(value, Mapping) else value
+def _show(args: argparse.Namespace) -> int:
+    return _show_rewriting(args.file) if is_rewriting(args.file) else _show_decision(args)
 
 
-def trace_of(problem: Metered) -> NDArray[np.float64]:
-    """[S, 3] evaluations, seconds, best cost."""
-    return np.array([[s.evals, s.seconds, s.cost] for s in problem.trace], np.float64).reshape(-1, 3)
+def _show_rewriting(file: Path) -> int:
+    answer = load_rewriting(file)
+    say(title_line(answer))
+    say(price_line(answer))
+    before, after = (operators_of(program) for program in (answer.original, answer.best))
+    changed = sorted(name for name in {*before, *after} if before[name] != after[name])
+    _list("ops of each operator", ["operator", "original", "rewritten"],
+          [[name, str(before[name]), str(after[name])] for name in changed], len(changed))  # fmt: skip
+    rules = Counter(answer.rules)
+    say(f"{len(answer.rules)} rules applied")
+    for name, count in rules.most_common():
+        say(f"  {count:4} {name}")
+    return 0
 
 
-def describe(task: AssignTask, default: Decision, plan: Plans) -> tuple[Decision, list[str]]:
-    """([N, H] what a decision can say of a plan (a batch of one), the heads that it speaks of): where every op that has
-    a kernel runs, and which ops with a choice are inline, where the task has these heads."""
-    graph, choices, heads = plan.graph, default.copy(), list(task.heads)
-    if "device" in heads:
-        column, runs = heads.index("device"), ~plan.inline[0]
-        if len(graph.together):
-            runs[graph.together[runs]] = True  # an op decides for others even where it has no kernel of its own
-        choices[runs, column] = plan.device[0][runs]
-    if "inline" in heads:
-        column = heads.index("inline")
-        free = task.mask(graph)[:, column]
-        choices[free, column] = plan.inline[0][free]
-    return task.canonical(graph, choices), [head for head in heads if head in ("device", "inline")]
+def title_line(answer: StoredAnswer) -> str:
+    """What was solved, and by what."""
+    graph, row = answer.header["graph"], answer.header["row"]
+    keys = ("task", "machine", "cost", "judge", "algo", "encoder", "seed", "evals_cap")
+    known = ", ".join(f"{key}={row[key]}" for key in keys if row.get(key) is not None)
+    return f"{graph['name']} ({graph['ops']:,} ops, {graph['hash']}): {known}"
 
 
-def versions(commit: str) -> dict[str, str]:
-    """What computed the answer. torch counts only when it is loaded."""
-    found = {"python": platform.python_version(), "numpy": np.__version__, "commit": commit}
-    try:
-        found["graphopt"] = version("graphopt")
-    except PackageNotFoundError:
-        found["graphopt"] = "source"
-    torch = sys.modules.get("torch")
-    return {**found, "torch": str(torch.__version__)} if torch is not None else found
+def _show_decision(args: argparse.Namespace) -> int:
+    decision = load(args.file)
+    graph = decision.header["graph"]
+    say(title_line(decision))
+    say(price_line(decision))
+    say("versions: " + ", ".join(f"{name} {text}" for name, text in decision.header["versions"].items() if text))
+    for edit in decision.header.get("edits", []):
+        say(f"edited by hand: {edit}")
+    if decision.plan:
+        known = ", ".join(decision.described) or "nothing else"
+        say(f"the answer is a plan from random keys: its orders are its own; choices describe {known}")
+    if not decision.described:
+        return 0
+    ops = decision.changed()
+    say(f"{len(ops):,} of {graph['ops']:,} ops differ from the default")
+    kinds = _kinds(args.file, decision)
+    before_after = (decision.default, decision.choices)
+    rows = [
+        [decision.op_names[op], kinds[op], *(describe_op(decision, choices[op]) for choices in before_after)]
+        for op in _cut(ops, args.all)
+    ]
+    _list("", ["op", "operator", "default", "decision"], rows, len(ops))
+    return 0
 
 
-def write(path: Path | str, decision: DecisionFile) -> None:
-    """Writes the file, all or nothing."""
-    arrays: dict[str, NDArray[Any]] = {
-        "header": json_bytes(decision.header),
-        "op_names": json_bytes(list(decision.op_names)),
-        "choices": np.asarray(decision.choices, np.int16),
-        "default": np.asarray(decision.default, np.int16),
-        "trace": decision.trace,
-        **{f"plan_{name}": array for name, array in decision.plan.items()},
-    }
-    write_arrays(path, arrays)
+def _kinds(file: Path, decision: DecisionFile) -> list[str]:
+    """Operator of every op, where the graph lies near the file; else nothing."""
+    graph = near_graph(file, decision)
+    return [""] * len(decision.op_names) if graph is None else [OPERATORS[kind].name for kind in graph.kind]
 
 
-def write_arrays(path: Path | str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Writes atomically: a reader never sees half a file."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as stream:
-            np.savez_compressed(stream, allow_pickle=False, **arrays)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+def price_line(decision: DecisionFile | RewriteFile) -> str:
+    """Prices in one line, with the gain."""
+    prices = decision.prices
+    unit = "B" if decision.header["row"].get("objective") == "peak_memory" else "s"
+    parts = [f"{key} {prices[key]:.6g} {unit}" for key in PRICES]
+    gain = f"{prices['initial'] / prices['judged']:.4f}x the default" if prices["judged"] > 0 else "no ratio"
+    noise = f", noise {100 * prices['noise']:.2g} %" if prices["noise"] > 0 else ""
+    return ", ".join(parts) + f": {gain}{noise}"
 
 
-def copy(source: Path | str, target: Path | str) -> None:
-    """Writes an answer of any format, wherever it is, as a file of its own. Raises DecisionError as `load` does."""
-    header, arrays = read_answer(Path(source))
-    write_arrays(target, {"header": json_bytes(header), **arrays})
+def _cut(ops: np.ndarray, everything: bool) -> np.ndarray:
+    return ops if everything else ops[:SHOWN]
 
 
-def load(path: Path | str) -> DecisionFile:
-    """Reads a decision file. Raises DecisionError when it is missing, damaged or of an unknown format."""
-    source = Path(path)
-    header, arrays = read_answer(source)
-    if str(header.get("format")).startswith("graphopt rewriting"):
-        raise DecisionError(f"{source} holds a rewritten program: use show, replay or draw, which know such files")
-    if header.get("format") != FORMAT:
-        raise DecisionError(f"{source} has format {str(header.get('format'))[:40]!r}, this version reads {FORMAT!r}")
-    try:
-        answer_format.check_heads(header)
-        names, counts = answer_format.op_names(arrays), [count for _, count in header["heads"]]
-        if len(names) != header["graph"]["ops"]:
-            raise Unreadable(f"it has {len(names):,} op names, its graph {header['graph']['ops']:,} ops")
-        decided, default = (answer_format.choices(arrays, name, len(names), counts) for name in ("choices", "default"))
-        plan = answer_format.plan(arrays, len(names))
-        return DecisionFile(header, names, decided, default, answer_format.trace(arrays), plan)
-    except Unreadable as error:
-        raise damaged(source, error) from None
+def _list(title: str, columns: list[str], rows: list[list[str]], total: int) -> None:
+    if rows:
+        print_sheets([Sheet(title, columns, rows, left=len(columns), names=1)])
+    if total > len(rows):
+        say(f"... and {total - len(rows):,} more (--all lists them)")
 
 
-def json_bytes(value: Any) -> NDArray[np.uint8]:
-    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+def _diff(args: argparse.Namespace) -> int:
+    a, b = load(args.file), load(args.other)
+    ops = differing(a, b)
+    say(f"{args.file}: {price_line(a)}")
+    say(f"{args.other}: {price_line(b)}")
+    heads = both_describe(a, b)
+    under = "" if heads == list(a.heads) else f" in {', '.join(heads)}; the orders of random keys are not compared"
+    say(f"{len(ops):,} of {len(a.op_names):,} ops differ{under}")
+    kinds = _kinds(args.file, a)
+    rows = [[a.op_names[op], kinds[op], *(describe_op(d, d.choices[op]) for d in (a, b))] for op in _cut(ops, args.all)]
+    _list("", ["op", "operator", *(label_of(file) for file in (args.file, args.other))], rows, len(ops))
+    return 0
 
 
-def match(decision: Answer, graph: Graph, source: str) -> None:
-    """Raises DecisionError unless the decision is of this graph."""
-    expected = decision.header["graph"]["hash"]
-    if graph.hash != expected:
-        raise DecisionError(
-            f"{source} decides about graph {decision.header['graph']['name']!r} ({expected}), "
-            f"but the graph given is {graph.name!r} ({graph.hash}): give the graph that it was made for"
-        )
+def _replay(args: argparse.Namespace) -> int:
+    case = open_any(args.file)
+    wrong = check(case)
+    for mismatch in wrong:
+        say(f"{mismatch.path}: {mismatch.what}")
+    if not wrong:
+        say(f"{args.file} replays: {price_line(case.decision)}")
+    return 1 if wrong else 0
+
+
+def _veto(args: argparse.Namespace) -> int:
+    case = open_case(args.file)
+    result = write_veto(case, args.change, args.out)
+    if not result.accepted:
+        say(f"the task cannot do {args.change} here: the plan stays as it was")
+    say(f"{args.file}: {price_line(case.decision)}")
+    say(f"{args.out}: {price_line(result.decision)}")
+    return 0
+
+
+def _bisect(args: argparse.Namespace) -> int:
+    case = open_case(args.file)
+    blame = bisect(case)
+    back = "in the same orders with all choices back" if case.decision.plan else "default"
+    say(f"price {blame.judged:.6g}, {back} {blame.default:.6g}, {len(blame.ops):,} ops differ from the default")
+    if len(blame.culprits):
+        names = ", ".join(case.decision.op_names[op] for op in blame.culprits)
+        what = "op" if len(blame.culprits) == 1 else "smallest set of ops found"
+        gain = 100 * (1 - blame.gained / blame.judged)
+        say(f"the {what} that costs: {names} (price {blame.gained:.6g} without, {gain:.3g} % less)")
+    else:
+        say("no op costs: none that differs from the default gains when it goes back")
+    _effects(case, blame.ops, blame.reverted / blame.judged - 1, args.all)
+    return 0
+
+
+def _effects(case: Case, ops: np.ndarray, change: np.ndarray, everything: bool) -> None:
+    """Each op alone put back: first those that cost, last those that earn."""
+    order = np.argsort(change, kind="stable")
+    rows = []
+    for i in _cut(order, everything):
+        op, choices = ops[i], case.decision.choices[ops[i]]
+        operator = OPERATORS[case.graph.kind[op]].name
+        words = describe_op(case.decision, choices)
+        rows.append([case.decision.op_names[op], operator, words, f"{100 * change[i]:+.3g} %"])
+    columns = ["op", "operator", "decision", "change"]
+    _list("price change when the op alone goes back to its default", columns, rows, len(ops))
+
+
+def _draw(args: argparse.Namespace) -> int:
+    from graphopt.reporting.pictures.draw import draw_any
+
+    for file in draw_any(open_any(args.file), args.out or args.file.parent / "pictures"):
+        say(f"wrote {file}")
+    return 0
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; a user's mistake is one sentence and exit code 1."""
-    from graphopt.reporting.commands import parser
-
     args = parser().parse_args(arguments)
     try:
         return int(args.run(args))

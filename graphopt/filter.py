@@ -15,21 +15,21 @@ from typing import Any, get_args
 
 import numpy as np
 
-from graphopt import compat
 from graphopt.cli import sentences
-from graphopt.construct import construct
-from graphopt.costs.base import CostModel
-from graphopt.datasets.base import Split
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph, GraphError
+from graphopt.costs.cost_model import CostModel
+from graphopt.datasets.dataset import Split
 from graphopt.datasets.regal import Regal
 from graphopt.datasets.room import Draws, Reached, RoomPrices, load_room, save_room
 from graphopt.errors import UsageError, UserError
-from graphopt.graph import Graph, GraphError
-from graphopt.optimizer import solve
-from graphopt.printable import say
-from graphopt.problem import Problem
-from graphopt.progress import Bar
-from graphopt.search.brkga import Brkga
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
+from graphopt.search.genetic.brkga import Brkga
+from graphopt.tasks.task import AssignTask
+from graphopt.utils import registry
+from graphopt.utils.printable import say
+from graphopt.utils.progress import Bar
 
 LOW, USUAL, HIGH, LONG = 1_000, 5_000, 10_000, 20_000  # evaluations
 USUAL_SEEDS, LONG_SEEDS = (1001, 1002), (1003, 1004)  # not those of any table
@@ -52,10 +52,10 @@ class Bench:
 
 def bench(machine: str, task: str, objective: str) -> Bench:
     """BRKGA, the task and the simulator as their yaml files say."""
-    around: dict[str, Any] = {"machine": construct(compat.option("machine", machine), "machine")}
-    around["task"] = construct(compat.option("task", task), "task", around)
-    cost = construct(compat.option("cost", "simulator") | {"objective": objective, "threads": 1}, "cost", around)
-    return Bench(construct(compat.option("algo", "brkga"), "algo"), around["task"], cost)
+    around: dict[str, Any] = {"machine": construct(registry.option("machine", machine), "machine")}
+    around["task"] = construct(registry.option("task", task), "task", around)
+    cost = construct(registry.option("cost", "simulator") | {"objective": objective, "threads": 1}, "cost", around)
+    return Bench(construct(registry.option("algo", "brkga"), "algo"), around["task"], cost)
 
 
 def reached(graph: Graph, on: Bench, long_seeds: Sequence[int]) -> Reached:
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def dataset(args: argparse.Namespace) -> Regal:
     """The data set as its yaml file says, but for what the command line changes."""
-    node = compat.option("dataset", args.dataset)
+    node = registry.option("dataset", args.dataset)
     if "room" not in node or node["room"]["filter"] == "none":
         raise UsageError(f"dataset={args.dataset} filters nothing; give one with dataset.room, such as regal")
     change = {"objective": args.objective, "file": None if args.file is None else str(args.file)}

@@ -4,7 +4,7 @@
 study itself; `--unpack` writes the loose files again. Both read back all that they wrote, and leave nothing behind when
 something is not equal. The packed folder holds
 
-- `answers.zip`: all answers, graphs, configurations and curves (`graphopt.packed`).
+- `answers.zip`: all answers, graphs, configurations and curves (`graphopt.records.packed`).
 - `rows.jsonl.gz`: the rows of all cells; `decision` says `answers.zip#DIGEST`.
 - the study's own files (tables, about.md, measured ops) as they are.
 
@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt import packed
-from graphopt.answer_format import read_answer
 from graphopt.cli import sentences
-from graphopt.decision import copy
 from graphopt.errors import UserError, writing
-from graphopt.limits import MIB, member_names, parse_json, read_member
-from graphopt.printable import say
-from graphopt.progress import Bar
-from graphopt.rows import PACKED_ROWS, ROWS, Row, lines, parse
+from graphopt.records import packed
+from graphopt.records.answer_format import read_answer
+from graphopt.records.decision_file import copy
+from graphopt.records.rows import PACKED_ROWS, ROWS, Row, lines, parse
+from graphopt.utils.limits import MIB, member_names, parse_json, read_member
+from graphopt.utils.printable import say
+from graphopt.utils.progress import Bar
 
 LEFT_OUT = ("ckpt", "models", "pictures")
 NOT_OWN = (packed.NAME, PACKED_ROWS, "multirun.yaml")  # in a study's folder

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from graphopt.cli import sentences
+from graphopt.core.graph import GraphError
 from graphopt.errors import UserError
-from graphopt.graph import GraphError
-from graphopt.printable import say
-from graphopt.rows import Row
+from graphopt.records.rows import Row
+from graphopt.utils.printable import say
 
 
 def print_table(rows_path_or_dir: Path | str, against: str = "local") -> None:
     """Prints the tables of a run or a study on the terminal."""
-    from graphopt.reporting.collect import collect
-    from graphopt.reporting.render import sheets
-    from graphopt.reporting.terminal import print_sheets
+    from graphopt.reporting.tables.read_rows import collect
+    from graphopt.reporting.tables.render import sheets
+    from graphopt.reporting.tables.terminal import print_sheets
 
     print_sheets(sheets(collect(rows_path_or_dir), against))
 
@@ -39,10 +39,10 @@ def print_cell(rows_path: Path, rows: Sequence[Row], own: str) -> None:
 
 def write_tables(place: Path, against: str, markdown: Path | None, csv: Path | None) -> list[Path]:
     """Prints the tables and writes them as Markdown and CSV, by default into `place`."""
-    from graphopt.reporting.collect import collect
-    from graphopt.reporting.render import numbers, sheets
-    from graphopt.reporting.sheet import as_markdown
-    from graphopt.reporting.terminal import print_sheets
+    from graphopt.reporting.tables.read_rows import collect
+    from graphopt.reporting.tables.render import numbers, sheets
+    from graphopt.reporting.tables.sheet import as_markdown
+    from graphopt.reporting.tables.terminal import print_sheets
 
     found = collect(place)
     all_sheets = sheets(found, against)
@@ -52,10 +52,10 @@ def write_tables(place: Path, against: str, markdown: Path | None, csv: Path | N
 
 def write_improvements(place: Path, over: str, markdown: Path | None, csv: Path | None) -> list[Path]:
     """The same for the tables of improvement over a method; by default DIR/improvement.md and .csv."""
-    from graphopt.reporting.collect import collect
-    from graphopt.reporting.improvement import improvement_csv, improvement_sheets
-    from graphopt.reporting.sheet import as_markdown
-    from graphopt.reporting.terminal import print_sheets
+    from graphopt.reporting.tables.improvement import improvement_csv, improvement_sheets
+    from graphopt.reporting.tables.read_rows import collect
+    from graphopt.reporting.tables.sheet import as_markdown
+    from graphopt.reporting.tables.terminal import print_sheets
 
     found = collect(place)
     all_sheets = improvement_sheets(found, over)
@@ -65,10 +65,10 @@ def write_improvements(place: Path, over: str, markdown: Path | None, csv: Path 
 
 def write_reaches(place: Path, over: str, markdown: Path | None, csv: Path | None) -> list[Path]:
     """The same for the tables of samples to reach a method's end; by default DIR/reach.md and .csv."""
-    from graphopt.reporting.collect import collect
-    from graphopt.reporting.reach import reach_csv, reach_lines, reach_sheets
-    from graphopt.reporting.sheet import as_markdown
-    from graphopt.reporting.terminal import print_sheets
+    from graphopt.reporting.tables.reach import reach_csv, reach_lines, reach_sheets
+    from graphopt.reporting.tables.read_rows import collect
+    from graphopt.reporting.tables.sheet import as_markdown
+    from graphopt.reporting.tables.terminal import print_sheets
 
     found = collect(place)
     lines = reach_lines(found, over)
@@ -89,8 +89,8 @@ def _write(place: Path, stem: str, text: str, values: str, markdown: Path | None
 
 def replay(place: Path) -> int:
     """Prices every stored decision again; the exit code is 1 when a number does not come out."""
-    from graphopt.progress import Bar
     from graphopt.reporting.replay import claims_of, replay_all
+    from graphopt.utils.progress import Bar
 
     claims, unanswered = claims_of(place)
     total, good = len(claims) + len(unanswered), 0
@@ -107,8 +107,8 @@ def replay(place: Path) -> int:
 def end_to_end(place: Path) -> Path:
     """Runs every rewritten program against its original; prints and writes the table."""
     from graphopt.reporting.end_to_end import measure_all, sheet
-    from graphopt.reporting.sheet import as_markdown
-    from graphopt.reporting.terminal import print_sheets
+    from graphopt.reporting.tables.sheet import as_markdown
+    from graphopt.reporting.tables.terminal import print_sheets
 
     found = []
     for line in measure_all(place):
@@ -123,11 +123,11 @@ def end_to_end(place: Path) -> Path:
 
 def draw(place: Path) -> list[Path]:
     """Curves, bars and the decision that gains most, into a pictures folder."""
-    from graphopt.reporting.collect import collect
-    from graphopt.reporting.curves import draw_study
-    from graphopt.reporting.examples import best_decisions
-    from graphopt.reporting.pictures import draw_any
+    from graphopt.reporting.pictures.curves import draw_study
+    from graphopt.reporting.pictures.draw import draw_any
+    from graphopt.reporting.pictures.examples import best_decisions
     from graphopt.reporting.replay import open_any
+    from graphopt.reporting.tables.read_rows import collect
 
     folder = (place if place.is_dir() else place.parent) / "pictures"
     found = collect(place)

@@ -16,13 +16,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
-from graphopt import checkpoint
 from graphopt.cli import sentences
-from graphopt.construct import target_of
+from graphopt.config.construct import target_of
+from graphopt.config.stored import node_of
 from graphopt.errors import Unreadable, UserError
-from graphopt.limits import MIB, read_bytes
-from graphopt.printable import say
-from graphopt.stored import node_of
+from graphopt.training import checkpoint
+from graphopt.utils.limits import MIB, read_bytes
+from graphopt.utils.printable import say
 
 LIMIT = 500_000  # bytes of a file
 

@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphopt import CONF, compat
+from graphopt import CONF
 from graphopt.cli import sentences
-from graphopt.construct import construct
-from graphopt.costs.base import CostModel
-from graphopt.datasets.base import Dataset
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph, GraphError
+from graphopt.costs.cost_model import CostModel
+from graphopt.datasets.dataset import Dataset
 from graphopt.errors import ConfigError, UsageError, UserError
-from graphopt.graph import Graph, GraphError
-from graphopt.pricing import Pricing
-from graphopt.printable import say
-from graphopt.progress import Bar
-from graphopt.search.brkga import Evolution, run_alone, uniform_keys
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.pricing import Pricing
+from graphopt.search.genetic.brkga import Evolution, run_alone, uniform_keys
+from graphopt.tasks.task import AssignTask
+from graphopt.utils import registry
+from graphopt.utils.printable import say
+from graphopt.utils.progress import Bar
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -60,14 +61,14 @@ class Bench:
 
 def plain_brkga() -> Evolution:
     """The setting that others are compared with."""
-    return Evolution(**compat.option("algo", "brkga")["evolution"])
+    return Evolution(**registry.option("algo", "brkga")["evolution"])
 
 
 def bench(args: argparse.Namespace) -> Bench:
     """Graphs, task and prices as their yaml files say. One thread."""
-    around: dict[str, Any] = {"machine": construct(compat.option("machine", args.machine), "machine")}
-    task = construct(compat.option("task", args.task), "task", around)
-    node = compat.option("cost", "simulator") | {"objective": args.objective, "threads": 1}
+    around: dict[str, Any] = {"machine": construct(registry.option("machine", args.machine), "machine")}
+    task = construct(registry.option("task", args.task), "task", around)
+    node = registry.option("cost", "simulator") | {"objective": args.objective, "threads": 1}
     graphs = chosen(dataset(args).graphs("train"), args.graphs, *args.ops)
     return Bench(tuple(graphs), task, construct(node, "cost", around), args.evals)
 
@@ -76,7 +77,7 @@ def dataset(args: argparse.Namespace) -> Dataset:
     """The data set as its yaml file says, but for what --set changes."""
     from omegaconf import OmegaConf
 
-    node = OmegaConf.merge(compat.option("dataset", args.dataset), OmegaConf.from_dotlist(args.set))
+    node = OmegaConf.merge(registry.option("dataset", args.dataset), OmegaConf.from_dotlist(args.set))
     made: Dataset = construct(OmegaConf.to_container(node), "dataset", {"seed": 0})  # type: ignore[arg-type]
     return made
 

@@ -9,7 +9,7 @@ from graphopt import OWN_OPTIONS
 
 # Options of classes that tests bring along, by group: name -> class. Values come from the files that name them.
 OPTIONS = {
-    "machine": {"pair": "graphopt.machine.Machine", "one": "graphopt.machine.Machine"},
+    "machine": {"pair": "graphopt.core.machine.Machine", "one": "graphopt.core.machine.Machine"},
     "task": {"split": "split_work.Split", "binary": "frame_parts.Binary"},
     "cost": {"cut": "split_work.CutCost", "cut3": "split_work.CutCost", "ones": "frame_parts.Ones"},
     "dataset": {"toys": "frame_parts.ToyGraphs"},

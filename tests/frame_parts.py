@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from toy import ToyTask, toy_graph
 
 from graphopt.algos.learner import Learner
-from graphopt.costs.base import CostModel, Prices
-from graphopt.datasets.base import Dataset, Split
-from graphopt.graph import Graph
-from graphopt.machine import Machine
-from graphopt.optimizer import Optimizer
-from graphopt.plan import Plans
-from graphopt.problem import Problem
-from graphopt.tasks.base import AssignTask, Task
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Prices
+from graphopt.datasets.dataset import Dataset, Split
+from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
+from graphopt.tasks.task import AssignTask, Task
 
 SIZES: dict[Split, tuple[int, ...]] = {"train": (6, 7), "val": (5,), "test": (8, 9)}
 
@@ -166,7 +166,8 @@ def node(cls: type, name: str, **keys: Any) -> dict[str, Any]:
 def config(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     """A cell of toy parts; `changes` replace top-level keys."""
     trainer = {
-        "_target_": "graphopt.schedule.Schedule", "name": "t", "steps": 12, "batch_graphs": 1, "max_seconds": None,
+        "_target_": "graphopt.training.schedule.Schedule", "name": "t",
+        "steps": 12, "batch_graphs": 1, "max_seconds": None,
         "val_every": 3, "val_evals": 1, "patience": 0, "save_every": 2, "save_seconds": 60.0, "accelerator": "cpu",
         "devices": 1, "strategy": "auto", "precision": "32-true", "accumulate_grad_batches": 1, "log_every_n_steps": 1,
         "profiler": None, "callbacks": [], "logger": [], "options": {},
@@ -175,8 +176,8 @@ def config(tmp_path: Path, **changes: Any) -> dict[str, Any]:
         "study": "s", "output_dir": str(tmp_path), "seed": 0, "split": "test", "ckpt": None, "resume": True,
         "budget": {"evals": [10], "seconds": None}, "compare": [],
         "dataset": node(ToyGraphs, "toys", empty=[]), "task": node(Binary, "binary"),
-        "machine": {"_target_": "graphopt.machine.Machine", "name": "one", "devices": [{"name": "d"}]},
+        "machine": {"_target_": "graphopt.core.machine.Machine", "name": "one", "devices": [{"name": "d"}]},
         "cost": node(Ones, "ones", factor=1.0), "judge": node(Ones, "tens", factor=10.0),
         "encoder": node(Bias, "bias", width=4), "algo": node(Draws, "draws"), "trainer": trainer,
-        "logger": {"_target_": "graphopt.loggers.CsvLog", "name": "csv"}, **changes,
+        "logger": {"_target_": "graphopt.run.loggers.CsvLog", "name": "csv"}, **changes,
     }  # fmt: skip

@@ -3,10 +3,10 @@ every price term counts."""
 
 import numpy as np
 
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.kernels import Limits
-from graphopt.machine import Device
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.kernels import Limits
+from graphopt.core.machine import Device
 
 ROWS, COLUMNS = 16, 32
 LIMITS = (Limits(64, 16, 8), Limits(12, 8, 4), Limits(6, 5, 2), Limits(2, 3, 1))

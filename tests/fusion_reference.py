@@ -1,14 +1,14 @@
 """Fusion and the roofline in plain Python: sets, dictionaries, recursion. Written from what the words mean (a kernel is
-a stored op plus all inlined ops that it needs), slow, and without a line of `graphopt.kernels` or `graphopt.costs`."""
+a stored op plus all inlined ops that it needs), slow, and without a line of `core.kernels` or `costs`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from graphopt.graph import Graph
-from graphopt.kernels import Limits
-from graphopt.machine import Device
-from graphopt.operators import OPERATORS, Category
+from graphopt.core.graph import Graph
+from graphopt.core.kernels import Limits
+from graphopt.core.machine import Device
+from graphopt.core.operators import OPERATORS, Category
 
 Inline = frozenset[int]
 

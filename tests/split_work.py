@@ -5,17 +5,17 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.costs.base import CostModel, Objective, Prices
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Machine
-from graphopt.plan import Plans
-from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Objective, Prices
 from graphopt.tasks.keys import Layout, Role, layout
+from graphopt.tasks.task import AssignTask, Decision, Decisions
 
 CONFIG = {
     "machine": {
-        "_target_": "graphopt.machine.Machine",
+        "_target_": "graphopt.core.machine.Machine",
         "name": "pair",
         "devices": [{"name": "slow"}, {"name": "fast"}],
     },

@@ -10,11 +10,13 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 import graphopt
-from graphopt import CONF, OWN_OPTIONS, command, compat
+from graphopt import CONF, OWN_OPTIONS, command
+from graphopt.config import compat
+from graphopt.core.fusible import view_inline
+from graphopt.core.machine import Device, Machine, make_machine
 from graphopt.costs.kernel_time import kernel_graph
-from graphopt.fusible import view_inline
-from graphopt.machine import Device, Machine, make_machine
-from graphopt.rows import Row, read
+from graphopt.records.rows import Row, read
+from graphopt.utils import registry
 
 ROOT = CONF.parent
 FOLDERS = ("tasks", "costs", "datasets", "search")
@@ -57,7 +59,7 @@ def test_the_four_examples_together(copy: Path, monkeypatch: pytest.MonkeyPatch)
     words = "task=offload machine=cpu_gpu cost=serial cost@judge=serial dataset=chains algo=hill logger=none"
     rows = run(monkeypatch, copy, *words.split(), "budget.evals=[0,200]", "compare=[default,local]")
     assert [row["status"] for row in rows] == ["ok"] * 4 * 2 * 3
-    node = {key: value for key, value in compat.option("machine", "cpu_gpu").items() if key != "_target_"}
+    node = {key: value for key, value in registry.option("machine", "cpu_gpu").items() if key != "_target_"}
     optimum = {f"chain{width}": best(width, make_machine(**node)) for width in (16, 64, 256, 1024)}
     for row in rows:
         if row["algo"] == "hill" and row["evals_cap"] == 200:

@@ -7,9 +7,9 @@ import pytest
 import yaml
 from commands import Answer, command
 
-from graphopt import checkpoint
-from graphopt.adopt import inherit
 from graphopt.ship import ship
+from graphopt.training import checkpoint
+from graphopt.training.adopt import inherit
 
 DATA = ["dataset=layered", "dataset.ops=[20]", "dataset.train=2", "dataset.val=1", "dataset.test=2", "budget.evals=4"]
 NETWORK = ["encoder=message_passing", "encoder.width=8", "encoder.rounds=2", "algo.network.attention_layers=1",

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import graphopt
+from graphopt.core.graph import GraphError
+from graphopt.core.operators import Category
 from graphopt.errors import UserError
-from graphopt.graph import GraphError
-from graphopt.operators import Category
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_squeezenet.onnx"
 TASKS = ("fusion", "placement", "scheduling", "placement_scheduling", "joint")

@@ -9,13 +9,13 @@ import frame_parts as parts_of
 import pytest
 from omegaconf import OmegaConf
 
-from graphopt import cell as cell_module
-from graphopt import lock as lock_module
-from graphopt.cell import Cell, config_hash, open_cell, settings_of
+from graphopt.core.graph import GraphError
 from graphopt.errors import Incompatible, UsageError, UserError
-from graphopt.graph import GraphError
-from graphopt.lock import Lock
-from graphopt.rows import read
+from graphopt.records.rows import read
+from graphopt.run import cell as cell_module
+from graphopt.run.cell import Cell, config_hash, open_cell, settings_of
+from graphopt.utils import lock as lock_module
+from graphopt.utils.lock import Lock
 
 
 def changed(config: dict[str, Any], path: str, value: Any) -> dict[str, Any]:

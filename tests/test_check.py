@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from graphopt.check import check, check_trace, kernels
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine
+from graphopt.core.oracles import check, check_trace, kernels
+from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device, Machine
-from graphopt.plan import Plans
 
 MACHINE = Machine(name="two", devices=(Device(), Device()), link_bandwidth=8.0)
 

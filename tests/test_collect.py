@@ -8,10 +8,10 @@ from hydra.core.global_hydra import GlobalHydra
 
 from graphopt import collect
 from graphopt.algos.laf import LAF
-from graphopt.build import build
-from graphopt.cell import Cell
-from graphopt.graph import Graph
-from graphopt.train import prepare
+from graphopt.config.build import build
+from graphopt.core.graph import Graph
+from graphopt.run.cell import Cell
+from graphopt.training.train import prepare
 
 SMALL = ["dataset=layered", "dataset.ops=[30,40]", "dataset.train=2", "dataset.val=0", "dataset.test=1",
          "encoder.width=8", "encoder.layers=1", "cost.threads=1", "judge.threads=1", "algo.collection.workers=1",

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphopt import compat
-from graphopt.check import check
-from graphopt.compact import compact, expand, same, sent
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.compact import compact, expand, same, sent
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.oracles import check
+from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.random_graphs import random_graph
 from graphopt.datasets.regal import in_units
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.plan import Plans
-from graphopt.tasks.base import AssignTask
+from graphopt.tasks.task import AssignTask
+from graphopt.utils import registry
 
 MACHINES = ("gpu2", "gpu4_pcie", "sequential_send")  # the last one sends once for all destinations
 TASKS = ("placement_scheduling", "joint", "scheduling", "placement", "fusion")
@@ -28,12 +28,12 @@ TASKS = ("placement_scheduling", "joint", "scheduling", "placement", "fusion")
 
 @cache
 def parts(machine: str, task: str) -> tuple[Any, AssignTask, list[Simulator]]:
-    made = construct(compat.option("machine", machine), "machine")
+    made = construct(registry.option("machine", machine), "machine")
     costs = [
-        construct(compat.option("cost", "simulator") | {"objective": o, "threads": 1}, "cost", {"machine": made})
+        construct(registry.option("cost", "simulator") | {"objective": o, "threads": 1}, "cost", {"machine": made})
         for o in ("runtime", "peak_memory")
     ]
-    return made, construct(compat.option("task", task), "task", {"machine": made}), costs
+    return made, construct(registry.option("task", task), "task", {"machine": made}), costs
 
 
 @cache

@@ -6,13 +6,14 @@ from typing import Any
 import frame_parts as parts_of
 import pytest
 
-from graphopt import compat
-from graphopt.build import build
 from graphopt.cli import config_dir
-from graphopt.construct import target_of
+from graphopt.config import compat
+from graphopt.config.build import build
+from graphopt.config.construct import target_of
 from graphopt.errors import ConfigError, Incompatible
+from graphopt.utils import registry
 
-TASKS, ALGOS = compat.options("task"), compat.options("algo")
+TASKS, ALGOS = registry.options("task"), registry.options("algo")
 
 
 @pytest.fixture
@@ -81,9 +82,9 @@ def test_cost_and_judge_price_the_same_thing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("algo", ALGOS)
 def test_every_refusal_names_an_alternative(task: str, algo: str) -> None:
-    config = {group: compat.option(group, name) for group, name in (("task", task), ("algo", algo))}
-    config["dataset"] = compat.option("dataset", "onnx")
-    config["cost"] = config["judge"] = compat.option("cost", "simulator")
+    config = {group: registry.option(group, name) for group, name in (("task", task), ("algo", algo))}
+    config["dataset"] = registry.option("dataset", "onnx")
+    config["cost"] = config["judge"] = registry.option("cost", "simulator")
     fit = compat.mismatch(target_of(config["algo"], "algo"), config["task"]) is None
     try:
         compat.check(config)
@@ -124,25 +125,25 @@ def test_options_follow_their_defaults(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "machine").mkdir()
     (tmp_path / "machine" / "a.yaml").write_text("name: a\nsize: {x: 1, y: 2}\n")
     (tmp_path / "machine" / "b.yaml").write_text("defaults: [a, _self_]\nname: b\nsize: {y: 3}\n")
-    assert compat.option("machine", "b") == {"name": "b", "size": {"x": 1, "y": 3}}
+    assert registry.option("machine", "b") == {"name": "b", "size": {"x": 1, "y": 3}}
     with pytest.raises(ConfigError, match="machine=c does not exist; available: a, b"):
-        compat.option("machine", "c")
+        registry.option("machine", "c")
 
 
 def test_own_options_stand_beside_the_packaged_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "machine").mkdir()
     (tmp_path / "machine" / "mine.yaml").write_text("defaults: [gpu2, _self_]\nname: mine\n")
     with pytest.raises(ConfigError, match="machine=mine does not exist"):
-        compat.option("machine", "mine")
+        registry.option("machine", "mine")
     with config_dir(["task=fusion", "--config-dir", str(tmp_path)]):
-        assert {"mine", "gpu2"} <= {*compat.options("machine")}
-        assert compat.option("machine", "mine") == {**compat.option("machine", "gpu2"), "name": "mine"}
-    assert "mine" not in compat.options("machine")
+        assert {"mine", "gpu2"} <= {*registry.options("machine")}
+        assert registry.option("machine", "mine") == {**registry.option("machine", "gpu2"), "name": "mine"}
+    assert "mine" not in registry.options("machine")
 
 
 def test_prices_of_single_ops_are_for_rewriting() -> None:
-    config = {"task": compat.option("task", "fusion"), "algo": compat.option("algo", "default"),
-              "dataset": compat.option("dataset", "onnx"), "judge": compat.option("cost", "simulator"),
-              "cost": compat.option("cost", "flops")}  # fmt: skip
+    config = {"task": registry.option("task", "fusion"), "algo": registry.option("algo", "default"),
+              "dataset": registry.option("dataset", "onnx"), "judge": registry.option("cost", "simulator"),
+              "cost": registry.option("cost", "flops")}  # fmt: skip
     with pytest.raises(Incompatible, match=r"cost=flops prices ops one by one.*Cost models for it: .*simulator"):
         compat.check(config)

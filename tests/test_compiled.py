@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from numba.core import event
 
-from graphopt.compiled import compiling_seconds, njit
-from graphopt.metering import Metered
+from graphopt.problems.metering import Metered
+from graphopt.utils.compiled import compiling_seconds, njit
 
 MODULE = """
-from graphopt.compiled import njit
+from graphopt.utils.compiled import njit
 
 @njit(cache=True, nogil=True)
 def twice(x):

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from commands import command
 
-from graphopt import OWN_OPTIONS, composed
-from graphopt.rows import read
+from graphopt import OWN_OPTIONS
+from graphopt.records.rows import read
+from graphopt.run import composed
 
 WORDS, SOURCES = ["algo=local", "seed=1"], ["config", "file conf"]
 CONFIG = {"seed": 1, "algo": {"name": "local", "hops": 1.5}, "ckpt": None, "budget": {"evals": [1]}}

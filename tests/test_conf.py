@@ -6,8 +6,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from graphopt import CONF
-from graphopt.compat import option, options
-from graphopt.construct import INJECTED, arguments_of, target_of
+from graphopt.config.construct import INJECTED, arguments_of, target_of
+from graphopt.utils.registry import option, options
 
 GROUPS = ("dataset", "task", "machine", "cost", "encoder", "algo", "trainer", "logger")
 FILES = [(group, name) for group in GROUPS for name in options(group)]

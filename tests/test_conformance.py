@@ -10,23 +10,24 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from graphopt import compat
-from graphopt.build import encoder
-from graphopt.check import check
-from graphopt.construct import construct, target_of
-from graphopt.costs.base import CostModel, Flips, Prices
+from graphopt.config import compat
+from graphopt.config.build import encoder
+from graphopt.config.construct import construct, target_of
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.kernels import Limits
+from graphopt.core.machine import Machine
+from graphopt.core.oracles import check
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Flips, Prices
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Incompatible, Unsolved
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.kernels import Limits
-from graphopt.machine import Machine
-from graphopt.optimizer import Optimizer, solve
-from graphopt.plan import Plans
-from graphopt.problem import Problem
-from graphopt.rewrite.as_graph import graph_of
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.tasks.base import AssignTask, RewriteTask
+from graphopt.problems.optimizer import Optimizer, solve
+from graphopt.problems.problem import Problem
+from graphopt.rewrite.io.as_graph import graph_of
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.tasks.task import AssignTask, RewriteTask
+from graphopt.utils import registry
 
 BUDGETS = (0, 1, 7, 50)
 OF_PIPELINES = ("contiguous", "load_balance")  # they balance the loads of a pipeline, and refuse other objectives
@@ -36,7 +37,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {"fusion": [{"decision": "priority"}
 
 def task_nodes() -> dict[str, dict[str, Any]]:
     """The yaml file of every task, and some with other settings."""
-    nodes = {name: compat.option("task", name) for name in compat.options("task")}
+    nodes = {name: registry.option("task", name) for name in registry.options("task")}
     changed = {
         f"{name}:{next(iter(change))}": nodes[name] | change for name, all_ in VARIANTS.items() for change in all_
     }
@@ -45,7 +46,7 @@ def task_nodes() -> dict[str, dict[str, Any]]:
 
 @cache
 def machine(name: str = "gpu2") -> Machine:
-    made: Machine = construct(compat.option("machine", name), "machine")
+    made: Machine = construct(registry.option("machine", name), "machine")
     return made
 
 
@@ -57,7 +58,7 @@ def task_of(label: str, on: str = "gpu2") -> Any:
 
 @cache
 def simulator(objective: str = "runtime", on: str = "gpu2") -> CostModel:
-    node = compat.option("cost", "simulator") | {"threads": 1, "objective": objective}
+    node = registry.option("cost", "simulator") | {"threads": 1, "objective": objective}
     made: CostModel = construct(node, "cost", {"machine": machine(on)})
     return made
 
@@ -69,13 +70,13 @@ def graphs() -> tuple[Graph, Graph]:
 
 def make(algo: str, label: str, network: str = "graphsage", **changes: Any) -> Optimizer:
     """The algorithm as its yaml file says, but for `changes`; untrained and with a tiny encoder if it learns."""
-    node = compat.option("algo", algo) | changes
+    node = registry.option("algo", algo) | changes
     if "effort" in node and not isinstance(node["effort"], dict):
         # of solvers: a limit that does not depend on the clock, so that they are quick and repeat
         node |= {"effort": 0.05}
     around: dict[str, Any] = {"machine": machine(), "task": task_of(label), "cost": simulator(), "seed": 0}
     if compat.learns(target_of(node, "algo")):
-        tiny = {key: TINY.get(key, value) for key, value in compat.option("encoder", network).items()}
+        tiny = {key: TINY.get(key, value) for key, value in registry.option("encoder", network).items()}
         around["encoder"] = encoder({"algo": node, "encoder": tiny, "seed": 0}, task_of(label))
     made: Optimizer = construct(node, "algo", around)
     return made
@@ -85,10 +86,11 @@ def fits(algo: str, label: str) -> bool:
     return not compat.refusal(algo, task_nodes()[label])
 
 
-FITTING = [(algo, label) for label in task_nodes() for algo in compat.options("algo") if fits(algo, label)]
+ALGOS = registry.options("algo")
+FITTING = [(algo, label) for label in task_nodes() for algo in ALGOS if fits(algo, label)]
 CELLS = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), AssignTask)]
 REWRITING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), RewriteTask)]
-LEARNED = [algo for algo in compat.options("algo") if compat.learns(target_of(compat.option("algo", algo), "algo"))]
+LEARNED = [algo for algo in ALGOS if compat.learns(target_of(registry.option("algo", algo), "algo"))]
 
 
 class Counted(CostModel):
@@ -145,13 +147,13 @@ def test_a_legal_cell(algo: str, label: str) -> None:
 
 
 @pytest.mark.parametrize("algo", LEARNED)
-@pytest.mark.parametrize("network", compat.options("encoder"))
+@pytest.mark.parametrize("network", registry.options("encoder"))
 def test_learners_with_every_encoder(algo: str, network: str) -> None:
     label = next(label for label in task_nodes() if fits(algo, label))
     conforms(make(algo, label, network), graphs()[0], label, 7)
 
 
-@pytest.mark.parametrize("algo", [algo for algo in compat.options("algo") if "deltas" in compat.option("algo", algo)])
+@pytest.mark.parametrize("algo", [algo for algo in ALGOS if "deltas" in registry.option("algo", algo)])
 def test_delta_prices_are_billed_alike(algo: str) -> None:
     for evals in BUDGETS:
         conforms(make(algo, "fusion", deltas=True), graphs()[0], "fusion", evals)
@@ -217,7 +219,7 @@ def programs() -> tuple[Graph, Graph]:
 
 @pytest.mark.parametrize(("algo", "label"), REWRITING, ids=lambda part: part)
 def test_a_legal_rewriting_cell(algo: str, label: str) -> None:
-    flops: CostModel = construct(compat.option("cost", "flops"), "cost", {"machine": machine()})
+    flops: CostModel = construct(registry.option("cost", "flops"), "cost", {"machine": machine()})
     task = task_of(label)
     used: Any = make(algo, label)
     for graph in programs():
@@ -237,7 +239,7 @@ def test_a_legal_rewriting_cell(algo: str, label: str) -> None:
 
 def test_the_matrix_is_not_empty() -> None:
     assert {label for _, label in FITTING} == set(task_nodes())
-    assert {algo for algo, _ in FITTING} == set(compat.options("algo"))
+    assert {algo for algo, _ in FITTING} == set(registry.options("algo"))
 
 
 @pytest.mark.parametrize("label", task_nodes())
@@ -266,15 +268,15 @@ def test_every_yes_solves_a_graph(algo: str, label: str) -> None:
 
 @pytest.mark.parametrize("label", task_nodes())
 def test_every_illegal_cell_names_an_alternative(label: str) -> None:
-    node, common = task_nodes()[label], {"dataset": compat.option("dataset", "onnx")}
-    common["cost"] = common["judge"] = compat.option("cost", "simulator")
-    for algo in compat.options("algo"):
-        config = common | {"task": node, "algo": compat.option("algo", algo)}
+    node, common = task_nodes()[label], {"dataset": registry.option("dataset", "onnx")}
+    common["cost"] = common["judge"] = registry.option("cost", "simulator")
+    for algo in registry.options("algo"):
+        config = common | {"task": node, "algo": registry.option("algo", algo)}
         if fits(algo, label):
             compat.check(config)
             continue
         with pytest.raises(Incompatible) as refused:
             compat.check(config)
         tasks, algos = str(refused.value).split(f"Tasks for {algo}: ")[1].split(f". Algorithms for {node['name']}: ")
-        assert set(tasks.split(", ")) <= set(compat.options("task"))
-        assert set(algos.rstrip(".").split(", ")) <= set(compat.options("algo"))
+        assert set(tasks.split(", ")) <= set(registry.options("task"))
+        assert set(algos.rstrip(".").split(", ")) <= set(registry.options("algo"))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from graphopt.construct import call, construct, convert
+from graphopt.config.construct import call, construct, convert
 from graphopt.errors import ConfigError, UsageError
 
 
@@ -70,7 +70,7 @@ def test_missing_and_unknown_targets() -> None:
     with pytest.raises(ConfigError, match=r"no module 'graphopt\.nowhere'"):
         construct({"_target_": "graphopt.nowhere.X", "name": "x"}, "algo")
     with pytest.raises(ConfigError, match="has no 'Nothing'"):
-        construct({"_target_": "graphopt.machine.Nothing", "name": "x"}, "algo")
+        construct({"_target_": "graphopt.core.machine.Nothing", "name": "x"}, "algo")
 
 
 def test_partial_keeps_the_optimiser_open() -> None:

@@ -13,8 +13,8 @@ import pytest
 from test_stored import answer
 
 from graphopt import decision
-from graphopt.datasets.storage import load_graph
-from graphopt.graph import GraphError
+from graphopt.core.graph import GraphError
+from graphopt.readers.formats.graph_files import load_graph
 from graphopt.report import main as report
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202e"

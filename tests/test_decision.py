@@ -8,12 +8,14 @@ import pytest
 from commands import command
 from split_work import CONFIG, CutCost, Split, chain
 
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
 from graphopt.datasets.onnx import load_light
-from graphopt.datasets.storage import save_graph
-from graphopt.decision import DecisionError, load, main, save, write
-from graphopt.graph import Graph
-from graphopt.problem import Problem
+from graphopt.decision import main
+from graphopt.problems.problem import Problem
+from graphopt.readers.formats.graph_files import save_graph
+from graphopt.records.answer_format import DecisionError
+from graphopt.records.decision_file import load, save, write
 from graphopt.reporting.edit import bisect, minimal_set, parse_veto, veto
 from graphopt.reporting.replay import check, open_case
 

@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.plan import Plans
 from graphopt.datasets.layered import layered_graph
-from graphopt.datasets.storage import save_graph
-from graphopt.decision import DecisionError, load, main, save, write
-from graphopt.graph import Graph
-from graphopt.plan import Plans
-from graphopt.problem import Problem
+from graphopt.decision import main
+from graphopt.problems.problem import Problem
+from graphopt.readers.formats.graph_files import save_graph
+from graphopt.records.answer_format import DecisionError
+from graphopt.records.decision_file import load, save, write
 from graphopt.reporting.edit import bisect, veto
 from graphopt.reporting.replay import check, open_case
+from graphopt.utils import registry
 
-CONFIG = {group: compat.option(group, name) for group, name in (("machine", "gpu2"), ("cost", "simulator"))}
+CONFIG = {group: registry.option(group, name) for group, name in (("machine", "gpu2"), ("cost", "simulator"))}
 CONFIG["cost"] |= {"objective": "peak_memory", "threads": 1}
 
 
@@ -32,7 +34,7 @@ def graph() -> Graph:
 def problem(task: str) -> Problem:
     """One whose answer is a plan of random keys, even where the default is better."""
     machine = construct(CONFIG["machine"], "machine")
-    around = {"machine": machine, "task": construct(compat.option("task", task), "task", {"machine": machine})}
+    around = {"machine": machine, "task": construct(registry.option("task", task), "task", {"machine": machine})}
     cost = construct(CONFIG["cost"], "cost", around)
     made = Problem(graph(), around["task"], cost, evals=1)
     keys = np.random.default_rng(1).random((1, around["task"].key_count(graph())), np.float32)
@@ -44,7 +46,7 @@ def problem(task: str) -> Problem:
 def stored(folder: Path, task: str = "placement_scheduling", name: str = "a") -> Path:
     path = folder / "cell" / "decisions" / f"{name}.npz"
     answer = problem(task)
-    config = {**CONFIG, "judge": CONFIG["cost"], "task": compat.option("task", task), "seed": 0}
+    config = {**CONFIG, "judge": CONFIG["cost"], "task": registry.option("task", task), "seed": 0}
     row = {"objective": "peak_memory", "initial": answer.initial_cost}
     save(path, problem=answer, judged=answer.best_cost, row=row, config=config)
     save_graph(folder / "graphs" / f"{graph().hash}.npz", graph())

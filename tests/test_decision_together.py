@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.operators import Category
 from graphopt.datasets.layered import layered_graph
-from graphopt.decision import load, save
-from graphopt.graph import Graph
-from graphopt.operators import Category
-from graphopt.problem import Problem
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.problem import Problem
+from graphopt.records.decision_file import load, save
+from graphopt.tasks.task import AssignTask
+from graphopt.utils import registry
 
 TASKS = {
     "placement": {}, "placement fused": {"fuse": True}, "placement_scheduling": {}, "joint": {}, "scheduling": {},
@@ -40,9 +40,9 @@ def colocated(seed: int, groups: int) -> Graph:
 def solved(graph: Graph, task_name: str, objective: str, keys: bool, seed: int) -> tuple[Problem, dict[str, Any]]:
     """A problem whose answer is a random one, even where the default is better; and its configuration."""
     name = task_name.partition(" ")[0]
-    config = {"machine": compat.option("machine", "gpu4_pcie"), "seed": 0,
-              "task": compat.option("task", name) | TASKS[task_name],
-              "cost": compat.option("cost", "simulator") | {"objective": objective, "threads": 1}}  # fmt: skip
+    config = {"machine": registry.option("machine", "gpu4_pcie"), "seed": 0,
+              "task": registry.option("task", name) | TASKS[task_name],
+              "cost": registry.option("cost", "simulator") | {"objective": objective, "threads": 1}}  # fmt: skip
     machine = construct(config["machine"], "machine")
     task: AssignTask = construct(config["task"], "task", {"machine": machine})
     cost = construct(config["cost"], "cost", {"machine": machine, "task": task})

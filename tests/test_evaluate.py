@@ -10,16 +10,17 @@ import frame_parts as parts_of
 import pytest
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt import compat, evaluate
-from graphopt import rows as rows_module
-from graphopt.build import build
-from graphopt.cell import Cell
-from graphopt.datasets.storage import load_graph, save_graph
-from graphopt.decision import load
+from graphopt.config import compat
+from graphopt.config.build import build
 from graphopt.errors import RowsFailed, Unmeasured, UserError
-from graphopt.evaluate import evaluate_cell, solve, thinned
-from graphopt.metering import Step
-from graphopt.rows import Row, read
+from graphopt.problems.metering import Step
+from graphopt.readers.formats.graph_files import load_graph, save_graph
+from graphopt.records import rows as rows_module
+from graphopt.records.decision_file import load
+from graphopt.records.rows import Row, read
+from graphopt.run import evaluate
+from graphopt.run.cell import Cell
+from graphopt.run.evaluate import evaluate_cell, solve, thinned
 
 
 @pytest.fixture(autouse=True)

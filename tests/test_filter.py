@@ -5,18 +5,19 @@ from typing import Any
 
 import pytest
 
-from graphopt import compat, filter
-from graphopt.construct import construct
+from graphopt import filter
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
 from graphopt.datasets.regal import Regal
 from graphopt.datasets.room import Draws, Reached, RoomPrices, load_room
-from graphopt.graph import Graph
+from graphopt.utils import registry
 
 ROOM, TIGHT = Reached(100.0, 70.0, 80.0, 60.0), Reached(100.0, 90.0, 91.0, 90.0)
 KINDS = [Draws("runtime", family, 50, "test") for family in ("erdos_renyi", "watts_strogatz")]
 
 
 def regal(**room: Any) -> Regal:
-    node = compat.option("dataset", "regal")
+    node = registry.option("dataset", "regal")
     node |= {"families": ["erdos_renyi", "watts_strogatz"], "sizes": [50], "train": [0], "val": [0], "test": [6]}
     node["room"] |= {"objective": "runtime", **room}
     made: Regal = construct(node, "dataset")

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from graphopt.build import build
-from graphopt.cell import settings_of
 from graphopt.cli import composed, explained
+from graphopt.config.build import build
+from graphopt.core.graph import GraphError
 from graphopt.errors import UserError
-from graphopt.graph import GraphError
-from graphopt.optimizer import solve
+from graphopt.problems.optimizer import solve
+from graphopt.run.cell import settings_of
 
 SMALL = ("dataset=layered", "dataset.ops=[12]", "dataset.train=1", "dataset.val=1", "dataset.test=1", "logger=none")
 FUSION = ("task=fusion", "algo=local", "machine=gpu2")

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from commands import command
 
-from graphopt.capacity import amount, lack_of_memory
+from graphopt.core.fusible import view_inline
+from graphopt.core.machine import Device, Machine
+from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.fusible import view_inline
-from graphopt.machine import Device, Machine
-from graphopt.plan import Plans
-from graphopt.sweep import cell_line
+from graphopt.problems.capacity import amount, lack_of_memory
+from graphopt.run.sweep import cell_line
 
 SMALL = ["dataset=synthetic", "dataset.families=[layered]", "dataset.ops=30", "dataset.test=1", "budget.evals=5"]
 TIGHT = [*SMALL, "algo=local", "logger=none"]

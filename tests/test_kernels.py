@@ -7,10 +7,10 @@ from fusion_reference import Inline, Reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphopt import check
-from graphopt.fusible import fusible, view_inline
-from graphopt.graph import Graph
-from graphopt.kernels import Limits, default_inline, legalise, legalise_by_priority
+from graphopt.core import oracles
+from graphopt.core.fusible import fusible, view_inline
+from graphopt.core.graph import Graph
+from graphopt.core.kernels import Limits, default_inline, legalise, legalise_by_priority
 
 LOOSE = Limits(64, 16, 8)
 SEEDS, STEPS = st.integers(0, 10**6), st.integers(1, 40)
@@ -43,7 +43,9 @@ def chain() -> Graph:
 def test_a_chain_becomes_one_kernel() -> None:
     graph = chain()
     assert fused(graph) == {"a", "b"}
-    assert check.kernels(graph, legalise(graph, np.ones((1, 3), np.uint8), LOOSE)[0].tolist()) == {2: ([2, 1, 0], [0])}
+    assert oracles.kernels(graph, legalise(graph, np.ones((1, 3), np.uint8), LOOSE)[0].tolist()) == {
+        2: ([2, 1, 0], [0])
+    }
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_every_decoded_state_is_legal(seed: int, steps: int, limits: Limits) -> 
         assert inline <= reference.may_inline
         assert all(reference.roots(op, inline) for op in inline)
         assert [fault for root in reference.stored(inline) for fault in reference.faults(root, inline, limits)] == []
-        found = check.kernels(graph, state.tolist())
+        found = oracles.kernels(graph, state.tolist())
         assert {root: (set(m), set(r)) for root, (m, r) in found.items()} == {
             root: (reference.members(root, inline), reference.inputs(root, inline)) for root in reference.stored(inline)
         }

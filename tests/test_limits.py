@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from graphopt.errors import Unreadable
-from graphopt.limits import JSON_DEPTH, MIB, depth, parse_json, read_bytes, read_gzip, read_json, read_npz
-from graphopt.printable import printable
+from graphopt.utils.limits import JSON_DEPTH, MIB, depth, parse_json, read_bytes, read_gzip, read_json, read_npz
+from graphopt.utils.printable import printable
 
 FEW = 4 * MIB  # bytes that a refusal may take
 

@@ -15,16 +15,16 @@ from commands import command
 from test_rewriting import write_model
 
 import graphopt
-from graphopt import packed
-from graphopt.answer_format import DecisionError, read_answer
-from graphopt.decision import load
 from graphopt.decision import main as decision
 from graphopt.errors import Unreadable, UserError
-from graphopt.limits import MIB, read_member, read_npz
 from graphopt.pack import pack, unpack
+from graphopt.records import packed
+from graphopt.records.answer_format import DecisionError, read_answer
+from graphopt.records.decision_file import load
 from graphopt.report import main as report
-from graphopt.reporting.collect import collect, read_rows, row_files
 from graphopt.reporting.replay import RewriteCase, open_any
+from graphopt.reporting.tables.read_rows import collect, read_rows, row_files
+from graphopt.utils.limits import MIB, read_member, read_npz
 
 WORDS = {
     "placed": ["-m", "task=placement_scheduling", "algo=brkga,random", "machine=gpu2", "dataset=layered",

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from graphopt import CONF
-from graphopt.rows import read
+from graphopt.records.rows import read
 
 STRANGE = """
-from graphopt.optimizer import Optimizer
-from graphopt.problem import Problem
+from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
 
 class Coin(Optimizer):
     def __init__(self, *, name: str, odds: float) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from commands import command
 
-from graphopt import checkpoint
+from graphopt.training import checkpoint
 
 PACKAGED = sorted(checkpoint.PRETRAINED.glob("*.ckpt"))
 ENCODERS = {"regal": "message_passing", "gas": "sequence"}

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
-import graphopt.metering
+import graphopt.problems.metering
+from graphopt.core.kernels import Limits
+from graphopt.core.machine import Machine
 from graphopt.costs.simulator import Simulator
-from graphopt.kernels import Limits
-from graphopt.machine import Machine
-from graphopt.metering import OutOfBudget
-from graphopt.problem import MeteredFlips, Problem
-from graphopt.tasks.base import Decisions
+from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.problem import MeteredFlips, Problem
 from graphopt.tasks.fusion import Fusion
+from graphopt.tasks.task import Decisions
 
 BINARY, DEVICES = {"inline": 2}, {"device": 3, "priority": 4}
 
@@ -149,7 +149,7 @@ def test_commit_answers_only_where_nothing_may_be_priced(cap: int, spent: int, c
 
 def test_seconds_end_the_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(graphopt.metering, "_clock", lambda: now[0])
+    monkeypatch.setattr(graphopt.problems.metering, "_clock", lambda: now[0])
     graph = toy_graph(5)
     cost = ToyCost(graph, 2, deltas=True)
     problem = Problem(graph, ToyTask(BINARY), cost, evals=10, seconds=2.0)

@@ -10,10 +10,11 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from graphopt import CONF, compat, pack, report
-from graphopt.cell import GROUPS, settings_of
-from graphopt.construct import INJECTED, arguments_of, target_of
-from graphopt.reporting import commands
+from graphopt import CONF, decision, pack, report
+from graphopt.config import compat
+from graphopt.config.construct import INJECTED, arguments_of, target_of
+from graphopt.run.cell import GROUPS, settings_of
+from graphopt.utils import registry
 
 ROOT = CONF.parent
 TOP = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
@@ -67,7 +68,7 @@ def test_every_run_composes(command: str) -> None:
 
 @pytest.mark.parametrize("command", commands_of("python -m graphopt.decision"))
 def test_every_decision_command_parses(command: str) -> None:
-    commands.parser().parse_args(shlex.split(command))
+    decision.parser().parse_args(shlex.split(command))
 
 
 @pytest.mark.parametrize("command", commands_of("python -m graphopt.pack"))
@@ -97,10 +98,10 @@ def test_links_and_files_exist(page: Path) -> None:
 def test_every_option_is_named() -> None:
     table = (ROOT / "docs" / "compatibility.md").read_text()
     for group in ("task", "dataset", "machine", "cost", "encoder", "algo"):
-        for name in compat.options(group):
+        for name in registry.options(group):
             assert f"`{name}`" in table, f"docs/compatibility.md does not name {group}={name}"
     using = (ROOT / "docs" / "using.md").read_text()
-    for name in compat.options("experiment"):
+    for name in registry.options("experiment"):
         assert f"experiment={name}" in using, f"docs/using.md does not name experiment={name}"
 
 
@@ -148,7 +149,7 @@ def test_the_architecture_names_every_file() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     words = {*re.findall(r"\w+", text)}
     options = {
-        name for group in ("task", "dataset", "machine", "cost", "encoder", "algo") for name in compat.options(group)
+        name for group in ("task", "dataset", "machine", "cost", "encoder", "algo") for name in registry.options(group)
     }
     for folder in ("", "reporting", "search", "datasets", "encoders", "algos", "costs", "advantages"):
         for file in (ROOT / "graphopt" / folder).glob("*.py"):

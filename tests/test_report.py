@@ -14,14 +14,14 @@ import pytest
 from split_work import chain
 from test_decision import solved
 
+from graphopt.core.graph import Graph
 from graphopt.errors import UserError
-from graphopt.graph import Graph
 from graphopt.report import main
-from graphopt.reporting.collect import Collected, collect
-from graphopt.reporting.render import numbers, sheets
-from graphopt.reporting.sheet import as_markdown
-from graphopt.reporting.statistics import bootstrap, mean_of_graphs, table_GS
-from graphopt.reporting.tables import Difference, Line, best_known, blocks, differences, evals_to_reach, summarise
+from graphopt.reporting.tables.lines import Difference, Line, best_known, blocks, differences, evals_to_reach, summarise
+from graphopt.reporting.tables.read_rows import Collected, collect
+from graphopt.reporting.tables.render import numbers, sheets
+from graphopt.reporting.tables.sheet import as_markdown
+from graphopt.reporting.tables.statistics import bootstrap, mean_of_graphs, table_GS
 
 pytestmark = pytest.mark.usefixtures("toy_options")
 

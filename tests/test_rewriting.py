@@ -8,17 +8,18 @@ import onnx
 import pytest
 from commands import Answer, command
 
-from graphopt import rewrite_decision
 from graphopt.costs import profiled
-from graphopt.costs.op_process import OpProcess
-from graphopt.decision import DecisionError, load
 from graphopt.decision import main as decide
+from graphopt.measure.op_process import OpProcess
+from graphopt.records import rewrite_file
+from graphopt.records.answer_format import DecisionError
+from graphopt.records.decision_file import load
 from graphopt.report import main as report
 from graphopt.reporting.replay import _pricing
 from graphopt.rewrite import equivalence
 from graphopt.rewrite.equivalence import run_onnx
-from graphopt.rewrite.onnx_export import RULES_KEY, save_onnx
-from graphopt.rewrite.program_builder import ProgramBuilder
+from graphopt.rewrite.io.onnx_export import RULES_KEY, save_onnx
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
 
 
 def write_model(path: Path) -> Path:
@@ -53,7 +54,7 @@ def test_a_model_goes_in_and_a_faster_one_comes_out(tmp_path: Path) -> None:
 def test_the_answer_is_stored_and_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer = solved(tmp_path)
     (file,) = answer.folder.rglob("decisions/*.npz")
-    stored = rewrite_decision.load(file)
+    stored = rewrite_file.load(file)
     assert stored.rules
     assert stored.prices["searched"] == answer.rows[0]["searched"]
     assert report([str(answer.folder), "--replay"]) == 0
@@ -74,7 +75,7 @@ def test_measured_prices_replay_on_another_machine(
     answer = solved(tmp_path, "cost=profiled", "cost@judge=profiled", *table)
     assert answer.code == 0, answer.err
     (file,) = answer.folder.rglob("decisions/*.npz")
-    config = rewrite_decision.load(file).header["config"]
+    config = rewrite_file.load(file).header["config"]
     here = {json.loads(line)["environment"] for line in (tmp_path / "ops.jsonl").read_text().splitlines()}
     assert {config["cost"]["environment"], config["judge"]["environment"]} == here
 
@@ -103,7 +104,7 @@ def test_a_damaged_answer_is_one_sentence(tmp_path: Path) -> None:
     (file,) = answer.folder.rglob("decisions/*.npz")
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(DecisionError, match="not a readable decision file"):
-        rewrite_decision.load(file)
+        rewrite_file.load(file)
 
 
 def test_a_program_that_computes_something_else_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from graphopt import rows as rows_module
 from graphopt.errors import UserError
-from graphopt.rows import RowFile, key_of, read
+from graphopt.records import rows as rows_module
+from graphopt.records.rows import RowFile, key_of, read
 
 
 def row(graph: str, status: str = "ok", reason: str = "") -> dict[str, object]:

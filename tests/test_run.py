@@ -16,8 +16,10 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
-from graphopt import CONF, checkpoint, evaluate
-from graphopt.rows import Row, read
+from graphopt import CONF
+from graphopt.records.rows import Row, read
+from graphopt.run import evaluate
+from graphopt.training import checkpoint
 
 ROOT = CONF.parent
 Command = Callable[..., tuple[int, str, str]]
@@ -149,10 +151,10 @@ sys.path.insert(0, "tests")
 import frame_parts as parts
 from pathlib import Path
 from omegaconf import OmegaConf
-from graphopt.cell import open_cell
-from graphopt.build import build
+from graphopt.run.cell import open_cell
+from graphopt.config.build import build
 from graphopt.cli import sentences
-from graphopt.train import prepare
+from graphopt.training.train import prepare
 step = parts.Learns.training_step
 def slow(self, graphs, batch_idx):
     time.sleep(float(sys.argv[2]))
@@ -199,7 +201,7 @@ def test_ctrl_c_is_one_sentence(tmp_path: Path) -> None:
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run and a failed one, without network; what was sent is read from the calls, the file's format is private."""
     pytest.importorskip("wandb")
-    from graphopt.loggers import WandbLog
+    from graphopt.run.loggers import WandbLog
 
     monkeypatch.setenv("WANDB_SILENT", "true")
     log = WandbLog(name="wandb", project="graphopt", mode="offline")
@@ -228,7 +230,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_wandb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from graphopt.errors import ConfigError
-    from graphopt.loggers import WandbLog
+    from graphopt.run.loggers import WandbLog
 
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"pip install graphopt\[wandb\]"):
@@ -238,7 +240,7 @@ def test_without_wandb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_classical_cells_need_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from graphopt import build, cell, compat, evaluate, loggers, report, decision, rows, sweep;"
-        "from graphopt.compat import option; from graphopt.construct import target_of;"
+        "from graphopt.utils.registry import option; from graphopt.config.construct import target_of;"
         f"[target_of(option('algo', a), 'algo') for a in {json.dumps(['default', 'local', 'random', 'scan'])}];"
         "assert 'torch' not in sys.modules"
     )

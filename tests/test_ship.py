@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from graphopt import checkpoint, ship
-from graphopt.build import build
-from graphopt.cell import Cell
+from graphopt import ship
+from graphopt.config.build import build
 from graphopt.errors import ConfigError, UserError
-from graphopt.train import prepare
+from graphopt.run.cell import Cell
+from graphopt.training import checkpoint
+from graphopt.training.train import prepare
 
 pytestmark = pytest.mark.usefixtures("toy_options")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csgraph, csr_array
 
-from graphopt.spectral import DENSE, smallest_eigenvectors
+from graphopt.core.spectral import DENSE, smallest_eigenvectors
 
 
 @pytest.mark.parametrize("ops", [20, 2 * DENSE])

@@ -12,22 +12,26 @@ import torch
 import yaml
 from split_work import chain
 
-from graphopt import adopt, checkpoint, compat, decision, ship, stored
-from graphopt.answer_format import DecisionError
-from graphopt.build import machine_task_costs
-from graphopt.construct import construct
-from graphopt.datasets.storage import save_graph
+from graphopt import decision, ship
+from graphopt.config import stored
+from graphopt.config.build import machine_task_costs
+from graphopt.config.construct import construct
+from graphopt.config.stored import StoredError, node_of, words
 from graphopt.errors import UserError
-from graphopt.problem import Problem
+from graphopt.problems.problem import Problem
+from graphopt.readers.formats.graph_files import save_graph
+from graphopt.records import decision_file
+from graphopt.records.answer_format import DecisionError
 from graphopt.report import main as report
 from graphopt.reporting import replay
-from graphopt.stored import StoredError, node_of, words
+from graphopt.training import adopt, checkpoint
+from graphopt.utils import registry
 
 GROUPS = ("machine", "task", "cost", "judge", "dataset", "encoder", "algo")
 CONFIG = {
-    "machine": compat.option("machine", "gpu2"), "task": compat.option("task", "placement"),
-    "cost": compat.option("cost", "simulator"), "judge": compat.option("cost", "simulator"),
-    "dataset": compat.option("dataset", "synthetic"), "seed": 0,
+    "machine": registry.option("machine", "gpu2"), "task": registry.option("task", "placement"),
+    "cost": registry.option("cost", "simulator"), "judge": registry.option("cost", "simulator"),
+    "dataset": registry.option("dataset", "synthetic"), "seed": 0,
 }  # fmt: skip
 called: list[str] = []  # what was called although only files name it
 
@@ -55,7 +59,7 @@ def answer(folder: Path) -> Path:
     row = {"algo": "hand", "status": "ok", "graph": graph.name, "seed": 0, "evals_cap": 3,
            "initial": problem.initial_cost, "judged": problem.best_cost, "decision": "decisions/a.npz"}  # fmt: skip
     path = folder / "cell" / "decisions" / "a.npz"
-    decision.save(path, problem=problem, judged=problem.best_cost, row=row, config=CONFIG)
+    decision_file.save(path, problem=problem, judged=problem.best_cost, row=row, config=CONFIG)
     save_graph(folder / "graphs" / f"{graph.hash}.npz", graph)
     (folder / "cell" / "rows.jsonl").write_text(json.dumps(row) + "\n")
     return path
@@ -63,9 +67,9 @@ def answer(folder: Path) -> Path:
 
 def changed(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     """The file with another header."""
-    file = decision.load(path)
+    file = decision_file.load(path)
     change(file.header)
-    decision.write(path, file)
+    decision_file.write(path, file)
     return path
 
 
@@ -102,7 +106,7 @@ def test_nested_nodes_call_nothing(tmp_path: Path, group: str, key: str) -> None
 
 
 def test_a_mixture_of_data_sets_is_resolved_all_the_way_down() -> None:
-    node = compat.option("dataset", "regal_mixed")
+    node = registry.option("dataset", "regal_mixed")
     said = words("dataset", node)
     assert "_target_" not in json.dumps(said)
     assert (said["_option_"], said["real"]["_option_"]) == ("regal_mixed", "regal_zoo")
@@ -116,8 +120,8 @@ def test_a_mixture_of_data_sets_is_resolved_all_the_way_down() -> None:
 def test_every_option_comes_back_as_its_yaml_file_has_it(group: str) -> None:
     """In the words of new files, and in those of old ones."""
     folder = "cost" if group == "judge" else group
-    for name in compat.options(folder):
-        node = compat.option(folder, name)
+    for name in registry.options(folder):
+        node = registry.option(folder, name)
         if "_target_" not in node:
             continue
         said = json.loads(json.dumps(words(group, node)))
@@ -128,10 +132,10 @@ def test_every_option_comes_back_as_its_yaml_file_has_it(group: str) -> None:
 
 
 def test_an_overridden_name_does_not_hide_the_option() -> None:
-    node = compat.option("machine", "gpu2") | {"name": "mine"}
+    node = registry.option("machine", "gpu2") | {"name": "mine"}
     assert node_of("machine", words("machine", node)) == node
     assert node_of("machine", node) == node
-    named_like_another = compat.option("task", "placement") | {"name": "fusion"}
+    named_like_another = registry.option("task", "placement") | {"name": "fusion"}
     assert node_of("task", words("task", named_like_another)) == named_like_another
 
 
@@ -146,15 +150,15 @@ def test_what_this_installation_lacks_is_a_sentence() -> None:
 @pytest.mark.parametrize("value", ["${oc.env:HOME}", {"a": ["${seed}"]}, {"_args_": [1]}])
 def test_values_are_plain(value: Any) -> None:
     with pytest.raises(StoredError, match=r"machine\.link_latency"):
-        node_of("machine", words("machine", compat.option("machine", "gpu2")) | {"link_latency": value})
+        node_of("machine", words("machine", registry.option("machine", "gpu2")) | {"link_latency": value})
 
 
 def test_classes_that_have_moved_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = compat.option("machine", "gpu2") | {"_target_": "graphopt.hardware.machine_of"}
+    old = registry.option("machine", "gpu2") | {"_target_": "graphopt.hardware.machine_of"}
     with pytest.raises(StoredError, match=r"graphopt\.hardware\.machine_of"):
         node_of("machine", old)
-    monkeypatch.setattr(stored, "MOVED", {"graphopt.hardware.machine_of": "graphopt.machine.make_machine"})
-    assert node_of("machine", old) == compat.option("machine", "gpu2")
+    monkeypatch.setattr(stored, "MOVED", {"graphopt.hardware.machine_of": "graphopt.core.machine.make_machine"})
+    assert node_of("machine", old) == registry.option("machine", "gpu2")
     assert "graphopt.hardware" not in sys.modules
 
 
@@ -166,7 +170,7 @@ def test_a_file_of_an_older_version_replays(tmp_path: Path) -> None:
 
 def test_new_files_name_no_class(tmp_path: Path) -> None:
     path = answer(tmp_path)
-    assert "_target_" not in json.dumps(decision.load(path).header)
+    assert "_target_" not in json.dumps(decision_file.load(path).header)
     assert replay.check(replay.open_case(path)) == []
 
 
@@ -186,7 +190,7 @@ def test_new_files_name_no_class(tmp_path: Path) -> None:
 def test_no_data_set_of_a_file_reads_places_or_runs_code_or_is_enormous(
     tmp_path: Path, option: str, values: dict[str, Any]
 ) -> None:
-    node = words("dataset", compat.option("dataset", option)) | values
+    node = words("dataset", registry.option("dataset", option)) | values
     path = changed(answer(tmp_path), lambda header: header["config"].update(dataset=node))
     for graph in (tmp_path / "graphs").iterdir():
         graph.unlink()
@@ -195,7 +199,7 @@ def test_no_data_set_of_a_file_reads_places_or_runs_code_or_is_enormous(
 
 
 def test_the_reader_s_cache_is_its_own(tmp_path: Path) -> None:
-    node = words("dataset", compat.option("dataset", "zoo") | {"cache_dir": str(tmp_path / "theirs")})
+    node = words("dataset", registry.option("dataset", "zoo") | {"cache_dir": str(tmp_path / "theirs")})
     assert node_of("dataset", node)["cache_dir"] is None
     construct(node_of("dataset", node), "dataset", {"seed": 0})
 
@@ -205,7 +209,7 @@ def test_the_reader_s_cache_is_its_own(tmp_path: Path) -> None:
 
 def profiled(tmp_path: Path, **values: Any) -> Path:
     path = answer(tmp_path)
-    node = words("cost", compat.option("cost", "profiled")) | values
+    node = words("cost", registry.option("cost", "profiled")) | values
     return changed(path, lambda header: header["config"].update(cost=node, judge=node))
 
 
@@ -221,7 +225,7 @@ def test_no_table_is_made_or_measured_into_on_a_file_s_word(tmp_path: Path) -> N
 def test_a_table_is_found_beside_the_study(tmp_path: Path) -> None:
     path = profiled(tmp_path / "study", table="results/some/ops.jsonl", environment="somewhere")
     (tmp_path / "study" / "ops.jsonl").write_text("")
-    node = node_of("cost", decision.load(path).header["config"]["cost"])
+    node = node_of("cost", decision_file.load(path).header["config"]["cost"])
     from graphopt.costs.profiled import Profiled
 
     assert Profiled.settled(node, path)["table"] == str(tmp_path / "study" / "ops.jsonl")
@@ -242,14 +246,18 @@ def checkpoint_of(path: Path, settings: Any) -> Path:
 
 
 def go_config(ckpt: Path) -> dict[str, Any]:
-    return {"encoder": compat.option("encoder", "graphsage"), "algo": compat.option("algo", "go"), "ckpt": str(ckpt)}
+    return {
+        "encoder": registry.option("encoder", "graphsage"),
+        "algo": registry.option("algo", "go"),
+        "ckpt": str(ckpt),
+    }
 
 
 @pytest.mark.parametrize("place", ["encoder", "encoder value", "algo value", "algo inner"])
 def test_no_checkpoint_brings_a_class(tmp_path: Path, place: str) -> None:
     import graphopt.algos.go  # noqa: F401
 
-    encoder, algo = compat.option("encoder", "graphsage"), compat.option("algo", "go")
+    encoder, algo = registry.option("encoder", "graphsage"), registry.option("algo", "go")
     if place == "encoder":
         encoder["_target_"] = EVIL["_target_"]
     elif place == "encoder value":
@@ -269,7 +277,7 @@ def test_no_checkpoint_brings_a_class(tmp_path: Path, place: str) -> None:
 def test_checkpoints_of_both_forms_bring_their_network(tmp_path: Path) -> None:
     import graphopt.algos.go  # noqa: F401
 
-    encoder, algo = compat.option("encoder", "gat") | {"width": 16}, compat.option("algo", "go")
+    encoder, algo = registry.option("encoder", "gat") | {"width": 16}, registry.option("algo", "go")
     algo["network"]["attention_layers"] = 1
     for settings in ({"encoder": encoder, "algo": algo}, checkpoint.settings_in({"encoder": encoder, "algo": algo})):
         taken = adopt.with_network(go_config(checkpoint_of(tmp_path / "x.ckpt", settings)))
@@ -304,9 +312,9 @@ def test_a_checkpoint_with_other_weights_than_tensors(tmp_path: Path) -> None:
 def test_a_checkpoint_asks_for_no_more_than_its_weights_are(tmp_path: Path) -> None:
     import graphopt.algos.go  # noqa: F401
 
-    algo = compat.option("algo", "go")
+    algo = registry.option("algo", "go")
     for key, value in (("width", 10_000), ("layers", 10**12), ("heads", 10**6), ("width", 1e7)):
-        encoder = compat.option("encoder", "gat") | {key: value}
+        encoder = registry.option("encoder", "gat") | {key: value}
         path = checkpoint_of(tmp_path / "x.ckpt", checkpoint.settings_in({"encoder": encoder, "algo": algo}))
         with pytest.raises(UserError, match=r"asks for a network \(its encoder\) that its 0 weights are not of"):
             adopt.with_network(go_config(path))
@@ -314,8 +322,8 @@ def test_a_checkpoint_asks_for_no_more_than_its_weights_are(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("group, names", [("encoder", None), ("algo", ("go", "laf", "regal", "gas"))])
 def test_all_presets_pass_for_what_they_are(group: str, names: tuple[str, ...] | None) -> None:
-    for name in names or compat.options(group):
-        node = compat.option(group, name)
+    for name in names or registry.options(group):
+        node = registry.option(group, name)
         keys = {"network", "model", "heads", "use"} if group == "algo" else set(node)
         assert checkpoint.rough_size({k: v for k, v in node.items() if k in keys}) <= checkpoint.SMALL_NETWORK
 
@@ -334,7 +342,7 @@ def test_packaged_checkpoints_say_what_they_said() -> None:
         found = checkpoint.settings_of(checkpoint.load(path), frozenset({"heads", "use"}))
         assert found is not None
         name = path.stem.split("-")[0]
-        assert found["algo"]["_target_"] == compat.option("algo", name)["_target_"]
+        assert found["algo"]["_target_"] == registry.option("algo", name)["_target_"]
         assert found["encoder"]["width"] in (32, 64)
 
 
@@ -342,8 +350,8 @@ def test_packaged_checkpoints_say_what_they_said() -> None:
 
 
 def cell(folder: Path, **changes: Any) -> Path:
-    config = {"encoder": compat.option("encoder", "gat"), "algo": compat.option("algo", "go"),
-              "task": compat.option("task", "placement"), "cost": compat.option("cost", "simulator")}  # fmt: skip
+    config = {"encoder": registry.option("encoder", "gat"), "algo": registry.option("algo", "go"),
+              "task": registry.option("task", "placement"), "cost": registry.option("cost", "simulator")}  # fmt: skip
     folder.mkdir()
     (folder / "config.yaml").write_text(yaml.safe_dump(config | changes))
     checkpoint_of(folder / "ckpt" / "best.ckpt", None)
@@ -352,14 +360,14 @@ def cell(folder: Path, **changes: Any) -> Path:
 
 @pytest.mark.parametrize("name", ["../../evil", "a/b", "/etc/x", "..", ".hidden", "a\nb", ""])
 def test_ship_writes_into_its_folder_only(tmp_path: Path, name: str) -> None:
-    place = cell(tmp_path / "cell", task=compat.option("task", "placement") | {"name": name})
+    place = cell(tmp_path / "cell", task=registry.option("task", "placement") | {"name": name})
     with pytest.raises(UserError, match="is no name that a packaged checkpoint can have"):
         ship.ship(place, tmp_path / "pretrained", half=False)
     assert {file.name for file in tmp_path.iterdir()} == {"cell"}
 
 
 def test_ship_calls_nothing_that_a_cell_names(tmp_path: Path) -> None:
-    for i, evil in enumerate((EVIL, compat.option("algo", "go") | {"name": "${oc.env:HOME}"})):
+    for i, evil in enumerate((EVIL, registry.option("algo", "go") | {"name": "${oc.env:HOME}"})):
         with pytest.raises(UserError):
             ship.ship(cell(tmp_path / str(i), algo=evil), tmp_path / "pretrained", half=False)
 

@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine, TransferRule
+from graphopt.core.plan import Plans
+from graphopt.core.trace import slots, write_trace
 from graphopt.costs.simulator import Simulator
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device, Machine, TransferRule
-from graphopt.plan import Plans
-from graphopt.trace import slots, write_trace
 
 
 def test_transfers_at_one_time_have_rows_of_their_own(tmp_path):

@@ -14,12 +14,13 @@ import frame_parts as parts_of
 import pytest
 import torch
 
-from graphopt import checkpoint, evaluate
-from graphopt.build import build
-from graphopt.cell import Cell
+from graphopt.config.build import build
 from graphopt.datasets.module import GraphStream
 from graphopt.errors import ConfigError, UserError
-from graphopt.train import prepare
+from graphopt.run import evaluate
+from graphopt.run.cell import Cell
+from graphopt.training import checkpoint
+from graphopt.training.train import prepare
 
 
 @pytest.fixture

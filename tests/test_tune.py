@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from graphopt import compat, tune
-from graphopt.construct import construct
+from graphopt import tune
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import ConfigError, UsageError
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.optimizer import solve
-from graphopt.search.brkga import Brkga, Evolution
+from graphopt.problems.optimizer import solve
+from graphopt.search.genetic.brkga import Brkga, Evolution
+from graphopt.utils import registry
 
 OTHER = Evolution(population=400, elites=0.05, mutants=0.4, elite_bias=0.5)
 
@@ -37,9 +38,9 @@ def arguments(folder: Path, *more: str) -> argparse.Namespace:
 
 
 def bench(graphs: int = 3, evals: int = 400) -> tune.Bench:
-    machine = construct(compat.option("machine", "gpu2"), "machine")
-    task = construct(compat.option("task", "placement_scheduling"), "task", {"machine": machine})
-    node = compat.option("cost", "simulator") | {"objective": "peak_memory", "threads": 1}
+    machine = construct(registry.option("machine", "gpu2"), "machine")
+    task = construct(registry.option("task", "placement_scheduling"), "task", {"machine": machine})
+    node = registry.option("cost", "simulator") | {"objective": "peak_memory", "threads": 1}
     made = tuple(layered_graph(120, np.random.default_rng(seed), f"g{seed}") for seed in range(graphs))
     return tune.Bench(made, task, construct(node, "cost", {"machine": machine}), evals)
 

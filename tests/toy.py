@@ -5,15 +5,15 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.costs.base import CostModel, Flips, Prices
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.kernels import Limits
-from graphopt.machine import Device, Machine
-from graphopt.plan import Plans
-from graphopt.problem import Problem
-from graphopt.tasks.base import AssignTask, Decision, Decisions
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.kernels import Limits
+from graphopt.core.machine import Device, Machine
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Flips, Prices
+from graphopt.problems.problem import Problem
 from graphopt.tasks.keys import Layout, Role
+from graphopt.tasks.task import AssignTask, Decision, Decisions
 
 GRAIN = 2.0**-20  # costs are multiples of it, so that sums are exact in any order
 

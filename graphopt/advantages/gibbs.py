@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.pricing import CountedFlips, Pricing
-from graphopt.search.moves import BATCH_ENTRIES, F64, I64, Slots
-from graphopt.tasks.base import Decision
+from graphopt.problems.pricing import CountedFlips, Pricing
+from graphopt.search.walks.moves import BATCH_ENTRIES, F64, I64, Slots
+from graphopt.tasks.task import Decision
 
 
 class Surroundings(Protocol):

@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 
 from graphopt.advantages.gibbs import Samples
-from graphopt.commit import commit
-from graphopt.costs.base import CostModel
+from graphopt.core.graph import Graph
+from graphopt.costs.cost_model import CostModel
 from graphopt.errors import UserError
-from graphopt.graph import Graph
-from graphopt.search.moves import slots_in
-from graphopt.tasks.base import AssignTask
+from graphopt.search.walks.moves import slots_in
+from graphopt.tasks.task import AssignTask
+from graphopt.utils.commit import commit
 
 FORMAT = 1  # of the files; a reader refuses others
 _ARRAYS = tuple(field.name for field in fields(Samples) if field.name != "evals")

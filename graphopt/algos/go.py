@@ -34,14 +34,14 @@ from torch import Tensor, nn
 from graphopt.algos.go_policy import GOPolicy, Network, Question, Reading
 from graphopt.algos.guided import guided_search
 from graphopt.algos.learner import Learner, answering
-from graphopt.costs.base import CostModel
+from graphopt.core.graph import Graph
+from graphopt.costs.cost_model import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
 from graphopt.errors import ConfigError
-from graphopt.graph import Graph
-from graphopt.problem import Problem
-from graphopt.search.moves import Slots, slots_of
-from graphopt.tasks.base import AssignTask, Decision
+from graphopt.problems.problem import Problem
+from graphopt.search.walks.moves import Slots, slots_of
+from graphopt.tasks.task import AssignTask, Decision
 
 ILLEGAL_REWARD = -10.0
 

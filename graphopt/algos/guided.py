@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.problem import Problem
-from graphopt.search.local import local_search
-from graphopt.search.moves import Slots, Walk
-from graphopt.tasks.base import Decision
+from graphopt.problems.problem import Problem
+from graphopt.search.walks.local import local_search
+from graphopt.search.walks.moves import Slots, Walk
+from graphopt.tasks.task import Decision
 
 Preference = Callable[[Decision], NDArray[np.float32]]
 """[N, H, K] log-probabilities of every choice, given the current decision [N, H]."""

@@ -4,7 +4,7 @@ f(y_v = k; rest) = cost(y_v = k, rest) - cost(y_v = first choice, rest) is regre
 graph and the current decision, from samples collected once and offline by Gibbs sampling (sections 3 and 4.1;
 graphopt/advantages). Labels are log-compressed on the scale of each graph, the largest advantages make most of the
 loss, and only the size of f is learned (section 4.2). Its predictions then say where progressive search should mutate
-(section 4.3; graphopt/search/progressive.py, graphopt/algos/laf_guide.py).
+(section 4.3; graphopt/search/walks/progressive.py, graphopt/algos/laf_guide.py).
 
 Our choices where the paper is silent (conf/algo/laf.yaml has the constants):
 - Temperature tau: in units of the median size of an advantage around the start of each chain of Gibbs sampling.
@@ -32,19 +32,19 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from graphopt.advantages.collect import Collection, collect, names
+from graphopt.advantages.collecting import Collection, collect, names
 from graphopt.advantages.labels import Lesson, Lessons, compressed
 from graphopt.algos.laf_guide import Guidance, ModelGuide, Refit
 from graphopt.algos.learner import Learner, answering
-from graphopt.costs.base import CostModel
+from graphopt.core.graph import Graph
+from graphopt.costs.cost_model import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
 from graphopt.errors import ConfigError
-from graphopt.graph import Graph
-from graphopt.problem import Problem
-from graphopt.search.moves import F64, Slots, slots_in, slots_of
-from graphopt.search.progressive import Steps, first_walk, progressive_search
-from graphopt.tasks.base import AssignTask, Decision
+from graphopt.problems.problem import Problem
+from graphopt.search.walks.moves import F64, Slots, slots_in, slots_of
+from graphopt.search.walks.progressive import Steps, first_walk, progressive_search
+from graphopt.tasks.task import AssignTask, Decision
 
 
 @dataclass(frozen=True, kw_only=True)

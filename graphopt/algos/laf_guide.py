@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphopt.graph import Graph
-from graphopt.problem import Problem
-from graphopt.search.moves import INFEASIBLE, Slots
-from graphopt.search.progressive import Uniform
-from graphopt.tasks.base import Decision
+from graphopt.core.graph import Graph
+from graphopt.problems.problem import Problem
+from graphopt.search.walks.moves import INFEASIBLE, Slots
+from graphopt.search.walks.progressive import Uniform
+from graphopt.tasks.task import Decision
 
 Predict = Callable[[nn.Module, Graph, Decision], Tensor]
 """[E, N, H, K] predictions of a network around a decision."""

@@ -9,11 +9,11 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 
-from graphopt.costs.base import CostModel
-from graphopt.graph import Graph
-from graphopt.optimizer import Optimizer, solve
-from graphopt.pricing import Pricing
-from graphopt.tasks.base import AssignTask
+from graphopt.core.graph import Graph
+from graphopt.costs.cost_model import CostModel
+from graphopt.problems.optimizer import Optimizer, solve
+from graphopt.problems.pricing import Pricing
+from graphopt.tasks.task import AssignTask
 
 LARGE = 20_000  # ops from which several threads make a pass faster; below, they wait for each other
 

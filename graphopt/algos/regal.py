@@ -29,15 +29,15 @@ from graphopt.algos.learner import Learner, answering
 from graphopt.algos.regal_heads import Heads, betas, elite_bias
 from graphopt.algos.regal_inputs import DESCRIPTORS, MEMBERSHIPS, ORDERS, inputs
 from graphopt.algos.regal_policy import Policy, Question
-from graphopt.costs.base import CostModel
+from graphopt.core.graph import Graph
+from graphopt.costs.cost_model import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
-from graphopt.graph import Graph
-from graphopt.problem import Problem
-from graphopt.search.brkga import F32, F64, Evolution, Sampler, evolve, priced_by, run_alone, uniform_keys
-from graphopt.search.proposals import beta_keys
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.problem import Problem
+from graphopt.search.genetic.brkga import F32, F64, Evolution, Sampler, evolve, priced_by, run_alone, uniform_keys
+from graphopt.search.genetic.proposals import beta_keys
 from graphopt.tasks.keys import Role
+from graphopt.tasks.task import AssignTask
 
 Actions = NDArray[np.int64]  # [N, A]
 

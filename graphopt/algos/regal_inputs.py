@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
+from graphopt.core.fusible import view_inline
+from graphopt.core.graph import F64, Graph
+from graphopt.core.machine import Machine
+from graphopt.core.spectral import smallest_eigenvectors
 from graphopt.encoders.columns import levels
-from graphopt.fusible import view_inline
-from graphopt.graph import F64, Graph
-from graphopt.machine import Machine
-from graphopt.search.encoding import ranks
-from graphopt.search.heuristics import Device, Work, by_cautious_heft, by_heft, order_bottom_level, place_single
-from graphopt.spectral import smallest_eigenvectors
-from graphopt.tasks.base import AssignTask
+from graphopt.search.heuristics.encoding import ranks
+from graphopt.search.heuristics.rules import Device, Work, by_cautious_heft, by_heft, order_bottom_level, place_single
+from graphopt.tasks.task import AssignTask
 
 F32 = NDArray[np.float32]
 FEW = 0.06  # share of results that are live at once: forward passes of deep networks have less, others more

@@ -10,14 +10,14 @@ from math import prod
 
 import numpy as np
 
-from graphopt.costs.base import CostModel, Prices, TermPrice
-from graphopt.graph import DTYPE_BYTES, DTYPES
-from graphopt.machine import Machine
-from graphopt.plan import Plans
-from graphopt.rewrite.arithmetic import ACTIVATION_FLOP, window_flop
-from graphopt.rewrite.as_graph import program_of
-from graphopt.rewrite.terms import Terms
-from graphopt.rewrite.vocabulary import Operation, TensorType
+from graphopt.core.graph import DTYPE_BYTES, DTYPES
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Prices, TermPrice
+from graphopt.rewrite.io.as_graph import program_of
+from graphopt.rewrite.ir.arithmetic import ACTIVATION_FLOP, window_flop
+from graphopt.rewrite.ir.terms import Terms
+from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 
 FREE = frozenset({"input", "weight", "fill", "identity_kernel", "item", "reshape", "split"})
 GRID = 2.0**-50  # seconds; prices are multiples, so sums below 8 s are exact and do not depend on their order

@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphopt.compiled import njit
+from graphopt.core.graph import F64, I32, I64, Graph
+from graphopt.core.machine import Machine, TransferRule
 from graphopt.costs.kernel_time import KernelGraph
 from graphopt.costs.queues import (
     any_left,
@@ -44,8 +45,7 @@ from graphopt.costs.queues import (
     take_first,
 )
 from graphopt.errors import UserError
-from graphopt.graph import F64, I32, I64, Graph
-from graphopt.machine import Machine, TransferRule
+from graphopt.utils.compiled import njit
 
 GRID = 2.0**-40
 TICK_DIGITS = 6  # decimals of a duration in ticks

@@ -11,7 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.compiled import njit
+from graphopt.core.fusible import Fusible, fusible
+from graphopt.core.graph import F64, I32, I64, Bool, Graph
+from graphopt.core.kernels import Limits, decode, find_roots, fits_root, gather, join_kernel, start_kernel
+from graphopt.core.machine import Device
 from graphopt.costs.kernel_time import (
     Workspace,
     clear,
@@ -21,10 +24,7 @@ from graphopt.costs.kernel_time import (
     runtime_on_one_device,
     workspace,
 )
-from graphopt.fusible import Fusible, fusible
-from graphopt.graph import F64, I32, I64, Bool, Graph
-from graphopt.kernels import Limits, decode, find_roots, fits_root, gather, join_kernel, start_kernel
-from graphopt.machine import Device
+from graphopt.utils.compiled import njit
 
 _REFUSED, _TOO_FAR = -1, -2
 _MOST_KERNELS, _MOST_OPS = 96, 2048

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.compiled import njit
+from graphopt.core.fusible import Fusible, fusible
+from graphopt.core.graph import F64, I32, I64, Bool, Graph
+from graphopt.core.kernels import gather
+from graphopt.core.machine import Device
 from graphopt.costs.xla_gpu import xla_kernel_time
-from graphopt.fusible import Fusible, fusible
-from graphopt.graph import F64, I32, I64, Bool, Graph
-from graphopt.kernels import gather
-from graphopt.machine import Device
+from graphopt.utils.compiled import njit
 
 QUANTUM = 2.0**-40
 _FUSION_MODELS = {"roofline": 0, "xla_gpu": 1}

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from graphopt import cache_dir
 from graphopt.costs.additive import Additive
-from graphopt.costs.op_process import Measuring, OpProcess
-from graphopt.costs.op_table import Line, OpTable
 from graphopt.errors import UserError
-from graphopt.rewrite.vocabulary import Operation, TensorType, text_of
+from graphopt.measure.op_process import Measuring, OpProcess
+from graphopt.measure.op_table import Line, OpTable
+from graphopt.rewrite.ir.vocabulary import Operation, TensorType, text_of
 
 
 class Profiled(Additive):

@@ -9,17 +9,17 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.costs.base import CostModel, Flips, Objective, Prices
+from graphopt.core.fusible import fusible
+from graphopt.core.graph import F64, Graph
+from graphopt.core.kernels import Limits
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans
+from graphopt.core.trace import Trace
+from graphopt.costs.cost_model import CostModel, Flips, Objective, Prices
 from graphopt.costs.event import Flow, Log, Wires, flow, scratch, simulate_rows, wires
 from graphopt.costs.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
 from graphopt.costs.load import Loads, loads
 from graphopt.errors import UserError
-from graphopt.fusible import fusible
-from graphopt.graph import F64, Graph
-from graphopt.kernels import Limits
-from graphopt.machine import Machine
-from graphopt.plan import Plans
-from graphopt.trace import Trace
 
 _FLOWS_PER_GRAPH = 4  # kernel graphs kept per graph: those of the few fusion states that searches repeat
 MOST_THREADS = 256

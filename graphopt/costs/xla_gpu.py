@@ -8,7 +8,7 @@ come from our operator table, not from XLA's per-opcode cycles; contractions, wh
 
 import math
 
-from graphopt.compiled import njit
+from graphopt.utils.compiled import njit
 
 OVERLAP = 0.95  # share of the shorter of compute and memory that is hidden
 THREADS = 128  # per block

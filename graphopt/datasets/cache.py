@@ -10,14 +10,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from graphopt.datasets.storage import load_graph, save_graph
-from graphopt.graph import Graph, GraphError
+from graphopt.core.graph import Graph, GraphError
+from graphopt.readers.formats.graph_files import load_graph, save_graph
 
 log = logging.getLogger(__name__)
 
 # Whatever changes what is captured, relative to the package.
-SOURCES = ("graph.py", "operators.py", "datasets/storage.py", "datasets/aten_table.py", "datasets/capture.py",
-           "datasets/fx_reader.py", "datasets/recorder.py", "datasets/zoo/*.py")  # fmt: skip
+SOURCES = ("core/graph.py", "core/operators.py", "readers/formats/graph_files.py", "datasets/zoo/*.py",
+           "readers/pytorch/*.py")  # fmt: skip
 
 
 class GraphCache:

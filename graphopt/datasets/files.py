@@ -8,15 +8,15 @@ from fnmatch import fnmatch
 from glob import glob
 from pathlib import Path
 
-from graphopt.datasets.base import Dataset, Split
-from graphopt.datasets.costgraph import read_costgraph
-from graphopt.datasets.layer_graphs import is_layer_graph, read_devices, read_layer_graph
-from graphopt.datasets.lifetimes import read_lifetimes
-from graphopt.datasets.profiled import read_profiled
-from graphopt.datasets.stg import read_stg
-from graphopt.datasets.storage import load_graph
+from graphopt.core.graph import Graph, GraphError
+from graphopt.datasets.dataset import Dataset, Split
 from graphopt.errors import UserError
-from graphopt.graph import Graph, GraphError
+from graphopt.readers.formats.costgraph import read_costgraph
+from graphopt.readers.formats.graph_files import load_graph
+from graphopt.readers.formats.layer_graphs import is_layer_graph, read_devices, read_layer_graph
+from graphopt.readers.formats.lifetimes import read_lifetimes
+from graphopt.readers.formats.profiled_graphs import read_profiled
+from graphopt.readers.formats.stg import read_stg
 
 READERS: dict[str, Callable[[Path], Graph]] = {
     "*.stg": read_stg,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from graphopt.datasets.base import Dataset, Split
-from graphopt.graph import Graph
+from graphopt.core.graph import Graph
+from graphopt.datasets.dataset import Dataset, Split
 
 
 class InMemory(Dataset):

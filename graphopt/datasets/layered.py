@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.random import Generator
 
-from graphopt.graph import Graph, GraphError
-from graphopt.graph_builder import GraphBuilder
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.graph_builder import GraphBuilder
 
 _UNARY = ("relu", "tanh", "sigmoid", "gelu", "silu", "exp", "abs", "neg", "sqrt", "clamp")
 _BINARY = ("add", "mul", "sub", "maximum")

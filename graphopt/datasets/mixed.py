@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from graphopt.datasets.base import Dataset, Split
+from graphopt.core.graph import Graph
+from graphopt.datasets.dataset import Dataset, Split
 from graphopt.datasets.perturb import Perturb
-from graphopt.graph import Graph
 
 
 class Mixed(Dataset):

@@ -6,7 +6,7 @@ import numpy as np
 import pytorch_lightning as pl
 from torch.utils.data import DataLoader, IterableDataset
 
-from graphopt.graph import Graph
+from graphopt.core.graph import Graph
 
 
 class GraphStream(IterableDataset[list[Graph]]):

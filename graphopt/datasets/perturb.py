@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphopt.graph import Graph
+from graphopt.core.graph import Graph
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from graphopt.graph import I64, Graph
-from graphopt.graph_builder import GraphBuilder
+from graphopt.core.graph import I64, Graph
+from graphopt.core.graph_builder import GraphBuilder
 
 PAPER_OPS = 50  # mean number of ops in the paper
 

@@ -13,11 +13,11 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from graphopt.datasets.base import Dataset, Split, check_draws
+from graphopt.core.graph import Graph, GraphError
+from graphopt.datasets.dataset import Dataset, Split, check_draws
 from graphopt.datasets.random_graphs import FAMILIES
 from graphopt.datasets.room import SHIPPED, Draws, Filter, RoomPrices, load_room
 from graphopt.datasets.synthetic import SPLITS, split_size, synthetic_graph, topology_digest
-from graphopt.graph import Graph, GraphError
 
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)

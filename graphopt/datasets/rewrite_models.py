@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from graphopt.datasets.base import Dataset, Split, check_splits, models_extent
-from graphopt.graph import Graph, GraphError
+from graphopt.core.graph import Graph, GraphError
+from graphopt.datasets.dataset import Dataset, Split, check_splits, models_extent
 
 Spec = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ class RewriteModels(Dataset):
 
 
 def _made(specs: Sequence[Spec]) -> list[Graph]:
-    from graphopt.rewrite.as_graph import graph_of
+    from graphopt.rewrite.io.as_graph import graph_of
     from graphopt.rewrite.models import build_model
 
     graphs = []

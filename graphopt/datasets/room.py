@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from graphopt.datasets.base import Split
-from graphopt.graph import GraphError
+from graphopt.core.graph import GraphError
+from graphopt.datasets.dataset import Split
 
 Filter = Literal["none", "regal", "gap"]
 SHIPPED = Path(__file__).parent / "room_prices"

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from graphopt.datasets.base import Dataset, Split, check_draws
+from graphopt.core.graph import Graph, GraphError
+from graphopt.datasets.dataset import Dataset, Split, check_draws
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.random_graphs import FAMILIES, PAPER_OPS, random_graph
-from graphopt.graph import Graph, GraphError
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 

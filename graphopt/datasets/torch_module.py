@@ -5,9 +5,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from graphopt.datasets.base import Dataset, Split
-from graphopt.datasets.sources import source_files
-from graphopt.graph import Graph, GraphError
+from graphopt.core.graph import Graph, GraphError
+from graphopt.datasets.dataset import Dataset, Split
+from graphopt.readers.pytorch.sources import source_files
 
 
 class TorchModule(Dataset):
@@ -36,7 +36,7 @@ class TorchModule(Dataset):
         return [self._graph]
 
     def _capture(self) -> Graph:
-        from graphopt.datasets.capture import capture
+        from graphopt.readers.pytorch.capture import capture
 
         label = self._module or ""
         module, inputs = _made(label)

@@ -4,10 +4,10 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from graphopt.datasets.base import Dataset, Split, check_splits, models_extent
+from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.cache import GraphCache
-from graphopt.graph import Graph, GraphError
-from graphopt.progress import Bar
+from graphopt.datasets.dataset import Dataset, Split, check_splits, models_extent
+from graphopt.utils.progress import Bar
 
 Spec = Mapping[str, Any]
 
@@ -101,8 +101,8 @@ def family_of(spec: Spec) -> str:
 
 def capture_model(spec: Spec) -> Graph:
     """The graph of a `{model: ...}` entry. Raises GraphError, naming what exists, on unknown models and sizes."""
-    from graphopt.datasets.capture import capture, fake_mode
     from graphopt.datasets.zoo import MODELS
+    from graphopt.readers.pytorch.capture import capture, fake_mode
 
     models = {model.__name__: model for model in MODELS}
     if spec["model"] not in models:

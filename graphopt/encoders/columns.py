@@ -10,9 +10,9 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.graph import DTYPE_BYTES, DTYPES, F64, I64, Bool, Graph
-from graphopt.machine import Device, Machine
-from graphopt.operators import OPERATORS, Category
+from graphopt.core.graph import DTYPE_BYTES, DTYPES, F64, I64, Bool, Graph
+from graphopt.core.machine import Device, Machine
+from graphopt.core.operators import OPERATORS, Category
 
 FEATURES: tuple[str, ...] = (
     "flops", "result_bytes", "input_bytes", "weight_bytes",

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from graphopt.core.operators import OPERATORS
 from graphopt.encoders.features import WIDTH
 from graphopt.encoders.messages import segment_max, segment_mean
-from graphopt.operators import OPERATORS
 
 
 class Encoder(nn.Module, ABC):

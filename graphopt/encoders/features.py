@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Machine
 from graphopt.encoders.columns import EDGE_FEATURES, EDGE_WIDTH, FEATURES, WIDTH, Columns, edge_columns, op_columns
-from graphopt.graph import Graph
-from graphopt.machine import Machine
 
 __all__ = ["EDGE_WIDTH", "LIMIT", "WIDTH", "batch", "graph_features"]
 

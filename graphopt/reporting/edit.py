@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.answer_format import DecisionError
-from graphopt.compact import compact
-from graphopt.decision import DecisionFile, write
+from graphopt.core.compact import compact
+from graphopt.records.answer_format import DecisionError
+from graphopt.records.decision_file import DecisionFile, write
 from graphopt.reporting.replay import Case, choices_of
-from graphopt.tasks.base import Decision
+from graphopt.tasks.task import Decision
 
 BETTER = 1e-9  # relative gain from which a price counts as lower
 CHOICE_NAMES = {"inline": ("store", "inline")}

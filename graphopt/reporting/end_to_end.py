@@ -15,18 +15,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from graphopt.construct import construct
-from graphopt.costs.base import CostModel
+from graphopt.config.construct import construct
+from graphopt.config.stored import node_of
+from graphopt.costs.cost_model import CostModel
 from graphopt.costs.profiled import Profiled, processor
 from graphopt.errors import UserError
-from graphopt.reporting.collect import read_rows, row_files
 from graphopt.reporting.replay import RewriteCase, open_any
-from graphopt.reporting.sheet import Sheet
-from graphopt.rewrite.onnx_export import save_onnx
+from graphopt.reporting.tables.read_rows import read_rows, row_files
+from graphopt.reporting.tables.sheet import Sheet
+from graphopt.rewrite.io.onnx_export import save_onnx
+from graphopt.rewrite.ir.random_weights import with_random_weights
+from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.race import Race, Ratio, race
-from graphopt.rewrite.random_weights import with_random_weights
-from graphopt.rewrite.terms import Program
-from graphopt.stored import node_of
 
 ROWS, TABLE = "end_to_end.jsonl", "ops_again.jsonl"
 Found = dict[str, Any]

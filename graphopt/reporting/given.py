@@ -15,19 +15,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.build import build, stored_config
 from graphopt.cli import composed, meant
-from graphopt.compact import compact
-from graphopt.costs.base import CostModel
+from graphopt.config.build import build, stored_config
+from graphopt.core.compact import compact
+from graphopt.core.graph import Graph
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel
 from graphopt.costs.simulator import Simulator
-from graphopt.decision import FORMAT, DecisionFile, describe, header_of
 from graphopt.errors import UserError
-from graphopt.graph import Graph
-from graphopt.limits import MIB, read_json
-from graphopt.plan import Plans
-from graphopt.problem import Problem
+from graphopt.problems.problem import Problem
+from graphopt.records.decision_file import FORMAT, DecisionFile, describe, header_of
 from graphopt.reporting.replay import Case
-from graphopt.tasks.base import AssignTask
+from graphopt.tasks.task import AssignTask
+from graphopt.utils.limits import MIB, read_json
 
 PARTS = ("device", "order", "inline")
 

@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from graphopt.capacity import amount
-from graphopt.graph import Graph
-from graphopt.operators import OPERATORS, Category
-from graphopt.plan import Plans
+from graphopt.core.graph import Graph
+from graphopt.core.operators import OPERATORS, Category
+from graphopt.core.plan import Plans
+from graphopt.problems.capacity import amount
+from graphopt.records.rows import DONE, Row
 from graphopt.reporting.edit import BETTER, describe, taken_back
 from graphopt.reporting.replay import Case, RewriteCase, open_any
-from graphopt.reporting.sheet import Sheet
-from graphopt.reporting.terminal import BOLD, DIM, print_lines, sheet_lines, terminal_width, wrapped
-from graphopt.rewrite.terms import Program, runs
-from graphopt.rows import DONE, Row
+from graphopt.reporting.tables.sheet import Sheet
+from graphopt.reporting.tables.terminal import BOLD, DIM, print_lines, sheet_lines, terminal_width, wrapped
+from graphopt.rewrite.ir.terms import Program, runs
 
 SHOWN = 5  # changes and rules
 WORK = 2e7  # ops priced to find the changes that matter: seconds, whatever the size of the graph

@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt import packed
-from graphopt.answer_format import DecisionError
-from graphopt.check import check as violations
-from graphopt.construct import construct, target_of
-from graphopt.costs.base import CostModel
-from graphopt.datasets.base import Dataset, Split
-from graphopt.datasets.storage import load_graph, parse_graph
-from graphopt.decision import DecisionFile, load, match
+from graphopt.config.construct import construct, target_of
+from graphopt.config.stored import node_of
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.machine import Machine
+from graphopt.core.oracles import check as violations
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel
+from graphopt.datasets.dataset import Dataset, Split
 from graphopt.errors import Unreadable, UserError
-from graphopt.graph import Graph, GraphError
-from graphopt.machine import Machine
-from graphopt.plan import Plans
-from graphopt.reporting.collect import read_rows, row_files
-from graphopt.rewrite_decision import RewriteFile, is_rewriting
-from graphopt.rewrite_decision import load as load_rewriting
-from graphopt.stored import node_of
-from graphopt.tasks.base import AssignTask, Decision, Decisions, RewriteTask, Task
+from graphopt.readers.formats.graph_files import load_graph, parse_graph
+from graphopt.records import packed
+from graphopt.records.answer_format import DecisionError
+from graphopt.records.decision_file import DecisionFile, load, match
+from graphopt.records.rewrite_file import RewriteFile, is_rewriting
+from graphopt.records.rewrite_file import load as load_rewriting
+from graphopt.reporting.tables.read_rows import read_rows, row_files
+from graphopt.tasks.task import AssignTask, Decision, Decisions, RewriteTask, Task
 
 EXACT = 1e-9  # relative difference allowed to simulators
 NOISE_FACTOR = 4.0  # measured prices may differ by this many times their stored noise
@@ -267,7 +267,7 @@ def _here(source: Path, group: str, said: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def _pricing(config: str) -> tuple[Machine, Task, CostModel, CostModel]:
-    from graphopt.build import machine_task_costs
+    from graphopt.config.build import machine_task_costs
 
     return machine_task_costs(json.loads(config))
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from graphopt.datasets.onnx import OnnxProgram
+from graphopt.core.graph import GraphError
 from graphopt.errors import UserError
-from graphopt.graph import GraphError
-from graphopt.printable import printable
+from graphopt.readers.onnx.reader import OnnxProgram
 from graphopt.rewrite.equivalence import EquivalenceError, compare, random_inputs, run_onnx
-from graphopt.rewrite.onnx_export import export_onnx
-from graphopt.rewrite.onnx_import import import_onnx
-from graphopt.rewrite.terms import Program, runs
+from graphopt.rewrite.io.onnx_export import export_onnx
+from graphopt.rewrite.io.onnx_import import import_onnx
+from graphopt.rewrite.ir.terms import Program, runs
+from graphopt.utils.printable import printable
 
 TOLERANCE = 1e-4  # of the largest magnitude of an output: both compute in single precision, in orders of their own
 
@@ -67,7 +67,7 @@ def inventory(program: Program) -> list[str]:
 
 def round_trip(program: Program, original: ModelProto) -> list[str]:
     """How far outputs lie apart. Raises EquivalenceError beyond the tolerance."""
-    from graphopt.rewrite.execution import Executor  # torch
+    from graphopt.rewrite.ir.execution import Executor  # torch
 
     given = random_inputs(program, np.random.default_rng(0))
     named = {str(program.terms.operation[t].params[0]): x for t, x in zip(program.inputs, given, strict=True)}

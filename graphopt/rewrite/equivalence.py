@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.errors import ConfigError, UserError
-from graphopt.printable import printable
-from graphopt.rewrite.random_weights import RandomWeights, with_random_weights
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.ir.random_weights import RandomWeights, with_random_weights
+from graphopt.rewrite.ir.terms import Program
+from graphopt.utils.printable import printable
 
 Array = NDArray[Any]
 TOLERANCE = 1e-5  # difference over the largest magnitude of the output, in double precision
@@ -58,7 +58,7 @@ def check_equivalence(original: Program, rewritten: Program, *, seed: int = 0,
 
 
 def _compared(first: Program, second: Program, given: list[Array], tolerance: float) -> float:
-    from graphopt.rewrite.execution import Executor  # torch
+    from graphopt.rewrite.ir.execution import Executor  # torch
 
     known, found = (Executor(program, double=True)(given) for program in (first, second))
     return compare(known, found, first.output_names, tolerance)
@@ -140,7 +140,7 @@ def random_array(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -
 def run_onnx(model: Any, inputs: dict[str, Array]) -> list[Array]:
     """Outputs of an ONNX model, or a file, by ONNX Runtime. Raises ConfigError when it is not installed, UserError when
     it cannot run the model or takes too long."""
-    from graphopt.rewrite.onnx_call import onnxruntime_runner
+    from graphopt.rewrite.io.onnx_call import onnxruntime_runner
 
     try:
         import onnxruntime  # noqa: F401

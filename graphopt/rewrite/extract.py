@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from graphopt.progress import Bar
-from graphopt.rewrite.egraph import Egraph, EgraphError, read_egraph
-from graphopt.rewrite.extraction import Extraction, Method, exact_dag, greedy_dag, greedy_tree
+from graphopt.rewrite.egraphs.egraph import Egraph, EgraphError, read_egraph
+from graphopt.rewrite.extraction.extracting import Extraction, Method, exact_dag, greedy_dag, greedy_tree
+from graphopt.utils.progress import Bar
 
 WIDTH = 130  # characters, where there is no terminal
 MEANING = {

@@ -16,18 +16,18 @@ from pathlib import Path
 
 import numpy as np
 
-from graphopt.progress import Bar
-from graphopt.rewrite.enumeration import WORLDS, Enumerated, World, grow, halves, start
-from graphopt.rewrite.generalising import Case, case_of, generalised, holds
-from graphopt.rewrite.instances import Instance, built, instances
-from graphopt.rewrite.matching import Matcher
-from graphopt.rewrite.parsing import parse_rules
-from graphopt.rewrite.patterns import names_in, nodes
-from graphopt.rewrite.rules import Rule
-from graphopt.rewrite.saturation import Limits, Prover
-from graphopt.rewrite.symmetry import canonical
-from graphopt.rewrite.terms import Terms, reachable
-from graphopt.rewrite.vocabulary import Operation, ShapeError
+from graphopt.rewrite.egraphs.saturation import Limits, Prover
+from graphopt.rewrite.generation.enumeration import WORLDS, Enumerated, World, grow, halves, start
+from graphopt.rewrite.generation.generalising import Case, case_of, generalised, holds
+from graphopt.rewrite.generation.instances import Instance, built, instances
+from graphopt.rewrite.ir.terms import Terms, reachable
+from graphopt.rewrite.ir.vocabulary import Operation, ShapeError
+from graphopt.rewrite.rules.matching import Matcher
+from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.patterns import names_in, nodes
+from graphopt.rewrite.rules.rule import Rule
+from graphopt.rewrite.rules.symmetry import canonical
+from graphopt.utils.progress import Bar
 
 LIMITS = Limits(iterations=3, nodes=600)
 OTHERS, OTHER_TRIES = 3, 60

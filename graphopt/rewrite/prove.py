@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from graphopt.progress import Bar
-from graphopt.rewrite.foreign import Substitutions, read_folder, readings
-from graphopt.rewrite.instances import Instance, instances
-from graphopt.rewrite.rules import Rule, load_rules
-from graphopt.rewrite.saturation import Limits, Prover
+from graphopt.rewrite.egraphs.saturation import Limits, Prover
+from graphopt.rewrite.generation.foreign import Substitutions, read_folder, readings
+from graphopt.rewrite.generation.instances import Instance, instances
+from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.rule import Rule
 from graphopt.rewrite.verify import Rejected, verify
+from graphopt.utils.progress import Bar
 
 SHAPES, TRIES, CASES = 3, 2000, 20
 NAMED = 20  # unknown operators

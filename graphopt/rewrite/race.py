@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from graphopt.errors import ConfigError, UserError
-from graphopt.rewrite.answers import is_seconds
+from graphopt.utils.channel import is_seconds
 
 PROCESSES = 6  # extremes of six medians hold the true median with a probability of 97 % (1 - 2 / 2^6)
 SECONDS = 4.0  # of turns in each process
@@ -85,7 +85,7 @@ def _ratio(values: list[float]) -> Ratio:
 
 
 def _process(asked: Mapping[str, object]) -> list[list[float]]:
-    command = [sys.executable, "-m", "graphopt.rewrite.race_worker", json.dumps(asked)]
+    command = [sys.executable, "-m", "graphopt.measure.race_worker", json.dumps(asked)]
     with tempfile.TemporaryFile() as file:  # nobody else's: what libraries print goes to standard error
         command.append(str(file.fileno()))
         try:

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from graphopt.errors import UserError
-from graphopt.progress import Bar
-from graphopt.rewrite import reference
-from graphopt.rewrite.instances import Instance, instances, misfits
-from graphopt.rewrite.parsing import parse_rules
-from graphopt.rewrite.rules import Rule, RuleError, RuleSet, load_rules
-from graphopt.rewrite.terms import reachable
+from graphopt.rewrite.generation.instances import Instance, instances, misfits
+from graphopt.rewrite.ir import reference
+from graphopt.rewrite.ir.terms import reachable
+from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.rule import Rule, RuleError, RuleSet
+from graphopt.utils.progress import Bar
 
 CASES, DRAWS, TRIES, LEAST_CASES = 60, 2, 4000, 4
 FURTHER = 5  # times as many cases in search of a wide one

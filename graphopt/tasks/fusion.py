@@ -6,14 +6,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.fusible import fusible
-from graphopt.graph import Graph
-from graphopt.kernels import Limits, default_inline, legalise, legalise_by_priority
-from graphopt.machine import Machine
-from graphopt.plan import Plans
+from graphopt.core.fusible import fusible
+from graphopt.core.graph import Graph
+from graphopt.core.kernels import Limits, default_inline, legalise, legalise_by_priority
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans
 from graphopt.tasks import keys as random_keys
-from graphopt.tasks.base import AssignTask, Decision, Decisions, checked_levels
 from graphopt.tasks.keys import Keys, Layout, Role
+from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
 
 
 class Fusion(AssignTask):

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.fusible import fusible, view_inline
-from graphopt.graph import Graph
-from graphopt.kernels import Limits, default_inline, legalise
-from graphopt.machine import Machine
-from graphopt.plan import Plans
+from graphopt.core.fusible import fusible, view_inline
+from graphopt.core.graph import Graph
+from graphopt.core.kernels import Limits, default_inline, legalise
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans
 from graphopt.tasks import keys as random_keys
-from graphopt.tasks.base import AssignTask, Decision, Decisions, checked_levels
 from graphopt.tasks.keys import Keys, Layout, Role
 from graphopt.tasks.placement import first_roomy_device, leads, together
+from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
 
 
 class Joint(AssignTask):

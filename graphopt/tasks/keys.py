@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.compiled import njit
-from graphopt.graph import Graph
+from graphopt.core.graph import Graph
+from graphopt.utils.compiled import njit
 
 Keys = NDArray[np.floating[Any]]  # [B, K] in [0, 1]
 

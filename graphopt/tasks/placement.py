@@ -5,14 +5,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.fusible import view_inline
-from graphopt.graph import Graph
-from graphopt.kernels import Limits, default_inline
-from graphopt.machine import Machine
-from graphopt.plan import Plans
+from graphopt.core.fusible import view_inline
+from graphopt.core.graph import Graph
+from graphopt.core.kernels import Limits, default_inline
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans
 from graphopt.tasks import keys as random_keys
-from graphopt.tasks.base import AssignTask, Decision, Decisions
 from graphopt.tasks.keys import Keys, Layout, Role
+from graphopt.tasks.task import AssignTask, Decision, Decisions
 
 
 class Placement(AssignTask):

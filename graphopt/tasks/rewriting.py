@@ -2,14 +2,15 @@
 
 import numpy as np
 
-from graphopt.graph import Graph
-from graphopt.kernels import Limits, default_inline
-from graphopt.machine import Machine
-from graphopt.plan import Plans
-from graphopt.rewrite.as_graph import graph_of, program_of
-from graphopt.rewrite.rules import RuleSet, load_rules
-from graphopt.rewrite.terms import Program
-from graphopt.tasks.base import RewriteTask
+from graphopt.core.graph import Graph
+from graphopt.core.kernels import Limits, default_inline
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans
+from graphopt.rewrite.io.as_graph import graph_of, program_of
+from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.rule import RuleSet
+from graphopt.tasks.task import RewriteTask
 
 
 class Rewriting(RewriteTask):

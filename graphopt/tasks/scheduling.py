@@ -6,16 +6,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.graph import F64, Graph
-from graphopt.kernels import Limits
-from graphopt.list_schedule import dependencies, heft, links
-from graphopt.machine import Machine
-from graphopt.operators import Category
-from graphopt.plan import Plans
+from graphopt.core.graph import F64, Graph
+from graphopt.core.kernels import Limits
+from graphopt.core.list_schedule import dependencies, heft, links
+from graphopt.core.machine import Machine
+from graphopt.core.operators import Category
+from graphopt.core.plan import Plans
 from graphopt.tasks import keys as random_keys
-from graphopt.tasks.base import AssignTask, Decision, Decisions, checked_levels
 from graphopt.tasks.keys import Keys, Layout, Role
 from graphopt.tasks.placement import first_roomy_device, fixed_inline, together
+from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
 
 Heuristic = Literal["single", "heft", "blocks"]
 

@@ -19,16 +19,16 @@ from graphopt.advantages.gibbs import (
     sweep,
     typical,
 )
-from graphopt.costs.base import CostModel, Prices
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Device, Machine
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.costs.simulator import Simulator
-from graphopt.graph import Graph
-from graphopt.machine import Device, Machine
-from graphopt.plan import Plans
-from graphopt.pricing import Pricing
-from graphopt.search.moves import slots_in
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.pricing import Pricing
+from graphopt.search.walks.moves import slots_in
 from graphopt.tasks.fusion import Fusion
 from graphopt.tasks.joint import Joint
+from graphopt.tasks.task import AssignTask
 
 CAPS = {"max_ops": 12, "max_inputs": 8, "max_duplicates": 4}
 

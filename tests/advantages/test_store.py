@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.advantages import collect as collecting
-from graphopt.advantages.collect import Collection, collect, names
+from graphopt.advantages import collecting as collecting
+from graphopt.advantages.collecting import Collection, collect, names
 from graphopt.advantages.gibbs import Samples
 from graphopt.advantages.store import Store
 from graphopt.errors import UserError

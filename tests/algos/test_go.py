@@ -17,17 +17,17 @@ from toy import ToyCost, ToyTask, toy_graph
 
 from graphopt.algos.go import GO, ILLEGAL_REWARD, Learning, Search, Trial
 from graphopt.algos.go_policy import Network
-from graphopt.costs.base import CostModel, Prices
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.costs.simulator import Simulator
 from graphopt.encoders.graphsage import GraphSAGE
 from graphopt.errors import ConfigError
-from graphopt.graph import Graph
-from graphopt.machine import Machine
-from graphopt.optimizer import solve
-from graphopt.plan import Plans
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.optimizer import solve
 from graphopt.tasks.fusion import Fusion
 from graphopt.tasks.joint import Joint
+from graphopt.tasks.task import AssignTask
 
 MACHINE = Machine(name="m", devices=(GPU, GPU, GPU), link_bandwidth=20e9)
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}

@@ -14,26 +14,26 @@ from torch import nn
 from torch.utils.data import DataLoader
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
-from graphopt import compat
-from graphopt.advantages.collect import Collection
+from graphopt.advantages.collecting import Collection
 from graphopt.advantages.gibbs import Samples
 from graphopt.advantages.labels import Lessons, advantages, compressed
 from graphopt.algos.laf import LAF, Learning, Model, Search
 from graphopt.algos.laf_guide import Guidance, ModelGuide, Refit
-from graphopt.build import encoder
-from graphopt.construct import construct
-from graphopt.costs.base import CostModel
+from graphopt.config.build import encoder
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Machine
+from graphopt.costs.cost_model import CostModel
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import ConfigError
-from graphopt.graph import Graph
-from graphopt.machine import Machine
-from graphopt.optimizer import solve
-from graphopt.problem import Problem
-from graphopt.search.moves import slots_in, slots_of
-from graphopt.search.progressive import ProgressiveSearch, Steps, first_walk
-from graphopt.tasks.base import AssignTask, Decision
+from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
+from graphopt.search.walks.moves import slots_in, slots_of
+from graphopt.search.walks.progressive import ProgressiveSearch, Steps, first_walk
 from graphopt.tasks.fusion import Fusion
+from graphopt.tasks.task import AssignTask, Decision
+from graphopt.utils import registry
 
 MACHINE = Machine(name="m", devices=(GPU,))
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
@@ -48,8 +48,8 @@ LEARNING = Learning(transform="log", priority=0.9, important=0.1, least_labels=1
 
 def laf(task: AssignTask = FUSION, cost: CostModel = SIMULATOR, *, folder: Path | None = None, steps: Steps = STEPS,
         guide: Guidance = GUIDE, refit: Refit = NO_REFIT, model: Model = MODEL, **learning: Any) -> LAF:  # fmt: skip
-    node = compat.option("encoder", "graphsage") | {"width": 32, "layers": 2}
-    net = encoder({"algo": compat.option("algo", "laf"), "encoder": node, "seed": 0}, task)
+    node = registry.option("encoder", "graphsage") | {"width": 32, "layers": 2}
+    net = encoder({"algo": registry.option("algo", "laf"), "encoder": node, "seed": 0}, task)
     collection = Collection(folder=str(folder), chains=["initial", "random"], sweeps=3, temperature=1.0, slots=1000,
                             surveys=True, workers=1)  # fmt: skip
     return LAF(name="laf", task=task, cost=cost, encoder=net, seed=0, model=model, collection=collection,
@@ -318,9 +318,9 @@ def test_collecting_is_training_cost_and_is_counted_once(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["placement", "scheduling", "joint"])
 def test_other_tasks_learn_and_search(tmp_path: Path, name: str) -> None:
-    machine: Machine = construct(compat.option("machine", "gpu2"), "machine")
-    task: AssignTask = construct(compat.option("task", name), "task", {"machine": machine})
-    cost: CostModel = construct(compat.option("cost", "simulator") | {"threads": 1}, "cost", {"machine": machine})
+    machine: Machine = construct(registry.option("machine", "gpu2"), "machine")
+    task: AssignTask = construct(registry.option("task", name), "task", {"machine": machine})
+    cost: CostModel = construct(registry.option("cost", "simulator") | {"threads": 1}, "cost", {"machine": machine})
     graph = layered_graph(30, np.random.default_rng(1), "layered")
     learner = laf(task, cost, folder=tmp_path, least_labels=10)
     train(learner, [graph], 150)

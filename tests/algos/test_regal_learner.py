@@ -7,48 +7,48 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from graphopt import compat
 from graphopt.algos.learner import answering
 from graphopt.algos.regal import REGAL, Learning, Use, _advantages
 from graphopt.algos.regal_heads import LEVELS, Heads
 from graphopt.algos.regal_inputs import MEMBERSHIPS, ORDERS, inputs
-from graphopt.build import encoder
-from graphopt.construct import construct
-from graphopt.costs.base import CostModel, Prices
+from graphopt.config.build import encoder
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.datasets.layered import layered_graph
-from graphopt.graph import Graph
-from graphopt.machine import Machine
-from graphopt.optimizer import solve
-from graphopt.plan import Plans
-from graphopt.search.brkga import Brkga, Evolution
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.optimizer import solve
+from graphopt.search.genetic.brkga import Brkga, Evolution
 from graphopt.tasks.keys import Role
+from graphopt.tasks.task import AssignTask
+from graphopt.utils import registry
 
 EVOLUTION = Evolution(population=20, elites=0.2, mutants=0.1, elite_bias=0.7)
 
 
 @cache
 def machine() -> Machine:
-    made: Machine = construct(compat.option("machine", "gpu2"), "machine")
+    made: Machine = construct(registry.option("machine", "gpu2"), "machine")
     return made
 
 
 @cache
 def task(name: str = "placement_scheduling") -> AssignTask:
-    made: AssignTask = construct(compat.option("task", name), "task", {"machine": machine()})
+    made: AssignTask = construct(registry.option("task", name), "task", {"machine": machine()})
     return made
 
 
 def simulator(objective: str = "peak_memory") -> CostModel:
-    node = compat.option("cost", "simulator") | {"threads": 1, "objective": objective}
+    node = registry.option("cost", "simulator") | {"threads": 1, "objective": objective}
     made: CostModel = construct(node, "cost", {"machine": machine()})
     return made
 
 
 def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True), prior: float = 0.2,
           on: str = "placement_scheduling", evals: int = 60, rate: float = 1e-3) -> REGAL:  # fmt: skip
-    node = compat.option("encoder", "graphsage") | {"width": 8, "layers": 1}
-    net = encoder({"algo": compat.option("algo", "regal"), "encoder": node, "seed": 0}, task(on))
+    node = registry.option("encoder", "graphsage") | {"width": 8, "layers": 1}
+    net = encoder({"algo": registry.option("algo", "regal"), "encoder": node, "seed": 0}, task(on))
     heads = Heads(kind="independent", width=8, op_spread=0.7, graph_spread=1.0, strength_spread=0.4,
                   placement_prior=prior, caution_prior=prior, placement_variance=4.67)  # fmt: skip
     learning = Learning(evals=evals, samples=4, standard_runs=2, entropy=1e-3, value=1.0, rate=rate, graph_rate=0.3,

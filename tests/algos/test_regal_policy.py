@@ -8,35 +8,35 @@ import numpy as np
 import pytest
 import torch
 
-from graphopt import compat
 from graphopt.algos.regal_heads import LEVELS, Heads, betas, elite_bias
 from graphopt.algos.regal_inputs import DESCRIPTORS, FEW, MEMBERSHIPS, ORDERS, inputs, live_bytes, membership, share
 from graphopt.algos.regal_policy import Policy, Question, opposite_pairs
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Machine
 from graphopt.datasets.layered import layered_graph
 from graphopt.encoders.features import batch, graph_features
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Machine
-from graphopt.tasks.base import AssignTask
+from graphopt.tasks.task import AssignTask
+from graphopt.utils import registry
 from tests.toy import toy_graph
 
 
 @cache
 def machine(name: str = "gpu2") -> Machine:
-    made: Machine = construct(compat.option("machine", name), "machine")
+    made: Machine = construct(registry.option("machine", name), "machine")
     return made
 
 
 @cache
 def task(on: str = "gpu2") -> AssignTask:
-    made: AssignTask = construct(compat.option("task", "placement_scheduling"), "task", {"machine": machine(on)})
+    made: AssignTask = construct(registry.option("task", "placement_scheduling"), "task", {"machine": machine(on)})
     return made
 
 
 def untrained(kind: Literal["independent", "autoregressive"] = "independent", seed: int = 0) -> Policy:
     torch.manual_seed(seed)
-    node = compat.option("encoder", "graphsage") | {"width": 8, "layers": 1}
+    node = registry.option("encoder", "graphsage") | {"width": 8, "layers": 1}
     heads = Heads(kind=kind, width=8, op_spread=1.0, graph_spread=1.0, strength_spread=0.4, placement_prior=0.2,
                   caution_prior=0.2, placement_variance=3.0)  # fmt: skip
     return Policy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads)

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.kernels import Limits, legalise
-from graphopt.machine import Device, Machine, TransferRule
-from graphopt.plan import Plans
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.kernels import Limits, legalise
+from graphopt.core.machine import Device, Machine, TransferRule
+from graphopt.core.plan import Plans
 
 ORDERS = ["priority", "fifo"]
 

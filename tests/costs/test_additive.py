@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from graphopt.core.machine import Device, make_machine
+from graphopt.core.plan import Plans
 from graphopt.costs.additive import Flops, flop
-from graphopt.machine import Device, make_machine
-from graphopt.plan import Plans
-from graphopt.rewrite.as_graph import graph_of
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.io.as_graph import graph_of
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import Program
 
 LAUNCH, PEAK, VECTOR, BANDWIDTH = 1e-6, 1e12, 1e11, 1e9
 

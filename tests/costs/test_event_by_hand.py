@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from random_plans import random_graph
 
-from graphopt.check import check_trace
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine, TransferRule
+from graphopt.core.oracles import check_trace
+from graphopt.core.plan import Plans
+from graphopt.core.trace import Trace
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device, Machine, TransferRule
-from graphopt.plan import Plans
-from graphopt.trace import Trace
 
 
 def graph_of(ops: dict[str, tuple[list[str], float, int]], outputs: list[str] = ()) -> Graph:

@@ -6,13 +6,13 @@ from fusion_graphs import DEVICES, GPU, LIMITS, PLAIN, RICH, random_graph, rando
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphopt.core.fusible import fusible, view_inline
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.kernels import Limits, default_inline, legalise
+from graphopt.core.machine import Device, Machine
 from graphopt.costs.flips import FusionFlips
 from graphopt.costs.simulator import Simulator
-from graphopt.fusible import fusible, view_inline
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.kernels import Limits, default_inline, legalise
-from graphopt.machine import Device, Machine
 from graphopt.tasks.fusion import on_first_device
 
 SEEDS = st.integers(0, 10**6)

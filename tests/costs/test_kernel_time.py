@@ -12,11 +12,11 @@ from fusion_reference import Reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphopt.core.fusible import fusible, view_inline
+from graphopt.core.graph import Graph
+from graphopt.core.kernels import legalise
+from graphopt.core.machine import Device
 from graphopt.costs.kernel_time import QUANTUM, device_constants, kernel_graph, runtime_on_one_device, workspace
-from graphopt.fusible import fusible, view_inline
-from graphopt.graph import Graph
-from graphopt.kernels import legalise
-from graphopt.machine import Device
 
 UNIT = Device(launch=1.0, vector_flops=32.0, contraction_flops=32.0, bandwidth=128.0)
 MEMORY = replace(UNIT, launch=0.0, vector_flops=1e12, contraction_flops=1e12)  # only bytes count

@@ -8,18 +8,18 @@ from check_data import check_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphopt import compat
-from graphopt.check import check
-from graphopt.construct import construct
-from graphopt.costs.base import CostModel
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine
+from graphopt.core.oracles import check
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.layer_graphs import read_layer_graph
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device, Machine
-from graphopt.optimizer import solve
-from graphopt.plan import Plans
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.optimizer import solve
+from graphopt.readers.formats.layer_graphs import read_layer_graph
+from graphopt.tasks.task import AssignTask
+from graphopt.utils import registry
 
 GRAPHS = ("bert24_inference", "bert24_training", "gnmt_inference")
 
@@ -101,9 +101,9 @@ def test_loads_are_the_definition(seed: int, ops: int) -> None:
 
 
 def published(name: str) -> tuple[Graph, AssignTask, CostModel, dict[str, float]]:
-    machine = construct(compat.option("machine", "accelerators6"), "machine")
-    task = construct(compat.option("task", "placement"), "task", {"machine": machine})
-    node = compat.option("cost", "simulator") | {"objective": "max_load", "threads": 1}
+    machine = construct(registry.option("machine", "accelerators6"), "machine")
+    task = construct(registry.option("task", "placement"), "task", {"machine": machine})
+    node = registry.option("cost", "simulator") | {"objective": "max_load", "threads": 1}
     cost = construct(node, "cost", {"machine": machine})
     known = json.loads(check_data("placement/known.json").read_text())["max_load_ms"][f"LayerGraphs_{name}"]
     return read_layer_graph(check_data(f"placement/LayerGraphs_{name}.json")), task, cost, known
@@ -125,7 +125,7 @@ def test_published_splits_have_their_published_loads(name: str, split: str) -> N
 @pytest.mark.parametrize("name", GRAPHS)
 def test_local_search_is_no_worse_than_the_best_contiguous_split(name: str) -> None:
     graph, task, cost, known = published(name)
-    algo = construct(compat.option("algo", "regal_local_heuristic"), "algo", {})
+    algo = construct(registry.option("algo", "regal_local_heuristic"), "algo", {})
     problem, _ = solve(algo, graph, task, cost, evals=4000)
     assert 1e3 * problem.best_cost <= 1.02 * known["dp"]
     plan = problem.plans()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from graphopt.costs.op_process import Measuring, OpProcess
-from graphopt.costs.op_table import OpTable
 from graphopt.errors import Unmeasured, UserError
+from graphopt.measure.op_process import Measuring, OpProcess
+from graphopt.measure.op_table import OpTable
 
 QUICK = Measuring(device="cpu", threads=1, block_seconds=0.001, blocks=3, spread=0.1, op_seconds=0.05, limit_seconds=5)
 HEAD = """
@@ -40,7 +40,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
     def make(*lines: str, **limits: Any) -> OpProcess:
         (tmp_path / "stub_worker.py").write_text(HEAD + "".join(f"    {line}\n" for line in lines))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-        monkeypatch.setattr("graphopt.costs.op_process.WORKER", "stub_worker")
+        monkeypatch.setattr("graphopt.measure.op_process.WORKER", "stub_worker")
         return OpProcess(Measuring(**{**vars(QUICK), **limits}))
 
     return make

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt.costs.op_process import Measuring, OpProcess
-from graphopt.costs.op_table import OpTable
+from graphopt.core.plan import Plans
 from graphopt.costs.profiled import Profiled, environment_here, signature_of
 from graphopt.errors import Unmeasured, UserError
-from graphopt.plan import Plans
-from graphopt.rewrite.as_graph import graph_of
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.vocabulary import Operation, TensorType
+from graphopt.measure.op_process import Measuring, OpProcess
+from graphopt.measure.op_table import OpTable
+from graphopt.rewrite.io.as_graph import graph_of
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 
 QUICK = Measuring(device="cpu", threads=1, block_seconds=0.001, blocks=3, spread=0.1, op_seconds=0.05, limit_seconds=30)
 MATMUL = Operation("matmul", ("none",))
@@ -134,7 +134,7 @@ def test_a_crashed_process_is_begun_again() -> None:
 
 
 def test_a_process_that_never_begins_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.costs.op_process.WORKER", "platform")  # prints a line and ends
+    monkeypatch.setattr("graphopt.measure.op_process.WORKER", "platform")  # prints a line and ends
     with pytest.raises(UserError, match="ends before it has begun") as caught:
         OpProcess(QUICK).ask("op", question(8))
     assert not isinstance(caught.value, Unmeasured)
@@ -149,7 +149,7 @@ def test_an_op_has_a_limit_of_time() -> None:
 
 
 def test_noisy_blocks_are_followed_by_more() -> None:
-    from graphopt.rewrite.op_worker import measure, torch
+    from graphopt.measure.op_worker import measure, torch
 
     noise, spoken = iter([1.0, 1.0, 1.0, 1.0, 2.0, 3.0, *[1.0] * 90]), list[int]()
 

@@ -7,17 +7,17 @@ import pytest
 from check_data import check_data
 from published_rules import Case, run
 
-from graphopt import compat
-from graphopt.check import check_trace
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Machine
+from graphopt.core.oracles import check_trace
+from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Machine
-from graphopt.plan import Plans
+from graphopt.utils import registry
 
 
 def preset(devices: int) -> Machine:
-    node = compat.option("machine", "sequential_send")
+    node = registry.option("machine", "sequential_send")
     node["devices"]["device"]["count"] = devices
     machine: Machine = construct(node, "machine")
     return machine

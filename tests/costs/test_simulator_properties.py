@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_plans import random_graph, random_machine, random_plans
 
-from graphopt.check import check, check_trace
+from graphopt.core.oracles import check, check_trace
 from graphopt.costs.simulator import Simulator
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from graphopt.check import check_trace
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.oracles import check_trace
+from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
-from graphopt.graph_builder import GraphBuilder
-from graphopt.plan import Plans
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("GRAPHOPT_CHECK_DATA", ROOT.parent / "shared/data")) / "simulator"

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from graphopt.core.fusible import view_inline
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device
 from graphopt.costs.kernel_time import kernel_graph
-from graphopt.fusible import view_inline
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device
 
 MICRO = 1e-6
 A6000 = Device(

@@ -198,7 +198,7 @@ def _varint(number: int) -> bytes:
 
 def outcome(read: Any, path: Path) -> str:
     """What a reader makes of a file, in a word and a sentence."""
-    from graphopt.graph import GraphError
+    from graphopt.core.graph import GraphError
 
     resource.setrlimit(resource.RLIMIT_CPU, (_spent() + SECONDS, resource.RLIM_INFINITY))
     try:
@@ -218,9 +218,9 @@ def _spent() -> int:
 def main(folder: Path) -> None:
     import signal
 
-    from graphopt.datasets.onnx import read_onnx
-    from graphopt.rewrite.execution import Executor  # noqa: F401  (torch is part of what the process takes anyway)
-    from graphopt.rewrite.onnx_import import import_onnx
+    from graphopt.readers.onnx.reader import read_onnx
+    from graphopt.rewrite.io.onnx_import import import_onnx
+    from graphopt.rewrite.ir.execution import Executor  # noqa: F401  (torch is part of what the process takes anyway)
 
     def stop(*_: Any) -> None:
         raise TimeoutError(f"{SECONDS} s")

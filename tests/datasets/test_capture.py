@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from graphopt.datasets.capture import capture, fake_mode
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.operators import OPERATORS, Category
 from graphopt.datasets.zoo.layers import Attention, LSTMCell
 from graphopt.datasets.zoo.transformers import PreNormLayer
-from graphopt.graph import Graph, GraphError
-from graphopt.operators import OPERATORS, Category
+from graphopt.readers.pytorch.capture import capture, fake_mode
 
 
 def traced(module: nn.Module, *inputs: object, backward: bool = False) -> Graph:

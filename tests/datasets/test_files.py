@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from check_data import check_data
 
-from graphopt.datasets.costgraph import parse_text, read_costgraph
+from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.files import GraphFiles
-from graphopt.datasets.lifetimes import read_lifetimes
-from graphopt.datasets.profiled import read_profiled
-from graphopt.datasets.stg import read_stg
-from graphopt.datasets.storage import save_graph
-from graphopt.graph import Graph, GraphError
+from graphopt.readers.formats.costgraph import parse_text, read_costgraph
+from graphopt.readers.formats.graph_files import save_graph
+from graphopt.readers.formats.lifetimes import read_lifetimes
+from graphopt.readers.formats.profiled_graphs import read_profiled
+from graphopt.readers.formats.stg import read_stg
 
 COSTGRAPH = """
 # comment

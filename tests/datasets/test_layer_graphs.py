@@ -10,24 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from graphopt import compat
-from graphopt.check import check
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.config.suggested_machine import warn_of_other_machine, with_suggested_machine
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine
+from graphopt.core.oracles import check
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.files import GraphFiles
-from graphopt.datasets.layer_graphs import BYTES_PER_MS, read_devices, read_layer_graph
-from graphopt.datasets.storage import load_graph, save_graph
-from graphopt.graph import Graph, GraphError
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device, Machine
-from graphopt.optimizer import solve
-from graphopt.problem import Problem
-from graphopt.search.starts import heuristic_keys
-from graphopt.suggested_machine import warn_of_other_machine, with_suggested_machine
+from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
+from graphopt.readers.formats.graph_files import load_graph, save_graph
+from graphopt.readers.formats.layer_graphs import BYTES_PER_MS, read_devices, read_layer_graph
+from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling
+from graphopt.utils import registry
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 
@@ -103,17 +103,17 @@ def test_the_machine_that_a_file_was_made_for(tmp_path: Path) -> None:
     assert read_devices(file) == {"accelerator": {"count": 2}}
     data = json.loads(file.read_text()) | {"maxFPGAs": 3, "maxCPUs": 0, "maxSizePerFPGA": 1e9}
     file.write_text(json.dumps(data))
-    files = compat.option("dataset", "files") | {"path": str(file)}
-    config = OmegaConf.create({"seed": 0, "dataset": files, "machine": compat.option("machine", "accelerators")})
+    files = registry.option("dataset", "files") | {"path": str(file)}
+    config = OmegaConf.create({"seed": 0, "dataset": files, "machine": registry.option("machine", "accelerators")})
     made = construct(OmegaConf.to_container(with_suggested_machine(config)["machine"]), "machine")
     assert [(device.kind, device.capacity) for device in made.devices] == [("accelerator", 1e9)] * 3
     dataset = construct(files, "dataset", {"seed": 0})
     with pytest.warns(UserWarning, match="6 devices of kind accelerator, but .* made for 3 of them, 1000000000 bytes"):
-        warn_of_other_machine(dataset, construct(compat.option("machine", "accelerators6"), "machine"))
+        warn_of_other_machine(dataset, construct(registry.option("machine", "accelerators6"), "machine"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_other_machine(dataset, made)
-        warn_of_other_machine(dataset, construct(compat.option("machine", "gpu2"), "machine"))
+        warn_of_other_machine(dataset, construct(registry.option("machine", "gpu2"), "machine"))
     file.write_text(json.dumps(data | {"maxFPGAs": 10**9}))
     with pytest.raises(GraphError, match="whole number from 0 to 60"):
         read_devices(file)
@@ -225,6 +225,6 @@ def test_a_node_that_the_accelerator_lacks_stays_on_the_cpu_for_run_time_too(tmp
         [float("inf"), float("inf"), 0.0035, 0.011]
     )
     for algo in ("local", "brkga_seeded", "heft"):
-        problem, _ = solve(construct(compat.option("algo", algo), "algo", {}), graph, task, cost, evals=200)
+        problem, _ = solve(construct(registry.option("algo", algo), "algo", {}), graph, task, cost, evals=200)
         assert problem.best_cost == pytest.approx(0.0035)
         assert check(problem.plans(), machine) == []

@@ -11,9 +11,10 @@ import pytest
 from check_data import check_data
 from onnx import TensorProto, helper
 
-from graphopt.datasets.onnx import LIGHT_FAMILIES, OnnxFiles, load_light, read_onnx
-from graphopt.graph import Graph, GraphError
-from graphopt.operators import OPERATORS
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.operators import OPERATORS
+from graphopt.datasets.onnx import LIGHT_FAMILIES, OnnxFiles, load_light
+from graphopt.readers.onnx.reader import read_onnx
 
 value = helper.make_tensor_value_info
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64

@@ -10,8 +10,8 @@ import pytest
 from commands import command
 from onnx import TensorProto, helper
 
-from graphopt.datasets.onnx import read_onnx
-from graphopt.graph import Graph
+from graphopt.core.graph import Graph
+from graphopt.readers.onnx.reader import read_onnx
 
 FLOAT, INT, BOOL, INT8, UINT8 = (
     TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.INT8, TensorProto.UINT8)  # fmt: skip

@@ -11,9 +11,9 @@ import pytest
 from hostile_models import bombs, constant, ints, nested, node, nonsense, not_text, scalar
 
 import graphopt
-from graphopt.rewrite.onnx_import import import_onnx
-from graphopt.rewrite.terms import Program
-from graphopt.rewrite.vocabulary import Operation
+from graphopt.rewrite.io.onnx_import import import_onnx
+from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.ir.vocabulary import Operation
 
 BOMBS, NONSENSE = bombs(), nonsense()
 NEEDS_VALUES = {"no payload", "short payload", "outside the folder", "absolute path", "device", "pipe",

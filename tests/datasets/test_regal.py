@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.graph import GraphError
 from graphopt.datasets.mixed import Mixed
 from graphopt.datasets.regal import Regal, Room
 from graphopt.datasets.room import SHIPPED, Draws, Reached, RoomPrices, load_room, save_room
 from graphopt.datasets.synthetic import SPLITS, topology_digest
-from graphopt.graph import GraphError
+from graphopt.utils import registry
 
 DRAWN = {
     "barabasi_albert": "0c091824d2a2022d", "watts_strogatz": "e73fcd0c92cf485e", "stochastic_block": "7c9a74c95fc35d30",
@@ -23,7 +23,7 @@ ROOM, TIGHT = Reached(100.0, 70.0, 80.0, 60.0), Reached(100.0, 90.0, 91.0, 90.0)
 
 
 def regal(room: Room, **changes: Any) -> Regal:
-    node = compat.option("dataset", "regal") | {"room": room, "sizes": [50], "train": [2], "val": [2], "test": [4]}
+    node = registry.option("dataset", "regal") | {"room": room, "sizes": [50], "train": [2], "val": [2], "test": [4]}
     arguments = {key: value for key, value in (node | changes).items() if key != "_target_"}
     return Regal(**arguments)
 
@@ -134,16 +134,16 @@ def test_shipped_prices_are_in_order(objective: str) -> None:
 
 
 def test_mixed_data_trains_on_both_and_tests_on_what_is_asked_for() -> None:
-    nodes = {name: compat.option("dataset", name) for name in ("regal_mixed", "regal_transfer")}
-    assert nodes["regal_mixed"]["synthetic"] == compat.option("dataset", "regal")
+    nodes = {name: registry.option("dataset", name) for name in ("regal_mixed", "regal_transfer")}
+    assert nodes["regal_mixed"]["synthetic"] == registry.option("dataset", "regal")
     assert nodes["regal_mixed"] | {"name": "regal_transfer", "test": ["real"]} == nodes["regal_transfer"]
     small: dict[str, Any] = {"sizes": [20], "train": [2], "val": [1], "test": [3]}
-    node = compat.option("dataset", "regal")
+    node = registry.option("dataset", "regal")
     node |= {**small, "room": node["room"] | {"filter": "none"}}
     for test, count in ((["synthetic"], 3), (["real"], 1), (["synthetic", "real"], 4)):
         real = node | {"name": "other", "graph_seed": 1, "train": [1], "val": [2], "test": [1]}
         parts = {"synthetic": node, "real": real}
-        mixed: Mixed = construct(compat.option("dataset", "regal_mixed") | parts | {"test": test}, "dataset")
+        mixed: Mixed = construct(registry.option("dataset", "regal_mixed") | parts | {"test": test}, "dataset")
         assert [len(mixed.graphs(split)) for split in ("train", "val", "test")] == [5, 3, count]
         assert sum(g.name.endswith(("_perturbed0", "_perturbed1")) for g in mixed.graphs("train")) == 2
         origins = [mixed.origin(graph) for graph in mixed.graphs("test")]

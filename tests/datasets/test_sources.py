@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from graphopt.cell import content_of
-from graphopt.datasets.sources import source_files
 from graphopt.datasets.torch_module import TorchModule
+from graphopt.readers.pytorch.sources import source_files
+from graphopt.run.cell import content_of
 
 
 @pytest.fixture

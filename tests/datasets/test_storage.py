@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphopt.datasets.base import check_splits
-from graphopt.datasets.storage import load_graph, save_graph
-from graphopt.graph import Graph, GraphError
-from graphopt.graph_builder import GraphBuilder
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.datasets.dataset import check_splits
+from graphopt.readers.formats.graph_files import load_graph, save_graph
 
 
 def small_graph(name: str = "small", family: str = "f", width: int = 4) -> Graph:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.operators import OPERATORS, Category
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.random_graphs import FAMILIES, _decode_triangle, random_graph
 from graphopt.datasets.synthetic import SPLITS, Synthetic, topology_digest
-from graphopt.graph import Graph, GraphError
-from graphopt.graph_builder import GraphBuilder
-from graphopt.operators import OPERATORS, Category
 
 
 def synthetic(**changes: object) -> Synthetic:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from user_modules import Cache, ComplexDense, Experts, Fourier, LanguageModel, Layers, Output, Rotary, Swin
 
-from graphopt.datasets.arguments import arguments_of, loss_in, tensors_in, with_tensors
-from graphopt.datasets.capture import capture
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.operators import OPERATORS
 from graphopt.datasets.torch_module import TorchModule
-from graphopt.graph import Graph, GraphError
-from graphopt.operators import OPERATORS
+from graphopt.readers.pytorch.arguments import arguments_of, loss_in, tensors_in, with_tensors
+from graphopt.readers.pytorch.capture import capture
 
 IDS = torch.tensor([[1, 3, 2], [0, 2, 5]])
 

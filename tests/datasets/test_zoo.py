@@ -9,14 +9,14 @@ import pytest
 import yaml
 from torch import nn
 
+from graphopt.core.graph import GraphError
+from graphopt.core.operators import OPERATOR_ID, Category
 from graphopt.datasets import zoo_dataset
-from graphopt.datasets.base import check_splits
-from graphopt.datasets.capture import fake_mode
+from graphopt.datasets.dataset import check_splits
 from graphopt.datasets.torch_module import TorchModule
 from graphopt.datasets.zoo import MODELS
 from graphopt.datasets.zoo_dataset import ZooDataset, capture_model, family_of, spec_name
-from graphopt.graph import GraphError
-from graphopt.operators import OPERATOR_ID, Category
+from graphopt.readers.pytorch.capture import fake_mode
 
 DEFAULT = yaml.safe_load((Path(__file__).parents[2] / "conf/dataset/zoo.yaml").read_text())
 SMALL = {"model": "wavenet", "stacks": 1, "layers": 2, "seq": 64, "channels": 8}

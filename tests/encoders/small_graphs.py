@@ -1,8 +1,8 @@
 """Graphs on which encoders are tried, and the machine that they are read for."""
 
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device, Machine
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine
 
 MACHINE = Machine(name="gpu", devices=(Device(vector_flops=1e13, bandwidth=1e12, launch=1e-6),))
 

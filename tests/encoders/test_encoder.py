@@ -7,8 +7,7 @@ import torch
 from small_graphs import MACHINE, chain, diamond, loose, star
 from torch import Tensor
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
 from graphopt.encoders.columns import EDGE_WIDTH, FEATURES
 from graphopt.encoders.convolutions import Convolution
 from graphopt.encoders.encoder import Encoder
@@ -21,6 +20,7 @@ from graphopt.encoders.messages import Edges, segment_max, segment_mean, segment
 from graphopt.encoders.pyg import PyG
 from graphopt.encoders.sequence import Sequence
 from graphopt.errors import ConfigError
+from graphopt.utils import registry
 
 LAYERS = 2
 ROUNDS = {
@@ -274,6 +274,6 @@ def test_convolutions_that_do_not_fit_are_refused(conv: str, options: dict[str, 
 
 
 def test_the_packaged_default_is_a_convolution_that_reads_edges() -> None:
-    encoder = construct(compat.option("encoder", "pyg"), "encoder", {"extra_width": 0})
+    encoder = construct(registry.option("encoder", "pyg"), "encoder", {"extra_width": 0})
     h, _ = encoder(graph_features(diamond(), MACHINE))
     assert h.shape == (6, 64) and encoder.hops[0].forward_conv.edge is None

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from graphopt.core.graph import MOST_WORK, Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine
 from graphopt.encoders.columns import EDGE_FEATURES, EDGE_WIDTH, FEATURES, WIDTH, edge_columns, op_columns
 from graphopt.encoders.features import LIMIT, batch, graph_features
-from graphopt.graph import MOST_WORK, Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device, Machine
 
 GPU = Device(vector_flops=1e13, contraction_flops=6e13, bandwidth=1e12, launch=1e-6)
 MACHINE = Machine(name="gpu2", devices=(GPU, GPU), link_bandwidth=1e10, link_latency=1e-5)

@@ -130,8 +130,8 @@ def judged(form: Format, seed: int, folder: Path, *, traced: bool = False) -> Ou
 
 
 def _read(form: Format, found: Path, traced: bool) -> Outcome:
+    from graphopt.core.graph import GraphError
     from graphopt.errors import Unsolved, UserError
-    from graphopt.graph import GraphError
 
     signal.setitimer(signal.ITIMER_PROF, 0 if traced else SECONDS)
     try:
@@ -152,9 +152,9 @@ def _read(form: Format, found: Path, traced: bool) -> Outcome:
 
 
 def _named(error: Exception) -> Outcome:
+    from graphopt.core.graph import GraphError
     from graphopt.errors import Unsolved, UserError
-    from graphopt.graph import GraphError
-    from graphopt.printable import printable
+    from graphopt.utils.printable import printable
 
     if isinstance(error, UserError | GraphError | Unsolved | Said):
         said = str(error) if isinstance(error, Said) else printable(error)  # as commands show it

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import numba
 
 from graphopt import command
-from graphopt.answer_format import read_answer
 from graphopt.cli import composed
-from graphopt.costs import op_process
-from graphopt.rows import Row, read
-from graphopt.stored import words
+from graphopt.config.stored import words
+from graphopt.measure import op_process
+from graphopt.records.answer_format import read_answer
+from graphopt.records.rows import Row, read
 
 from .watching import Kind, watch
 

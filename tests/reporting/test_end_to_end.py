@@ -11,10 +11,10 @@ from commands import Answer, command
 from graphopt.report import main as report
 from graphopt.reporting import end_to_end
 from graphopt.rewrite.equivalence import run_onnx
-from graphopt.rewrite.onnx_export import save_onnx
-from graphopt.rewrite.program_builder import ProgramBuilder
+from graphopt.rewrite.io.onnx_export import save_onnx
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.race import Race, Ratio
-from graphopt.rewrite.terms import Program
 
 pytest.importorskip("onnxruntime")
 

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
-from graphopt.decision import load, main
-from graphopt.plan import Plans
+from graphopt.decision import main
+from graphopt.records.decision_file import load
 from graphopt.reporting.replay import open_case
 
 SETTINGS = ["dataset=synthetic", "task=placement_scheduling", "machine=gpu4_pcie"]
@@ -21,8 +22,8 @@ def price(tmp_path, said, *more) -> int:
 @pytest.fixture
 def default(tmp_path):
     """A decision file of the default on the first graph of a data set."""
-    from graphopt.build import build
     from graphopt.cli import composed
+    from graphopt.config.build import build
 
     config = composed(["algo=default", *SETTINGS])
     graph = build(config).dataset.graphs(config["split"])[0]

@@ -9,8 +9,8 @@ import pytest
 from test_report import row, store
 
 from graphopt.report import main
-from graphopt.reporting.collect import collect
-from graphopt.reporting.improvement import Improvement, improvement_csv, improvement_sheets, improvements
+from graphopt.reporting.tables.improvement import Improvement, improvement_csv, improvement_sheets, improvements
+from graphopt.reporting.tables.read_rows import collect
 
 ROWS = [  # the reference: mean 10 on a, 20 on b; best known: 6 on a (of a method at another budget), 15 on b
     row("brkga", "a", 8.0, seed=0), row("brkga", "a", 12.0, seed=1),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
 
-from graphopt.reporting.layout import isotonic, layered, longest_path_layers
+from graphopt.reporting.pictures.layout import isotonic, layered, longest_path_layers
 
 
 @st.composite

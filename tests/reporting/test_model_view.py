@@ -11,8 +11,9 @@ import pytest
 from commands import Answer, command
 from onnx import TensorProto, helper
 
-from graphopt import check, decision
-from graphopt.capacity import amount
+from graphopt import decision
+from graphopt.core import oracles
+from graphopt.problems.capacity import amount
 from graphopt.reporting.model_view import duration
 from graphopt.reporting.replay import Case, RewriteCase, open_any
 
@@ -61,7 +62,7 @@ def test_one_model_at_80_columns(task: str, tmp_path: Path, monkeypatch: pytest.
     assert all(len(line) <= 80 or str(tmp_path) in line for line in out.splitlines())
     case = case_of(answer)
     before = case.original_plans() if isinstance(case, RewriteCase) else case.default_plans()
-    counts = [len(check.kernels(plan.graph, plan.inline[0].tolist())) for plan in (before, case.plans())]
+    counts = [len(oracles.kernels(plan.graph, plan.inline[0].tolist())) for plan in (before, case.plans())]
     kernels = re.search(r"^kernels +(\d+)(?: -> (\d+))?", out, re.M)
     assert kernels is not None and [int(kernels[1]), int(kernels[2] or kernels[1])] == counts
     prices = case.reprice()

@@ -11,24 +11,24 @@ import pytest
 from matplotlib.collections import PolyCollection
 from test_report import row, store
 
-from graphopt import decision
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine
+from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.storage import save_graph
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device, Machine
-from graphopt.plan import Plans
-from graphopt.problem import Problem
+from graphopt.problems.problem import Problem
+from graphopt.readers.formats.graph_files import save_graph
+from graphopt.records import decision_file
 from graphopt.report import main
-from graphopt.reporting.collect import collect
-from graphopt.reporting.curves import longest, ratio_at, seed_curves
 from graphopt.reporting.edit import bisect
-from graphopt.reporting.graph_picture import MOST_OPS, draw_graph, scene
-from graphopt.reporting.membership import kernel_colours, kernels_of, window
-from graphopt.reporting.pictures import draw_case
+from graphopt.reporting.pictures.curves import longest, ratio_at, seed_curves
+from graphopt.reporting.pictures.draw import draw_case
+from graphopt.reporting.pictures.graph_picture import MOST_OPS, draw_graph, scene
+from graphopt.reporting.pictures.membership import kernel_colours, kernels_of, window
+from graphopt.reporting.pictures.style import PALETTE, method_colours
+from graphopt.reporting.pictures.timeline import draw_timeline
 from graphopt.reporting.replay import open_case
-from graphopt.reporting.style import PALETTE, method_colours
-from graphopt.reporting.timeline import draw_timeline
+from graphopt.reporting.tables.read_rows import collect
 from graphopt.tasks.fusion import Fusion
 
 GPU = {
@@ -37,7 +37,7 @@ GPU = {
 }  # fmt: skip
 CONFIG = {
     "machine": {
-        "_target_": "graphopt.machine.make_machine", "name": "two", "link_bandwidth": 1e10, "link_latency": 0.0,
+        "_target_": "graphopt.core.machine.make_machine", "name": "two", "link_bandwidth": 1e10, "link_latency": 0.0,
         "devices": {"gpu": {**{key: value for key, value in GPU.items() if key != "name"}, "count": 2}}, "transfer": {},
     },
     "task": {
@@ -145,7 +145,7 @@ def solved(folder: Path) -> Path:
     config = {**CONFIG, "judge": CONFIG["cost"]}
     solved_row = row("hand", "ladder", problem.best_cost, **fields)
     path = folder / "cell" / "decisions" / "ladder.npz"
-    decision.save(path, problem=problem, judged=problem.best_cost, row=solved_row, config=config)
+    decision_file.save(path, problem=problem, judged=problem.best_cost, row=solved_row, config=config)
     save_graph(folder / "graphs" / f"{graph.hash}.npz", graph)
     store(folder, [solved_row])
     return path
@@ -169,8 +169,8 @@ def test_views_are_no_difference(tmp_path: Path) -> None:
     cost = Simulator(name="simulator", machine=machine(), objective="runtime", threads=1)
     problem = Problem(b.build(), fusion(), cost, evals=1)
     path = tmp_path / "decisions" / "view.npz"
-    decision.save(path, problem=problem, judged=problem.best_cost, row={}, config=CONFIG)
-    assert not decision.load(path).changed().size
+    decision_file.save(path, problem=problem, judged=problem.best_cost, row={}, config=CONFIG)
+    assert not decision_file.load(path).changed().size
 
 
 def test_a_decision_is_drawn_completely(tmp_path: Path) -> None:

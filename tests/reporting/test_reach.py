@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from graphopt.report import main
-from graphopt.reporting.collect import collect
-from graphopt.reporting.reach import ALL, Reach, reaches
+from graphopt.reporting.tables.reach import ALL, Reach, reaches
+from graphopt.reporting.tables.read_rows import collect
 
 
 def row(algo: str, seed: int, trace: list[tuple[int, float]], graph: str = "g") -> dict[str, object]:

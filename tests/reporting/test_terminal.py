@@ -9,12 +9,12 @@ import pytest
 from rich.cells import cell_len
 from test_report import FOUR, row, store
 
-from graphopt.progress import Bar
 from graphopt.report import main
-from graphopt.reporting.collect import collect
-from graphopt.reporting.render import sheets
-from graphopt.reporting.sheet import Sheet, as_csv, as_markdown
-from graphopt.reporting.terminal import print_sheets, sheet_lines
+from graphopt.reporting.tables.read_rows import collect
+from graphopt.reporting.tables.render import sheets
+from graphopt.reporting.tables.sheet import Sheet, as_csv, as_markdown
+from graphopt.reporting.tables.terminal import print_sheets, sheet_lines
+from graphopt.utils.progress import Bar
 
 EVIL = "a\x1b[2J\x9b1m|b\u202e\nc"
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from graphopt.rewrite.expressions import Literal
-from graphopt.rewrite.patterns import Node, Pattern
-from graphopt.rewrite.rules import Rule
+from graphopt.rewrite.rules.expressions import Literal
+from graphopt.rewrite.rules.patterns import Node, Pattern
+from graphopt.rewrite.rules.rule import Rule
 
 ACTIVATIONS = ("none", "relu", "tanh", "sigmoid")
 STRIDES, PADS = ((1, 1), (2, 2), (1, 2)), ((0, 0, 0, 0), (1, 1, 1, 1), (1, 1, 0, 0))

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from graphopt.rewrite.onnx_export import export_onnx
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.io.onnx_export import export_onnx
+from graphopt.rewrite.ir.terms import Program
 
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 value = helper.make_tensor_value_info

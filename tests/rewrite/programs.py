@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from graphopt.rewrite.terms import Terms
-from graphopt.rewrite.vocabulary import Operation
+from graphopt.rewrite.ir.terms import Terms
+from graphopt.rewrite.ir.vocabulary import Operation
 
 
 def leaf(terms: Terms, name: str, *shape: int, kind: str = "input") -> int:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphopt.rewrite.egraph import Egraph, EgraphError, Enode, egraph_of
-from graphopt.rewrite.extraction import costs_of
+from graphopt.rewrite.egraphs.egraph import Egraph, EgraphError, Enode, egraph_of
+from graphopt.rewrite.extraction.extracting import costs_of
 
 COSTS = ([1, 2, 3], [0, 1, 2], [0, 0, 1, 5], [1.5, 0.1, 2.7, 0.3])
 MOST_CHOICES = 2000

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from graphopt.rewrite.terms import Program, Terms
-from graphopt.rewrite.vocabulary import ACTIVATIONS, Operation, ShapeError
+from graphopt.rewrite.ir.terms import Program, Terms
+from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, Operation, ShapeError
 
 Draw = np.random.Generator
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from graphopt.rewrite.program_builder import same_pads
-from graphopt.rewrite.terms import Program, Terms
-from graphopt.rewrite.vocabulary import ACTIVATIONS, Operation
+from graphopt.rewrite.ir.program_builder import same_pads
+from graphopt.rewrite.ir.terms import Program, Terms
+from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, Operation
 
 INPUT, WEIGHT, CONV, DROPOUT, POOL_MAX, POOL_AVG, RELU = 0, 1, 3, 4, 6, 7, 8
 BATCH_NORM, CONCAT, RESHAPE, TRANSPOSE, ADD, MATMUL = 11, 12, 14, 15, 16, 18

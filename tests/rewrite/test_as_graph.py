@@ -5,14 +5,14 @@ import pytest
 from random_programs import random_program
 from test_models import SMALL
 
+from graphopt.core.graph import GraphError
+from graphopt.core.operators import OPERATORS
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.rewrite_models import RewriteModels
-from graphopt.graph import GraphError
-from graphopt.operators import OPERATORS
-from graphopt.rewrite.as_graph import graph_of, program_of
+from graphopt.rewrite.io.as_graph import graph_of, program_of
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import runs
 from graphopt.rewrite.models import MODELS, build_model
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.terms import runs
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_models import FLOAT, light, model_of, value
 
-from graphopt.rewrite import onnx_call
 from graphopt.rewrite.check import main
+from graphopt.rewrite.io import onnx_call
 
 pytest.importorskip("onnxruntime", reason="needs ONNX Runtime: pip install -e '.[onnx]'")
 

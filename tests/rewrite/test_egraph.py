@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from random_egraphs import random_egraph
 
-from graphopt.rewrite import egraph as egraph_module
-from graphopt.rewrite.egraph import Egraph, EgraphError, Enode, egraph_of, read_egraph, write_egraph
+from graphopt.rewrite.egraphs import egraph as egraph_module
+from graphopt.rewrite.egraphs.egraph import Egraph, EgraphError, Enode, egraph_of, read_egraph, write_egraph
 
 PLUS = {"op": "+", "children": ["a1", "a2"], "eclass": "p", "cost": 2.5}
 NODES: dict[str, Any] = {"p1": PLUS, "a1": {"op": "x", "eclass": "a"}, "a2": {"op": "y", "eclass": "a", "cost": 0}}

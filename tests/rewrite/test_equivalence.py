@@ -10,10 +10,10 @@ from onnx_models import FLOAT, model_of, value
 
 from graphopt.errors import ConfigError
 from graphopt.rewrite.equivalence import EquivalenceError, check_equivalence, differences, run_onnx
-from graphopt.rewrite.onnx_import import import_onnx
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.terms import Program
-from graphopt.rewrite.vocabulary import Operation
+from graphopt.rewrite.io.onnx_import import import_onnx
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.ir.vocabulary import Operation
 
 
 def two_products(b: ProgramBuilder) -> tuple[int, int, int]:
@@ -130,8 +130,8 @@ def test_a_missing_runtime_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_opaque_operations_run_without_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     """By ONNX's own reference implementation."""
-    from graphopt.rewrite import onnx_call
-    from graphopt.rewrite.execution import Executor
+    from graphopt.rewrite.io import onnx_call
+    from graphopt.rewrite.ir.execution import Executor
 
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     onnx_call._runner.cache_clear()

@@ -9,12 +9,12 @@ import pytest
 import torch
 from random_programs import random_program
 
-from graphopt.rewrite import reference
-from graphopt.rewrite.execution import Executor, apply
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.random_weights import RandomWeights, with_random_weights
-from graphopt.rewrite.terms import Program, Terms
-from graphopt.rewrite.vocabulary import VOCABULARY, Operation
+from graphopt.rewrite.ir import reference
+from graphopt.rewrite.ir.execution import Executor, apply
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.random_weights import RandomWeights, with_random_weights
+from graphopt.rewrite.ir.terms import Program, Terms
+from graphopt.rewrite.ir.vocabulary import VOCABULARY, Operation
 
 RNG = np.random.default_rng
 
@@ -92,7 +92,7 @@ def test_single_precision_stays_single_and_is_close() -> None:
 
 
 def test_what_depends_on_weights_alone_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphopt.rewrite import execution
+    from graphopt.rewrite.ir import execution
 
     b = ProgramBuilder()
     x = b.input((2, 4))

@@ -4,15 +4,16 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
-from graphopt.rewrite.cycles import FILTERS
-from graphopt.rewrite.eclasses import TermClasses
-from graphopt.rewrite.exploring import ExplorationLimits, Explored, Explorer
-from graphopt.rewrite.finding import LoopFinder
+from graphopt.rewrite.egraphs.cycles import FILTERS
+from graphopt.rewrite.egraphs.eclasses import TermClasses
+from graphopt.rewrite.egraphs.exploring import ExplorationLimits, Explored, Explorer
+from graphopt.rewrite.egraphs.finding import LoopFinder
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import build_model
-from graphopt.rewrite.parsing import parse_rules
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.rules import RuleSet, load_rules
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.rule import RuleSet
 
 SUMS = parse_rules("commute: (add ?x ?y) => (add ?y ?x)\nassociate: (add (add ?x ?y) ?z) <=> (add ?x (add ?y ?z))")
 MODELS = {
@@ -34,7 +35,7 @@ def explored(program: Program, rules: RuleSet, by: str = "own", cycles: str = "a
         finder = LoopFinder(rules, classes, static=False)
     else:
         pytest.importorskip("egglog")
-        from graphopt.rewrite.egglog_finding import EgglogFinder
+        from graphopt.rewrite.egraphs.egglog_finding import EgglogFinder
 
         finder = EgglogFinder(rules, classes)
     return classes, Explorer(rules, classes, finder, FILTERS[cycles]()).run(within or limits())

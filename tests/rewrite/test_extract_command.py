@@ -7,7 +7,7 @@ import pytest
 from random_egraphs import least
 
 from graphopt.rewrite import extract
-from graphopt.rewrite.egraph import Enode, egraph_of, read_egraph, write_egraph
+from graphopt.rewrite.egraphs.egraph import Enode, egraph_of, read_egraph, write_egraph
 
 ENDLESS = egraph_of([Enode("f", ["a"], "a", 1.0)], ["a"])
 SHARED = egraph_of(

@@ -11,9 +11,16 @@ import pytest
 from check_data import check_data
 from random_egraphs import least, random_egraph, side_by_side
 
-from graphopt.rewrite import extraction_elimination, extraction_exact
-from graphopt.rewrite.egraph import Egraph, EgraphError, Enode, egraph_of, read_egraph
-from graphopt.rewrite.extraction import NOT_NEEDED, Extraction, costs_of, exact_dag, greedy_dag, greedy_tree
+from graphopt.rewrite.egraphs.egraph import Egraph, EgraphError, Enode, egraph_of, read_egraph
+from graphopt.rewrite.extraction import elimination, exact_extraction
+from graphopt.rewrite.extraction.extracting import (
+    NOT_NEEDED,
+    Extraction,
+    costs_of,
+    exact_dag,
+    greedy_dag,
+    greedy_tree,
+)
 
 METHODS = (greedy_tree, greedy_dag, lambda egraph: exact_dag(egraph, 10.0))
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,10 +48,10 @@ def consistent(egraph: Egraph, found: Extraction) -> bool:
 
 # Narrow parts need no integer program, unless there are no cells for tables; small parts go to it at once, all
 # together, unless `small` is 0.
-@pytest.mark.parametrize(("cells", "small"), [(extraction_elimination.CELLS, 0), (0, 0), (0, extraction_exact.SMALL)])
+@pytest.mark.parametrize(("cells", "small"), [(elimination.CELLS, 0), (0, 0), (0, exact_extraction.SMALL)])
 def test_every_choice_tried(cells: int, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extraction_elimination, "CELLS", cells)
-    monkeypatch.setattr(extraction_exact, "SMALL", small)
+    monkeypatch.setattr(elimination, "CELLS", cells)
+    monkeypatch.setattr(exact_extraction, "SMALL", small)
     extractable = beaten = 0
     for seed in range(1000 * small + cells, 1000 * small + cells + 250):
         tried = random_egraph(seed)

@@ -9,12 +9,13 @@ from check_data import check_data
 from mutants import mutants
 
 from graphopt.errors import UserError
-from graphopt.rewrite.foreign import read_folder, read_protobuf, read_text_form, readings
-from graphopt.rewrite.parsing import parse_rules
+from graphopt.rewrite.egraphs.saturation import Limits, Prover
+from graphopt.rewrite.generation.foreign import read_folder, read_protobuf, read_text_form, readings
 from graphopt.rewrite.prove import main, proof, true_reading
-from graphopt.rewrite.rules import Rule, load_rules
-from graphopt.rewrite.saturation import Limits, Prover
-from graphopt.rewrite.symmetry import canonical
+from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.rule import Rule
+from graphopt.rewrite.rules.symmetry import canonical
 from graphopt.rewrite.verify import Rejected, verify
 
 CHUNKS = 19

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphopt.rewrite import reference
-from graphopt.rewrite.enumeration import ADD, JOIN, MATMUL, RELU, World, grow, moves, parts, start
-from graphopt.rewrite.generalising import case_of, generalised, pattern_of
 from graphopt.rewrite.generate import generate
-from graphopt.rewrite.parsing import parse_rules
-from graphopt.rewrite.patterns import nodes
-from graphopt.rewrite.rules import load_rules
-from graphopt.rewrite.symmetry import canonical
-from graphopt.rewrite.terms import Terms
+from graphopt.rewrite.generation.enumeration import ADD, JOIN, MATMUL, RELU, World, grow, moves, parts, start
+from graphopt.rewrite.generation.generalising import case_of, generalised, pattern_of
+from graphopt.rewrite.ir import reference
+from graphopt.rewrite.ir.terms import Terms
+from graphopt.rewrite.ir.vocabulary import Operation
+from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.patterns import nodes
+from graphopt.rewrite.rules.symmetry import canonical
 from graphopt.rewrite.verify import verify
-from graphopt.rewrite.vocabulary import Operation
 
 SMALL = World("small", {"x": (4, 4), "y": (4, 4)}, (*moves(1, 2, RELU), *moves(2, 2, ADD, *JOIN)), 2)
 CHUNKS = 12

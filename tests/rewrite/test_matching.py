@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from programs import leaf, op
 
-from graphopt.rewrite.compiling import bound_names
-from graphopt.rewrite.expressions import Literal, Parameter, Variable
-from graphopt.rewrite.matching import Matcher
-from graphopt.rewrite.parsing import parse_rules
-from graphopt.rewrite.patterns import Pattern
-from graphopt.rewrite.terms import Program, Terms, reachable, substitute
+from graphopt.rewrite.ir.terms import Program, Terms, reachable, substitute
+from graphopt.rewrite.rules.compiling import bound_names
+from graphopt.rewrite.rules.expressions import Literal, Parameter, Variable
+from graphopt.rewrite.rules.matching import Matcher
+from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.patterns import Pattern
 
 RULES = """
     fuse: (relu (add ?x ?y)) => (add (relu ?x) (relu ?y))

@@ -8,10 +8,10 @@ import pytest
 from check_data import check_data
 from taso_models import read_taso
 
-from graphopt.graph import GraphError
-from graphopt.rewrite.execution import Executor
+from graphopt.core.graph import GraphError
+from graphopt.rewrite.ir.execution import Executor
+from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import MODELS, build_model
-from graphopt.rewrite.terms import Program
 
 SMALL: dict[str, dict[str, Any]] = {
     "inception_v3": {"size": 75, "divisor": 16},

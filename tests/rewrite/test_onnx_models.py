@@ -16,16 +16,17 @@ from random_programs import random_program
 from test_models import SMALL
 from test_onnx_nodes import floats, ops
 
-from graphopt.datasets.onnx import LIGHT_FAMILIES, load_light, read_onnx
-from graphopt.graph import GraphError
-from graphopt.rewrite.as_graph import graph_of, program_of
-from graphopt.rewrite.execution import Executor
+from graphopt.core.graph import GraphError
+from graphopt.datasets.onnx import LIGHT_FAMILIES, load_light
+from graphopt.readers.onnx.reader import read_onnx
+from graphopt.rewrite.io.as_graph import graph_of, program_of
+from graphopt.rewrite.io.onnx_call import OnnxOrigin
+from graphopt.rewrite.io.onnx_export import RULES_KEY, export_onnx, save_onnx
+from graphopt.rewrite.io.onnx_import import import_onnx
+from graphopt.rewrite.ir.execution import Executor
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.random_weights import with_random_weights
 from graphopt.rewrite.models import MODELS, XRLFLOW, build_model
-from graphopt.rewrite.onnx_call import OnnxOrigin
-from graphopt.rewrite.onnx_export import RULES_KEY, export_onnx, save_onnx
-from graphopt.rewrite.onnx_import import import_onnx
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.random_weights import with_random_weights
 
 node = helper.make_node
 TOLERANCE = 1e-5  # of the largest magnitude of an output, in single precision
@@ -164,7 +165,7 @@ def test_rules_metadata_and_large_weights_are_written(tmp_path: Path) -> None:
 
 
 def test_weights_in_a_file_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.rewrite.onnx_export._LARGEST", 1000)
+    monkeypatch.setattr("graphopt.rewrite.io.onnx_export._LARGEST", 1000)
     w, x = floats(40, 40), floats(2, 40)
     model = model_of([node("MatMul", ["x", "w"], ["y"])], [value("x", FLOAT, (2, 40))], [value("y", FLOAT, (2, 40))],
                      {"w": w})  # fmt: skip

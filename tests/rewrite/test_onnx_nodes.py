@@ -8,9 +8,9 @@ import pytest
 from onnx import NodeProto, helper
 from onnx_models import FLOAT, Array, exported, gap, model_of, run, value
 
-from graphopt.rewrite.execution import Executor
-from graphopt.rewrite.onnx_import import import_onnx
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.io.onnx_import import import_onnx
+from graphopt.rewrite.ir.execution import Executor
+from graphopt.rewrite.ir.terms import Program
 
 node = helper.make_node
 RNG = np.random.default_rng(0)

@@ -2,10 +2,11 @@
 
 import pytest
 
-from graphopt.rewrite.expressions import Literal, Parameter, Variable
-from graphopt.rewrite.parsing import parse_rules
-from graphopt.rewrite.patterns import Node
-from graphopt.rewrite.rules import RuleError, load_rules
+from graphopt.rewrite.rules.expressions import Literal, Parameter, Variable
+from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.patterns import Node
+from graphopt.rewrite.rules.rule import RuleError
 
 
 def test_a_line_is_read_as_it_is_meant() -> None:

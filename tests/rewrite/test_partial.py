@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from graphopt.rewrite import reference
-from graphopt.rewrite.partial import MUTATIONS, mutants, wrong_intervals
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.vocabulary import Operation
+from graphopt.rewrite.generation.partial import MUTATIONS, mutants, wrong_intervals
+from graphopt.rewrite.ir import reference
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.vocabulary import Operation
 
 CONVS = [  # batch, channels, height, width, kernels, kernel, stride, groups, activation, bias
     (3, 2, 8, 8, 4, (3, 3), 1, 1, "none", False),

@@ -8,10 +8,10 @@ import pytest
 from random_programs import random_program
 
 from graphopt.errors import UserError
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.reference import random_leaves, run
-from graphopt.rewrite.storage import FORMAT, from_json, to_json
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.program_files import FORMAT, from_json, to_json
+from graphopt.rewrite.ir.reference import random_leaves, run
+from graphopt.rewrite.ir.terms import Program
 
 
 def through_text(program: Program) -> Program:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from graphopt.errors import UserError
-from graphopt.rewrite import race_worker
-from graphopt.rewrite.onnx_export import save_onnx
-from graphopt.rewrite.program_builder import ProgramBuilder
+from graphopt.measure import race_worker
+from graphopt.rewrite.io.onnx_export import save_onnx
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.race import Ratio, main, race, result_of, rounds_in
 
 pytest.importorskip("onnxruntime")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from random_programs import random_program
 
-from graphopt.rewrite import reference
-from graphopt.rewrite.instances import instances
-from graphopt.rewrite.matching import Matcher
-from graphopt.rewrite.rules import load_rules
-from graphopt.rewrite.terms import Program, Terms, reachable, substitute
-from graphopt.rewrite.vocabulary import Operation, ShapeError
+from graphopt.rewrite.generation.instances import instances
+from graphopt.rewrite.ir import reference
+from graphopt.rewrite.ir.terms import Program, Terms, reachable, substitute
+from graphopt.rewrite.ir.vocabulary import Operation, ShapeError
+from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.matching import Matcher
 
 RULES = load_rules()
 LARGEST = 40

@@ -5,9 +5,9 @@ from itertools import permutations
 import pytest
 from programs import leaf, op
 
-from graphopt.rewrite.parsing import parse_rules
-from graphopt.rewrite.saturation import Limits, Prover
-from graphopt.rewrite.terms import Terms
+from graphopt.rewrite.egraphs.saturation import Limits, Prover
+from graphopt.rewrite.ir.terms import Terms
+from graphopt.rewrite.rules.parsing import parse_rules
 
 SUMS = parse_rules("""
     commute: (add ?x ?y) => (add ?y ?x)

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from random_programs import random_program
 
-from graphopt.rewrite.digests import Digests
-from graphopt.rewrite.matching import Match, Matcher
-from graphopt.rewrite.neighbours import Neighbours
-from graphopt.rewrite.parsing import parse_rules
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.rules import RuleSet, load_rules
-from graphopt.rewrite.terms import Outputs, Program, reachable, substitute
+from graphopt.rewrite.ir.digests import Digests
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import Outputs, Program, reachable, substitute
+from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.matching import Match, Matcher
+from graphopt.rewrite.rules.neighbours import Neighbours
+from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.rule import RuleSet
 
 # Beside real rules: what is put in contains the root, coincides with others, is an input, swaps two terms.
 ODD = parse_rules("""

@@ -9,12 +9,12 @@ from onnx_models import exported, gap, run
 from test_onnx_nodes import ops
 from torch import Tensor, nn
 
-from graphopt.datasets.capture import capture, fake_mode
 from graphopt.errors import UserError
-from graphopt.rewrite.as_graph import graph_of, program_of
+from graphopt.readers.pytorch.capture import capture, fake_mode
 from graphopt.rewrite.equivalence import check_equivalence
-from graphopt.rewrite.execution import Executor
-from graphopt.rewrite.torch_import import import_torch
+from graphopt.rewrite.io.as_graph import graph_of, program_of
+from graphopt.rewrite.io.torch_import import import_torch
+from graphopt.rewrite.ir.execution import Executor
 
 TOLERANCE = 1e-5
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from graphopt.rewrite.instances import instances
-from graphopt.rewrite.parsing import parse_rules
-from graphopt.rewrite.rules import Rule, load_rules
+from graphopt.rewrite.generation.instances import instances
+from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.rule import Rule
 from graphopt.rewrite.verify import Rejected, main, verify
 
 SPLIT = "{axis_of(?x, -1)} {sizes(-1, ?a, ?b)}"

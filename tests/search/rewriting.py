@@ -5,24 +5,24 @@ from contextlib import suppress
 
 import numpy as np
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.plan import Plans
 from graphopt.costs.additive import Additive, Flops
-from graphopt.costs.base import CostModel, Prices
-from graphopt.graph import Graph
-from graphopt.metering import OutOfBudget
-from graphopt.optimizer import Rewriter
-from graphopt.plan import Plans
-from graphopt.rewrite import reference
-from graphopt.rewrite.as_graph import graph_of, program_of
-from graphopt.rewrite.rules import RuleSet
-from graphopt.rewrite.steps import free
-from graphopt.rewrite.terms import Program, reachable
-from graphopt.rewrite.vocabulary import Operation, TensorType
-from graphopt.rewrite_problem import RewriteProblem
+from graphopt.costs.cost_model import CostModel, Prices
+from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.optimizer import Rewriter
+from graphopt.problems.rewrite_problem import RewriteProblem
+from graphopt.rewrite.io.as_graph import graph_of, program_of
+from graphopt.rewrite.ir import reference
+from graphopt.rewrite.ir.terms import Program, reachable
+from graphopt.rewrite.ir.vocabulary import Operation, TensorType
+from graphopt.rewrite.rules.rule import RuleSet
+from graphopt.rewrite.rules.steps import free
 from graphopt.tasks.rewriting import Rewriting
+from graphopt.utils import registry
 
-MACHINE = construct(compat.option("machine", "gpu2"), "machine")
+MACHINE = construct(registry.option("machine", "gpu2"), "machine")
 FLOPS = Flops(name="flops", machine=MACHINE)
 
 
@@ -63,7 +63,7 @@ def solved(algo: Rewriter, problem: RewriteProblem) -> RewriteProblem:
 
 def algorithm(name: str, **changes: object) -> Rewriter:
     """An option of the algo group, with some of its values changed."""
-    made = construct(compat.option("algo", name) | changes, "algo")
+    made = construct(registry.option("algo", name) | changes, "algo")
     assert isinstance(made, Rewriter)
     return made
 

@@ -12,19 +12,19 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
-import graphopt.search.brkga as brkga
-from graphopt import compat
-from graphopt.construct import construct
+import graphopt.search.genetic.brkga as brkga
+from graphopt.config.construct import construct
+from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.regal import Regal
 from graphopt.errors import ConfigError
-from graphopt.machine import Device, Machine
-from graphopt.metering import OutOfBudget
-from graphopt.problem import Problem
-from graphopt.search.brkga import Brkga, Evolution, evolve, priced_by, uniform_keys
+from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.problem import Problem
+from graphopt.search.genetic.brkga import Brkga, Evolution, evolve, priced_by, uniform_keys
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.keys import devices, digests
+from graphopt.utils import registry
 
 F32 = NDArray[np.float32]
 SMALL = Evolution(population=20, elites=0.25, mutants=0.2, elite_bias=0.7)
@@ -253,7 +253,7 @@ def test_the_clock_is_looked_at_within_a_generation(monkeypatch: pytest.MonkeyPa
     now = itertools.count()
     problem = layered_problem("runtime", 1, evals=10_000, seconds=1.0)
     monkeypatch.setattr(brkga, "KEYS_PER_CALL", 1)
-    monkeypatch.setattr("graphopt.metering._clock", lambda: problem._start + 0.1 * next(now))
+    monkeypatch.setattr("graphopt.problems.metering._clock", lambda: problem._start + 0.1 * next(now))
     solve(problem, SMALL)
     assert 0 < problem.evals < SMALL.population
 
@@ -288,9 +288,9 @@ def test_digests_tell_rows_apart(length: int, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_plan_still_costs_what_was_found_after_many_generations(seed: int) -> None:
     """Chromosomes live in buffers that later generations overwrite; the plan that is kept must not."""
-    machine = construct(compat.option("machine", "gpu2"), "machine")
-    task = construct(compat.option("task", "placement_scheduling"), "task", {"machine": machine})
-    node = compat.option("cost", "simulator") | {"objective": "peak_memory", "threads": 1}
+    machine = construct(registry.option("machine", "gpu2"), "machine")
+    task = construct(registry.option("task", "placement_scheduling"), "task", {"machine": machine})
+    node = registry.option("cost", "simulator") | {"objective": "peak_memory", "threads": 1}
     cost = construct(node, "cost", {"machine": machine})
     graph = Regal(**regal_node()).draw("watts_strogatz", 50, "train", seed)
     evolution = Evolution(population=20, elites=0.2, mutants=0.1, elite_bias=0.7)
@@ -300,5 +300,5 @@ def test_the_best_plan_still_costs_what_was_found_after_many_generations(seed: i
 
 
 def regal_node() -> dict[str, Any]:
-    node = compat.option("dataset", "regal")
+    node = registry.option("dataset", "regal")
     return {key: value for key, value in node.items() if key not in ("_target_", "room")} | {"room": None}

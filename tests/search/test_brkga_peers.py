@@ -5,20 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import ConfigError
-from graphopt.machine import Device, Machine
-from graphopt.optimizer import solve
-from graphopt.problem import Problem
-from graphopt.search.brkga_informed import BrkgaInformed, Proposal, parameters
-from graphopt.search.gp_dfs import PartitionDepthFirst
-from graphopt.search.heuristics import Work, place_spectral
-from graphopt.search.starts import heuristic_keys
+from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
+from graphopt.search.genetic.brkga_informed import BrkgaInformed, Proposal, parameters
+from graphopt.search.heuristics.gp_dfs import PartitionDepthFirst
+from graphopt.search.heuristics.rules import Work, place_spectral
+from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.keys import Role
+from graphopt.utils import registry
 
 MACHINE = Machine(name="m", devices=(Device(), Device(), Device()), link_bandwidth=1e3)
 TASK = Joint(name="t", machine=MACHINE, levels=16, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
@@ -33,7 +33,7 @@ def simulator(objective="runtime") -> Simulator:
 
 
 def algo(name: str, **changes: object):
-    return construct(compat.option("algo", name) | changes, "algo", {})
+    return construct(registry.option("algo", name) | changes, "algo", {})
 
 
 def test_the_first_population_holds_every_heuristic() -> None:

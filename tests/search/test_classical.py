@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
-from graphopt.metering import OutOfBudget
-from graphopt.optimizer import Optimizer
-from graphopt.problem import Problem
-from graphopt.search.annealing import Annealing
-from graphopt.search.default import Default
-from graphopt.search.greedy import Greedy
-from graphopt.search.local import LocalSearch, local_search
-from graphopt.search.moves import neighbourhood, slots_of, start_walk
-from graphopt.search.random import RandomSearch
-from graphopt.search.scan import Scan
+from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
+from graphopt.search.heuristics.default import Default
+from graphopt.search.walks.annealing import Annealing
+from graphopt.search.walks.greedy import Greedy
+from graphopt.search.walks.local import LocalSearch, local_search
+from graphopt.search.walks.moves import neighbourhood, slots_of, start_walk
+from graphopt.search.walks.random import RandomSearch
+from graphopt.search.walks.scan import Scan
 
 OPTIMISERS: dict[str, Callable[[], Optimizer]] = {
     "default": lambda: Default(name="default"),

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from graphopt.costs.base import CostModel, Prices
+from graphopt.core.fusible import fusible, view_inline
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.kernels import Limits, legalise
+from graphopt.core.machine import Device, Machine
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.errors import ConfigError, Incompatible
-from graphopt.fusible import fusible, view_inline
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.kernels import Limits, legalise
-from graphopt.machine import Device, Machine
-from graphopt.plan import Plans
-from graphopt.problem import Problem
-from graphopt.search.fused import as_decision
-from graphopt.search.inductor_rule import InductorRule
-from graphopt.search.xla_priority import LAUNCH, SIGNIFICANT, XlaPriority, priority_fusion
+from graphopt.problems.problem import Problem
+from graphopt.search.fusion.fused import as_decision
+from graphopt.search.fusion.inductor_rule import InductorRule
+from graphopt.search.fusion.xla_priority import LAUNCH, SIGNIFICANT, XlaPriority, priority_fusion
 from graphopt.tasks.fusion import Fusion
 
 GPU = Device(

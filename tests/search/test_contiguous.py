@@ -10,27 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import coo_array, csgraph
 
-from graphopt import compat
-from graphopt.construct import construct
-from graphopt.costs.base import CostModel
+from graphopt.config.construct import construct
+from graphopt.core.graph import F64, Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine
+from graphopt.costs.cost_model import CostModel
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.layer_graphs import read_layer_graph
 from graphopt.errors import Unsolved
-from graphopt.graph import F64, Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device, Machine
-from graphopt.optimizer import solve
-from graphopt.problem import Problem
-from graphopt.search.blocks import blocks
-from graphopt.search.contiguous import USUAL, Contiguous, Effort, best_split
-from graphopt.search.heuristics import Work
-from graphopt.search.ideal_split import ideals
-from graphopt.search.linear_split import add, judge, remove, split_order, topological, window
-from graphopt.search.moves import slots_of, start_walk
-from graphopt.search.pipeline import Pipeline, pipeline_of
-from graphopt.search.starts import heuristic_keys
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
+from graphopt.readers.formats.layer_graphs import read_layer_graph
+from graphopt.search.heuristics.rules import Work
+from graphopt.search.heuristics.starts import heuristic_keys
+from graphopt.search.pipelines.blocks import blocks
+from graphopt.search.pipelines.contiguous import USUAL, Contiguous, Effort, best_split
+from graphopt.search.pipelines.ideal_split import ideals
+from graphopt.search.pipelines.linear_split import add, judge, remove, split_order, topological, window
+from graphopt.search.pipelines.pipeline import Pipeline, pipeline_of
+from graphopt.search.walks.moves import slots_of, start_walk
 from graphopt.tasks.placement import Placement
+from graphopt.tasks.task import AssignTask
+from graphopt.utils import registry
 
 SMALL = Effort(orders=3, max_ideals=10_000, max_steps=10**7)
 ORDERS = Effort(orders=40, max_ideals=0, max_steps=0)
@@ -141,7 +141,7 @@ def test_ideals_of_a_small_order() -> None:
 
 
 def published(name: str) -> tuple[Graph, AssignTask, CostModel, float]:
-    on = construct(compat.option("machine", "accelerators6"), "machine")
+    on = construct(registry.option("machine", "accelerators6"), "machine")
     graph = read_layer_graph(check_data(f"placement/LayerGraphs_{name}.json"))
     known = json.loads(check_data("placement/known.json").read_text())["max_load_ms"]
     return graph, *setting(graph, on)[1:], known[f"LayerGraphs_{name}"]["dp"]
@@ -150,7 +150,7 @@ def published(name: str) -> tuple[Graph, AssignTask, CostModel, float]:
 @pytest.mark.parametrize("name", ["bert24_inference", "bert24_training", "gnmt_inference"])
 def test_published_optima_come_out(name: str) -> None:
     graph, task, cost, known = published(name)
-    algo = construct(compat.option("algo", "contiguous"), "algo", {})
+    algo = construct(registry.option("algo", "contiguous"), "algo", {})
     problem, _ = solve(algo, graph, task, cost, evals=1)
     assert 1e3 * problem.best_cost == pytest.approx(known, rel=1e-5)
     line = pipeline_of(Work(graph, task))
@@ -170,7 +170,7 @@ def test_searches_start_from_the_best_split(name: str) -> None:
 def test_searches_by_single_moves_start_from_it_too(algo: str) -> None:
     """One evaluation: the split's."""
     graph, task, cost, known = published("gnmt_inference")
-    problem, _ = solve(construct(compat.option("algo", algo), "algo", {}), graph, task, cost, evals=1)
+    problem, _ = solve(construct(registry.option("algo", algo), "algo", {}), graph, task, cost, evals=1)
     assert 1e3 * problem.best_cost == pytest.approx(known, rel=1e-5)
     assert problem.evals == 1
 

@@ -8,28 +8,28 @@ import pytest
 from check_data import check_data
 from costs.random_plans import random_graph, random_machine
 
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine, TransferRule
 from graphopt.costs.event import GRID
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.datasets.stg import read_stg
-from graphopt.evaluate import Arena, Contender, evaluate
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device, Machine, TransferRule
-from graphopt.optimizer import solve
-from graphopt.problem import Problem
-from graphopt.rows import RowFile
-from graphopt.search.brkga import uniform_keys
-from graphopt.search.cpsat import CpSat
-from graphopt.search.formulation import interchangeable, renamed
-from graphopt.search.makespan_model import anywhere, least_makespan
-from graphopt.search.memory_model import least_memory
-from graphopt.search.solving import spread
-from graphopt.search.workload import grain, workload
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
+from graphopt.readers.formats.stg import read_stg
+from graphopt.records.rows import RowFile
+from graphopt.run.evaluate import Arena, Contender, evaluate
+from graphopt.search.genetic.brkga import uniform_keys
+from graphopt.search.solvers.cpsat import CpSat
+from graphopt.search.solvers.formulation import interchangeable, renamed
+from graphopt.search.solvers.makespan_model import anywhere, least_makespan
+from graphopt.search.solvers.memory_model import least_memory
+from graphopt.search.solvers.solving import spread
+from graphopt.search.solvers.workload import grain, workload
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling
+from graphopt.tasks.task import AssignTask
 
 pytest.importorskip("ortools", reason="the solvers extra is not installed")
 
@@ -275,8 +275,8 @@ def test_a_model_that_takes_too_long_is_given_up(seconds: float, objective: str,
     graph, machine = small_graph(0, 400), pair(link_bandwidth=4.0)
     task, cost = both(machine), simulator(machine, objective)
     clock = Clock()
-    monkeypatch.setattr("graphopt.metering._clock", clock)
-    monkeypatch.setattr("graphopt.search.cpsat.search", lambda *_: pytest.fail("no time was left for the solver"))
+    monkeypatch.setattr("graphopt.problems.metering._clock", clock)
+    monkeypatch.setattr("graphopt.search.solvers.cpsat.search", lambda *_: pytest.fail("no time was left"))
     found, _ = solve(solver(effort=None), graph, task, cost, evals=40, seconds=seconds)
     assert clock.now <= 0.55 * seconds + 0.2
     assert found.best_cost <= found.initial_cost

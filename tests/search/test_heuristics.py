@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device, Machine
-from graphopt.problem import Problem
-from graphopt.search import heuristics, partition, starts
-from graphopt.search.encoding import encode
-from graphopt.tasks.base import AssignTask
+from graphopt.problems.problem import Problem
+from graphopt.search.heuristics import partition, rules, starts
+from graphopt.search.heuristics.encoding import encode
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling
+from graphopt.tasks.task import AssignTask
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 
@@ -33,8 +33,8 @@ def problem(graph: Graph, on: Machine, task: AssignTask | None = None, objective
     return Problem(graph, task, Simulator(name="s", machine=on, objective=objective, threads=1), evals=100)
 
 
-def work_of(problem: Problem) -> heuristics.Work:
-    return heuristics.Work(problem.graph, problem.task)
+def work_of(problem: Problem) -> rules.Work:
+    return rules.Work(problem.graph, problem.task)
 
 
 def random_graph(seed: int, ops: int) -> Graph:
@@ -73,7 +73,7 @@ def plain_memory_greedy(graph: Graph) -> list[int]:
 @given(seed=st.integers(0, 10**6), ops=st.integers(1, 25))
 def test_memory_greedy_is_the_plain_version(seed, ops):
     graph = random_graph(seed, ops)
-    urgency = heuristics.order_memory_greedy(work_of(problem(graph, machine(2))), np.zeros(ops, np.int16))
+    urgency = rules.order_memory_greedy(work_of(problem(graph, machine(2))), np.zeros(ops, np.int16))
     assert np.argsort(-urgency, kind="stable").tolist() == plain_memory_greedy(graph)
 
 
@@ -81,7 +81,7 @@ def test_memory_greedy_is_the_plain_version(seed, ops):
 @given(seed=st.integers(0, 10**6), ops=st.integers(1, 40))
 def test_depth_first_is_a_topological_order_in_which_chains_stay_together(seed, ops):
     graph = random_graph(seed, ops)
-    urgency = heuristics.order_depth_first(work_of(problem(graph, machine(2))), np.zeros(ops, np.int16))
+    urgency = rules.order_depth_first(work_of(problem(graph, machine(2))), np.zeros(ops, np.int16))
     source, target, _ = graph.edges
     assert len(set(urgency.tolist())) == ops
     assert (urgency[source] > urgency[target]).all()
@@ -98,7 +98,7 @@ def test_depth_first_finishes_one_chain_before_the_next():
     for end in ends:
         b.output(end)
     graph = b.build()
-    urgency = heuristics.order_depth_first(work_of(problem(graph, machine(2))), np.zeros(10, np.int16))
+    urgency = rules.order_depth_first(work_of(problem(graph, machine(2))), np.zeros(10, np.int16))
     order = [graph.op_names[n] for n in np.argsort(-urgency)]
     assert order == [f"{chain}_{step}" for chain in (0, 1) for step in range(5)]
 
@@ -126,15 +126,12 @@ def test_partitions_find_the_groups(count: int, method: str):
     graph, group = cliques(count, 9, seed=count)
     work = work_of(problem(graph, machine(count)))
     for kind in ("time", "bytes"):
-        if method == "spectral":
-            device = heuristics.place_spectral(work, kind)
-        else:
-            device = heuristics.place_metis(work, kind, 0.03)
+        device = rules.place_spectral(work, kind) if method == "spectral" else rules.place_metis(work, kind, 0.03)
         assert len(set(zip(group, device.tolist(), strict=True))) == count  # one device for each group
         assert len(set(device.tolist())) == count
 
 
-@pytest.mark.parametrize("place", [heuristics.place_blocks, heuristics.place_spectral])
+@pytest.mark.parametrize("place", [rules.place_blocks, rules.place_spectral])
 def test_shares_follow_what_devices_can_do(place):
     """A device that is three times as fast gets three quarters of the time, a larger one more of the bytes."""
     graph, _ = cliques(25, 8, seed=0)
@@ -154,14 +151,14 @@ def test_a_large_graph_is_cut_along_its_order_with_few_bytes():
     upper = work.edges.tocoo()
     cut = [
         upper.data[device[upper.row] != device[upper.col]].sum()
-        for device in (heuristics.place_spectral(work, "time"), heuristics.place_blocks(work, "time"))
+        for device in (rules.place_spectral(work, "time"), rules.place_blocks(work, "time"))
     ]
     assert cut[0] <= cut[1]
 
 
 def test_every_heuristic_says_a_sound_plan_and_says_it_again():
     graph = layered_graph(80, np.random.default_rng(1), "g")
-    for name, heuristic in heuristics.HEURISTICS.items():
+    for name, heuristic in rules.HEURISTICS.items():
         first, again = (heuristic(work_of(problem(graph, machine(3)))) for _ in range(2))
         assert np.array_equal(first.device, again.device) and np.array_equal(first.urgency, again.urgency), name
         assert first.device.min() >= 0 and first.device.max() < 3 and np.isfinite(first.urgency).all(), name

@@ -10,17 +10,17 @@ from check_data import check_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.lifetimes import read_lifetimes
 from graphopt.errors import Unsolved
-from graphopt.graph import Graph
-from graphopt.machine import Device, Machine
-from graphopt.optimizer import solve
-from graphopt.problem import Problem
-from graphopt.search.brkga import Brkga, Evolution
-from graphopt.search.cpsat import CpSat
-from graphopt.search.exact import Exact
-from graphopt.search.lifetimes import Lifetime, optimal_order, peak_of
+from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
+from graphopt.readers.formats.lifetimes import read_lifetimes
+from graphopt.search.genetic.brkga import Brkga, Evolution
+from graphopt.search.solvers.cpsat import CpSat
+from graphopt.search.solvers.exact import Exact
+from graphopt.search.solvers.least_memory import Lifetime, optimal_order, peak_of
 from graphopt.tasks.scheduling import Scheduling
 
 FILES = ("light_squeezenet", "light_shufflenet", "dnnp_LayerGraphs_bert24_training")

@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphopt.costs.kernel_time import kernel_graph
-from graphopt.costs.simulator import Simulator
-from graphopt.fusible import view_inline
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.list_schedule import (
+from graphopt.core.fusible import view_inline
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.list_schedule import (
     Dependencies,
     Schedule,
     bottom_levels,
@@ -24,12 +22,14 @@ from graphopt.list_schedule import (
     links,
     list_by_bottom_level,
 )
-from graphopt.machine import Device, Machine
-from graphopt.metering import OutOfBudget
-from graphopt.optimizer import solve
-from graphopt.plan import Plans
-from graphopt.problem import Problem
-from graphopt.search.list_scheduling import Heft, ListBottomLevel
+from graphopt.core.machine import Device, Machine
+from graphopt.core.plan import Plans
+from graphopt.costs.kernel_time import kernel_graph
+from graphopt.costs.simulator import Simulator
+from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
+from graphopt.search.heuristics.list_scheduling import Heft, ListBottomLevel
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling

@@ -9,20 +9,20 @@ from check_data import check_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphopt import compat
-from graphopt.check import check
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine
+from graphopt.core.oracles import check
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.layer_graphs import read_layer_graph
 from graphopt.errors import ConfigError
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.machine import Device, Machine
-from graphopt.optimizer import solve
-from graphopt.search.heuristics import Work
-from graphopt.search.load_balance import LoadBalance, loads, readers_of, repaired
-from graphopt.search.pipeline import pipeline_of
+from graphopt.problems.optimizer import solve
+from graphopt.readers.formats.layer_graphs import read_layer_graph
+from graphopt.search.heuristics.rules import Work
+from graphopt.search.pipelines.load_balance import LoadBalance, loads, readers_of, repaired
+from graphopt.search.pipelines.pipeline import pipeline_of
 from graphopt.tasks.placement import Placement
+from graphopt.utils import registry
 
 GRAPHS = ("bert24_inference", "bert24_training", "gnmt_inference")
 MACHINE = Machine(
@@ -78,11 +78,11 @@ def test_repairs_make_plans_fit(seed: int) -> None:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_published_graphs_go_below_the_best_contiguous_split(name: str) -> None:
-    machine = construct(compat.option("machine", "accelerators6"), "machine")
+    machine = construct(registry.option("machine", "accelerators6"), "machine")
     task, cost = place(machine), Simulator(name="s", machine=machine, objective="max_load", threads=1)
     graph = read_layer_graph(check_data(f"placement/LayerGraphs_{name}.json"))
     known = json.loads(check_data("placement/known.json").read_text())["max_load_ms"][f"LayerGraphs_{name}"]
-    algo = construct(compat.option("algo", "load_balance"), "algo", {})
+    algo = construct(registry.option("algo", "load_balance"), "algo", {})
     runs = [solve(algo, graph, task, cost, evals=3000, seed=0)[0] for _ in range(2)]
     assert 1e3 * runs[0].best_cost < known["dp"]
     assert 1e3 * runs[0].best_cost <= 1.005 * known["localSearch"]
@@ -94,7 +94,7 @@ def test_published_graphs_go_below_the_best_contiguous_split(name: str) -> None:
 def test_one_evaluation_is_the_best_contiguous_split() -> None:
     graph, task = random_graph(5, 20), place(MACHINE)
     cost = Simulator(name="s", machine=MACHINE, objective="max_load", threads=1)
-    found = [solve(construct(compat.option("algo", name), "algo", {}), graph, task, cost, evals=1)[0].best_cost
+    found = [solve(construct(registry.option("algo", name), "algo", {}), graph, task, cost, evals=1)[0].best_cost
              for name in ("load_balance", "contiguous")]  # fmt: skip
     assert found[0] == found[1]
 
@@ -102,11 +102,11 @@ def test_one_evaluation_is_the_best_contiguous_split() -> None:
 def test_metis_is_asked_for_and_named_where_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, task = random_graph(5, 20), place(MACHINE)
     cost = Simulator(name="s", machine=MACHINE, objective="max_load", threads=1)
-    algo: LoadBalance = construct(compat.option("algo", "load_balance") | {"starts": ["metis"]}, "algo", {})
+    algo: LoadBalance = construct(registry.option("algo", "load_balance") | {"starts": ["metis"]}, "algo", {})
     pytest.importorskip("pymetis")
     assert np.isfinite(solve(algo, graph, task, cost, evals=1)[0].best_cost)
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(ConfigError, match="pymetis"):
         solve(algo, graph, task, cost, evals=1)
     with pytest.raises(ConfigError, match="starts are some of"):
-        construct(compat.option("algo", "load_balance") | {"starts": ["luck"]}, "algo", {})
+        construct(registry.option("algo", "load_balance") | {"starts": ["luck"]}, "algo", {})

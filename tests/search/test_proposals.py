@@ -5,8 +5,8 @@ import pytest
 from scipy.special import betainc
 
 from graphopt.errors import UserError
-from graphopt.search.brkga import uniform_keys
-from graphopt.search.proposals import beta_keys, beta_parameters
+from graphopt.search.genetic.brkga import uniform_keys
+from graphopt.search.genetic.proposals import beta_keys, beta_parameters
 
 SHAPES = [(1 / 32, 1 / 32), (0.5, 0.1), (0.9, 3.1), (2.0, 2.0), (15.0, 1.0), (3.0, 60.0)]
 

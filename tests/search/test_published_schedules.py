@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from check_data import check_data
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.stg import read_stg
-from graphopt.machine import Device, Machine
-from graphopt.optimizer import solve
+from graphopt.problems.optimizer import solve
+from graphopt.readers.formats.stg import read_stg
 from graphopt.tasks.joint import Joint
+from graphopt.utils import registry
 
 
 def excess(algo: str, known: dict[str, object], evals: int = 5000, population: int = 100) -> float:
@@ -20,7 +20,7 @@ def excess(algo: str, known: dict[str, object], evals: int = 5000, population: i
     machine = Machine(name="identical", devices=tuple(Device() for _ in range(known["m"])))
     task = Joint(name="both", machine=machine, levels=16, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
     cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
-    node = compat.option("algo", algo)
+    node = registry.option("algo", algo)
     node["evolution"]["population"] = population
     optimizer = construct(node, "algo", {"machine": machine, "task": task, "cost": cost})
     graph = read_stg(check_data("scheduling") / known["file"])

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from check_data import check_data
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.datasets.stg import read_stg
-from graphopt.graph import Graph
-from graphopt.machine import Device, Machine
-from graphopt.optimizer import solve
-from graphopt.problem import Problem
-from graphopt.search.heuristics import Work
-from graphopt.search.regal_local import Moves, Neighbours, RegalLocal
-from graphopt.search.starts import heuristic_keys
+from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
+from graphopt.readers.formats.stg import read_stg
+from graphopt.search.heuristics.rules import Work
+from graphopt.search.heuristics.starts import heuristic_keys
+from graphopt.search.walks.regal_local import Moves, Neighbours, RegalLocal
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.keys import Role
+from graphopt.utils import registry
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 NONE = {"device": 0.0, "block": 0.0, "swap": 0.0, "shift": 0.0, "transfer": 0.0, "choice": 0.0}
@@ -84,7 +84,7 @@ def test_every_op_and_every_device_is_reached() -> None:
 
 def search(**changes: object) -> RegalLocal:
     """The algorithm as its yaml file says, but for `changes`."""
-    made: RegalLocal = construct(compat.option("algo", "regal_local_heuristic") | changes, "algo", {})
+    made: RegalLocal = construct(registry.option("algo", "regal_local_heuristic") | changes, "algo", {})
     return made
 
 
@@ -96,10 +96,10 @@ def instances() -> list[tuple[Graph, int, int]]:
 
 def excess(graph: Graph, processors: int, bound: int) -> float:
     """Percent above the bound after 5,000 evaluations, from the best heuristic."""
-    node = compat.option("machine", "identical")
+    node = registry.option("machine", "identical")
     node = node | {"devices": {"processor": node["devices"]["processor"] | {"count": processors}}}
     made = construct(node, "machine")
-    task = construct(compat.option("task", "placement_scheduling"), "task", {"machine": made})
+    task = construct(registry.option("task", "placement_scheduling"), "task", {"machine": made})
     cost = Simulator(name="s", machine=made, objective="runtime", threads=1)
     problem, _ = solve(search(), graph, task, cost, evals=5000)
     assert problem.best_cost >= bound

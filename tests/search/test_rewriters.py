@@ -8,11 +8,11 @@ import pytest
 from rewriting import CountOps, PerImage, algorithm, assert_equal_programs, brute_force, problem_of, solved
 
 from graphopt.errors import ConfigError
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import build_model
-from graphopt.rewrite.parsing import parse_rules
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.rules import load_rules
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.parsing import parse_rules
 
 ALL = ("rewrite_greedy", "rewrite_random", "taso", "tensat", "tensat_greedy", "pet")
 SMALL: dict[str, dict[str, Any]] = {

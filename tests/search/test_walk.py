@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from test_compiler_rules import GPU, chain
 
+from graphopt.core.machine import Machine
 from graphopt.costs.simulator import Simulator
-from graphopt.machine import Machine
-from graphopt.problem import Problem
-from graphopt.search.moves import Walk, slots_of, start_walk
+from graphopt.problems.problem import Problem
+from graphopt.search.walks.moves import Walk, slots_of, start_walk
 from graphopt.tasks.fusion import Fusion
 
 

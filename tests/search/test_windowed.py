@@ -3,32 +3,32 @@
 import numpy as np
 import pytest
 
-from graphopt import compat
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Unsolved
-from graphopt.graph import Graph
-from graphopt.machine import Machine
-from graphopt.optimizer import solve
-from graphopt.problem import Problem
-from graphopt.search.starts import heuristic_keys
-from graphopt.search.windowed import Windowed, Windows, _Moves
+from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
+from graphopt.search.heuristics.starts import heuristic_keys
+from graphopt.search.walks.windowed import Windowed, Windows, _Moves
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.keys import Role
+from graphopt.utils import registry
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 
 
 def machine() -> Machine:
     """Eight GPUs on links on which list schedules leave room."""
-    node = compat.option("machine", "gpu8_nvlink") | {"link_bandwidth": 30e9, "link_latency": 5e-6}
+    node = registry.option("machine", "gpu8_nvlink") | {"link_bandwidth": 30e9, "link_latency": 5e-6}
     made: Machine = construct(node, "machine")
     return made
 
 
 def optimizer(name: str) -> Windowed:
-    made: Windowed = construct(compat.option("algo", name), "algo", {})
+    made: Windowed = construct(registry.option("algo", name), "algo", {})
     return made
 
 

@@ -7,11 +7,11 @@ from fusion_reference import Reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphopt.check import check
+from graphopt.core.fusible import view_inline
+from graphopt.core.kernels import Limits, default_inline, legalise
+from graphopt.core.machine import Machine
+from graphopt.core.oracles import check
 from graphopt.costs.simulator import Simulator
-from graphopt.fusible import view_inline
-from graphopt.kernels import Limits, default_inline, legalise
-from graphopt.machine import Machine
 from graphopt.tasks.fusion import Fusion
 
 CAPS = {"max_ops": 12, "max_inputs": 8, "max_duplicates": 4}

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from graphopt.check import check
-from graphopt.construct import construct
+from graphopt.config.construct import construct
+from graphopt.config.suggested_machine import filled
+from graphopt.core.fusible import view_inline
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.kernels import Limits, default_inline
+from graphopt.core.machine import Device, Machine, make_machine
+from graphopt.core.oracles import check
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
-from graphopt.fusible import view_inline
-from graphopt.graph import Graph
-from graphopt.graph_builder import GraphBuilder
-from graphopt.kernels import Limits, default_inline
-from graphopt.machine import Device, Machine, make_machine
-from graphopt.suggested_machine import filled
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.keys import devices, transfers
 from graphopt.tasks.placement import Placement

@@ -8,12 +8,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from graphopt.graph import GraphError
+from graphopt.core.graph import GraphError
+from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models.convnets import resnext50, squeezenet, vgg19
 from graphopt.rewrite.models.inception import inception_v3
 from graphopt.rewrite.models.searched import nasnet_a, nasrnn
 from graphopt.rewrite.models.transformers import bert, dalle_mini, transformer_transducer, vit
-from graphopt.rewrite.terms import Program
 
 XRLFLOW = (inception_v3, squeezenet, resnext50, bert, dalle_mini, transformer_transducer, vit)
 TENSAT = (nasrnn, nasnet_a, vgg19)

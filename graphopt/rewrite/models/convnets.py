@@ -1,7 +1,7 @@
 """SqueezeNet 1.1, VGG-19 and ResNeXt-50, op by op as in the graphs that TASO and Tensat publish: without biases."""
 
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import Program
 
 Builder = ProgramBuilder
 

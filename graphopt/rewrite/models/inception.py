@@ -1,7 +1,7 @@
 """Inception v3 (Szegedy et al., 2016), op by op as in the graph that Tensat publishes: convolutions with relu."""
 
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import Program
 
 
 class _Inception(ProgramBuilder):

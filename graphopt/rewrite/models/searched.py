@@ -1,7 +1,7 @@
 """NasRNN and NASNet-A, op by op as in TASO's builders."""
 
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import Program
 
 Builder = ProgramBuilder
 

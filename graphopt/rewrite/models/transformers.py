@@ -6,8 +6,8 @@ input with a small gain of the random weights; the sizes of the published graphs
 
 from math import sqrt
 
-from graphopt.rewrite.program_builder import ProgramBuilder
-from graphopt.rewrite.terms import Program
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import Program
 
 Builder = ProgramBuilder
 _GAIN = 0.1  # of what a block adds, relative to its input

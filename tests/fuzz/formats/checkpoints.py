@@ -12,14 +12,14 @@ import torch
 import yaml
 from commands import command
 
-from graphopt import checkpoint
-from graphopt.adopt import with_network
-from graphopt.build import build
-from graphopt.cell import Cell
-from graphopt.construct import construct
-from graphopt.optimizer import solve
+from graphopt.config.build import build
+from graphopt.config.construct import construct
+from graphopt.problems.optimizer import solve
+from graphopt.run.cell import Cell
 from graphopt.ship import ship
-from graphopt.train import train
+from graphopt.training import checkpoint
+from graphopt.training.adopt import with_network
+from graphopt.training.train import train
 
 from ..judge import Format, Wrong
 from ..mutate import Draw, damaged, damaged_bytes, nasty, number, places

@@ -8,12 +8,12 @@ from typing import Any
 
 from commands import command
 
-from graphopt.build import build
-from graphopt.cell import settings_of
 from graphopt.collect import composed
-from graphopt.compat import options
+from graphopt.config.build import build
 from graphopt.errors import Unsolved
-from graphopt.optimizer import solve
+from graphopt.problems.optimizer import solve
+from graphopt.run.cell import settings_of
+from graphopt.utils.registry import options
 
 from ..judge import Format, Said, Wrong
 from ..mutate import Draw, damaged, number, plain, text

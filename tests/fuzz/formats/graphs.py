@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.check import check
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Device, Machine
+from graphopt.core.oracles import check
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.files import GraphFiles
 from graphopt.datasets.layered import layered_graph
-from graphopt.datasets.storage import load_graph, save_graph
-from graphopt.graph import Graph
-from graphopt.machine import Device, Machine
+from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.tasks.scheduling import Scheduling
 
 from ..judge import Format, Wrong

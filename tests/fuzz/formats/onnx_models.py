@@ -13,10 +13,10 @@ from hostile_models import bombs, nonsense
 from onnx import ModelProto, TensorProto, helper
 
 from graphopt.datasets.onnx import OnnxFiles
-from graphopt.rewrite.as_graph import graph_of
 from graphopt.rewrite.check import inventory
-from graphopt.rewrite.onnx_export import export_onnx
-from graphopt.rewrite.onnx_import import import_onnx
+from graphopt.rewrite.io.as_graph import graph_of
+from graphopt.rewrite.io.onnx_export import export_onnx
+from graphopt.rewrite.io.onnx_import import import_onnx
 
 from ..judge import Format, Wrong
 from ..mutate import Draw, damaged_bytes, number, text

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from graphopt.rewrite import foreign, verify
-from graphopt.rewrite.parsing import parse_rules
-from graphopt.rewrite.rules import load_rules
-from graphopt.rewrite.symmetry import canonical
+from graphopt.rewrite import verify
+from graphopt.rewrite.generation import foreign
+from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.symmetry import canonical
 
 from ..judge import Format, Wrong
 from ..mutate import Draw, damaged_bytes, damaged_text

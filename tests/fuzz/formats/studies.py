@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from commands import command
 
-from graphopt.rewrite.onnx_export import save_onnx
-from graphopt.rewrite.program_builder import ProgramBuilder
+from graphopt.rewrite.io.onnx_export import save_onnx
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
 
 SMALL = ["dataset=layered", "dataset.ops=[12]", "dataset.train=2", "dataset.val=1", "dataset.test=2", "logger=none"]
 ASSIGNING = {

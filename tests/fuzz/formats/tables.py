@@ -6,11 +6,11 @@ from pathlib import Path
 
 import yaml
 
-from graphopt.cell import Cell
-from graphopt.costs.op_table import OpTable
 from graphopt.datasets.room import load_room, save_room
+from graphopt.measure.op_table import OpTable
+from graphopt.records.rows import RowFile
 from graphopt.report import main
-from graphopt.rows import RowFile
+from graphopt.run.cell import Cell
 
 from ..judge import Format, Wrong
 from ..mutate import Draw, damaged, damaged_bytes, damaged_text, json_text

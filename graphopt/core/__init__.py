@@ -1,0 +1,1 @@
+"""The nouns: graphs, machines, plans, kernels."""

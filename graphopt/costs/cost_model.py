@@ -1,0 +1,89 @@
+"""The cost model's contract: a batch of plans in, a batch of prices out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.core.graph import F64, Graph
+from graphopt.core.kernels import Limits
+from graphopt.core.plan import Plans
+from graphopt.rewrite.ir.terms import Terms
+
+Objective = Literal["runtime", "peak_memory", "max_load"]
+
+
+TermPrice = Callable[[int], float]
+"""Seconds of a term alone."""
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a batch of B plans costs: seconds for `runtime` and `max_load`, bytes for `peak_memory`.
+
+    An infeasible plan costs inf; `excess` says by how much (bytes over capacity / capacity, summed over devices), so
+    that a learner can be punished in proportion.
+    """
+
+    cost: NDArray[np.float64]  # [B]
+    excess: NDArray[np.float64]  # [B], 0 where feasible
+
+
+class Flips(Protocol):
+    """Exact delta pricing around one decision of a binary fusion task: equal to full pricing to the last digit."""
+
+    inline: NDArray[np.bool_]  # [N] the current, legal state
+    cost: float  # its price
+
+    def price(self, ops: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[K] price of the plan after flipping each op alone (the current price where the flip is not legal)."""
+
+    def apply(self, op: int) -> None:
+        """Makes the flip of `op` the current state."""
+
+
+class CostModel(ABC):
+    """Prices plans. `needs` names what a graph must carry (e.g. `program` for executing cost models)."""
+
+    name: str
+    objective: Objective
+    needs: ClassVar[frozenset[str]] = frozenset()
+    deterministic: ClassVar[bool] = True  # a plan has one price; False where it is measured
+    sees_plans: ClassVar[bool] = True  # devices, orders and fusion count, not only which ops there are
+    by_events: ClassVar[bool] = False  # prices by the rules of graphopt/costs/event.py, as exact methods do
+
+    @abstractmethod
+    def price(self, plans: Plans) -> Prices:
+        """Prices of all plans of the batch, one call. Deterministic for simulators."""
+
+    def price_and_ends(self, plan: Plans) -> tuple[Prices, F64] | None:
+        """The price of one plan (a batch of one), and when the kernel of each op ends [N] in seconds, 0 for ops without
+        one; None where nothing is known but the price."""
+        return None
+
+    def peak_bytes(self, plan: Plans) -> NDArray[np.int64] | None:
+        """[D] bytes that each device holds at its worst time under a plan (a batch of one); None where no device's
+        capacity counts."""
+        return None
+
+    def stored(self) -> Mapping[str, object]:
+        """Values that stored answers keep in this model's configuration, so that they are priced alike elsewhere."""
+        return {}
+
+    @staticmethod
+    def settled(node: Mapping[str, object], near: Path) -> Mapping[str, object]:
+        """The configuration of a model that prices a stored answer again: one that measures nothing and writes nothing,
+        whatever a file says. near: the file. Raises UserError when what it needs is not there."""
+        return node
+
+    def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
+        """A delta pricer that starts from legal flags `inline` [N], every op on device 0; None when there is none."""
+        return None
+
+    def term_price(self, terms: Terms) -> TermPrice | None:
+        """What each term of a rewriting program costs, where a program costs the sum of its live terms; else None."""
+        return None

@@ -1,0 +1,1 @@
+"""What optimisers see: a graph with its task, cost model and budget, behind one meter."""

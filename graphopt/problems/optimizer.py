@@ -1,0 +1,77 @@
+"""`Optimizer`: solves problems. One method, so classical and learned optimisers compete through one code path."""
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, TypeVar
+
+from graphopt.core.graph import Graph
+from graphopt.costs.cost_model import CostModel
+from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.problem import Problem
+from graphopt.problems.rewrite_problem import RewriteProblem
+from graphopt.tasks.task import AssignTask, RewriteTask, Task
+
+AnyProblem = TypeVar("AnyProblem", Problem, RewriteProblem)
+
+
+class Solver(ABC, Generic[AnyProblem]):
+    """Solves problems of one kind.
+
+    accepts: the classes of task it can solve. needs_heads: heads that the task must have (empty: any).
+    needs_one_of: heads of which it must have at least one (empty: none). knows_heads: heads beyond which it can solve
+    nothing (empty: it can with any).
+    """
+
+    name: str
+    accepts: ClassVar[tuple[type[Task], ...]]
+    needs_heads: ClassVar[frozenset[str]] = frozenset()
+    needs_one_of: ClassVar[frozenset[str]] = frozenset()
+    knows_heads: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def open(self, graph: Graph, task: Any, cost: CostModel, *, evals: int, seconds: float, seed: int) -> AnyProblem:
+        """The problem of a graph under a task that it accepts."""
+
+    @abstractmethod
+    def solve(self, problem: AnyProblem) -> None:
+        """Spends at most the problem's budget. The answer is `problem.best`; OutOfBudget may pass through."""
+
+
+class Optimizer(Solver[Problem]):
+    """Assigns a choice to every op."""
+
+    accepts = (AssignTask,)
+
+    def open(self, graph: Graph, task: Any, cost: CostModel, *, evals: int, seconds: float, seed: int) -> Problem:
+        return Problem(graph, task, cost, evals=evals, seconds=seconds, seed=seed)
+
+
+class Rewriter(Solver[RewriteProblem]):
+    """Finds an equivalent program."""
+
+    accepts = (RewriteTask,)
+
+    def open(
+        self, graph: Graph, task: Any, cost: CostModel, *, evals: int, seconds: float, seed: int
+    ) -> RewriteProblem:
+        return RewriteProblem(graph, task, cost, evals=evals, seconds=seconds, seed=seed)
+
+
+def solve(optimizer: Solver[AnyProblem], graph: Graph, task: Task, cost: CostModel, *, evals: int,
+          seconds: float | None = None, seed: int = 0) -> tuple[AnyProblem, float]:  # fmt: skip
+    """(the solved problem, seconds it took). The answer to a budget of 0 is priced here, unbilled."""
+    problem = optimizer.open(
+        graph, task, cost, evals=evals, seconds=math.inf if seconds is None else seconds, seed=seed
+    )
+    with contextlib.suppress(OutOfBudget):
+        optimizer.solve(problem)
+    spent = problem.seconds
+    if evals == 0:
+        problem.best_cost = price(problem, cost)
+    return problem, spent
+
+
+def price(problem: Problem | RewriteProblem, cost: CostModel) -> float:
+    """The best answer's price by a cost model."""
+    return float(cost.price(problem.plans()).cost[0])

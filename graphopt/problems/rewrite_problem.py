@@ -1,0 +1,128 @@
+"""`RewriteProblem`: one graph to be rewritten, all that a rewriting optimiser sees."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from graphopt.core.graph import Graph
+from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Objective, TermPrice
+from graphopt.problems.metering import Metered, OutOfBudget
+from graphopt.rewrite.ir.terms import Outputs, Program, reachable
+from graphopt.rewrite.rules.matching import Match
+from graphopt.rewrite.rules.neighbours import Neighbours, replayed
+from graphopt.rewrite.rules.steps import Step, free
+from graphopt.tasks.task import RewriteTask
+
+Rules = tuple[str, ...]  # names of the rules that were applied, in order
+
+
+class Point(NamedTuple):
+    """A program that a search has come to: its price, its ops that run, and the rules that led there."""
+
+    outputs: Outputs
+    rules: Rules
+    cost: float
+    ops: int
+
+
+class RewriteProblem(Metered):
+    """Graph + rules + cost + budget. An evaluation is the price of a whole program.
+
+    Where the cost model sums over ops, what an op costs alone (`term_price`) is a table that all methods share, and
+    free; programs are billed. `neighbours` says where one rewrite leads.
+    """
+
+    def __init__(self, graph: Graph, task: RewriteTask, cost: CostModel, *, evals: int,
+                 seconds: float = float("inf"), seed: int = 0) -> None:  # fmt: skip
+        self.graph, self.task, self._cost = graph, task, cost
+        self.rng = np.random.default_rng(seed)
+        self.initial: Program = task.initial(graph)
+        self.terms = self.initial.terms
+        self.term_price: TermPrice | None = cost.term_price(self.terms)
+        self.neighbours = Neighbours(task.rules, self.terms)
+        self.best: Outputs = self.initial.outputs
+        self.best_rules: Rules = ()
+        self.most_ops = int(task.growth * self.initial.num_ops())
+        super().__init__(evals=evals, seconds=seconds, initial_cost=self._price(self.initial.outputs))
+
+    @property
+    def objective(self) -> Objective:
+        """What a cost is."""
+        return self._cost.objective
+
+    def cost(self, outputs: Outputs, rules: Rules) -> float:
+        """The price of a program; one evaluation. rules: what led there.
+
+        Raises OutOfBudget when there is none left.
+        """
+        if not self.remaining:
+            raise OutOfBudget
+        price = self._price(outputs)
+        if self.bill(np.array([price]), [self.neighbours.digest(outputs)]) is not None:
+            self.best, self.best_rules = outputs, rules
+        return price
+
+    def _price(self, outputs: Outputs) -> float:
+        if self.term_price is not None:
+            return float(sum(map(self.term_price, reachable(self.terms, outputs))))
+        program = replayed(self.initial, outputs)
+        return float(self._cost.price(self.task.realise(self.graph, program)).cost[0])
+
+    def start(self) -> Point:
+        """The program as it was given."""
+        return Point(self.initial.outputs, (), self.initial_cost, self.initial.num_ops())
+
+    def digest(self, point: Point) -> int:
+        """Equal for equal programs, as that of a step."""
+        return self.neighbours.digest(point.outputs)
+
+    def steps(self, point: Point) -> list[Step]:
+        """All rewrites of a program, not priced (`cost` is 0) and not billed."""
+        return list(self.neighbours.around(point.outputs, free).steps())
+
+    def expand(self, point: Point, extra: Sequence[Match] = ()) -> list[Step]:
+        """All rewrites of a program with their prices, one evaluation each; as many as the budget allows.
+
+        extra: rewrites of the program that no rule describes (`neighbours.found`).
+
+        Raises OutOfBudget when there is none left. The best program is kept even if the search does not take it.
+        """
+        around = self.neighbours.around(point.outputs, self.term_price or free)
+        left = self.remaining
+        if not left:
+            raise OutOfBudget
+        steps = [step for step, _ in zip(around.steps(extra), range(left))]
+        if self.term_price is None:
+            prices = (self.cost(around.apply(step.match), (*point.rules, step.match.rule.name)) for step in steps)
+            return [step._replace(cost=price) for step, price in zip(steps, prices)]
+        winner = self.bill(np.array([step.cost for step in steps]), [step.digest for step in steps]) if steps else None
+        if winner is not None:
+            match = steps[winner].match
+            self.best, self.best_rules = around.apply(match), (*point.rules, match.rule.name)
+        return steps
+
+    def take(self, point: Point, step: Step) -> Point:
+        """Where a step of that program leads."""
+        outputs = self.neighbours.apply(point.outputs, step.match)
+        return Point(outputs, (*point.rules, step.match.rule.name), step.cost, step.ops)
+
+    @property
+    def wants_model(self) -> bool:
+        """Whether the answer is to be written as an ONNX model: the graph came as one."""
+        from graphopt.rewrite.io.onnx_call import OnnxOrigin
+
+        return self.task.export and isinstance(self.initial.origin, OnnxOrigin)
+
+    def program(self) -> Program:
+        """The best program."""
+        return replayed(self.initial, self.best)
+
+    def plans(self) -> Plans:
+        """The plan of the best program, a batch of one."""
+        return self.task.realise(self.graph, self.program())
+
+    def initial_plans(self) -> Plans:
+        """The plan of the program as it was given, a batch of one."""
+        return self.task.realise(self.graph, self.initial)

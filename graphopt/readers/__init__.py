@@ -1,0 +1,1 @@
+"""Readers of graphs: ONNX, torch modules, files of other systems."""

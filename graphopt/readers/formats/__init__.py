@@ -1,0 +1,1 @@
+"""Graph files: this project's own and those of other systems."""

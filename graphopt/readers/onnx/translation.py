@@ -1,0 +1,224 @@
+"""From an ONNX model with inferred shapes to a graph: what is constant, what becomes an op, what each op reads."""
+
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from math import prod
+from typing import Any
+
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto
+
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.operators import Category
+from graphopt.readers.onnx.bodies import BODIES, Scope, node_work, plain_attributes
+from graphopt.readers.onnx.folding import SMALL
+from graphopt.readers.onnx.formulas import Call, Shape
+from graphopt.readers.onnx.onnx_operators import Work, category_of, formula_of, kind_of
+from graphopt.readers.onnx.vetting import BITS, constants_of, reads, subgraphs, values_of
+from graphopt.utils.printable import printable
+
+_DTYPES: dict[int, str] = {
+    TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.DOUBLE: "float64", TensorProto.INT64: "int64", TensorProto.UINT64: "int64",
+    TensorProto.INT32: "int32", TensorProto.UINT32: "int32", TensorProto.INT16: "int16", TensorProto.UINT16: "int16",
+    TensorProto.INT8: "int8", TensorProto.UINT8: "uint8", TensorProto.BOOL: "bool", TensorProto.UINT4: "uint8",
+    TensorProto.COMPLEX64: "float64", TensorProto.COMPLEX128: "float64",
+}  # fmt: skip
+"""Our element type; others are int8. Their bytes are counted by what they truly take (`BITS`)."""
+
+
+@dataclass
+class Account:
+    """What is to be said of a model: ops that stay opaque, and ops whose FLOP are not all counted."""
+
+    unknown: Counter[str] = field(default_factory=Counter)
+    opaque: Counter[str] = field(default_factory=Counter)  # whose operator is known
+    uncounted: Counter[str] = field(default_factory=Counter)
+
+    def add(self, node: NodeProto, *, known: bool, missing: str) -> None:
+        label = f"{node.domain}.{node.op_type}".strip(".")
+        if not known:
+            self.unknown[label] += 1
+        elif kind_of(node.domain, node.op_type) == "opaque":
+            self.opaque[label] += 1
+        if missing:
+            self.uncounted[f"{label}: {missing}"] += 1
+
+    def sentence(self, ops: int, shapeless: list[str]) -> str:
+        """Empty when there is nothing to say."""
+        opaque, parts = self.unknown.total() + self.opaque.total(), []
+        if self.unknown:
+            parts.append(f"{self.unknown.total()} ops of unknown operators are opaque ({_listed(self.unknown)})")
+        if self.opaque:
+            parts.append(f"{self.opaque.total()} ops of known operators are opaque ({_listed(self.opaque)})")
+        if opaque:
+            parts.append(f"opaque ops, which nothing is fused with, are {opaque} of {ops} ops ({opaque / ops:.0%})")
+        if self.uncounted:
+            parts.append(f"FLOP are not all counted of {self.uncounted.total()} ops ({_listed(self.uncounted)})")
+        if shapeless:
+            names = ", ".join(shapeless[:5]) + (", ..." if len(shapeless) > 5 else "")
+            parts.append(f"{len(shapeless)} tensors without a known shape count 0 bytes ({names})")
+        return printable("; ".join(parts))
+
+
+def _listed(counts: Counter[str]) -> str:
+    shown = ", ".join(f"{name} x{count}" for name, count in sorted(counts.items())[:12])
+    return shown + (", ..." if len(counts) > 12 else "")
+
+
+class Translation:
+    """One model on its way into a graph.
+
+    A node whose inputs are all constant is folded: its results are weights. Only views of weights stay ops, since a
+    view costs nothing and folding it would count the weight twice.
+    """
+
+    def __init__(self, model: ModelProto, name: str, family: str | None) -> None:
+        self.name, self.graph = name, model.graph
+        self.builder = GraphBuilder(name, family)
+        self.opsets = {o.domain: o.version for o in model.opset_import}
+        self.types = {v.name: v for v in (*self.graph.value_info, *self.graph.input, *self.graph.output)}
+        self.weights = constants_of(self.graph)
+        self.scope = Scope(self.types, self.weights, self.opsets, f"model {name!r}")
+        self.constant = set(self.weights) | {w.values.name for w in self.graph.sparse_initializer}
+        self.folded = [self._fold(node) for node in self.graph.node]
+        self.inputs = {v.name for v in self.graph.input}
+        self.handles: dict[str, int] = {}
+        self.shapeless: list[str] = []
+        self.op_names: Counter[str] = Counter()
+        self.account = Account()
+
+    def build(self, program: Any) -> Graph:
+        nodes = self._kept()
+        self.read = {name for node in nodes for name in self._operands(node)} | {v.name for v in self.graph.output}
+        for node in nodes:
+            for name in self._live_results(node):
+                self.handles[name] = self._tensor(name, weight=False)
+        for node in nodes:
+            self._add(node)
+        for value in self.graph.output:
+            self.builder.output(self._handle(value.name, "the list of outputs"))
+        said = self.account.sentence(len(nodes), self.shapeless)
+        if said:
+            warnings.warn(f"model {self.name!r}: {said}", stacklevel=3)
+        return self.builder.build(program)
+
+    def _kind(self, node: NodeProto) -> str | None:
+        return kind_of(node.domain, node.op_type)
+
+    def _fold(self, node: NodeProto) -> bool:
+        """Whether the node's results are constants; if so they are noted. Shapes of known tensors are constants too."""
+        kind = self._kind(node)
+        names = reads(node)
+        static = node.op_type in ("Shape", "Size") and bool(node.input) and self._shape(node.input[0]) is not None
+        foldable = kind not in (None, "random") and not subgraphs(node) and all(r in self.constant for r in names)
+        if node.op_type == "Constant" or static or (foldable and bool(names)):
+            self.constant.update(node.output)
+            return True
+        return False
+
+    def _kept(self) -> list[NodeProto]:
+        """Nodes that become ops: all that are not folded, and views of weights, which cost nothing and copy nothing."""
+        needed = {v.name for v in self.graph.output}
+        kept: list[NodeProto] = []
+        for node, folded in zip(reversed(self.graph.node), reversed(self.folded), strict=True):
+            if not folded or (_is_view(self._kind(node)) and any(name in needed for name in node.output)):
+                kept.append(node)
+                needed.update(self._operands(node))
+        return kept[::-1]
+
+    def _operands(self, node: NodeProto) -> list[str]:
+        """Tensors read at run time: not constant scalars, nor constant shapes and axes, which the kernel contains."""
+        kind = self._kind(node)
+        return [
+            name
+            for i, name in enumerate(reads(node))
+            if (i == 0 and _is_view(kind)) or name not in self.constant or not self._is_parameter(kind, i, name)
+        ]
+
+    def _is_parameter(self, kind: str | None, position: int, name: str) -> bool:
+        if kind is None:
+            return False  # an unknown operator may do anything with it
+        shape = self._shape(name)
+        if shape is not None and prod(shape) == 1:
+            return True
+        if _is_view(kind) or kind in ("pad", "upsample"):
+            return position > 0
+        axes = category_of(kind) is Category.REDUCTION or kind in ("topk", "iota", "fill")
+        return axes and self._element_type(name) == TensorProto.INT64
+
+    def _add(self, node: NodeProto) -> None:
+        label = node.name or (node.output[0] if node.output else node.op_type)
+        self.op_names[label] += 1
+        name = label if self.op_names[label] == 1 else f"{label}#{self.op_names[label]}"
+        kind = self._kind(node) or "opaque"
+        attributes = {"onnx": node.op_type, **plain_attributes(node), **self._parameters(node)}
+        work = node_work(node, self.scope)
+        if work.missing:
+            attributes["uncounted"] = work.missing
+        if kind == "opaque" or work.missing:
+            self.account.add(node, known=self._kind(node) is not None, missing=work.missing)
+        self.builder.op(kind, [self._handle(n, name) for n in self._operands(node)],
+                        [self.handles[n] for n in self._live_results(node)], flops=self._count(node, work), name=name,
+                        attributes=attributes)  # fmt: skip
+
+    def _count(self, node: NodeProto, work: Work) -> float | None:
+        """FLOP by formula or body; None for the kind's own count of the results that are read."""
+        by_formula = node.op_type in BODIES or formula_of(Call(node.op_type, {}, [], [], node.domain)) is not None
+        return work.flop if by_formula and self._kind(node) is not None else None
+
+    def _live_results(self, node: NodeProto) -> list[str]:
+        """Results that something reads; when nobody reads any, the first."""
+        named = [n for n in node.output if n]
+        return [n for n in named if n in self.read] or named[:1]
+
+    def _handle(self, name: str, reader: str) -> int:
+        if name not in self.handles:
+            if name not in self.constant and name not in self.inputs:
+                raise GraphError(
+                    f"model {self.name!r}: {reader!r} reads {name!r}, which nothing makes; export it again"
+                )
+            self.handles[name] = self._tensor(name, weight=name in self.constant)
+        return self.handles[name]
+
+    def _tensor(self, name: str, *, weight: bool) -> int:
+        shape = self._shape(name)
+        if shape is None:
+            self.shapeless.append(name)
+            return self.builder.tensor((0,), weight=weight)
+        kind = self._element_type(name)
+        num_bytes = (prod(shape) * BITS.get(kind, 8) + 7) // 8
+        return self.builder.tensor(shape, _DTYPES.get(kind, "int8"), weight=weight, num_bytes=num_bytes)
+
+    def _shape(self, name: str) -> Shape | None:
+        return self.scope.shape(name)
+
+    def _element_type(self, name: str) -> int:
+        if name in self.weights:
+            return self.weights[name].data_type
+        return self.types[name].type.tensor_type.elem_type if name in self.types else TensorProto.FLOAT
+
+    def _parameters(self, node: NodeProto) -> dict[str, Any]:
+        """Constant integer inputs that are not operands, under the names of the ONNX schema, e.g. {"axes": [1]}."""
+        labels = _input_labels(node.op_type, self.opsets.get("", 1)) if self._kind(node) else ()
+        operands = set(self._operands(node))
+        return {label: values_of(self.weights[name], f"model {self.name!r}").tolist()
+                for label, name in zip(labels, node.input, strict=False)
+                if name in self.weights and name not in operands and self._element_type(name) == TensorProto.INT64
+                and prod(self.weights[name].dims) <= SMALL
+                and self.weights[name].data_location != TensorProto.EXTERNAL}  # fmt: skip
+
+
+def _is_view(kind: str | None) -> bool:
+    return kind is not None and category_of(kind) is Category.VIEW
+
+
+@cache
+def _input_labels(op_type: str, opset: int) -> tuple[str, ...]:
+    try:
+        return tuple(i.name for i in onnx.defs.get_schema(op_type, opset, "").inputs)
+    except onnx.defs.SchemaError:
+        return ()

@@ -1,0 +1,163 @@
+"""What files of stored answers must look like, checked before anything is computed from them.
+
+A header and arrays come from a file, so every field is looked at: its type, its size, its range. What is wrong is one
+sentence; after that the rest of the program may rely on it.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.errors import Unreadable, UserError
+from graphopt.records import packed
+from graphopt.utils.limits import MIB, parse_json, read_npz
+
+Arrays = dict[str, NDArray[Any]]
+FILE_BYTES = 256 * MIB  # of all arrays: an op takes tens of bytes
+HEADER_BYTES = 16 * MIB
+TEXT_BYTES = 64 * MIB  # of op names, or of a program
+CHOICES = 2**15 - 1  # of a head: choices are int16
+PRICES = ("initial", "searched", "judged", "noise")
+PLAN_ARRAYS = frozenset({"device", "priority", "inline", "transfer"})
+
+
+class DecisionError(UserError):
+    """A decision file is missing, damaged, or of another graph; the message says which and what to do."""
+
+
+def read_answer(source: Path) -> tuple[dict[str, Any], Arrays]:
+    """(header, arrays) of an answer of any format, in a file or in a pack. Raises DecisionError when it is missing or
+    damaged, or its header is not what all formats share."""
+    place = packed.place_of(source)
+    if not (source if place is None else place[0]).is_file():
+        raise DecisionError(f"no decision file {source}: give the path of a decisions/*.npz, or {packed.NAME}#DIGEST")
+    try:
+        header, arrays = _read_file(source) if place is None else packed.read(*place)
+        check_header(header)
+        return header, arrays
+    except Unreadable as error:
+        raise damaged(source, error) from None
+
+
+def _read_file(source: Path) -> tuple[dict[str, Any], Arrays]:
+    arrays = read_npz(source, FILE_BYTES)
+    header = parse_json(_part(arrays, "header").tobytes(), "its header", HEADER_BYTES)
+    return header, {name: array for name, array in arrays.items() if name != "header"}
+
+
+def read_text(arrays: Arrays, name: str) -> Any:
+    """The JSON value that an array of bytes holds. Raises Unreadable."""
+    return parse_json(_part(arrays, name).tobytes(), f"its {name}", TEXT_BYTES)
+
+
+def damaged(source: Path, error: Exception | str) -> DecisionError:
+    return DecisionError(f"{source} is not a readable decision file ({error}): write it again")
+
+
+def check_header(header: Any) -> None:
+    """What every format says: graph, prices, configuration, row, versions. Raises Unreadable."""
+    _must(isinstance(header, dict), "its header is no object")
+    graph = _object(header, "graph")
+    _must(all(isinstance(graph.get(key), str) for key in ("name", "family", "hash")), "its graph has no name or hash")
+    _must(re.fullmatch("[0-9a-f]{1,64}", graph["hash"]), "the hash of its graph is none")
+    _must(_whole(graph.get("ops"), 1, 2**31), "the number of ops of its graph is none")
+    prices = _object(header, "prices")
+    _must(all(_number(prices.get(key)) for key in PRICES), f"its prices are not the numbers {', '.join(PRICES)}")
+    _must(0 <= prices["noise"] < math.inf, "the noise of its prices is no share")
+    for key in ("config", "row", "versions"):
+        _object(header, key)
+
+
+def check_heads(header: Mapping[str, Any]) -> None:
+    """The heads of a decision, and what it says of them. Raises Unreadable."""
+    heads = header.get("heads")
+    fine = isinstance(heads, list) and all(
+        isinstance(head, list) and len(head) == 2 and isinstance(head[0], str) and _whole(head[1], 1, CHOICES)
+        for head in heads
+    )
+    _must(fine and heads, f"its heads are no pairs of a name and a number of choices, at most {CHOICES:,}")
+    names = [name for name, _ in header["heads"]]
+    _must(len({*names}) == len(names), "two of its heads have one name")
+    _must(_texts(header.get("described", [])) and {*header.get("described", [])} <= {*names}, "it describes no heads")
+    _must(_texts(header.get("edits", [])), "its edits are no texts")
+
+
+def op_names(arrays: Arrays) -> tuple[str, ...]:
+    """[N] distinct names. Raises Unreadable."""
+    names = read_text(arrays, "op_names")
+    _must(_texts(names) and len({*names}) == len(names), "its op names are no list of distinct texts")
+    return tuple(names)
+
+
+def choices(arrays: Arrays, name: str, ops: int, counts: Sequence[int]) -> NDArray[np.int16]:
+    """[N, H] choices, each below its head's number. Raises Unreadable."""
+    found = _part(arrays, name)
+    _must(found.shape == (ops, len(counts)), f"its arrays disagree with its {ops:,} op names: {name} is {found.shape}")
+    _must(found.dtype.kind in "iu", f"its {name} are no whole numbers")
+    wrong = np.argwhere((found < 0) | (found >= np.array(counts)))
+    if len(wrong):
+        op, head = wrong[0].tolist()
+        raise Unreadable(f"op {op} has the choice {found[op, head]} in {name}, of {counts[head]}")
+    return found.astype(np.int16)
+
+
+def trace(arrays: Arrays) -> NDArray[np.float64]:
+    """[S, 3] evaluations, seconds, best cost. Raises Unreadable."""
+    found = _part(arrays, "trace")
+    _must(found.ndim == 2 and found.shape[1] == 3 and found.dtype.kind in "iuf", "its trace is no [S, 3] numbers")
+    _must(not np.isnan(found).any(), "its trace holds what is no number")
+    return found.astype(np.float64)
+
+
+def plan(arrays: Arrays, ops: int) -> Arrays:
+    """The arrays of a stored plan; none when the choices are the answer. Raises Unreadable."""
+    found = {name.removeprefix("plan_"): array for name, array in arrays.items() if name.startswith("plan_")}
+    if not found:
+        return {}
+    _must(found.keys() | {"transfer"} == PLAN_ARRAYS, f"its plan has {', '.join(sorted(found))}")
+    for name, array in found.items():
+        fits = array.ndim == 2 if name == "transfer" else array.shape == (ops,)
+        _must(fits and np.isfinite(array).all(), f"{name} of its plan is no array of numbers, one for each op")
+    _must(found["device"].dtype.kind in "iu" and found["inline"].dtype.kind in "biu", "its plan is of other types")
+    _must(found["device"].min() >= 0 and found["device"].max() < CHOICES, "its plan uses devices that cannot be")
+    return found
+
+
+def rule_names(header: Mapping[str, Any]) -> None:
+    """The rules that made a rewritten program. Raises Unreadable."""
+    _must(_texts(header.get("rules")), "its rules are no texts")
+
+
+def _part(arrays: Arrays, name: str) -> NDArray[Any]:
+    _must(name in arrays, f"it has no {name}")
+    return arrays[name]
+
+
+def _object(header: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = header.get(key)
+    if not isinstance(value, dict):
+        raise Unreadable(f"its {key} is no object")
+    return value
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _whole(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _number(value: Any) -> bool:
+    """A number that a float can hold, infinite ones too (what is infeasible costs inf)."""
+    return (isinstance(value, float) and not math.isnan(value)) or _whole(value, -(2**1023), 2**1023)
+
+
+def _must(fine: Any, otherwise: str) -> None:
+    if not fine:
+        raise Unreadable(otherwise)

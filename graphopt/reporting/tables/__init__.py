@@ -1,0 +1,1 @@
+"""Rows to lines of tables."""

@@ -1,0 +1,1 @@
+"""A program out of an e-graph."""

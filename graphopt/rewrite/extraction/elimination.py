@@ -1,0 +1,177 @@
+"""The cheapest shared program by elimination of variables, where what may be chosen is long and narrow.
+
+Whether a class is needed is a variable of two values. A class costs nothing where it is not needed, else its cheapest
+node whose children are all needed: a table over the class and its children. To eliminate a variable, all tables that
+have it are added up and the better of its two values is kept: the cheapest choice for all that was eliminated, as a
+table over what touches it (Bertele and Brioschi, Nonserial Dynamic Programming, 1972; for e-graphs Goharshady, Lam and
+Parreaux, Fast and Optimal Extraction for Sparse Equality Graphs, OOPSLA 2024). Tables double with every variable more,
+so this is for parts in which no more than some 20 meet, as they do in e-graphs of neural networks of many layers.
+
+Cycles are not seen: a choice that has some is no program, and what it costs is a bound.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+
+from graphopt.rewrite.egraphs.egraph import F64
+from graphopt.rewrite.extraction.greedy_extraction import Alternatives, cheapest_terms
+from graphopt.rewrite.extraction.needs import edges
+
+CELLS = 1 << 24  # of all tables of a part
+WIDTH = 22  # variables of a table
+
+
+class Table(NamedTuple):
+    """Costs over variables, in ascending order, an axis of two for each."""
+
+    over: tuple[int, ...]
+    cost: F64
+
+
+class Eliminated(NamedTuple):
+    """A variable that is gone, and for which values of the others being needed was better."""
+
+    variable: int
+    over: tuple[int, ...]
+    needed: NDArray[np.bool_]
+
+
+class Narrow(NamedTuple):
+    """A cheapest choice, for the needed classes of parts that are narrow, and what it costs; all that is not in them,
+    and still all roots."""
+
+    choice: dict[int, int]
+    cost: float
+    left: Alternatives
+
+
+def cheapest_narrow(open_to: Alternatives, cost: Sequence[float]) -> Narrow:
+    """Of the parts that are narrow enough, and whose cheapest choice has no cycle."""
+    choice: dict[int, int] = {}
+    done, always = set[int](), set(open_to.roots)
+    for classes in _parts(open_to, cost):
+        roots = [eclass for eclass in classes if eclass in always]
+        chosen = _chosen(open_to, cost, classes, roots)
+        if chosen is not None and _acyclic(open_to, chosen):
+            choice |= chosen
+            done.update(classes)
+    nodes = [[] if eclass in done else nodes for eclass, nodes in enumerate(open_to.nodes)]
+    left = Alternatives(nodes, open_to.children, open_to.class_of, open_to.roots)
+    return Narrow(choice, math.fsum(cost[node] for node in choice.values()), left)
+
+
+def _parts(open_to: Alternatives, cost: Sequence[float]) -> list[list[int]]:
+    """Classes that can be reached from each other, up or down; users before what they need, cycles aside."""
+    pairs = edges(open_to)
+    matrix = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(open_to.classes, open_to.classes))
+    label = connected_components(matrix, directed=False)[1].tolist()
+    members: dict[int, list[int]] = {}
+    for eclass in reversed(cheapest_terms(open_to, cost)[0]):
+        members.setdefault(label[eclass], []).append(eclass)
+    return list(members.values())
+
+
+def _chosen(open_to: Alternatives, cost: Sequence[float], classes: Sequence[int],
+            roots: Sequence[int]) -> dict[int, int] | None:  # fmt: skip
+    """The cheapest choice, for the classes that the roots need; None where tables grow too large."""
+    always = set(roots)
+    scopes = {c: _scope(open_to, c, always) for c in classes}
+    order = _order(scopes)
+    if order is None or any(len(scope) > WIDTH for scope in scopes.values()):
+        return None
+    tables = [_table(open_to, cost, c, scope, always) for c, scope in scopes.items()]
+    needed = dict.fromkeys(always, True) | _values(tables, order)
+    chosen: dict[int, int] = {}
+    stack = list(roots)
+    while stack:
+        eclass = stack.pop()
+        if eclass not in chosen:
+            usable = [node for node in open_to.nodes[eclass] if all(needed[c] for c in open_to.children[node])]
+            chosen[eclass] = min(usable, key=cost.__getitem__)
+            stack += open_to.children[chosen[eclass]]
+    return chosen
+
+
+def _scope(open_to: Alternatives, eclass: int, always: set[int]) -> tuple[int, ...]:
+    found = {eclass, *(child for node in open_to.nodes[eclass] for child in open_to.children[node])}
+    return tuple(sorted(found - always))
+
+
+def _order(scopes: Mapping[int, Sequence[int]]) -> list[int] | None:
+    """Variables, each time the one that the fewest others meet, of equal ones the first; None where tables grow too
+    large."""
+    near: dict[int, set[int]] = {eclass: set() for eclass, scope in scopes.items() if eclass in scope}
+    for scope in scopes.values():
+        for variable in scope:
+            near[variable].update(scope)
+    order, cells = list[int](), sum([1 << len(scope) for scope in scopes.values()])
+    degree = {variable: len(others) for variable, others in near.items()}
+    while degree:
+        variable = min(degree, key=degree.__getitem__)
+        cells += 1 << degree.pop(variable)
+        if cells > CELLS:
+            return None
+        order.append(variable)
+        others = near.pop(variable) - {variable}
+        for other in others:
+            near[other] |= others
+            near[other].discard(variable)
+            degree[other] = len(near[other])
+    return order
+
+
+def _table(open_to: Alternatives, cost: Sequence[float], eclass: int, scope: tuple[int, ...],
+           always: set[int]) -> Table:  # fmt: skip
+    made = np.full((2,) * len(scope), np.inf)
+    for node in open_to.nodes[eclass]:
+        wanted = {eclass, *open_to.children[node]}
+        place = tuple([1 if variable in wanted else slice(None) for variable in scope])
+        made[place] = np.minimum(made[place], cost[node])
+    if eclass not in always:
+        made[tuple([0 if variable == eclass else slice(None) for variable in scope])] = 0.0
+    return Table(scope, made)
+
+
+def _values(tables: Sequence[Table], order: Sequence[int]) -> dict[int, bool]:
+    """Whether each variable is needed in the cheapest choice."""
+    waiting: dict[int, list[Table]] = {variable: [] for variable in order}
+    place = {variable: number for number, variable in enumerate(order)}
+    for table in tables:
+        if table.over:
+            waiting[min(table.over, key=place.__getitem__)].append(table)
+    gone = []
+    for variable in order:
+        eliminated, table = _without(variable, waiting.pop(variable))
+        gone.append(eliminated)
+        if table.over:
+            waiting[min(table.over, key=place.__getitem__)].append(table)
+    needed: dict[int, bool] = {}
+    for variable, over, better in reversed(gone):
+        needed[variable] = bool(better[tuple([int(needed[other]) for other in over])])
+    return needed
+
+
+def _without(variable: int, tables: Sequence[Table]) -> tuple[Eliminated, Table]:
+    over = tuple(sorted({other for table in tables for other in table.over}))
+    total = np.zeros((2,) * len(over))
+    for table in tables:
+        total += table.cost.reshape([2 if other in table.over else 1 for other in over])
+    axis = over.index(variable)
+    without, having = np.moveaxis(total, axis, 0)
+    rest = over[:axis] + over[axis + 1 :]
+    return Eliminated(variable, rest, having < without), Table(rest, np.minimum(without, having))
+
+
+def _acyclic(open_to: Alternatives, chosen: Mapping[int, int]) -> bool:
+    try:
+        TopologicalSorter({eclass: open_to.children[node] for eclass, node in chosen.items()}).prepare()
+    except CycleError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Where rules come from: enumeration, other systems, cases to try them on."""

@@ -1,0 +1,308 @@
+"""One random draw of a case of a rule: what is chosen freely, and equations between the sizes that follow.
+
+Ranks, parameters, groups and what broadcasts are drawn at random; sizes stay unknown, and every operator adds
+equations between them: a concat adds up, a matmul's inner sizes agree, a window's positions follow from its stride.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from graphopt.rewrite.generation.linear import Form
+from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, Shape
+from graphopt.rewrite.rules.expressions import Call, Comparison, Expression, Literal, Parameter, Variable
+from graphopt.rewrite.rules.patterns import Node, Pattern
+from graphopt.rewrite.rules.rule import Rule
+
+Forms = list[Form]
+
+
+LARGEST = 2**31  # strides beyond it are of no use to anybody
+
+
+class Misfit(Exception):
+    """The draw leads nowhere; another one may."""
+
+
+class Sampler:
+    """One random draw: the shapes of variables as forms, the values of parameters, equations between sizes."""
+
+    def __init__(self, rule: Rule, rng: np.random.Generator, *, broadcasting: bool) -> None:
+        self.rule, self.rng, self.broadcasting = rule, rng, broadcasting
+        self.unknowns = 0
+        self.equations: Forms = []
+        self.shapes: dict[str, Forms] = {}
+        self.params: dict[str, Any] = {}
+        self.nodes: dict[Node, Any] = {}
+        self.ranks: dict[str, int] = {}
+        self.usual = self.draw(1, 2, 2, 3, 3, 4)  # a rank that several tensors have, though nothing asks for it
+        for condition in rule.conditions:
+            self._foresee(condition)
+
+    def _foresee(self, condition: Expression | Comparison) -> None:
+        """Notes `rank(?x) = 2` and `$a = 1` before anything is drawn."""
+        if isinstance(condition, Comparison) and condition.sign == "=" and isinstance(condition.right, Literal):
+            left, value = condition.left, condition.right.value
+            if isinstance(left, Parameter):
+                self.params[str(left)] = value
+            elif isinstance(left, Call) and left.function == "rank":
+                self.ranks[str(left.arguments[0])] = value
+
+    def draw(self, *options: Any) -> Any:
+        return options[self.rng.integers(len(options))]
+
+    def unknown(self) -> Form:
+        self.unknowns += 1
+        return Form(0, {self.unknowns - 1: 1})
+
+    def equal(self, left: Sequence[Form], right: Sequence[Form]) -> None:
+        self.require(len(left) == len(right))
+        self.equations += [a - b for a, b in zip(left, right)]
+
+    def require(self, fits: bool) -> None:
+        if not fits:
+            raise Misfit
+
+    def param(self, expression: Expression, *options: Any) -> Any:
+        """The value of a parameter: fixed, drawn before, or drawn now. What is computed is drawn, and checked later."""
+        if isinstance(expression, Literal):
+            return expression.value
+        if isinstance(expression, Parameter):
+            name = str(expression)
+            if name not in self.params:
+                self.params[name] = self.draw(*options)
+            return self.params[name]
+        return self.draw(*options)
+
+    def visit(self, pattern: Pattern, rank: int | None) -> Any:
+        """The shape of a pattern; of `rank` dimensions where that is wanted."""
+        if isinstance(pattern, Variable):
+            return self._variable(str(pattern), rank)
+        if pattern not in self.nodes:
+            self.nodes[pattern] = getattr(self, f"_{pattern.operator}")(pattern, rank)
+        found = self.nodes[pattern]
+        self.require(rank is None or pattern.operator == "split" or len(found) == rank)
+        return found
+
+    def _variable(self, name: str, rank: int | None) -> Forms:
+        if name not in self.shapes:
+            rank = rank or self.ranks.get(name) or self.draw(self.usual, self.usual, self.usual, 1, 2, 3, 4)
+            self.require(self.ranks.get(name, rank) == rank)
+            self.shapes[name] = [self.unknown() for _ in range(rank)]
+        self.require(rank is None or len(self.shapes[name]) == rank)
+        return self.shapes[name]
+
+    def use_conditions(self) -> None:
+        """Equations from conditions that speak of sizes."""
+        for condition in self.rule.conditions:
+            if isinstance(condition, Comparison) and condition.sign == "=":
+                left, right = self.vector(condition.left), self.vector(condition.right)
+                if left is not None and right is not None:
+                    self.equal(left, right)
+            elif isinstance(condition, Call) and condition.function == "same_shape":
+                self.equal(*(self.shapes[str(a)] for a in condition.arguments))
+            elif isinstance(condition, Call) and condition.function == "channelwise":
+                channels = self.vector(condition.arguments[1]) or []
+                factors = self.shapes[str(condition.arguments[0])]
+                self.equal(factors, [*[Form(1)] * (len(factors) - 3), *channels, Form(1), Form(1)])
+
+    def vector(self, expression: Expression) -> Forms | None:
+        """What an expression says of sizes, as forms; None for what is no list of sizes."""
+        if isinstance(expression, Literal):
+            value = expression.value if isinstance(expression.value, tuple) else (expression.value,)
+            return [Form(v) for v in value] if all(isinstance(v, int) for v in value) else None
+        if isinstance(expression, Parameter):
+            known = self.params.get(str(expression))
+            if isinstance(known, tuple | list):
+                return [v if isinstance(v, Form) else Form(v) for v in known if isinstance(v, Form | int)]
+            return [Form(known)] if isinstance(known, int) else None
+        if not isinstance(expression, Call):
+            return None
+        of = [self.shapes.get(str(a)) for a in expression.arguments if isinstance(a, Variable)]
+        fixed = [self.param(a) for a in expression.arguments if isinstance(a, Literal | Parameter)]
+        match (expression.function, of, fixed):
+            case ("shape", [list(x)], []):
+                return x
+            case ("kernel", [list(w)], []):
+                return w[2:]
+            case ("offsets", [list(w)], [tuple(pads)]):
+                return [Form(2 * pad) - side for pad, side in zip(pads, w[2:] * 2)]
+            case ("without_last", [list(x)], []):
+                return x[:-1]
+            case ("without", [list(x)], [int(axis)]) if axis < len(x):
+                return x[:axis] + x[axis + 1 :]
+            case ("dim", [list(x)], [int(axis)]) if -len(x) <= axis < len(x):
+                return [x[axis]]
+            case ("sizes", xs, [int(axis)]) if all(x and axis < len(x) for x in xs):
+                return [x[axis] for x in xs if x]
+        return None
+
+    # Operators: what their inputs must be, and what they make.
+
+    def _same(self, node: Node, rank: int | None) -> Forms:
+        shape: Forms = self.visit(node.inputs[0], rank)
+        return shape
+
+    _relu = _tanh = _sigmoid = _rsqrt = _same
+
+    def _add(self, node: Node, rank: int | None) -> Forms:
+        narrower = self.broadcasting and self.rng.random() < 0.15
+        ranks: list[int | None] = [rank, rank]
+        if narrower:
+            ranks[self.draw(0, 1)] = None
+        first = self.visit(node.inputs[0], ranks[0])
+        second = self.visit(node.inputs[1], ranks[1] if narrower else len(first))
+        return self.broadcast(first, second)
+
+    _mul = _add
+
+    def broadcast(self, a: Forms, b: Forms) -> Forms:
+        longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
+        ahead = len(longer) - len(shorter)
+        result = longer[:ahead]
+        wide = self.broadcasting and self.rng.random() < 0.4
+        kinds = ("equal", "equal", "equal", "left", "right") if wide else ("equal",)
+        for x, y in zip(longer[ahead:], shorter):
+            kind = self.draw(*kinds)
+            self.equations.append(x - y if kind == "equal" else (x if kind == "left" else y) - 1)
+            result.append(y if kind == "left" else x)
+        return result
+
+    def _matmul(self, node: Node, rank: int | None) -> Forms:
+        self.param(node.params[0], *ACTIVATIONS)
+        usual = max(2, self.usual)
+        rank = rank or self.draw(usual, usual, usual, 2, 3, 4)
+        self.require(rank >= 2)
+        a = self.visit(node.inputs[0], None if self.known(node.inputs[0]) else self.draw(rank, rank, 2))
+        b = self.visit(node.inputs[1], None if self.known(node.inputs[1]) else self.draw(rank, rank, rank, len(a), 2))
+        self.require(len(a) >= 2 and len(b) >= 2)
+        self.equations.append(a[-1] - b[-2])
+        return [*self.broadcast(a[:-2], b[:-2]), a[-2], b[-1]]
+
+    def known(self, pattern: Pattern) -> bool:
+        return str(pattern) in self.shapes or str(pattern) in self.ranks or pattern in self.nodes
+
+    def _conv(self, node: Node, rank: int | None) -> Forms:
+        strides = self.param(node.params[0], (1, 1), (1, 1), (2, 2), (1, 2))
+        pads = self.param(node.params[1], (0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 0, 0), (0, 1, 1, 0), (2, 1, 2, 1))
+        self.param(node.params[2], *ACTIVATIONS)
+        x, w = self.visit(node.inputs[0], 4), self.visit(node.inputs[1], 4)
+        groups = self.draw(1, 1, 2, 3, 4)
+        self.equations += [x[1] - w[1] * groups, w[0] - self.unknown() * groups]
+        if len(node.inputs) == 3:
+            self.equal(self.visit(node.inputs[2], 1), [w[0]])
+        return [x[0], w[0], *self.windows(x, w[2:], strides, pads)]
+
+    def windows(self, x: Forms, kernel: Forms, strides: Shape, pads: Shape) -> Forms:
+        """Positions of a window along height and width, as unknowns that determine the size of x."""
+        self.require((len(kernel), len(strides), len(pads)) == (2, 2, 4))
+        found = [self.unknown(), self.unknown()]
+        for axis, positions in enumerate(found):
+            stride = strides[axis]
+            self.require(0 < stride < LARGEST)
+            slack = int(self.rng.integers(stride))
+            room = (positions - 1) * stride + slack - pads[axis] - pads[axis + 2]
+            self.equations.append(room + kernel[axis] - x[axis + 2])
+        return found
+
+    def _pool(self, node: Node, rank: int | None) -> Forms:
+        kernel = self.param(node.params[0], (2, 2), (3, 3), (2, 3), (1, 1))
+        strides = self.param(node.params[1], (1, 1), (2, 2), (1, 2))
+        pads = self.param(node.params[2], (0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 1), (1, 1, 0, 0))
+        x = self.visit(node.inputs[0], 4)
+        return [*x[:2], *self.windows(x, [Form(k) for k in kernel], strides, pads)]
+
+    _pool_max = _pool_avg = _pool
+
+    def _concat(self, node: Node, rank: int | None) -> Forms:
+        forced = next((self.ranks[str(i)] for i in node.inputs if str(i) in self.ranks), None)
+        first = self.visit(node.inputs[0], rank or forced)
+        axis = self.param(node.params[0], *range(len(first)))
+        rest = [self.visit(i, len(first)) for i in node.inputs[1:]]
+        self.require(axis < len(first))
+        total = first[axis]
+        for other in rest:
+            self.equal([*first[:axis], *first[axis + 1 :]], [*other[:axis], *other[axis + 1 :]])
+            total = total + other[axis]
+        return [*first[:axis], total, *first[axis + 1 :]]
+
+    def _split(self, node: Node, rank: int | None) -> list[Forms]:
+        x = self.visit(node.inputs[0], rank)
+        axis = self.param(node.params[0], *range(len(x)))
+        self.require(axis < len(x))
+        sizes = self._sizes(node.params[1])
+        self.equations.append(sum(sizes, Form()) - x[axis])
+        return [[*x[:axis], size, *x[axis + 1 :]] for size in sizes]
+
+    def _sizes(self, param: Expression) -> Forms:
+        if isinstance(param, Literal):
+            return [Form(size) for size in param.value]
+        known = self.vector(param)
+        if known is not None:
+            return known
+        parts = [self.unknown() for _ in range(self.draw(2, 2, 3))]
+        return list(self.param(param, parts))
+
+    def _item(self, node: Node, rank: int | None) -> Forms:
+        parts = self.visit(node.inputs[0], rank)
+        index = self.param(node.params[0], *range(len(parts)))
+        self.require(index < len(parts))
+        picked: Forms = parts[index]
+        return picked
+
+    def _transpose(self, node: Node, rank: int | None) -> Forms:
+        x = self.visit(node.inputs[0], rank)
+        permutation = self.param(node.params[0], tuple(int(axis) for axis in self.rng.permutation(len(x))))
+        self.require(len(permutation) == len(x))
+        return [x[axis] for axis in permutation]
+
+    def _reshape(self, node: Node, rank: int | None) -> Forms:
+        x = self.visit(node.inputs[0], None)
+        drawn = self.arranged([int(size) for size in self.rng.choice((1, 2, 2, 3), 4)], rank or self.draw(1, 2, 3, 4))
+        shape: Shape = self.param(node.params[0], drawn)
+        self.equal(x, [Form(size) for size in self.arranged(_factors(prod(shape)), len(x))])
+        return [Form(size) for size in shape]
+
+    def arranged(self, factors: Sequence[int], rank: int) -> Shape:
+        """A shape of so many dimensions whose sizes multiply to the product of the factors."""
+        shape = [1] * rank
+        for factor in factors:
+            shape[int(self.rng.integers(rank))] *= factor
+        return tuple(shape)
+
+    def _enlarge(self, node: Node, rank: int | None) -> Forms:
+        w = self.visit(node.inputs[0], 4)
+        size = self.param(node.params[0], [side + 2 * int(self.rng.integers(2)) for side in w[2:]])
+        self.equations += [s - side - 2 * int(self.rng.integers(2)) for s, side in zip(_forms(size), w[2:])]
+        return [*w[:2], *_forms(size)]
+
+    def _merge_groups(self, node: Node, rank: int | None) -> Forms:
+        w = self.visit(node.inputs[0], 4)
+        count = self.param(node.params[1], 2, 3)
+        groups = self.param(node.params[0], count, 2 * count)
+        self.equations.append(w[0] - self.unknown() * groups)
+        return [w[0], w[1] * count, *w[2:]]
+
+    def _batch_norm(self, node: Node, rank: int | None) -> Forms:
+        self.param(node.params[0], 1e-05, 0.001)
+        x = self.visit(node.inputs[0], rank or self.draw(2, 3, 4))
+        self.require(len(x) >= 2)
+        for i in node.inputs[1:]:
+            self.equal(self.visit(i, 1), [x[1]])
+        return list(x)
+
+
+def _forms(sizes: Sequence[Form | int]) -> Forms:
+    return [size if isinstance(size, Form) else Form(size) for size in sizes]
+
+
+def _factors(number: int) -> list[int]:
+    found, divisor = [], 2
+    while number > 1:
+        while number % divisor == 0:
+            found.append(divisor)
+            number //= divisor
+        divisor += 1
+    return found

@@ -1,0 +1,272 @@
+"""Programs as ONNX models: weights kept, what weights alone decide computed, opaque nodes copied back.
+
+Names and types of inputs and outputs, operator sets and metadata are those of the model that the program was read
+from. The metadata entry `graphopt.rules` lists the rules that were applied.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from graphopt.rewrite.io.onnx_call import OnnxCall, OnnxOrigin
+from graphopt.rewrite.ir.terms import Program, reachable, runs
+from graphopt.rewrite.ir.vocabulary import Operation, TensorType
+
+RULES_KEY = "graphopt.rules"
+_PLAIN = OnnxOrigin((("", 17),), 8, "graphopt", (), (), ())  # of programs that were not read from ONNX
+MOVES = frozenset({"weight", "transpose", "reshape", "concat", "split", "item", "enlarge"})  # nothing to round
+_LARGEST = 1 << 30  # bytes of weights within the file; a model must stay below 2 GiB
+
+
+def export_onnx(program: Program, *, rules: Sequence[str] = ()) -> ModelProto:
+    """The model of a program. Raises UserError for an opaque operation that ONNX does not have."""
+    return _Export(program).model(rules)
+
+
+def save_onnx(program: Program, path: Path, *, rules: Sequence[str] = ()) -> None:
+    """Writes the model; where weights are large, they go to a file beside it."""
+    model = export_onnx(program, rules=rules)
+    large = sum(len(w.raw_data) for w in model.graph.initializer) > _LARGEST
+    onnx.save_model(model, str(path), save_as_external_data=large, location=f"{path.name}.weights")
+
+
+class _Export:
+    """One program on its way. names: the tensor of every term that makes one."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.terms = program, program.terms
+        self.origin: OnnxOrigin = program.origin if isinstance(program.origin, OnnxOrigin) else _PLAIN
+        self.opset = dict(self.origin.opsets).get("", 17)
+        self.live = program.live()
+        self.nodes: list[NodeProto] = []
+        self.weights: list[TensorProto] = []
+        self.names = {leaf: str(self.terms.operation[leaf].params[0]) for leaf in program.inputs}
+        inner = {n for call in program.opaque.values() if isinstance(call, OnnxCall) for n in call.inner_names()}
+        self.taken = {*self.names.values(), *program.output_names, *inner}
+        self._numbers = count()
+
+    def model(self, rules: Sequence[str]) -> ModelProto:
+        self._statics()
+        for name, term in zip(self.program.output_names, self.program.outputs, strict=True):
+            self.names.setdefault(term, name)
+        items: dict[int, list[int]] = {}
+        for term in self.live:
+            if self.terms.operation[term].name == "item":
+                items.setdefault(self.terms.inputs[term][0], []).append(term)
+        for term in self.live:
+            if runs(self.terms, term):
+                self._term(term, items.get(term, []))
+        for name, term in zip(self.program.output_names, self.program.outputs, strict=True):
+            if self.names[term] != name:
+                self.node("Identity", [self.names[term]], [name])
+        return self._packed(rules)
+
+    def node(
+        self, operator: str, inputs: Sequence[str], outputs: Sequence[str] | None = None, **attributes: Any
+    ) -> str:
+        """Adds a node; its first output, which has a new name if none is given."""
+        made = list(outputs) if outputs is not None else [self.fresh("t")]
+        self.nodes.append(onnx.helper.make_node(operator, list(inputs), made, **attributes))
+        return made[0]
+
+    def constant(self, values: Any, dtype: Any = np.int64) -> str:
+        """The name of a new constant."""
+        name = self.fresh("c")
+        self.weights.append(onnx.numpy_helper.from_array(np.asarray(values, dtype), name))
+        return name
+
+    def fresh(self, wish: str) -> str:
+        """A name that is not taken: the wish, if it may be one, else with a number."""
+        name = wish if len(wish) > 1 else f"{wish}{next(self._numbers)}"
+        while name in self.taken:
+            name = f"{wish}_{next(self._numbers)}"
+        self.taken.add(name)
+        return name
+
+    def _statics(self) -> None:
+        """Weights that are read, and what weights alone decide; sums and products in double precision."""
+        from graphopt.rewrite.ir.execution import frontier, static_values, to_array  # torch
+
+        wanted = frontier(self.program)
+        made = [t for t in wanted if self.terms.operation[t].name != "weight"]
+        counts = any(self.terms.operation[t].name not in MOVES for t in reachable(self.terms, made))
+        values = static_values(self.program, made, double=counts)
+        for term in wanted:
+            operation = self.terms.operation[term]
+            stored = operation.name == "weight"
+            self.names[term] = self.fresh(operation.params[0] if stored else "w")
+            array = self.program.weights[operation.params[0]] if stored else to_array(values[term])
+            self._weight(self.names[term], array.astype(self.terms.type_of(term).dtype, copy=False))
+
+    def _weight(self, name: str, array: NDArray[Any]) -> None:
+        """An initialiser; one value for many elements stays a node that spreads it."""
+        if array.size > 1 and not any(array.strides) and self.opset >= 9:
+            value = onnx.numpy_helper.from_array(array.flat[0].reshape(1), "value")
+            self.node("ConstantOfShape", [self.constant(array.shape)], [name], value=value)
+        else:
+            self.weights.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
+
+    def _term(self, term: int, items: Sequence[int]) -> None:
+        operation = self.terms.operation[term]
+        inputs = [self.names[i] for i in self.terms.inputs[term]]
+        if operation.name in ("split", "opaque"):
+            made = {self.terms.operation[item].params[0]: item for item in items}
+            for item in items:
+                self.names[item] = self.names.get(item) or self.fresh("t")
+            outputs = [self.names[made[i]] if i in made else self.fresh("t")
+                       for i in range(len(self.terms.types[term]))]  # fmt: skip
+            if operation.name == "split":
+                self._split(operation, inputs, outputs)
+            else:
+                self._opaque(operation, inputs, outputs, [self.terms.type_of(i) for i in self.terms.inputs[term]])
+            return
+        self.names[term] = name = self.names.get(term) or self.fresh("t")
+        shapes = [self.terms.shape(i) for i in self.terms.inputs[term]]
+        WRITERS[operation.name](self, operation, inputs, shapes, name)
+
+    def _split(self, operation: Operation, inputs: list[str], outputs: list[str]) -> None:
+        axis, sizes = operation.params
+        if self.opset < 13:
+            self.node("Split", inputs, outputs, axis=axis, split=sizes)
+        else:
+            self.node("Split", [*inputs, self.constant(sizes)], outputs, axis=axis)
+
+    def _opaque(self, operation: Operation, inputs: list[str], outputs: list[str], types: list[TensorType]) -> None:
+        call = self.program.opaque[operation.params[0]]
+        if isinstance(call, OnnxCall):
+            node, constants = call.placed(inputs, outputs, self.fresh("opaque"))
+            self.nodes.append(node)
+            self.weights.extend(constants)
+        else:
+            call.write(self, inputs, outputs, types)
+
+    def _packed(self, rules: Sequence[str]) -> ModelProto:
+        types = dict(zip(self.program.output_names, (self.terms.type_of(t) for t in self.program.outputs)))
+        types |= {self.names[t]: self.terms.type_of(t) for t in self.program.inputs}
+        stated = {v.name: v for v in (*self.origin.inputs, *self.origin.outputs)}
+        given = [self.names[t] for t in self.program.inputs]
+        inputs, outputs = (
+            [_value(name, types[name], stated.get(name)) for name in names]
+            for names in (given, self.program.output_names)
+        )
+        graph = onnx.helper.make_graph(self.nodes, self.origin.name or "graphopt", inputs, outputs, self.weights)
+        opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in self.origin.opsets]
+        version = _ir_version(self.origin.ir_version, opsets)
+        model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version, producer_name="graphopt")
+        metadata = dict(self.origin.metadata) | ({RULES_KEY: json.dumps(list(rules))} if rules else {})
+        if metadata:
+            onnx.helper.set_model_props(model, metadata)
+        return model
+
+
+def _value(name: str, kind: TensorType, stated: ValueInfoProto | None) -> ValueInfoProto:
+    """An input or output as the original states it, with its shape if that is known."""
+    if stated is not None and (not stated.type.HasField("tensor_type") or 0 in kind.shape
+                               or stated.type.tensor_type.HasField("shape")):  # fmt: skip
+        return stated
+    bits = kind.dtype == "bfloat16"
+    element = TensorProto.BFLOAT16 if bits else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
+    return onnx.helper.make_tensor_value_info(name, element, kind.shape)
+
+
+Writer = Callable[[_Export, Operation, list[str], list[tuple[int, ...]], str], None]
+_ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+
+
+def _activated(e: _Export, activation: str, name: str, operator: str, inputs: list[str], **attributes: Any) -> None:
+    if activation == "none":
+        e.node(operator, inputs, [name], **attributes)
+    else:
+        e.node(_ACTIVATIONS[activation], [e.node(operator, inputs, **attributes)], [name])
+
+
+def _matmul(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+    _activated(e, o.params[0], name, "MatMul", inputs)
+
+
+def _conv(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+    strides, pads, activation = o.params
+    _activated(e, activation, name, "Conv", inputs, strides=strides, pads=pads, group=shapes[0][1] // shapes[1][1],
+               kernel_shape=shapes[1][2:], dilations=(1, 1))  # fmt: skip
+
+
+def _plainly(operator: str) -> Writer:
+    def write(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+        e.node(operator, inputs, [name])
+
+    return write
+
+
+def _concat(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+    e.node("Concat", inputs, [name], axis=o.params[0])
+
+
+def _transpose(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+    e.node("Transpose", inputs, [name], perm=o.params[0])
+
+
+def _reshape(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+    e.node("Reshape", [*inputs, e.constant(o.params[0])], [name])
+
+
+def _pool(operator: str) -> Writer:
+    def write(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+        kernel, strides, pads = o.params
+        e.node(operator, inputs, [name], kernel_shape=kernel, strides=strides, pads=pads)
+
+    return write
+
+
+def _enlarge(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+    h, w = ((new - old) // 2 for new, old in zip(o.params[0], shapes[0][2:]))
+    pads = (0, 0, h, w, 0, 0, h, w)
+    if e.opset < 11:
+        e.node("Pad", inputs, [name], pads=pads)
+    else:
+        e.node("Pad", [*inputs, e.constant(pads)], [name])
+
+
+def _merge_groups(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+    """Kernels side by side as often as groups are merged, times a mask that is 1 in the place of each one's group."""
+    groups, count_ = o.params
+    rows, width = shapes[0][:2]
+    place = np.arange(rows) // (rows // groups) % count_
+    mask = np.repeat(place[:, None] == np.arange(count_)[None], width, axis=1)[:, :, None, None]
+    repeated = e.node("Concat", inputs * count_, axis=1)
+    e.node("Mul", [repeated, e.constant(mask, np.float32)], [name])
+
+
+def _batch_norm(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+    e.node("BatchNormalization", inputs, [name], epsilon=o.params[0])
+
+
+WRITERS: dict[str, Writer] = {
+    "matmul": _matmul,
+    "conv": _conv,
+    "add": _plainly("Add"),
+    "mul": _plainly("Mul"),
+    "relu": _plainly("Relu"),
+    "tanh": _plainly("Tanh"),
+    "sigmoid": _plainly("Sigmoid"),
+    "concat": _concat,
+    "transpose": _transpose,
+    "reshape": _reshape,
+    "pool_max": _pool("MaxPool"),
+    "pool_avg": _pool("AveragePool"),
+    "enlarge": _enlarge,
+    "merge_groups": _merge_groups,
+    "batch_norm": _batch_norm,
+}
+
+
+def _ir_version(original: int, opsets: Sequence[onnx.OperatorSetIdProto]) -> int:
+    """The original's, but not newer than what its operators need, or than 10: runtimes lag behind."""
+    needed = onnx.helper.find_min_ir_version_for(list(opsets), ignore_unknown=True)
+    return max(min(original, max(needed, 10)), 4)

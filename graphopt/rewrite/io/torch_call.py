@@ -1,0 +1,55 @@
+"""ATen operators outside the vocabulary: kept with their arguments, run by torch, written as ONNX where it has them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from math import prod
+from typing import Any
+
+import torch
+
+from graphopt.readers.pytorch.aten_table import kind_of
+from graphopt.rewrite.io.torch_arguments import filled
+from graphopt.rewrite.ir.vocabulary import TensorType
+
+
+@dataclass(frozen=True)
+class TorchCall:
+    """One ATen operator, `name.overload`, with all arguments but its tensors fixed."""
+
+    name: str
+    overload: str
+    args: tuple[Any, ...]  # nested tuples; a `Slot` where a tensor goes
+    kwargs: tuple[tuple[str, Any], ...]
+
+    @property
+    def label(self) -> str:
+        return f"aten.{self.name}"
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.name, self.overload, self.args) or "opaque"
+
+    @property
+    def key(self) -> str:
+        """Equal calls have equal keys."""
+        digest = sha256(repr((self.overload, self.args, self.kwargs)).encode()).hexdigest()
+        return f"{self.label}.{digest[:12]}"
+
+    def flops(self, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float | None:
+        if self.name == "convolution":
+            return 2.0 * prod((inputs[0] if self.args[6] else results[0]).shape) * prod(inputs[1].shape[1:])
+        return None
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """By torch."""
+        operator = getattr(getattr(torch.ops.aten, self.name), self.overload)
+        kwargs = {key: filled(value, inputs) for key, value in self.kwargs}
+        result = operator(*(filled(arg, inputs) for arg in self.args), **kwargs)
+        return list(result) if isinstance(result, tuple | list) else [result]
+
+    def write(self, export: Any, inputs: list[str], outputs: list[str], types: list[TensorType]) -> None:
+        """Adds nodes to a model that is being exported. types: of the inputs. Raises UserError without an ONNX form."""
+        from graphopt.rewrite.io.torch_writing import write
+
+        write(self, export, inputs, outputs, types)

@@ -1,0 +1,211 @@
+"""Torch modules, with their weights, as programs: traced as primitive operators, as dataset=torch does it.
+
+What follows from weights alone is computed here where the vocabulary lacks it (the factors of a batch norm); operators
+outside the vocabulary stay opaque.
+"""
+
+from collections.abc import Mapping
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+
+from graphopt.core.graph import GraphError
+from graphopt.readers.pytorch.aten_table import METADATA_ONLY
+from graphopt.readers.pytorch.capture import capture
+from graphopt.rewrite.io.torch_arguments import Slot, with_slots
+from graphopt.rewrite.io.torch_call import TorchCall
+from graphopt.rewrite.io.torch_vocabulary import CHANGES_NOTHING, Call, translate
+from graphopt.rewrite.ir.execution import static_values, to_array
+from graphopt.rewrite.ir.random_weights import RandomWeights, Role, default_role
+from graphopt.rewrite.ir.terms import Program, Terms
+from graphopt.rewrite.ir.vocabulary import Operation, ShapeError, TensorType
+
+
+def import_torch(module: nn.Module, example_inputs: tuple[Any, ...], *, name: str = "module") -> Program:
+    """The program of one call of a module in evaluation mode. Raises GraphError when it cannot be traced."""
+    graph = capture(module, example_inputs, name=name, family=name, backward=False, keep_program=True)
+    return import_fx(graph.program, name)
+
+
+def import_fx(traced: GraphModule, name: str) -> Program:
+    """The program of a traced module. Its first placeholders are the weights that `meta["weights"]` has by name.
+
+    Weights without memory (fake tensors) become random ones.
+    """
+    return _Import(traced, name).program()
+
+
+class _Import:
+    """One traced module on its way. terms_of: the term of every node that makes one tensor."""
+
+    def __init__(self, traced: GraphModule, name: str) -> None:
+        self.traced, self.name = traced, name
+        self.nodes = list(traced.graph.nodes)
+        self.terms = Terms()
+        self.terms_of: dict[Node, int] = {}
+        self.several: dict[Node, int] = {}  # nodes that make several tensors: their term
+        self.inputs: list[int] = []
+        self.weights: dict[str, Any] = {}
+        self.opaque: dict[str, TorchCall] = {}
+        given: Mapping[str, Tensor] = traced.meta.get("weights", {})
+        self.stored = list(_real(given).items())
+
+    def program(self) -> Program:
+        placeholders = 0
+        for node in self.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node, placeholders)
+                placeholders += 1
+            elif node.op == "get_attr":
+                self._weight(node, str(node.target), to_array(getattr(self.traced, str(node.target)).detach()))
+            elif node.op == "call_function":
+                self._call(node)
+        outputs = tuple(self.terms_of[n] for n in _flat(self.nodes[-1].args) if n in self.terms_of)
+        if not outputs:
+            raise GraphError(f"{self.name}: the module returns no tensor; return what it computes")
+        names = tuple(f"output{i}" for i in range(len(outputs)))
+        return Program(self.terms, outputs, names, tuple(self.inputs), self.weights, self.opaque)
+
+    def _placeholder(self, node: Node, position: int) -> None:
+        if position < len(self.stored):
+            label, array = self.stored[position]
+            self._weight(node, label, array)
+            return
+        kind = self._type(node)
+        self.terms_of[node] = term = self.terms.add(Operation("input", (f"input{len(self.inputs)}", *kind)))
+        self.inputs.append(term)
+
+    def _weight(self, node: Node, label: str, array: Any) -> None:
+        self.weights[label] = array
+        self.terms_of[node] = self.terms.add(Operation("weight", (label, tuple(array.shape), array.dtype.name)))
+
+    def _type(self, node: Node) -> TensorType:
+        return _type_of(node.meta["val"], self.name)
+
+    def _call(self, node: Node) -> None:
+        if node.target is getitem:
+            self._item(node)
+            return
+        if self._folded(node):
+            return
+        terms = self._translated(node)
+        if terms is None:
+            self._opaque(node)
+        elif isinstance(node.meta["val"], tuple | list):
+            self.several[node] = terms
+        else:
+            self.terms_of[node] = terms
+
+    def _item(self, node: Node) -> None:
+        maker, index = node.args
+        assert isinstance(maker, Node) and isinstance(index, int)
+        made = self.several[maker]
+        if self.terms.operation[made].name in ("split", "opaque"):
+            made = self.terms.add(Operation("item", (index,)), (made,))
+        self.terms_of[node] = made  # a pooling whose indices nobody reads is one term
+
+    def _folded(self, node: Node) -> bool:
+        """Computes a result that constants alone decide and that the vocabulary does not make from them."""
+        operands = node.all_input_nodes
+        target: Any = node.target
+        value = node.meta["val"]
+        if not isinstance(value, Tensor) or torch.Tag.nondeterministic_seeded in target.tags:
+            return False
+        shape_only = target._opname in METADATA_ONLY
+        static = all(o in self.terms_of and self.terms.static[self.terms_of[o]] for o in operands)
+        if not (static or shape_only) or (operands and self._translated(node) is not None):
+            return False
+        known = {o: torch.zeros(o.meta["val"].shape, dtype=o.meta["val"].dtype) for o in operands if shape_only}
+        if not shape_only:
+            program = Program(self.terms, (), (), (), self.weights)
+            values = static_values(program, [self.terms_of[o] for o in operands], double=False)
+            known = {o: values[self.terms_of[o]] for o in operands}
+        with torch.no_grad():
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: known[n])
+            result = target(*args, **{k: v for k, v in kwargs.items() if k != "device"})
+        self._weight(node, f"{node.name}.folded", to_array(result.detach()))
+        return True
+
+    def _translated(self, node: Node) -> int | None:
+        """The term of a node that the vocabulary has, and that has the traced shape."""
+        value, target = node.meta["val"], node.target
+        if not isinstance(target, torch._ops.OpOverload) or any(o not in self.terms_of for o in node.all_input_nodes):
+            return None
+        kinds = [_type_of(v, self.name) for v in (value if isinstance(value, tuple | list) else [value])
+                 if isinstance(v, Tensor)]  # fmt: skip
+        if target._opname in CHANGES_NOTHING:
+            same = self.terms_of[node.all_input_nodes[0]]
+            return same if self.terms.type_of(same) == kinds[0] else None
+        used = {u.args[1] for u in node.users if u.target is getitem and u.users}
+        call = Call(self.terms, target._opname, node.args, dict(node.kwargs), kinds, used, self._term)
+        try:
+            term = translate(call)
+        except ShapeError:  # the vocabulary does not have it in this form
+            return None
+        return term if term is not None and self.terms.types[term][0] == kinds[0] else None
+
+    def _term(self, node: Any) -> int:
+        return self.terms_of[node]
+
+    def _opaque(self, node: Node) -> None:
+        target: Any = node.target
+        operands: list[Node] = []
+
+        def slot(arg: Any) -> Slot | None:
+            if isinstance(arg, Node):
+                operands.append(arg)
+            return Slot(len(operands) - 1) if isinstance(arg, Node) else None
+
+        if not isinstance(target, torch._ops.OpOverload):
+            raise GraphError(f"{self.name}: {node.name} is no operator of torch; trace the module again")
+        args = with_slots(node.args, slot)
+        kwargs = tuple((k, with_slots(v, slot)) for k, v in node.kwargs.items() if k != "device")
+        call = TorchCall(target._opname, target._overloadname, args, kwargs)
+        key = call.key
+        if torch.Tag.nondeterministic_seeded in target.tags:
+            key += f".{len(self.opaque)}"  # two draws are not one
+        self.opaque[key] = call
+        value = node.meta["val"]
+        several = isinstance(value, tuple | list)
+        types = tuple(tuple(_type_of(v, self.name)) for v in (value if several else [value]))
+        term = self.terms.add(Operation("opaque", (key, types)), [self.terms_of[o] for o in operands])
+        if several:
+            self.several[node] = term
+        else:
+            self.terms_of[node] = self.terms.add(Operation("item", (0,)), (term,))
+
+
+def _type_of(value: Any, name: str) -> TensorType:
+    if not isinstance(value, Tensor):  # a result that was not asked for
+        return TensorType((0,))
+    if any(type(d) is not int for d in value.shape):
+        raise GraphError(f"{name}: a shape depends on data; give a module with fixed shapes")
+    return TensorType(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+
+
+def _real(weights: Mapping[str, Tensor]) -> Mapping[str, Any]:
+    """Weights as arrays; random where they have no memory."""
+    made: dict[str, tuple[tuple[int, ...], str, Role, float]] = {}
+    kept: dict[str, Any] = {}
+    for name, weight in weights.items():
+        dtype = str(weight.dtype).removeprefix("torch.")
+        if isinstance(weight, FakeTensor) or weight.is_meta:
+            made[name] = (tuple(weight.shape), dtype, _role(name, tuple(weight.shape)), 1.0)
+        else:
+            kept[name] = to_array(weight.detach().cpu())
+    random = RandomWeights(0, made, kept)
+    return {name: random[name] for name in weights}
+
+
+def _role(name: str, shape: tuple[int, ...]) -> Role:
+    return "variance" if name.endswith("running_var") else default_role(shape)
+
+
+def _flat(value: Any) -> list[Node]:
+    if isinstance(value, Node):
+        return [value]
+    return [node for v in value for node in _flat(v)] if isinstance(value, list | tuple) else []

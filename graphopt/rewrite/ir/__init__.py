@@ -1,0 +1,1 @@
+"""Programs: hash-consed terms, their vocabulary and meaning."""

@@ -1,0 +1,241 @@
+"""Programs run by torch: in the element types they state, or with all floating-point tensors in float64.
+
+What depends on weights alone is computed once, when the program is made ready. Operations outside the vocabulary run
+themselves: what `Program.opaque` holds for a key is an `OpaqueCall`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphopt.rewrite.ir.terms import Program, Terms, reachable
+from graphopt.rewrite.ir.vocabulary import Operation
+
+Array = NDArray[Any]
+Value = Any  # Tensor, a tuple of them for what makes several, an Array for element types that torch does not have
+
+
+class Executor:
+    """A program made ready: call it with one array per input, in order, to get one array per output.
+
+    double: floating-point tensors are float64 throughout. Opaque operations may round to their own type inside.
+    Raises ValueError for inputs of the wrong number or shape.
+    """
+
+    def __init__(self, program: Program, *, double: bool = False) -> None:
+        self.program, self.double = program, double
+        self._live = program.live()
+        self._statics = static_values(program, frontier(program), double=double)
+        self._last = _last_use(program.terms, self._live)
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        values: dict[int, Value] = {**self._statics, **self._given(inputs)}
+        keep = {*self.program.outputs, *self._statics}
+        with torch.inference_mode():
+            for term in self._live:
+                if term not in values and not self.program.terms.static[term]:
+                    values[term] = _computed(self.program, term, values, self.double)
+                    for used in self.program.terms.inputs[term]:
+                        if self._last[used] == term and used not in keep:
+                            values.pop(used, None)
+        return [to_array(values[o]) for o in self.program.outputs]
+
+    def _given(self, inputs: Sequence[Array]) -> dict[int, Value]:
+        terms, leaves = self.program.terms, self.program.inputs
+        if len(inputs) != len(leaves):
+            raise ValueError(f"the program takes {len(leaves)} inputs, not {len(inputs)}")
+        for leaf, array in zip(leaves, inputs, strict=True):
+            if np.shape(array) != terms.shape(leaf):
+                name = terms.operation[leaf].params[0]
+                raise ValueError(f"input {name!r} has the shape {terms.shape(leaf)}, not {np.shape(array)}")
+        return {leaf: _widened(to_value(_typed(array, terms.type_of(leaf).dtype)), self.double)
+                for leaf, array in zip(leaves, inputs, strict=True)}  # fmt: skip
+
+
+def frontier(program: Program) -> list[int]:
+    """Static terms that outputs are, or that terms which are not static read: what must be known at run time."""
+    terms, live = program.terms, program.live()
+    read = {i for term in live if not terms.static[term] for i in terms.inputs[term]}
+    return sorted(term for term in {*read, *program.outputs} if terms.static[term])
+
+
+def static_values(program: Program, wanted: Iterable[int], *, double: bool) -> dict[int, Value]:
+    """Values of terms that depend on weights alone."""
+    wanted = list(wanted)
+    order = reachable(program.terms, wanted)
+    last, values = _last_use(program.terms, order), dict[int, Value]()
+    keep = set(wanted)
+    with torch.inference_mode():
+        for term in order:
+            values[term] = _computed(program, term, values, double)
+            for used in program.terms.inputs[term]:
+                if last[used] == term and used not in keep:
+                    values.pop(used, None)
+    return {term: values[term] for term in wanted}
+
+
+def _last_use(terms: Terms, order: Sequence[int]) -> dict[int, int]:
+    return {used: term for term in order for used in terms.inputs[term]}
+
+
+def _computed(program: Program, term: int, values: Mapping[int, Value], double: bool) -> Value:
+    operation, terms = program.terms.operation[term], program.terms
+    inputs = [values[i] for i in terms.inputs[term]]
+    if operation.name == "item":
+        return inputs[0][operation.params[0]]
+    if operation.name == "weight":
+        return _widened(to_value(program.weights[operation.params[0]]), double)
+    if operation.name == "opaque":
+        results = program.opaque[operation.params[0]].run(inputs)
+        return tuple(_widened(to_value(r), double) for r in results)
+    if operation.name in ("fill", "identity_kernel", "mean_kernel"):
+        return _widened(_constant(operation), double)
+    return apply(operation, inputs)
+
+
+def apply(operation: Operation, inputs: Sequence[Tensor]) -> Value:
+    """The result of one operation of the vocabulary (a tuple for split)."""
+    return KERNELS[operation.name](operation.params, inputs)
+
+
+def _constant(operation: Operation) -> Tensor:
+    if operation.name == "fill":
+        return torch.full(operation.params[1], operation.params[0], dtype=torch.float32)
+    shape = operation.params[0]
+    kernel, rows = torch.zeros(shape), torch.arange(shape[0])
+    if operation.name == "mean_kernel":
+        kernel[rows, rows % shape[1]] = 1 / (shape[2] * shape[3])
+        return kernel
+    kernel[rows, rows % shape[1], shape[2] // 2, shape[3] // 2] = 1
+    return kernel
+
+
+def activated(name: str, x: Tensor) -> Tensor:
+    """x after an activation of the vocabulary."""
+    match name:
+        case "relu":
+            return torch.relu(x)
+        case "tanh":
+            return torch.tanh(x)
+        case "sigmoid":
+            return torch.sigmoid(x)
+    return x
+
+
+def _conv(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
+    strides, pads, activation = params
+    x, w = inputs[0], inputs[1]
+    groups = x.shape[1] // w.shape[1]
+    bias = inputs[2] if len(inputs) == 3 else None
+    same = pads[0] == pads[2] and pads[1] == pads[3]
+    x, rest = (x, (pads[0], pads[1])) if same else (_padded(x, pads, 0.0), (0, 0))
+    return activated(activation, F.conv2d(x, w, bias, strides, rest, 1, groups))
+
+
+def _padded(x: Tensor, pads: tuple[int, int, int, int], filling: float) -> Tensor:
+    top, left, bottom, right = pads
+    return F.pad(x, (left, right, top, bottom), value=filling) if any(pads) else x
+
+
+def _pool_max(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
+    kernel, strides, pads = params
+    return F.max_pool2d(_padded(inputs[0], pads, -torch.inf), kernel, strides)
+
+
+def _pool_avg(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
+    """Sums over windows by the number of elements in them that are not padding."""
+    kernel, strides, pads = params
+    x = inputs[0]
+    sums = F.avg_pool2d(_padded(x, pads, 0.0), kernel, strides, divisor_override=1)
+    if not any(pads):
+        return sums / float(kernel[0] * kernel[1])
+    ones = _padded(torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype), pads, 0.0)
+    return sums / F.avg_pool2d(ones, kernel, strides, divisor_override=1)
+
+
+def _enlarge(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
+    h, width = ((new - old) // 2 for new, old in zip(params[0], inputs[0].shape[2:]))
+    return F.pad(inputs[0], (width, width, h, h))
+
+
+def _merge_groups(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
+    groups, count = params
+    w = inputs[0]
+    rows = w.shape[0] // groups  # output channels per group
+    merged = w.new_zeros((groups // count, count, rows, count, *w.shape[1:]))
+    parts = w.reshape(groups // count, count, rows, *w.shape[1:])
+    for place in range(count):
+        merged[:, place, :, place] = parts[:, place]
+    return merged.reshape(w.shape[0], count * w.shape[1], *w.shape[2:])
+
+
+def _batch_norm(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
+    x, scale, bias, mean, variance = inputs
+    return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, params[0])
+
+
+KERNELS: dict[str, Callable[[tuple[Any, ...], Sequence[Tensor]], Value]] = {
+    "matmul": lambda params, inputs: activated(params[0], torch.matmul(inputs[0], inputs[1])),
+    "conv": _conv,
+    "add": lambda params, inputs: torch.add(inputs[0], inputs[1]),
+    "mul": lambda params, inputs: torch.mul(inputs[0], inputs[1]),
+    "relu": lambda params, inputs: torch.relu(inputs[0]),
+    "tanh": lambda params, inputs: torch.tanh(inputs[0]),
+    "sigmoid": lambda params, inputs: torch.sigmoid(inputs[0]),
+    "rsqrt": lambda params, inputs: torch.rsqrt(inputs[0] + params[0]),
+    "concat": lambda params, inputs: torch.cat(list(inputs), params[0]),
+    "split": lambda params, inputs: torch.split(inputs[0], list(params[1]), params[0]),
+    "transpose": lambda params, inputs: inputs[0].permute(params[0]),
+    "reshape": lambda params, inputs: inputs[0].reshape(params[0]),
+    "pool_max": _pool_max,
+    "pool_avg": _pool_avg,
+    "enlarge": _enlarge,
+    "merge_groups": _merge_groups,
+    "batch_norm": _batch_norm,
+}
+
+
+def _typed(array: Array, dtype: str) -> Array:
+    """The array in the element type that the program states; floating point may come in any width."""
+    floating = dtype in ("float16", "float32", "float64") and np.issubdtype(np.asarray(array).dtype, np.floating)
+    return np.asarray(array, dtype) if floating else np.asarray(array)
+
+
+def to_value(array: Any) -> Value:
+    """An array as a tensor; as it is where torch has no such element type."""
+    if not isinstance(array, np.ndarray | np.generic):
+        return array
+    array = np.asarray(array)
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    if 0 in array.strides and array.size > 1:  # one value for many elements; torch keeps it so
+        steps = tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)
+        return torch.from_numpy(array[steps].copy()).expand(array.shape)
+    try:
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+    except TypeError:
+        return array
+
+
+def to_array(value: Value) -> Array:
+    """A tensor as an array; one value for many elements stays so."""
+    if not isinstance(value, Tensor):
+        return np.asarray(value)
+    if value.numel() > 1 and not any(value.stride()):
+        return np.broadcast_to(to_array(value[(0,) * value.dim()]), tuple(value.shape))
+    if value.dtype == torch.bfloat16:
+        import ml_dtypes  # comes with onnx
+
+        return value.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return value.contiguous().numpy()
+
+
+def _widened(value: Value, double: bool) -> Value:
+    if double and isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+        return value.to(torch.complex128 if value.is_complex() else torch.float64)
+    return value

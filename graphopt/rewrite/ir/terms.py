@@ -1,0 +1,175 @@
+"""Hash-consed terms, and programs made of them.
+
+A term is an operation applied to terms. Equal terms are one term (interning), so structural equality is equality of
+ids, common subexpressions are shared, and what is known of a term (its types, its cost, where rules match) is found
+out once. A rewrite makes new terms for the path from the change to the outputs; all others are shared.
+
+Ids ascend from inputs to users: sorted ids are a topological order.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.rewrite.ir.vocabulary import Operation, ShapeError, TensorType, infer
+
+MAKES_SEVERAL = frozenset({"split", "opaque"})
+LEAVES = frozenset({"input", "weight", "fill", "identity_kernel", "mean_kernel"})
+NOT_RUN = ("input", "item")
+Outputs = tuple[int, ...]  # of a program: terms
+
+
+class Terms:
+    """A growing store of terms 0 .. len-1. Terms are never changed or removed.
+
+    operation, inputs, types: per term; `types` has one entry per result. kind: the number of its operation, equal for
+    equal operations. static: whether the term depends on weights
+    alone, so that it is computed once, before the program runs.
+    """
+
+    def __init__(self) -> None:
+        self.operation: list[Operation] = []
+        self.kind: list[int] = []
+        self.inputs: list[tuple[int, ...]] = []
+        self.types: list[tuple[TensorType, ...]] = []
+        self.static: list[bool] = []
+        self._kinds: dict[Operation, int] = {}
+        self._ids: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+    def kind_of(self, operation: Operation) -> int:
+        """The number of an operation."""
+        return self._kinds.setdefault(operation, len(self._kinds))
+
+    def add(self, operation: Operation, inputs: Sequence[int] = ()) -> int:
+        """The id of the term; a new one if there is none yet. Raises ShapeError where the inputs do not fit."""
+        key = (self.kind_of(operation), tuple(inputs))
+        known = self._ids.get(key)
+        if known is not None:
+            return known
+        return self._append(operation, key, self._infer(operation, key[1]))
+
+    def like(self, term: int, inputs: tuple[int, ...]) -> int:
+        """The operation of `term` on other inputs of the same types: no shape inference."""
+        key = (self.kind[term], inputs)
+        known = self._ids.get(key)
+        return self._append(self.operation[term], key, self.types[term]) if known is None else known
+
+    def type_of(self, term: int) -> TensorType:
+        """The type of a term that makes one tensor."""
+        (only,) = self.types[term]
+        return only
+
+    def shape(self, term: int) -> tuple[int, ...]:
+        """The shape of a term that makes one tensor."""
+        return self.types[term][0].shape
+
+    def _infer(self, operation: Operation, inputs: tuple[int, ...]) -> tuple[TensorType, ...]:
+        if operation.name == "item":
+            return (self._item(operation, inputs),)
+        several = [i for i in inputs if self.operation[i].name in MAKES_SEVERAL]
+        if several:
+            raise ShapeError(
+                f"{operation.name} reads all results of {self.operation[several[0]].name}: pick one by item"
+            )
+        return infer(operation, [self.types[i][0] for i in inputs])
+
+    def _item(self, operation: Operation, inputs: tuple[int, ...]) -> TensorType:
+        (index,) = operation.params
+        results: tuple[TensorType, ...] = self.types[inputs[0]] if len(inputs) == 1 else ()
+        if not 0 <= index < len(results) or self.operation[inputs[0]].name not in MAKES_SEVERAL:
+            raise ShapeError(f"item {index} of an operation that makes {len(results)} tensors")
+        picked: TensorType = results[index]
+        return picked
+
+    def _append(self, operation: Operation, key: tuple[int, tuple[int, ...]], types: tuple[TensorType, ...]) -> int:
+        kind, inputs = key
+        self._ids[key] = term = len(self.operation)
+        self.operation.append(operation)
+        self.kind.append(kind)
+        self.inputs.append(inputs)
+        self.types.append(types)
+        leaf = operation.name in LEAVES and operation.name != "input"
+        self.static.append(
+            leaf or (bool(inputs) and operation.name != "opaque" and all(map(self.static.__getitem__, inputs)))
+        )
+        return term
+
+
+def runs(terms: Terms, term: int) -> bool:
+    """Whether a term is an operator that runs: neither input, nor static, nor one result of several."""
+    return not terms.static[term] and terms.operation[term].name not in NOT_RUN
+
+
+def reachable(terms: Terms, outputs: Iterable[int]) -> list[int]:
+    """All terms that the outputs need, themselves included, in topological order."""
+    inputs, stack = terms.inputs, list(outputs)
+    found = set(stack)
+    while stack:
+        for i in inputs[stack.pop()]:
+            if i not in found:
+                found.add(i)
+                stack.append(i)
+    return sorted(found)
+
+
+def reaches(terms: Terms, start: int, goals: frozenset[int] | set[int]) -> bool:
+    """Whether `start` is one of the goals or needs one of them."""
+    least, inputs = min(goals), terms.inputs
+    stack, found = [start], {start}
+    while stack:
+        term = stack.pop()
+        if term in goals:
+            return True
+        for i in inputs[term]:
+            if i >= least and i not in found:
+                found.add(i)
+                stack.append(i)
+    return False
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Terms that compute outputs. Programs made from one another share their `terms`, `weights` and `opaque`."""
+
+    terms: Terms
+    outputs: tuple[int, ...]
+    output_names: tuple[str, ...]
+    inputs: tuple[int, ...]  # leaves, in the order of the program's arguments
+    weights: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what the name of each weight stands for
+    opaque: Mapping[str, Any] = field(default_factory=dict)  # what the key of each opaque operation stands for
+    origin: Any = None  # what export needs to know of the model that the program was read from, if any
+
+    def live(self) -> list[int]:
+        """Terms that the outputs need, in topological order."""
+        return reachable(self.terms, self.outputs)
+
+    def num_ops(self) -> int:
+        """Live terms that run."""
+        return sum(runs(self.terms, term) for term in self.live())
+
+    def with_outputs(self, outputs: tuple[int, ...]) -> "Program":
+        """The same inputs and weights, other outputs."""
+        return replace(self, outputs=outputs)
+
+    def parameters(self) -> int:
+        """Elements of all weights that the outputs need."""
+        terms = self.terms
+        return sum(int(np.prod(terms.shape(t), dtype=np.int64))
+                   for t in self.live() if terms.operation[t].name == "weight")  # fmt: skip
+
+
+def substitute(terms: Terms, outputs: tuple[int, ...], live: Sequence[int], new: Mapping[int, int]) -> tuple[int, ...]:
+    """Outputs with every use of a term of `new` replaced by its image, of the same type. `live`: what they reach."""
+    image = dict(new)
+    first = min(new)
+    inputs = terms.inputs
+    for term in live:
+        if term > first and term not in image and not image.keys().isdisjoint(inputs[term]):
+            image[term] = terms.like(term, tuple([image.get(i, i) for i in inputs[term]]))
+    return tuple([image.get(o, o) for o in outputs])

@@ -1,0 +1,1 @@
+"""Rules, and finding where they match."""

@@ -1,0 +1,113 @@
+"""Rules as Python functions: one per source that matches it at a term, one that builds the targets.
+
+Matching is the inner loop of every search, so a pattern is turned into straight-line Python once: names of operators
+are compared first, then parameters, then conditions. For `(relu (conv $s $p none ?x ?w))`:
+
+    def match(t0):
+        t1, = inputs[t0]
+        ot1 = operation[t1]
+        if not (ot1.name == 'conv'): return None
+        if not (len(inputs[t1]) == 2): return None
+        v_x, v_w, = inputs[t1]
+        p_s, p_p, t2, = ot1.params
+        if not (t2 == 'none'): return None
+        return (v_x, v_w, p_s, p_p, )
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from graphopt.rewrite.ir.terms import Terms
+from graphopt.rewrite.ir.vocabulary import Operation
+from graphopt.rewrite.rules.conditions import FUNCTIONS
+from graphopt.rewrite.rules.expressions import Condition, Expression, Variable
+from graphopt.rewrite.rules.pattern_writing import PatternWriter, Values, identifier, names_of
+from graphopt.rewrite.rules.patterns import Node, Pattern
+from graphopt.rewrite.rules.rule import Rule
+
+MatchFunction = Callable[[int], Values | None]
+BuildFunction = Callable[..., tuple[int, ...]]
+
+
+@cache
+def matcher(rule: Rule, index: int) -> Callable[[Terms], MatchFunction]:
+    """Makes the function that matches a source of a rule at terms of a store."""
+    lines = _Emitter(rule, index).lines
+    head = "def make(terms):\n operation, inputs = terms.operation, terms.inputs\n def match(t0):\n"
+    made: Callable[[Terms], MatchFunction] = _compiled(head + "\n".join(lines) + "\n return match\n", rule)
+    return made
+
+
+@cache
+def builder(rule: Rule) -> Callable[[Terms], BuildFunction]:
+    """Makes the function that builds the targets of a rule from the values of `bound_names(rule)`."""
+    lines: list[str] = []
+    known: dict[Pattern, str] = {}
+    roots = [_build_lines(target, lines, known) for target in rule.targets]
+    head = f"def make(terms):\n add = terms.add\n def build({', '.join(map(identifier, bound_names(rule)))}):\n  "
+    body = "\n  ".join([*lines, f"return ({''.join(f'{root}, ' for root in roots)})"])
+    made: Callable[[Terms], BuildFunction] = _compiled(head + body + "\n return build\n", rule)
+    return made
+
+
+@cache
+def bound_names(rule: Rule) -> tuple[str, ...]:
+    """What a match of all sources binds: names of the first, then what each further one adds."""
+    return tuple(dict.fromkeys(name for source in rule.sources for name in names_of(source)))
+
+
+def function_of(names: Sequence[str], expressions: Sequence[Expression], terms: Terms) -> Callable[..., Values]:
+    """The values of expressions, as a function of the values of names."""
+    made: Callable[..., Values] = _function(tuple(names), f"({''.join(f'{e.source()}, ' for e in expressions)})")(terms)
+    return made
+
+
+def test_of(names: Sequence[str], conditions: Sequence[Condition], terms: Terms) -> Callable[..., bool]:
+    """Whether all conditions hold, as a function of the values of names."""
+    text = " and ".join(condition.source() for condition in conditions) or "True"
+    made: Callable[..., bool] = _function(tuple(names), text)(terms)
+    return made
+
+
+@cache
+def _function(names: tuple[str, ...], text: str) -> Callable[[Terms], Callable[..., Any]]:
+    made: Callable[[Terms], Callable[..., Any]] = eval(
+        f"lambda terms: lambda {', '.join(map(identifier, names))}: {text}", dict(FUNCTIONS)
+    )
+    return made
+
+
+def _compiled(text: str, rule: Rule) -> Any:
+    space: dict[str, Any] = {**FUNCTIONS, "Operation": Operation}
+    exec(compile(text, f"<rule {rule.name}>", "exec"), space)
+    return space["make"]
+
+
+class _Emitter(PatternWriter):
+    """Writes the lines that match one source at a term."""
+
+    def __init__(self, rule: Rule, index: int) -> None:
+        super().__init__(rule, index, "return None", 2)
+        self.write(f"return {self.values}")
+
+    def node(self, node: Node, at: str) -> list[tuple[Node, str]]:
+        found = self.inputs(node, f"inputs[{at}]")
+        for child, name in found:
+            self.write(f"o{name} = operation[{name}]")
+            self.unless(f"o{name}.name == {child.operator!r}")
+        self.params(node.params, "operation[t0].params" if at == "t0" else f"o{at}.params")
+        return found
+
+
+def _build_lines(pattern: Pattern, lines: list[str], known: dict[Pattern, str]) -> str:
+    """Appends what builds the pattern, once; the local name of the result."""
+    if isinstance(pattern, Variable):
+        return pattern.source()
+    if pattern not in known:
+        inputs = "".join(f"{_build_lines(i, lines, known)}, " for i in pattern.inputs)
+        params = "".join(f"{param.source()}, " for param in pattern.params)
+        name = f"t{len(known)}"
+        lines.append(f"{name} = add(Operation({pattern.operator!r}, ({params})), ({inputs}))")
+        known[pattern] = name
+    return known[pattern]

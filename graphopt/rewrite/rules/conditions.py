@@ -1,0 +1,161 @@
+"""The functions that rules may call, in conditions and to compute parameters of targets.
+
+Each takes the store of terms and the arguments that the rule's text shows; a `?x` arrives as the id of the term. They
+never raise for tensors of an unexpected rank, so conditions may come in any order.
+
+| function | is |
+|---|---|
+| shape(?x), rank(?x), dim(?x, i) | of the tensor; dim is 0 beyond the rank |
+| static(?x) | whether it depends on weights alone |
+| sizes(axis, ?x, ?y, ...) | their sizes along the axis, as split takes them |
+| without(axis, ?x), without_last(?x) | the shape without that axis: equal ones can be concatenated |
+| axis_of(?x, -1), length(a) | an axis counted from the end, counted from 0; the length of a list |
+| same_shape(?x, ?y), differ(?x, ?y) | of two tensors; whether they are two terms |
+| larger(a, b), divides(n, m) | elementwise maximum of two lists; whether n divides m > 0 |
+| kernel(?w), groups(?x, ?w) | height and width of a conv kernel; number of groups of a conv |
+| per_group(?x, ?w) | output channels of each group of a conv |
+| offsets(pads, ?w) | where a window lies around its position: convs with equal ones look at the same places |
+| same_pads(?w) | the pads that keep the size of a tensor, for strides of 1; () where there are none |
+| column(?v), row(?v) | the shapes [n, 1, 1, 1] and [1, n, 1, 1] of n elements |
+| channelwise(?c, n) | whether ?c holds one factor for each of n channels of four-dimensional tensors |
+| window(k, ?x) | the shape of kernels that look at each channel of ?x alone through a window k |
+| flat_rows(?w) | the shape of a matrix with as many rows, all else in its columns |
+| inverse(p), compose(p, q), place(p, axis) | permutations: undone; p, then q; where an axis comes from |
+| straight(?x), swapped(?x) | the permutation that changes nothing; the one that swaps the last two axes |
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from graphopt.rewrite.ir.terms import Terms
+from graphopt.rewrite.ir.vocabulary import Shape
+
+
+def shape(terms: Terms, x: int) -> Shape:
+    return terms.types[x][0].shape
+
+
+def rank(terms: Terms, x: int) -> int:
+    return len(terms.types[x][0].shape)
+
+
+def dim(terms: Terms, x: int, axis: int) -> int:
+    of_x = terms.types[x][0].shape
+    return of_x[axis] if -len(of_x) <= axis < len(of_x) else 0
+
+
+def static(terms: Terms, x: int) -> bool:
+    return terms.static[x]
+
+
+def sizes(terms: Terms, axis: int, *xs: int) -> Shape:
+    return tuple(dim(terms, x, axis) for x in xs)
+
+
+def without(terms: Terms, axis: int, x: int) -> Shape:
+    of_x = terms.types[x][0].shape
+    return (len(of_x), *of_x[:axis], *of_x[axis + 1 :])
+
+
+def without_last(terms: Terms, x: int) -> Shape:
+    of_x = terms.types[x][0].shape
+    return (len(of_x), *of_x[:-1])
+
+
+def axis_of(terms: Terms, x: int, axis: int) -> int:
+    return len(terms.types[x][0].shape) + axis
+
+
+def length(terms: Terms, a: Shape) -> int:
+    return len(a)
+
+
+def same_shape(terms: Terms, x: int, y: int) -> bool:
+    return terms.types[x][0].shape == terms.types[y][0].shape
+
+
+def differ(terms: Terms, x: int, y: int) -> bool:
+    return x != y
+
+
+def kernel(terms: Terms, w: int) -> Shape:
+    return terms.types[w][0].shape[2:4]
+
+
+def groups(terms: Terms, x: int, w: int) -> int:
+    per_group = dim(terms, w, 1)
+    return dim(terms, x, 1) // per_group if per_group else 0
+
+
+def larger(terms: Terms, a: Shape, b: Shape) -> Shape:
+    return tuple(max(pair) for pair in zip(a, b))
+
+
+def divides(terms: Terms, n: int, m: int) -> bool:
+    return m > 0 and m % n == 0
+
+
+def per_group(terms: Terms, x: int, w: int) -> int:
+    count = groups(terms, x, w)
+    return dim(terms, w, 0) // count if count else 0
+
+
+def offsets(terms: Terms, pads: Shape, w: int) -> Shape:
+    return tuple(2 * pad - side for pad, side in zip(pads, kernel(terms, w) * 2))
+
+
+def same_pads(terms: Terms, w: int) -> Shape:
+    sides = kernel(terms, w)
+    return tuple(side // 2 for side in sides * 2) if all(side % 2 for side in sides) else ()
+
+
+def column(terms: Terms, v: int) -> Shape:
+    return (prod(shape(terms, v)), 1, 1, 1)
+
+
+def row(terms: Terms, v: int) -> Shape:
+    return (1, prod(shape(terms, v)), 1, 1)
+
+
+def channelwise(terms: Terms, c: int, n: int) -> bool:
+    return shape(terms, c) in ((n, 1, 1), (1, n, 1, 1))
+
+
+def window(terms: Terms, k: Shape, x: int) -> Shape:
+    return (dim(terms, x, 1), 1, *k)
+
+
+def flat_rows(terms: Terms, w: int) -> Shape:
+    return (dim(terms, w, 0), prod(shape(terms, w)[1:]))
+
+
+def inverse(terms: Terms, p: Shape) -> Shape:
+    return tuple(p.index(axis) for axis in range(len(p)))
+
+
+def compose(terms: Terms, p: Shape, q: Shape) -> Shape:
+    return tuple(p[axis] for axis in q)
+
+
+def place(terms: Terms, p: Shape, axis: int) -> int:
+    return p[axis] if axis < len(p) else -1
+
+
+def straight(terms: Terms, x: int) -> Shape:
+    return tuple(range(rank(terms, x)))
+
+
+def swapped(terms: Terms, x: int) -> Shape:
+    axes = straight(terms, x)
+    return (*axes[:-2], *axes[:-3:-1])
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        shape, rank, dim, static, sizes, without, without_last, axis_of, length, same_shape, differ, larger, divides,
+        kernel, groups, per_group, offsets, same_pads, column, row, channelwise, window, flat_rows,
+        inverse, compose, place, straight, swapped,
+    )
+}  # fmt: skip

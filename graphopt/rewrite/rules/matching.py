@@ -1,0 +1,143 @@
+"""Finds where rules match and what they make of it.
+
+Terms never change, so where single-output rules match is found out once per term: after a rewrite only new terms, those
+on the path from the change to the outputs, are looked at. The sources of a multi-output rule are matched per term in
+the same way, and joined for each program over what they share: variables, and sides of `=` conditions.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphopt.rewrite.ir.terms import Terms, reaches
+from graphopt.rewrite.ir.vocabulary import ShapeError
+from graphopt.rewrite.rules.compiling import BuildFunction, MatchFunction, bound_names, builder, matcher
+from graphopt.rewrite.rules.joining import Found, Join
+from graphopt.rewrite.rules.pattern_writing import Values
+from graphopt.rewrite.rules.rule import Rule
+from graphopt.rewrite.rules.symmetry import symmetric
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Match:
+    """A rule, the terms that it would replace, and what its names stand for; one object per place."""
+
+    rule: Rule
+    roots: tuple[int, ...]
+    values: Values
+
+    @property
+    def binding(self) -> dict[str, Any]:
+        """`?x` -> a term, `$s` -> a value."""
+        return dict(zip(bound_names(self.rule), self.values))
+
+
+class Matcher:
+    """Matches rules in programs of one store of terms, and remembers everything it found out."""
+
+    def __init__(self, rules: Sequence[Rule], terms: Terms) -> None:
+        self.terms = terms
+        self._single: dict[str, list[tuple[Rule, MatchFunction]]] = {}
+        self._several: dict[str, list[tuple[int, MatchFunction]]] = {}
+        self._joins: list[_Several] = []
+        self._build: dict[Rule, BuildFunction] = {rule: builder(rule)(terms) for rule in rules}
+        slots = 0
+        for rule in rules:
+            if len(rule.sources) == 1:
+                functions = self._single.setdefault(rule.sources[0].operator, [])
+                functions.append((rule, matcher(rule, 0)(terms)))
+                continue
+            self._joins.append(_Several(rule, slots, terms))
+            for index, source in enumerate(rule.sources):
+                self._several.setdefault(source.operator, []).append((slots + index, matcher(rule, index)(terms)))
+            slots += len(rule.sources)
+        self._slots = slots
+        self._matches: dict[int, list[Match]] = {}
+        self._partials: dict[int, list[tuple[int, tuple[int, Values]]]] = {}
+        self._made: dict[Match, tuple[int, ...] | None] = {}
+
+    def matches(self, program_live: Sequence[int]) -> list[Match]:
+        """All matches in a program, given its live terms. Static terms are left alone: they cost nothing."""
+        known, found = self._matches, []
+        partials: list[Found] = [[] for _ in range(self._slots)]
+        for term in program_live:
+            at = known.get(term)
+            if at is None:
+                at = self._visit(term)
+            found += at
+            for slot, partial in self._partials[term]:
+                partials[slot].append(partial)
+        for join in self._joins:
+            found += join.matches(partials)
+        return found
+
+    def note(self, match: Match, made: tuple[int, ...]) -> None:
+        """A match that was found elsewhere, and the terms of the same types that replace its roots."""
+        self._made[match] = made
+
+    def apply(self, match: Match) -> tuple[int, ...] | None:
+        """The terms that replace the roots; None where they do not fit or nothing would change."""
+        if match not in self._made:
+            self._made[match] = self._apply(match)
+        return self._made[match]
+
+    def _apply(self, match: Match) -> tuple[int, ...] | None:
+        try:
+            made = self._build[match.rule](*match.values)
+        except ShapeError:
+            return None
+        types = self.terms.types
+        fits = made != match.roots and all(types[new] == types[old] for new, old in zip(made, match.roots))
+        return made if fits else None
+
+    def _visit(self, term: int) -> list[Match]:
+        """Matches at a term seen for the first time."""
+        matches: list[Match] = []
+        partials: list[tuple[int, tuple[int, Values]]] = []
+        if not self.terms.static[term]:
+            name = self.terms.operation[term].name
+            for rule, match in self._single.get(name, ()):
+                values = match(term)
+                if values is not None:
+                    matches.append(Match(rule, (term,), values))
+            for slot, match in self._several.get(name, ()):
+                values = match(term)
+                if values is not None:
+                    partials.append((slot, (term, values)))
+        self._matches[term], self._partials[term] = matches, partials
+        return matches
+
+
+class _Several:
+    """Where one rule of several outputs matches, remembered by the roots.
+
+    Of two places that may change roles, one order is made: the other one never led a search to a cheaper program
+    (docs/rewriting.md).
+    """
+
+    def __init__(self, rule: Rule, first_slot: int, terms: Terms) -> None:
+        self.rule, self.first_slot, self.terms = rule, first_slot, terms
+        self.join, self.symmetric = Join(rule, terms), symmetric(rule)
+        self.variables = [place for place, name in enumerate(bound_names(rule)) if name[0] == "?"]
+        self.known: dict[tuple[int, ...], Match | None] = {}
+
+    def matches(self, partials: Sequence[Found]) -> Iterator[Match]:
+        founds = partials[self.first_slot : self.first_slot + len(self.rule.sources)]
+        for roots, values in self.join.places(founds, self._apart):
+            if roots not in self.known:
+                self.known[roots] = self._match(roots, values)
+            match = self.known[roots]
+            if match is not None:
+                yield match
+
+    def _apart(self, roots: tuple[int, ...], root: int) -> bool:
+        return root not in roots and not (self.symmetric and root < roots[-1])
+
+    def _match(self, roots: tuple[int, ...], values: Values) -> Match | None:
+        """The match, unless a condition fails or a term that the targets need needs one of the roots: a cycle."""
+        if not self.join.holds(*values):
+            return None
+        goals = frozenset(roots)
+        if any(reaches(self.terms, values[place], goals) for place in self.variables):
+            return None
+        return Match(self.rule, roots, values)

@@ -1,0 +1,150 @@
+"""All programs one rewrite away, priced and told apart without being made.
+
+A rewrite replaces roots by other terms of the same types. What uses a root, directly or through others, only changes
+what it reads: its price stays. So the price of a new program is that of the old one, plus terms that are new in what
+was put in, minus terms that nothing needs any more; and its digest follows from the digests of what was replaced
+(digests.py). That costs the same wherever in a program the rewrite is, and only programs that a search goes on with are
+made, since `Terms` never forgets.
+
+Where a rewrite is not that simple (what it puts in contains a root, a root contains a root, users of a root coincide
+with other terms), the program is made and summed up.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from graphopt.rewrite.ir.digests import PRIME, Digests
+from graphopt.rewrite.ir.terms import Outputs, reachable, reaches, runs, substitute
+from graphopt.rewrite.rules.matching import Match, Matcher
+
+Price = Callable[[int], float]
+
+
+class Step(NamedTuple):
+    """A rewrite of a program, and what is known of the program that it leads to.
+
+    cost: the sum over its terms. ops: number of its terms that run. digest: equal for equal programs.
+    """
+
+    match: Match
+    cost: float
+    ops: int
+    digest: int
+
+
+def free(term: int) -> float:
+    """The price of a term where none is known."""
+    return 0.0
+
+
+class Surroundings:
+    """The programs one rewrite away from a program."""
+
+    def __init__(self, matcher: Matcher, digests: Digests, price: Price, outputs: Outputs) -> None:
+        self.terms, self.matcher, self.price, self.outputs = matcher.terms, matcher, price, outputs
+        self.live = reachable(self.terms, outputs)
+        self.cost = float(sum(map(price, self.live)))
+        self.ops = sum(runs(self.terms, t) for t in self.live)
+        self._digests, self.digest = digests, digests.program(outputs)
+        self._weights = digests.weights(outputs, self.live)
+        self._users: dict[int, list[int]] = {term: [] for term in self.live}
+        inputs = self.terms.inputs
+        for term in self.live:
+            for i in set(inputs[term]):
+                self._users[i].append(term)
+        self._uses = {term: len(users) for term, users in self._users.items()}
+        for o in outputs:
+            self._uses[o] += 1
+
+    def steps(self, extra: Sequence[Match] = ()) -> Iterator[Step]:
+        """Every other program, once; in the order of rules and places. extra: matches that were found elsewhere."""
+        seen = {self.digest}
+        for match in chain(self.matcher.matches(self.live), extra):
+            made = self.matcher.apply(match)
+            if made is not None:
+                step = self._step(match, made)
+                if step.digest not in seen:
+                    seen.add(step.digest)
+                    yield step
+
+    def apply(self, match: Match) -> Outputs:
+        """The outputs of the program that a match leads to."""
+        made = self.matcher.apply(match)
+        assert made is not None
+        return substitute(self.terms, self.outputs, self.live, dict(zip(match.roots, made)))
+
+    def _step(self, match: Match, made: tuple[int, ...]) -> Step:
+        roots, terms, price = match.roots, self.terms, self.price
+        added = self._added(made)
+        gone = self._gone(roots, made, added) if self._apart(roots, made, added) else None
+        if gone is None:
+            return self._summed(match)
+        cost, ops = self.cost, self.ops
+        for term in added:
+            cost += price(term)
+            ops += runs(terms, term)
+        for term in gone:
+            cost -= price(term)
+            ops -= runs(terms, term)
+        return Step(match, cost, ops, self._digest(roots, made))
+
+    def _digest(self, roots: tuple[int, ...], made: tuple[int, ...]) -> int:
+        digest, of = self.digest, self._digests.of
+        for root, term in zip(roots, made):
+            (a, b), (old_u, old_v), (u, v) = self._weights[root], of(root), of(term)
+            digest += a * (u - old_u) + b * (v - old_v)
+        return digest % PRIME
+
+    def _added(self, made: tuple[int, ...]) -> list[int]:
+        """Terms of what is put in that are not live."""
+        live, inputs = self._users, self.terms.inputs
+        added = [term for term in dict.fromkeys(made) if term not in live]
+        for term in added:  # grows meanwhile
+            added += [i for i in dict.fromkeys(inputs[term]) if i not in live and i not in added]
+        return added
+
+    def _apart(self, roots: tuple[int, ...], made: tuple[int, ...], added: list[int]) -> bool:
+        """Whether users of the roots, changed, are none of the terms that were or are added, nor each other.
+
+        If that holds for the direct users it holds for their users, since then different terms change differently.
+        """
+        static, inputs, live = self.terms.static, self.terms.inputs, self._users
+        if any(static[term] for term in made):
+            return False
+        old = [term for term in made if term in live]
+        if not old and (len(made) == 1 or len(set(made)) == len(made)):
+            return len(made) == 1 or all(set(inputs[term]).isdisjoint(made) for term in added)
+        image, kind = dict(zip(roots, made)), self.terms.kind
+        users = {user for root in roots for user in live[root]}
+        changed = {(kind[user], *[image.get(i, i) for i in inputs[user]]) for user in users}
+        others = [user for term in old for user in live[term] if user not in users]
+        others += [term for term in added if not set(inputs[term]).isdisjoint(made)]
+        return len(changed) == len(users) and not any((kind[o], *inputs[o]) in changed for o in others)
+
+    def _gone(self, roots: tuple[int, ...], made: tuple[int, ...], added: list[int]) -> list[int] | None:
+        """Live terms that nothing needs any more, the roots first; None where roots are in what is put in or gone."""
+        inputs, uses, live, first = self.terms.inputs, self._uses, self._users, min(roots)
+        left: dict[int, int] = {}
+        for needed in (made, *[set(inputs[term]) for term in added]):
+            for i in needed:
+                if i in live:
+                    if i >= first and reaches(self.terms, i, set(roots)):
+                        return None
+                    left[i] = left.get(i, uses[i]) + 1
+        gone = list(roots)
+        for term in gone:  # grows meanwhile
+            for i in set(inputs[term]):
+                if i in roots:
+                    return None
+                left[i] = left.get(i, uses[i]) - 1
+                if not left[i]:
+                    gone.append(i)
+        return gone
+
+    def _summed(self, match: Match) -> Step:
+        """The step, by making its program."""
+        outputs = self.apply(match)
+        live = reachable(self.terms, outputs)
+        cost, ops = float(sum(map(self.price, live))), sum(runs(self.terms, t) for t in live)
+        return Step(match, cost, ops, self._digests.program(outputs))

@@ -1,0 +1,317 @@
+"""One cell: a resolved configuration and the folder of its results. Errors inside become rows and sentences."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from graphopt.config.construct import call, construct, convert
+from graphopt.core.graph import GraphError
+from graphopt.datasets.dataset import Dataset
+from graphopt.errors import Incompatible, NothingFits, RowsFailed, UsageError, UserError, writing
+from graphopt.records.finished import Finished, digest_of
+from graphopt.records.rows import Row, RowFile
+from graphopt.run import composed
+from graphopt.run.composed import sources_of
+from graphopt.run.loggers import NoLog, RunLog
+from graphopt.run.sweep import cell_line
+from graphopt.utils.commit import commit
+from graphopt.utils.lock import Lock
+from graphopt.utils.printable import say
+
+GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
+# What may change without making it another experiment: rows say for themselves what of these they were made with.
+FREE = ("study", "output_dir", "resume", "budget", "compare", "split", "logger")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Rows are made for every entry of `evals`; `seconds` caps each of them (null: no cap)."""
+
+    evals: list[int]
+    seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The scalar keys of config.yaml."""
+
+    study: str
+    output_dir: str
+    seed: int
+    split: Literal["train", "val", "test"]
+    budget: Budget
+    compare: list[str]
+    ckpt: str | None
+    resume: bool
+
+
+class Cell:
+    """config: resolved, plain containers. Raises UsageError for keys that mean nothing."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self.settings = settings_of(config)
+        self.hash = config_hash(config)
+        self.path = Path(self.settings.output_dir) / self.settings.study / folder_name(config, self.hash)
+        self.skipped = False  # finished by an earlier call
+        self.log: RunLog = NoLog(name="none")
+        # Not in the folder: `resume=false` empties it, and a lock that is gone from its place keeps nobody out.
+        self._lock = Lock(self.study_path / ".locks" / self.path.name)
+
+    @property
+    def study_path(self) -> Path:
+        return self.path.parent
+
+    @cached_property
+    def rows(self) -> RowFile:
+        """What the folder holds, read when first asked for: by then no other run writes there."""
+        return RowFile(self.path / "rows.jsonl")
+
+    @property
+    def finished(self) -> bool:
+        """All rows asked for were written by an earlier call, from data of the same content, and their files are
+        there."""
+        return self._request is not None and Finished(self.path).of(self._request)
+
+    @property
+    def finished_line(self) -> str:
+        return f"{self.path} is finished; resume=false starts over"
+
+    def finish(self) -> None:
+        """Marks the cell as done: the next call skips it."""
+        if self._request is not None:
+            Finished(self.path).mark(self._request, self.rows.done.values())
+
+    @cached_property
+    def _request(self) -> str | None:
+        """Digest of what is asked for, as it was before anything was read; None where it cannot be read."""
+        content = content_of(self.config)
+        if content is None:
+            return None
+        asked = {key: self.config[key] for key in ("budget", "compare", "split")}
+        algos = {name: self.hash_of(name) for name in self.settings.compare}
+        return self.hash + digest({**asked, "algos": algos, **({"content": content} if content else {})})
+
+    def hash_of(self, compared: str) -> str:
+        """The config hash of a compared optimiser's rows: this configuration with that algorithm."""
+        from graphopt.utils.registry import option
+
+        return config_hash({**self.config, "algo": option("algo", compared)})
+
+    def start(self) -> None:
+        """Takes the folder, empties it with `resume=false`, and writes the configuration; finds the cell skipped if
+        another run has finished it meanwhile. Raises UserError where another run works in it, or nothing can be
+        written."""
+        if not self._lock.take():
+            raise UserError(f"another run is working in {self.path}; wait for it or choose another study=...")
+        with writing(self.path):
+            if not self.settings.resume and self.path.exists():
+                shutil.rmtree(self.path)
+            self.skipped = self.settings.resume and self.finished
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not self.skipped:
+                from omegaconf import OmegaConf
+
+                (self.path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(self.config))))
+
+    def stop(self) -> None:
+        """Lets another process work in the folder."""
+        self._lock.give_back()
+
+    @contextlib.contextmanager
+    def logged(self) -> Iterator[None]:
+        """Opens the run's logger and closes it whatever happens."""
+        if self.skipped:
+            yield
+            return
+        self.log = construct(self.config["logger"], "logger")
+        self.log.open(self.path, self.config)
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            self.log.close(failed)
+
+    def facts(self) -> Row:
+        """Row fields that are the same for the whole cell."""
+        c = self.config
+        return {
+            "study": self.settings.study, "cell": self.path.name, "dataset": c["dataset"]["name"],
+            "split": self.settings.split, "task": c["task"]["name"], "machine": c["machine"]["name"],
+            "cost": c["cost"]["name"], "judge": c["judge"]["name"], "objective": c["cost"].get("objective"),
+            "encoder": c["encoder"]["name"], "algo": c["algo"]["name"], "seed": self.settings.seed, "commit": commit(),
+            "config_hash": self.hash,
+        }  # fmt: skip
+
+    def show(self) -> None:
+        """The tables of a single run; one line in a sweep, whose table comes last."""
+        from graphopt.report import print_cell
+
+        if in_sweep():
+            say(f"{self.path}: {cell_line(self.rows.rows)}")
+        else:
+            print_cell(self.rows.path, self.rows.rows, str(self.config["algo"]["name"]))
+            say(f"stored in {self.path}\npictures: python -m graphopt.report {self.study_path} --plots", keep="\n")
+
+    def forget(self) -> None:
+        """Removes the folder of a cell that never began."""
+        if self.path.is_dir() and {file.name for file in self.path.iterdir()} <= {"config.yaml"}:
+            shutil.rmtree(self.path)
+
+    @property
+    def working(self) -> bool:
+        """No other run writes into the folder."""
+        return self._lock.taken
+
+    def note(self, status: str, reason: str) -> None:
+        """A row about the cell as a whole, unless another run is working on it."""
+        if not self.working:
+            return
+        with contextlib.suppress(UserError):  # a full disk must not hide the reason
+            self.rows.note({**self.facts(), "graph": "", "status": status, "reason": reason})
+
+
+@contextlib.contextmanager
+def open_cell(config: Any) -> Iterator[Cell]:
+    """The cell of a composed configuration. Errors inside become a row and one sentence; then a single run ends with
+    the error's exit code. In a sweep an illegal cell lets it go on, and a failed one surfaces when it is over."""
+    sweep = in_sweep()
+    try:
+        from omegaconf import OmegaConf
+
+        cell = Cell(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    except UserError as error:
+        _say(str(error))
+        raise SystemExit(error.exit_code) from None
+    try:
+        cell.skipped = cell.settings.resume and cell.finished
+        if not cell.skipped:
+            cell.start()
+        if cell.skipped:
+            say(cell.finished_line)
+        with cell.logged():
+            yield cell
+        remember(cell)
+    except (Incompatible, NothingFits) as error:
+        if isinstance(error, Incompatible):
+            cell.note("illegal", str(error))
+        _say(str(error))
+        if not sweep:
+            raise SystemExit(1) from None
+    except Exception as error:
+        _fail(cell, error, sweep)
+    finally:
+        cell.stop()
+
+
+def remember(cell: Cell) -> None:
+    """Keeps the composed configuration of a finished cell of a sweep. A checkpoint has its say in others."""
+    if in_sweep() and cell.settings.ckpt is None:
+        from hydra.core.hydra_config import HydraConfig
+
+        hydra = HydraConfig.get()
+        composed.keep(list(hydra.overrides.task), sources_of(hydra), cell.config)
+
+
+def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
+    sentence = sentence_of(error)
+    if isinstance(error, UsageError) and cell.working and not sweep:
+        cell.forget()
+    elif not isinstance(error, RowsFailed):
+        cell.note("failed", sentence)
+    if wants_traceback():
+        traceback.print_exc()
+    elif not isinstance(error, UserError | GraphError):
+        with contextlib.suppress(OSError):
+            (cell.path / "error.txt").write_text(traceback.format_exc())
+        sentence += f" (traceback: {cell.path / 'error.txt'}, or set GRAPHOPT_TRACEBACK=1)"
+    if sweep:
+        raise UserError(sentence) from None
+    _say(sentence)
+    raise SystemExit(getattr(error, "exit_code", 1)) from None
+
+
+def sentence_of(error: BaseException) -> str:
+    """An error in one line; unexpected ones with their type."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UserError | GraphError) else f"{type(error).__name__}: {text}"
+
+
+def wants_traceback() -> bool:
+    return os.environ.get("GRAPHOPT_TRACEBACK") == "1"
+
+
+def _say(sentence: str) -> None:
+    say(sentence, sys.stderr)
+
+
+def in_sweep() -> bool:
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """The scalar keys, checked. A single number may stand for a list of one."""
+    scalars = {key: value for key, value in config.items() if key not in GROUPS}
+    known = list(Settings.__dataclass_fields__)
+    for key in scalars:
+        if key not in known:
+            raise UsageError(f"{key} does not exist; keys: {', '.join((*known, *GROUPS))}")
+    budget = scalars.get("budget")
+    if isinstance(budget, dict) and isinstance(budget.get("evals"), int):
+        scalars["budget"] = {**budget, "evals": [budget["evals"]]}
+    settings: Settings = call(Settings, scalars, "", {})
+    if any(evals < 0 for evals in settings.budget.evals) or not settings.budget.evals:
+        raise UsageError("budget.evals must name at least one number of evaluations, none negative")
+    if settings.seed < 0:
+        raise UsageError(f"seed={settings.seed} must not be negative")
+    if not settings.study.strip():
+        raise UsageError("study= needs a name: that of the folder of the results, such as study=mine")
+    for group in GROUPS:
+        if not isinstance(config.get(group), Mapping):
+            raise UsageError(
+                f"{group} is not chosen; give {group}=..., one of the files in conf/{group.replace('judge', 'cost')}"
+            )
+        convert(config[group].get("name"), str, f"{group}.name")
+    return settings
+
+
+def content_of(config: Mapping[str, Any]) -> str | None:
+    """Digest of the files that the data set reads, empty where it reads none; None where they cannot be read, which the
+    run itself will say."""
+    try:
+        dataset: Dataset = construct(config["dataset"], "dataset", {"seed": config["seed"]})
+        return digest_of(dataset.files())
+    except (UserError, GraphError, OSError):
+        return None
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """8 hex digits of everything that makes results differ."""
+    return digest({key: value for key, value in config.items() if key not in FREE})
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def folder_name(config: Mapping[str, Any], short_hash: str) -> str:
+    """Readable choices and the hash, e.g. `fusion-go-gin-zoo-gpu2-simulator-s0-1a2b3c4d`."""
+    groups = ("task", "algo", "encoder", "dataset", "machine", "cost")
+    parts = [str(config[group]["name"]) for group in groups]
+    if config["judge"]["name"] != config["cost"]["name"]:
+        parts.append(str(config["judge"]["name"]))
+    return re.sub(r"[^A-Za-z0-9_.+-]", "_", "-".join([*parts, f"s{config['seed']}", short_hash]))

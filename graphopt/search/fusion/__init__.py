@@ -1,0 +1,1 @@
+"""Compilers' rules of fusion."""

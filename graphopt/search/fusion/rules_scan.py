@@ -1,0 +1,27 @@
+"""`rules_scan`: price what the compilers' rules answer, then scan from the best. What a careful engineer would do
+without learning anything: the peer of a learned policy that is followed by search."""
+
+from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
+from graphopt.search.fusion.inline_all import InlineAll
+from graphopt.search.fusion.xla_priority import XlaPriority
+from graphopt.search.walks.moves import Walk, slots_of
+from graphopt.search.walks.scan import scan
+
+
+class RulesScan(Optimizer):
+    """The default, `inline_all` and `xla_priority` (two evaluations), then a random-permutation scan from the best."""
+
+    needs_heads = frozenset({"inline"})
+
+    def __init__(self, *, name: str, deltas: bool) -> None:
+        self.name, self.deltas = name, deltas
+        self._rules = (InlineAll(name="inline_all"), XlaPriority(name="xla_priority"))
+
+    def solve(self, problem: Problem) -> None:
+        slots = slots_of(problem)
+        for rule in self._rules:
+            if problem.open:
+                rule.solve(problem)
+        if len(slots) and problem.open:
+            scan(problem, slots, Walk(problem, problem.best, problem.best_cost, deltas=self.deltas))

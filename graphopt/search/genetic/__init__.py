@@ -1,0 +1,1 @@
+"""BRKGA and its variants."""

@@ -1,0 +1,79 @@
+"""`brkga_informed`: BRKGA that draws its first population and its mutants around a heuristic's plan, without learning.
+
+What REGAL learns (Beta distributions for device affinities and priorities) is set by hand here: affinities by a
+spectral partition that balances time, priorities by a list heuristic.
+
+Shape legend: K keys, N ops, D devices.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from graphopt.core.graph import F64
+from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
+from graphopt.search.genetic.brkga import F32, Evolution, evolve, priced_by
+from graphopt.search.genetic.proposals import beta_keys, beta_parameters
+from graphopt.search.heuristics.encoding import ranks
+from graphopt.search.heuristics.rules import (
+    Device,
+    Order,
+    Work,
+    order_bottom_level,
+    order_memory_greedy,
+    order_reverse_bottom_level,
+    place_spectral,
+)
+from graphopt.tasks.keys import Role
+
+ORDERS: dict[str, Order] = {
+    "bottom_level": order_bottom_level,
+    "reverse_bottom_level": order_reverse_bottom_level,
+    "memory_greedy": order_memory_greedy,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """Beta distributions around a heuristic. A concentration is alpha + beta: 2 around a mean of 0.5 is uniform."""
+
+    placement: float  # mean of the affinity to an op's device; 1 - placement to the others
+    placement_concentration: float
+    order: Literal["bottom_level", "reverse_bottom_level", "memory_greedy"]
+    priorities: float  # means of priorities run from 0.5 - priorities / 2 to 0.5 + priorities / 2
+    priority_concentration: float
+
+
+class BrkgaInformed(Optimizer):
+    """yaml: conf/algo/brkga_informed.yaml, with one proposal per objective; `max_load` takes that of `runtime`."""
+
+    def __init__(self, *, name: str, evolution: Evolution, runtime: Proposal, peak_memory: Proposal) -> None:
+        self.name, self.evolution, self.runtime, self.peak_memory = name, evolution, runtime, peak_memory
+
+    def solve(self, problem: Problem) -> None:
+        if problem.open and problem.task.key_count(problem.graph):
+            proposal = self.peak_memory if problem.objective == "peak_memory" else self.runtime
+            sampler = beta_keys(*parameters(problem, proposal))
+            evolve(priced_by(problem), sampler, problem.rng, self.evolution)
+
+
+def parameters(problem: Problem, proposal: Proposal) -> tuple[F32, F32]:
+    """(alpha [K], beta [K]) of the proposal; choices other than devices and orders stay uniform."""
+    work = Work(problem.graph, problem.task)
+    device = place_spectral(work, "time")
+    return _around(problem, device, ORDERS[proposal.order](work, device), proposal)
+
+
+def _around(problem: Problem, device: Device, urgency: F64, proposal: Proposal) -> tuple[F32, F32]:
+    layout = problem.task.layout(problem.graph)
+    mean, concentration = np.full(len(layout), 0.5), np.full(len(layout), 2.0)
+    affinity = layout.role == Role.AFFINITY
+    own = device[layout.op[affinity]] == layout.device[affinity]
+    mean[affinity] = np.where(own, proposal.placement, 1.0 - proposal.placement)
+    concentration[affinity] = proposal.placement_concentration
+    ordered = (layout.role == Role.PRIORITY) | (layout.role == Role.TRANSFER)
+    mean[ordered] = 0.5 + proposal.priorities * (ranks(urgency)[layout.op[ordered]] - 0.5)
+    concentration[ordered] = proposal.priority_concentration
+    return beta_parameters(mean, concentration)

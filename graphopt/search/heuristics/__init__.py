@@ -1,0 +1,1 @@
+"""Plans that cost no price: priorities, partitions, list schedules."""

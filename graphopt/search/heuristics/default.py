@@ -1,0 +1,14 @@
+"""`default`: the task's own heuristic, what a user gets without any search."""
+
+from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
+
+
+class Default(Optimizer):
+    """Spends nothing: the initial decision is known to every problem."""
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+
+    def solve(self, problem: Problem) -> None:
+        """The answer is already `problem.best`."""

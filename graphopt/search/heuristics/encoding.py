@@ -1,0 +1,42 @@
+"""Devices and priorities -> random keys, so that what heuristics and solvers decide can be priced, seeded and evolved.
+
+Shape legend: N ops, D devices, K keys.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.core.graph import F64
+from graphopt.problems.problem import Problem
+from graphopt.tasks.keys import Role
+
+F32 = NDArray[np.float32]
+
+
+def encode(problem: Problem, device: NDArray[np.integer], urgency: F64) -> F32:
+    """[K] keys of a plan: ops on `device` [N], started by `urgency` [N] (any scale, the largest first, ties by op id).
+
+    Results travel in the order of their producers; other choices are the default's. Of keys that the task does not
+    have nothing is lost: a task that only places reads devices, one that only schedules reads priorities.
+    """
+    layout = problem.task.layout(problem.graph)
+    keys = np.empty(len(layout), np.float32)
+    rank = ranks(urgency)
+    affinity = layout.role == Role.AFFINITY
+    keys[affinity] = np.where(device[layout.op[affinity]] == layout.device[affinity], 0.75, 0.25)
+    ordered = (layout.role == Role.PRIORITY) | (layout.role == Role.TRANSFER)
+    keys[ordered] = rank[layout.op[ordered]]
+    choice = layout.role == Role.CHOICE
+    if choice.any():  # the last head is the one that keys choose
+        count = list(problem.task.heads.values())[-1]
+        keys[choice] = (problem.initial[layout.op[choice], -1] + 0.5) / count
+    return keys
+
+
+def ranks(urgency: F64) -> F32:
+    """[N] different numbers in (0, 1) in the order of urgency; of equal ones the smaller id ranks higher."""
+    count = len(urgency)
+    order = np.lexsort((-np.arange(count), urgency))
+    out = np.empty(count, np.float32)
+    out[order] = (np.arange(count, dtype=np.float32) + 0.5) / count
+    return out

@@ -1,0 +1,76 @@
+"""List schedules as optimisers. They know an exact order and an exact device for every kernel, so they answer with
+random keys, which say both in full: a decision has a few levels of priority only."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from graphopt.core.list_schedule import list_by_bottom_level, positions, tie_breaks
+from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
+from graphopt.search.heuristics.encoding import F32, encode
+from graphopt.search.heuristics.rules import Suggestion, Work, by_heft, order_bottom_level, place_single
+
+
+class Heft(Optimizer):
+    """HEFT (Topcuoglu, Hariri, Wu 2002): devices by earliest finish time, priorities, if any, by upward rank. One
+    evaluation; the answer to a budget of 0 as well."""
+
+    needs_heads = frozenset({"device"})
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+
+    def solve(self, problem: Problem) -> None:
+        _answer(problem, iter([by_heft(Work(problem.graph, problem.task))]))
+
+
+class ListBottomLevel(Optimizer):
+    """List scheduling by bottom level, the longest path to the end; devices as they become idle where they are free.
+
+    The plain schedule, ties by op id, is the answer to a budget of 0 and the first that is priced. Where nothing
+    travels its plan takes exactly as long as it says, so from one evaluation on the answer is never worse. What is left
+    of a budget goes to other ways to break ties: five evaluations at most.
+    """
+
+    needs_heads = frozenset({"priority"})
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+
+    def solve(self, problem: Problem) -> None:
+        work = Work(problem.graph, problem.task)
+        places = "device" in problem.task.heads
+        _answer(problem, _placed_schedules(work) if places else _fixed_schedules(work))
+
+
+def _placed_schedules(work: Work) -> Iterator[Suggestion]:
+    """Devices as they become idle."""
+    for tie in tie_breaks(work.kernels.time.mean(1), work.needs):
+        schedule = list_by_bottom_level(work.kernels.time, work.kernels.is_kernel, work.needs, work.wires, tie)
+        yield Suggestion(schedule.device, schedule.urgency)
+
+
+def _fixed_schedules(work: Work) -> Iterator[Suggestion]:
+    """By bottom level where devices are fixed."""
+    device = place_single(work)
+    level = order_bottom_level(work, device)
+    for tie in tie_breaks(work.kernels.time[np.arange(len(device)), device], work.needs):
+        yield Suggestion(device, -positions(level, tie).astype(np.float64))
+
+
+def _answer(problem: Problem, schedules: Iterator[Suggestion]) -> None:
+    """Prices distinct plans while the budget lasts; commits to the first where there is none."""
+    plans = _distinct(encode(problem, *schedule) for schedule in schedules)
+    if problem.evals_cap == 0:
+        problem.commit_keys(next(plans))
+    while problem.open and (keys := next(plans, None)) is not None:
+        problem.cost_keys(keys[None])
+
+
+def _distinct(rows: Iterator[F32]) -> Iterator[F32]:
+    seen = set()
+    for row in rows:
+        if row.tobytes() not in seen:
+            seen.add(row.tobytes())
+            yield row

@@ -1,0 +1,225 @@
+"""Heuristics for placement and scheduling: plain functions that say devices and urgencies, and ask for no price.
+
+A heuristic is a placement and an order. Both see the kernels that the initial decision makes, not the ops, and are fast
+enough for graphs of 50,000 ops. `graphopt.search.heuristics.encoding.encode` makes keys of what they say.
+
+Shape legend: N ops, D devices, E dependencies between kernels, K keys.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from graphopt.core.graph import F64, Graph
+from graphopt.core.list_schedule import (
+    Dependencies,
+    Links,
+    bottom_levels,
+    dependencies,
+    heft,
+    links,
+    list_by_bottom_level,
+)
+from graphopt.core.plan import Plans
+from graphopt.costs.kernel_time import KernelGraph, kernel_graph
+from graphopt.search.heuristics import orders, partition
+from graphopt.tasks.task import AssignTask
+
+CAUTION = 4.0  # of `by_cautious_heft`
+
+Device = NDArray[np.int16]
+Weight = Literal["time", "bytes"]
+
+
+class Suggestion(NamedTuple):
+    """What a heuristic says: where every op runs, and which goes first. Ops without a kernel: any device."""
+
+    device: Device  # [N]
+    urgency: F64  # [N] of ready ops the one with the largest goes first
+
+
+@dataclass(frozen=True)
+class Work:
+    """The kernels of a graph under the task's initial decision, as heuristics see them."""
+
+    graph: Graph
+    task: AssignTask
+
+    @cached_property
+    def kernels(self) -> KernelGraph:
+        return kernel_graph(self.graph, self.initial.inline[0], self.task.machine.devices)
+
+    @cached_property
+    def needs(self) -> Dependencies:
+        return dependencies(self.graph, self.kernels.in_ptr, self.kernels.in_tensor)
+
+    @cached_property
+    def wires(self) -> Links:
+        return links(self.task.machine)
+
+    @cached_property
+    def edges(self) -> csr_array:
+        return partition.undirected(self.needs)
+
+    @cached_property
+    def initial(self) -> Plans:
+        """The plan of the initial decision (a batch of one)."""
+        return self.task.realise(self.graph, self.task.initial(self.graph)[None])
+
+    @cached_property
+    def held(self) -> F64:
+        """[N] bytes that an op brings to its device: weights that it reads, and results."""
+        graph, kernels = self.graph, self.kernels
+        reader = np.repeat(np.arange(graph.num_ops), np.diff(kernels.in_ptr))
+        read = np.where(graph.is_weight, graph.tensor_bytes, 0)[kernels.in_tensor]
+        held = np.bincount(reader, read, graph.num_ops) + graph.result_bytes
+        return np.where(kernels.is_kernel, held, 0.0)
+
+    @cached_property
+    def spectral_by_time(self) -> Device:
+        """[N] spectral partition that balances time."""
+        return partition.spectral(self.weight("time"), self.share("time"), self.edges)
+
+    @cached_property
+    def spectral_by_bytes(self) -> Device:
+        """[N] spectral partition that balances bytes."""
+        return partition.spectral(self.weight("bytes"), self.share("bytes"), self.edges)
+
+    def weight(self, kind: Weight) -> F64:
+        """[N] what a partition balances."""
+        return np.nanmean(self._able, 1) if kind == "time" else self.held
+
+    @cached_property
+    def _able(self) -> F64:
+        """[N, D] seconds; nan where a device cannot run an op that another can."""
+        time = self.kernels.time
+        return np.where(np.isinf(time) & np.isfinite(time).any(1, keepdims=True), np.nan, time)
+
+    def share(self, kind: Weight) -> F64:
+        """[D] how much of it each device should get: time by speed, bytes by capacity where that is limited."""
+        if kind == "time":
+            speed = 1.0 / np.maximum(np.nanmean(self._able, 0), 1e-30)
+        else:
+            capacity = np.array([device.capacity for device in self.task.machine.devices])
+            speed = capacity if np.isfinite(capacity).all() else np.ones(len(capacity))
+        return np.asarray(speed / speed.sum())
+
+
+def by_heft(work: Work) -> Suggestion:
+    """HEFT: earliest finish time, by upward rank."""
+    schedule = heft(work.kernels.time, work.kernels.is_kernel, work.needs, work.wires)
+    return Suggestion(schedule.device, schedule.urgency)
+
+
+def by_cautious_heft(work: Work) -> Suggestion:
+    """HEFT that takes transfers for four times as long as they are: links are narrower than it knows."""
+    latency, per_byte, *means = work.wires
+    slower = Links(CAUTION * latency, CAUTION * per_byte, *(CAUTION * mean for mean in means))
+    schedule = heft(work.kernels.time, work.kernels.is_kernel, work.needs, slower)
+    return Suggestion(schedule.device, schedule.urgency)
+
+
+def by_list(work: Work) -> Suggestion:
+    """List scheduling by bottom level: devices as they become idle."""
+    schedule = list_by_bottom_level(work.kernels.time, work.kernels.is_kernel, work.needs, work.wires)
+    return Suggestion(schedule.device, schedule.urgency)
+
+
+def place_single(work: Work) -> Device:
+    """As the initial decision: one device, where the task decides devices."""
+    device: Device = work.initial.device[0]
+    return device
+
+
+def place_blocks(work: Work, kind: Weight) -> Device:
+    """Runs of ops in op order."""
+    return partition.blocks(work.weight(kind), work.share(kind))
+
+
+def place_spectral(work: Work, kind: Weight) -> Device:
+    """Few bytes between devices, by eigenvectors."""
+    return work.spectral_by_time if kind == "time" else work.spectral_by_bytes
+
+
+def place_metis(work: Work, kind: Weight, imbalance: float) -> Device:
+    """Few bytes between devices, by METIS, which has to be installed."""
+    return partition.metis(work.weight(kind), work.share(kind), work.edges, imbalance)
+
+
+def order_bottom_level(work: Work, device: Device) -> F64:
+    """Longest path to the end, transfers of this placement included, first."""
+    needs, time = work.needs, work.kernels.time
+    pair = device[needs.source], device[np.repeat(np.arange(len(device)), np.diff(needs.ptr))]
+    travel = work.wires.latency[pair] + needs.size * work.wires.per_byte[pair]
+    return bottom_levels(time[np.arange(len(device)), device], needs, travel)
+
+
+def order_reverse_bottom_level(work: Work, device: Device) -> F64:
+    """Shortest path to the end first: what is nearly done is finished, so its memory is freed."""
+    return -order_bottom_level(work, device)
+
+
+def order_topological(work: Work, device: Device) -> F64:
+    """The order in which the graph was given."""
+    return -np.arange(len(device), dtype=np.float64)
+
+
+def order_depth_first(work: Work, device: Device) -> F64:
+    """What an op needs right before it."""
+    return orders.depth_first(work.needs)
+
+
+def order_memory_greedy(work: Work, device: Device) -> F64:
+    """Whatever adds least live memory first."""
+    return orders.memory_greedy(orders.holdings(work.graph, work.kernels))
+
+
+Placement = Callable[[Work], Device]
+Order = Callable[[Work, Device], F64]
+Heuristic = Callable[[Work], Suggestion]
+
+
+def suggest(placement: Placement, order: Order) -> Heuristic:
+    """A placement, and an order for it."""
+
+    def heuristic(work: Work) -> Suggestion:
+        device = placement(work)
+        return Suggestion(device, order(work, device))
+
+    return heuristic
+
+
+def _both() -> dict[str, Heuristic]:
+    spectral, spectral_by_bytes = partial(place_spectral, kind="time"), partial(place_spectral, kind="bytes")
+    return {
+        "heft": by_heft,
+        "heft_cautious": by_cautious_heft,
+        "list_bottom_level": by_list,
+        "single": suggest(place_single, order_bottom_level),
+        "spectral": suggest(spectral, order_bottom_level),
+        "spectral_depth_first": suggest(spectral, order_depth_first),
+        "spectral_memory_greedy": suggest(spectral, order_memory_greedy),
+        "spectral_reverse": suggest(spectral, order_reverse_bottom_level),
+        "spectral_by_bytes": suggest(spectral_by_bytes, order_depth_first),
+        "spectral_by_bytes_memory_greedy": suggest(spectral_by_bytes, order_memory_greedy),
+        "spectral_by_bytes_reverse": suggest(spectral_by_bytes, order_reverse_bottom_level),
+        "blocks": suggest(partial(place_blocks, kind="time"), order_bottom_level),
+        "blocks_by_bytes": suggest(partial(place_blocks, kind="bytes"), order_depth_first),
+        "single_memory_greedy": suggest(place_single, order_memory_greedy),
+        "single_reverse": suggest(place_single, order_reverse_bottom_level),
+    }
+
+
+HEURISTICS = _both()
+"""What is tried where the best of all heuristics is wanted. METIS is not among them: answers must not depend on whether
+an optional package is installed."""
+
+
+def metis_depth_first(work: Work, kind: Weight, imbalance: float) -> Suggestion:
+    """REGAL's `GP + DFS`: a graph partition, and a depth-first order."""
+    return suggest(partial(place_metis, kind=kind, imbalance=imbalance), order_depth_first)(work)

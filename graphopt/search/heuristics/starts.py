@@ -1,0 +1,55 @@
+"""What searches start from: the plans of all heuristics that fit the objective, as keys or as decisions.
+
+Shape legend: S starts, K keys, N ops.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+
+import numpy as np
+
+from graphopt.problems.problem import Problem
+from graphopt.search.heuristics.encoding import F32, encode
+from graphopt.search.heuristics.rules import HEURISTICS, Device, Suggestion, Work, order_topological
+from graphopt.search.pipelines.contiguous import USUAL, best_split
+from graphopt.search.pipelines.pipeline import pipeline_of
+from graphopt.tasks.task import Decision
+
+
+def heuristic_keys(problem: Problem) -> F32:
+    """[S, K] keys of all heuristics, those that say the same once (a task may read devices only, or priorities).
+
+    For `max_load` the best contiguous split comes first.
+    """
+    return np.stack(list(heuristic_rows(problem)))
+
+
+def heuristic_rows(problem: Problem) -> Iterator[F32]:
+    """The same one by one, [K] each, computed as they are asked for: the last ones take seconds on large graphs."""
+    work, seen = Work(problem.graph, problem.task), set()
+    split = _contiguous(problem, work)
+    suggestions = [] if split is None else [Suggestion(split, order_topological(work, split))]
+    for suggestion in chain(suggestions, (heuristic(work) for heuristic in HEURISTICS.values())):
+        row = encode(problem, *suggestion)
+        if row.tobytes() not in seen:
+            seen.add(row.tobytes())
+            yield row
+
+
+def contiguous(problem: Problem) -> Decision | None:
+    """[N, H] the initial decision with the devices of the best contiguous split, where these are decided and count."""
+    device = _contiguous(problem, Work(problem.graph, problem.task))
+    if device is None:
+        return None
+    decision = problem.initial.copy()
+    decision[:, list(problem.task.heads).index("device")] = device
+    return decision
+
+
+def _contiguous(problem: Problem, work: Work) -> Device | None:
+    """[N] devices of the best contiguous split, where the objective is `max_load`, devices are decided and one fits."""
+    if problem.objective != "max_load" or "device" not in problem.task.heads:
+        return None
+    line = pipeline_of(work)
+    split = best_split(line, USUAL, np.random.default_rng(0))
+    return line.devices(split.device) if len(split.device) else None

@@ -1,0 +1,1 @@
+"""Splits of pipelines into stages, for `max_load`."""

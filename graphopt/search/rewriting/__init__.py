@@ -1,0 +1,1 @@
+"""Searches among equivalent programs."""

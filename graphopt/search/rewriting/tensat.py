@@ -1,0 +1,95 @@
+"""`tensat`: equality saturation (Yang et al., Tensat, MLSys 2021), own engine or egglog's.
+
+All rules add what they make to classes of equal terms, whatever it costs; then the cheapest program is extracted, by an
+integer program that pays shared terms once, or greedily. It is priced, one evaluation. Rules of several outputs are
+used in the first `k_multi` rounds only, since each round of them squares the number of programs.
+
+Restarts are ours: saturation begins anew with the extracted program as long as that helps, so that merges build on
+merges (k_multi larger than 1 is the paper's way, which keeps all useless merges, too).
+
+The rules of the answer are those that made the nodes which were chosen, in the order in which they came. A rule that
+merely says that two nodes are equal makes none.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from graphopt.errors import ConfigError
+from graphopt.problems.optimizer import Rewriter
+from graphopt.problems.rewrite_problem import RewriteProblem, Rules
+from graphopt.rewrite.egraphs.choosing import choice_of, program_from
+from graphopt.rewrite.egraphs.cycles import FILTERS
+from graphopt.rewrite.egraphs.eclasses import TermClasses
+from graphopt.rewrite.egraphs.egraph import Egraph
+from graphopt.rewrite.egraphs.exploring import ExplorationLimits, Explorer, Finder
+from graphopt.rewrite.egraphs.finding import LoopFinder
+from graphopt.rewrite.extraction.extracting import NOT_NEEDED, exact_dag, greedy_dag, greedy_tree
+from graphopt.rewrite.ir.terms import Outputs
+from graphopt.rewrite.rules.rule import RuleSet
+from graphopt.rewrite.rules.steps import Price
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """How a program is extracted: `ilp` (cheapest with shared terms paid once, by an integer program), `greedy_dag`
+    (the same bottom up), `greedy_tree` (Tensat's greedy one: shared terms are paid at every use).
+
+    seconds: limit of `ilp`.
+    """
+
+    by: Literal["ilp", "greedy_dag", "greedy_tree"]
+    seconds: float
+
+    def choose(self, egraph: Egraph, left: float) -> dict[int, int]:
+        """Node by class, for classes that are needed. left: seconds of the problem."""
+        if self.by == "ilp":
+            found = exact_dag(egraph, max(0.0, min(self.seconds, left)))
+        else:
+            found = greedy_dag(egraph) if self.by == "greedy_dag" else greedy_tree(egraph)
+        return {eclass: node for eclass, node in enumerate(found.choice.tolist()) if node != NOT_NEEDED}
+
+
+class Tensat(Rewriter):
+    """yaml: conf/algo/tensat.yaml. Needs a cost model that sums over ops."""
+
+    def __init__(self, *, name: str, engine: Literal["own", "egglog"], limits: ExplorationLimits,
+                 cycles: Literal["efficient", "vanilla", "allowed"], extraction: Choosing,
+                 restarts: int) -> None:  # fmt: skip
+        self.name, self.engine, self.limits, self.cycles = name, engine, limits, cycles
+        self.extraction, self.restarts = extraction, restarts
+
+    def solve(self, problem: RewriteProblem) -> None:
+        price = problem.term_price
+        if price is None:
+            raise ConfigError(
+                f"algo={self.name} needs a cost model that sums over ops: choose cost=flops or cost=profiled"
+            )
+        outputs, rules = problem.initial.outputs, Rules()
+        for _ in range(1 + self.restarts):
+            if not problem.open:
+                return
+            best = problem.best_cost
+            outputs, made_by = self.improved(problem, outputs, price)
+            rules += made_by
+            if problem.cost(outputs, rules) >= best:
+                return
+
+    def improved(self, problem: RewriteProblem, outputs: Outputs, price: Price) -> tuple[Outputs, Rules]:
+        """The cheapest program that saturation finds, and the rules that made what is new in it."""
+        classes = TermClasses(problem.terms)
+        classes.add_program(outputs)
+        finder = self._finder(problem.task.rules, classes)
+        limits = replace(self.limits, seconds=min(self.limits.seconds, problem.seconds_cap - problem.seconds))
+        Explorer(problem.task.rules, classes, finder, FILTERS[self.cycles]()).run(limits)
+        choice = choice_of(classes, outputs, price)
+        chosen = self.extraction.choose(choice.egraph, problem.seconds_cap - problem.seconds)
+        program, nodes = program_from(classes, outputs, choice.by_class(chosen))
+        makers = [classes.maker[node] for node in sorted(nodes, key=classes.born.__getitem__)]
+        return program, tuple(dict.fromkeys(maker for maker in makers if maker))
+
+    def _finder(self, rules: RuleSet, classes: TermClasses) -> Finder:
+        if self.engine == "own":
+            return LoopFinder(rules, classes, static=False)
+        from graphopt.rewrite.egraphs.egglog_finding import EgglogFinder
+
+        return EgglogFinder(rules, classes)

@@ -1,0 +1,1 @@
+"""Exact methods: constraint programming, dynamic programming."""

@@ -1,0 +1,77 @@
+"""`exact`: optima of small graphs, proved, or an error that says why not.
+
+- Peak memory on one device: the best order of all (`lifetimes`).
+- Runtime on identical devices without transfers: the shortest schedule of all, by CP-SAT until it has proved it. The
+  simulator never lets a device wait beside a ready kernel, so some schedules have no plan; where the best ones have
+  none, the plan found costs more than the proved bound.
+"""
+
+import numpy as np
+
+from graphopt.errors import Unsolved
+from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
+from graphopt.search.heuristics.encoding import encode
+from graphopt.search.solvers.cpsat import formulate, price_heuristics, provable, search
+from graphopt.search.solvers.least_memory import Lifetime, optimal_order
+from graphopt.search.solvers.makespan_model import anywhere
+from graphopt.search.solvers.memory_model import one_device
+from graphopt.search.solvers.solving import Limits, on_ops
+from graphopt.search.solvers.workload import Workload, workload
+
+
+class Exact(Optimizer):
+    """yaml: conf/algo/exact.yaml.
+
+    max_states: sets of ops that the search for an order may look at (some hundred bytes each). seconds, workers: of the
+    search for a schedule.
+    """
+
+    needs_heads = frozenset({"priority"})
+    knows_heads = frozenset({"device", "priority"})  # nothing is proved where fusion is decided
+
+    def __init__(self, *, name: str, max_states: int, seconds: float, workers: int) -> None:
+        self.name, self.max_states, self.limits = name, max_states, Limits(seconds, None, workers)
+
+    def solve(self, problem: Problem) -> None:
+        """Raises Unsolved where nothing can be proved, or not within the limits."""
+        work = workload(problem)
+        if problem.objective == "max_load":
+            raise Unsolved(f"algo={self.name} does not know max_load; take a search, such as algo=annealing")
+        if problem.objective == "peak_memory":
+            self._order(problem, work)
+        else:
+            self._schedule(problem, work)
+
+    def _order(self, problem: Problem, work: Workload) -> None:
+        if not one_device(work):
+            raise Unsolved(
+                f"algo={self.name} finds the least memory on one device only; take algo=cpsat, or a machine with one "
+                "device, or task=scheduling task.placement=single"
+            )
+        weights = sum(t.size for t in work.tensors if t.weight)
+        others = [Lifetime(t.size, t.maker, t.readers, t.keep) for t in work.tensors if not t.weight]
+        found = optimal_order(len(work.op), others, max_states=self.max_states)
+        if provable(problem):
+            problem.prove(float(found.peak + weights))
+        start = np.empty(len(work.op), np.int64)
+        start[list(found.ops)] = np.arange(len(work.op))
+        device = np.full(len(work.op), work.options[0][0])
+        if problem.open:
+            problem.cost_keys(encode(problem, *on_ops(work, start, device))[None])
+
+    def _schedule(self, problem: Problem, work: Workload) -> None:
+        if not anywhere(work):
+            raise Unsolved(
+                f"algo={self.name} finds the least runtime on identical devices without transfers only; take "
+                "algo=cpsat, or machine=identical"
+            )
+        if not problem.open:
+            return
+        price_heuristics(problem)
+        proof = search(problem, work, formulate(problem, work, lanes=False), self.limits)
+        if not proof.optimal and problem.bound < problem.best_cost:
+            raise Unsolved(
+                f"algo={self.name} did not prove a shortest schedule of {problem.graph.name!r} within "
+                f"{self.limits.seconds:g} s; raise algo.seconds, or take algo=cpsat"
+            )

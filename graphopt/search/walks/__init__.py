@@ -1,0 +1,1 @@
+"""Walks over single changes, on decisions and on random keys."""

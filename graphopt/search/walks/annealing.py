@@ -1,0 +1,56 @@
+"""`annealing`: sweeps of single changes in random order, worse ones accepted with a falling probability."""
+
+import numpy as np
+
+from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
+from graphopt.search.walks.moves import (
+    INFEASIBLE,
+    Slots,
+    Walk,
+    check_start,
+    other_choice,
+    progress,
+    slots_of,
+    start_walk,
+)
+
+
+class Annealing(Optimizer):
+    """Simulated annealing over single changes, Metropolis acceptance, geometric cooling over the budget.
+
+    Every sweep proposes each slot once, in a new random order. The first sweep is greedy and collects the losses of
+    worse changes; cooling starts after it. So up to one sweep of budget it descends as a scan does.
+    start: `initial`, `random` or `zero`. hot: first temperature as a quantile of those losses (0..1). cold: last
+    temperature / first. deltas: see `Walk`.
+    """
+
+    def __init__(self, *, name: str, start: str, hot: float, cold: float, deltas: bool) -> None:
+        if not (0.0 <= hot <= 1.0 and 0.0 < cold <= 1.0):
+            raise ValueError(f"hot={hot} must be in [0, 1], cold={cold} in (0, 1]")
+        self.name, self.start, self.hot, self.cold, self.deltas = name, check_start(start), hot, cold, deltas
+
+    def solve(self, problem: Problem) -> None:
+        slots = slots_of(problem)
+        if not len(slots) or not problem.open:
+            return
+        walk = start_walk(problem, slots, self.start, deltas=self.deltas)
+        steps = (_step(problem, walk, slots, int(slot), 0.0) for slot in problem.rng.permutation(len(slots)))
+        losses = [loss for loss in steps if 0.0 < loss < INFEASIBLE]
+        first = float(np.quantile(losses, self.hot)) if losses else 0.0
+        begun = progress(problem)
+        while problem.open:
+            for slot in problem.rng.permutation(len(slots)):
+                share = (progress(problem) - begun) / max(1e-9, 1.0 - begun)
+                _step(problem, walk, slots, int(slot), first * self.cold**share)
+
+
+def _step(problem: Problem, walk: Walk, slots: Slots, slot: int, temperature: float) -> float:
+    """Proposes one change; returns by how much it is worse (negative: better)."""
+    op, head = int(slots.op[slot]), int(slots.head[slot])
+    choice = other_choice(problem.rng, int(walk.decision[op, head]), int(slots.choices[slot]))
+    score = walk.price_one(op, head, choice)
+    loss = float(score - walk.score) if np.isfinite(walk.score) else -1.0
+    if loss <= 0.0 or (temperature > 0.0 and problem.rng.random() < np.exp(-loss / temperature)):
+        walk.take(op, head, choice, score)
+    return loss

@@ -1,0 +1,169 @@
+"""What every search shares: the configurable slots of a graph, scores of decisions, and a walk over single changes.
+
+Shape legend: B decisions, K changes, N ops, H heads, M slots.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.core.graph import Graph
+from graphopt.problems.problem import Problem
+from graphopt.search.heuristics.starts import contiguous
+from graphopt.tasks.task import AssignTask, Decision, Decisions
+
+INFEASIBLE = 1e30  # every infeasible score is beyond it, ordered by its excess
+BATCH_ENTRIES = 1 << 21  # decisions are priced in batches of about this many int16 entries
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The M pairs (op, head) that have a choice, by op."""
+
+    op: I64  # [M]
+    head: I64  # [M]
+    choices: I64  # [M] number of choices
+    first: I64  # [N+1] slots of op n are first[n] .. first[n+1]-1
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+def slots_of(problem: Problem) -> Slots:
+    """The configurable slots of a problem; empty when nothing can be decided."""
+    return slots_in(problem.task, problem.graph)
+
+
+def slots_in(task: AssignTask, graph: Graph) -> Slots:
+    """The configurable slots of a graph under a task; empty when nothing can be decided."""
+    mask = task.mask(graph)
+    counts = np.array(list(task.heads.values()), np.int64)
+    op, head = np.nonzero(mask & (counts > 1))
+    first = np.searchsorted(op, np.arange(graph.num_ops + 1))
+    return Slots(op.astype(np.int64), head.astype(np.int64), counts[head], first.astype(np.int64))
+
+
+def scores(problem: Problem, decisions: Decisions) -> F64:
+    """[B] prices, billed; an infeasible decision scores beyond every feasible one, the worse the larger its excess."""
+    return penalised(problem.cost(decisions), problem.last_excess)
+
+
+def penalised(cost: F64, excess: F64) -> F64:
+    """Costs, infeasible ones beyond every feasible one, the worse the larger their excess."""
+    return np.where(np.isfinite(cost), cost, INFEASIBLE * (1.0 + excess))
+
+
+def batch_size(problem: Problem) -> int:
+    """Decisions to price in one call: bounded by memory and by what is left of the budget."""
+    return max(1, min(problem.remaining, BATCH_ENTRIES // (problem.graph.num_ops * len(problem.task.heads))))
+
+
+def progress(problem: Problem) -> float:
+    """Share of the budget that is spent, in [0, 1]: of evaluations or of seconds, whichever is further."""
+    return min(1.0, max(problem.evals / max(1, problem.evals_cap), problem.seconds / problem.seconds_cap))
+
+
+def uniform(problem: Problem, slots: Slots, count: int) -> Decisions:
+    """[count, N, H] the initial decision with every slot redrawn uniformly."""
+    decisions = np.repeat(problem.initial[None], count, 0)
+    decisions[:, slots.op, slots.head] = problem.rng.integers(0, slots.choices, (count, len(slots)))
+    return decisions
+
+
+def other_choice(rng: np.random.Generator, current: int, choices: int) -> int:
+    """A choice that differs from the current one, uniformly."""
+    return int((current + rng.integers(1, choices)) % choices)
+
+
+def neighbourhood(graph: Graph, op: int, hops: int) -> I64:
+    """Ops within `hops` edges of `op`, either way, itself included, ascending."""
+    found, frontier = {op}, {op}
+    for _ in range(min(hops, graph.num_ops)):
+        frontier = {n for node in frontier for n in _adjacent(graph, node)} - found
+        found |= frontier
+    return np.array(sorted(found), np.int64)
+
+
+def _adjacent(graph: Graph, op: int) -> list[int]:
+    joined: list[int] = []
+    for ptr, column in (graph.predecessors, graph.successors):
+        joined += column[ptr[op] : ptr[op + 1]].tolist()
+    return joined
+
+
+class Walk:
+    """A current decision and its score, and the scores of decisions that differ from it in one slot.
+
+    The start must have been priced, or be the initial decision.
+    With `deltas`, single flips of a fusion task are priced by exact deltas where the cost model has them: many times
+    faster on large graphs. The current decision is then always the legal one, so a request that fusion refuses is
+    forgotten; without, it stays and takes effect as soon as it becomes legal, which makes better searches.
+    """
+
+    def __init__(self, problem: Problem, start: Decision, score: float, *, deltas: bool) -> None:
+        self._problem = problem
+        self._flips = problem.flips(start) if deltas else None
+        self.decision = start.copy() if self._flips is None else self._flips.decision
+        self.score = score
+
+    def price(self, op: I64, head: I64, choice: I64) -> F64:
+        """[K] scores after each change alone; billed K evaluations, OutOfBudget when the budget ends before."""
+        if self._flips is not None:
+            cost = self._flips.price(op)
+            return np.where(np.isfinite(cost), cost, INFEASIBLE)
+        chunks, step = [], batch_size(self._problem)
+        for start in range(0, len(op), step):
+            rows = slice(start, start + step)
+            decisions = np.repeat(self.decision[None], len(op[rows]), 0)
+            decisions[np.arange(len(decisions)), op[rows], head[rows]] = choice[rows]
+            chunks.append(scores(self._problem, decisions))
+        return np.concatenate(chunks) if chunks else np.zeros(0)
+
+    def price_one(self, op: int, head: int, choice: int) -> float:
+        """Score after one change; one evaluation."""
+        return float(self.price(np.array([op]), np.array([head]), np.array([choice]))[0])
+
+    def take(self, op: int, head: int, choice: int, score: float) -> None:
+        """Makes a priced change the current decision; free.
+
+        Under `deltas` a flip that changes no price is not made: it may be one that fusion refuses.
+        """
+        if self._flips is None:
+            self.decision[op, head] = choice
+        elif score != self.score:
+            self._flips.apply(op)
+            self.decision = self._flips.decision
+        self.score = score
+
+    def move_to(self, decision: Decision, score: float) -> None:
+        """Makes any priced decision the current one (not under `deltas`)."""
+        self.decision, self.score = decision, score
+
+
+def start_walk(problem: Problem, slots: Slots, start: str, *, deltas: bool) -> Walk:
+    """A walk from the `initial` decision (free), from a `random` one, or from choice 0 everywhere (`zero`).
+
+    The latter two are billed. For `max_load`, where single moves hardly leave the default, `initial` is the better of
+    the default and the best contiguous split, which is billed.
+    """
+    if start == "initial":
+        split = contiguous(problem)
+        cost = np.inf if split is None else float(problem.cost(split[None])[0])
+        if split is not None and cost < problem.initial_cost:
+            return Walk(problem, split, cost, deltas=deltas)
+        return Walk(problem, problem.initial, problem.initial_cost, deltas=deltas)
+    decision = uniform(problem, slots, 1)[0]
+    if start == "zero":
+        decision[slots.op, slots.head] = 0
+    return Walk(problem, decision, float(scores(problem, decision[None])[0]), deltas=deltas)
+
+
+def check_start(start: str) -> str:
+    """Returns a valid name of a starting point; ValueError else."""
+    if start not in ("initial", "random", "zero"):
+        raise ValueError(f"start={start!r} is unknown; use initial, random or zero")
+    return start

@@ -1,0 +1,131 @@
+"""Progressive search (LAF, section 4.3): mutate the neighbourhood of an op, keep the better. Guided or not.
+
+One engine for both: who picks the op is a `Guide`. Uniform picks make the paper's random search, `algo=laf_unguided`;
+a learned model makes `algo=laf`. How a neighbourhood is mutated is our choice, see `mutated`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from graphopt.errors import ConfigError
+from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
+from graphopt.search.walks.moves import Slots, Walk, neighbourhood, other_choice, scores, slots_of, start_walk
+from graphopt.tasks.task import Decision
+
+MOST_AT_ONCE = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """How the search moves.
+
+    start: the default (`initial`), a `random` decision, or the best of the default and of the same choice everywhere
+    (`constant`, which the paper does not have: one evaluation per choice of every head).
+    """
+
+    start: Literal["initial", "random", "constant"]
+    hops: int  # k: radius of the mutated neighbourhood; 0: the op alone
+    change: float  # probability that a slot of the neighbourhood is redrawn; that of the op itself always changes
+    batch: int  # candidates per step; the best of them is compared with the current decision (the paper: 1)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch <= MOST_AT_ONCE:
+            raise ConfigError(f"search.steps.batch={self.batch} must be from 1 to {MOST_AT_ONCE:,}")
+
+
+class Guide(Protocol):
+    """Where to mutate, and what it learns from that."""
+
+    def pick(self, decision: Decision) -> tuple[int, int | None]:
+        """A slot (an index into `Slots`) and the choice it should take; None: any other."""
+
+    def extend(self, candidate: Decision) -> None:
+        """May change further slots of a candidate before it is priced."""
+
+    def learn(self, decision: Decision, slot: int, choice: int, change: float, accepted: bool) -> None:
+        """The mutation of `decision` that gave `slot` this choice changed the score by `change`."""
+
+
+class Uniform:
+    """Every configurable op equally often: no model."""
+
+    def __init__(self, problem: Problem, slots: Slots) -> None:
+        self._rng, self._slots, self._ops = problem.rng, slots, np.unique(slots.op)
+
+    def pick(self, decision: Decision) -> tuple[int, int | None]:
+        op = self._ops[self._rng.integers(len(self._ops))]
+        return int(self._rng.integers(self._slots.first[op], self._slots.first[op + 1])), None
+
+    def extend(self, candidate: Decision) -> None:
+        """Nothing without a model."""
+
+    def learn(self, decision: Decision, slot: int, choice: int, change: float, accepted: bool) -> None:
+        """Nothing without a model."""
+
+
+class ProgressiveSearch(Optimizer):
+    """The engine without a model."""
+
+    def __init__(self, *, name: str, steps: Steps) -> None:
+        self.name, self.steps = name, steps
+
+    def solve(self, problem: Problem) -> None:
+        slots = slots_of(problem)
+        if len(slots) and problem.open:
+            walk = first_walk(problem, slots, self.steps.start)
+            progressive_search(problem, slots, walk, Uniform(problem, slots), self.steps)
+
+
+def first_walk(problem: Problem, slots: Slots, start: str) -> Walk:
+    """The walk of a search from `Steps.start`; what it prices is billed."""
+    if start != "constant":
+        return start_walk(problem, slots, start, deltas=False)
+    counts = list(problem.task.heads.values())
+    wanted = [(head, choice) for head, count in enumerate(counts) for choice in range(count)][: problem.remaining]
+    decisions = np.repeat(problem.initial[None], len(wanted), 0)
+    for decision, (head, choice) in zip(decisions, wanted):
+        decision[slots.op[slots.head == head], head] = choice
+    found = scores(problem, decisions)
+    best = int(np.argmin(found))
+    if found[best] < problem.initial_cost:
+        return Walk(problem, decisions[best], float(found[best]), deltas=False)
+    return start_walk(problem, slots, "initial", deltas=False)
+
+
+def progressive_search(problem: Problem, slots: Slots, walk: Walk, guide: Guide, steps: Steps) -> None:
+    """Runs until the budget ends. Accepts what is not worse."""
+    while problem.open:
+        picks, candidates = [], []
+        for _ in range(min(steps.batch, problem.remaining)):
+            slot, wanted = guide.pick(walk.decision)
+            candidate = mutated(problem, slots, walk.decision, slot, wanted, steps)
+            guide.extend(candidate)
+            picks.append(slot)
+            candidates.append(candidate)
+        found = scores(problem, np.stack(candidates))
+        best, before, here = int(np.argmin(found)), walk.score, walk.decision
+        accepted = bool(found[best] <= before)
+        if accepted:
+            walk.move_to(candidates[best], float(found[best]))
+        for i, slot in enumerate(picks):
+            choice = int(candidates[i][slots.op[slot], slots.head[slot]])
+            guide.learn(here, slot, choice, float(found[i] - before), accepted and i == best)
+
+
+def mutated(problem: Problem, slots: Slots, current: Decision, centre: int, choice: int | None,
+            steps: Steps) -> Decision:  # fmt: skip
+    """The centre slot changes: alone to `choice`, if given; else to any other, and every other slot within `hops` of
+    its op is redrawn uniformly with probability `change`."""
+    candidate, rng = current.copy(), problem.rng
+    op, head = int(slots.op[centre]), int(slots.head[centre])
+    if steps.hops and choice is None:
+        near = neighbourhood(problem.graph, op, steps.hops)
+        rows = np.concatenate([np.arange(slots.first[n], slots.first[n + 1]) for n in near])
+        rows = rows[rng.random(len(rows)) < steps.change]
+        candidate[slots.op[rows], slots.head[rows]] = rng.integers(0, slots.choices[rows])
+    now = int(current[op, head])
+    candidate[op, head] = other_choice(rng, now, int(slots.choices[centre])) if choice is None else choice
+    return candidate

@@ -1,0 +1,166 @@
+"""Training a learner: a Lightning module, data module and Trainer, with Lightning's own checkpoints. A killed training
+that is started again ends as the one that was not interrupted (`graphopt.training.callbacks`)."""
+
+import logging
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
+
+from graphopt.algos.learner import Learner
+from graphopt.config.build import Parts
+from graphopt.config.construct import construct
+from graphopt.datasets.module import GraphBatches
+from graphopt.errors import ConfigError, UserError
+from graphopt.run.cell import Cell, digest
+from graphopt.training import checkpoint
+from graphopt.training.callbacks import CurveLogger, Progress, Resumable
+from graphopt.training.schedule import Schedule
+
+
+def prepare(parts: Parts, cell: Cell) -> None:
+    """Leaves the cell's learner ready to solve: loaded from `ckpt`, or trained (or its training gone on with)."""
+    learner = parts.algo
+    assert isinstance(learner, Learner)
+    schedule: Schedule = construct(cell.config["trainer"], "trainer")
+    about = checkpoint.about(cell.config, learner)
+    learner.save_hyperparameters(checkpoint.settings_in(cell.config))
+    source = Path(cell.path / "ckpt" / "best.ckpt")
+    if cell.settings.ckpt is not None:
+        source = checkpoint.find(cell.settings.ckpt, cell.config)
+    else:
+        train(learner, parts, cell, schedule, about)
+    state = checkpoint.adopt_weights(learner, source, about)
+    counted = state if cell.settings.ckpt is not None else checkpoint.load(cell.path / "ckpt" / "last.ckpt")
+    checkpoint.restore_counters(learner, counted)
+    learner.eval()
+    learner.to(device_of(schedule))
+
+
+def device_of(schedule: Schedule) -> torch.device:
+    if schedule.accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
+        raise UserError("trainer.accelerator=gpu, but torch sees no GPU; choose trainer.accelerator=cpu")
+    return torch.device("cuda" if schedule.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def train(learner: Learner, parts: Parts, cell: Cell, schedule: Schedule, about: dict[str, Any]) -> None:
+    """Trains until the steps, the seconds or the patience end; ckpt/best.ckpt holds the result."""
+    graphs, val_graphs = parts.dataset.graphs("train"), parts.dataset.graphs("val")
+    if not graphs:
+        raise UserError(
+            f"algo={learner.name} has to be trained, but dataset={parts.dataset.name} has no graphs in split train; "
+            "give ckpt=..., or a dataset with training graphs"
+        )
+    about["taught"] = taught = digest([graph.hash for graph in (*graphs, *val_graphs)])
+    last = checkpoint.newest(cell.path / "ckpt")
+    if last is not None:
+        state = checkpoint.load(last)
+        if checkpoint.said(state, "taught") != taught:
+            raise UserError(
+                f"{cell.path} was trained on other graphs than the data set has now; resume=false trains again, "
+                "study=NAME keeps both"
+            )
+        if checkpoint.is_finished(state):
+            return
+        checkpoint.restore_counters(learner, state)
+        print(f"training goes on from step {learner.train_steps}")
+    cell.log.rewind(learner.train_steps if last is not None else -1)
+    learner.val_evals = schedule.val_evals
+    learner.gather(graphs)
+    batches = GraphBatches(graphs, val_graphs, schedule.batch_graphs, cell.settings.seed)
+    trainer = trainer_for(learner, schedule, cell, about, validates=bool(val_graphs))
+    fit(trainer, learner, batches, last)
+
+
+def trainer_for(
+    learner: Learner, schedule: Schedule, cell: Cell, about: dict[str, Any], *, validates: bool
+) -> pl.Trainer:
+    """Lightning's Trainer as configured. One epoch is the whole training, since batches are endless. Before the first
+    step all validation graphs are solved (Lightning's sanity check), so that no training ends worse than it began."""
+    options: dict[str, Any] = {
+        "accelerator": device_of(schedule).type.replace("cuda", "gpu"), "devices": schedule.devices,
+        "strategy": strategy_of(schedule), "precision": schedule.precision,
+        "accumulate_grad_batches": schedule.accumulate_grad_batches, "profiler": schedule.profiler,
+        "log_every_n_steps": schedule.log_every_n_steps, "max_epochs": 1, "limit_train_batches": schedule.steps,
+        "val_check_interval": max(1, min(schedule.val_every, schedule.steps)),
+        "limit_val_batches": None if validates else 0, "num_sanity_val_steps": -1 if validates else 0,
+        "logger": [CurveLogger(learner, cell.log), *schedule.logger],
+        "callbacks": callbacks_for(learner, schedule, cell.path / "ckpt", about, validates=validates),
+        "enable_progress_bar": False, "enable_model_summary": False, "use_distributed_sampler": False,
+        "default_root_dir": cell.path,
+    }  # fmt: skip
+    taken = [key for key in schedule.options if key in options]
+    if taken:
+        raise ConfigError(f"trainer.options.{taken[0]} is decided by graphopt, or is trainer.{taken[0]}")
+    plugins = [checkpoint.WholeFiles(), *schedule.options.get("plugins", [])]
+    try:
+        with quiet():
+            return pl.Trainer(**{**options, **schedule.options, "plugins": plugins})
+    except (MisconfigurationException, TypeError, ValueError, ModuleNotFoundError) as error:
+        raise ConfigError(f"trainer: Lightning refuses it: {' '.join(str(error).split())[:300]}") from None
+
+
+def strategy_of(schedule: Schedule) -> str:
+    """DDP where several devices train. Processes are forked or spawned, not started as scripts: only the first one may
+    hold the cell. Networks have parts that a step may leave out, such as heads of actions that are switched off."""
+    if schedule.strategy != "auto" or schedule.devices == 1:
+        return schedule.strategy
+    return f"ddp_{'fork' if device_of(schedule).type == 'cpu' else 'spawn'}_find_unused_parameters_true"
+
+
+def callbacks_for(
+    learner: Learner, schedule: Schedule, folder: Path, about: dict[str, Any], *, validates: bool
+) -> list[Callback]:
+    """Lightning's for the best checkpoint and for stopping early; the user's; ours for what Lightning lacks."""
+    monitor = f"val/{learner.measure}"
+    best = ModelCheckpoint(
+        folder, "best", monitor=monitor, mode="max", save_top_k=1, enable_version_counter=False, save_last=False
+    )
+    patience = EarlyStopping(monitor, patience=schedule.patience, mode="max", check_on_train_epoch_end=False)
+    watching: list[Callback] = [best, *([patience] if schedule.patience else [])] if validates else []
+    return [Progress(schedule), *schedule.callbacks, *watching, Resumable(folder, about, schedule)]
+
+
+def fit(trainer: pl.Trainer, learner: Learner, batches: GraphBatches, last: Path | None) -> None:
+    """Lightning's part. Ctrl-C raises KeyboardInterrupt, as everywhere else."""
+    try:
+        with quiet():
+            trainer.fit(learner, batches, ckpt_path=last, weights_only=True)
+    except SystemExit:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning leaves it switched off
+        raise KeyboardInterrupt from None
+    except MisconfigurationException as error:
+        raise ConfigError(f"trainer: Lightning refuses it: {' '.join(str(error).split())[:300]}") from None
+    except OSError as error:
+        raise UserError(
+            f"cannot write {error.filename or trainer.default_root_dir}: {error.strerror or error}; make room or "
+            "choose another output_dir=..."
+        ) from error
+    except Exception as error:
+        if isinstance(error, UserError) or last is None or trainer.num_devices > 1 or _begun(trainer):
+            raise
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise UserError(f"training cannot go on from {last} ({why}); resume=false trains again") from error
+
+
+def _begun(trainer: pl.Trainer) -> bool:
+    """Whether what a checkpoint holds was put back."""
+    return any(callback.begun for callback in trainer.callbacks if isinstance(callback, Resumable))  # type: ignore[attr-defined]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without Lightning's advice and hardware report."""
+    for name in ("pytorch_lightning", "lightning_fabric", "pytorch_lightning.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric|torch.utils._pytree")
+        warnings.filterwarnings("ignore", message=".*(does not have many workers|LeafSpec|tensorboardX|resumable).*")
+        yield

@@ -1,0 +1,1 @@
+"""Files, processes, the terminal."""
