@@ -11,6 +11,7 @@ import signal
 import sys
 import textwrap
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -115,9 +116,6 @@ def _warning(
     return f"warning: {printable(message)}\n"
 
 
-_NO_OPTION = "Config group override must be a string"  # what Hydra says of `logger=null`
-
-
 def explained(error: BaseException) -> tuple[str, int]:
     """(sentence, exit code) of an error."""
     from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
@@ -135,9 +133,15 @@ def explained(error: BaseException) -> tuple[str, int]:
         return _override(error), 2
     if isinstance(error, HydraException | OmegaConfBaseException):
         return _line(error), 2
-    if type(error) is ValueError and str(error).startswith(_NO_OPTION):
+    if type(error) is ValueError and _module_of(error).startswith("hydra."):  # of `logger=null` and `~logger=[a,b]`
         return "a config group was given no option by name; choose GROUP=NAME, see python run.py --help", 2
     return f"unexpected {type(error).__name__}: {_line(error)} (GRAPHOPT_TRACEBACK=1 shows where)", 1
+
+
+def _module_of(error: BaseException) -> str:
+    """Where an error was raised."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__", "")) if frames else ""
 
 
 def _line(error: BaseException) -> str:

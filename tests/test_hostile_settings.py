@@ -3,13 +3,17 @@
 from typing import Any
 
 import pytest
+import torch
 
 from graphopt.cli import composed, explained
 from graphopt.config.build import build
+from graphopt.config.construct import construct
 from graphopt.core.graph import GraphError
+from graphopt.encoders.allowance import LEAST, Allowance, TooLarge
 from graphopt.errors import UserError
 from graphopt.problems.optimizer import solve
 from graphopt.run.cell import settings_of
+from graphopt.utils.registry import option
 
 SMALL = ("dataset=layered", "dataset.ops=[12]", "dataset.train=1", "dataset.val=1", "dataset.test=1", "logger=none")
 FUSION = ("task=fusion", "algo=local", "machine=gpu2")
@@ -55,6 +59,71 @@ def test_a_setting_that_cannot_be_is_a_sentence(words: tuple[str, ...], path: st
         run(words, path, value)
 
 
+GO = ("task=placement", "algo=go", "machine=gpu2")
+MESSAGES = (*GO, "encoder=message_passing")
+LAF = ("task=fusion", "algo=laf", "machine=gpu2")
+REGAL = ("task=placement", "algo=regal", "machine=gpu2")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "words, path, value, said",
+    [
+        (GO, "encoder.width", 10**6, r"encoder\.width=1000000 must be from 1 to 4,096"),
+        (GO, "encoder.width", 0, "from 1 to"),
+        (GO, "encoder.width", 4096, "more than 100,000,000 numbers"),  # of all layers together
+        (GO, "encoder.layers", 10**9, "from 0 to"),
+        (GO, "encoder.layers", -1, "from 0 to"),
+        (GO, "encoder.dropout", 1.5, "from 0 to 1"),
+        (GO, "algo.network.attention_layers", 10**7, "from 0 to"),
+        (GO, "algo.network.attention_heads", 0, "from 1 to"),
+        (GO, "algo.network.iterations", 0, "from 1 to"),
+        (GO, "algo.network.segment", 10**9, "from 1 to"),
+        (GO, "algo.search.refresh", 0, "from 1 to"),
+        (GO, "algo.search.temperature", 0.0, "from 1e-12 to"),
+        (GO, "algo.learning.epochs", 0, "from 1 to"),
+        ((*GO, "encoder=gat"), "encoder.heads", 0, "from 1 to"),
+        ((*GO, "encoder=sequence"), "encoder.layers", 0, "from 1 to"),
+        ((*GO, "encoder=pyg"), "encoder.options", {"heads": 10**6, "concat": False}, "more than 100,000,000 numbers"),
+        (MESSAGES, "encoder.rounds", 10**7, "from 0 to"),
+        (REGAL, "algo.heads.width", 10**6, "from 1 to"),
+        (REGAL, "algo.heads.op_spread", 0, "from 1e-12 to"),
+        (REGAL, "algo.learning.samples", 0, "from 1 to"),
+        (LAF, "algo.model.members", 10**7, "from 1 to"),
+        (LAF, "algo.learning.priority", 2, r"algo\.learning\.priority=2\.0 must be from 0 to 1"),
+        (LAF, "algo.collection.sweeps", -1, "from 0 to"),
+        (LAF, "algo.search.guide.refresh", 0, "from 1 to"),
+    ],
+)
+def test_a_size_of_a_learner_that_cannot_be_is_a_sentence(
+    words: tuple[str, ...], path: str, value: Any, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        run(words, path, value)
+
+
+@pytest.mark.parametrize("key, value", [("steps", -1), ("batch_graphs", 0), ("save_every", -1), ("devices", 10**6)])
+def test_a_training_that_cannot_be_is_a_sentence(key: str, value: int) -> None:
+    with pytest.raises(UserError, match=rf"trainer\.{key}={value} must be from"):
+        construct({**option("trainer", "default"), key: value}, "trainer")
+
+
+def test_many_small_tensors_are_too_many() -> None:
+    """They take long, however little they hold. Copies and results are no part of what is asked for."""
+    with Allowance(10 * LEAST):
+        found = [torch.zeros(1) for _ in range(10)]
+        assert float((torch.cat(found) + 1).sum()) == 10
+        with pytest.raises(TooLarge, match="more than 10,000 numbers"):
+            torch.zeros(())
+
+
+def test_every_learner_fits_its_limits() -> None:
+    """No option that comes with the package is near them."""
+    for words in (GO, (*GO, "encoder=pyg"), (*GO, "encoder=gat"), MESSAGES, LAF, REGAL, (*REGAL[:1], "algo=gas")):
+        learner: Any = build(composed([*SMALL, *words])).algo
+        assert 10_000 < sum(weight.numel() for weight in learner.parameters()) < 2_000_000
+
+
 @pytest.mark.timeout(60)
 def test_a_neighbourhood_ends_with_the_graph() -> None:
     """A radius beyond the graph takes no longer than one that spans it."""
@@ -69,8 +138,9 @@ def test_a_deep_nest_in_place_of_a_word_is_a_sentence() -> None:
         run(FUSION, "split", nest)
 
 
-def test_a_group_set_to_nothing_is_a_sentence() -> None:
+@pytest.mark.parametrize("word", ["logger=null", "~logger=[a,b]"])
+def test_a_group_without_the_name_of_an_option_is_a_sentence(word: str) -> None:
     with pytest.raises(ValueError) as caught:
-        composed([*SMALL, *FUSION, "logger=null"])
+        composed([*SMALL, *FUSION, word])
     sentence, code = explained(caught.value)
     assert code == 2 and "choose GROUP=NAME" in sentence

@@ -13,8 +13,9 @@ import yaml
 from split_work import chain
 
 from graphopt import decision, ship
+from graphopt.cli import composed
 from graphopt.config import stored
-from graphopt.config.build import machine_task_costs
+from graphopt.config.build import build, machine_task_costs
 from graphopt.config.construct import construct
 from graphopt.config.stored import StoredError, node_of, words
 from graphopt.errors import UserError
@@ -309,23 +310,15 @@ def test_a_checkpoint_with_other_weights_than_tensors(tmp_path: Path) -> None:
             checkpoint.load(tmp_path / "x.ckpt")
 
 
-def test_a_checkpoint_asks_for_no_more_than_its_weights_are(tmp_path: Path) -> None:
+def test_a_checkpoint_asks_for_no_more_than_the_command_line_may(tmp_path: Path) -> None:
     import graphopt.algos.go  # noqa: F401
 
     algo = registry.option("algo", "go")
-    for key, value in (("width", 10_000), ("layers", 10**12), ("heads", 10**6), ("width", 1e7)):
+    for key, value in (("width", 10_000), ("layers", 10**12), ("heads", 10**6), ("width", 4096), ("width", 1e7)):
         encoder = registry.option("encoder", "gat") | {key: value}
         path = checkpoint_of(tmp_path / "x.ckpt", checkpoint.settings_in({"encoder": encoder, "algo": algo}))
-        with pytest.raises(UserError, match=r"asks for a network \(its encoder\) that its 0 weights are not of"):
-            adopt.with_network(go_config(path))
-
-
-@pytest.mark.parametrize("group, names", [("encoder", None), ("algo", ("go", "laf", "regal", "gas"))])
-def test_all_presets_pass_for_what_they_are(group: str, names: tuple[str, ...] | None) -> None:
-    for name in names or registry.options(group):
-        node = registry.option(group, name)
-        keys = {"network", "model", "heads", "use"} if group == "algo" else set(node)
-        assert checkpoint.rough_size({k: v for k, v in node.items() if k in keys}) <= checkpoint.SMALL_NETWORK
+        with pytest.raises(UserError, match=rf"encoder\.{key}=\d+ must be from|more than 100,000,000 numbers"):
+            build(adopt.with_network(composed(["task=placement", "algo=go", f"ckpt={path}"])))
 
 
 def test_weights_that_are_no_numbers(tmp_path: Path) -> None:

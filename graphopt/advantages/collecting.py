@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from graphopt.problems.pricing import Pricing
 from graphopt.search.walks.moves import I64, slots_in
 from graphopt.tasks.task import AssignTask, Decision
 from graphopt.utils.progress import Bar
+from graphopt.utils.ranges import Between, Count, Positive, Workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +28,11 @@ class Collection:
 
     folder: str | None  # of all stores; null: advantages/ in the cache folder
     chains: list[Literal["initial", "random"]]  # where each chain of Gibbs sampling starts
-    sweeps: int  # of each chain; more of them later add to what is there
-    temperature: float  # tau, in units of the median size of an advantage around the chain's start
-    slots: int  # most slots that a sweep visits; of larger graphs another random part each time
+    sweeps: Annotated[int, Between(0, 10_000)]  # of each chain; more of them later add to what is there
+    temperature: Positive  # tau, in units of the median size of an advantage around the chain's start
+    slots: Count  # most slots that a sweep visits; of larger graphs another random part each time
     surveys: bool  # price all slots again around the decision at the end of every sweep
-    workers: int  # graphs at a time
+    workers: Workers  # graphs at a time
 
 
 def collect(graphs: Sequence[Graph], task: AssignTask, cost: CostModel, collection: Collection,

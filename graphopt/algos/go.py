@@ -42,6 +42,7 @@ from graphopt.errors import ConfigError
 from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import Slots, slots_of
 from graphopt.tasks.task import AssignTask, Decision
+from graphopt.utils.ranges import Count, Few, NotNegative, Positive, Whole
 
 ILLEGAL_REWARD = -10.0
 
@@ -52,22 +53,22 @@ class Learning:
 
     reward_weight: float  # of the graph's standardised reward, shared by all its ops (the paper: 1)
     flip_weight: float  # of each op's own counterfactual advantage (the paper: 0)
-    flips: int  # slots priced per decision where the cost model has no exact flips
-    samples: int  # decisions per graph, iteration and update
-    epochs: int
-    clip: float
+    flips: Whole  # slots priced per decision where the cost model has no exact flips
+    samples: Few  # decisions per graph, iteration and update
+    epochs: Few
+    clip: NotNegative
     entropy: float
-    rate: float
-    gradient_clip: float
+    rate: NotNegative
+    gradient_clip: NotNegative
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
     """How `solve` spends a budget."""
 
-    samples: int
-    temperature: float
-    refresh: int
+    samples: Whole
+    temperature: Positive
+    refresh: Count
     deltas: bool
 
 

@@ -5,7 +5,7 @@ Shape legend: N ops of all graphs of a batch, G graphs, H heads, K choices, D wi
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from graphopt.algos.attention import SegmentAttention, Segments
 from graphopt.encoders.encoder import Encoder
 from graphopt.errors import ConfigError
+from graphopt.utils.ranges import AttentionHeads, Between, Few, Layers
 
 _NEVER = -1e9
 
@@ -41,11 +42,11 @@ class Reading:
 class Network:
     """Sizes of the policy."""
 
-    attention_layers: int
-    attention_heads: int
-    segment: int  # ops per attention segment
+    attention_layers: Layers
+    attention_heads: AttentionHeads
+    segment: Annotated[int, Between(1, 2048)]  # ops per attention segment
     superposition: bool  # modulate every layer's input by the graph state
-    iterations: int  # T of the iterative decoding
+    iterations: Few  # T of the iterative decoding
     prior: dict[str, float]  # per head: probability of the default's choice before training
 
 

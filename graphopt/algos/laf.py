@@ -24,7 +24,7 @@ Shape legend: N ops of all graphs of a batch, H heads, K choices, E members, L l
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import F64, Slots, slots_in, slots_of
 from graphopt.search.walks.progressive import Steps, first_walk, progressive_search
 from graphopt.tasks.task import AssignTask, Decision
+from graphopt.utils.ranges import Between, NotNegative, Share, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class Model:
     """What is predicted."""
 
     target: Literal["magnitude", "signed"]  # |f| (the paper's choice) or f
-    members: int  # of the ensemble; 1: none
+    members: Annotated[int, Between(1, 64)]  # of the ensemble; 1: none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +61,11 @@ class Learning:
     """The regression."""
 
     transform: Literal["log", "none"]  # of labels; none: one scale for all graphs
-    priority: float | None  # share of the loss that important labels make; null: every label weighs the same
-    important: float  # share of a graph's labels that is important: those with the largest |f|
-    least_labels: int  # decisions with fewer labels are not drawn, where there are others
-    rate: float
-    gradient_clip: float
+    priority: Share | None  # share of the loss that important labels make; null: every label weighs the same
+    important: Share  # share of a graph's labels that is important: those with the largest |f|
+    least_labels: Whole  # decisions with fewer labels are not drawn, where there are others
+    rate: NotNegative
+    gradient_clip: NotNegative
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ Shape legend: N ops, H heads, K choices, E members, M slots.
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import INFEASIBLE, Slots
 from graphopt.search.walks.progressive import Uniform
 from graphopt.tasks.task import Decision
+from graphopt.utils.ranges import Between, Count, NotNegative, Whole
 
 Predict = Callable[[nn.Module, Graph, Decision], Tensor]
 """[E, N, H, K] predictions of a network around a decision."""
@@ -27,11 +28,11 @@ Predict = Callable[[nn.Module, Graph, Decision], Tensor]
 class Guidance:
     """What the predictions decide."""
 
-    top: float  # alpha: per cent of the ops, those predicted to matter most, from which one is drawn
-    refresh: int  # mutations between two predictions (the paper: 1)
+    top: Annotated[float, Between(0.0, 100.0)]  # alpha: one is drawn of so many per cent of the ops that matter most
+    refresh: Count  # mutations between two predictions (the paper: 1)
     order: Literal["magnitude", "gain"]  # by |f| (the paper), or by the predicted gain of the best other choice
     fresh: bool  # an op is not picked again before a neighbour has changed; with none left, uniformly (paper: false)
-    trusted: int  # further changes of predicted gain that the model alone makes to every candidate (the paper: 0)
+    trusted: Whole  # further changes of predicted gain that the model alone makes to every candidate (the paper: 0)
     optimism: float  # standard deviations of the ensemble added to its mean
 
 
@@ -39,9 +40,9 @@ class Guidance:
 class Refit:
     """Learning from the search's own prices."""
 
-    every: int  # prices between two refits; 0: none
-    steps: int
-    rate: float
+    every: Whole  # prices between two refits; 0: none
+    steps: Whole
+    rate: NotNegative
 
 
 class ModelGuide:

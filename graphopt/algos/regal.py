@@ -38,6 +38,7 @@ from graphopt.search.genetic.brkga import F32, F64, Evolution, Sampler, evolve, 
 from graphopt.search.genetic.proposals import beta_keys
 from graphopt.tasks.keys import Role
 from graphopt.tasks.task import AssignTask
+from graphopt.utils.ranges import Count, Few, NotNegative, Positive
 
 Actions = NDArray[np.int64]  # [N, A]
 
@@ -59,15 +60,15 @@ class Use:
 class Learning:
     """REINFORCE."""
 
-    evals: int  # budget of every BRKGA run in training
-    samples: int  # actions per graph and step
-    standard_runs: int  # seeds of standard BRKGA behind o_s
+    evals: Count  # budget of every BRKGA run in training
+    samples: Few  # actions per graph and step
+    standard_runs: Few  # seeds of standard BRKGA behind o_s
     entropy: float
     value: float  # weight of the baseline network's loss
-    rate: float
-    graph_rate: float  # of how the graphs' actions depend on `DESCRIPTORS`, in indices
-    halved_after: float  # steps after which rates are half of the first; then a third after as many more, and so on
-    gradient_clip: float
+    rate: NotNegative
+    graph_rate: NotNegative  # of how the graphs' actions depend on `DESCRIPTORS`, in indices
+    halved_after: Positive  # steps after which rates are half of the first; then a third after as many more, and so on
+    gradient_clip: NotNegative
 
 
 class REGAL(Learner):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphopt.algos.regal_inputs import MEMBERSHIPS, ORDERS
+from graphopt.utils.ranges import NotNegative, Positive, Width
 
 LEVELS = 16  # k
 MIDDLE = (LEVELS - 1) / 2
@@ -30,10 +31,10 @@ class Heads:
     """How actions are made."""
 
     kind: Literal["independent", "autoregressive"]
-    width: int  # of the networks behind the heads
-    op_spread: float  # standard deviation of an op's actions before training, in indices
-    graph_spread: float  # standard deviation of a graph's actions before training, in indices; 0: not sampled
-    strength_spread: float  # the same of its two strengths, of which 1 is the proposal and 0 uniform keys
+    width: Width  # of the networks behind the heads
+    op_spread: Positive  # standard deviation of an op's actions before training, in indices
+    graph_spread: NotNegative  # standard deviation of a graph's actions before training, in indices; 0: not sampled
+    strength_spread: NotNegative  # the same of its two strengths, of which 1 is the proposal and 0 uniform keys
     placement_prior: float  # shift of the mean of a device's keys by full membership in its spectral part, where ...
     caution_prior: float  # ... most results live at once; by membership in a cautious list schedule's where few do
     placement_variance: float  # variance index of affinities before training

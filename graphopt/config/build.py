@@ -49,9 +49,7 @@ def build(config: Mapping[str, Any], held: Dataset | None = None) -> Parts:
     judge = judge_of(config, cost, around)
     around |= {"cost": cost, "dataset": dataset, "seed": seed}
     learns = compat.learns(target_of(config["algo"], "algo"))
-    if learns:
-        around |= {"encoder": encoder(config, task)}
-    algo: Solver[Any] = construct(config["algo"], "algo", around)
+    algo: Solver[Any] = learner(config, task, around) if learns else construct(config["algo"], "algo", around)
     refused = {name: compat.refusal(name, config["task"]) for name in config["compare"]}
     compared = tuple(rival(name, around) for name, why in refused.items() if not why)
     return Parts(
@@ -69,6 +67,14 @@ def judge_of(config: Mapping[str, Any], cost: CostModel, around: Mapping[str, An
             f"set judge.objective={cost.objective} as well, or choose another cost@judge=..."
         )
     return judge
+
+
+def learner(config: Mapping[str, Any], task: Task, around: Mapping[str, Any]) -> Any:
+    """The algorithm with its network. Raises TooLarge before the network takes more memory than one may."""
+    from graphopt.encoders.allowance import MOST, Allowance
+
+    with Allowance(MOST):
+        return construct(config["algo"], "algo", {**around, "encoder": encoder(config, task)})
 
 
 def encoder(config: Mapping[str, Any], task: Task) -> Any:

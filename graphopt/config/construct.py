@@ -1,7 +1,7 @@
 """A yaml node -> an object: the class named by `_target_`, called with the node's keys and what the run injects.
 
-Keys that the constructor does not take are refused, values are checked against the constructor's types, and nothing has
-a default: what is not in the yaml and is not injected is missing.
+Keys that the constructor does not take are refused, values are checked against the constructor's types and ranges
+(`ranges.py`), and nothing has a default: what is not in the yaml and is not injected is missing.
 """
 
 import dataclasses
@@ -11,13 +11,19 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Union
+from typing import Annotated, Any, Literal, Union
 
 from graphopt.errors import ConfigError, UsageError
+from graphopt.utils.ranges import Between
 
 Node = Mapping[str, Any]  # plain containers: a resolved yaml node
 
 LARGEST = 2**63  # whole numbers below fit into arrays
+
+
+class OutOfRange(UsageError):
+    """A value of the right type that is too small or too large."""
+
 
 # Arguments that `build` provides by name; yaml files leave them out.
 INJECTED = frozenset({"machine", "task", "cost", "encoder", "dataset", "seed", "extra_width"})
@@ -103,7 +109,7 @@ def dotted(where: str, key: str) -> str:
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
     function = target.__init__ if inspect.isclass(target) else target  # type: ignore[misc]
     try:
-        return typing.get_type_hints(function)
+        return typing.get_type_hints(function, include_extras=True)
     except NameError:  # a type imported for type checking only: its values are not yaml values
         return {}
 
@@ -111,11 +117,14 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 def convert(value: Any, hint: Any, where: str) -> Any:
     """The value as the annotated type: int to float, list to tuple, mapping to dataclass, `_partial_` node to partial.
 
-    Raises UsageError when it cannot be that type. Types other than plain ones are left to the constructor.
+    Raises UsageError when it cannot be that type, OutOfRange when it is one but beyond its range. Types other than
+    plain ones are left to the constructor.
     """
     if isinstance(value, Mapping) and "_target_" in value:
         return _nested(value, where)
     origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _within(convert(value, options[0], where), options[1], where)
     if origin in (Union, types.UnionType):
         return _any_of(value, options, where)
     if origin is Literal:
@@ -154,10 +163,18 @@ def _any_of(value: Any, options: Sequence[Any], where: str) -> Any:
             continue
         try:
             return convert(value, option, where)
+        except OutOfRange:
+            raise
         except UsageError:
             continue
     names = " or ".join("null" if o is types.NoneType else getattr(o, "__name__", str(o)) for o in options)
     raise UsageError(f"{where}={_short(value)} must be {names}")
+
+
+def _within(value: Any, between: Between, where: str) -> Any:
+    if not between.holds(value):
+        raise OutOfRange(f"{where}={_short(value)} must be {between}")
+    return value
 
 
 def _sequence(value: Sequence[Any], origin: Any, options: Sequence[Any], where: str) -> Any:

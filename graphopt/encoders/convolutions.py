@@ -16,6 +16,7 @@ from torch_geometric.nn import MessagePassing
 from graphopt.encoders.columns import EDGE_WIDTH
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.messages import Edges, both_ways, segment_mean
+from graphopt.utils.ranges import Layers, Share, Width
 
 
 class Convolution(nn.Module):
@@ -58,7 +59,7 @@ class Layer(nn.Module):
 class ConvolutionEncoder(Encoder):
     """Layers of convolutions."""
 
-    def __init__(self, *, name: str, width: int, layers: int, dropout: float, extra_width: int) -> None:
+    def __init__(self, *, name: str, width: Width, layers: Layers, dropout: Share, extra_width: int) -> None:
         super().__init__(name=name, width=width, extra_width=extra_width)
         self.hops = nn.ModuleList(Layer(self._one_way(), self._one_way(), width, dropout) for _ in range(layers))
 

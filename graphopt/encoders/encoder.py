@@ -14,12 +14,13 @@ from torch_geometric.data import Data
 from graphopt.core.operators import OPERATORS
 from graphopt.encoders.features import WIDTH
 from graphopt.encoders.messages import segment_max, segment_mean
+from graphopt.utils.ranges import Width
 
 
 class Encoder(nn.Module, ABC):
     """Reads a batch of graphs. `width` is D; `extra_width` is X, the width of a learner's own input (0: none)."""
 
-    def __init__(self, *, name: str, width: int, extra_width: int) -> None:
+    def __init__(self, *, name: str, width: Width, extra_width: int) -> None:
         super().__init__()
         self.name, self.width, self.extra_width = name, width, extra_width
         self.kind = nn.Embedding(len(OPERATORS), width)

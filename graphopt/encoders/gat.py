@@ -5,6 +5,7 @@ from torch_geometric.nn import GATv2Conv, MessagePassing
 from graphopt.encoders.columns import EDGE_WIDTH
 from graphopt.encoders.convolutions import ConvolutionEncoder
 from graphopt.errors import ConfigError
+from graphopt.utils.ranges import AttentionHeads, Layers, Share, Width
 
 
 class GAT(ConvolutionEncoder):
@@ -13,7 +14,9 @@ class GAT(ConvolutionEncoder):
     Sender and receiver share their weights, which halves the work; no self loops, the frame adds the op's own state.
     """
 
-    def __init__(self, *, name: str, width: int, layers: int, dropout: float, heads: int, extra_width: int) -> None:
+    def __init__(
+        self, *, name: str, width: Width, layers: Layers, dropout: Share, heads: AttentionHeads, extra_width: int
+    ) -> None:
         if width % heads:
             raise ConfigError(f"encoder {name!r}: width {width} is not a multiple of {heads} heads; change one of them")
         self._heads = heads

@@ -11,7 +11,7 @@ scales that keep messages as large as states: from torch's own, an op is hardly 
 Shape legend: N ops of all graphs of a batch, E edges, D width.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from graphopt.encoders.columns import EDGE_WIDTH
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.messages import Edges, both_ways, segment_sum
 from graphopt.errors import ConfigError
+from graphopt.utils.ranges import Between, Width
+
+Rounds = Annotated[int, Between(0, 1000)]
 
 
 class Messages(nn.Module):
@@ -88,8 +91,8 @@ class Step(nn.Module):
 class MessagePassing(Encoder):
     """`rounds` of messages, with the same weights (`shared`) or their own; `update` is `gru` or `mlp`."""
 
-    def __init__(self, *, name: str, width: int, rounds: int, shared: bool, update: Literal["gru", "mlp"],
-                 extra_width: int) -> None:  # fmt: skip
+    def __init__(self, *, name: str, width: Width, rounds: Rounds, shared: bool,
+                 update: Literal["gru", "mlp"], extra_width: int) -> None:  # fmt: skip
         if update not in ("gru", "mlp"):
             raise ConfigError(f"encoder {name!r}: update is gru or mlp, not {update!r}")
         super().__init__(name=name, width=width, extra_width=extra_width)

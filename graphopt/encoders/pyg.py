@@ -11,6 +11,7 @@ from torch_geometric.nn import MessagePassing
 from graphopt.encoders.columns import EDGE_WIDTH
 from graphopt.encoders.convolutions import ConvolutionEncoder, reads_edges
 from graphopt.errors import ConfigError
+from graphopt.utils.ranges import Layers, Share, Width
 
 PACKAGE = "torch_geometric.nn"
 
@@ -19,8 +20,8 @@ class PyG(ConvolutionEncoder):
     """conv: name of a convolution in torch_geometric.nn, built as conv(width, width, **options). options: keyword
     arguments of its constructor. It has to keep the width, so give attention `concat: false`."""
 
-    def __init__(self, *, name: str, width: int, layers: int, dropout: float, conv: str, options: Mapping[str, Any],
-                 extra_width: int) -> None:  # fmt: skip
+    def __init__(self, *, name: str, width: Width, layers: Layers, dropout: Share, conv: str,
+                 options: Mapping[str, Any], extra_width: int) -> None:  # fmt: skip
         self._class, self._options = convolution_named(conv), dict(options)
         super().__init__(name=name, width=width, layers=layers, dropout=dropout, extra_width=extra_width)
 

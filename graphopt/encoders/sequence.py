@@ -6,7 +6,7 @@ neighbours is what its features say.
 Shape legend: N ops of all graphs of a batch, B graphs, L ops of the longest, D width.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,14 @@ from torch_geometric.data import Data
 
 from graphopt.encoders.encoder import Encoder
 from graphopt.errors import ConfigError
+from graphopt.utils.ranges import Between, Width
 
 
 class Sequence(Encoder):
     """`layers` of a recurrent network in both directions, `cell` is `gru` or `lstm`; half of the even `width` each."""
 
-    def __init__(self, *, name: str, width: int, layers: int, cell: Literal["gru", "lstm"], extra_width: int) -> None:
+    def __init__(self, *, name: str, width: Width, layers: Annotated[int, Between(1, 256)],
+                 cell: Literal["gru", "lstm"], extra_width: int) -> None:  # fmt: skip
         if cell not in ("gru", "lstm"):
             raise ConfigError(f"encoder {name!r}: cell is gru or lstm, not {cell!r}")
         if width % 2:

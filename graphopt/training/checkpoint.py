@@ -8,11 +8,10 @@ alone, made by `python -m graphopt.ship`.
 
 import io
 import json
-import math
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from graphopt.utils.limits import MIB, check_zip, parse_json
 State = dict[str, Any]
 FILE_BYTES = 1024 * MIB  # of all tensors
 PLAIN_BYTES = 16 * MIB
-SMALL_NETWORK, WEIGHTS_FACTOR = 2_000_000, 64  # what stored settings may ask for: so many weights, or times the file's
 PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
 
 
@@ -79,29 +77,7 @@ def settings_of(state: State, network_settings: frozenset[str]) -> dict[str, dic
     if stored is None:
         return None
     algo = {key: value for key, value in stored["algo"].items() if key in (*RESERVED, "name", *network_settings)}
-    found = {"encoder": node_of("encoder", stored["encoder"]), "algo": node_of("algo", algo)}
-    weights = sum(value.numel() for value in state["state_dict"].values())
-    for group, node in found.items():
-        if rough_size(node) > max(SMALL_NETWORK, WEIGHTS_FACTOR * weights):
-            raise ConfigError(
-                f"the checkpoint asks for a network (its {group}) that its {weights:,} weights are not of; give another"
-            )
-    return found
-
-
-def rough_size(node: Mapping[str, Any]) -> int:
-    """About how many weights a node's whole numbers ask for: layers, heads and the like times the square of the width,
-    which is the largest. Far above what a network has, never far below."""
-    numbers = sorted(abs(number) for number in _whole_numbers(node) if abs(number) > 1)
-    return math.prod(numbers) * numbers[-1] if numbers else 0
-
-
-def _whole_numbers(value: Any) -> Iterator[int]:
-    if isinstance(value, Mapping | list):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _whole_numbers(inner)
-    elif isinstance(value, int | float) and not isinstance(value, bool) and (isinstance(value, int) or value >= 2.0):
-        yield int(min(value, 1e18))
+    return {"encoder": node_of("encoder", stored["encoder"]), "algo": node_of("algo", algo)}
 
 
 def said(state: State, key: str) -> Any:

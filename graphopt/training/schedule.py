@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from graphopt.utils.ranges import Between, Count, NotNegative, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,20 +13,20 @@ class Schedule:
     of pytorch_lightning.Trainer under their own names; `options` holds any others of it."""
 
     name: str
-    steps: int
-    batch_graphs: int
-    max_seconds: float | None
-    val_every: int
-    val_evals: int
-    patience: int
-    save_every: int
-    save_seconds: float
+    steps: Whole
+    batch_graphs: Count
+    max_seconds: NotNegative | None
+    val_every: Count
+    val_evals: Count
+    patience: Whole
+    save_every: Count
+    save_seconds: NotNegative
     accelerator: str
-    devices: int
+    devices: Annotated[int, Between(1, 64)]
     strategy: str
     precision: str
-    accumulate_grad_batches: int
-    log_every_n_steps: int
+    accumulate_grad_batches: Count
+    log_every_n_steps: Count
     profiler: str | None
     callbacks: list[Any]
     logger: list[Any]

@@ -95,7 +95,7 @@ def override(rng: Draw) -> str:
     group = rng.choice(
         ("dataset", "task", "machine", "cost", "cost@judge", "encoder", "algo", "trainer", "logger", "experiment")
     )
-    return rng.choice((_choice, _key, _key, _key, _noise))(rng, group)
+    return rng.choice((_choice, _key, _key, _key, _size, _noise))(rng, group)
 
 
 def _choice(rng: Draw, group: str) -> str:
@@ -114,6 +114,35 @@ def _key(rng: Draw, group: str) -> str:
     values = (str(number(rng)), "[1,2]", "[]", "{}", "null", "true", "{a: 1}", "[[1]]", "'x'", "gpu2", "1e999", "0x1F",
               "[0]", "[-1]", f"[{number(rng)}]", "inf", "nan", "'a b'", "${seed}", "range(3)", "choice(1)")  # fmt: skip
     return f"{rng.choice(('', '', '', '+', '++', '~'))}{rng.choice(keys)}={rng.choice(values)}"
+
+
+SIZES = {
+    "encoder": ("width", "layers", "rounds", "heads", "dropout", "cell", "conv", "options", "aggregation"),
+    "algo": ("network.attention_layers", "network.attention_heads", "network.segment", "network.iterations",
+             "network.prior.device", "search.samples", "search.temperature", "search.refresh", "learning.epochs",
+             "learning.samples", "learning.flips", "learning.rate", "learning.clip"),
+    "trainer": ("steps", "batch_graphs", "val_every", "val_evals", "patience", "save_every", "save_seconds", "devices",
+                "accelerator", "precision", "accumulate_grad_batches", "max_seconds", "strategy"),
+}  # fmt: skip
+LEARNED = ("algo=go", "task=placement", "trainer.steps=1", "trainer.val_evals=1", "trainer.max_seconds=5",
+           "encoder.width=8", "encoder.layers=1", "algo.network.segment=16", "algo.search.samples=2")  # fmt: skip
+
+
+def _size(rng: Draw, group: str) -> str:
+    """How large a learner's network and training are."""
+    own = rng.choice(list(SIZES))
+    key = rng.choice(SIZES[own])
+    values = ["0", "1", "2", "-1", "7", "300", "0.5", str(number(rng))]
+    values += [] if key == "val_evals" else ["4096", "100000", "1000000000", "1e9"]  # those would be done
+    return f"{own}.{key}={rng.choice(('0', '-1', '100') if key == 'devices' else values)}"  # no process may begin here
+
+
+def learned_words(rng: Draw) -> tuple[str, ...]:
+    """A small run with training, of GO or by another encoder."""
+    encoder = rng.choice(("graphsage", "gat", "gin", "message_passing", "sequence", "pyg"))
+    sizes = [word.replace("layers", "rounds") if encoder == "message_passing" else word for word in LEARNED]
+    return (*sizes, f"encoder={encoder}", f"machine={rng.choice(('gpu2', 'cpu_gpu'))}", "dataset=layered",
+            *SMALL["dataset=layered"], "logger=none", "budget.evals=[6]")  # fmt: skip
 
 
 def _noise(rng: Draw, group: str) -> str:
@@ -136,7 +165,10 @@ def _noise(rng: Draw, group: str) -> str:
 
 
 def write_words(rng: Draw, folder: Path) -> Path:
-    words = [*words_of(rng), *(override(rng) for _ in range(0 if rng.sound else rng.choice((1, 1, 2))))]
+    if not rng.sound and rng.random() < 0.3:
+        words = [*learned_words(rng), *(_size(rng, "") for _ in range(rng.choice((1, 1, 2))))]
+    else:
+        words = [*words_of(rng), *(override(rng) for _ in range(0 if rng.sound else rng.choice((1, 1, 2))))]
     (folder / "words.json").write_text(json.dumps(words))
     return folder / "words.json"
 
