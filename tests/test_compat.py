@@ -30,8 +30,8 @@ def toy_options(monkeypatch: pytest.MonkeyPatch) -> None:
         },
         "dataset": {"toys": parts_of.node(parts_of.ToyGraphs, "toys", empty=[])},
     }  # fmt: skip
-    monkeypatch.setattr(compat, "options", lambda group: sorted(nodes.get(group, {})))
-    monkeypatch.setattr(compat, "option", lambda group, name: nodes[group][name])
+    monkeypatch.setattr(registry, "options", lambda group: sorted(nodes.get(group, {})))
+    monkeypatch.setattr(registry, "option", lambda group, name: nodes[group][name])
 
 
 @pytest.mark.usefixtures("toy_options")
@@ -121,7 +121,7 @@ def test_families_say_what_the_matrix_says() -> None:
 
 
 def test_options_follow_their_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "CONF", tmp_path)
+    monkeypatch.setattr(registry, "CONF", tmp_path)
     (tmp_path / "machine").mkdir()
     (tmp_path / "machine" / "a.yaml").write_text("name: a\nsize: {x: 1, y: 2}\n")
     (tmp_path / "machine" / "b.yaml").write_text("defaults: [a, _self_]\nname: b\nsize: {y: 3}\n")

@@ -10,7 +10,6 @@ import frame_parts as parts_of
 import pytest
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.config import compat
 from graphopt.config.build import build
 from graphopt.errors import RowsFailed, Unmeasured, UserError
 from graphopt.problems.metering import Step
@@ -21,6 +20,7 @@ from graphopt.records.rows import Row, read
 from graphopt.run import evaluate
 from graphopt.run.cell import Cell
 from graphopt.run.evaluate import evaluate_cell, solve, thinned
+from graphopt.utils import registry
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +144,7 @@ def test_what_cannot_be_compared_is_one_illegal_row(
     run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = {"device": parts_of.node(parts_of.DecidesDevice, "device")}
-    monkeypatch.setattr(compat, "option", lambda group, name: nodes[name])
+    monkeypatch.setattr(registry, "option", lambda group, name: nodes[name])
     rows = run(compare=["device"])
     assert [r["status"] for r in rows] == ["illegal", "ok", "ok"]
     assert rows[0]["algo"] == "device" and "needs a task that decides device" in rows[0]["reason"]
@@ -230,7 +230,7 @@ def test_a_full_disk_ends_the_run_and_the_same_call_goes_on(
     run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every write of a case in turn: its graph, its answer, its row, the marker."""
-    writes = [(evaluate, "save_graph"), (evaluate.decision, "save"), (rows_module, "_write"), (os, "replace")]
+    writes = [(evaluate, "save_graph"), (evaluate.decision_file, "save"), (rows_module, "_write"), (os, "replace")]
     undisturbed = [(r["ops"], r["judged"]) for r in run(study="undisturbed")]
     for module, name in writes:
 

@@ -239,7 +239,9 @@ def test_without_wandb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_classical_cells_need_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from graphopt import build, cell, compat, evaluate, loggers, report, decision, rows, sweep;"
+        "import sys; from graphopt.config import build, compat;"
+        "from graphopt.run import cell, evaluate, loggers, sweep;"
+        "from graphopt import report, decision; from graphopt.records import rows;"
         "from graphopt.utils.registry import option; from graphopt.config.construct import target_of;"
         f"[target_of(option('algo', a), 'algo') for a in {json.dumps(['default', 'local', 'random', 'scan'])}];"
         "assert 'torch' not in sys.modules"

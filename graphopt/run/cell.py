@@ -21,9 +21,8 @@ from graphopt.errors import Incompatible, NothingFits, RowsFailed, UsageError, U
 from graphopt.records.finished import Finished, digest_of
 from graphopt.records.rows import Row, RowFile
 from graphopt.run import composed
-from graphopt.run.composed import sources_of
 from graphopt.run.loggers import NoLog, RunLog
-from graphopt.run.sweep import cell_line
+from graphopt.run.sweep import cell_line, sources_of
 from graphopt.utils.commit import commit
 from graphopt.utils.lock import Lock
 from graphopt.utils.printable import say

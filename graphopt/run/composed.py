@@ -76,11 +76,3 @@ def _files(own: str | None) -> str | None:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def sources_of(hydra: Any) -> list[str]:
-    """The places that Hydra composes from, and the file it begins with."""
-    return [
-        str(hydra.job.config_name),
-        *(f"{source.provider} {source.path}" for source in hydra.runtime.config_sources),
-    ]

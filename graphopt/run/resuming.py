@@ -5,7 +5,7 @@ from typing import Any
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
 from graphopt.errors import UserError
-from graphopt.run.composed import sources_of
+from graphopt.run.sweep import sources_of
 from graphopt.utils.printable import say
 
 

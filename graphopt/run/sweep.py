@@ -33,3 +33,11 @@ class StudyTable(Callback):
         place = Path(config.output_dir) / config.study
         if any(place.glob("*/rows.jsonl")):
             print_table(place)
+
+
+def sources_of(hydra: Any) -> list[str]:
+    """The places that Hydra composes from, and the file it begins with."""
+    return [
+        str(hydra.job.config_name),
+        *(f"{source.provider} {source.path}" for source in hydra.runtime.config_sources),
+    ]
