@@ -1,11 +1,16 @@
-"""Puts this folder on the import path, so that tests share `toy`; options of classes of tests."""
+"""Puts the folders of tests on the import path, so that tests share `toy`; options of classes of tests."""
 
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from graphopt import OWN_OPTIONS
+
+# After all else: what tests of one folder have, those of another may import.
+FOLDERS = (folder for folder in Path(__file__).parent.iterdir() if folder.is_dir())
+sys.path += sorted(str(folder) for folder in FOLDERS if not (folder / "__init__.py").exists())
 
 # Options of classes that tests bring along, by group: name -> class. Values come from the files that name them.
 OPTIONS = {

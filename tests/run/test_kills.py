@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-TOP = Path(__file__).resolve().parent.parent
+TOP = Path(__file__).resolve().parents[2]
 
 
 def through(*words: str) -> dict[str, Any]:

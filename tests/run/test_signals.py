@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SOLVE = [
     "dataset=layered", "dataset.ops=[400]", "dataset.train=2", "dataset.val=1", "dataset.test=40",
     "task=joint", "budget.evals=100000",

@@ -1,5 +1,6 @@
-"""Runs docs/tutorial.ipynb without Jupyter: code cells one after another, in one namespace. `python tests/tutorial.py`
-stores what they print, and the pictures that they show, in the notebook."""
+"""Runs docs/tutorial.ipynb without Jupyter: code cells one after another, in one namespace.
+
+`python tests/project/tutorial.py` stores what they print, and the pictures that they show, in the notebook."""
 
 import base64
 import contextlib
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-NOTEBOOK = Path(__file__).resolve().parent.parent / "docs" / "tutorial.ipynb"
+NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "tutorial.ipynb"
 
 
 def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:

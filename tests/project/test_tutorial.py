@@ -16,7 +16,7 @@ def test_the_cells_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest
         for cell, text in zip(cells, run(cells)):
             # Networks are computed in floating point, which differs between machines.
             same = text == printed(cell) or ("varies" in cell["metadata"].get("tags", []) and text)
-            assert same, f"is this right? then: python tests/tutorial.py\n{text}"
+            assert same, f"is this right? then: python tests/project/tutorial.py\n{text}"
             pictures = [output for output in cell["outputs"] if output["output_type"] == "display_data"]
             assert len(plt.get_fignums()) == len(pictures)
             plt.close("all")
