@@ -16,12 +16,16 @@ class RulesScan(Optimizer):
 
     def __init__(self, *, name: str, deltas: bool) -> None:
         self.name, self.deltas = name, deltas
-        self._rules = (InlineAll(name="inline_all"), XlaPriority(name="xla_priority"))
 
     def solve(self, problem: Problem) -> None:
         slots = slots_of(problem)
-        for rule in self._rules:
-            if problem.open:
-                rule.solve(problem)
+        price_rules(problem)
         if len(slots) and problem.open:
             scan(problem, slots, Walk(problem, problem.best, problem.best_cost, deltas=self.deltas))
+
+
+def price_rules(problem: Problem) -> None:
+    """Prices what the two rules answer, one evaluation each, as far as the budget goes."""
+    for rule in (InlineAll(name="inline_all"), XlaPriority(name="xla_priority")):
+        if problem.open:
+            rule.solve(problem)
