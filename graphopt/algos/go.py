@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from graphopt.algos.go_policy import GOPolicy, Network, Question, Reading
 from graphopt.algos.guided import guided_search
-from graphopt.algos.learner import Learner, answering
+from graphopt.algos.learner import Learner, answering, stored_numbers
 from graphopt.core.graph import Graph
 from graphopt.costs.cost_model import CostModel
 from graphopt.encoders.encoder import Encoder
@@ -108,7 +108,7 @@ class GO(Learner):
         checkpoint["past_rewards"] = {graph: list(past) for graph, past in self._past.items()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        past: dict[str, list[float]] = checkpoint["past_rewards"]
+        past = {graph: stored_numbers(values, 3) for graph, values in checkpoint["past_rewards"].items()}
         self._past = {graph: (mean, square, int(trials)) for graph, (mean, square, trials) in past.items()}
 
     # ---- asking the policy

@@ -11,9 +11,19 @@ import torch
 
 from graphopt.core.graph import Graph
 from graphopt.costs.cost_model import CostModel
+from graphopt.errors import Unreadable
 from graphopt.problems.optimizer import Optimizer, solve
 from graphopt.problems.pricing import Pricing
 from graphopt.tasks.task import AssignTask
+
+
+def stored_numbers(values: Any, count: int) -> list[float]:
+    """So many finite numbers, from a checkpoint. Raises Unreadable when they are none."""
+    plain = [float(value) for value in values if isinstance(value, int | float)] if isinstance(values, list) else []
+    if len(plain) != count or len(values) != count or not all(map(math.isfinite, plain)):
+        raise Unreadable("what it knows of its training graphs are no numbers")
+    return plain
+
 
 LARGE = 20_000  # ops from which several threads make a pass faster; below, they wait for each other
 

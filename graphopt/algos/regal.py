@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphopt.algos.learner import Learner, answering
+from graphopt.algos.learner import Learner, answering, stored_numbers
 from graphopt.algos.regal_heads import Heads, betas, elite_bias
 from graphopt.algos.regal_inputs import DESCRIPTORS, MEMBERSHIPS, ORDERS, inputs
 from graphopt.algos.regal_policy import Policy, Question
@@ -108,7 +108,7 @@ class REGAL(Learner):
         checkpoint["standard"] = dict(self._standard)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._standard = dict(checkpoint["standard"])
+        self._standard = {graph: stored_numbers([price], 1)[0] for graph, price in checkpoint["standard"].items()}
 
     # ---- learning
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphopt.config import compat
-from graphopt.config.construct import construct, target_of
+from graphopt.config.construct import construct, convert, target_of
 from graphopt.config.suggested_machine import warn_of_other_machine
 from graphopt.core.machine import Machine
 from graphopt.costs.cost_model import CostModel
@@ -50,7 +50,8 @@ def build(config: Mapping[str, Any], held: Dataset | None = None) -> Parts:
     around |= {"cost": cost, "dataset": dataset, "seed": seed}
     learns = compat.learns(target_of(config["algo"], "algo"))
     algo: Solver[Any] = learner(config, task, around) if learns else construct(config["algo"], "algo", around)
-    refused = {name: compat.refusal(name, config["task"]) for name in config["compare"]}
+    names: list[str] = convert(config["compare"], list[str], "compare")
+    refused = {name: compat.refusal(name, config["task"]) for name in names}
     compared = tuple(rival(name, around) for name, why in refused.items() if not why)
     return Parts(
         dataset, machine, task, cost, judge, algo, compared, {name: why for name, why in refused.items() if why}, learns

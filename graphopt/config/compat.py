@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from graphopt.config.construct import Node, target_of
+from graphopt.config.construct import INJECTED, Node, arguments_of, check_complete, target_of
 from graphopt.errors import Incompatible, UsageError, UserError
 from graphopt.problems.optimizer import Solver
 from graphopt.tasks.task import AssignTask, RewriteTask, Task
@@ -44,6 +44,9 @@ def _heads_mismatch(algo: type[Solver[Any]], heads: frozenset[str]) -> tuple[str
 def check(config: Mapping[str, Any]) -> None:
     """Raises Incompatible, in one sentence with the alternatives, when the chosen classes do not fit."""
     task, algo = target_of(config["task"], "task"), target_of(config["algo"], "algo")
+    check_complete(
+        arguments_of(task), {*config["task"], *INJECTED}, "task", config["task"]
+    )  # its settings are read now
     dataset = target_of(config["dataset"], "dataset")
     wrong = mismatch(algo, config["task"])
     if wrong is not None:

@@ -9,11 +9,12 @@ import importlib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Annotated, Any, Literal, Union
 
 from graphopt.errors import ConfigError, UsageError
+from graphopt.utils.printable import short
 from graphopt.utils.ranges import Between
 
 Node = Mapping[str, Any]  # plain containers: a resolved yaml node
@@ -74,11 +75,7 @@ def call(target: Callable[..., Any], given: Node, where: str, injected: Mapping[
     parameters = arguments_of(target)
     check_keys(parameters, given, where)
     extra = {key: value for key, value in injected.items() if key in parameters and key not in given}
-    missing = [key for key, p in parameters.items() if p.default is p.empty and key not in given and key not in extra]
-    if missing:
-        raise ConfigError(
-            f"{where} lacks {', '.join(missing)}; add it to the yaml file of {where}={given.get('name', '?')}"
-        )
+    check_complete(parameters, {*given, *extra}, where, given)
     hints = _hints(target)
     checked = {key: convert(value, hints.get(key, Any), dotted(where, key)) for key, value in given.items()}
     try:
@@ -99,6 +96,15 @@ def check_keys(parameters: Mapping[str, inspect.Parameter], given: Node, where: 
             raise UsageError(f"{dotted(where, key)} does not exist; keys of {of}: {valid}")
         if where and key in INJECTED and not isinstance(value, int):
             raise UsageError(f"{where}.{key} is provided by the run itself; choose it as {key}=...")
+
+
+def check_complete(parameters: Mapping[str, inspect.Parameter], known: Set[str], where: str, given: Node) -> None:
+    """Raises ConfigError when an argument has no value. known: those that have one."""
+    missing = [key for key, p in parameters.items() if p.default is p.empty and key not in known]
+    if missing:
+        raise ConfigError(
+            f"{where} lacks {', '.join(missing)}; add it to the yaml file of {where}={given.get('name', '?')}"
+        )
 
 
 def dotted(where: str, key: str) -> str:
@@ -129,18 +135,17 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         return _any_of(value, options, where)
     if origin is Literal:
         if value not in options:
-            raise UsageError(f"{where}={_short(value)} is not one of {', '.join(map(str, options))}")
+            raise UsageError(f"{where}={short(value)} is not one of {', '.join(map(str, options))}")
         return value
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, Mapping):
             keys = ", ".join(f"{where}.{f.name}=..." for f in dataclasses.fields(hint))
-            raise UsageError(f"{where}={_short(value)} says nothing: {where} has keys of its own, {keys}")
+            raise UsageError(f"{where}={short(value)} says nothing: {where} has keys of its own, {keys}")
         return call(hint, value, where, {})
     if origin in (list, tuple, Sequence):
         if not isinstance(value, list | tuple):
             raise UsageError(
-                f"{where}={_short(value)} must be a list, such as "
-                f"{where}=[{'a,b' if isinstance(value, str) else '1,2'}]"
+                f"{where}={short(value)} must be a list, such as {where}=[{'a,b' if isinstance(value, str) else '1,2'}]"
             )
         return _sequence(value, origin, options, where)
     return _scalar(value, hint, where)
@@ -168,12 +173,12 @@ def _any_of(value: Any, options: Sequence[Any], where: str) -> Any:
         except UsageError:
             continue
     names = " or ".join("null" if o is types.NoneType else getattr(o, "__name__", str(o)) for o in options)
-    raise UsageError(f"{where}={_short(value)} must be {names}")
+    raise UsageError(f"{where}={short(value)} must be {names}")
 
 
 def _within(value: Any, between: Between, where: str) -> Any:
     if not between.holds(value):
-        raise OutOfRange(f"{where}={_short(value)} must be {between}")
+        raise OutOfRange(f"{where}={short(value)} must be {between}")
     return value
 
 
@@ -183,21 +188,12 @@ def _sequence(value: Sequence[Any], origin: Any, options: Sequence[Any], where: 
     return tuple(items) if origin is tuple else items
 
 
-def _short(value: Any) -> str:
-    """The value as a sentence shows it."""
-    try:
-        text = str(value)
-    except (RecursionError, ValueError):  # a nest of a thousand levels, a number of thousands of digits
-        return f"a {type(value).__name__}"
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
 def _scalar(value: Any, hint: Any, where: str) -> Any:
     plain = (bool, int, float, str)
     if hint not in plain:
         return value
     if isinstance(value, int) and abs(value) >= LARGEST:
-        raise UsageError(f"{where}={_short(value)} is too large a number")
+        raise UsageError(f"{where}={short(value)} is too large a number")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
@@ -206,5 +202,5 @@ def _scalar(value: Any, hint: Any, where: str) -> Any:
         return str(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[hint]
-        raise UsageError(f"{where}={_short(value)} must be {kind}")
+        raise UsageError(f"{where}={short(value)} must be {kind}")
     return value

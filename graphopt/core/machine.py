@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.errors import UserError
+from graphopt.utils.printable import short
 
 MOST_DEVICES = 1024  # links are matrices of all pairs
+MOST_WHOLE = 2**31 - 1  # of cores and the like, whose products are whole numbers too
 _PerLink = float | Sequence[Sequence[float]]
 
 
@@ -192,12 +194,15 @@ def _check_fields(where: str, given: Mapping[str, Any], kind: type[Device] | typ
         raise UserError(f"{where} has no field {unknown}; known fields: {', '.join(sorted(known))}")
     for key, value in given.items():
         if not _fits(value, hints[key]):
-            raise UserError(
-                f"{where}: {key}={str(value)[:200]} must be {_WORDS.get(hints[key]) or _one_of(hints[key])}"
-            )
+            raise UserError(f"{where}: {key}={short(value)} must be {_WORDS.get(hints[key]) or _one_of(hints[key])}")
 
 
-_WORDS = {float: "a number, not negative", int: "a whole number, not negative", bool: "true or false", str: "a text"}
+_WORDS = {
+    float: "a number, not negative",
+    int: f"a whole number from 0 to {MOST_WHOLE:,}",
+    bool: "true or false",
+    str: "a text",
+}
 
 
 def _one_of(hint: Any) -> str:
@@ -210,7 +215,7 @@ def _fits(value: Any, hint: Any) -> bool:
             isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**1023
         ) or value == math.inf
     if hint is int:
-        return _is_whole(value) and value >= 0
+        return _is_whole(value) and 0 <= value <= MOST_WHOLE
     return isinstance(value, hint) if hint in (bool, str) else value in get_args(hint)
 
 

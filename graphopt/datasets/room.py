@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from graphopt.core.graph import GraphError
 from graphopt.datasets.dataset import Split
+from graphopt.utils.printable import short
 
 Filter = Literal["none", "regal", "gap"]
 SHIPPED = Path(__file__).parent / "room_prices"
@@ -76,15 +77,21 @@ def load_room(path: Path) -> RoomPrices:
         return RoomPrices(path, {}, {})
     try:
         stored = json.loads(path.read_text())
-        reached = {
-            key: [Reached(*(math.inf if price is None else float(price) for price in row)) for row in rows]
-            for key, rows in stored["reached"].items()
-        }
+        reached = {key: [Reached(*map(_price, row)) for row in rows] for key, rows in stored["reached"].items()}
         return RoomPrices(path, dict(stored["recipe"]), reached)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise GraphError(
             f"{path} is no file of room prices ({error}); make it again with `python -m graphopt.filter`"
         ) from None
+
+
+def _price(stored: Any) -> float:
+    """As `_plain` wrote it. Raises ValueError unless it is one."""
+    if stored is None:
+        return math.inf
+    if not isinstance(stored, int | float) or not 0 <= stored < math.inf:
+        raise ValueError(f"{short(stored)} is no price")
+    return float(_plain(float(stored)) or 0.0)
 
 
 def save_room(room: RoomPrices) -> None:

@@ -120,7 +120,7 @@ class Resumable(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         learner, best = _learner(pl_module), best_checkpoint(trainer)
         if self._restored is not None:
-            check_optimizers(trainer, self._restored)
+            check_optimizers(trainer, learner, self._restored)
             if best is not None:
                 keep_best(best, str(self.folder / "best.ckpt"))
         self.begun = True

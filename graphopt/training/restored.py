@@ -8,6 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.core.optimizer import _configure_optimizers
 
 from graphopt.errors import Unreadable
 
@@ -27,29 +28,57 @@ def check_loops(trainer: pl.Trainer, state: Mapping[str, Any], steps: int) -> No
         _require(fits, f"its state of {type(callback).__name__} is of another kind")
 
 
-def check_optimizers(trainer: pl.Trainer, stored: int) -> None:
-    """After they were put back, from the states of so many: all of them, and the schedules of their rates."""
+def check_optimizers(trainer: pl.Trainer, learner: pl.LightningModule, stored: int) -> None:
+    """After they were put back, from the states of so many: all of them, and the schedules of their rates, are as those
+    that the learner makes anew."""
+    made: Any = learner.configure_optimizers()
+    own, schedules, _ = _configure_optimizers(made)
     _require(len(trainer.optimizers) == stored, "it is of another number of optimisers")
-    for optimizer in trainer.optimizers:
-        _check_optimizer(optimizer)
-    for schedule in (config.scheduler for config in trainer.lr_scheduler_configs):
-        hidden = [name for name in vars(schedule) if callable(getattr(type(schedule), name, None))]
-        steps = getattr(schedule, "last_epoch", 0)
-        _require(not hidden and _number(steps, True) and steps >= 0, "its schedules of rates are of another kind")
+    for optimizer, fresh in zip(trainer.optimizers, own, strict=True):
+        _check_states(optimizer, _first_state(fresh))
+        _check_settings(optimizer, fresh)
+    for config, anew in zip(trainer.lr_scheduler_configs, schedules, strict=True):
+        usual = (anew["scheduler"] if isinstance(anew, dict) else anew).state_dict()
+        fits = alike(usual, config.scheduler.state_dict()) and getattr(config.scheduler, "last_epoch", 0) >= 0
+        _require(fits, "its schedules of rates are of another kind")
 
 
-def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Numbers for every parameter, of its shape, and settings such as the optimiser's own."""
-    kinds = set()
+_PROBE = (2, 3)  # no parameter that is one number
+
+
+def _first_state(fresh: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimiser of its kind knows of a parameter of shape _PROBE after a step."""
+    parameter = torch.nn.Parameter(torch.zeros(_PROBE))
+    parameter.grad = torch.zeros(_PROBE)
+    probe: torch.optim.Optimizer = type(fresh)([parameter], **fresh.defaults)
+    probe.step()
+    return dict(probe.state[parameter])
+
+
+def _check_states(optimizer: torch.optim.Optimizer, usual: Mapping[str, Any]) -> None:
+    """Numbers of the parameter's shape where the optimiser has such, and single ones where it has those."""
     for parameter, values in optimizer.state.items():
-        kinds.add(frozenset(values))
-        for value in values.values():
-            fits = not isinstance(value, torch.Tensor) or value.numel() == 1 or value.shape == parameter.shape
-            _require(fits and _usable(value), "its state of an optimiser does not fit the network")
-    _require(len(kinds) < 2, "its state of an optimiser lacks something")
-    for group in optimizer.param_groups:
-        settings = {key: group.get(key) for key in optimizer.defaults}
-        _require(alike(optimizer.defaults, settings), "its settings of an optimiser are of another kind")
+        _require(values.keys() == usual.keys(), "its state of an optimiser lacks something, or has more")
+        for key, own in usual.items():
+            fits = _state_fits(values[key], own, parameter)
+            _require(fits, "its state of an optimiser does not fit the network")
+
+
+def _state_fits(value: Any, own: Any, parameter: torch.Tensor) -> bool:
+    if not isinstance(own, torch.Tensor):
+        return value is None if own is None else alike(own, value)
+    if own.shape == _PROBE:
+        return isinstance(value, torch.Tensor) and value.shape == parameter.shape and _usable(value)
+    return _score(value) and 0 <= float(value) < MOST
+
+
+def _check_settings(optimizer: torch.optim.Optimizer, fresh: torch.optim.Optimizer) -> None:
+    """Those of the configuration, but for the rate, which changes."""
+    for group, own in zip(optimizer.param_groups, fresh.param_groups, strict=True):
+        fixed = own.keys() - {"params", "lr"}
+        same = all(alike(own[key], group.get(key)) and own[key] == group.get(key) for key in fixed)
+        rate: Any = group.get("lr")
+        _require(same and _number(rate, False) and rate >= 0, "its settings of an optimiser are of another kind")
 
 
 def keep_best(best: ModelCheckpoint, path: str) -> None:
@@ -87,7 +116,8 @@ def _number(value: Any, whole: bool) -> bool:
 
 
 def _score(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_floating_point()
+    single = isinstance(value, torch.Tensor) and value.numel() == 1 and value.layout is torch.strided
+    return bool(single and value.is_floating_point())
 
 
 def _usable(value: Any) -> bool:

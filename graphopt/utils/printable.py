@@ -8,6 +8,15 @@ import sys
 from typing import TextIO
 
 
+def short(value: object) -> str:
+    """The value as a sentence shows it."""
+    try:
+        text = str(value)
+    except (RecursionError, ValueError):  # a nest of a thousand levels, a number of thousands of digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 def say(text: object, stream: TextIO | None = None, *, keep: str = "") -> None:
     """Prints a line, printable, on stdout or another stream. keep: as of `printable`."""
     print(printable(text, keep), file=sys.stdout if stream is None else stream, flush=True)

@@ -20,6 +20,13 @@ FUSION = ("task=fusion", "algo=local", "machine=gpu2")
 JOINT = ("task=placement_scheduling", "algo=brkga", "machine=cpu_gpu")
 
 
+def nest(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
 def run(words: tuple[str, ...], path: str, value: Any) -> None:
     """Builds a small run with one setting changed, and solves a graph."""
     config = composed([*SMALL, *words])
@@ -47,6 +54,8 @@ def run(words: tuple[str, ...], path: str, value: Any) -> None:
         (FUSION, "machine.transfer", [{"lane": "link"}], "must be fields by name"),
         (FUSION, "machine.devices.gpu.cache_speedup", 0, "must be positive"),
         (FUSION, "machine.devices.gpu.saturation", 0, "must be positive"),
+        (FUSION, "machine.devices.gpu.spill_inputs", 2**65, "a whole number from 0 to"),
+        (FUSION, "machine.devices.gpu.bandwidth", nest(1000), "bandwidth=a list must be a number"),
         (JOINT, "algo.evolution.population", 10**9, "give fewer"),
         (JOINT, "task.levels", 0, "from 1 to"),
         (("task=fusion", "algo=annealing", "machine=gpu2"), "algo.hot", -1.0, r"must be in \[0, 1\]"),
@@ -131,11 +140,23 @@ def test_a_neighbourhood_ends_with_the_graph() -> None:
 
 
 def test_a_deep_nest_in_place_of_a_word_is_a_sentence() -> None:
-    nest: list[Any] = []
-    for _ in range(1000):
-        nest = [nest]
     with pytest.raises(UserError, match="split=a list is not one of train, val, test"):
-        run(FUSION, "split", nest)
+        run(FUSION, "split", nest(1000))
+
+
+@pytest.mark.parametrize(
+    "words, group, key", [(FUSION, "task", "decision"), (JOINT, "task", "fuse"), (FUSION, "dataset", "ops")]
+)
+def test_a_setting_that_is_missing_is_named(words: tuple[str, ...], group: str, key: str) -> None:
+    config = composed([*SMALL, *words])
+    del config[group][key]
+    with pytest.raises(UserError, match=f"{group} lacks {key}"):
+        build(config)
+
+
+def test_a_rival_without_a_name_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="algo=-1 does not exist"):
+        build({**composed([*SMALL, *FUSION]), "compare": [-1]})
 
 
 @pytest.mark.parametrize("word", ["logger=null", "~logger=[a,b]"])

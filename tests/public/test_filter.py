@@ -7,7 +7,7 @@ import pytest
 
 from graphopt import filter
 from graphopt.config.construct import construct
-from graphopt.core.graph import Graph
+from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.regal import Regal
 from graphopt.datasets.room import Draws, Reached, RoomPrices, load_room
 from graphopt.utils import registry
@@ -82,3 +82,12 @@ def test_a_stopped_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyte
 def test_a_set_that_filters_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert filter.main(["synthetic"]) == 1
     assert "dataset=synthetic filters nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("price", ["NaN", "-Infinity", "-1", '"3"', "[1]"])
+def test_a_price_that_is_none_is_a_sentence(tmp_path: Path, price: str) -> None:
+    """NaN would be written as null, which is infinity: other draws would pass when the file is read again."""
+    file = tmp_path / "room.json"
+    file.write_text(f'{{"recipe": {{}}, "reached": {{"a": [[1, 2, {price}, 4]]}}}}')
+    with pytest.raises(GraphError, match="is no file of room prices"):
+        load_room(file)

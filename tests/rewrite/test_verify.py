@@ -55,6 +55,12 @@ def test_true_rules_pass_in_many_cases(name: str) -> None:
     assert verify(rule_of(name, RIGHT[name])) >= 20
 
 
+def test_targets_that_cannot_be_computed_are_rejected() -> None:
+    """The activation of a conv is a word, of which `larger` makes no maximum."""
+    with pytest.raises(Rejected, match="targets cannot be computed"):
+        verify(rule_of("a", "(conv $s $p $f ?x ?w) => (conv $s {larger($f, [1,1,1,1])} $f ?x ?w)"))
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_rules_are_rejected_with_shapes(name: str) -> None:
     with pytest.raises(Rejected, match=rf"{name}: ({DIFFERS}|{NO_FIT}), for .*\?x = \("):

@@ -125,6 +125,8 @@ def _targets(rule: Rule, terms: Terms, sources: tuple[int, ...], values: list[An
         targets = builder(rule)(terms)(*values)
     except ShapeError as error:
         return (), str(error)
+    except (IndexError, ValueError, TypeError) as error:  # a function of a parameter that is no number, or too short
+        return (), f"its targets cannot be computed ({type(error).__name__})"
     for source, target in zip(sources, targets):
         old, new = terms.type_of(source), terms.type_of(target)
         if old != new:

@@ -26,44 +26,46 @@ never raise for tensors of an unexpected rank, so conditions may come in any ord
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, NewType
 
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import Shape
 
+Term = NewType("Term", int)  # its id: what a `?x` arrives as
 
-def shape(terms: Terms, x: int) -> Shape:
+
+def shape(terms: Terms, x: Term) -> Shape:
     return terms.types[x][0].shape
 
 
-def rank(terms: Terms, x: int) -> int:
+def rank(terms: Terms, x: Term) -> int:
     return len(terms.types[x][0].shape)
 
 
-def dim(terms: Terms, x: int, axis: int) -> int:
+def dim(terms: Terms, x: Term, axis: int) -> int:
     of_x = terms.types[x][0].shape
     return of_x[axis] if -len(of_x) <= axis < len(of_x) else 0
 
 
-def static(terms: Terms, x: int) -> bool:
+def static(terms: Terms, x: Term) -> bool:
     return terms.static[x]
 
 
-def sizes(terms: Terms, axis: int, *xs: int) -> Shape:
+def sizes(terms: Terms, axis: int, *xs: Term) -> Shape:
     return tuple(dim(terms, x, axis) for x in xs)
 
 
-def without(terms: Terms, axis: int, x: int) -> Shape:
+def without(terms: Terms, axis: int, x: Term) -> Shape:
     of_x = terms.types[x][0].shape
     return (len(of_x), *of_x[:axis], *of_x[axis + 1 :])
 
 
-def without_last(terms: Terms, x: int) -> Shape:
+def without_last(terms: Terms, x: Term) -> Shape:
     of_x = terms.types[x][0].shape
     return (len(of_x), *of_x[:-1])
 
 
-def axis_of(terms: Terms, x: int, axis: int) -> int:
+def axis_of(terms: Terms, x: Term, axis: int) -> int:
     return len(terms.types[x][0].shape) + axis
 
 
@@ -71,19 +73,19 @@ def length(terms: Terms, a: Shape) -> int:
     return len(a)
 
 
-def same_shape(terms: Terms, x: int, y: int) -> bool:
+def same_shape(terms: Terms, x: Term, y: Term) -> bool:
     return terms.types[x][0].shape == terms.types[y][0].shape
 
 
-def differ(terms: Terms, x: int, y: int) -> bool:
+def differ(terms: Terms, x: Term, y: Term) -> bool:
     return x != y
 
 
-def kernel(terms: Terms, w: int) -> Shape:
+def kernel(terms: Terms, w: Term) -> Shape:
     return terms.types[w][0].shape[2:4]
 
 
-def groups(terms: Terms, x: int, w: int) -> int:
+def groups(terms: Terms, x: Term, w: Term) -> int:
     per_group = dim(terms, w, 1)
     return dim(terms, x, 1) // per_group if per_group else 0
 
@@ -96,37 +98,37 @@ def divides(terms: Terms, n: int, m: int) -> bool:
     return m > 0 and m % n == 0
 
 
-def per_group(terms: Terms, x: int, w: int) -> int:
+def per_group(terms: Terms, x: Term, w: Term) -> int:
     count = groups(terms, x, w)
     return dim(terms, w, 0) // count if count else 0
 
 
-def offsets(terms: Terms, pads: Shape, w: int) -> Shape:
+def offsets(terms: Terms, pads: Shape, w: Term) -> Shape:
     return tuple(2 * pad - side for pad, side in zip(pads, kernel(terms, w) * 2))
 
 
-def same_pads(terms: Terms, w: int) -> Shape:
+def same_pads(terms: Terms, w: Term) -> Shape:
     sides = kernel(terms, w)
     return tuple(side // 2 for side in sides * 2) if all(side % 2 for side in sides) else ()
 
 
-def column(terms: Terms, v: int) -> Shape:
+def column(terms: Terms, v: Term) -> Shape:
     return (prod(shape(terms, v)), 1, 1, 1)
 
 
-def row(terms: Terms, v: int) -> Shape:
+def row(terms: Terms, v: Term) -> Shape:
     return (1, prod(shape(terms, v)), 1, 1)
 
 
-def channelwise(terms: Terms, c: int, n: int) -> bool:
+def channelwise(terms: Terms, c: Term, n: int) -> bool:
     return shape(terms, c) in ((n, 1, 1), (1, n, 1, 1))
 
 
-def window(terms: Terms, k: Shape, x: int) -> Shape:
+def window(terms: Terms, k: Shape, x: Term) -> Shape:
     return (dim(terms, x, 1), 1, *k)
 
 
-def flat_rows(terms: Terms, w: int) -> Shape:
+def flat_rows(terms: Terms, w: Term) -> Shape:
     return (dim(terms, w, 0), prod(shape(terms, w)[1:]))
 
 
@@ -142,11 +144,11 @@ def place(terms: Terms, p: Shape, axis: int) -> int:
     return p[axis] if axis < len(p) else -1
 
 
-def straight(terms: Terms, x: int) -> Shape:
+def straight(terms: Terms, x: Term) -> Shape:
     return tuple(range(rank(terms, x)))
 
 
-def swapped(terms: Terms, x: int) -> Shape:
+def swapped(terms: Terms, x: Term) -> Shape:
     axes = straight(terms, x)
     return (*axes[:-2], *axes[:-3:-1])
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from graphopt.errors import UserError
 from graphopt.rewrite.ir.terms import LEAVES
 from graphopt.rewrite.ir.vocabulary import VOCABULARY
-from graphopt.rewrite.rules.expressions import Condition, named
+from graphopt.rewrite.rules.arguments import misuse
+from graphopt.rewrite.rules.expressions import Call, Condition, named, parts
 from graphopt.rewrite.rules.patterns import Node, Pattern, names_in, nodes
 
 NAME = re.compile(r"[?$]?[A-Za-z0-9_]+")
@@ -65,7 +66,15 @@ def checked(rule: Rule) -> Rule:
     return rule
 
 
+def _calls(rule: Rule) -> Iterator[Call]:
+    """Every call of a function, in conditions and in parameters of targets."""
+    params = (param for node in nodes((*rule.sources, *rule.targets)) for param in node.params)
+    for expression in (*params, *rule.conditions):
+        yield from (part for part in parts(expression) if isinstance(part, Call))
+
+
 def _misuses(rule: Rule) -> Iterator[str]:
+    yield from filter(None, map(misuse, _calls(rule)))
     for node in nodes((*rule.sources, *rule.targets)):
         signature = VOCABULARY.get(node.operator)
         if signature is None:
