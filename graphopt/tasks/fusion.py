@@ -11,9 +11,10 @@ from graphopt.core.graph import Graph
 from graphopt.core.kernels import Limits, default_inline, legalise, legalise_by_priority
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.tasks import keys as random_keys
-from graphopt.tasks.keys import Keys, Layout, Role
-from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
+from graphopt.problems import keys as random_keys
+from graphopt.problems.decisions import Decision, Decisions, checked_levels
+from graphopt.problems.keys import Keys, Layout, Role
+from graphopt.problems.task import AssignTask
 
 
 class Fusion(AssignTask):

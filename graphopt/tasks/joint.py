@@ -11,10 +11,11 @@ from graphopt.core.graph import Graph
 from graphopt.core.kernels import Limits, default_inline, legalise
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.tasks import keys as random_keys
-from graphopt.tasks.keys import Keys, Layout, Role
+from graphopt.problems import keys as random_keys
+from graphopt.problems.decisions import Decision, Decisions, checked_levels
+from graphopt.problems.keys import Keys, Layout, Role
+from graphopt.problems.task import AssignTask
 from graphopt.tasks.placement import first_roomy_device, leads, together
-from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
 
 
 class Joint(AssignTask):

@@ -10,9 +10,10 @@ from graphopt.core.graph import Graph
 from graphopt.core.kernels import Limits, default_inline
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.tasks import keys as random_keys
-from graphopt.tasks.keys import Keys, Layout, Role
-from graphopt.tasks.task import AssignTask, Decision, Decisions
+from graphopt.problems import keys as random_keys
+from graphopt.problems.decisions import Decision, Decisions
+from graphopt.problems.keys import Keys, Layout, Role
+from graphopt.problems.task import AssignTask
 
 
 class Placement(AssignTask):

@@ -22,13 +22,13 @@ from graphopt.advantages.gibbs import (
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.costs.simulator import Simulator
+from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.pricing import Pricing
+from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import slots_in
 from graphopt.tasks.fusion import Fusion
 from graphopt.tasks.joint import Joint
-from graphopt.tasks.task import AssignTask
 
 CAPS = {"max_ops": 12, "max_inputs": 8, "max_duplicates": 4}
 

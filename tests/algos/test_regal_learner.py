@@ -16,12 +16,12 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.datasets.layered import layered_graph
+from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.problems.keys import Role
 from graphopt.problems.optimizer import solve
+from graphopt.problems.task import AssignTask
 from graphopt.search.genetic.brkga import Brkga, Evolution
-from graphopt.tasks.keys import Role
-from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
 EVOLUTION = Evolution(population=20, elites=0.2, mutants=0.1, elite_bias=0.7)

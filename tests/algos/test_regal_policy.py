@@ -17,7 +17,7 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Machine
 from graphopt.datasets.layered import layered_graph
 from graphopt.encoders.features import batch, graph_features
-from graphopt.tasks.task import AssignTask
+from graphopt.problems.task import AssignTask
 from graphopt.utils import registry
 from tests.toy import toy_graph
 

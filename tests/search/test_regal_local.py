@@ -11,14 +11,14 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.keys import Role
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Problem
 from graphopt.readers.formats.stg import read_stg
 from graphopt.search.heuristics.rules import Work
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.search.walks.regal_local import Moves, Neighbours, RegalLocal
 from graphopt.tasks.joint import Joint
-from graphopt.tasks.keys import Role
 from graphopt.utils import registry
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
@@ -29,10 +29,10 @@ def machine(devices: int) -> Machine:
     return Machine(name="m", devices=tuple(Device() for _ in range(devices)), link_bandwidth=1e3)
 
 
-def open_problem(graph: Graph, devices: int = 3, evals: int = 100, fuse: bool = False, seed: int = 0) -> Problem:
+def open_problem(graph: Graph, devices: int = 3, evals: int = 100, fuse: bool = False, seed: int = 0) -> AssignProblem:
     task = Joint(name="t", machine=machine(devices), levels=16, fuse=fuse, **CAPS)
     cost = Simulator(name="s", machine=task.machine, objective="runtime", threads=1)
-    return Problem(graph, task, cost, evals=evals, seed=seed)
+    return AssignProblem(graph, task, cost, evals=evals, seed=seed)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from graphopt.core.list_schedule import list_by_bottom_level, positions, tie_breaks
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.encoding import F32, encode
 from graphopt.search.heuristics.rules import Suggestion, Work, by_heft, order_bottom_level, place_single
 
@@ -21,7 +21,7 @@ class Heft(Optimizer):
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         _answer(problem, iter([by_heft(Work(problem.graph, problem.task))]))
 
 
@@ -38,7 +38,7 @@ class ListBottomLevel(Optimizer):
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         work = Work(problem.graph, problem.task)
         places = "device" in problem.task.heads
         _answer(problem, _placed_schedules(work) if places else _fixed_schedules(work))
@@ -59,7 +59,7 @@ def _fixed_schedules(work: Work) -> Iterator[Suggestion]:
         yield Suggestion(device, -positions(level, tie).astype(np.float64))
 
 
-def _answer(problem: Problem, schedules: Iterator[Suggestion]) -> None:
+def _answer(problem: AssignProblem, schedules: Iterator[Suggestion]) -> None:
     """Prices distinct plans while the budget lasts; commits to the first where there is none."""
     plans = _distinct(encode(problem, *schedule) for schedule in schedules)
     if problem.evals_cap == 0:

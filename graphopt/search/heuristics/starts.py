@@ -8,15 +8,15 @@ from itertools import chain
 
 import numpy as np
 
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decision
 from graphopt.search.heuristics.encoding import F32, encode
 from graphopt.search.heuristics.rules import HEURISTICS, Device, Suggestion, Work, order_topological
 from graphopt.search.pipelines.contiguous import USUAL, best_split
 from graphopt.search.pipelines.pipeline import pipeline_of
-from graphopt.tasks.task import Decision
 
 
-def heuristic_keys(problem: Problem) -> F32:
+def heuristic_keys(problem: AssignProblem) -> F32:
     """[S, K] keys of all heuristics, those that say the same once (a task may read devices only, or priorities).
 
     For `max_load` the best contiguous split comes first.
@@ -24,7 +24,7 @@ def heuristic_keys(problem: Problem) -> F32:
     return np.stack(list(heuristic_rows(problem)))
 
 
-def heuristic_rows(problem: Problem) -> Iterator[F32]:
+def heuristic_rows(problem: AssignProblem) -> Iterator[F32]:
     """The same one by one, [K] each, computed as they are asked for: the last ones take seconds on large graphs."""
     work, seen = Work(problem.graph, problem.task), set()
     split = _contiguous(problem, work)
@@ -36,7 +36,7 @@ def heuristic_rows(problem: Problem) -> Iterator[F32]:
             yield row
 
 
-def contiguous(problem: Problem) -> Decision | None:
+def contiguous(problem: AssignProblem) -> Decision | None:
     """[N, H] the initial decision with the devices of the best contiguous split, where these are decided and count."""
     device = _contiguous(problem, Work(problem.graph, problem.task))
     if device is None:
@@ -46,7 +46,7 @@ def contiguous(problem: Problem) -> Decision | None:
     return decision
 
 
-def _contiguous(problem: Problem, work: Work) -> Device | None:
+def _contiguous(problem: AssignProblem, work: Work) -> Device | None:
     """[N] devices of the best contiguous split, where the objective is `max_load`, devices are decided and one fits."""
     if problem.objective != "max_load" or "device" not in problem.task.heads:
         return None
