@@ -16,14 +16,14 @@ from lines import say
 from graphopt.config.construct import construct
 from graphopt.core.fusible import fusible
 from graphopt.core.graph import Graph
-from graphopt.core.kernels import Limits, default_inline, legalise
+from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Device
 from graphopt.costs.flips import FusionFlips
 from graphopt.costs.kernel_time import device_constants, runtime_on_one_device, workspace
 from graphopt.datasets.layered import layered_graph
 from graphopt.utils.registry import option
 
-LIMITS = Limits(max_ops=64, max_inputs=16, max_duplicates=8)  # as conf/task/fusion.yaml
+LIMITS = KernelLimits(max_ops=64, max_inputs=16, max_duplicates=8)  # as conf/task/fusion.yaml
 FLIPS = 2000  # priced per repetition
 
 

@@ -12,14 +12,14 @@ import time
 import numpy as np
 from lines import say
 
-from graphopt.advantages.gibbs import DeltaSurroundings, FullSurroundings, Surroundings, surroundings, sweep, typical
+from graphopt.advantages.gibbs import ConditionalPrices, DeltaPrices, FullPrices, surroundings, sweep, typical
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
+from graphopt.costs.cost_model import CostModel
 from graphopt.datasets.layered import layered_graph
-from graphopt.problems.cost_model import CostModel
 from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import slots_in
+from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
 OPS = 5_000
@@ -32,7 +32,7 @@ def parts() -> tuple[AssignTask, CostModel]:
     return around["task"], construct(registry.option("cost", "simulator") | {"threads": 1}, "cost", around)
 
 
-def visits_per_second(around: Surroundings, rows: np.ndarray, tau: float, seed: int) -> float:
+def visits_per_second(around: ConditionalPrices, rows: np.ndarray, tau: float, seed: int) -> float:
     start = time.thread_time()
     sweep(around, rows, tau, np.random.default_rng(seed), surveyed=False)
     return len(rows) / (time.thread_time() - start)
@@ -42,8 +42,8 @@ def measure(graph: Graph, task: AssignTask, cost: CostModel, repeats: int) -> No
     slots, initial = slots_in(task, graph), task.canonical(graph, task.initial(graph))
     rows, some = np.arange(len(slots)), np.linspace(0, len(slots) - 1, FULL_VISITS).astype(np.int64)
     fast = surroundings(Pricing(graph, task, cost), slots, initial)
-    slow = FullSurroundings(Pricing(graph, task, cost), slots, initial)
-    assert isinstance(fast, DeltaSurroundings)
+    slow = FullPrices(Pricing(graph, task, cost), slots, initial)
+    assert isinstance(fast, DeltaPrices)
     tau = typical(fast.prices(rows))
     visits_per_second(fast, some, tau, 0), visits_per_second(slow, some[:10], tau, 0)  # compiled and warm
     full, delta, surveyed = [], [], []

@@ -38,12 +38,12 @@ def learner() -> REGAL:
 
 
 def measured(regal: REGAL, graph: Graph) -> tuple[float, float, float]:
-    """CPU seconds of reading the graph, of the forward pass alone, and of the whole solve by BRKGA after it."""
+    """CPU seconds of encoded the graph, of the forward pass alone, and of the whole solve by BRKGA after it."""
     start = time.process_time()
-    question = regal.ask([graph])
+    observation = regal.observe([graph])
     read = time.process_time()
     with answering(graph):
-        actions = regal.policy.propose(question, 0).op[0].numpy()
+        actions = regal.policy.propose(observation, 0).op[0].numpy()
     passed = time.process_time()
     regal.sampler(graph, actions)
     before = time.process_time()

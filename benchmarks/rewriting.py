@@ -17,14 +17,14 @@ from lines import say
 
 from graphopt.config.construct import construct
 from graphopt.costs.additive import Flops
-from graphopt.problems.problem import OutOfBudget
+from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.optimizer import Rewriter
+from graphopt.problems.rewrite_problem import Point, RewriteProblem
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import MODELS, build_model
-from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
-from graphopt.rewrite.rewriter import Rewriter
 from graphopt.rewrite.rules.matching import Match
-from graphopt.rewrite.rules.steps import Step, free
+from graphopt.rewrite.rules.steps import RewriteStep, free
 from graphopt.tasks.rewriting import Rewriting
 from graphopt.utils import registry
 
@@ -39,7 +39,7 @@ class Counted(RewriteProblem):
 
     expanded = 0
 
-    def expand(self, point: Point, extra: Sequence[Match] = ()) -> list[Step]:
+    def expand(self, point: Point, extra: Sequence[Match] = ()) -> list[RewriteStep]:
         self.expanded += 1
         return super().expand(point, extra)
 

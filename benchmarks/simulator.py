@@ -127,9 +127,9 @@ def random_tasks(tasks: int, processors: int) -> tuple[np.ndarray, np.ndarray, D
 def heft_and_saga(repetitions: int) -> None:
     cost, speed, needs, machine = random_tasks(1000, 4)
     time_ND, works = cost[:, None] / speed, np.ones(len(cost), np.bool_)
-    wires = links(machine)
-    ours = heft(time_ND, works, needs, wires)
-    times = [seconds(lambda: heft(time_ND, works, needs, wires)) for _ in range(10 * repetitions)]
+    between = links(machine)
+    ours = heft(time_ND, works, needs, between)
+    times = [seconds(lambda: heft(time_ND, works, needs, between)) for _ in range(10 * repetitions)]
     say("heft_milliseconds/1000/4", [t * 1e3 for t in times], "ms", {"makespan": ours.makespan})
     if importlib.util.find_spec("saga") is None:
         print(json.dumps({"name": "heft_speedup_over_saga", "value": None, "unit": "ratio", "reason": "no anrg-saga"}))

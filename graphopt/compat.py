@@ -2,7 +2,7 @@
 
 import sys
 
-from graphopt.config import compat
+from graphopt.config import compatibility
 
 if __name__ == "__main__":
-    print(compat.families() if "--families" in sys.argv[1:] else compat.matrix())
+    print(compatibility.families() if "--families" in sys.argv[1:] else compatibility.matrix())

@@ -18,15 +18,15 @@ import numpy as np
 from graphopt.cli import sentences
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
+from graphopt.costs.cost_model import CostModel
 from graphopt.datasets.dataset import Split
+from graphopt.datasets.headroom import Draws, HeadroomPrices, Reached, load_headroom, save_headroom
 from graphopt.datasets.regal import Regal
-from graphopt.datasets.room import Draws, Reached, RoomPrices, load_room, save_room
 from graphopt.errors import UsageError, UserError
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
+from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import Brkga
+from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar
@@ -39,26 +39,26 @@ HOPELESS = 6  # draws without one that passes, after which a family is left alon
 
 
 @dataclass(frozen=True)
-class Bench:
+class SearchSetup:
     """What a search needs besides the graph."""
 
     brkga: Brkga
     task: AssignTask
     cost: CostModel
 
-    def run(self, graph: Graph, evals: int, seed: int) -> AssignProblem:
+    def run(self, graph: Graph, evals: int, seed: int) -> Problem:
         return solve(self.brkga, graph, self.task, self.cost, evals=evals, seed=seed)[0]
 
 
-def bench(machine: str, task: str, objective: str) -> Bench:
+def bench(machine: str, task: str, objective: str) -> SearchSetup:
     """BRKGA, the task and the simulator as their yaml files say."""
     around: dict[str, Any] = {"machine": construct(registry.option("machine", machine), "machine")}
     around["task"] = construct(registry.option("task", task), "task", around)
     cost = construct(registry.option("cost", "simulator") | {"objective": objective, "threads": 1}, "cost", around)
-    return Bench(construct(registry.option("algo", "brkga"), "algo"), around["task"], cost)
+    return SearchSetup(construct(registry.option("algo", "brkga"), "algo"), around["task"], cost)
 
 
-def reached(graph: Graph, on: Bench, long_seeds: Sequence[int]) -> Reached:
+def reached(graph: Graph, on: SearchSetup, long_seeds: Sequence[int]) -> Reached:
     """What runs of all lengths reach. Low and high budgets are read off the long runs, which begin like short ones."""
     usual = [on.run(graph, USUAL, seed).best_cost for seed in USUAL_SEEDS]
     long = [on.run(graph, LONG, seed) for seed in long_seeds]
@@ -66,11 +66,11 @@ def reached(graph: Graph, on: Bench, long_seeds: Sequence[int]) -> Reached:
     return Reached(low, high, float(np.mean(usual)), min(problem.best_cost for problem in long))
 
 
-def _after(problem: AssignProblem, evals: int) -> float:
+def _after(problem: Problem, evals: int) -> float:
     return [step.cost for step in problem.trace if step.evals <= evals][-1]
 
 
-def fill(data: Regal, room: RoomPrices, on: Bench, split: Split, sizes: Sequence[int]) -> None:
+def fill(data: Regal, room: HeadroomPrices, on: SearchSetup, split: Split, sizes: Sequence[int]) -> None:
     """Prices draws of a split, smallest size first, until there are enough of each of the sizes; saves after each."""
     wanted = {ops: count for ops, count in zip(data.sizes, data.counts[split]) if ops in sizes}
     with Bar(f"{data.room.objective} {split}", sum(wanted.values())) as bar:
@@ -81,11 +81,11 @@ def fill(data: Regal, room: RoomPrices, on: Bench, split: Split, sizes: Sequence
                 found = room.reached.setdefault(str(kind), [])
                 graph = data.draw(kind.family, ops, split, len(found))
                 found.append(reached(graph, on, LONG_SEEDS[: 1 if ops >= LARGE else 2]))
-                save_room(room)
+                save_headroom(room)
                 bar.step(_note(graph, found[-1]), int(found[-1].passes(data.room.filter)))
 
 
-def next_kind(data: Regal, room: RoomPrices, kinds: Sequence[Draws], count: int) -> Draws | None:
+def next_kind(data: Regal, room: HeadroomPrices, kinds: Sequence[Draws], count: int) -> Draws | None:
     """The family to draw from next, or None when there are enough graphs or no hope.
 
     Every family gets DRAWS_PER_GRAPH draws for every graph of its share; then those that gave any fill up.
@@ -101,7 +101,7 @@ def next_kind(data: Regal, room: RoomPrices, kinds: Sequence[Draws], count: int)
     return min(fertile, key=lambda kind: kept[kind]) if sum(kept.values()) < count and fertile else None
 
 
-def _kept(data: Regal, room: RoomPrices, kind: Draws) -> int:
+def _kept(data: Regal, room: HeadroomPrices, kind: Draws) -> int:
     return sum(found.passes(data.room.filter) for found in room.of(kind))
 
 
@@ -109,7 +109,7 @@ def _note(graph: Graph, found: Reached) -> str:
     return f"{graph.name}: {100 * (1 - found.best / found.usual):.1f} % below"
 
 
-def rates(room: RoomPrices) -> list[str]:
+def rates(room: HeadroomPrices) -> list[str]:
     """A Markdown table: of each kind of draw, how many there are and which share each filter keeps."""
     lines = ["| draws | number | kept by regal | kept by gap | mean gap, % |", "|---|---|---|---|---|"]
     for key, found in sorted(room.reached.items()):
@@ -132,7 +132,7 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def search(data: Regal, room: RoomPrices, args: argparse.Namespace) -> None:
+def search(data: Regal, room: HeadroomPrices, args: argparse.Namespace) -> None:
     """Fills the splits that were asked for. Raises GraphError when the file's prices were made in another way."""
     recipe = {"machine": args.machine, "task": args.task, "low": LOW, "usual": USUAL, "high": HIGH, "long": LONG}
     recipe |= {"usual_runs": len(USUAL_SEEDS), "long_runs": len(LONG_SEEDS), "long_runs_from_600_ops": 1}
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
     try:
         data = dataset(args)
-        room = load_room(data.room.path)
+        room = load_headroom(data.room.path)
         if not args.rates:
             search(data, room, args)
         say("\n".join(rates(room)), keep="\n")

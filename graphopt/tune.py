@@ -22,12 +22,12 @@ from graphopt import CONF
 from graphopt.cli import sentences
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
+from graphopt.costs.cost_model import CostModel
 from graphopt.datasets.dataset import Dataset
 from graphopt.errors import ConfigError, UsageError, UserError
-from graphopt.problems.cost_model import CostModel
 from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask
 from graphopt.search.genetic.brkga import Evolution, run_alone, uniform_keys
+from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar
@@ -41,7 +41,7 @@ FINAL_SEEDS = range(100, 103)  # not those of the search
 
 
 @dataclass(frozen=True)
-class Bench:
+class TuningBenchmark:
     """What settings are compared on."""
 
     graphs: tuple[Graph, ...]
@@ -64,13 +64,13 @@ def plain_brkga() -> Evolution:
     return Evolution(**registry.option("algo", "brkga")["evolution"])
 
 
-def bench(args: argparse.Namespace) -> Bench:
+def bench(args: argparse.Namespace) -> TuningBenchmark:
     """Graphs, task and prices as their yaml files say. One thread."""
     around: dict[str, Any] = {"machine": construct(registry.option("machine", args.machine), "machine")}
     task = construct(registry.option("task", args.task), "task", around)
     node = registry.option("cost", "simulator") | {"objective": args.objective, "threads": 1}
     graphs = chosen(dataset(args).graphs("train"), args.graphs, *args.ops)
-    return Bench(tuple(graphs), task, construct(node, "cost", around), args.evals)
+    return TuningBenchmark(tuple(graphs), task, construct(node, "cost", around), args.evals)
 
 
 def dataset(args: argparse.Namespace) -> Dataset:
@@ -104,7 +104,7 @@ def suggested(trial: "Trial") -> Evolution:
     )
 
 
-def judged(trial: "Trial", on: Bench, plain: Sequence[float]) -> float:
+def judged(trial: "Trial", on: TuningBenchmark, plain: Sequence[float]) -> float:
     """Mean log ratio over the graphs, or over those seen when it is clear that the best setting so far is better.
 
     What has been seen is returned then, not raised, so that the sampler learns from it (as Optuna advises).
@@ -119,7 +119,7 @@ def judged(trial: "Trial", on: Bench, plain: Sequence[float]) -> float:
     return float(np.mean(ratios))
 
 
-def study_of(args: argparse.Namespace, on: Bench) -> "Study":
+def study_of(args: argparse.Namespace, on: TuningBenchmark) -> "Study":
     """The stored study, or a new one that starts with plain BRKGA. Raises ConfigError without Optuna, UsageError when
     the stored one compares other things."""
     try:
@@ -144,7 +144,7 @@ def study_of(args: argparse.Namespace, on: Bench) -> "Study":
     return study
 
 
-def search(study: "Study", on: Bench, args: argparse.Namespace) -> None:
+def search(study: "Study", on: TuningBenchmark, args: argparse.Namespace) -> None:
     """Trials until there are enough or the time is over; a stored trial that was interrupted does not count."""
     plain = [on.reached(graph, plain_brkga(), place) for place, graph in enumerate(on.graphs)]
     end = time.monotonic() + args.seconds
@@ -168,7 +168,7 @@ def finished(study: "Study") -> dict[Evolution, float]:
     return {Evolution(**{k: round(v, 2) for k, v in trial.params.items()}): trial.values[0] for trial in rows}
 
 
-def final(study: "Study", on: Bench, finalists: int) -> tuple[Evolution, float, float]:
+def final(study: "Study", on: TuningBenchmark, finalists: int) -> tuple[Evolution, float, float]:
     """(the setting, mean log ratio, its standard error over graphs) of the best on other seeds: the search's own number
     is that of a winner and too good."""
     found = finished(study)
@@ -186,7 +186,7 @@ def final(study: "Study", on: Bench, finalists: int) -> tuple[Evolution, float, 
     return names[best], float(by_graph.mean()), float(by_graph.std(ddof=1) / len(by_graph) ** 0.5)
 
 
-def yaml_text(args: argparse.Namespace, on: Bench, tried: int, winner: tuple[Evolution, float, float]) -> str:
+def yaml_text(args: argparse.Namespace, on: TuningBenchmark, tried: int, winner: tuple[Evolution, float, float]) -> str:
     """The yaml file, with where it comes from. tried: settings; winner: as `final` says."""
     evolution, mean, error = winner
     sizes = [graph.num_ops for graph in on.graphs]

@@ -14,11 +14,11 @@ from graphopt.algos.learner import Learner
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.datasets.dataset import Dataset, Split
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.task import AssignTask, Task
+from graphopt.problems.problem import Problem
+from graphopt.tasks.task import AssignTask, Task
 
 SIZES: dict[Split, tuple[int, ...]] = {"train": (6, 7), "val": (5,), "test": (8, 9)}
 
@@ -71,7 +71,7 @@ class Draws(Optimizer):
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         while True:
             problem.cost(problem.rng.integers(0, 2, (3, problem.graph.num_ops, 1)).astype(np.int16))
 
@@ -79,7 +79,7 @@ class Draws(Optimizer):
 class Commits(Draws):
     """Answers all ones, without a price where none is allowed."""
 
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         answer = np.ones((problem.graph.num_ops, 1), np.int16)
         problem.commit(answer) if not problem.open else problem.cost(answer[None])
 
@@ -87,7 +87,7 @@ class Commits(Draws):
 class Breaks(Draws):
     """Fails on graphs of nine ops."""
 
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         if problem.graph.num_ops == 9:
             raise ZeroDivisionError("nine")
 
@@ -141,7 +141,7 @@ class Learns(Learner):
         return loss
 
     @torch.no_grad()
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         y = int(torch.sigmoid(self.encoder.logit.mean()) > 0.5)
         answer = np.full((problem.graph.num_ops, 1), y, np.int16)
         problem.commit(answer) if not problem.open else problem.cost(answer[None])
@@ -166,7 +166,7 @@ def node(cls: type, name: str, **keys: Any) -> dict[str, Any]:
 def config(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     """A cell of toy parts; `changes` replace top-level keys."""
     trainer = {
-        "_target_": "graphopt.training.schedule.Schedule", "name": "t",
+        "_target_": "graphopt.training.settings.TrainerSettings", "name": "t",
         "steps": 12, "batch_graphs": 1, "max_seconds": None,
         "val_every": 3, "val_evals": 1, "patience": 0, "save_every": 2, "save_seconds": 60.0, "accelerator": "cpu",
         "devices": 1, "strategy": "auto", "precision": "32-true", "accumulate_grad_batches": 1, "log_every_n_steps": 1,

@@ -5,11 +5,11 @@ import numpy as np
 
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.kernels import Limits
+from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Device
 
 ROWS, COLUMNS = 16, 32
-LIMITS = (Limits(64, 16, 8), Limits(12, 8, 4), Limits(6, 5, 2), Limits(2, 3, 1))
+LIMITS = (KernelLimits(64, 16, 8), KernelLimits(12, 8, 4), KernelLimits(6, 5, 2), KernelLimits(2, 3, 1))
 _UNARY = ("relu", "neg", "exp", "tanh", "sqrt", "copy")
 _BINARY = ("add", "mul", "sub", "div", "maximum")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from graphopt.core.graph import Graph
-from graphopt.core.kernels import Limits
+from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Device
 from graphopt.core.operators import OPERATORS, Category
 
@@ -117,7 +117,7 @@ class Reference:
             out |= self.roots(reader, inline) if reader in inline else {reader}
         return out
 
-    def faults(self, root: int, inline: Inline, limits: Limits) -> list[str]:
+    def faults(self, root: int, inline: Inline, limits: KernelLimits) -> list[str]:
         """What is illegal about one kernel."""
         members, wrong = self.members(root, inline), []
         inner = members - {root}
@@ -137,7 +137,7 @@ class Reference:
                 wrong.append("space")
         return wrong
 
-    def decode(self, requests: Iterable[int], limits: Limits) -> Inline:
+    def decode(self, requests: Iterable[int], limits: KernelLimits) -> Inline:
         """From the last op to the first, an op is inlined on request if every kernel that it joins stays legal."""
         inline: Inline = frozenset()
         wishes = list(requests)
@@ -150,7 +150,7 @@ class Reference:
                 inline |= {op}
         return inline
 
-    def decode_by_priority(self, levels: Iterable[int], limits: Limits) -> Inline:
+    def decode_by_priority(self, levels: Iterable[int], limits: KernelLimits) -> Inline:
         """The highest level first, later ops first among equals, level 0 never."""
         inline: Inline = frozenset()
         ranked = sorted(((-level, -op) for op, level in enumerate(levels) if level > 0))

@@ -9,10 +9,9 @@ from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.problems.cost_model import CostModel, Objective, Prices
-from graphopt.problems.decisions import Decision, Decisions
-from graphopt.problems.keys import Layout, Role, layout
-from graphopt.problems.task import AssignTask
+from graphopt.costs.cost_model import CostModel, Objective, Prices
+from graphopt.tasks.keys import KeyLayout, Role, layout
+from graphopt.tasks.task import AssignTask, Decision, Decisions
 
 CONFIG = {
     "machine": {
@@ -62,7 +61,7 @@ class Split(AssignTask):
     def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
         return self.realise(graph, (keys >= 0.5).astype(np.int16)[:, :, None])
 
-    def layout(self, graph: Graph) -> Layout:
+    def layout(self, graph: Graph) -> KeyLayout:
         return layout(graph, 1, (Role.CHOICE, True))
 
 

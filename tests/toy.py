@@ -7,14 +7,13 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.kernels import Limits
+from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel, Flips, Prices
-from graphopt.problems.decisions import Decision, Decisions
-from graphopt.problems.keys import Layout, Role
-from graphopt.problems.task import AssignTask
+from graphopt.costs.cost_model import CostModel, Flips, Prices
+from graphopt.problems.problem import Problem
+from graphopt.tasks.keys import KeyLayout, Role
+from graphopt.tasks.task import AssignTask, Decision, Decisions
 
 GRAIN = 2.0**-20  # costs are multiples of it, so that sums are exact in any order
 
@@ -36,7 +35,7 @@ class ToyTask(AssignTask):
     """Any heads; the whole choice of an op, in mixed radix, becomes its `device`, and `inline` is head `inline`."""
 
     def __init__(self, heads: dict[str, int], free: NDArray[np.bool_] | None = None) -> None:
-        self.name, self.heads, self.free, self.limits = "toy", heads, free, Limits(64, 16, 8)
+        self.name, self.heads, self.free, self.limits = "toy", heads, free, KernelLimits(64, 16, 8)
         self.machine = Machine(name="toy", devices=(Device(),))
 
     def initial(self, graph: Graph) -> Decision:
@@ -58,9 +57,9 @@ class ToyTask(AssignTask):
         choices = np.minimum(keys * counts, counts - 1).astype(np.int16)
         return self.realise(graph, choices.reshape(len(keys), graph.num_ops, len(self.heads)))
 
-    def layout(self, graph: Graph) -> Layout:
+    def layout(self, graph: Graph) -> KeyLayout:
         op = np.repeat(np.arange(graph.num_ops, dtype=np.int32), len(self.heads))
-        return Layout(np.full(len(op), Role.CHOICE, np.int8), op, np.full(len(op), -1, np.int16))
+        return KeyLayout(np.full(len(op), Role.CHOICE, np.int8), op, np.full(len(op), -1, np.int16))
 
 
 class ToyCost(CostModel):
@@ -90,7 +89,7 @@ class ToyCost(CostModel):
         own = self.unary[np.arange(plans.device.shape[1]), plans.device].sum(1)
         return Prices(cost, np.maximum(0.0, own - self.bound) if np.isfinite(self.bound) else np.zeros(len(plans)))
 
-    def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
+    def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: KernelLimits) -> Flips | None:
         return ToyFlips(self, inline) if self.deltas else None
 
     def optimum(self) -> float:
@@ -124,11 +123,10 @@ class ToyFlips:
 
 
 def toy_problem(ops: int, heads: dict[str, int], evals: int, *, seed: int = 0, pair_weight: float = 0.5,
-                deltas: bool = False,
-                free: NDArray[np.bool_] | None = None) -> tuple[AssignProblem, ToyCost]:  # fmt: skip
+                deltas: bool = False, free: NDArray[np.bool_] | None = None) -> tuple[Problem, ToyCost]:  # fmt: skip
     """A problem over a random toy graph, and its cost model."""
     graph = toy_graph(ops, seed)
     cost = ToyCost(graph, int(np.prod(list(heads.values()))), pair_weight=pair_weight, deltas=deltas, seed=seed)
-    problem = AssignProblem(graph, ToyTask(heads, free), cost, evals=evals, seed=seed)
+    problem = Problem(graph, ToyTask(heads, free), cost, evals=evals, seed=seed)
     cost.calls = 0
     return problem, cost

@@ -11,14 +11,13 @@ from typing import Annotated, Literal
 import numpy as np
 
 from graphopt import cache_dir
-from graphopt.advantages.gibbs import Samples, Surroundings, surroundings, survey, sweep, typical
+from graphopt.advantages.gibbs import ConditionalPrices, Samples, surroundings, survey, sweep, typical
 from graphopt.advantages.store import Store, open_store
 from graphopt.core.graph import Graph
-from graphopt.problems.cost_model import CostModel
-from graphopt.problems.decisions import Decision
+from graphopt.costs.cost_model import CostModel
 from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import I64, slots_in
+from graphopt.tasks.task import AssignTask, Decision
 from graphopt.utils.progress import Bar
 from graphopt.utils.ranges import Between, Count, Positive, Workers
 
@@ -95,7 +94,7 @@ class _Collector:
         """One chain of a graph, shard by shard. Every shard has random numbers of its own, and begins where the one
         before it ended, so it does not matter which of them were there already."""
         done, tau = {*store.shards()}, 0.0
-        around: Surroundings | None = None
+        around: ConditionalPrices | None = None
         for turn in range(self.collection.sweeps + 1):
             name = shard_name(chain, start, turn)
             if name in done:

@@ -14,12 +14,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.problems.decisions import Decision
-from graphopt.problems.pricing import PricedFlips, Pricing
+from graphopt.problems.pricing import CountedFlips, Pricing
 from graphopt.search.walks.moves import BATCH_ENTRIES, F64, I64, Slots
+from graphopt.tasks.task import Decision
 
 
-class Surroundings(Protocol):
+class ConditionalPrices(Protocol):
     """A current decision, and what every choice of any slot would cost with the rest as it is."""
 
     decision: Decision  # [N, H] canonical
@@ -32,10 +32,10 @@ class Surroundings(Protocol):
         """Makes a priced choice."""
 
 
-class DeltaSurroundings:
+class DeltaPrices:
     """By exact deltas of store/inline flips."""
 
-    def __init__(self, flips: PricedFlips, slots: Slots, decision: Decision) -> None:
+    def __init__(self, flips: CountedFlips, slots: Slots, decision: Decision) -> None:
         self._flips, self._slots, self.evals = flips, slots, 0
         self.decision = decision
 
@@ -50,10 +50,12 @@ class DeltaSurroundings:
     def move(self, row: int, choice: int) -> None:
         if choice != self.decision[self._slots.op[row], 0]:
             self._flips.apply(int(self._slots.op[row]))
-            self.decision = self._flips.decision
+            legal = np.zeros(self.decision.shape, np.int16)
+            legal[self._slots.op, 0] = self._flips.inline[self._slots.op]
+            self.decision = legal
 
 
-class FullSurroundings:
+class FullPrices:
     """By pricing whole decisions, in batches."""
 
     def __init__(self, pricing: Pricing, slots: Slots, decision: Decision) -> None:
@@ -94,11 +96,11 @@ class FullSurroundings:
         return self._pricing.decisions(decisions).cost
 
 
-def surroundings(pricing: Pricing, slots: Slots, decision: Decision) -> Surroundings:
+def surroundings(pricing: Pricing, slots: Slots, decision: Decision) -> ConditionalPrices:
     """Of the canonical form of a decision; by exact deltas where the task and the cost model have them."""
     decision = pricing.task.canonical(pricing.graph, decision)
     flips = pricing.flips(decision)
-    return FullSurroundings(pricing, slots, decision) if flips is None else DeltaSurroundings(flips, slots, decision)
+    return FullPrices(pricing, slots, decision) if flips is None else DeltaPrices(flips, slots, decision)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,14 +133,14 @@ class Samples:
         return list(zip(cuts[:-1].tolist(), cuts[1:].tolist()))
 
 
-def survey(around: Surroundings, rows: I64) -> Samples:
+def survey(around: ConditionalPrices, rows: I64) -> Samples:
     """Prices all choices of the given slots around the current decision, and moves nothing."""
     before = around.evals
     price = around.prices(rows)
     return _samples(around.decision, [rows], [price], [], around.evals - before)
 
 
-def sweep(around: Surroundings, rows: I64, tau: float, rng: np.random.Generator, *, surveyed: bool) -> Samples:
+def sweep(around: ConditionalPrices, rows: I64, tau: float, rng: np.random.Generator, *, surveyed: bool) -> Samples:
     """Visits slots in order from the current decision, which moves on; with `surveyed`, a survey of where it ends."""
     start, before = around.decision, around.evals
     priced, changes = [], []

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.advantages.gibbs import Samples, typical
-from graphopt.problems.decisions import Decision
 from graphopt.search.walks.moves import F64, I64
+from graphopt.tasks.task import Decision
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class TrainingExample:
     """One decision of a graph and what is known around it."""
 
     decision: Decision  # [N, H]
@@ -24,7 +24,7 @@ class Lesson:
     important: NDArray[np.bool_]  # [L, K] among the largest of the graph in size
 
 
-class Lessons:
+class ExampleSet:
     """All samples of one graph.
 
     sigma: median size of an advantage; those of exactly 0 (refused requests) are left out, which the paper does not
@@ -46,16 +46,16 @@ class Lessons:
         labels = np.array([last - first for _, first, last in self.moments])
         self._cumulative = np.cumsum(labels / labels.sum())
 
-    def draw(self, rng: np.random.Generator) -> Lesson:
+    def draw(self, rng: np.random.Generator) -> TrainingExample:
         """Every label equally often."""
         return self.at(min(int(np.searchsorted(self._cumulative, rng.random())), len(self.moments) - 1))
 
-    def at(self, moment: int) -> Lesson:
+    def at(self, moment: int) -> TrainingExample:
         shard, first, last = self.moments[moment]
         samples = self._shards[shard]
         advantage = advantages(np.asarray(samples.price[first:last]))
         important = np.abs(advantage) >= max(self.largest, np.nextafter(0.0, 1.0))
-        return Lesson(samples.decision(first), samples.row[first:last].astype(np.int64), advantage, important)
+        return TrainingExample(samples.decision(first), samples.row[first:last].astype(np.int64), advantage, important)
 
 
 def advantages(price: F64) -> F64:

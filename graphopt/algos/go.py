@@ -31,25 +31,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphopt.algos.go_policy import GOPolicy, Network, Question, Reading
+from graphopt.algos.go_policy import EncodedGraphs, GOObservation, GOPolicy, PolicySizes
 from graphopt.algos.guided import guided_search
 from graphopt.algos.learner import Learner, answering, stored_numbers
 from graphopt.core.graph import Graph
+from graphopt.costs.cost_model import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
 from graphopt.errors import ConfigError
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel
-from graphopt.problems.decisions import Decision
-from graphopt.problems.task import AssignTask
+from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import Slots, slots_of
+from graphopt.tasks.task import AssignTask, Decision
 from graphopt.utils.ranges import Count, Few, NotNegative, Positive, Whole
 
 ILLEGAL_REWARD = -10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class PPOSettings:
     """PPO and its credit."""
 
     reward_weight: float  # of the graph's standardised reward, shared by all its ops (the paper: 1)
@@ -64,7 +63,7 @@ class Learning:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class GOSearchSettings:
     """How `solve` spends a budget."""
 
     samples: Whole
@@ -88,13 +87,13 @@ class GO(Learner):
 
     network_settings = frozenset({"network"})
 
-    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int, network: Network,
-                 learning: Learning, search: Search) -> None:  # fmt: skip
+    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int,
+                 network: PolicySizes, learning: PPOSettings, search: GOSearchSettings) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
         self.policy = GOPolicy(encoder, task.heads, network)
         self.network, self.learning, self.search = network, learning, search
         self.automatic_optimization = False
-        self._questions: dict[str, tuple[Any, Tensor, Tensor, Tensor]] = {}
+        self._inputs: dict[str, tuple[Any, Tensor, Tensor, Tensor]] = {}
         self._past: dict[str, tuple[float, float, int]] = {}  # per graph: mean, mean square, trials of the reward
 
     @staticmethod
@@ -114,37 +113,37 @@ class GO(Learner):
 
     # ---- asking the policy
 
-    def ask(self, graphs: list[Graph]) -> Question:
+    def observe(self, graphs: list[Graph]) -> GOObservation:
         """The policy's input for a batch of graphs."""
         parts = [self._parts(graph) for graph in graphs]
         data, extra, default, allowed = zip(*parts)
         to = self.device
-        return Question(
+        return GOObservation(
             batch(data).to(to), torch.cat(extra).to(to), torch.cat(default).to(to), torch.cat(allowed).to(to)
         )
 
     def _parts(self, graph: Graph) -> tuple[Any, Tensor, Tensor, Tensor]:
-        if graph.hash not in self._questions:
+        if graph.hash not in self._inputs:
             default_NH = torch.from_numpy(self.task.initial(graph).astype(np.int64))
             mask_NH = torch.from_numpy(np.ascontiguousarray(self.task.mask(graph)))
             counts = torch.tensor(list(self.task.heads.values()))
             choice = torch.arange(self.task.num_choices)
             allowed = torch.where(mask_NH[:, :, None], choice < counts[:, None], choice == default_NH[:, :, None])
             extra = torch.cat([default_NH / (counts - 1).clamp(min=1), mask_NH.float()], 1).float()
-            self._questions[graph.hash] = (graph_features(graph, self.task.machine), extra, default_NH, allowed)
-        return self._questions[graph.hash]
+            self._inputs[graph.hash] = (graph_features(graph, self.task.machine), extra, default_NH, allowed)
+        return self._inputs[graph.hash]
 
     # ---- learning
 
     def training_step(self, graphs: list[Graph], batch_idx: int) -> None:
         """One PPO update: sample decisions for every graph, price them, improve the policy for some epochs."""
-        question = self.ask(graphs)
+        observation = self.observe(graphs)
         with torch.no_grad():
-            trials = self._try(graphs, question)
+            trials = self._try(graphs, observation)
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         for _ in range(self.learning.epochs):
-            loss, entropy = self._loss(question, trials)
+            loss, entropy = self._loss(observation, trials)
             optimizer.zero_grad()
             self.manual_backward(loss)
             norm = nn.utils.clip_grad_norm_(self.parameters(), self.learning.gradient_clip)
@@ -152,11 +151,11 @@ class GO(Learner):
                 optimizer.step()
         self.log_dict({"losses/policy": loss.detach(), "losses/entropy": entropy.detach(), "losses/gradient": norm})
 
-    def _try(self, graphs: list[Graph], question: Question) -> list[Trial]:
-        reading = self.policy.read(question)
-        previous, trials = question.default, []
+    def _try(self, graphs: list[Graph], observation: GOObservation) -> list[Trial]:
+        encoded = self.policy.encode(observation)
+        previous, trials = observation.default, []
         for _ in range(self.network.iterations):
-            log_p = self.policy(question, reading, previous)
+            log_p = self.policy(observation, encoded, previous)
             chosen = _sample(log_p, self.learning.samples)
             log_prob = _of_chosen(log_p, chosen)
             previous_next, shared, own = (part.to(log_p.device) for part in self._judge(graphs, chosen))
@@ -230,14 +229,14 @@ class GO(Learner):
         worse = np.where(np.isfinite(prices) & np.isfinite(price), prices - price, 0.0)
         return op, head, worse
 
-    def _loss(self, question: Question, trials: list[Trial]) -> tuple[Tensor, Tensor]:
+    def _loss(self, observation: GOObservation, trials: list[Trial]) -> tuple[Tensor, Tensor]:
         """PPO's clipped objective per slot and an entropy bonus; every graph weighs the same."""
-        reading = self.policy.read(question)
-        free_NH = question.allowed.sum(-1) > 1
-        share_N1 = _share_of_graph(free_NH, question.data.num_ops)
+        encoded = self.policy.encode(observation)
+        free_NH = observation.allowed.sum(-1) > 1
+        share_N1 = _share_of_graph(free_NH, observation.data.num_ops)
         loss = entropy = torch.zeros((), device=share_N1.device)
         for trial in trials:
-            log_p = self.policy(question, reading, trial.previous)
+            log_p = self.policy(observation, encoded, trial.previous)
             ratio = torch.exp(_of_chosen(log_p, trial.chosen) - trial.log_prob)
             clipped = ratio.clamp(1 - self.learning.clip, 1 + self.learning.clip)
             gain = torch.minimum(ratio * trial.advantage, clipped * trial.advantage).mean(0)
@@ -248,39 +247,39 @@ class GO(Learner):
 
     # ---- solving
 
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         slots = slots_of(problem)
         if len(slots):
             with answering(problem.graph):
                 self._search(problem, slots)
 
-    def _search(self, problem: AssignProblem, slots: Slots) -> None:
-        question = self.ask([problem.graph])
-        reading = self.policy.read(question)
-        greedy = self._decode(problem, question, reading)
+    def _search(self, problem: Problem, slots: Slots) -> None:
+        observation = self.observe([problem.graph])
+        encoded = self.policy.encode(observation)
+        greedy = self._decode(problem, observation, encoded)
         if not problem.open:
             problem.commit(greedy[-1])
             return
         problem.cost(np.stack(greedy[-problem.remaining :]))
-        self._price_answers(problem, question, reading)
-        self._price_samples(problem, self._given(question, reading, greedy[-1]))
+        self._price_answers(problem, observation, encoded)
+        self._price_samples(problem, self._given(observation, encoded, greedy[-1]))
 
         def prefer(decision: Decision) -> NDArray[np.float32]:
-            return np.asarray(self._given(question, reading, decision).cpu().numpy())
+            return np.asarray(self._given(observation, encoded, decision).cpu().numpy())
 
         guided_search(problem, slots, prefer, self.search.refresh, self.search.deltas)
 
-    def _decode(self, problem: AssignProblem, question: Question, reading: Reading) -> list[Decision]:
+    def _decode(self, problem: Problem, observation: GOObservation, encoded: EncodedGraphs) -> list[Decision]:
         """The most likely decisions of every iteration, canonical."""
         out: list[Decision] = []
-        previous = question.default
+        previous = observation.default
         for _ in range(self.network.iterations):
-            choice = self.policy(question, reading, previous).argmax(-1).cpu().numpy().astype(np.int16)
+            choice = self.policy(observation, encoded, previous).argmax(-1).cpu().numpy().astype(np.int16)
             out.append(self.task.canonical(problem.graph, choice))
             previous = torch.from_numpy(out[-1].astype(np.int64)).to(self.device)
         return out
 
-    def _price_answers(self, problem: AssignProblem, question: Question, reading: Reading) -> None:
+    def _price_answers(self, problem: Problem, observation: GOObservation, encoded: EncodedGraphs) -> None:
         """Other places to start from: the same choice everywhere, and what the policy answers to that.
 
         Only for tasks with one head of few choices, and at most a quarter of the budget.
@@ -291,10 +290,10 @@ class GO(Learner):
         for choice in range(choices[0]):
             same = problem.initial.copy()
             same[self.task.mask(problem.graph)[:, 0], 0] = choice
-            answer = self._given(question, reading, same).argmax(-1).cpu().numpy().astype(np.int16)
+            answer = self._given(observation, encoded, same).argmax(-1).cpu().numpy().astype(np.int16)
             problem.cost(np.stack([same, answer])[: problem.remaining])
 
-    def _price_samples(self, problem: AssignProblem, log_p: Tensor) -> None:
+    def _price_samples(self, problem: Problem, log_p: Tensor) -> None:
         """A tenth of the budget, at most `search.samples`, on decisions sampled at a low temperature."""
         count = min(self.search.samples, problem.evals_cap // 10, problem.remaining)
         if count:
@@ -302,9 +301,9 @@ class GO(Learner):
             drawn = _sample(torch.log_softmax(log_p / self.search.temperature, -1).cpu(), count, generator)
             problem.cost(drawn.numpy().astype(np.int16))
 
-    def _given(self, question: Question, reading: Reading, decision: Decision) -> Tensor:
+    def _given(self, observation: GOObservation, encoded: EncodedGraphs, decision: Decision) -> Tensor:
         """[N, H, K] log-probabilities given a decision."""
-        log_p: Tensor = self.policy(question, reading, torch.from_numpy(decision.astype(np.int64)).to(self.device))
+        log_p: Tensor = self.policy(observation, encoded, torch.from_numpy(decision.astype(np.int64)).to(self.device))
         return log_p
 
 

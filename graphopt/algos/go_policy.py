@@ -20,7 +20,7 @@ _NEVER = -1e9
 
 
 @dataclass(frozen=True)
-class Question:
+class GOObservation:
     """A batch of graphs as the policy sees it."""
 
     data: Any  # features of all graphs
@@ -30,7 +30,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Reading:
+class EncodedGraphs:
     """What the encoder made of it; computed once for all iterations."""
 
     h: Tensor  # [N, D]
@@ -39,7 +39,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class PolicySizes:
     """Sizes of the policy."""
 
     attention_layers: Layers
@@ -55,7 +55,7 @@ class GOPolicy(nn.Module):
 
     bonus: Tensor  # [H] added to the logit of the default's choice
 
-    def __init__(self, encoder: Encoder, heads: dict[str, int], network: Network) -> None:
+    def __init__(self, encoder: Encoder, heads: dict[str, int], network: PolicySizes) -> None:
         super().__init__()
         width = encoder.width
         self.encoder, self.segment, self.superposition = encoder, network.segment, network.superposition
@@ -69,25 +69,25 @@ class GOPolicy(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.heads = nn.ModuleList(_head(width, count) for count in heads.values())
 
-    def read(self, question: Question) -> Reading:
-        h_ND, g_GD = self.encoder(question.data, question.extra)
-        num_ops = question.data.num_ops
+    def encode(self, observation: GOObservation) -> EncodedGraphs:
+        h_ND, g_GD = self.encoder(observation.data, observation.extra)
+        num_ops = observation.data.num_ops
         gate = torch.sigmoid(self.modulate(g_GD)) * 2 if self.superposition else torch.ones_like(g_GD)
-        return Reading(h_ND, torch.repeat_interleave(gate, num_ops, 0), Segments.of(num_ops, self.segment))
+        return EncodedGraphs(h_ND, torch.repeat_interleave(gate, num_ops, 0), Segments.of(num_ops, self.segment))
 
-    def forward(self, question: Question, reading: Reading, previous_NH: Tensor) -> Tensor:
+    def forward(self, observation: GOObservation, encoded: EncodedGraphs, previous_NH: Tensor) -> Tensor:
         """[N, H, K] log-probabilities of the next decisions given the previous ones."""
-        x_ND = reading.h
+        x_ND = encoded.h
         for head, embed in enumerate(self.previous):
             x_ND = x_ND + embed(previous_NH[:, head])
         for layer in self.layers:
-            x_ND = layer(reading.gate * x_ND, reading.segments)
+            x_ND = layer(encoded.gate * x_ND, encoded.segments)
         x_ND = self.norm(x_ND)
-        logits = torch.full(question.allowed.shape, _NEVER, device=x_ND.device)
+        logits = torch.full(observation.allowed.shape, _NEVER, device=x_ND.device)
         for head, linear in enumerate(self.heads):
             logits[:, head, : linear.out_features] = linear(x_ND)
-        at_default = nn.functional.one_hot(question.default, logits.shape[2]) * self.bonus[:, None]
-        return torch.log_softmax((logits + at_default).masked_fill(~question.allowed, _NEVER), -1)
+        at_default = nn.functional.one_hot(observation.default, logits.shape[2]) * self.bonus[:, None]
+        return torch.log_softmax((logits + at_default).masked_fill(~observation.allowed, _NEVER), -1)
 
 
 def _head(width: int, choices: int) -> nn.Linear:

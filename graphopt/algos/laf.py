@@ -33,19 +33,18 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from graphopt.advantages.collecting import Collection, collect, names
-from graphopt.advantages.labels import Lesson, Lessons, compressed
-from graphopt.algos.laf_guide import Guidance, ModelGuide, Refit
+from graphopt.advantages.labels import ExampleSet, TrainingExample, compressed
+from graphopt.algos.laf_guide import Guidance, LearnedMutations, Refit
 from graphopt.algos.learner import Learner, answering
 from graphopt.core.graph import Graph
+from graphopt.costs.cost_model import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
 from graphopt.errors import ConfigError
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel
-from graphopt.problems.decisions import Decision
-from graphopt.problems.task import AssignTask
+from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import F64, Slots, slots_in, slots_of
 from graphopt.search.walks.progressive import Steps, first_walk, progressive_search
+from graphopt.tasks.task import AssignTask, Decision
 from graphopt.utils.ranges import Between, NotNegative, Share, Whole
 
 
@@ -58,7 +57,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class RegressionSettings:
     """The regression."""
 
     transform: Literal["log", "none"]  # of labels; none: one scale for all graphs
@@ -70,7 +69,7 @@ class Learning:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class LAFSearchSettings:
     """How `solve` spends a budget."""
 
     steps: Steps
@@ -100,7 +99,7 @@ class LAF(Learner):
     measure = "skill"
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int, model: Model,
-                 collection: Collection, learning: Learning, search: Search) -> None:  # fmt: skip
+                 collection: Collection, learning: RegressionSettings, search: LAFSearchSettings) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
         if model.target == "magnitude" and (search.guide.order == "gain" or search.guide.trusted):
             raise ConfigError("algo.search.guide.order=gain and .trusted need the sign: set algo.model.target=signed")
@@ -108,7 +107,7 @@ class LAF(Learner):
         self.network = AdvantageNetwork(encoder, len(task.heads), task.num_choices, model.members)
         self.automatic_optimization = False
         self._seed = seed
-        self._lessons: dict[str, Lessons] = {}  # by graph hash
+        self._examples: dict[str, ExampleSet] = {}  # by graph hash
         self._unit = 1.0  # of labels without a transform
 
     @staticmethod
@@ -144,26 +143,26 @@ class LAF(Learner):
         """Collects the samples that are not on disk yet, and reads them all. Their prices are training cost, also those
         that an earlier run has paid."""
         self._read(graphs)
-        self._unit = float(np.mean([lessons.sigma for lessons in self._lessons.values()] or [1.0]))
+        self._unit = float(np.mean([examples.sigma for examples in self._examples.values()] or [1.0]))
 
     def _read(self, graphs: Sequence[Graph]) -> None:
         stores = collect(graphs, self.task, self.cost, self.collection, self._seed)
         learned = [graph for graph in graphs if len(slots_in(self.task, graph))]
         for graph, store in zip(learned, stores, strict=True):
             shards = [store.read(name) for name in names(self.collection)]
-            self._lessons[graph.hash] = Lessons(shards, self.learning.important, self.learning.least_labels)
+            self._examples[graph.hash] = ExampleSet(shards, self.learning.important, self.learning.least_labels)
             if self.train_steps == 0:
                 self.train_evals += sum(samples.evals for samples in shards)
 
     def training_step(self, graphs: list[Graph], batch_idx: int) -> None:
         """One step of regression on a sampled decision of every graph."""
-        taught = [graph for graph in graphs if graph.hash in self._lessons]
+        taught = [graph for graph in graphs if graph.hash in self._examples]
         if not taught:
             return
-        lessons = [self._lessons[graph.hash].draw(self._random) for graph in taught]
-        predicted = self.predict(taught, [lesson.decision for lesson in lessons])
+        examples = [self._examples[graph.hash].draw(self._random) for graph in taught]
+        predicted = self.predict(taught, [example.decision for example in examples])
         parts = torch.split(predicted, [graph.num_ops for graph in taught], 1)
-        losses = [self._loss(g, lesson, part) for g, lesson, part in zip(taught, lessons, parts, strict=True)]
+        losses = [self._loss(g, example, part) for g, example, part in zip(taught, examples, parts, strict=True)]
         loss = torch.stack(losses).mean()
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
@@ -174,11 +173,11 @@ class LAF(Learner):
             optimizer.step()
         self.log_dict({"losses/regression": loss.detach(), "losses/gradient": norm})
 
-    def _loss(self, graph: Graph, lesson: Lesson, predicted: Tensor) -> Tensor:
+    def _loss(self, graph: Graph, example: TrainingExample, predicted: Tensor) -> Tensor:
         """Weighted mean square of one decision's labels; predicted: [E, N, H, K] of this graph."""
         slots = slots_in(self.task, graph)
-        label, weight = self.labels(graph, lesson)
-        op, head = (torch.from_numpy(part[lesson.row]).to(predicted.device) for part in (slots.op, slots.head))
+        label, weight = self.labels(graph, example)
+        op, head = (torch.from_numpy(part[example.row]).to(predicted.device) for part in (slots.op, slots.head))
         weight_ELK = torch.from_numpy(self._shares(weight)).to(predicted.device)
         error_ELK = predicted[:, op, head] - torch.from_numpy(label).to(predicted.device)
         return (weight_ELK * error_ELK**2).sum() / len(predicted)
@@ -190,32 +189,32 @@ class LAF(Learner):
             return weight[None]
         return np.asarray(weight * 2.0 * (self._random.random((members, *weight.shape)) < 0.5), np.float32)
 
-    def labels(self, graph: Graph, lesson: Lesson) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def labels(self, graph: Graph, example: TrainingExample) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """([L, K] what to predict, 0 where unknown; [L, K] weights, which sum to at most one)."""
-        advantage, learning = lesson.advantage, self.learning
+        advantage, learning = example.advantage, self.learning
         known = np.isfinite(advantage)
         known[:, 0] = False  # f of the first choice is 0 by definition
         value = np.where(known, advantage, 0.0)
         if self.model.target == "magnitude":
             value = np.abs(value)
         log = learning.transform == "log"
-        label = compressed(value, self._lessons[graph.hash].sigma) if log else value / self._unit
+        label = compressed(value, self._examples[graph.hash].sigma) if log else value / self._unit
         if learning.priority is None:
             return label.astype(np.float32), (known / max(1, known.sum())).astype(np.float32)
-        chosen, rest = known & lesson.important, known & ~lesson.important
+        chosen, rest = known & example.important, known & ~example.important
         weight = learning.priority * chosen / max(1, chosen.sum())
         weight += (1.0 - learning.priority) * rest / max(1, rest.sum())
         return label.astype(np.float32), weight.astype(np.float32)
 
     # ---- solving
 
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
             with answering(problem.graph):
                 self._search(problem, slots)
 
-    def _search(self, problem: AssignProblem, slots: Slots) -> None:
+    def _search(self, problem: Problem, slots: Slots) -> None:
         steps = self.search.steps
         walk = first_walk(problem, slots, steps.start)
 
@@ -223,7 +222,7 @@ class LAF(Learner):
             return self._predict_by(network, [graph], [decision])
 
         signed = self.model.target == "signed"
-        guide = ModelGuide(problem, slots, self.network, predict, signed, self.search.guide, self.search.refit)
+        guide = LearnedMutations(problem, slots, self.network, predict, signed, self.search.guide, self.search.refit)
         progressive_search(problem, slots, walk, guide, steps)
 
     # ---- judging
@@ -232,39 +231,39 @@ class LAF(Learner):
         """Rank correlations of predictions and labels (|f| or f, as is learned) around the collected decisions of a
         graph: searches on a few graphs are too noisy to tell a trained network from an untrained one. Decisions around
         which all labels are equal say nothing."""
-        if graph.hash not in self._lessons:
+        if graph.hash not in self._examples:
             self._read([graph])
-        lessons = self._lessons.get(graph.hash)
-        if lessons is None:  # nothing to decide
+        examples = self._examples.get(graph.hash)
+        if examples is None:  # nothing to decide
             return []
-        found = [self._skill(graph, lessons.at(moment)) for moment in range(len(lessons.moments))]
+        found = [self._skill(graph, examples.at(moment)) for moment in range(len(examples.moments))]
         return [value for value in found if np.isfinite(value)]
 
-    def _skill(self, graph: Graph, lesson: Lesson) -> float:
-        true, guess = (part[:, 1:] for part in self._around(graph, lesson))
+    def _skill(self, graph: Graph, example: TrainingExample) -> float:
+        true, guess = (part[:, 1:] for part in self._around(graph, example))
         return correlation(np.abs(true) if self.model.target == "magnitude" else true, guess)
 
     def summary(self, mean: float) -> float:
         return mean
 
     @torch.no_grad()
-    def _around(self, graph: Graph, lesson: Lesson) -> tuple[F64, F64]:
+    def _around(self, graph: Graph, example: TrainingExample) -> tuple[F64, F64]:
         """([L, K] true, [L, K] predicted advantages of a decision's labels); nan where a choice has none."""
-        predicted = self.predict([graph], [lesson.decision]).mean(0).double().cpu().numpy()
-        return lesson.advantage, at_slots(predicted, slots_in(self.task, graph))[lesson.row]
+        predicted = self.predict([graph], [example.decision]).mean(0).double().cpu().numpy()
+        return example.advantage, at_slots(predicted, slots_in(self.task, graph))[example.row]
 
     def agreement(self, graph: Graph) -> list[tuple[float, float]]:
         """`ranking` of every decision of a gathered graph that has enough labels; nothing where it has no slots."""
-        if graph.hash not in self._lessons:
+        if graph.hash not in self._examples:
             return []
-        lessons = self._lessons[graph.hash]
-        return [self.ranking(graph, lessons.at(moment)) for moment in range(len(lessons.moments))]
+        examples = self._examples[graph.hash]
+        return [self.ranking(graph, examples.at(moment)) for moment in range(len(examples.moments))]
 
-    def ranking(self, graph: Graph, lesson: Lesson) -> tuple[float, float]:
+    def ranking(self, graph: Graph, example: TrainingExample) -> tuple[float, float]:
         """(Spearman's correlation of predicted and true sizes of the advantages around one decision; which share of the
         true top tenth is in the predicted one). nan where all are equal."""
-        both = self._around(graph, lesson)
-        known = np.isfinite(lesson.advantage[:, 1:]).any(1)
+        both = self._around(graph, example)
+        known = np.isfinite(example.advantage[:, 1:]).any(1)
         true, guess = (largest(part)[known] for part in both)
         agreed = correlation(true, guess)
         if np.isnan(agreed):

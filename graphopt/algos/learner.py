@@ -10,11 +10,11 @@ import pytorch_lightning as pl
 import torch
 
 from graphopt.core.graph import Graph
+from graphopt.costs.cost_model import CostModel
 from graphopt.errors import Unreadable
-from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import Optimizer, solve
 from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask
+from graphopt.tasks.task import AssignTask
 
 
 def stored_numbers(values: Any, count: int) -> list[float]:

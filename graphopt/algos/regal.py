@@ -28,16 +28,16 @@ from torch import Tensor, nn
 from graphopt.algos.learner import Learner, answering, stored_numbers
 from graphopt.algos.regal_heads import Heads, betas, elite_bias
 from graphopt.algos.regal_inputs import DESCRIPTORS, MEMBERSHIPS, ORDERS, inputs
-from graphopt.algos.regal_policy import Policy, Question
+from graphopt.algos.regal_policy import Policy, REGALObservation
 from graphopt.core.graph import Graph
+from graphopt.costs.cost_model import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel
-from graphopt.problems.keys import Role
-from graphopt.problems.task import AssignTask
+from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import F32, F64, Evolution, Sampler, evolve, priced_by, run_alone, uniform_keys
 from graphopt.search.genetic.proposals import beta_keys
+from graphopt.tasks.keys import Role
+from graphopt.tasks.task import AssignTask
 from graphopt.utils.ranges import Count, Few, NotNegative, Positive
 
 Actions = NDArray[np.int64]  # [N, A]
@@ -57,7 +57,7 @@ class Use:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class ReinforceSettings:
     """REINFORCE."""
 
     evals: Count  # budget of every BRKGA run in training
@@ -78,7 +78,7 @@ class REGAL(Learner):
     training_only = ("critic.", "value.")
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int,
-                 evolution: Evolution, use: Use, heads: Heads, learning: Learning) -> None:  # fmt: skip
+                 evolution: Evolution, use: Use, heads: Heads, learning: ReinforceSettings) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
         self.evolution, self.use, self.learning = evolution, use, learning
         self.policy = Policy(encoder, heads)
@@ -114,13 +114,13 @@ class REGAL(Learner):
 
     def training_step(self, graphs: list[Graph], batch_idx: int) -> Tensor:
         """One REINFORCE step on a batch of graphs."""
-        question = self.ask(graphs)
+        observation = self.observe(graphs)
         with torch.no_grad():
-            action = self.policy.propose(question, self.learning.samples)
+            action = self.policy.propose(observation, self.learning.samples)
         reward_SG = torch.tensor(self._rewards(graphs, action.op.numpy(force=True)), dtype=torch.float32)
         reward_SG = reward_SG.to(self.device)
-        of_graph, of_op, entropy = self.policy.log_prob(question, action)
-        value_G = self._value(question)
+        of_graph, of_op, entropy = self.policy.log_prob(observation, action)
+        value_G = self._value(observation)
         advantage_SG = _advantages(reward_SG, value_G.detach())
         parts = (of_op * self._acting(of_op)).split_with_sizes([graph.num_ops for graph in graphs], 1)
         score_SG = torch.stack([part.mean(1).sum(1) for part in parts], 1)
@@ -137,16 +137,16 @@ class REGAL(Learner):
                                     gradient_clip_algorithm: Any = None) -> None:  # fmt: skip
         nn.utils.clip_grad_norm_(self.parameters(), self.learning.gradient_clip)
 
-    def ask(self, graphs: list[Graph]) -> Question:
+    def observe(self, graphs: list[Graph]) -> REGALObservation:
         """The policy's input for a batch of graphs."""
         data = batch([graph_features(graph, self.task.machine) for graph in graphs]).to(self.device)
         read = zip(*(inputs(graph, self.task) for graph in graphs), strict=True)
         order, member, whole = (torch.from_numpy(np.concatenate(part)).to(self.device) for part in read)
-        return Question(data, order, member, whole)
+        return REGALObservation(data, order, member, whole)
 
-    def _value(self, question: Question) -> Tensor:
+    def _value(self, observation: REGALObservation) -> Tensor:
         """[G] expected reward, by the second network."""
-        _, state_GD = self.critic(question.data, question.order)
+        _, state_GD = self.critic(observation.data, observation.order)
         value: Tensor = self.value(state_GD).squeeze(1)
         return value
 
@@ -180,10 +180,10 @@ class REGAL(Learner):
 
     # ---- use
 
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         if problem.open:
             with answering(problem.graph):
-                actions = self.policy.propose(self.ask([problem.graph]), 0).op[0].numpy(force=True)
+                actions = self.policy.propose(self.observe([problem.graph]), 0).op[0].numpy(force=True)
             sampler, bias = self.sampler(problem.graph, actions), self.bias(problem.graph, actions)
             evolve(priced_by(problem), sampler, problem.rng, self.evolution, bias=bias)
 

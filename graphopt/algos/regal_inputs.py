@@ -22,9 +22,16 @@ from graphopt.core.graph import F64, Graph
 from graphopt.core.machine import Machine
 from graphopt.core.spectral import smallest_eigenvectors
 from graphopt.encoders.columns import levels
-from graphopt.problems.task import AssignTask
 from graphopt.search.heuristics.encoding import ranks
-from graphopt.search.heuristics.rules import Device, Work, by_cautious_heft, by_heft, order_bottom_level, place_single
+from graphopt.search.heuristics.rules import (
+    Device,
+    SchedulingInstance,
+    by_cautious_heft,
+    by_heft,
+    order_bottom_level,
+    place_single,
+)
+from graphopt.tasks.task import AssignTask
 
 F32 = NDArray[np.float32]
 FEW = 0.06  # share of results that are live at once: forward passes of deep networks have less, others more
@@ -64,39 +71,39 @@ def _inputs(graph: Graph, task: AssignTask) -> Inputs:
     held = (graph.weight_bytes + graph.result_bytes).astype(np.float64)
     held[view_inline(graph)] = 0.0
     held = held / max(held.sum(), 1.0) + 1e-6 / graph.num_ops
-    work, vectors, depths = Work(graph, task), fiedler(graph), levels(graph)
-    parts = by_heft(work).device, by_cautious_heft(work).device
-    order = _orders(work, held, vectors, depths)
-    member = _members(work, held, vectors, parts)
-    whole = descriptors(work, held, depths, parts[1])
+    instance, vectors, depths = SchedulingInstance(graph, task), fiedler(graph), levels(graph)
+    parts = by_heft(instance).device, by_cautious_heft(instance).device
+    order = _orders(instance, held, vectors, depths)
+    member = _members(instance, held, vectors, parts)
+    whole = descriptors(instance, held, depths, parts[1])
     return Inputs(order.astype(np.float32), member.astype(np.float32), whole[None].astype(np.float32))
 
 
-def _orders(work: Work, held: F64, vectors: tuple[F64, F64], depths: tuple[F64, F64]) -> F64:
+def _orders(instance: SchedulingInstance, held: F64, vectors: tuple[F64, F64], depths: tuple[F64, F64]) -> F64:
     """[N, len(ORDERS)]"""
-    ops, (depth, height), one = work.graph.num_ops, depths, np.ones(work.graph.num_ops)
+    ops, (depth, height), one = instance.graph.num_ops, depths, np.ones(instance.graph.num_ops)
     columns = [
         share(np.arange(ops, dtype=np.float64), one), share(depth, one), share(height, one),
         1 - (depth + height) / max(float((depth + height).max()), 1.0),
-        ranks(order_bottom_level(work, place_single(work))), share(vectors[0], one), share(vectors[1], one),
+        ranks(order_bottom_level(instance, place_single(instance))), share(vectors[0], one), share(vectors[1], one),
         np.clip(np.log10(held * ops), -3, 3) / 3, held / held.max(), np.full(ops, np.log10(ops) / 2 - 1),
     ]  # fmt: skip
     return np.stack(columns, 1)
 
 
-def _members(work: Work, held: F64, vectors: tuple[F64, F64], parts: tuple[Device, Device]) -> F64:
+def _members(instance: SchedulingInstance, held: F64, vectors: tuple[F64, F64], parts: tuple[Device, Device]) -> F64:
     """[N, D, len(MEMBERSHIPS)]"""
-    machine, ops = work.task.machine, work.graph.num_ops
+    machine, ops = instance.task.machine, instance.graph.num_ops
     position = np.arange(ops, dtype=np.float64)
     weights = (vectors[0], np.ones(ops)), (vectors[0], held), (vectors[1], held), (position, held)
     split = [membership(share(*pair), machine.num_devices) for pair in weights]
     large = split[1] * (held / held.max())[:, None]
     devices = np.arange(machine.num_devices)
     sides = [np.where(part[:, None] == devices, 1.0, -1.0) for part in (*parts, np.zeros(ops, np.int16))]
-    return np.stack([*split, large, *sides, *_device_columns(work.graph, machine)], 2)
+    return np.stack([*split, large, *sides, *_device_columns(instance.graph, machine)], 2)
 
 
-def descriptors(work: Work, held: F64, depths: tuple[F64, F64], cautious: Device) -> F64:
+def descriptors(instance: SchedulingInstance, held: F64, depths: tuple[F64, F64], cautious: Device) -> F64:
     """[len(DESCRIPTORS)], each of the order of 1.
 
     ops: how many, log10. weights: their share of what one device holds when most is live. live: the share r of results
@@ -105,11 +112,11 @@ def descriptors(work: Work, held: F64, depths: tuple[F64, F64], cautious: Device
     longest path, log10. transfer: a result's mean time on a link over an op's mean time, log10. spread: how evenly a
     cautious list schedule uses the devices, from 0, one of them, to 1, all alike.
     """
-    graph, kernels = work.graph, work.kernels
+    graph, kernels = instance.graph, instance.kernels
     live, results = float(live_bytes(graph).max()), max(float(graph.result_bytes.sum()), 1.0)
     weights, share_of = float(graph.tensor_bytes[graph.is_weight].sum()), held / held.sum()
     count = max(int(kernels.is_kernel.sum()), 1)
-    sizes, links = work.needs.size, work.wires
+    sizes, links = instance.needs.size, instance.links
     travel = links.mean_latency + links.mean_per_byte * float(sizes.mean()) if len(sizes) else 0.0
     takes = float(kernels.time.mean(1).sum()) / count
     most, devices = np.bincount(cautious[kernels.is_kernel], minlength=1).max(), kernels.time.shape[1]

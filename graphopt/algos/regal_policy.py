@@ -30,7 +30,7 @@ from graphopt.encoders.encoder import Encoder
 
 
 @dataclass(frozen=True)
-class Question:
+class REGALObservation:
     """A batch of graphs as the policy sees it."""
 
     data: Any  # features of all graphs
@@ -79,45 +79,47 @@ class Policy(nn.Module):
         if recurrent:
             self.memory = nn.GRU(encoder.width + KINDS, recurrent)
 
-    def read(self, question: Question) -> States:
-        h_ND, g_GD = self.encoder(question.data, question.order)
-        count = question.data.num_ops
+    def encode(self, observation: REGALObservation) -> States:
+        h_ND, g_GD = self.encoder(observation.data, observation.order)
+        count = observation.data.num_ops
         return States(h_ND, torch.repeat_interleave(torch.arange(len(count), device=h_ND.device), count),
-                      self.graph_mean(g_GD) + self.describe(question.whole))  # fmt: skip
+                      self.graph_mean(g_GD) + self.describe(observation.whole))  # fmt: skip
 
-    def propose(self, question: Question, samples: int) -> Action:
+    def propose(self, observation: REGALObservation, samples: int) -> Action:
         """Sampled actions, those of graphs in opposite pairs; with 0 samples the most probable ones, S = 1."""
-        states = self.read(question)
+        states = self.encode(observation)
         graph = states.mean.expand(max(1, samples), -1, -1)
         if samples and self.heads.graph_spread:
             graph = graph + opposite_pairs(graph) * self.log_graph_spread.exp()
         if self.heads.kind == "autoregressive":
-            return Action(graph, self._in_turn(question, states, graph, samples > 0))
-        rows = [self._draw(self.centres(question, states, row), samples > 0) for row in graph]
+            return Action(graph, self._in_turn(observation, states, graph, samples > 0))
+        rows = [self._draw(self.centres(observation, states, row), samples > 0) for row in graph]
         return Action(graph, torch.stack(rows))
 
-    def log_prob(self, question: Question, action: Action) -> tuple[Tensor, Tensor, Tensor]:
+    def log_prob(self, observation: REGALObservation, action: Action) -> tuple[Tensor, Tensor, Tensor]:
         """([S, G, P] of the graphs' actions, [S, N, A] of the ops' actions, [] mean entropy of an op's action)."""
-        states, spread = self.read(question), self.log_graph_spread.exp()
+        states, spread = self.encode(observation), self.log_graph_spread.exp()
         of_graph = -0.5 * ((action.graph - states.mean) / spread) ** 2 - self.log_graph_spread
         if not self.heads.graph_spread:
             of_graph = torch.zeros_like(of_graph)
         if self.heads.kind == "autoregressive":
-            log_p = self._teacher_forced(question, states, action)
+            log_p = self._teacher_forced(observation, states, action)
         else:
-            log_p = torch.stack([self.log_probs(self.centres(question, states, row)) for row in action.graph])
+            log_p = torch.stack([self.log_probs(self.centres(observation, states, row)) for row in action.graph])
         of_op = log_p.gather(-1, action.op[..., None]).squeeze(-1)
         return of_graph, of_op, -(log_p.exp() * log_p).sum(-1).mean()
 
-    def centres(self, question: Question, states: States, graph: Tensor, memory: Tensor | None = None) -> Tensor:
+    def centres(
+        self, observation: REGALObservation, states: States, graph: Tensor, memory: Tensor | None = None
+    ) -> Tensor:
         """[N, A] centres of the ops' actions, given those of the graphs [G, P]: (mean, variance) per device, of the
         priority, then the elite bias."""
         own = states.op if memory is None else torch.cat([states.op, memory], 1)
         place, order, bias, strength = graph[states.graph_of].split_with_sizes([*self._sizes, 2], 1)
-        affinity = self.placement(own, question.member, place)
-        priority = self.scheduling(own, question.order, order)
+        affinity = self.placement(own, observation.member, place)
+        priority = self.scheduling(own, observation.order, order)
         centres = [weakened(affinity, strength[:, :1, None]).flatten(1), weakened(priority, strength[:, 1:]),
-                   self.elite_bias(own, question.order, bias)]  # fmt: skip
+                   self.elite_bias(own, observation.order, bias)]  # fmt: skip
         return torch.cat(centres, 1)
 
     @property
@@ -148,30 +150,33 @@ class Policy(nn.Module):
 
     # ---- autoregressive heads: ops in topological order, each sees what was decided before
 
-    def _in_turn(self, question: Question, states: States, graph: Tensor, sample: bool) -> Tensor:
+    def _in_turn(self, observation: REGALObservation, states: States, graph: Tensor, sample: bool) -> Tensor:
         """[S, N, A] op by op, all samples at once."""
         count, rows = len(graph), []
         memory = states.op.new_zeros((1, count, self.heads.width))
         for n, g in enumerate(states.graph_of.tolist()):
             if n == 0 or g != states.graph_of[n - 1]:
                 memory = torch.zeros_like(memory)
-            here = Question(
-                None, question.order[n].expand(count, -1), question.member[n].expand(count, -1, -1), question.whole
+            here = REGALObservation(
+                None,
+                observation.order[n].expand(count, -1),
+                observation.member[n].expand(count, -1, -1),
+                observation.whole,
             )
             one = States(states.op[n].expand(count, -1), torch.arange(count, device=graph.device), states.mean)
             rows.append(self._draw(self.centres(here, one, graph[:, g], memory[0]), sample))
             _, memory = self.memory(torch.cat([one.op, summary(rows[-1])], 1)[None], memory)
         return torch.stack(rows, 1)
 
-    def _teacher_forced(self, question: Question, states: States, action: Action) -> Tensor:
+    def _teacher_forced(self, observation: REGALObservation, states: States, action: Action) -> Tensor:
         """[S, N, A, k] log-probabilities given the decisions that were made."""
         said = torch.cat([states.op.expand(len(action.op), -1, -1), summary(action.op)], 2)
         before = []
-        for part in said.split_with_sizes(question.data.num_ops.tolist(), 1):
+        for part in said.split_with_sizes(observation.data.num_ops.tolist(), 1):
             heard, _ = self.memory(part.transpose(0, 1))
             before.append(torch.cat([torch.zeros_like(heard[:1]), heard[:-1]]).transpose(0, 1))
         memory = torch.cat(before, 1)
-        rows = [self.log_probs(self.centres(question, states, g, m)) for g, m in zip(action.graph, memory)]
+        rows = [self.log_probs(self.centres(observation, states, g, m)) for g, m in zip(action.graph, memory)]
         return torch.stack(rows)
 
 

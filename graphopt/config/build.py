@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from graphopt.config import compat
+from graphopt.config import compatibility
 from graphopt.config.construct import construct, convert, target_of
 from graphopt.config.suggested_machine import warn_of_other_machine
 from graphopt.core.machine import Machine
+from graphopt.costs.cost_model import CostModel
 from graphopt.datasets.dataset import Dataset
 from graphopt.errors import ConfigError
-from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import Solver
-from graphopt.problems.task import Task
+from graphopt.tasks.task import Task
 from graphopt.utils import registry
 
 
@@ -37,8 +37,8 @@ def build(config: Mapping[str, Any], held: Dataset | None = None) -> Parts:
     config: the resolved configuration as plain containers. held: a data set that is there already, of the class that
     the configuration names. Raises Incompatible before anything is made.
     """
-    compat.check_unused(config)
-    compat.check(config)
+    compatibility.check_unused(config)
+    compatibility.check(config)
     seed = int(config["seed"])
     dataset: Dataset = held or construct(config["dataset"], "dataset", {"seed": seed})
     machine: Machine = construct(config["machine"], "machine")
@@ -48,10 +48,10 @@ def build(config: Mapping[str, Any], held: Dataset | None = None) -> Parts:
     cost: CostModel = construct(config["cost"], "cost", around)
     judge = judge_of(config, cost, around)
     around |= {"cost": cost, "dataset": dataset, "seed": seed}
-    learns = compat.learns(target_of(config["algo"], "algo"))
+    learns = compatibility.learns(target_of(config["algo"], "algo"))
     algo: Solver[Any] = learner(config, task, around) if learns else construct(config["algo"], "algo", around)
     names: list[str] = convert(config["compare"], list[str], "compare")
-    refused = {name: compat.refusal(name, config["task"]) for name in names}
+    refused = {name: compatibility.refusal(name, config["task"]) for name in names}
     compared = tuple(rival(name, around) for name, why in refused.items() if not why)
     return Parts(
         dataset, machine, task, cost, judge, algo, compared, {name: why for name, why in refused.items() if why}, learns
@@ -91,7 +91,7 @@ def encoder(config: Mapping[str, Any], task: Task) -> Any:
 def rival(name: str, around: Mapping[str, Any]) -> Solver[Any]:
     """An optimiser of `compare=[...]`, as its yaml file says."""
     node = registry.option("algo", name)
-    if compat.learns(target_of(node, "algo")):
+    if compatibility.learns(target_of(node, "algo")):
         raise ConfigError(f"compare: {name} has to be trained; give it a cell of its own with algo={name}")
     rival: Solver[Any] = construct(node, f"algo {name}", around)
     return rival

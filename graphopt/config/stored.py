@@ -29,7 +29,7 @@ _OWN_HINT = f" (${OWN_OPTIONS} names a folder of further ones)"
 MOVED: dict[str, str] = {
     "graphopt.loggers": "graphopt.run.loggers",
     "graphopt.machine": "graphopt.core.machine",
-    "graphopt.schedule": "graphopt.training.schedule",
+    "graphopt.schedule.Schedule": "graphopt.training.settings.TrainerSettings",
     "graphopt.search.annealing": "graphopt.search.walks.annealing",
     "graphopt.search.brkga": "graphopt.search.genetic.brkga",
     "graphopt.search.brkga_informed": "graphopt.search.genetic.brkga_informed",
@@ -58,6 +58,7 @@ MOVED: dict[str, str] = {
     "graphopt.search.windowed": "graphopt.search.walks.windowed",
     "graphopt.search.xla_priority": "graphopt.search.fusion.xla_priority",
     "graphopt.sweep": "graphopt.run.sweep",
+    "graphopt.training.schedule.Schedule": "graphopt.training.settings.TrainerSettings",
 }
 
 

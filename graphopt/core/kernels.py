@@ -3,7 +3,7 @@
 A kernel is one stored op plus every inlined op that it needs, found backwards through inlined ops; an op with several
 consumers is computed in each of their kernels. So any flags give an acyclic set of kernels. `legalise` keeps requests
 that also satisfy: graph outputs and opaque ops are stored; a kernel holds at most one reduction or contraction, which
-is inlined only where iteration spaces match; and the caps of `Limits`.
+is inlined only where iteration spaces match; and the caps of `KernelLimits`.
 
 Shape legend: N ops, T tensors, E operand edges after views are resolved, B plans.
 """
@@ -22,14 +22,14 @@ MOST_ALLOWED = 4096  # of every cap: tables are as large as them
 KEEP, INLINE, INLINE_ONCE = 0, 1, 2  # requests: store; inline; inline unless that duplicates the op
 
 
-class Limits(NamedTuple):
+class KernelLimits(NamedTuple):
     """Caps that the compiler's default and every learned or searched decision obey alike."""
 
     max_ops: int  # non-view ops per kernel
     max_inputs: int  # distinct tensors read by a kernel
     max_duplicates: int  # kernels in which one op is computed
 
-    def checked(self) -> "Limits":
+    def checked(self) -> "KernelLimits":
         """The caps. Raises UserError for those that nothing could obey, or that tables are not made for."""
         for name, value in self._asdict().items():
             if not 1 <= value <= MOST_ALLOWED:
@@ -37,7 +37,7 @@ class Limits(NamedTuple):
         return self
 
 
-def legalise(graph: Graph, requests: NDArray[np.uint8], limits: Limits) -> Bool:
+def legalise(graph: Graph, requests: NDArray[np.uint8], limits: KernelLimits) -> Bool:
     """[B, N] legal inline flags of requests [B, N] (KEEP, INLINE, INLINE_ONCE).
 
     Ops are decided from the outputs backwards, so an op is accepted or refused knowing the kernels it would join. The
@@ -50,7 +50,7 @@ def legalise(graph: Graph, requests: NDArray[np.uint8], limits: Limits) -> Bool:
     return out
 
 
-def legalise_by_priority(graph: Graph, levels: NDArray[np.int16], limits: Limits) -> Bool:
+def legalise_by_priority(graph: Graph, levels: NDArray[np.int16], limits: KernelLimits) -> Bool:
     """[B, N] legal inline flags when ops are tried in descending level (ties: later ops first); level 0 is stored.
 
     GO (section 2.1 of the paper): fusion priorities replace the topological order in which candidates are fused.
@@ -63,7 +63,7 @@ def legalise_by_priority(graph: Graph, levels: NDArray[np.int16], limits: Limits
     return out
 
 
-def default_inline(graph: Graph, limits: Limits) -> Bool:
+def default_inline(graph: Graph, limits: KernelLimits) -> Bool:
     """[N] the compiler's rule: inline cheap elementwise and layout ops, never duplicate an expensive one, a reduction
     or a contraction, and put nothing in front of a contraction (the rule that XLA documents, with our caps)."""
     f = fusible(graph)
@@ -131,7 +131,7 @@ def join_kernel(f: Fusible, op: int, limit: int, inputs: NDArray[np.int32], coun
 
 
 @njit(cache=True, nogil=True)
-def decode(f: Fusible, requests: NDArray[np.uint8], limits: Limits, inline: NDArray[np.bool_]) -> None:
+def decode(f: Fusible, requests: NDArray[np.uint8], limits: KernelLimits, inline: NDArray[np.bool_]) -> None:
     """Writes the legal flags of `requests` into `inline` [N], deciding ops from the last to the first."""
     n = len(f.op)
     most, cap = limits.max_duplicates, limits.max_inputs
@@ -188,9 +188,10 @@ def _union_of_roots(f: Fusible, op: int, inline: NDArray[np.bool_], roots: NDArr
 
 
 @njit(cache=True, nogil=True)
-def _all_accept(f: Fusible, op: int, limits: Limits, roots: NDArray[np.int32], count: int, inputs: NDArray[np.int32],
-                num_inputs: NDArray[np.int32], num_ops: NDArray[np.int32], has_heavy: NDArray[np.bool_],
-                trial: NDArray[np.int32], trial_count: NDArray[np.int32]) -> bool:  # fmt: skip
+def _all_accept(f: Fusible, op: int, limits: KernelLimits, roots: NDArray[np.int32], count: int,
+                inputs: NDArray[np.int32], num_inputs: NDArray[np.int32], num_ops: NDArray[np.int32],
+                has_heavy: NDArray[np.bool_], trial: NDArray[np.int32],
+                trial_count: NDArray[np.int32]) -> bool:  # fmt: skip
     for i in range(count):
         root = roots[i]
         if (
@@ -267,7 +268,7 @@ def _sort_descending(members: NDArray[np.int32], count: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def decode_ordered(f: Fusible, order: I64, limits: Limits, inline: NDArray[np.bool_]) -> None:
+def decode_ordered(f: Fusible, order: I64, limits: KernelLimits, inline: NDArray[np.bool_]) -> None:
     """Tries to inline ops in the given order; each is kept when every kernel that it would join stays legal."""
     n = len(f.op)
     for op in range(n):
@@ -300,7 +301,7 @@ def decode_ordered(f: Fusible, order: I64, limits: Limits, inline: NDArray[np.bo
 
 
 @njit(cache=True, nogil=True)
-def kernel_is_legal(f: Fusible, members: NDArray[np.int32], size: int, inline: NDArray[np.bool_], limits: Limits,
+def kernel_is_legal(f: Fusible, members: NDArray[np.int32], size: int, inline: NDArray[np.bool_], limits: KernelLimits,
                     inputs: NDArray[np.int32]) -> bool:  # fmt: skip
     """Caps on ops and inputs, and at most one reduction or contraction, for a kernel with the given members."""
     if size > limits.max_ops:
@@ -318,7 +319,7 @@ def kernel_is_legal(f: Fusible, members: NDArray[np.int32], size: int, inline: N
 
 
 @njit(cache=True, nogil=True)
-def _members_within(f: Fusible, members: NDArray[np.int32], size: int, inline: NDArray[np.bool_], limits: Limits,
+def _members_within(f: Fusible, members: NDArray[np.int32], size: int, inline: NDArray[np.bool_], limits: KernelLimits,
                     roots: NDArray[np.int32], stack: NDArray[np.int32], seen: NDArray[np.int64],
                     stamp: int) -> int:  # fmt: skip
     """Checks that no member is computed in too many kernels (one, for reductions and contractions).

@@ -72,28 +72,28 @@ def bottom_levels(seconds: F64, needs: Dependencies, transfer_seconds: F64) -> F
     return levels
 
 
-def heft(time_ND: F64, works: NDArray[np.bool_], needs: Dependencies, wires: Links) -> Schedule:
+def heft(time_ND: F64, works: NDArray[np.bool_], needs: Dependencies, links: Links) -> Schedule:
     """Heterogeneous earliest finish time (Topcuoglu, Hariri, Wu 2002): by upward rank with mean costs, each task goes
     where it ends first, into a gap of that device where one is long enough.
 
     time_ND: seconds of each task on each device. works: tasks that run at all.
     """
-    rank = _bottom_levels(time_ND.mean(1), needs, wires.mean_latency + needs.size * wires.mean_per_byte)
+    rank = _bottom_levels(time_ND.mean(1), needs, links.mean_latency + needs.size * links.mean_per_byte)
     order = np.argsort(-rank, kind="stable").astype(np.int64)
-    device, start, end = _insert_all(time_ND, works, needs, wires, order)
+    device, start, end = _insert_all(time_ND, works, needs, links, order)
     return Schedule(device, start, end, rank)
 
 
 def list_by_bottom_level(
-    time_ND: F64, works: NDArray[np.bool_], needs: Dependencies, wires: Links, tie: F64 | None = None
+    time_ND: F64, works: NDArray[np.bool_], needs: Dependencies, links: Links, tie: F64 | None = None
 ) -> Schedule:
     """List scheduling: whenever a device is idle and a task is ready, the task with the longest path to the end is
     started, on the idle device where it ends first. Of equal paths the task with the largest `tie` [N] goes first, then
     that with the smallest id; of equal devices the first. What takes no time keeps its device until all devices that
     are idle at that time have started something, as in the event simulator."""
-    level = _bottom_levels(time_ND.mean(1), needs, wires.mean_latency + needs.size * wires.mean_per_byte)
+    level = _bottom_levels(time_ND.mean(1), needs, links.mean_latency + needs.size * links.mean_per_byte)
     position = positions(level, np.zeros(len(level)) if tie is None else tie)
-    device, start, end = _start_when_idle(time_ND, works, needs, wires, np.argsort(position), position)
+    device, start, end = _start_when_idle(time_ND, works, needs, links, np.argsort(position), position)
     return Schedule(device, start, end, -position.astype(np.float64))
 
 
@@ -125,18 +125,18 @@ def _bottom_levels(seconds, needs, transfer_seconds):  # type: ignore[no-untyped
 
 
 @njit(cache=True, nogil=True)
-def _arrival(n, d, needs, wires, device, end):  # type: ignore[no-untyped-def]
+def _arrival(n, d, needs, links, device, end):  # type: ignore[no-untyped-def]
     """When all that task n reads is on device d."""
     latest = 0.0
     for e in range(needs.ptr[n], needs.ptr[n + 1]):
         maker = needs.source[e]
-        travel = wires.latency[device[maker], d] + needs.size[e] * wires.per_byte[device[maker], d]
+        travel = links.latency[device[maker], d] + needs.size[e] * links.per_byte[device[maker], d]
         latest = max(latest, end[maker] + travel)
     return latest
 
 
 @njit(cache=True, nogil=True)
-def _insert_all(time_ND, works, needs, wires, order):  # type: ignore[no-untyped-def]
+def _insert_all(time_ND, works, needs, links, order):  # type: ignore[no-untyped-def]
     num, devices = time_ND.shape
     device, start, end = np.zeros(num, np.int16), np.zeros(num), np.zeros(num)
     begins, ends, used = np.empty((devices, num)), np.empty((devices, num)), np.zeros(devices, np.int64)
@@ -145,7 +145,7 @@ def _insert_all(time_ND, works, needs, wires, order):  # type: ignore[no-untyped
             continue
         best, best_slot, best_start = -1, 0, np.inf
         for d in range(devices):
-            ready = _arrival(n, d, needs, wires, device, end)
+            ready = _arrival(n, d, needs, links, device, end)
             slot, at = _first_gap(begins[d], ends[d], used[d], ready, time_ND[n, d])
             if best < 0 or at + time_ND[n, d] < best_start + time_ND[n, best]:
                 best, best_slot, best_start = d, slot, at
@@ -169,7 +169,7 @@ def _first_gap(begins, ends, used, ready, seconds):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _start_when_idle(time_ND, works, needs, wires, order, position):  # type: ignore[no-untyped-def]
+def _start_when_idle(time_ND, works, needs, links, order, position):  # type: ignore[no-untyped-def]
     num, devices = time_ND.shape
     device, start, end = np.zeros(num, np.int16), np.zeros(num), np.zeros(num)
     waiting, reader_ptr, reader = _readers(needs, num)
@@ -183,7 +183,7 @@ def _start_when_idle(time_ND, works, needs, wires, order, position):  # type: ig
             best, best_start = -1, np.inf
             for d in range(devices):
                 if idle[d]:
-                    begin = max(now, _arrival(n, d, needs, wires, device, end))
+                    begin = max(now, _arrival(n, d, needs, links, device, end))
                     if best < 0 or begin + time_ND[n, d] < best_start + time_ND[n, best]:
                         best, best_start = d, begin
             device[n], start[n], end[n] = best, best_start, best_start + time_ND[n, best]

@@ -73,7 +73,7 @@ class Flow(NamedTuple):
     maker_rank: Any  # int64 [T] that of the op that makes a tensor, likewise
 
 
-class Wires(NamedTuple):
+class LinkArrays(NamedTuple):
     """The links and the transfer rule of a machine. Times are in units of its clock."""
 
     bandwidth: Any  # float64 [D, D] bytes per unit of the clock
@@ -124,7 +124,7 @@ class Scratch(NamedTuple):
     bytes: Any  # int64 [D] memory now
 
 
-def wires(machine: Machine) -> Wires:
+def link_arrays(machine: Machine) -> LinkArrays:
     """The machine's links as arrays. Raises UserError beyond 62 devices."""
     if machine.num_devices > MAX_DEVICES:
         raise UserError(
@@ -135,7 +135,7 @@ def wires(machine: Machine) -> Wires:
     bandwidth, latency = machine.link_bandwidth_DD, machine.link_latency_DD
     if rule.clock == "tick":
         bandwidth, latency = np.round(bandwidth * rule.unit, TICK_DIGITS), _on_clock(latency, rule)
-    return Wires(
+    return LinkArrays(
         bandwidth, latency, rule.lane == "link", rule.lane == "unlimited", by_name, rule.clock == "grid",
         _resource_ranks(machine) if by_name else np.zeros(0, np.int64), rule.multicast, rule.op_order == "fifo",
         rule.order == "fifo", after_op, after_transfer,
@@ -189,18 +189,18 @@ def _distinct_columns(time_ND: F64) -> tuple[F64, I64]:
     return np.ascontiguousarray(time_ND[:, kinds]), column
 
 
-def scratch(flow: Flow, wires: Wires, memory: bool) -> Scratch:
+def scratch(flow: Flow, links: LinkArrays, memory: bool) -> Scratch:
     """Working memory for plans of one kernel graph; one per thread."""
     num_ops, devices = len(flow.is_kernel), len(flow.column)
     tensors, edges = len(flow.keep), len(flow.in_tensor)
-    lanes = edges if wires.own_lanes else devices * devices if wires.per_link else devices
+    lanes = edges if links.own_lanes else devices * devices if links.per_link else devices
     items, resources = num_ops + edges, devices + lanes
-    ranked = devices if wires.own_lanes else resources  # resources that may choose by rank
+    ranked = devices if links.own_lanes else resources  # resources that may choose by rank
     words = sum(levels(max(num_ops, tensors - int(flow.out_ptr[0]))))
     tie = np.empty(items, np.int64)
     tie[:num_ops] = np.arange(num_ops)
     source = np.arange(resources, dtype=np.int32)
-    source[devices:] = np.arange(lanes) // (devices if wires.per_link else 1)  # of own lanes it is set on use
+    source[devices:] = np.arange(lanes) // (devices if links.per_link else 1)  # of own lanes it is set on use
 
     def ids(length: int) -> I32:
         return np.empty(length, np.int32)
@@ -216,7 +216,7 @@ def scratch(flow: Flow, wires: Wires, memory: bool) -> Scratch:
 
 
 @njit(cache=True, nogil=True)
-def simulate_rows(flow, wires, scratch, device, priority, transfer, memory, trace, makespan, peak, log):  # type: ignore[no-untyped-def]
+def simulate_rows(flow, links, scratch, device, priority, transfer, memory, trace, makespan, peak, log):  # type: ignore[no-untyped-def]
     """Simulates plans: device [B, N], priority [B, N], transfer [B, T, D] (or [0, 0, 0]) -> makespan [B], peak [B, D].
 
     `memory`: whether peaks are wanted. `trace`: whether `log` is written in full (then B is 1); its `start` and `end`
@@ -226,11 +226,11 @@ def simulate_rows(flow, wires, scratch, device, priority, transfer, memory, trac
     for n in range(len(flow.is_kernel)):
         kernels += flow.is_kernel[n]
     for b in range(len(device)):
-        if not memory and not trace and len(log.start) == 0 and wires.on_grid and _on_one_device(flow, device[b]):
-            makespan[b] = _sum_of_times(flow, wires, device[b])
+        if not memory and not trace and len(log.start) == 0 and links.on_grid and _on_one_device(flow, device[b]):
+            makespan[b] = _sum_of_times(flow, links, device[b])
         else:
             keys = transfer[b] if len(transfer) else transfer[:, 0]
-            makespan[b], done = _run(flow, wires, scratch, device[b], priority[b], keys, memory, trace, peak[b], log)
+            makespan[b], done = _run(flow, links, scratch, device[b], priority[b], keys, memory, trace, peak[b], log)
             sound = sound and done == kernels
     return sound
 
@@ -268,26 +268,26 @@ def _on_one_device(flow, device):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _sum_of_times(flow, wires, device):  # type: ignore[no-untyped-def]
+def _sum_of_times(flow, links, device):  # type: ignore[no-untyped-def]
     """The makespan on one device, whatever the order."""
     total = 0.0
     for n in range(len(device)):
         if flow.is_kernel[n]:
             time = flow.time[n, flow.column[device[n]]]
-            total += time + (wires.op_overhead if time > 0.0 else 0.0)
+            total += time + (links.op_overhead if time > 0.0 else 0.0)
     return total
 
 
 @njit(cache=True, nogil=True)
-def _run(flow, wires, scratch, device, priority, keys, memory, trace, peak, log):  # type: ignore[no-untyped-def]
+def _run(flow, links, scratch, device, priority, keys, memory, trace, peak, log):  # type: ignore[no-untyped-def]
     """Simulates one plan. Returns (makespan, kernels done).
 
     One long function: handing a dozen arrays to a function costs Numba more than what the function does here.
     """
     is_kernel, waits, in_ptr, in_tensor, out_ptr, reader_ptr, reader, time, column = flow[:9]
     tensor_bytes, result_bytes, _, keep, name_rank, maker_rank = flow[9:]
-    bandwidth, latency, per_link, own_lanes, by_name, on_grid, resource_rank = wires[:7]
-    multicast, fifo_kernels, fifo_transfers, op_overhead, lane_overhead, _ = wires[7:]
+    bandwidth, latency, per_link, own_lanes, by_name, on_grid, resource_rank = links[:7]
+    multicast, fifo_kernels, fifo_transfers, op_overhead, lane_overhead, _ = links[7:]
     waiting, order, rank, result_order, result_rank, ready, key, tie, child, sibling, root, running = scratch[:12]
     event_time, event_resource, startable, source, uses, live = scratch[12:]
     num_ops, devices = len(is_kernel), len(column)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I32, I64, Bool, Graph
-from graphopt.core.kernels import Limits, decode, find_roots, fits_root, gather, join_kernel, start_kernel
+from graphopt.core.kernels import KernelLimits, decode, find_roots, fits_root, gather, join_kernel, start_kernel
 from graphopt.core.machine import Device
 from graphopt.costs.kernel_time import (
     Workspace,
@@ -30,7 +30,7 @@ _REFUSED, _TOO_FAR = -1, -2
 _MOST_KERNELS, _MOST_OPS = 96, 2048
 
 
-class _Scratch(NamedTuple):
+class _FlipScratch(NamedTuple):
     members: I32  # [N]
     stack: I32  # [N]
     seen: I64  # [N]
@@ -49,9 +49,9 @@ class _Scratch(NamedTuple):
     times: F64  # [N]
 
 
-def _scratch(n: int, limits: Limits) -> _Scratch:
+def _scratch(n: int, limits: KernelLimits) -> _FlipScratch:
     c, d, i = _MOST_KERNELS, limits.max_duplicates, limits.max_inputs
-    return _Scratch(
+    return _FlipScratch(
         np.empty(n, np.int32), np.empty(n, np.int32), np.full(n, -1, np.int64), np.zeros(1, np.int64),
         np.empty(d + 1, np.int32), np.empty(c, np.int32), np.empty((c, i + 1), np.int32), np.empty(c, np.int64),
         np.empty(c, np.int64), np.empty(c, np.bool_), np.empty(_MOST_OPS, np.int32), np.empty((d, i + 1), np.int32),
@@ -62,7 +62,7 @@ def _scratch(n: int, limits: Limits) -> _Scratch:
 class FusionFlips:
     """A current state of store/inline flags on one device, and the price of each single flip of it."""
 
-    def __init__(self, graph: Graph, inline: NDArray[np.bool_], device: Device, limits: Limits) -> None:
+    def __init__(self, graph: Graph, inline: NDArray[np.bool_], device: Device, limits: KernelLimits) -> None:
         self._f, self._limits, self._device = fusible(graph), limits, device_constants([device])
         self._work, self._scratch = workspace(graph), _scratch(graph.num_ops, limits)
         self.inline = np.empty(graph.num_ops, np.bool_)
@@ -93,8 +93,8 @@ class FusionFlips:
 
 
 @njit(cache=True, nogil=True)
-def _price_flips(f: Fusible, inline: NDArray[np.bool_], times: F64, cost: float, ops: I64, limits: Limits,
-                 device: NDArray[np.void], w: Workspace, s: _Scratch, out: F64) -> None:  # fmt: skip
+def _price_flips(f: Fusible, inline: NDArray[np.bool_], times: F64, cost: float, ops: I64, limits: KernelLimits,
+                 device: NDArray[np.void], w: Workspace, s: _FlipScratch, out: F64) -> None:  # fmt: skip
     for k in range(len(ops)):
         op = ops[k]
         out[k] = cost
@@ -103,8 +103,8 @@ def _price_flips(f: Fusible, inline: NDArray[np.bool_], times: F64, cost: float,
 
 
 @njit(cache=True, nogil=True)
-def _flip_difference(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64, cost: float, limits: Limits,
-                     device: NDArray[np.void], w: Workspace, s: _Scratch) -> float:  # fmt: skip
+def _flip_difference(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64, cost: float, limits: KernelLimits,
+                     device: NDArray[np.void], w: Workspace, s: _FlipScratch) -> float:  # fmt: skip
     inline[op] = not inline[op]
     kernels, refused = _relegalise(f, op, inline, limits, s)
     delta = 0.0
@@ -124,8 +124,8 @@ def _flip_difference(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64,
 
 
 @njit(cache=True, nogil=True)
-def _apply_flip(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64, limits: Limits, device: NDArray[np.void],
-                w: Workspace, s: _Scratch) -> float:  # fmt: skip
+def _apply_flip(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64, limits: KernelLimits,
+                device: NDArray[np.void], w: Workspace, s: _FlipScratch) -> float:  # fmt: skip
     """Flips `op` and prices the kernels that change; returns the change of cost. nan: nothing was changed, since the
     flip is refused or touches too much."""
     if not f.op[op].can_inline:
@@ -152,7 +152,9 @@ def _apply_flip(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64, limi
 
 
 @njit(cache=True, nogil=True)
-def _relegalise(f: Fusible, flipped: int, inline: NDArray[np.bool_], limits: Limits, s: _Scratch) -> tuple[int, int]:
+def _relegalise(
+    f: Fusible, flipped: int, inline: NDArray[np.bool_], limits: KernelLimits, s: _FlipScratch
+) -> tuple[int, int]:
     """Repeats the decoder's decisions in every kernel that the flip changes, from the last op to the first.
 
     Returns the number of changed kernels (roots in s.dirty; _REFUSED when the flip itself is illegal, _TOO_FAR when the
@@ -188,7 +190,7 @@ def _relegalise(f: Fusible, flipped: int, inline: NDArray[np.bool_], limits: Lim
 
 
 @njit(cache=True, nogil=True)
-def _store(f: Fusible, op: int, inline: NDArray[np.bool_], limits: Limits, s: _Scratch, kernels: int,
+def _store(f: Fusible, op: int, inline: NDArray[np.bool_], limits: KernelLimits, s: _FlipScratch, kernels: int,
            queued: int) -> tuple[int, int]:  # fmt: skip
     """`op` can no longer be inlined: every kernel that it was in changes, and it gets its own."""
     s.stamp[0] += 1
@@ -206,7 +208,7 @@ def _store(f: Fusible, op: int, inline: NDArray[np.bool_], limits: Limits, s: _S
 
 
 @njit(cache=True, nogil=True)
-def _open_kernel(f: Fusible, root: int, below: int, inline: NDArray[np.bool_], limits: Limits, s: _Scratch,
+def _open_kernel(f: Fusible, root: int, below: int, inline: NDArray[np.bool_], limits: KernelLimits, s: _FlipScratch,
                  kernels: int, queued: int) -> tuple[int, int]:  # fmt: skip
     """Marks a kernel as changed from op `below` on: rebuilds its state from the ops after it, queues those before."""
     if kernels == _MOST_KERNELS:
@@ -232,7 +234,7 @@ def _open_kernel(f: Fusible, root: int, below: int, inline: NDArray[np.bool_], l
 
 
 @njit(cache=True, nogil=True)
-def _accept(f: Fusible, op: int, count: int, kernels: int, limits: Limits, s: _Scratch) -> bool:
+def _accept(f: Fusible, op: int, count: int, kernels: int, limits: KernelLimits, s: _FlipScratch) -> bool:
     """The decoder's test for `op` joining the kernels s.roots[:count]; unchanged kernels accept as they did before."""
     for i in range(count):
         root = s.roots[i]
@@ -278,8 +280,8 @@ def _pop_last(queue: I32, queued: int) -> tuple[int, int]:
 
 
 @njit(cache=True, nogil=True)
-def _price_all_again(f: Fusible, inline: NDArray[np.bool_], limits: Limits, device: NDArray[np.void], w: Workspace,
-                     s: _Scratch) -> float:  # fmt: skip
+def _price_all_again(f: Fusible, inline: NDArray[np.bool_], limits: KernelLimits, device: NDArray[np.void],
+                     w: Workspace, s: _FlipScratch) -> float:  # fmt: skip
     requests = np.empty(len(inline), np.uint8)
     for i in range(len(inline)):
         requests[i] = inline[i]

@@ -36,7 +36,7 @@ class Loads(NamedTuple):
     weights: Any  # int64 [B, D] bytes
 
 
-def loads(flow: Any, wires: Any, pays: Any, maker: Any, device: Any, base: Loads | None) -> Loads:
+def loads(flow: Any, links: Any, pays: Any, maker: Any, device: Any, base: Loads | None) -> Loads:
     """The loads of plans device [B, N]; the first may follow from the last plan of `base`.
 
     maker: op of each tensor [T], or -1.
@@ -45,12 +45,12 @@ def loads(flow: Any, wires: Any, pays: Any, maker: Any, device: Any, base: Loads
     out = Loads(np.array(device), np.zeros((batch, devices)), np.zeros((batch, devices), np.int64))
     if base is None:
         base = Loads(out.device[:0], out.seconds[:0], out.weights[:0])
-    _fill(flow, wires, pays, maker, base, out)
+    _fill(flow, links, pays, maker, base, out)
     return out
 
 
 @njit(cache=True, nogil=True)
-def _fill(flow, wires, pays, maker, base, out):  # type: ignore[no-untyped-def]
+def _fill(flow, links, pays, maker, base, out):  # type: ignore[no-untyped-def]
     ops = len(flow.is_kernel)
     moved, touched = np.empty(max(1, ops // FEW), np.int64), np.empty(len(flow.tensor_bytes), np.int64)
     met = np.full(len(touched), -1, np.int64)
@@ -58,16 +58,16 @@ def _fill(flow, wires, pays, maker, base, out):  # type: ignore[no-untyped-def]
         before, row = (out, b - 1) if b > 0 else (base, len(base.device) - 1)
         seconds, weights = out.seconds[b], out.weights[b]
         count = -1
-        if wires.on_grid and row >= 0 and before.seconds[row].max() < EXACT:
+        if links.on_grid and row >= 0 and before.seconds[row].max() < EXACT:
             count = _differences(before.device[row], out.device[b], moved)
         if count >= 0:
             seconds[:], weights[:] = before.seconds[row], before.weights[row]
             tensors = _beside(flow, moved[:count], touched, met, b)
-            _add(flow, wires, pays, maker, before.device[row], moved[:count], touched[:tensors], -1, seconds, weights)
-            _add(flow, wires, pays, maker, out.device[b], moved[:count], touched[:tensors], 1, seconds, weights)
+            _add(flow, links, pays, maker, before.device[row], moved[:count], touched[:tensors], -1, seconds, weights)
+            _add(flow, links, pays, maker, out.device[b], moved[:count], touched[:tensors], 1, seconds, weights)
         if count < 0 or seconds.max() >= EXACT:
             seconds[:], weights[:] = 0.0, 0
-            _add(flow, wires, pays, maker, out.device[b], np.arange(ops), np.arange(len(touched)), 1, seconds, weights)
+            _add(flow, links, pays, maker, out.device[b], np.arange(ops), np.arange(len(touched)), 1, seconds, weights)
 
 
 @njit(cache=True, nogil=True)
@@ -103,7 +103,7 @@ def _beside(flow, ops, touched, met, stamp):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _add(flow, wires, pays, maker, here, ops, tensors, sign, seconds, weights):  # type: ignore[no-untyped-def]
+def _add(flow, links, pays, maker, here, ops, tensors, sign, seconds, weights):  # type: ignore[no-untyped-def]
     """Adds what the ops and the tensors load devices with under a plan [N], or takes it away."""
     for n in ops:
         if flow.is_kernel[n]:
@@ -120,7 +120,7 @@ def _add(flow, wires, pays, maker, here, ops, tensors, sign, seconds, weights): 
                 continue
             seen |= np.int64(1) << there
             if made:
-                travel = _travel(flow.tensor_bytes[tensor], source, there, wires)
+                travel = _travel(flow.tensor_bytes[tensor], source, there, links)
                 longest = max(longest, travel)
                 seconds[there] += sign * travel if pays[there] else 0.0
             else:
@@ -130,6 +130,6 @@ def _add(flow, wires, pays, maker, here, ops, tensors, sign, seconds, weights): 
 
 
 @njit(cache=True, nogil=True)
-def _travel(size, source, there, wires):  # type: ignore[no-untyped-def]
+def _travel(size, source, there, links):  # type: ignore[no-untyped-def]
     """Seconds, on the grid on which sums are exact."""
-    return np.floor((wires.latency[source, there] + size / wires.bandwidth[source, there]) / GRID + 0.5) * GRID
+    return np.floor((links.latency[source, there] + size / links.bandwidth[source, there]) / GRID + 0.5) * GRID

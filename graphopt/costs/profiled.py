@@ -56,8 +56,8 @@ class Profiled(Additive):
         with self._table.turn():
             known = self._table.find(op, self.environment)  # by another process meanwhile
             if known is None:
-                question = {"name": operation.name, "params": operation.params, "inputs": list(inputs)}
-                known = {"op": op, "environment": self.environment, **self._process.ask(op, question)}
+                request = {"name": operation.name, "params": operation.params, "inputs": list(inputs)}
+                known = {"op": op, "environment": self.environment, **self._process.ask(op, request)}
                 self._table.add(known)
             return known
 

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import fusible
 from graphopt.core.graph import F64, Graph
-from graphopt.core.kernels import Limits
+from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
-from graphopt.costs.event import Flow, Log, Wires, flow, scratch, simulate_rows, wires
+from graphopt.costs.cost_model import CostModel, Flips, Objective, Prices
+from graphopt.costs.event import Flow, LinkArrays, Log, flow, link_arrays, scratch, simulate_rows
 from graphopt.costs.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
 from graphopt.costs.load import Loads, loads
 from graphopt.errors import UserError
-from graphopt.problems.cost_model import CostModel, Flips, Objective, Prices
 
 _FLOWS_PER_GRAPH = 4  # kernel graphs kept per graph: those of the few fusion states that searches repeat
 MOST_THREADS = 256
@@ -43,7 +43,7 @@ class Simulator(CostModel):
         if not 1 <= threads <= MOST_THREADS:
             raise UserError(f"{name}.threads={threads} must be from 1 to {MOST_THREADS}")
         self.name, self.machine, self.objective, self.threads = name, machine, objective, threads
-        self._wires = wires(machine)
+        self._links = link_arrays(machine)
         self._capacity = np.array([device.capacity for device in machine.devices])
         self._pays = np.array([device.pays_transfers for device in machine.devices])
         self._needs_memory = objective == "peak_memory" or bool(np.isfinite(self._capacity).any())
@@ -84,7 +84,7 @@ class Simulator(CostModel):
         cost = peak.max(1).astype(np.float64) if self.objective == "peak_memory" else makespan
         return Prices(np.where(excess > 0, np.inf, cost), excess)
 
-    def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
+    def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: KernelLimits) -> Flips | None:
         """Exact delta pricing of fusion on device 0; None where memory over time matters, or times are measured."""
         if not self._sums_times or graph.measured:
             return None
@@ -97,14 +97,14 @@ class Simulator(CostModel):
         _check_devices(plan, self.machine)
         made, devices = self._flow(plan.graph, plan.inline[0]), self.machine.num_devices
         items = len(made.is_kernel) + len(made.in_tensor)
-        log, live = _log(items, 2 * items + 2, devices), self._wires.tick == 0.0
+        log, live = _log(items, 2 * items + 2, devices), self._links.tick == 0.0
         keys = np.zeros((0, 1, 1)) if plan.transfer is None else plan.transfer.astype(np.float64)
         makespan, peak = np.empty(1), np.zeros((1, devices), np.int64)
         device, priority = plan.device.astype(np.int16), plan.priority.astype(np.float64)
-        work = scratch(made, self._wires, live)
+        work = scratch(made, self._links, live)
         self._run(made, plan.graph, work, device, priority, keys, live, True, makespan, peak, log)
         if not live:
-            peak[0] = _tick_peaks(made, self._wires, device[0], log.start, devices)
+            peak[0] = _tick_peaks(made, self._links, device[0], log.start, devices)
         for times in (makespan, log.start, log.end, log.time):
             times *= self._unit
         return _trace(float(makespan[0]), peak[0], made, plan.device[0], log)
@@ -124,7 +124,7 @@ class Simulator(CostModel):
     def _loads(self, made: Flow, plans: Plans, rows: _Rows) -> _Result:
         device, last = _take(plans.device, rows, np.int16), self._last_loads
         base = last[1] if last is not None and last[0] is made else None
-        found = loads(made, self._wires, self._pays, plans.graph.producer, device, base)
+        found = loads(made, self._links, self._pays, plans.graph.producer, device, base)
         self._last_loads = made, Loads(*(values[-1:].copy() for values in found))  # plans belong to the caller
         return found.seconds.max(1) * self._unit, found.weights
 
@@ -132,8 +132,8 @@ class Simulator(CostModel):
         device, priority = _take(plans.device, rows, np.int16), _take(plans.priority, rows, np.float64)
         keys = np.zeros((0, 1, 1)) if plans.transfer is None else _take(plans.transfer, rows, np.float64)
         makespan, peak = np.empty(len(rows)), np.zeros((len(rows), self.machine.num_devices), np.int64)
-        live = self._needs_memory and self._wires.tick == 0.0
-        work = scratch(made, self._wires, live)
+        live = self._needs_memory and self._links.tick == 0.0
+        work = scratch(made, self._links, live)
         if not self._needs_memory or live:
             self._run(made, plans.graph, work, device, priority, keys, live, False, makespan, peak, _log(0, 0, 0))
             return makespan * self._unit, peak
@@ -152,11 +152,11 @@ class Simulator(CostModel):
                 peak[row],
                 log,
             )
-            peak[b] = _tick_peaks(made, self._wires, device[b], log.start, peak.shape[1])
+            peak[b] = _tick_peaks(made, self._links, device[b], log.start, peak.shape[1])
         return makespan * self._unit, peak
 
     def _run(self, made: Flow, graph: Graph, *arguments: object) -> None:
-        if not simulate_rows(made, self._wires, *arguments):
+        if not simulate_rows(made, self._links, *arguments):
             raise RuntimeError(f"the kernels of a plan for {graph.name!r} wait for each other")
 
     def _chunks(self, plans: Plans) -> list[_Rows]:
@@ -210,13 +210,15 @@ def _check_devices(plans: Plans, machine: Machine) -> None:
         raise ValueError(f"a plan for {plans.graph.name!r} names a device that machine {machine.name!r} lacks")
 
 
-def _tick_peaks(made: Flow, wires: Wires, device: NDArray[np.int16], start: F64, devices: int) -> NDArray[np.int64]:
+def _tick_peaks(
+    made: Flow, links: LinkArrays, device: NDArray[np.int16], start: F64, devices: int
+) -> NDArray[np.int64]:
     """[D] peak bytes when a result is freed at floor(start) + floor(time) - 1 ticks of its last reader.
 
     Times are in units of the clock. On the grid a tolerance of a thousandth of a tick keeps whole numbers of ticks
     whole. Graph inputs and weights stay to the end.
     """
-    tick, slack = wires.tick, 1e-3 if wires.on_grid else 0.0
+    tick, slack = links.tick, 1e-3 if links.on_grid else 0.0
     num_ops, first = len(made.is_kernel), int(made.out_ptr[0])
     seconds = made.time[np.arange(num_ops), made.column[device]]
     ends = (np.floor(start[:num_ops] / tick + slack) + np.floor(seconds / tick + slack) - 1.0) * tick

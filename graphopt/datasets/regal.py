@@ -1,7 +1,7 @@
 """REGAL's synthetic set: random graphs in real units, of which a filter keeps those that leave room for improvement.
 
 Source: the paper's appendix A.1.4 for the graphs (`graphopt.datasets.random_graphs`), the README of the published set
-for the filter `regal` (`graphopt.datasets.room`); the filter `gap` is ours.
+for the filter `regal` (`graphopt.datasets.headroom`); the filter `gap` is ours.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ import numpy as np
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import Dataset, Split, check_draws
+from graphopt.datasets.headroom import SHIPPED, Draws, Filter, HeadroomPrices, load_headroom
 from graphopt.datasets.random_graphs import FAMILIES
-from graphopt.datasets.room import SHIPPED, Draws, Filter, RoomPrices, load_room
 from graphopt.datasets.synthetic import SPLITS, split_size, synthetic_graph, topology_digest
 
 Item = TypeVar("Item")
@@ -25,7 +25,7 @@ KNOWN = (*FAMILIES, "layered")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class HeadroomFilter:
     """Which draws are kept: those that `filter` passes under `objective`.
 
     `regal`: 10,000 evaluations of BRKGA are feasible and 1,000 are not, or they are 20 % better. `gap`: long runs are
@@ -51,7 +51,7 @@ class Regal(Dataset):
 
     def __init__(
         self, *, name: str, families: list[str], sizes: list[int], train: list[int], val: list[int], test: list[int],
-        graph_seed: int, bytes_per_unit: float, flops_per_unit: float, room: Room,
+        graph_seed: int, bytes_per_unit: float, flops_per_unit: float, room: HeadroomFilter,
     ) -> None:  # fmt: skip
         self.name, self.families, self.sizes, self.room = name, list(families), list(sizes), room
         self.seed, self._bytes, self._flops = graph_seed, bytes_per_unit, flops_per_unit
@@ -76,7 +76,7 @@ class Regal(Dataset):
     def graphs(self, split: Split) -> list[Graph]:
         """Those of all sizes in turn."""
         if split not in self._graphs:
-            room = load_room(self.room.path)
+            room = load_headroom(self.room.path)
             room.check(self.made_with if self.room.filter != "none" else {})
             seen: set[str] = set()
             by_size = [self._of_size(split, *pair, room, seen) for pair in zip(self.sizes, self.counts[split])]
@@ -93,7 +93,7 @@ class Regal(Dataset):
         graph = synthetic_graph(family, split_size(ops, split, rng), ops, rng, f"{family}_{ops}_{split}_{number}")
         return graph if family == "layered" else in_units(graph, self._bytes, self._flops)
 
-    def _of_size(self, split: Split, ops: int, count: int, room: RoomPrices, seen: set[str]) -> list[Graph]:
+    def _of_size(self, split: Split, ops: int, count: int, room: HeadroomPrices, seen: set[str]) -> list[Graph]:
         graphs: list[Graph] = []
         per_family = [[(f, n) for n in self._kept(f, ops, split, count, room)] for f in self.families if count]
         for family, number in _in_turn(per_family):
@@ -107,7 +107,7 @@ class Regal(Dataset):
                         self.name, len(graphs), count, split, ops, self._command)  # fmt: skip
         return graphs
 
-    def _kept(self, family: str, ops: int, split: Split, count: int, room: RoomPrices) -> list[int]:
+    def _kept(self, family: str, ops: int, split: Split, count: int, room: HeadroomPrices) -> list[int]:
         """Numbers of the draws that pass the filter, in order."""
         wanted = self.room.filter
         if wanted == "none":

@@ -52,7 +52,7 @@ class Messages(nn.Module):
         return message_ND
 
 
-class Gated(nn.Module):
+class GatedUpdate(nn.Module):
     """A GRU whose input are the messages of both directions."""
 
     def __init__(self, width: int) -> None:
@@ -66,7 +66,7 @@ class Gated(nn.Module):
         return out
 
 
-class Residual(nn.Module):
+class ResidualUpdate(nn.Module):
     """LayerNorm(h + MLP([h, messages of both directions]))."""
 
     def __init__(self, width: int) -> None:
@@ -79,13 +79,13 @@ class Residual(nn.Module):
         return out
 
 
-class Step(nn.Module):
+class RoundWeights(nn.Module):
     """The weights of a round."""
 
     def __init__(self, width: int, update: str) -> None:
         super().__init__()
         self.down, self.up = Messages(width), Messages(width)
-        self.update: nn.Module = Gated(width) if update == "gru" else Residual(width)
+        self.update: nn.Module = GatedUpdate(width) if update == "gru" else ResidualUpdate(width)
 
 
 class MessagePassing(Encoder):
@@ -98,13 +98,13 @@ class MessagePassing(Encoder):
         super().__init__(name=name, width=width, extra_width=extra_width)
         self.rounds = rounds
         self.edge = nn.Sequential(nn.Linear(EDGE_WIDTH, width), nn.ReLU(), nn.Linear(width, width))
-        self.steps = nn.ModuleList(Step(width, update) for _ in range(min(rounds, 1) if shared else rounds))
+        self.steps = nn.ModuleList(RoundWeights(width, update) for _ in range(min(rounds, 1) if shared else rounds))
 
     def spread(self, h_ND: Tensor, data: Data) -> Tensor:
         edges, reverse = both_ways(data)
         down_ED, up_ED = self.edge(edges.attr), self.edge(reverse.attr)
         for step in self.steps:
-            assert isinstance(step, Step)
+            assert isinstance(step, RoundWeights)
             edge_down_ED, edge_up_ED = step.down.edge(down_ED), step.up.edge(up_ED)
             for _ in range(self.rounds // len(self.steps)):  # all of them where weights are shared, else one
                 h_ND = step.update(h_ND, step.down(h_ND, edges, edge_down_ED), step.up(h_ND, reverse, edge_up_ED))

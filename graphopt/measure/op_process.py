@@ -52,7 +52,7 @@ class Measuring:
 class OpProcess:
     """A process of its own, pinned, with a steady allocator, that stays for all ops and is begun again after a crash.
 
-    It starts with the first question and ends with this object. An op that could not be measured is not tried again.
+    It starts with the first request and ends with this object. An op that could not be measured is not tried again.
     """
 
     def __init__(self, measuring: Measuring) -> None:
@@ -61,23 +61,23 @@ class OpProcess:
         self._refused: dict[str, str] = {}  # op -> why it cannot be measured
         self._given_up = 0  # ops in a row that ended the process
 
-    def ask(self, name: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Seconds, spread, blocks. Raises Unmeasured, with the op's name, where it cannot be measured, and UserError
         where nothing can."""
         if name not in self._refused:
-            answer = self._tried(name, question)
+            answer = self._tried(name, request)
             if answer is not None:
                 self._given_up = 0
                 return answer
         raise Unmeasured(f"{name} cannot be measured{self._refused[name]}")
 
-    def _tried(self, name: str, question: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _tried(self, name: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         """The answer, or None and the reason in `_refused`."""
         limit = self._measuring.limit_seconds
         for _ in range(TRIES):
             worker = self._running()
             try:
-                answer = worker.ask(question, limit)
+                answer = worker.ask(request, limit)
             except _Ended:
                 self._discard()
                 continue
@@ -128,7 +128,7 @@ class _Worker:
     """One process and two pipes that nobody else knows: what libraries print there goes to standard error."""
 
     def __init__(self, measuring: Measuring) -> None:
-        theirs, self._questions = os.pipe()
+        theirs, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         command = [sys.executable, "-m", WORKER, json.dumps(asdict(measuring)), str(theirs), str(answers)]
         try:
@@ -142,7 +142,7 @@ class _Worker:
         finally:
             os.close(theirs)
             os.close(answers)
-        os.set_blocking(self._questions, False)
+        os.set_blocking(self._requests, False)
         self._number, self._ready, self._ended = 0, False, False
         self._begun = b""  # of a line whose end has not come yet
 
@@ -157,11 +157,11 @@ class _Worker:
         """Ended, by itself or by others."""
         return self.process.poll() is not None
 
-    def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """A measurement or {"error"}. Raises _Ended, _Late."""
         self._number += 1
         deadline = time.monotonic() + seconds
-        self._send(json.dumps({**question, "id": self._number}).encode() + b"\n", deadline)
+        self._send(json.dumps({**request, "id": self._number}).encode() + b"\n", deadline)
         answer = self._answer(self._number, deadline)
         if isinstance(answer.get("error"), str):
             return {"error": answer["error"]}
@@ -171,18 +171,18 @@ class _Worker:
 
     def _send(self, text: bytes, deadline: float) -> None:
         while text:
-            _, free, _ = select.select([], [self._questions], [], max(0.0, deadline - time.monotonic()))
+            _, free, _ = select.select([], [self._requests], [], max(0.0, deadline - time.monotonic()))
             if not free:
                 raise _Late
             try:
-                text = text[os.write(self._questions, text) :]
+                text = text[os.write(self._requests, text) :]
             except BlockingIOError:
                 continue
             except BrokenPipeError:
                 raise _Ended from None
 
     def _answer(self, number: int, deadline: float) -> dict[str, Any]:
-        """The answer to the question of that number; of another one there can be none."""
+        """The answer to the request of that number; of another one there can be none."""
         try:
             answer = json.loads(self._line(deadline))
         except (ValueError, RecursionError):
@@ -211,5 +211,5 @@ class _Worker:
             self._close()
 
     def _close(self) -> None:
-        for pipe in (self._questions, self._answers):
+        for pipe in (self._requests, self._answers):
             os.close(pipe)

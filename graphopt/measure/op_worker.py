@@ -1,7 +1,7 @@
 """Measures single ops, asked line by line through a pipe; started by `graphopt.measure.op_process`.
 
-The arguments are the fields of `Measuring` as JSON, and the numbers of two pipes, for questions and for answers: what
-libraries print cannot get between these. The first line out is {"id": 0, "ready"}. A question is {"id", "name",
+The arguments are the fields of `Measuring` as JSON, and the numbers of two pipes, for requests and for answers: what
+libraries print cannot get between these. The first line out is {"id": 0, "ready"}. A request is {"id", "name",
 "params", "inputs": [[shape, dtype], ...]}, an answer {"id", "seconds", "spread", "blocks"} or {"id", "error"}. On a CPU
 the time is the thread's own, where there is one thread, so that other processes do not count; on a GPU it is that of
 CUDA events.
@@ -35,15 +35,15 @@ def main(arguments: list[str]) -> int:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     timed = cuda_seconds if device == "cuda" else cpu_seconds(time.thread_time if threads == 1 else time.perf_counter)
     pool = torch.randn(POOL, generator=torch.Generator().manual_seed(0)).to(device)
-    with os.fdopen(asked) as questions, os.fdopen(answered, "w") as answers:
+    with os.fdopen(asked) as requests, os.fdopen(answered, "w") as answers:
         _say(answers, {"id": 0, "ready": True})
-        for line in questions:
-            question = json.loads(line)
+        for line in requests:
+            request = json.loads(line)
             try:
-                answer = measure(question, pool, timed, measuring)
+                answer = measure(request, pool, timed, measuring)
             except Exception as error:  # whatever a library raises: this op cannot be measured
                 answer = {"error": " ".join(str(error).split())[:200] or type(error).__name__}
-            _say(answers, {**answer, "id": question["id"]})
+            _say(answers, {**answer, "id": request["id"]})
     return 0
 
 
@@ -56,10 +56,10 @@ Timed = Callable[[Callable[[], Any], int], float]
 """Seconds of so many runs."""
 
 
-def measure(question: dict[str, Any], pool: torch.Tensor, timed: Timed, measuring: dict[str, Any]) -> dict[str, Any]:
+def measure(request: dict[str, Any], pool: torch.Tensor, timed: Timed, measuring: dict[str, Any]) -> dict[str, Any]:
     """Median and relative interquartile range of the seconds of one run, over blocks of equally many runs."""
-    operation = Operation(question["name"], _tuples(question["params"]))
-    inputs = [_tensor(shape, dtype, pool) for shape, dtype in question["inputs"]]
+    operation = Operation(request["name"], _tuples(request["params"]))
+    inputs = [_tensor(shape, dtype, pool) for shape, dtype in request["inputs"]]
 
     def run() -> Any:
         result = apply(operation, inputs)

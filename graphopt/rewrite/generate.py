@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from graphopt.rewrite.egraphs.saturation import Limits, Prover
+from graphopt.rewrite.egraphs.saturation import Prover, SaturationLimits
 from graphopt.rewrite.generation.enumeration import WORLDS, Enumerated, World, grow, halves, start
-from graphopt.rewrite.generation.generalising import Case, case_of, generalised, holds
+from graphopt.rewrite.generation.generalising import ConcreteRule, case_of, generalised, holds
 from graphopt.rewrite.generation.instances import Instance, built, instances
 from graphopt.rewrite.ir.terms import Terms, reachable
 from graphopt.rewrite.ir.vocabulary import Operation, ShapeError
@@ -29,7 +29,7 @@ from graphopt.rewrite.rules.rule import Rule
 from graphopt.rewrite.rules.symmetry import canonical
 from graphopt.utils.progress import Bar
 
-LIMITS = Limits(iterations=3, nodes=600)
+LIMITS = SaturationLimits(iterations=3, nodes=600)
 OTHERS, OTHER_TRIES = 3, 60
 OUTPUT = Path(__file__).parent / "rule_files" / "generated.txt"
 
@@ -38,16 +38,16 @@ OUTPUT = Path(__file__).parent / "rule_files" / "generated.txt"
 class Kept:
     """The rules so far, the case that each comes from, there or back, and what became of the candidates."""
 
-    rules: dict[Rule, Case] = field(default_factory=dict)
+    rules: dict[Rule, ConcreteRule] = field(default_factory=dict)
     prover: Prover = field(default_factory=lambda: Prover(()))
     counts: Counter[str] = field(default_factory=Counter)
     _seen: set[Rule] = field(default_factory=set)
 
-    def keep(self, rule: Rule, case: Case) -> None:
+    def keep(self, rule: Rule, case: ConcreteRule) -> None:
         self.rules[rule] = case
         self.prover = Prover(self.rules)
 
-    def new(self, case: Case) -> bool:
+    def new(self, case: ConcreteRule) -> bool:
         """Whether no renaming of it, and none with its outputs exchanged, has been asked for."""
         plain = Rule("", case.sources, case.targets)
         forms = {canonical(plain), canonical(Rule("", plain.sources[::-1], plain.targets[::-1]))}
@@ -84,7 +84,7 @@ def _from_world(world: World, size: int, kept: Kept, rng: np.random.Generator) -
             bar.step(f"{len(kept.rules)} rules")
 
 
-def _cases(terms: Terms, equal: list[tuple[int, int]], kept: Kept) -> Iterator[list[Case]]:
+def _cases(terms: Terms, equal: list[tuple[int, int]], kept: Kept) -> Iterator[list[ConcreteRule]]:
     """For each pair of equal programs that is no renaming of an earlier one: the rules there and back."""
     for term, earlier in equal:
         ways = [case_of(terms, (term,), (earlier,)), case_of(terms, (earlier,), (term,))]
@@ -93,7 +93,7 @@ def _cases(terms: Terms, equal: list[tuple[int, int]], kept: Kept) -> Iterator[l
             yield found
 
 
-def _consider(ways: list[Case], kept: Kept, rng: np.random.Generator) -> str:
+def _consider(ways: list[ConcreteRule], kept: Kept, rng: np.random.Generator) -> str:
     """Keeps the rules of an equality unless those kept so far prove it; what became of it."""
     if proved(ways[0], kept.prover) or applied(ways[0], kept.rules):
         return "derived"
@@ -108,7 +108,7 @@ def _consider(ways: list[Case], kept: Kept, rng: np.random.Generator) -> str:
     return "kept" if found else "not general"
 
 
-def proved(case: Case, prover: Prover) -> bool:
+def proved(case: ConcreteRule, prover: Prover) -> bool:
     """Whether both sides of a case of one output are equal by the prover's rules: at the shapes of the case, and at a
     few others at which they are equal. Where all sizes are alike, more can be proved than the general rule."""
     rule = Rule("case", case.sources, case.targets)
@@ -125,7 +125,7 @@ def _equal_by(instance: Instance, prover: Prover) -> bool:
     return prover.steps(instance.terms, pairs, LIMITS) is not None
 
 
-def applied(case: Case, rules: Iterable[Rule]) -> bool:
+def applied(case: ConcreteRule, rules: Iterable[Rule]) -> bool:
     """Whether one application of one rule of several outputs makes a case's targets from its sources."""
     instance = built(Rule("case", case.sources, case.targets), case.shapes, {})
     if len(case.sources) == 1 or instance is None:
@@ -150,7 +150,7 @@ def _without_derived(kept: Kept) -> None:
             bar.step(f"{len(kept.rules)} rules")
 
 
-def _two_outputs(known: Enumerated) -> Iterator[Case]:
+def _two_outputs(known: Enumerated) -> Iterator[ConcreteRule]:
     """Where the halves of a program of two operations, one a concat, are two smaller programs; general ones first."""
     terms = known.terms
     found = []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphopt.rewrite.egraphs.saturation import Limits, Prover
+from graphopt.rewrite.egraphs.saturation import Prover, SaturationLimits
 from graphopt.rewrite.generation.foreign import Substitutions, read_folder, readings
 from graphopt.rewrite.generation.instances import Instance, instances
 from graphopt.rewrite.rules.loading import load_rules
@@ -26,7 +26,7 @@ SHAPES, TRIES, CASES = 3, 2000, 20
 NAMED = 20  # unknown operators
 
 
-def proof(rule: Rule, prover: Prover, limits: Limits, seed: int = 0) -> int | None:
+def proof(rule: Rule, prover: Prover, limits: SaturationLimits, seed: int = 0) -> int | None:
     """After how many rounds of saturation both sides are equal at all shapes; None where they are not, or where no
     shapes fit the rule. Of many shapes those with the fewest sides of 1 are taken, which make most differ."""
     drawn = list(islice(instances(rule, np.random.default_rng(seed), TRIES, granted=True), CASES))
@@ -67,7 +67,7 @@ class _Report:
             verdict = "not true" if error.instance is not None else "nothing can be said"
             self.lines.append(f"  {verdict}: {rule}\n    {error}")
             return
-        rounds = proof(reading, prover, Limits())
+        rounds = proof(reading, prover, SaturationLimits())
         if rounds is None:
             self.lines.append(f"  not proved: {reading}")
         else:

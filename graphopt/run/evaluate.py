@@ -12,23 +12,23 @@ from typing import Any
 from graphopt.config.build import Parts, stored_config
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import OPERATOR_ID
+from graphopt.costs.cost_model import CostModel
 from graphopt.errors import NothingFits, RowsFailed, Unmeasured, UserError, writing
-from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.capacity import lack_of_memory
-from graphopt.problems.cost_model import CostModel
+from graphopt.problems.metering import Incumbent
 from graphopt.problems.optimizer import Solver, price, solve
-from graphopt.problems.problem import Step
-from graphopt.problems.task import Task
+from graphopt.problems.problem import Problem
+from graphopt.problems.rewrite_problem import RewriteProblem
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.records import decision_file, rewrite_file
 from graphopt.records.answer_format import DecisionError, read_answer
 from graphopt.records.rows import Row, RowFile, key_of
 from graphopt.rewrite.io.delivery import deliver
-from graphopt.rewrite.rewrite_problem import RewriteProblem
 from graphopt.run.cell import Cell, sentence_of
+from graphopt.tasks.task import Task
 from graphopt.utils.progress import Bar
 
-Solved = AssignProblem | RewriteProblem
+Solved = Problem | RewriteProblem
 TRACE_POINTS = 64  # of a row; the decision file has them all
 REPLACED = "rows.replaced.jsonl"  # beside the rows: those of graphs that are gone
 
@@ -185,11 +185,11 @@ def mismatch(problem: Solved, cost: CostModel) -> list[str]:
     return [] if agrees else [f"the stored plan costs {again:.6g}, the search found {problem.best_cost:.6g}"]
 
 
-def _points(trace: Sequence[Step]) -> list[list[float]]:
+def _points(trace: Sequence[Incumbent]) -> list[list[float]]:
     return [[s.evals, s.seconds, s.cost] for s in thinned(trace)]
 
 
-def thinned(trace: Sequence[Step], points: int = TRACE_POINTS) -> list[Step]:
+def thinned(trace: Sequence[Incumbent], points: int = TRACE_POINTS) -> list[Incumbent]:
     """At most `points` steps, the first and the last among them, denser at the start."""
     if len(trace) <= points:
         return list(trace)

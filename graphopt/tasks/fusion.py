@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import fusible
 from graphopt.core.graph import Graph
-from graphopt.core.kernels import Limits, default_inline, legalise, legalise_by_priority
+from graphopt.core.kernels import KernelLimits, default_inline, legalise, legalise_by_priority
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.problems import keys as random_keys
-from graphopt.problems.decisions import Decision, Decisions, checked_levels
-from graphopt.problems.keys import Keys, Layout, Role
-from graphopt.problems.task import AssignTask
+from graphopt.tasks import keys as random_keys
+from graphopt.tasks.keys import KeyLayout, Keys, Role
+from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
 
 
 class Fusion(AssignTask):
@@ -24,7 +23,7 @@ class Fusion(AssignTask):
     `levels` choices; ops are tried in descending level, level 0 is stored). Both obey the caps, as the default does.
     """
 
-    limits: Limits
+    limits: KernelLimits
 
     @classmethod
     def heads_of(cls, settings: Mapping[str, Any]) -> frozenset[str]:
@@ -33,7 +32,7 @@ class Fusion(AssignTask):
     def __init__(self, *, name: str, machine: Machine, decision: Literal["binary", "priority"], levels: int,
                  max_ops: int, max_inputs: int, max_duplicates: int) -> None:  # fmt: skip
         self.name, self.machine, self.decision, self.levels = name, machine, decision, checked_levels(levels)
-        self.limits = Limits(max_ops, max_inputs, max_duplicates).checked()
+        self.limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
         self.heads = {"inline": 2} if decision == "binary" else {"fusion_priority": levels}
 
     def initial(self, graph: Graph) -> Decision:
@@ -52,7 +51,7 @@ class Fusion(AssignTask):
             inline = legalise_by_priority(graph, decisions[:, :, 0], self.limits)
         return on_first_device(graph, inline)
 
-    def layout(self, graph: Graph) -> Layout:
+    def layout(self, graph: Graph) -> KeyLayout:
         return random_keys.layout(graph, 1, (Role.CHOICE, True))
 
     def realise_keys(self, graph: Graph, keys: Keys) -> Plans:

@@ -8,14 +8,13 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
-from graphopt.core.kernels import Limits, default_inline, legalise
+from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.problems import keys as random_keys
-from graphopt.problems.decisions import Decision, Decisions, checked_levels
-from graphopt.problems.keys import Keys, Layout, Role
-from graphopt.problems.task import AssignTask
+from graphopt.tasks import keys as random_keys
+from graphopt.tasks.keys import KeyLayout, Keys, Role
 from graphopt.tasks.placement import first_roomy_device, leads, together
+from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
 
 
 class Joint(AssignTask):
@@ -33,7 +32,7 @@ class Joint(AssignTask):
     def __init__(self, *, name: str, machine: Machine, levels: int, fuse: bool, max_ops: int, max_inputs: int,
                  max_duplicates: int) -> None:  # fmt: skip
         self.name, self.machine, self.fuse = name, machine, fuse
-        self.fusion_limits = Limits(max_ops, max_inputs, max_duplicates).checked()
+        self.fusion_limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
         self.limits = self.fusion_limits if fuse else None
         checked_levels(levels)
         self.heads = {"device": machine.num_devices, "priority": levels} | ({"inline": 2} if fuse else {})
@@ -58,7 +57,7 @@ class Joint(AssignTask):
         inline = self._inline(graph, decisions[:, :, 2] if self.fuse else None, len(decisions))
         return Plans(graph, together(graph, decisions[:, :, 0]), decisions[:, :, 1].astype(np.float64), inline)
 
-    def layout(self, graph: Graph) -> Layout:
+    def layout(self, graph: Graph) -> KeyLayout:
         parts = (Role.AFFINITY, True), (Role.PRIORITY, True), (Role.TRANSFER, True), (Role.CHOICE, self.fuse)
         return random_keys.layout(graph, self.machine.num_devices, *parts)
 

@@ -7,13 +7,12 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
-from graphopt.core.kernels import Limits, default_inline
+from graphopt.core.kernels import KernelLimits, default_inline
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.problems import keys as random_keys
-from graphopt.problems.decisions import Decision, Decisions
-from graphopt.problems.keys import Keys, Layout, Role
-from graphopt.problems.task import AssignTask
+from graphopt.tasks import keys as random_keys
+from graphopt.tasks.keys import KeyLayout, Keys, Role
+from graphopt.tasks.task import AssignTask, Decision, Decisions
 
 
 class Placement(AssignTask):
@@ -27,7 +26,7 @@ class Placement(AssignTask):
     def __init__(self, *, name: str, machine: Machine, fuse: bool, max_ops: int, max_inputs: int,
                  max_duplicates: int) -> None:  # fmt: skip
         self.name, self.machine, self.fuse = name, machine, fuse
-        self.fusion_limits = Limits(max_ops, max_inputs, max_duplicates).checked()
+        self.fusion_limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
         self.heads = {"device": machine.num_devices}
 
     def initial(self, graph: Graph) -> Decision:
@@ -41,7 +40,7 @@ class Placement(AssignTask):
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
         return self._plans(graph, decisions[:, :, 0])
 
-    def layout(self, graph: Graph) -> Layout:
+    def layout(self, graph: Graph) -> KeyLayout:
         return random_keys.layout(graph, self.machine.num_devices, (Role.AFFINITY, True))
 
     def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
@@ -75,10 +74,10 @@ def first_roomy_device(graph: Graph, machine: Machine) -> int:
     return next((d for d in able if machine.devices[d].capacity >= weights), next(iter(able), 0))
 
 
-_INLINE: "WeakKeyDictionary[Graph, dict[Limits | None, NDArray[np.bool_]]]" = WeakKeyDictionary()
+_INLINE: "WeakKeyDictionary[Graph, dict[KernelLimits | None, NDArray[np.bool_]]]" = WeakKeyDictionary()
 
 
-def fixed_inline(graph: Graph, fuse: bool, limits: Limits) -> NDArray[np.bool_]:
+def fixed_inline(graph: Graph, fuse: bool, limits: KernelLimits) -> NDArray[np.bool_]:
     """[N] the fusion state of tasks that do not decide fusion, computed once per graph."""
     known = _INLINE.setdefault(graph, {})
     key = limits if fuse else None

@@ -3,14 +3,14 @@
 import numpy as np
 
 from graphopt.core.graph import Graph
-from graphopt.core.kernels import Limits, default_inline
+from graphopt.core.kernels import KernelLimits, default_inline
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir.terms import Program
-from graphopt.rewrite.rewrite_task import RewriteTask
 from graphopt.rewrite.rules.loading import load_rules
 from graphopt.rewrite.rules.rule import RuleSet
+from graphopt.tasks.task import RewriteTask
 
 
 class Rewriting(RewriteTask):
@@ -26,7 +26,7 @@ class Rewriting(RewriteTask):
                  max_duplicates: int, export: bool) -> None:  # fmt: skip
         self.name, self.machine, self.growth, self.export = name, machine, growth, export
         self.rules: RuleSet = load_rules(*rules)
-        self._limits = Limits(max_ops, max_inputs, max_duplicates).checked()
+        self._limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
 
     def initial(self, graph: Graph) -> Program:
         return program_of(graph)

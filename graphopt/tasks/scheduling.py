@@ -7,16 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, Graph
-from graphopt.core.kernels import Limits
+from graphopt.core.kernels import KernelLimits
 from graphopt.core.list_schedule import dependencies, heft, links
 from graphopt.core.machine import Machine
 from graphopt.core.operators import Category
 from graphopt.core.plan import Plans
-from graphopt.problems import keys as random_keys
-from graphopt.problems.decisions import Decision, Decisions, checked_levels
-from graphopt.problems.keys import Keys, Layout, Role
-from graphopt.problems.task import AssignTask
+from graphopt.tasks import keys as random_keys
+from graphopt.tasks.keys import KeyLayout, Keys, Role
 from graphopt.tasks.placement import first_roomy_device, fixed_inline, together
+from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
 
 Heuristic = Literal["single", "heft", "blocks"]
 
@@ -33,7 +32,7 @@ class Scheduling(AssignTask):
     def __init__(self, *, name: str, machine: Machine, levels: int, placement: Heuristic, fuse: bool, max_ops: int,
                  max_inputs: int, max_duplicates: int) -> None:  # fmt: skip
         self.name, self.machine, self.placement, self.fuse = name, machine, placement, fuse
-        self.fusion_limits = Limits(max_ops, max_inputs, max_duplicates).checked()
+        self.fusion_limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
         self.heads = {"priority": checked_levels(levels)}
         self._devices: WeakKeyDictionary[Graph, NDArray[np.int16]] = WeakKeyDictionary()
 
@@ -48,7 +47,7 @@ class Scheduling(AssignTask):
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
         return self._plans(graph, decisions[:, :, 0].astype(np.float64), None)
 
-    def layout(self, graph: Graph) -> Layout:
+    def layout(self, graph: Graph) -> KeyLayout:
         return random_keys.layout(graph, self.machine.num_devices, (Role.PRIORITY, True), (Role.TRANSFER, True))
 
     def realise_keys(self, graph: Graph, keys: Keys) -> Plans:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphopt import CONF
-from graphopt.config import compat
+from graphopt.config import compatibility
 from graphopt.config.construct import Node, target_of
 from graphopt.errors import UserError
 from graphopt.utils import registry
@@ -33,7 +33,7 @@ def adopt(config: Any) -> Any:
 def with_network(config: Node) -> dict[str, Any]:
     """The same on plain containers. Raises UserError when there is no such checkpoint, or an option is gone."""
     algo = target_of(config["algo"], "algo")
-    if not compat.learns(algo):
+    if not compatibility.learns(algo):
         return dict(config)
     from graphopt.training import checkpoint
 

@@ -23,7 +23,7 @@ from graphopt.algos.learner import Learner
 from graphopt.run.loggers import RunLog
 from graphopt.training import checkpoint
 from graphopt.training.restored import check_loops, check_optimizers, keep_best
-from graphopt.training.schedule import Schedule
+from graphopt.training.settings import TrainerSettings
 from graphopt.utils.progress import Bar
 
 
@@ -55,7 +55,7 @@ class Progress(Timer):
     """Counts steps and seconds into the learner, shows them, and ends training when the seconds are over. It comes
     before all other callbacks, so that they see the step counted."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: TrainerSettings) -> None:
         cap = schedule.max_seconds
         super().__init__(duration=None if cap is None else timedelta(seconds=cap), interval="step")
         self._steps, self._bar = schedule.steps, Bar("train", schedule.steps)
@@ -93,7 +93,7 @@ class Resumable(pl.Callback):
     about: what checkpoints say of themselves (`graphopt.training.checkpoint.about`).
     """
 
-    def __init__(self, folder: Path, about: Mapping[str, Any], schedule: Schedule) -> None:
+    def __init__(self, folder: Path, about: Mapping[str, Any], schedule: TrainerSettings) -> None:
         self.folder, self.about = folder, dict(about)
         self._every, self._seconds = schedule.save_every, schedule.save_seconds
         self._saved_step, self._saved_at = -1, time.monotonic()

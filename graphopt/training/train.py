@@ -22,14 +22,14 @@ from graphopt.errors import ConfigError, UserError
 from graphopt.run.cell import Cell, digest
 from graphopt.training import checkpoint
 from graphopt.training.callbacks import CurveLogger, Progress, Resumable
-from graphopt.training.schedule import Schedule
+from graphopt.training.settings import TrainerSettings
 
 
 def prepare(parts: Parts, cell: Cell) -> None:
     """Leaves the cell's learner ready to solve: loaded from `ckpt`, or trained (or its training gone on with)."""
     learner = parts.algo
     assert isinstance(learner, Learner)
-    schedule: Schedule = construct(cell.config["trainer"], "trainer")
+    schedule: TrainerSettings = construct(cell.config["trainer"], "trainer")
     about = checkpoint.about(cell.config, learner)
     learner.save_hyperparameters(checkpoint.settings_in(cell.config))
     source = Path(cell.path / "ckpt" / "best.ckpt")
@@ -44,13 +44,13 @@ def prepare(parts: Parts, cell: Cell) -> None:
     learner.to(device_of(schedule))
 
 
-def device_of(schedule: Schedule) -> torch.device:
+def device_of(schedule: TrainerSettings) -> torch.device:
     if schedule.accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
         raise UserError("trainer.accelerator=gpu, but torch sees no GPU; choose trainer.accelerator=cpu")
     return torch.device("cuda" if schedule.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def train(learner: Learner, parts: Parts, cell: Cell, schedule: Schedule, about: dict[str, Any]) -> None:
+def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings, about: dict[str, Any]) -> None:
     """Trains until the steps, the seconds or the patience end; ckpt/best.ckpt holds the result."""
     graphs, val_graphs = parts.dataset.graphs("train"), parts.dataset.graphs("val")
     if not graphs:
@@ -80,7 +80,7 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: Schedule, about:
 
 
 def trainer_for(
-    learner: Learner, schedule: Schedule, cell: Cell, about: dict[str, Any], *, validates: bool
+    learner: Learner, schedule: TrainerSettings, cell: Cell, about: dict[str, Any], *, validates: bool
 ) -> pl.Trainer:
     """Lightning's Trainer as configured. One epoch is the whole training, since batches are endless. Before the first
     step all validation graphs are solved (Lightning's sanity check), so that no training ends worse than it began."""
@@ -107,7 +107,7 @@ def trainer_for(
         raise ConfigError(f"trainer: Lightning refuses it: {' '.join(str(error).split())[:300]}") from None
 
 
-def strategy_of(schedule: Schedule) -> str:
+def strategy_of(schedule: TrainerSettings) -> str:
     """DDP where several devices train. Processes are forked or spawned, not started as scripts: only the first one may
     hold the cell. Networks have parts that a step may leave out, such as heads of actions that are switched off."""
     if schedule.strategy != "auto" or schedule.devices == 1:
@@ -116,7 +116,7 @@ def strategy_of(schedule: Schedule) -> str:
 
 
 def callbacks_for(
-    learner: Learner, schedule: Schedule, folder: Path, about: dict[str, Any], *, validates: bool
+    learner: Learner, schedule: TrainerSettings, folder: Path, about: dict[str, Any], *, validates: bool
 ) -> list[Callback]:
     """Lightning's for the best checkpoint and for stopping early; the user's; ours for what Lightning lacks."""
     monitor = f"val/{learner.measure}"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from toy import ToyCost, ToyTask, toy_graph
 
 from graphopt.advantages.gibbs import (
-    DeltaSurroundings,
-    FullSurroundings,
+    DeltaPrices,
+    FullPrices,
     Samples,
     draw,
     surroundings,
@@ -22,13 +22,13 @@ from graphopt.advantages.gibbs import (
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import slots_in
 from graphopt.tasks.fusion import Fusion
 from graphopt.tasks.joint import Joint
+from graphopt.tasks.task import AssignTask
 
 CAPS = {"max_ops": 12, "max_inputs": 8, "max_duplicates": 4}
 
@@ -68,7 +68,7 @@ def test_long_run_frequencies_are_those_of_exact_enumeration(heads: dict[str, in
     every = np.array(list(itertools.product(range(codes), repeat=ops)), np.int16)
     weight = np.exp(-cost.totals(every) / tau)
     exact = np.stack([(weight[:, None] * (every == k)).sum(0) for k in range(codes)]) / weight.sum()
-    around = FullSurroundings(Pricing(graph, task, cost), slots_in(task, graph), task.initial(graph))
+    around = FullPrices(Pricing(graph, task, cost), slots_in(task, graph), task.initial(graph))
     rng, rows, visits = np.random.default_rng(0), np.arange(ops), []
     for _ in range(4000):
         sweep(around, rows, tau, rng, surveyed=False)
@@ -99,7 +99,7 @@ def test_deltas_and_full_prices_give_the_same_samples_to_the_last_digit(seed: in
     kinds = [
         type(surroundings(Pricing(graph, task, c), slots, task.initial(graph))) for c in (cost, WithoutFlips(cost))
     ]
-    assert kinds == [DeltaSurroundings, FullSurroundings]
+    assert kinds == [DeltaPrices, FullPrices]
     tau = typical(collected(graph, task, cost, 1.0, 0)[0].price) or 1.0
     fast, slow = (collected(graph, task, c, tau, 2) for c in (cost, WithoutFlips(cost)))
     for a, b in zip(fast, slow, strict=True):

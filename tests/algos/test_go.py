@@ -15,33 +15,35 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.algos.go import GO, ILLEGAL_REWARD, Learning, Search, Trial
-from graphopt.algos.go_policy import Network
+from graphopt.algos.go import GO, ILLEGAL_REWARD, GOSearchSettings, PPOSettings, Trial
+from graphopt.algos.go_policy import PolicySizes
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.costs.simulator import Simulator
 from graphopt.encoders.graphsage import GraphSAGE
 from graphopt.errors import ConfigError
-from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
 from graphopt.tasks.fusion import Fusion
 from graphopt.tasks.joint import Joint
+from graphopt.tasks.task import AssignTask
 
 MACHINE = Machine(name="m", devices=(GPU, GPU, GPU), link_bandwidth=20e9)
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", levels=2, **CAPS)
 JOINT = Joint(name="joint", machine=MACHINE, levels=5, fuse=True, **CAPS)
 SIMULATOR = Simulator(name="s", machine=MACHINE, objective="runtime", threads=1)
-NETWORK = Network(attention_layers=1, attention_heads=2, segment=16, superposition=True, iterations=2,
+NETWORK = PolicySizes(attention_layers=1, attention_heads=2, segment=16, superposition=True, iterations=2,
                   prior={"inline": 0.8, "device": 0.9, "priority": 0.5})  # fmt: skip
-LEARNING = Learning(reward_weight=1.0, flip_weight=1.0, flips=64, samples=4, epochs=3, clip=0.2, entropy=0.01,
+LEARNING = PPOSettings(reward_weight=1.0, flip_weight=1.0, flips=64, samples=4, epochs=3, clip=0.2, entropy=0.01,
                     rate=5e-3, gradient_clip=0.5)  # fmt: skip
-SEARCH = Search(samples=4, temperature=0.5, refresh=16, deltas=False)
+SEARCH = GOSearchSettings(samples=4, temperature=0.5, refresh=16, deltas=False)
 
 
-def go(task: AssignTask = FUSION, cost: CostModel = SIMULATOR, *, network: Network = NETWORK, **learning: Any) -> GO:
+def go(
+    task: AssignTask = FUSION, cost: CostModel = SIMULATOR, *, network: PolicySizes = NETWORK, **learning: Any
+) -> GO:
     torch.manual_seed(0)
     encoder = GraphSAGE(
         name="sage", width=16, layers=2, dropout=0.0, aggregation="mean", extra_width=GO.extra_width(task)
@@ -52,9 +54,9 @@ def go(task: AssignTask = FUSION, cost: CostModel = SIMULATOR, *, network: Netwo
 
 def probabilities(learner: GO, graphs: list[Graph]) -> torch.Tensor:
     """[N, H, K] of the first decisions."""
-    question = learner.ask(graphs)
+    observation = learner.observe(graphs)
     with torch.no_grad():
-        return learner.policy(question, learner.policy.read(question), question.default).exp()
+        return learner.policy(observation, learner.policy.encode(observation), observation.default).exp()
 
 
 # ---- the policy
@@ -113,7 +115,7 @@ def test_the_graph_state_modulates_only_with_superposition() -> None:
     graphs = [random_graph(seed, 12) for seed in (1, 2)]
     for on in (True, False):
         learner = go(network=replace(NETWORK, superposition=on))
-        gates = learner.policy.read(learner.ask(graphs)).gate.split([g.num_ops for g in graphs])
+        gates = learner.policy.encode(learner.observe(graphs)).gate.split([g.num_ops for g in graphs])
         assert all(torch.equal(gate, gate[:1].expand_as(gate)) for gate in gates)
         assert torch.equal(gates[0][0], gates[1][0]) != on
         assert on or (gates[0] == 1).all()
@@ -194,13 +196,13 @@ def test_rewards_are_standardised_by_the_graphs_own_past() -> None:
 
 def two_op_trial(learner: GO, graphs: list[Graph], shift: np.ndarray, advantage: np.ndarray) -> tuple[Any, Trial, Any]:
     """A trial whose old log-probabilities are the present ones minus `shift`: ratios are exp(shift)."""
-    question = learner.ask(graphs)
-    log_p = learner.policy(question, learner.policy.read(question), question.default).detach()
+    observation = learner.observe(graphs)
+    log_p = learner.policy(observation, learner.policy.encode(observation), observation.default).detach()
     chosen = torch.zeros(shift.shape, dtype=torch.int64)
     chosen[1:] = 1
     of_chosen = torch.stack([log_p.gather(-1, c[..., None])[..., 0] for c in chosen])
-    trial = Trial(question.default, chosen, of_chosen - torch.tensor(shift), torch.tensor(advantage))
-    return question, trial, log_p
+    trial = Trial(observation.default, chosen, of_chosen - torch.tensor(shift), torch.tensor(advantage))
+    return observation, trial, log_p
 
 
 def test_ppo_by_hand_on_two_ops() -> None:
@@ -210,8 +212,8 @@ def test_ppo_by_hand_on_two_ops() -> None:
     learner = go(task, ToyCost(graph, 2), entropy=0.1)
     shift = np.log(np.array([[[1.5], [0.5]], [[1.5], [0.5]]], np.float32))
     advantage = np.array([[[2.0], [-1.0]], [[-2.0], [1.0]]], np.float32)
-    question, trial, log_p = two_op_trial(learner, [graph], shift, advantage)
-    loss, entropy = learner._loss(question, [trial, trial])
+    observation, trial, log_p = two_op_trial(learner, [graph], shift, advantage)
+    loss, entropy = learner._loss(observation, [trial, trial])
     gains = [(1.2 * 2.0 + 1.5 * -2.0) / 2, (0.8 * -1.0 + 0.5 * 1.0) / 2]  # per op, mean over samples
     spread = -(log_p.exp() * log_p).sum(-1).mean().item()
     assert entropy.item() == pytest.approx(spread, rel=1e-5)
@@ -230,8 +232,8 @@ def test_every_graph_weighs_the_same_and_ops_without_a_choice_nothing() -> None:
     learner = go(Partly({"inline": 2}), ToyCost(small, 2), entropy=0.0)
     advantage = np.full((1, 8, 1), 1.0, np.float32)
     advantage[:, 2:] = np.where(free, 10.0, 1e6)[:, None]
-    question, trial, _ = two_op_trial(learner, [small, large], np.zeros((1, 8, 1), np.float32), advantage)
-    assert learner._loss(question, [trial])[0].item() == pytest.approx(-(1.0 + 10.0) / 2, rel=1e-5)
+    observation, trial, _ = two_op_trial(learner, [small, large], np.zeros((1, 8, 1), np.float32), advantage)
+    assert learner._loss(observation, [trial])[0].item() == pytest.approx(-(1.0 + 10.0) / 2, rel=1e-5)
 
 
 # ---- solving
@@ -239,11 +241,11 @@ def test_every_graph_weighs_the_same_and_ops_without_a_choice_nothing() -> None:
 
 def greedy(learner: GO, graph: Graph) -> list[np.ndarray]:
     """The most likely decisions of every iteration, by hand."""
-    question, out = learner.ask([graph]), []
-    previous = question.default
+    observation, out = learner.observe([graph]), []
+    previous = observation.default
     for _ in range(NETWORK.iterations):
         with torch.no_grad():
-            log_p = learner.policy(question, learner.policy.read(question), previous)
+            log_p = learner.policy(observation, learner.policy.encode(observation), previous)
         out.append(FUSION.canonical(graph, log_p.argmax(-1).numpy().astype(np.int16)))
         previous = torch.from_numpy(out[-1].astype(np.int64))
     return out
@@ -285,7 +287,7 @@ def test_solving_neither_trains_nor_bills_training() -> None:
 
 
 @cache
-def lessons() -> tuple[tuple[Graph, ...], tuple[float, ...]]:
+def teaching_graphs() -> tuple[tuple[Graph, ...], tuple[float, ...]]:
     """Small graphs on which the compiler's default is 1.2 to 1.4 times slower than the best fusion, and the best prices
     by brute force over all requests."""
     graphs = tuple(random_graph(seed, 16) for seed in (26, 27, 30, 31, 33))
@@ -314,7 +316,7 @@ def zero_shot(learner: GO, graphs: tuple[Graph, ...]) -> list[float]:
 @pytest.mark.parametrize(("reward", "flips", "steps"), [(0.0, 1.0, 40), (1.0, 0.0, 120)])
 def test_it_learns_the_best_fusion_without_search(reward: float, flips: float, steps: int) -> None:
     """With the credit of single changes, and with the paper's reward of whole graphs alone; every price is counted."""
-    graphs, best = lessons()
+    graphs, best = teaching_graphs()
     learner = go(reward_weight=reward, flip_weight=flips)
     initial = [learner.initial_cost(graph) for graph in graphs]
     assert all(default > 1.2 * optimum for default, optimum in zip(initial, best, strict=True))

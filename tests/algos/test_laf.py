@@ -16,24 +16,23 @@ from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
 from graphopt.advantages.collecting import Collection
 from graphopt.advantages.gibbs import Samples
-from graphopt.advantages.labels import Lessons, advantages, compressed
-from graphopt.algos.laf import LAF, Learning, Model, Search
-from graphopt.algos.laf_guide import Guidance, ModelGuide, Refit
+from graphopt.advantages.labels import ExampleSet, advantages, compressed
+from graphopt.algos.laf import LAF, LAFSearchSettings, Model, RegressionSettings
+from graphopt.algos.laf_guide import Guidance, LearnedMutations, Refit
 from graphopt.config.build import encoder
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
+from graphopt.costs.cost_model import CostModel
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import ConfigError
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel
-from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
+from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import slots_in, slots_of
 from graphopt.search.walks.progressive import ProgressiveSearch, Steps, first_walk
 from graphopt.tasks.fusion import Fusion
+from graphopt.tasks.task import AssignTask, Decision
 from graphopt.utils import registry
 
 MACHINE = Machine(name="m", devices=(GPU,))
@@ -44,7 +43,9 @@ STEPS = Steps(start="initial", hops=1, change=0.5, batch=1)
 GUIDE = Guidance(top=20.0, refresh=4, order="magnitude", fresh=False, trusted=0, optimism=0.0)
 MODEL = Model(target="magnitude", members=1)
 NO_REFIT = Refit(every=0, steps=1, rate=1e-2)
-LEARNING = Learning(transform="log", priority=0.9, important=0.1, least_labels=1, rate=3e-3, gradient_clip=1.0)
+LEARNING = RegressionSettings(
+    transform="log", priority=0.9, important=0.1, least_labels=1, rate=3e-3, gradient_clip=1.0
+)
 
 
 def laf(task: AssignTask = FUSION, cost: CostModel = SIMULATOR, *, folder: Path | None = None, steps: Steps = STEPS,
@@ -55,10 +56,10 @@ def laf(task: AssignTask = FUSION, cost: CostModel = SIMULATOR, *, folder: Path 
                             surveys=True, workers=1)  # fmt: skip
     return LAF(name="laf", task=task, cost=cost, encoder=net, seed=0, model=model, collection=collection,
                learning=replace(LEARNING, **learning),
-               search=Search(steps=steps, guide=guide, refit=refit))  # fmt: skip
+               search=LAFSearchSettings(steps=steps, guide=guide, refit=refit))  # fmt: skip
 
 
-def trace(problem: AssignProblem) -> list[tuple[int, float]]:
+def trace(problem: Problem) -> list[tuple[int, float]]:
     return [(step.evals, step.cost) for step in problem.trace]
 
 
@@ -75,10 +76,10 @@ def test_advantages_and_their_transform_by_hand() -> None:
     """f is counted from the first choice; sigma is the median of 1, 2 and 5, without the 0."""
     price = np.array([[4.0, 5.0], [4.0, 2.0], [9.0, 4.0], [3.0, 3.0]])
     np.testing.assert_array_equal(advantages(price), [[0, 1], [0, -2], [0, -5], [0, 0]])
-    lessons = Lessons([samples(price.tolist())], 0.25, 1)
-    assert lessons.sigma == 2.0
+    examples = ExampleSet([samples(price.tolist())], 0.25, 1)
+    assert examples.sigma == 2.0
     expected = np.array([np.log(1.5), -np.log(2.0), -np.log(3.5), 0.0])
-    np.testing.assert_allclose(compressed(advantages(price), lessons.sigma)[:, 1], expected)
+    np.testing.assert_allclose(compressed(advantages(price), examples.sigma)[:, 1], expected)
 
 
 def test_infinite_prices_are_no_labels() -> None:
@@ -90,8 +91,8 @@ def test_infinite_prices_are_no_labels() -> None:
 def test_the_largest_advantages_make_most_of_the_loss(priority: float | None, expected: list[float]) -> None:
     graph, task = toy_graph(4), ToyTask({"inline": 2})
     learner = laf(task, ToyCost(graph, 2), priority=priority, important=0.25)
-    learner._lessons[graph.hash] = Lessons([samples([[4.0, 5.0], [4.0, 2.0], [9.0, 4.0], [3.0, 3.0]])], 0.25, 1)
-    label, weight = learner.labels(graph, learner._lessons[graph.hash].at(0))
+    learner._examples[graph.hash] = ExampleSet([samples([[4.0, 5.0], [4.0, 2.0], [9.0, 4.0], [3.0, 3.0]])], 0.25, 1)
+    label, weight = learner.labels(graph, learner._examples[graph.hash].at(0))
     order = [2, 0, 1, 3]  # the largest first
     np.testing.assert_allclose(weight[order, 1], expected, rtol=1e-6)
     assert (weight[:, 0] == 0).all() and weight.sum() == pytest.approx(1.0)
@@ -103,8 +104,8 @@ def test_the_ablations_change_labels_only() -> None:
     found = {}
     for name, changes in {"signed": {"model": Model(target="signed", members=1)}, "raw": {"transform": "none"}}.items():
         learner = laf(task, ToyCost(graph, 2), **changes)
-        learner._lessons[graph.hash] = Lessons([samples(price)], 0.5, 1)
-        found[name] = learner.labels(graph, learner._lessons[graph.hash].at(0))[0][:, 1]
+        learner._examples[graph.hash] = ExampleSet([samples(price)], 0.5, 1)
+        found[name] = learner.labels(graph, learner._examples[graph.hash].at(0))[0][:, 1]
     np.testing.assert_allclose(found["signed"], [np.log1p(1 / 2), -np.log1p(3 / 2)], rtol=1e-6)
     np.testing.assert_allclose(found["raw"], [1.0, 3.0])
 
@@ -113,23 +114,25 @@ def test_decisions_with_few_labels_are_drawn_only_where_there_are_no_others() ->
     price = np.ones((6, 2))
     moving = replace(samples(price.tolist()), changed_at=np.array([0, 1], np.int32),
                      changed_entry=np.array([0, 3], np.int32), changed_to=np.array([1, 1], np.int16))  # fmt: skip
-    assert Lessons([moving], 0.1, 1).moments == [(0, 0, 1), (0, 1, 2), (0, 2, 6)]
-    assert Lessons([moving], 0.1, 3).moments == [(0, 2, 6)]
-    assert len(Lessons([moving], 0.1, 9).moments) == 3
-    lesson = Lessons([moving], 0.1, 3).draw(np.random.default_rng(0))
-    assert lesson.decision[:, 0].tolist() == [1, 0, 0, 1, 0, 0] and lesson.row.tolist() == [2, 3, 4, 5]
+    assert ExampleSet([moving], 0.1, 1).moments == [(0, 0, 1), (0, 1, 2), (0, 2, 6)]
+    assert ExampleSet([moving], 0.1, 3).moments == [(0, 2, 6)]
+    assert len(ExampleSet([moving], 0.1, 9).moments) == 3
+    example = ExampleSet([moving], 0.1, 3).draw(np.random.default_rng(0))
+    assert example.decision[:, 0].tolist() == [1, 0, 0, 1, 0, 0] and example.row.tolist() == [2, 3, 4, 5]
 
 
 # ---- the guide
 
 
-def guide_of(problem: AssignProblem, f: np.ndarray, **changes: Any) -> ModelGuide:
+def guide_of(problem: Problem, f: np.ndarray, **changes: Any) -> LearnedMutations:
     """A guide by fixed predictions f [N, K] of a one-head task."""
 
     def predict(network: nn.Module, graph: Graph, decision: Decision) -> torch.Tensor:
         return torch.from_numpy(f[None, :, None, :].copy())
 
-    return ModelGuide(problem, slots_of(problem), nn.Identity(), predict, True, replace(GUIDE, **changes), NO_REFIT)
+    return LearnedMutations(
+        problem, slots_of(problem), nn.Identity(), predict, True, replace(GUIDE, **changes), NO_REFIT
+    )
 
 
 def test_picks_are_uniform_among_the_top_per_cent() -> None:
@@ -186,8 +189,8 @@ def test_doubt_of_an_ensemble_counts_as_much_as_asked() -> None:
     f[:, 1, 0, 1], f[:, 2, 0, 1] = 3.0, (1.0, 4.0)
     for optimism, best in ((0.0, 1), (1.0, 2)):
         guidance = replace(GUIDE, top=1.0, optimism=optimism)
-        guide = ModelGuide(problem, slots_of(problem), nn.Identity(), lambda n, g, d: torch.from_numpy(f.copy()), False,
-                           guidance, NO_REFIT)  # fmt: skip
+        guide = LearnedMutations(problem, slots_of(problem), nn.Identity(),
+                                 lambda n, g, d: torch.from_numpy(f.copy()), False, guidance, NO_REFIT)  # fmt: skip
         assert guide.pick(problem.initial)[0] == best
 
 
@@ -230,8 +233,8 @@ def test_refitting_learns_what_the_search_has_seen(target: Any, order: Any, expe
     guidance = replace(GUIDE, top=100.0 * len(expected) / 40, order=order)
     learner = laf(task, ToyCost(graph, 2), guide=guidance, refit=Refit(every=40, steps=60, rate=1e-2),
                   model=Model(target=target, members=1)).eval()  # fmt: skip
-    problem = AssignProblem(graph, task, learner.cost, evals=0)
-    guide = ModelGuide(
+    problem = Problem(graph, task, learner.cost, evals=0)
+    guide = LearnedMutations(
         problem, slots_of(problem), learner.network, lambda n, g, d: learner._predict_by(n, [g], [d]),
         target == "signed", guidance, learner.search.refit,
     )  # fmt: skip
@@ -259,7 +262,7 @@ def test_the_sign_is_needed_for_gains() -> None:
 
 
 @cache
-def lesson_graph() -> Graph:
+def example_graph() -> Graph:
     return random_graph(12, 120)
 
 
@@ -279,7 +282,7 @@ def test_a_model_that_overfits_one_graph_ranks_its_ops(tmp_path: Path, target: A
     task = Fusion(name="fusion", machine=machine, decision="binary", levels=2, **CAPS)
     cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
     model = Model(target=target, members=1)
-    graph, learner = lesson_graph(), laf(task, cost, folder=tmp_path, model=model, priority=0.5, least_labels=20)
+    graph, learner = example_graph(), laf(task, cost, folder=tmp_path, model=model, priority=0.5, least_labels=20)
     learner.gather([graph])
     before, unskilled = np.array(learner.agreement(graph)).mean(0), float(np.mean(learner.says(graph)))
     train(learner, [graph], 400)
@@ -292,7 +295,7 @@ def test_a_model_that_overfits_one_graph_ranks_its_ops(tmp_path: Path, target: A
 
 
 def test_skill_is_of_graphs_that_training_does_not_read(tmp_path: Path) -> None:
-    graph, learner = lesson_graph(), laf(folder=tmp_path)
+    graph, learner = example_graph(), laf(folder=tmp_path)
     other = layered_graph(40, np.random.default_rng(5), "other")
     learner.gather([graph])
     counted = learner.train_evals
@@ -301,13 +304,13 @@ def test_skill_is_of_graphs_that_training_does_not_read(tmp_path: Path) -> None:
 
 
 def test_a_model_that_tells_no_ops_apart_has_no_skill(tmp_path: Path) -> None:
-    graph, learner = lesson_graph(), laf(folder=tmp_path)
+    graph, learner = example_graph(), laf(folder=tmp_path)
     nn.init.zeros_(learner.network.head[-1].weight)
     assert learner.says(graph) == []  # which validation counts as 0
 
 
 def test_collecting_is_training_cost_and_is_counted_once(tmp_path: Path) -> None:
-    graph, learner = lesson_graph(), laf(folder=tmp_path)
+    graph, learner = example_graph(), laf(folder=tmp_path)
     learner.gather([graph])
     slots = len(slots_in(FUSION, graph))
     assert learner.train_evals == 2 * (slots + 3 * 2 * slots)

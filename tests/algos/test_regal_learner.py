@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from graphopt.algos.learner import answering
-from graphopt.algos.regal import REGAL, Learning, Use, _advantages
+from graphopt.algos.regal import REGAL, ReinforceSettings, Use, _advantages
 from graphopt.algos.regal_heads import LEVELS, Heads
 from graphopt.algos.regal_inputs import MEMBERSHIPS, ORDERS, inputs
 from graphopt.config.build import encoder
@@ -16,12 +16,12 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.datasets.layered import layered_graph
-from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.problems.keys import Role
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
 from graphopt.search.genetic.brkga import Brkga, Evolution
+from graphopt.tasks.keys import Role
+from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
 EVOLUTION = Evolution(population=20, elites=0.2, mutants=0.1, elite_bias=0.7)
@@ -51,8 +51,8 @@ def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True
     net = encoder({"algo": registry.option("algo", "regal"), "encoder": node, "seed": 0}, task(on))
     heads = Heads(kind="independent", width=8, op_spread=0.7, graph_spread=1.0, strength_spread=0.4,
                   placement_prior=prior, caution_prior=prior, placement_variance=4.67)  # fmt: skip
-    learning = Learning(evals=evals, samples=4, standard_runs=2, entropy=1e-3, value=1.0, rate=rate, graph_rate=0.3,
-                        halved_after=200.0, gradient_clip=1.0)  # fmt: skip
+    learning = ReinforceSettings(evals=evals, samples=4, standard_runs=2, entropy=1e-3, value=1.0, rate=rate,
+                        graph_rate=0.3, halved_after=200.0, gradient_clip=1.0)  # fmt: skip
     use = Use(placement=flags[0], scheduling=flags[1], elite_bias=flags[2])
     return REGAL(name="regal", task=task(on), cost=cost, encoder=net, seed=0, evolution=EVOLUTION, use=use,
                  heads=heads, learning=learning)  # fmt: skip
@@ -138,7 +138,7 @@ def test_learns_a_proposal_whose_optimum_is_known() -> None:
 def right(learner: REGAL, g: Graph) -> float:
     """Share of ops that one draw from the proposal puts where they belong."""
     with torch.no_grad():
-        actions = learner.policy.propose(learner.ask([g]), 0).op[0].numpy()
+        actions = learner.policy.propose(learner.observe([g]), 0).op[0].numpy()
     device = task().realise_keys(g, learner.sampler(g, actions)(np.random.default_rng(0), 200)).device
     return float((device == wanted_devices(g)).mean())
 

@@ -10,14 +10,14 @@ import torch
 
 from graphopt.algos.regal_heads import LEVELS, Heads, betas, elite_bias
 from graphopt.algos.regal_inputs import DESCRIPTORS, FEW, MEMBERSHIPS, ORDERS, inputs, live_bytes, membership, share
-from graphopt.algos.regal_policy import Policy, Question, opposite_pairs
+from graphopt.algos.regal_policy import Policy, REGALObservation, opposite_pairs
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Machine
 from graphopt.datasets.layered import layered_graph
 from graphopt.encoders.features import batch, graph_features
-from graphopt.problems.task import AssignTask
+from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 from tests.toy import toy_graph
 
@@ -50,10 +50,10 @@ def policy(kind: Literal["independent", "autoregressive"] = "independent", seed:
     return made.eval()
 
 
-def ask(*graphs: Graph, on: str = "gpu2") -> Question:
+def ask(*graphs: Graph, on: str = "gpu2") -> REGALObservation:
     read = [inputs(graph, task(on)) for graph in graphs]
     order, member, whole = (torch.from_numpy(np.concatenate(part)) for part in zip(*read, strict=True))
-    return Question(batch([graph_features(graph, machine(on)) for graph in graphs]), order, member, whole)
+    return REGALObservation(batch([graph_features(graph, machine(on)) for graph in graphs]), order, member, whole)
 
 
 def test_betas_have_the_moments_that_their_indices_say() -> None:
@@ -72,11 +72,11 @@ def test_betas_have_the_moments_that_their_indices_say() -> None:
 @pytest.mark.parametrize("kind", ["independent", "autoregressive"])
 def test_log_probabilities_are_those_of_the_drawn_indices(kind: str) -> None:
     """On one op with everything else fixed: frequencies over many draws against the probabilities that it reports."""
-    net, question = policy(kind), ask(toy_graph(1))
+    net, observation = policy(kind), ask(toy_graph(1))
     torch.manual_seed(1)
     net.heads = Heads(**{**vars_of(net.heads), "graph_spread": 0.0})
-    action = net.propose(question, 4000)
-    _, of_op, entropy = net.log_prob(question, action)
+    action = net.propose(observation, 4000)
+    _, of_op, entropy = net.log_prob(observation, action)
     for a in range(action.op.shape[2]):
         for index in action.op[:, 0, a].unique():
             hit = action.op[:, 0, a] == index
@@ -89,36 +89,36 @@ def vars_of(heads: Heads) -> dict[str, object]:
 
 
 def test_a_graphs_action_is_normal_around_its_mean() -> None:
-    net, question = policy(), ask(toy_graph(5), toy_graph(7))
-    action = net.propose(question, 2)
-    of_graph, _, _ = net.log_prob(question, action)
-    mean = net.read(question).mean
+    net, observation = policy(), ask(toy_graph(5), toy_graph(7))
+    action = net.propose(observation, 2)
+    of_graph, _, _ = net.log_prob(observation, action)
+    mean = net.encode(observation).mean
     expected = torch.distributions.Normal(mean, net.log_graph_spread.exp()).log_prob(action.graph)
     difference = (expected - of_graph).detach()
     torch.testing.assert_close(difference, torch.full_like(difference, -0.5 * float(np.log(2 * np.pi))))
 
 
 def test_autoregressive_ops_depend_on_earlier_ones_of_their_own_graph_only() -> None:
-    net, question = policy("autoregressive"), ask(toy_graph(4), toy_graph(3, seed=1))
-    action = net.propose(question, 1)
-    _, before, _ = net.log_prob(question, action)
+    net, observation = policy("autoregressive"), ask(toy_graph(4), toy_graph(3, seed=1))
+    action = net.propose(observation, 1)
+    _, before, _ = net.log_prob(observation, action)
     changed = action.op.clone()
     changed[0, 1] = (changed[0, 1] + 8) % LEVELS  # op 1 of the first graph
-    _, after, _ = net.log_prob(question, action._replace(op=changed))
+    _, after, _ = net.log_prob(observation, action._replace(op=changed))
     same = (before == after).all(2)[0].tolist()
     assert same[0] and not any(same[2:4]) and all(same[4:])
 
 
 def test_the_most_probable_autoregressive_actions_are_probable_in_hindsight() -> None:
     """What is decided op by op gets the same distribution as when all decisions are known."""
-    net, question = policy("autoregressive"), ask(toy_graph(6))
-    action = net.propose(question, 0)
-    _, of_op, _ = net.log_prob(question, action)
+    net, observation = policy("autoregressive"), ask(toy_graph(6))
+    action = net.propose(observation, 0)
+    _, of_op, _ = net.log_prob(observation, action)
     for a in range(action.op.shape[2]):
         for index in range(LEVELS):
             other = action.op.clone()
             other[0, 5, a] = index  # the last op: nothing follows from it
-            assert net.log_prob(question, action._replace(op=other))[1][0, 5, a] <= of_op[0, 5, a] + 1e-6
+            assert net.log_prob(observation, action._replace(op=other))[1][0, 5, a] <= of_op[0, 5, a] + 1e-6
 
 
 @pytest.mark.parametrize("kind", ["independent", "autoregressive"])
@@ -137,9 +137,9 @@ def test_one_policy_serves_any_number_of_devices() -> None:
 
 def test_the_untrained_policy_proposes_the_spectral_parts() -> None:
     net = untrained()
-    question = ask(layered_graph(60, np.random.default_rng(0), "g"))
-    mean_0, mean_1 = (net.propose(question, 0).op[0, :, column].numpy() for column in (0, 2))
-    inside = question.member[:, 0, MEMBERSHIPS.index("spectral_by_bytes")].numpy()
+    observation = ask(layered_graph(60, np.random.default_rng(0), "g"))
+    mean_0, mean_1 = (net.propose(observation, 0).op[0, :, column].numpy() for column in (0, 2))
+    inside = observation.member[:, 0, MEMBERSHIPS.index("spectral_by_bytes")].numpy()
     assert np.all((mean_0 > mean_1)[inside > 0.2]) and np.all((mean_0 < mean_1)[inside < -0.2])
     assert np.all(np.abs(mean_0 - 7.5) <= 0.2 * (LEVELS + 1) + 1)
 
@@ -201,23 +201,23 @@ def test_actions_of_graphs_come_in_opposite_pairs(samples: int) -> None:
 
 
 def test_descriptors_reach_the_actions_of_their_graph() -> None:
-    net, question = policy(), ask(toy_graph(5), toy_graph(7))
+    net, observation = policy(), ask(toy_graph(5), toy_graph(7))
     torch.nn.init.normal_(net.describe.weight)
-    before = net.read(question).mean
-    after = net.read(replace(question, whole=question.whole + torch.tensor([[1.0], [0.0]]))).mean
+    before = net.encode(observation).mean
+    after = net.encode(replace(observation, whole=observation.whole + torch.tensor([[1.0], [0.0]]))).mean
     assert torch.equal(before[1], after[1]) and (before[0] != after[0]).all()
 
 
 def test_without_strength_keys_are_uniform() -> None:
-    net, question = policy(), ask(layered_graph(30, np.random.default_rng(0), "g"))
+    net, observation = policy(), ask(layered_graph(30, np.random.default_rng(0), "g"))
     with torch.no_grad():
         net.graph_mean.weight[-2:], net.graph_mean.bias[-2:], net.describe.weight[-2:] = 0.0, 0.0, 0.0
-    alpha, beta = betas(*net.propose(question, 0).op[0, :, :2].T.numpy())
+    alpha, beta = betas(*net.propose(observation, 0).op[0, :, :2].T.numpy())
     assert len(np.unique(alpha)) == 1 and alpha[0] == pytest.approx(1.0, abs=0.15) == beta[0]
     with torch.no_grad():
         net.graph_mean.bias[-2] = 1.0
     assert (
-        len(np.unique(net.propose(question, 0).op[0, :, 0]))
+        len(np.unique(net.propose(observation, 0).op[0, :, 0]))
         > 1
-        == len(np.unique(net.propose(question, 0).op[0, :, -3]))
+        == len(np.unique(net.propose(observation, 0).op[0, :, -3]))
     )

@@ -7,7 +7,7 @@ import frame_parts as parts_of
 import pytest
 
 from graphopt.cli import config_dir
-from graphopt.config import compat
+from graphopt.config import compatibility
 from graphopt.config.build import build
 from graphopt.config.construct import target_of
 from graphopt.errors import ConfigError, Incompatible
@@ -85,9 +85,9 @@ def test_every_refusal_names_an_alternative(task: str, algo: str) -> None:
     config = {group: registry.option(group, name) for group, name in (("task", task), ("algo", algo))}
     config["dataset"] = registry.option("dataset", "onnx")
     config["cost"] = config["judge"] = registry.option("cost", "simulator")
-    fit = compat.mismatch(target_of(config["algo"], "algo"), config["task"]) is None
+    fit = compatibility.mismatch(target_of(config["algo"], "algo"), config["task"]) is None
     try:
-        compat.check(config)
+        compatibility.check(config)
         assert fit
     except Incompatible as error:
         assert not fit
@@ -96,7 +96,7 @@ def test_every_refusal_names_an_alternative(task: str, algo: str) -> None:
 
 
 def test_the_matrix_has_every_task_and_algorithm() -> None:
-    head, _, *lines = compat.matrix().splitlines()
+    head, _, *lines = compatibility.matrix().splitlines()
     assert head == f"| algo | {' | '.join(TASKS)} |"
     assert [line.split()[1] for line in lines] == ALGOS
     assert all("yes" in line for line in lines)
@@ -105,18 +105,18 @@ def test_the_matrix_has_every_task_and_algorithm() -> None:
 def test_families_say_what_the_matrix_says() -> None:
     """Every algorithm is named once, by itself or by a NAME* that fits the same tasks, in bold if it learns."""
     found = {}
-    for line in compat.families().splitlines()[2:]:
+    for line in compatibility.families().splitlines()[2:]:
         tasks, names = (cell.strip() for cell in line.strip("|").split("|"))
         for shown in names.split(", "):
             plain = shown.removeprefix("**").removesuffix("**")
             found[plain] = (tasks.split(", "), shown != plain)
-    fits = compat.fits()
+    fits = compatibility.fits()
     for algo in ALGOS:
         said = [name for name in found if name in (algo, f"{algo}*")] or [
             name for name in found if name.endswith("*") and algo.startswith(f"{name[:-1]}_")
         ]
         nearest = max(said, key=len)
-        assert found[nearest] == (fits[algo], f"| {algo} (learns) |" in compat.matrix()), algo
+        assert found[nearest] == (fits[algo], f"| {algo} (learns) |" in compatibility.matrix()), algo
     assert all(name.rstrip("*") in ALGOS for name in found) and len(found) < len(ALGOS)
 
 
@@ -146,4 +146,4 @@ def test_prices_of_single_ops_are_for_rewriting() -> None:
               "dataset": registry.option("dataset", "onnx"), "judge": registry.option("cost", "simulator"),
               "cost": registry.option("cost", "flops")}  # fmt: skip
     with pytest.raises(Incompatible, match=r"cost=flops prices ops one by one.*Cost models for it: .*simulator"):
-        compat.check(config)
+        compatibility.check(config)

@@ -1,6 +1,7 @@
 """What comes out of a file is data: it names options of this installation, and nothing that it says is called."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,14 +13,14 @@ import torch
 import yaml
 from split_work import chain
 
-from graphopt import decision, ship
+from graphopt import CONF, decision, ship
 from graphopt.cli import composed
 from graphopt.config import stored
 from graphopt.config.build import build, machine_task_costs
 from graphopt.config.construct import construct
 from graphopt.config.stored import StoredError, node_of, words
 from graphopt.errors import UserError
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.problem import Problem
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records import decision_file
 from graphopt.records.answer_format import DecisionError
@@ -55,7 +56,7 @@ def answer(folder: Path) -> Path:
     """A decision about a small graph, solved as `CONFIG` says; the graph lies beside it."""
     _, task, cost, _ = machine_task_costs(CONFIG)
     graph = chain([4e9] * 5, ["add"] * 5, [8] * 5)
-    problem = AssignProblem(graph, task, cost, evals=3)
+    problem = Problem(graph, task, cost, evals=3)
     problem.cost(np.array([[[1], [1], [0], [0], [0]]], np.int16))
     row = {"algo": "hand", "status": "ok", "graph": graph.name, "seed": 0, "evals_cap": 3,
            "initial": problem.initial_cost, "judged": problem.best_cost, "decision": "decisions/a.npz"}  # fmt: skip
@@ -161,6 +162,15 @@ def test_classes_that_have_moved_are_found(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(stored, "MOVED", {"graphopt.hardware.machine_of": "graphopt.core.machine.make_machine"})
     assert node_of("machine", old) == registry.option("machine", "gpu2")
     assert "graphopt.hardware" not in sys.modules
+
+
+def test_paths_of_older_versions_lead_to_options() -> None:
+    """Class by class, or a module with all its classes."""
+    named = {t for path in CONF.rglob("*.yaml") for t in re.findall(r"_target_: (\S+)", path.read_text())}
+    assert set(stored.MOVED.values()) <= named | {target.rpartition(".")[0] for target in named}
+    node = registry.option("trainer", "default")
+    for old in ("graphopt.schedule.Schedule", "graphopt.training.schedule.Schedule"):
+        assert node_of("trainer", {**node, "_target_": old}) == node
 
 
 def test_a_file_of_an_older_version_replays(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.random_graphs import random_graph
 from graphopt.datasets.regal import in_units
-from graphopt.problems.task import AssignTask
+from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
 MACHINES = ("gpu2", "gpu4_pcie", "sequential_send")  # the last one sends once for all destinations

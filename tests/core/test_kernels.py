@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from graphopt.core import oracles
 from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
-from graphopt.core.kernels import Limits, default_inline, legalise, legalise_by_priority
+from graphopt.core.kernels import KernelLimits, default_inline, legalise, legalise_by_priority
 
-LOOSE = Limits(64, 16, 8)
+LOOSE = KernelLimits(64, 16, 8)
 SEEDS, STEPS = st.integers(0, 10**6), st.integers(1, 40)
 
 
@@ -28,7 +28,7 @@ def ops(graph: Graph, inline: np.ndarray) -> Inline:
     return frozenset(np.flatnonzero(inline & ~view_inline(graph)).tolist())
 
 
-def fused(graph: Graph, *names: str, limits: Limits = LOOSE) -> set[str]:
+def fused(graph: Graph, *names: str, limits: KernelLimits = LOOSE) -> set[str]:
     """Names of the ops that are inlined when these are asked for (all when none is named)."""
     request = np.array([[not names or name in names for name in graph.op_names]], np.uint8)
     return {graph.op_names[op] for op in ops(graph, legalise(graph, request, limits)[0])}
@@ -51,13 +51,13 @@ def test_a_chain_becomes_one_kernel() -> None:
 @pytest.mark.parametrize(
     ("limits", "inlined"),
     [
-        (Limits(1, 16, 8), set()),
-        (Limits(2, 16, 8), {"b"}),
-        (Limits(3, 16, 8), {"a", "b"}),
-        (Limits(64, 1, 8), {"a", "b"}),
+        (KernelLimits(1, 16, 8), set()),
+        (KernelLimits(2, 16, 8), {"b"}),
+        (KernelLimits(3, 16, 8), {"a", "b"}),
+        (KernelLimits(64, 1, 8), {"a", "b"}),
     ],
 )
-def test_the_cap_on_ops_counts_the_stored_one(limits: Limits, inlined: set[str]) -> None:
+def test_the_cap_on_ops_counts_the_stored_one(limits: KernelLimits, inlined: set[str]) -> None:
     """From the outputs backwards: what is nearest to the result is taken first."""
     assert fused(chain(), limits=limits) == inlined
 
@@ -73,16 +73,16 @@ def test_inputs_are_counted_as_distinct_tensors() -> None:
     a = net("add", x, y, name="a")
     b = net("add", a, x, name="b")  # with a inlined: x and y, two tensors
     graph = net.done(net("add", b, z, name="c"))
-    assert fused(graph, limits=Limits(64, 3, 8)) == {"a", "b"}
-    assert fused(graph, limits=Limits(64, 2, 8)) == {"a"}  # b would bring a, x, z
+    assert fused(graph, limits=KernelLimits(64, 3, 8)) == {"a", "b"}
+    assert fused(graph, limits=KernelLimits(64, 2, 8)) == {"a"}  # b would bring a, x, z
 
 
 def test_an_op_is_duplicated_into_every_kernel_up_to_the_cap() -> None:
     net = Net("fan")
     a = net("relu", net.tensor((4, 8)), name="a")
     graph = net.done(*(net("neg", a, name=f"r{i}") for i in range(3)))
-    assert fused(graph, limits=Limits(64, 16, 3)) == {"a"}
-    assert fused(graph, limits=Limits(64, 16, 2)) == set()
+    assert fused(graph, limits=KernelLimits(64, 16, 3)) == {"a"}
+    assert fused(graph, limits=KernelLimits(64, 16, 2)) == set()
     once = legalise(graph, np.full((1, 4), 2, np.uint8), LOOSE)[0]
     assert not once[0]  # INLINE_ONCE: not when that duplicates it
 
@@ -91,7 +91,7 @@ def test_a_diamond_in_one_kernel_is_no_duplication() -> None:
     net = Net("diamond")
     a = net("exp", net.tensor((4, 8)), name="a")
     graph = net.done(net("add", net("neg", a, name="b"), net("relu", a, name="c"), name="d"))
-    assert fused(graph, limits=Limits(64, 16, 1)) == {"a", "b", "c"}
+    assert fused(graph, limits=KernelLimits(64, 16, 1)) == {"a", "b", "c"}
     assert ops(graph, default_inline(graph, LOOSE)) == {0, 1, 2}
 
 
@@ -183,7 +183,7 @@ def test_opaque_ops_take_nothing_in_and_unused_ops_stay() -> None:
 
 def test_levels_decide_who_is_tried_first() -> None:
     graph = chain()
-    two = Limits(2, 16, 8)  # a kernel has room for one more
+    two = KernelLimits(2, 16, 8)  # a kernel has room for one more
     assert fused(graph, limits=two) == {"b"}
     levels = np.array([[2, 1, 3], [1, 2, 3], [1, 1, 1], [0, 0, 5], [1, 0, 0]], np.int16)
     inlined = [ops(graph, row) for row in legalise_by_priority(graph, levels, two)]
@@ -192,7 +192,7 @@ def test_levels_decide_who_is_tried_first() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(seed=SEEDS, steps=STEPS, limits=st.sampled_from(LIMITS), share=st.sampled_from([0.3, 0.7, 1.0]))
-def test_legalise_equals_the_reference(seed: int, steps: int, limits: Limits, share: float) -> None:
+def test_legalise_equals_the_reference(seed: int, steps: int, limits: KernelLimits, share: float) -> None:
     graph = random_graph(seed, steps)
     reference, requests = Reference(graph), random_requests(graph, seed, 3, share)
     legal = legalise(graph, requests, limits)
@@ -203,7 +203,7 @@ def test_legalise_equals_the_reference(seed: int, steps: int, limits: Limits, sh
 
 @settings(max_examples=100, deadline=None)
 @given(seed=SEEDS, steps=STEPS, limits=st.sampled_from(LIMITS), levels=st.sampled_from([2, 20]))
-def test_priorities_equal_the_reference(seed: int, steps: int, limits: Limits, levels: int) -> None:
+def test_priorities_equal_the_reference(seed: int, steps: int, limits: KernelLimits, levels: int) -> None:
     graph = random_graph(seed, steps)
     reference, level = Reference(graph), np.random.default_rng(seed).integers(0, levels, (2, graph.num_ops))
     for row, inline in zip(level.tolist(), legalise_by_priority(graph, level.astype(np.int16), limits)):
@@ -212,7 +212,7 @@ def test_priorities_equal_the_reference(seed: int, steps: int, limits: Limits, l
 
 @settings(max_examples=150, deadline=None)
 @given(seed=SEEDS, steps=STEPS, limits=st.sampled_from(LIMITS))
-def test_every_decoded_state_is_legal(seed: int, steps: int, limits: Limits) -> None:
+def test_every_decoded_state_is_legal(seed: int, steps: int, limits: KernelLimits) -> None:
     """Caps, one reduction or contraction per kernel, outputs and opaque ops stored, views never kernels."""
     graph = random_graph(seed, steps)
     reference, rng = Reference(graph), np.random.default_rng(seed)
@@ -235,7 +235,7 @@ def test_every_decoded_state_is_legal(seed: int, steps: int, limits: Limits) -> 
 
 @settings(max_examples=150, deadline=None)
 @given(seed=SEEDS, steps=STEPS, limits=st.sampled_from(LIMITS), share=st.sampled_from([0.3, 0.7, 1.0]))
-def test_legalising_twice_changes_nothing(seed: int, steps: int, limits: Limits, share: float) -> None:
+def test_legalising_twice_changes_nothing(seed: int, steps: int, limits: KernelLimits, share: float) -> None:
     graph = random_graph(seed, steps)
     once = legalise(graph, random_requests(graph, seed, 3, share), limits)
     assert np.array_equal(legalise(graph, once.astype(np.uint8), limits), once)

@@ -4,7 +4,7 @@ import numpy as np
 
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.kernels import Limits, legalise
+from graphopt.core.kernels import KernelLimits, legalise
 from graphopt.core.machine import Device, Machine, TransferRule
 from graphopt.core.plan import Plans
 
@@ -55,6 +55,6 @@ def random_plans(rng: np.random.Generator, graph: Graph, machine: Machine, count
     """Legal plans: random devices, priorities from few or many values, random fusion, sometimes transfer keys."""
     shape = (count, graph.num_ops)
     priority = rng.integers(-2, 3, shape).astype(np.float64) if rng.random() < 0.5 else rng.standard_normal(shape)
-    inline = legalise(graph, rng.integers(0, 2, shape).astype(np.uint8), Limits(64, 64, 8))
+    inline = legalise(graph, rng.integers(0, 2, shape).astype(np.uint8), KernelLimits(64, 64, 8))
     keys = rng.random((count, graph.num_tensors, machine.num_devices)) if rng.random() < 0.3 else None
     return Plans(graph, rng.integers(0, machine.num_devices, shape).astype(np.int16), priority, inline, keys)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.kernels import Limits, default_inline, legalise
+from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.flips import FusionFlips
 from graphopt.costs.simulator import Simulator
@@ -25,13 +25,13 @@ def full(graph: Graph, inline: np.ndarray, device: Device) -> float:
     return float(cost.price(on_first_device(graph, inline[None])).cost[0])
 
 
-def flipped(graph: Graph, inline: np.ndarray, op: int, limits: Limits) -> np.ndarray:
+def flipped(graph: Graph, inline: np.ndarray, op: int, limits: KernelLimits) -> np.ndarray:
     request = inline.astype(np.uint8)
     request[op] ^= 1
     return legalise(graph, request[None], limits)[0]
 
 
-def assert_exact(graph: Graph, flips: FusionFlips, device: Device, limits: Limits) -> int:
+def assert_exact(graph: Graph, flips: FusionFlips, device: Device, limits: KernelLimits) -> int:
     """Every flip of the present state; returns how many changed flags of other ops too."""
     state, before, spread = flips.inline.copy(), flips.cost, 0
     assert before == full(graph, state, device)
@@ -63,7 +63,7 @@ def test_every_flip_is_exact_also_after_moves(seed, steps, limits, device, share
 
 
 @pytest.mark.parametrize("limits", LIMITS[1:3])
-def test_changes_that_spread_are_exact(limits: Limits) -> None:
+def test_changes_that_spread_are_exact(limits: KernelLimits) -> None:
     """Tight caps: storing one op frees or fills kernels, so others must be stored as well."""
     spread = 0
     for seed in range(3):
@@ -82,7 +82,7 @@ def test_a_change_that_touches_more_kernels_than_the_scratch_holds_is_exact() ->
         made = b.tensor((4, 8))
         b.op("exp", [y], [made])
         b.output(made)
-    graph, limits = b.build(), Limits(64, 16, 300)
+    graph, limits = b.build(), KernelLimits(64, 16, 300)
     for start in (view_inline(graph), default_inline(graph, limits)):
         assert_exact(graph, FusionFlips(graph, start, PLAIN, limits), PLAIN, limits)
 
@@ -96,7 +96,7 @@ def test_a_long_chain_is_exact() -> None:
         b.op("neg", [x], [y])
         x = y
     b.output(x)
-    graph, limits = b.build(), Limits(3000, 16, 8)
+    graph, limits = b.build(), KernelLimits(3000, 16, 8)
     start = np.ones(graph.num_ops, bool)
     start[-1] = False
     flips = FusionFlips(graph, start, PLAIN, limits)
@@ -123,7 +123,7 @@ def test_the_start_is_legalised() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=SEEDS, limits=st.sampled_from(LIMITS), device=st.sampled_from(DEVICES))
-def test_a_long_walk_of_applied_flips_is_the_decoders(seed: int, limits: Limits, device: Device) -> None:
+def test_a_long_walk_of_applied_flips_is_the_decoders(seed: int, limits: KernelLimits, device: Device) -> None:
     """States and costs after every one of sixty moves, those that are refused or make others illegal among them."""
     graph = random_graph(seed, 40)
     flips = FusionFlips(graph, default_inline(graph, limits), device, limits)

@@ -38,7 +38,7 @@ def write(table: Path, lines: list[Mapping[str, Any]]) -> None:
 def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring anything is an error."""
 
-    def ask(self: OpProcess, name: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self: OpProcess, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
         raise AssertionError(f"{name} is measured")
 
     monkeypatch.setattr(OpProcess, "ask", ask)
@@ -121,22 +121,22 @@ def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
         model(tmp_path / "ops.jsonl").op_seconds(MATMUL, (TensorType((2, 3)), TensorType((2, 3))), ())
 
 
-def question(n: int) -> dict[str, Any]:
+def request(n: int) -> dict[str, Any]:
     return {"name": "matmul", "params": ("none",), "inputs": [((n, n), "float32")] * 2}
 
 
 def test_a_crashed_process_is_begun_again() -> None:
     process = OpProcess(QUICK)
-    process.ask("op", question(8))
+    process.ask("op", request(8))
     assert process._worker is not None
     os.kill(process._worker.process.pid, signal.SIGKILL)
-    assert process.ask("op", question(8))["seconds"] > 0
+    assert process.ask("op", request(8))["seconds"] > 0
 
 
 def test_a_process_that_never_begins_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphopt.measure.op_process.WORKER", "platform")  # prints a line and ends
     with pytest.raises(UserError, match="ends before it has begun") as caught:
-        OpProcess(QUICK).ask("op", question(8))
+        OpProcess(QUICK).ask("op", request(8))
     assert not isinstance(caught.value, Unmeasured)
 
 
@@ -144,7 +144,7 @@ def test_an_op_has_a_limit_of_time() -> None:
     limited = Measuring(**{**vars(QUICK), "op_seconds": 60.0, "spread": 0.0, "limit_seconds": 0.2})
     process = OpProcess(limited)
     with pytest.raises(Unmeasured, match=r"cannot be measured in measuring.limit_seconds=0.2"):
-        process.ask("op", question(64))
+        process.ask("op", request(64))
     assert process._worker is None
 
 
@@ -158,11 +158,11 @@ def test_noisy_blocks_are_followed_by_more() -> None:
         return next(noise)
 
     settings = {"block_seconds": 0.5, "blocks": 3, "spread": 0.05, "op_seconds": 60.0}
-    answer = measure(question(2), torch.ones(16), timed, settings)
+    answer = measure(request(2), torch.ones(16), timed, settings)
     assert answer["seconds"] == 1.0
     assert answer["spread"] <= 0.05
     assert 3 < answer["blocks"] == len(spoken) - 3  # three to warm up and count
-    late = measure(question(2), torch.ones(16), lambda run, runs: 1.0 + len(spoken), {**settings, "op_seconds": 0.0})
+    late = measure(request(2), torch.ones(16), lambda run, runs: 1.0 + len(spoken), {**settings, "op_seconds": 0.0})
     assert late["blocks"] == 3
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from graphopt.config.construct import construct
 from graphopt.core.graph import GraphError
+from graphopt.datasets.headroom import SHIPPED, Draws, HeadroomPrices, Reached, load_headroom, save_headroom
 from graphopt.datasets.mixed import Mixed
-from graphopt.datasets.regal import Regal, Room
-from graphopt.datasets.room import SHIPPED, Draws, Reached, RoomPrices, load_room, save_room
+from graphopt.datasets.regal import HeadroomFilter, Regal
 from graphopt.datasets.synthetic import SPLITS, topology_digest
 from graphopt.utils import registry
 
@@ -22,17 +22,17 @@ DRAWN = {
 ROOM, TIGHT = Reached(100.0, 70.0, 80.0, 60.0), Reached(100.0, 90.0, 91.0, 90.0)
 
 
-def regal(room: Room, **changes: Any) -> Regal:
+def regal(room: HeadroomFilter, **changes: Any) -> Regal:
     node = registry.option("dataset", "regal") | {"room": room, "sizes": [50], "train": [2], "val": [2], "test": [4]}
     arguments = {key: value for key, value in (node | changes).items() if key != "_target_"}
     return Regal(**arguments)
 
 
-def prices(folder: Path, **reached: list[Reached]) -> Room:
+def prices(folder: Path, **reached: list[Reached]) -> HeadroomFilter:
     """A file that holds prices of 50-op test graphs by family."""
     stored = {str(Draws("runtime", family, 50, "test")): rows for family, rows in reached.items()}
-    save_room(RoomPrices(folder / "prices.json", {"graph_seed": 0}, stored))
-    return Room(filter="gap", objective="runtime", file=str(folder / "prices.json"))
+    save_headroom(HeadroomPrices(folder / "prices.json", {"graph_seed": 0}, stored))
+    return HeadroomFilter(filter="gap", objective="runtime", file=str(folder / "prices.json"))
 
 
 @pytest.mark.parametrize("found, regal_keeps, gap_keeps", [
@@ -74,14 +74,16 @@ def test_missing_and_foreign_prices_are_one_sentence(tmp_path: Path) -> None:
 
 
 def test_prices_survive_the_file(tmp_path: Path) -> None:
-    before = RoomPrices(tmp_path / "p.json", {"graph_seed": 3}, {"a": [Reached(np.inf, 1.5e-3, 2.0, 123456789012.0)]})
-    save_room(before)
-    assert load_room(before.path) == before
+    before = HeadroomPrices(
+        tmp_path / "p.json", {"graph_seed": 3}, {"a": [Reached(np.inf, 1.5e-3, 2.0, 123456789012.0)]}
+    )
+    save_headroom(before)
+    assert load_headroom(before.path) == before
     assert json.loads(before.path.read_text())["reached"]["a"] == [[None, 0.0015, 2, 123456789012]]
 
 
 def test_units_are_bytes_and_flop_of_real_graphs() -> None:
-    data = regal(Room(filter="none", objective="runtime", file=None), sizes=[400], test=[4])
+    data = regal(HeadroomFilter(filter="none", objective="runtime", file=None), sizes=[400], test=[4])
     for graph in data.graphs("test"):
         made = graph.tensor_bytes[graph.tensor_bytes > 0]
         assert np.array_equal(graph.shape, graph.tensor_bytes)  # vectors of bytes
@@ -90,8 +92,8 @@ def test_units_are_bytes_and_flop_of_real_graphs() -> None:
 
 
 def test_splits_share_no_topology_and_families_have_equal_shares() -> None:
-    data = regal(Room(filter="none", objective="runtime", file=None), sizes=[20, 50], train=[8, 4], val=[4, 4],
-                 test=[8, 8])  # fmt: skip
+    data = regal(HeadroomFilter(filter="none", objective="runtime", file=None), sizes=[20, 50], train=[8, 4],
+                 val=[4, 4], test=[8, 8])  # fmt: skip
     graphs = {split: data.graphs(split) for split in SPLITS}
     digests = [topology_digest(g) for split in SPLITS for g in graphs[split]]
     assert len(set(digests)) == len(digests) == 36
@@ -100,7 +102,7 @@ def test_splits_share_no_topology_and_families_have_equal_shares() -> None:
 
 
 def test_wrong_settings_are_one_sentence() -> None:
-    room = Room(filter="none", objective="runtime", file=None)
+    room = HeadroomFilter(filter="none", objective="runtime", file=None)
     with pytest.raises(GraphError, match=r"dataset.val=.1, 2. must hold a number for each of dataset.sizes=.50."):
         regal(room, val=[1, 2])
     with pytest.raises(GraphError, match="no synthetic family tree"):
@@ -110,7 +112,7 @@ def test_wrong_settings_are_one_sentence() -> None:
 @pytest.mark.parametrize("family", DRAWN)
 def test_shipped_prices_are_those_of_the_draws(family: str) -> None:
     """Whoever changes what is drawn makes the prices again."""
-    data = regal(Room(filter="none", objective="runtime", file=None))
+    data = regal(HeadroomFilter(filter="none", objective="runtime", file=None))
     assert data.draw(family, 50, "test", 0).hash == DRAWN[family]
 
 
@@ -118,8 +120,8 @@ def test_shipped_prices_come_out_again() -> None:
     """Up to the luck of a search; the last digit changes with the random numbers of BRKGA."""
     from graphopt.filter import bench, reached
 
-    stored = load_room(SHIPPED / "peak_memory.json").of(Draws("peak_memory", "watts_strogatz", 50, "test"))[0]
-    graph = regal(Room(filter="none", objective="runtime", file=None)).draw("watts_strogatz", 50, "test", 0)
+    stored = load_headroom(SHIPPED / "peak_memory.json").of(Draws("peak_memory", "watts_strogatz", 50, "test"))[0]
+    graph = regal(HeadroomFilter(filter="none", objective="runtime", file=None)).draw("watts_strogatz", 50, "test", 0)
     found = reached(graph, bench("gpu2", "placement_scheduling", "peak_memory"), [1003])
     for name in ("low", "high", "usual", "best"):
         assert getattr(found, name) == pytest.approx(getattr(stored, name), rel=0.15)
@@ -127,7 +129,7 @@ def test_shipped_prices_come_out_again() -> None:
 
 @pytest.mark.parametrize("objective", [path.stem for path in SHIPPED.glob("*.json")])
 def test_shipped_prices_are_in_order(objective: str) -> None:
-    room = load_room(SHIPPED / f"{objective}.json")
+    room = load_headroom(SHIPPED / f"{objective}.json")
     assert (room.recipe["machine"], room.recipe["task"]) == ("gpu2", "placement_scheduling")
     for found in (r for rows in room.reached.values() for r in rows):
         assert found.low >= found.high >= found.best > 0 and found.usual > 0

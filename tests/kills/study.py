@@ -53,7 +53,7 @@ PLACES = {
 class Accident:
     """kill: this process, by SIGKILL, before a write; half: the same once half of the bytes are written; full: half of
     them are, and from then on the disk takes nothing; worker: SIGKILL for the measuring process before it is asked;
-    asked: just after. write: number of the write at `place` (anywhere: ""), or of the question, from 1; 0: none, but
+    asked: just after. write: number of the write at `place` (anywhere: ""), or of the request, from 1; 0: none, but
     after `seconds`."""
 
     kind: Literal["none", "kill", "half", "full", "worker", "asked"]
@@ -92,7 +92,7 @@ class Study:
 
     @property
     def happened(self) -> bool:
-        """Whether the last run came to its accident, if that was to be at a write or a question."""
+        """Whether the last run came to its accident, if that was to be at a write or a request."""
         return (self.place / "happened").exists()
 
     @property

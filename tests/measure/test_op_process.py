@@ -19,14 +19,14 @@ QUICK = Measuring(device="cpu", threads=1, block_seconds=0.001, blocks=3, spread
 HEAD = """
 import json, os, sys, time
 from pathlib import Path
-questions, answers = os.fdopen(int(sys.argv[2])), os.fdopen(int(sys.argv[3]), "w", buffering=1)
+requests, answers = os.fdopen(int(sys.argv[2])), os.fdopen(int(sys.argv[3]), "w", buffering=1)
 here = Path(__file__).parent
 with (here / "starts").open("a") as file:
     file.write("s")
 def say(**answer):
     answers.write(json.dumps(answer) + "\\n")
 say(id=0, ready=True)
-for line in questions:
+for line in requests:
     q = json.loads(line)
     n, i = q["n"], q["id"]
 """
@@ -35,7 +35,7 @@ Worker = Callable[..., OpProcess]
 
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
-    """A measuring process that does to every question {"n", "id"} what the lines say."""
+    """A measuring process that does to every request {"n", "id"} what the lines say."""
 
     def make(*lines: str, **limits: Any) -> OpProcess:
         (tmp_path / "stub_worker.py").write_text(HEAD + "".join(f"    {line}\n" for line in lines))
@@ -60,7 +60,7 @@ def test_what_a_library_prints_shifts_no_answer(worker: Worker, capfd: pytest.Ca
     assert out == "" and err.count(noise) == 5
 
 
-def test_an_answer_to_another_question_is_not_believed(worker: Worker, tmp_path: Path) -> None:
+def test_an_answer_to_another_request_is_not_believed(worker: Worker, tmp_path: Path) -> None:
     """Somebody writes one line too many into the channel itself: the process is begun again rather than believed."""
     process = worker(
         *("say(id=i, seconds=n)", "if n == 2 and not (here / 'once').exists():"),

@@ -10,24 +10,23 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from graphopt.config import compat
+from graphopt.config import compatibility
 from graphopt.config.build import encoder
 from graphopt.config.construct import construct, target_of
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.kernels import Limits
+from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.oracles import check
 from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Flips, Prices
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Incompatible, Unsolved
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel, Flips, Prices
 from graphopt.problems.optimizer import Optimizer, solve
-from graphopt.problems.task import AssignTask
+from graphopt.problems.problem import Problem
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.rewrite.rewrite_task import RewriteTask
+from graphopt.tasks.task import AssignTask, RewriteTask
 from graphopt.utils import registry
 
 BUDGETS = (0, 1, 7, 50)
@@ -76,7 +75,7 @@ def make(algo: str, label: str, network: str = "graphsage", **changes: Any) -> O
         # of solvers: a limit that does not depend on the clock, so that they are quick and repeat
         node |= {"effort": 0.05}
     around: dict[str, Any] = {"machine": machine(), "task": task_of(label), "cost": simulator(), "seed": 0}
-    if compat.learns(target_of(node, "algo")):
+    if compatibility.learns(target_of(node, "algo")):
         tiny = {key: TINY.get(key, value) for key, value in registry.option("encoder", network).items()}
         around["encoder"] = encoder({"algo": node, "encoder": tiny, "seed": 0}, task_of(label))
     made: Optimizer = construct(node, "algo", around)
@@ -84,14 +83,14 @@ def make(algo: str, label: str, network: str = "graphsage", **changes: Any) -> O
 
 
 def fits(algo: str, label: str) -> bool:
-    return not compat.refusal(algo, task_nodes()[label])
+    return not compatibility.refusal(algo, task_nodes()[label])
 
 
 ALGOS = registry.options("algo")
 FITTING = [(algo, label) for label in task_nodes() for algo in ALGOS if fits(algo, label)]
 CELLS = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), AssignTask)]
 REWRITING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), RewriteTask)]
-LEARNED = [algo for algo in ALGOS if compat.learns(target_of(registry.option("algo", algo), "algo"))]
+LEARNED = [algo for algo in ALGOS if compatibility.learns(target_of(registry.option("algo", algo), "algo"))]
 
 
 class Counted(CostModel):
@@ -104,7 +103,7 @@ class Counted(CostModel):
         self.prices += len(plans)
         return self.inner.price(plans)
 
-    def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
+    def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: KernelLimits) -> Flips | None:
         found = self.inner.flips(graph, inline, limits)
         return None if found is None else CountedFlips(self, found)
 
@@ -129,9 +128,7 @@ class CountedFlips:
         self.inner.apply(op)
 
 
-def run(
-    optimizer: Optimizer, graph: Graph, label: str, evals: int, objective: str = "runtime"
-) -> tuple[AssignProblem, int]:
+def run(optimizer: Optimizer, graph: Graph, label: str, evals: int, objective: str = "runtime") -> tuple[Problem, int]:
     """(the solved problem, prices asked for besides the initial one's). Skips where an exact method says that it cannot
     solve it."""
     cost = Counted(simulator(objective))
@@ -253,7 +250,7 @@ def test_tasks_say_beforehand_what_they_decide(label: str) -> None:
 
 
 def test_the_table_says_what_a_run_says() -> None:
-    head, _, *lines = (line.strip("| ").split(" | ") for line in compat.matrix().splitlines())
+    head, _, *lines = (line.strip("| ").split(" | ") for line in compatibility.matrix().splitlines())
     table = {(line[0].split()[0], task): cell for line in lines for task, cell in zip(head[1:], line[1:], strict=True)}
     assert {cell for cell, said in table.items() if said == "yes"} == {c for c in FITTING if ":" not in c[1]}
 
@@ -276,10 +273,10 @@ def test_every_illegal_cell_names_an_alternative(label: str) -> None:
     for algo in registry.options("algo"):
         config = common | {"task": node, "algo": registry.option("algo", algo)}
         if fits(algo, label):
-            compat.check(config)
+            compatibility.check(config)
             continue
         with pytest.raises(Incompatible) as refused:
-            compat.check(config)
+            compatibility.check(config)
         tasks, algos = str(refused.value).split(f"Tasks for {algo}: ")[1].split(f". Algorithms for {node['name']}: ")
         assert set(tasks.split(", ")) <= set(registry.options("task"))
         assert set(algos.rstrip(".").split(", ")) <= set(registry.options("algo"))

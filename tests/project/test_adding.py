@@ -11,7 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 import graphopt
 from graphopt import CONF, OWN_OPTIONS, command
-from graphopt.config import compat
+from graphopt.config import compatibility
 from graphopt.core.fusible import view_inline
 from graphopt.core.machine import Device, Machine, make_machine
 from graphopt.costs.kernel_time import kernel_graph
@@ -65,7 +65,7 @@ def test_the_four_examples_together(copy: Path, monkeypatch: pytest.MonkeyPatch)
         if row["algo"] == "hill" and row["evals_cap"] == 200:
             assert row["judged"] == pytest.approx(optimum[row["graph"]], rel=1e-12)
     assert any(row["judged"] < 0.9 * row["initial"] for row in rows)
-    assert "| hill | yes | yes | yes | yes | yes |" in compat.matrix()
+    assert "| hill | yes | yes | yes | yes | yes |" in compatibility.matrix()
 
 
 def test_the_example_task_is_consistent(copy: Path) -> None:

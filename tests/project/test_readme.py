@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from graphopt import CONF, decision, pack, report
-from graphopt.config import compat
+from graphopt.config import compatibility
 from graphopt.config.construct import INJECTED, arguments_of, target_of
 from graphopt.run.cell import GROUPS, settings_of
 from graphopt.utils import registry
@@ -40,8 +40,8 @@ def marked(page: str, name: str) -> str:
 
 
 def test_the_matrix_is_the_programs() -> None:
-    assert marked("docs/compatibility.md", "compat") == compat.matrix()
-    assert marked("README.md", "families") == compat.families()
+    assert marked("docs/compatibility.md", "compat") == compatibility.matrix()
+    assert marked("README.md", "families") == compatibility.families()
 
 
 def test_the_readme_is_short() -> None:
@@ -58,8 +58,8 @@ def test_every_run_composes(command: str) -> None:
     config = OmegaConf.to_container(composed, resolve=True)
     assert isinstance(config, dict)
     settings_of(config)
-    compat.check_unused(config)
-    compat.check(config)
+    compatibility.check_unused(config)
+    compatibility.check(config)
     for group in ("dataset", "task", "machine", "cost", "judge", "algo"):
         taken = arguments_of(target_of(config[group], group)).keys()
         assert {*config[group]} - {"_target_"} <= taken - INJECTED, group

@@ -8,8 +8,8 @@ import pytest
 from graphopt import filter
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
+from graphopt.datasets.headroom import Draws, HeadroomPrices, Reached, load_headroom
 from graphopt.datasets.regal import Regal
-from graphopt.datasets.room import Draws, Reached, RoomPrices, load_room
 from graphopt.utils import registry
 
 ROOM, TIGHT = Reached(100.0, 70.0, 80.0, 60.0), Reached(100.0, 90.0, 91.0, 90.0)
@@ -26,7 +26,7 @@ def regal(**room: Any) -> Regal:
 
 def fill(data: Regal, passes: dict[str, list[bool]]) -> dict[str, list[Reached]]:
     """Draws until `next_kind` has enough; the answers are given, TIGHT when they run out."""
-    room = RoomPrices(Path(), {}, {})
+    room = HeadroomPrices(Path(), {}, {})
     while (kind := filter.next_kind(data, room, KINDS, 6)) is not None:
         found = room.reached.setdefault(str(kind), [])
         answers = passes[kind.family]
@@ -63,7 +63,7 @@ def test_low_and_high_budgets_are_those_of_shorter_runs() -> None:
 def test_a_stopped_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, calls = tmp_path / "prices.json", []
 
-    def searched(graph: Graph, on: filter.Bench, long_seeds: Any) -> Reached:
+    def searched(graph: Graph, on: filter.SearchSetup, long_seeds: Any) -> Reached:
         calls.append(graph.name)
         if len(calls) == 4:
             raise KeyboardInterrupt
@@ -73,7 +73,7 @@ def test_a_stopped_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pyte
     command = ["regal", "--split", "test", "--ops", "50", "--file", str(file)]
     with pytest.raises(KeyboardInterrupt):
         filter.main(command)
-    assert sum(map(len, load_room(file).reached.values())) == 3
+    assert sum(map(len, load_headroom(file).reached.values())) == 3
     assert filter.main(command) == 0
     assert len(set(calls)) == len(calls) - 1 == 28  # equal shares of 26; the one that was stopped is searched again
     assert filter.main(command) == 0 and len(calls) == 29
@@ -90,4 +90,4 @@ def test_a_price_that_is_none_is_a_sentence(tmp_path: Path, price: str) -> None:
     file = tmp_path / "room.json"
     file.write_text(f'{{"recipe": {{}}, "reached": {{"a": [[1, 2, {price}, 4]]}}}}')
     with pytest.raises(GraphError, match="is no file of room prices"):
-        load_room(file)
+        load_headroom(file)

@@ -37,12 +37,12 @@ def arguments(folder: Path, *more: str) -> argparse.Namespace:
     return tune.parser().parse_args(["--folder", str(folder), "--evals", "400", "--trials", "3", *more])
 
 
-def bench(graphs: int = 3, evals: int = 400) -> tune.Bench:
+def bench(graphs: int = 3, evals: int = 400) -> tune.TuningBenchmark:
     machine = construct(registry.option("machine", "gpu2"), "machine")
     task = construct(registry.option("task", "placement_scheduling"), "task", {"machine": machine})
     node = registry.option("cost", "simulator") | {"objective": "peak_memory", "threads": 1}
     made = tuple(layered_graph(120, np.random.default_rng(seed), f"g{seed}") for seed in range(graphs))
-    return tune.Bench(made, task, construct(node, "cost", {"machine": machine}), evals)
+    return tune.TuningBenchmark(made, task, construct(node, "cost", {"machine": machine}), evals)
 
 
 def test_families_take_turns_and_sizes_are_kept_to() -> None:
@@ -64,7 +64,7 @@ def test_a_run_is_the_optimisers_own_without_the_default() -> None:
 
 
 @dataclass(frozen=True)
-class Known(tune.Bench):
+class Known(tune.TuningBenchmark):
     """What a run reaches is known: the further the elite bias is from 0.6 the worse, and OTHER only seems good."""
 
     def reached(self, graph: Graph, evolution: Evolution, seed: int) -> float:

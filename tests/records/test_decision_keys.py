@@ -13,7 +13,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans
 from graphopt.datasets.layered import layered_graph
 from graphopt.decision import main
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.problem import Problem
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_format import DecisionError
 from graphopt.records.decision_file import load, save, write
@@ -31,12 +31,12 @@ def graph() -> Graph:
 
 
 @cache
-def problem(task: str) -> AssignProblem:
+def problem(task: str) -> Problem:
     """One whose answer is a plan of random keys, even where the default is better."""
     machine = construct(CONFIG["machine"], "machine")
     around = {"machine": machine, "task": construct(registry.option("task", task), "task", {"machine": machine})}
     cost = construct(CONFIG["cost"], "cost", around)
-    made = AssignProblem(graph(), around["task"], cost, evals=1)
+    made = Problem(graph(), around["task"], cost, evals=1)
     keys = np.random.default_rng(1).random((1, around["task"].key_count(graph())), np.float32)
     made.best_cost = float(made.cost_keys(keys)[0])
     made.best_plan = around["task"].realise_keys(graph(), keys)

@@ -12,9 +12,9 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.operators import Category
 from graphopt.datasets.layered import layered_graph
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.task import AssignTask
+from graphopt.problems.problem import Problem
 from graphopt.records.decision_file import load, save
+from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
 TASKS = {
@@ -37,7 +37,7 @@ def colocated(seed: int, groups: int) -> Graph:
     return dataclasses.replace(graph, together=together)
 
 
-def solved(graph: Graph, task_name: str, objective: str, keys: bool, seed: int) -> tuple[AssignProblem, dict[str, Any]]:
+def solved(graph: Graph, task_name: str, objective: str, keys: bool, seed: int) -> tuple[Problem, dict[str, Any]]:
     """A problem whose answer is a random one, even where the default is better; and its configuration."""
     name = task_name.partition(" ")[0]
     config = {"machine": registry.option("machine", "gpu4_pcie"), "seed": 0,
@@ -46,7 +46,7 @@ def solved(graph: Graph, task_name: str, objective: str, keys: bool, seed: int) 
     machine = construct(config["machine"], "machine")
     task: AssignTask = construct(config["task"], "task", {"machine": machine})
     cost = construct(config["cost"], "cost", {"machine": machine, "task": task})
-    problem, rng = AssignProblem(graph, task, cost, evals=1), np.random.default_rng(seed)
+    problem, rng = Problem(graph, task, cost, evals=1), np.random.default_rng(seed)
     if keys:
         drawn = rng.random((1, task.key_count(graph)), np.float32)
         problem.cost_keys(drawn)

@@ -9,7 +9,7 @@ from check_data import check_data
 from mutants import mutants
 
 from graphopt.errors import UserError
-from graphopt.rewrite.egraphs.saturation import Limits, Prover
+from graphopt.rewrite.egraphs.saturation import Prover, SaturationLimits
 from graphopt.rewrite.generation.foreign import read_folder, read_protobuf, read_text_form, readings
 from graphopt.rewrite.prove import main, proof, true_reading
 from graphopt.rewrite.rules.loading import load_rules
@@ -45,7 +45,7 @@ def test_every_substitution_is_proved(chunk: int) -> None:
     prover = Prover(load_rules("generated"))
     for rule in read_protobuf(check_data("rewriting") / "taso_graph_subst.pb").rules[chunk::CHUNKS]:
         _, reading = true_reading(rule)
-        assert proof(reading, prover, Limits()) is not None, reading
+        assert proof(reading, prover, SaturationLimits()) is not None, reading
 
 
 def test_two_lines_as_the_files_write_them(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from toy import ToyCost, ToyTask, toy_graph
 
 from graphopt.config.build import build
 from graphopt.errors import RowsFailed, Unmeasured, UserError
-from graphopt.problems.problem import Step
+from graphopt.problems.metering import Incumbent
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.records import rows as rows_module
 from graphopt.records.decision_file import load
@@ -156,7 +156,7 @@ def test_no_graphs(run: Callable[..., list[Row]]) -> None:
 
 
 def test_thinning_keeps_the_ends() -> None:
-    trace = [Step(i, float(i), -float(i)) for i in range(1000)]
+    trace = [Incumbent(i, float(i), -float(i)) for i in range(1000)]
     kept = thinned(trace, 20)
     assert kept[0] == trace[0] and kept[-1] == trace[-1] and len(kept) <= 20
     assert kept == sorted(kept, key=lambda s: s.evals) and thinned(trace[:5], 20) == trace[:5]

@@ -239,7 +239,7 @@ def test_without_wandb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_classical_cells_need_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from graphopt.config import build, compat;"
+        "import sys; from graphopt.config import build, compatibility;"
         "from graphopt.run import cell, evaluate, loggers, sweep;"
         "from graphopt import report, decision; from graphopt.records import rows;"
         "from graphopt.utils.registry import option; from graphopt.config.construct import target_of;"

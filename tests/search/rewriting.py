@@ -9,14 +9,14 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans
 from graphopt.costs.additive import Additive, Flops
-from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.problems.problem import OutOfBudget
+from graphopt.costs.cost_model import CostModel, Prices
+from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.optimizer import Rewriter
+from graphopt.problems.rewrite_problem import RewriteProblem
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.terms import Program, reachable
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType
-from graphopt.rewrite.rewrite_problem import RewriteProblem
-from graphopt.rewrite.rewriter import Rewriter
 from graphopt.rewrite.rules.rule import RuleSet
 from graphopt.rewrite.rules.steps import free
 from graphopt.tasks.rewriting import Rewriting

@@ -19,11 +19,11 @@ from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.regal import Regal
 from graphopt.errors import ConfigError
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.keys import devices, digests
-from graphopt.problems.problem import OutOfBudget
+from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import Brkga, Evolution, evolve, priced_by, uniform_keys
 from graphopt.tasks.joint import Joint
+from graphopt.tasks.keys import devices, digests
 from graphopt.utils import registry
 
 F32 = NDArray[np.float32]
@@ -189,7 +189,7 @@ def test_comes_close_to_a_known_optimum() -> None:
     assert optimum <= problem.best_cost <= optimum + 0.02 * (100 * random - optimum)
 
 
-def solve(problem: AssignProblem, evolution: Evolution) -> AssignProblem:
+def solve(problem: Problem, evolution: Evolution) -> Problem:
     with pytest.raises(OutOfBudget):
         Brkga(name="brkga", evolution=evolution).solve(problem)
     return problem
@@ -211,7 +211,7 @@ def test_a_budget_of_nothing_or_nothing_to_decide_is_left_alone() -> None:
 def test_an_infeasible_chromosome_ranks_behind_every_feasible_one_by_its_excess() -> None:
     graph = toy_graph(6)
     cost = ToyCost(graph, 3, bound=2.0)
-    problem = AssignProblem(graph, ToyTask({"device": 3}), cost, evals=10_000)
+    problem = Problem(graph, ToyTask({"device": 3}), cost, evals=10_000)
     every = np.array(list(itertools.product(range(3), repeat=6)), np.int16)
     score = priced_by(problem)((every + 0.5).astype(np.float32) / 3)
     own, total = cost.unary[np.arange(6), every].sum(1), cost.totals(every)
@@ -222,17 +222,17 @@ def test_an_infeasible_chromosome_ranks_behind_every_feasible_one_by_its_excess(
     assert np.array_equal(np.argsort(score[~feasible], kind="stable"), np.argsort(own[~feasible], kind="stable"))
 
 
-def layered_problem(objective: str, threads: int, evals: int = 300, seconds: float = np.inf) -> AssignProblem:
+def layered_problem(objective: str, threads: int, evals: int = 300, seconds: float = np.inf) -> Problem:
     machine = Machine(
         name="m", devices=tuple(Device(vector_flops=1e9, bandwidth=1e9) for _ in range(3)), link_bandwidth=1e8
     )
     task = Joint(name="j", machine=machine, levels=4, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
     cost = Simulator(name="s", machine=machine, objective=objective, threads=threads)
     graph = layered_graph(60, np.random.default_rng(5), "layered")
-    return AssignProblem(graph, task, cost, evals=evals, seconds=seconds, seed=7)
+    return Problem(graph, task, cost, evals=evals, seconds=seconds, seed=7)
 
 
-def story(problem: AssignProblem) -> list[tuple[int, float]]:
+def story(problem: Problem) -> list[tuple[int, float]]:
     return [(step.evals, step.cost) for step in problem.trace]
 
 
@@ -253,7 +253,7 @@ def test_the_clock_is_looked_at_within_a_generation(monkeypatch: pytest.MonkeyPa
     now = itertools.count()
     problem = layered_problem("runtime", 1, evals=10_000, seconds=1.0)
     monkeypatch.setattr(brkga, "KEYS_PER_CALL", 1)
-    monkeypatch.setattr("graphopt.problems.problem._clock", lambda: problem._start + 0.1 * next(now))
+    monkeypatch.setattr("graphopt.problems.metering._clock", lambda: problem._start + 0.1 * next(now))
     solve(problem, SMALL)
     assert 0 < problem.evals < SMALL.population
 
@@ -294,7 +294,7 @@ def test_the_best_plan_still_costs_what_was_found_after_many_generations(seed: i
     cost = construct(node, "cost", {"machine": machine})
     graph = Regal(**regal_node()).draw("watts_strogatz", 50, "train", seed)
     evolution = Evolution(population=20, elites=0.2, mutants=0.1, elite_bias=0.7)
-    problem = solve(AssignProblem(graph, task, cost, evals=2000, seed=seed), evolution)
+    problem = solve(Problem(graph, task, cost, evals=2000, seed=seed), evolution)
     assert problem.best_plan is not None
     assert cost.price(problem.best_plan).cost[0] == problem.best_cost
 

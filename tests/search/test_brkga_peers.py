@@ -10,14 +10,14 @@ from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import ConfigError
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.keys import Role
 from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga_informed import BrkgaInformed, Proposal, parameters
 from graphopt.search.heuristics.gp_dfs import PartitionDepthFirst
-from graphopt.search.heuristics.rules import Work, place_spectral
+from graphopt.search.heuristics.rules import SchedulingInstance, place_spectral
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.tasks.joint import Joint
+from graphopt.tasks.keys import Role
 from graphopt.utils import registry
 
 MACHINE = Machine(name="m", devices=(Device(), Device(), Device()), link_bandwidth=1e3)
@@ -37,7 +37,7 @@ def algo(name: str, **changes: object):
 
 
 def test_the_first_population_holds_every_heuristic() -> None:
-    problem = AssignProblem(GRAPH, TASK, simulator(), evals=100)
+    problem = Problem(GRAPH, TASK, simulator(), evals=100)
     keys = heuristic_keys(problem)
     best = problem.cost_keys(keys).min()
     solved, _ = solve(algo("brkga_seeded"), GRAPH, TASK, simulator(), evals=len(keys))
@@ -51,8 +51,8 @@ def test_a_neutral_proposal_is_plain_brkga_number_by_number() -> None:
 
 
 def test_proposals_lean_to_the_partition_and_to_the_order() -> None:
-    problem = AssignProblem(GRAPH, TASK, simulator(), evals=100)
-    layout, device = TASK.layout(GRAPH), place_spectral(Work(problem.graph, problem.task), "time")
+    problem = Problem(GRAPH, TASK, simulator(), evals=100)
+    layout, device = TASK.layout(GRAPH), place_spectral(SchedulingInstance(problem.graph, problem.task), "time")
     proposal = replace(NEUTRAL, placement=0.75, placement_concentration=4.0, priorities=0.5, priority_concentration=8.0)
     alpha, beta = parameters(problem, proposal)
     mean, concentration = alpha / (alpha + beta), alpha + beta

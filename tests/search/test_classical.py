@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.metering import OutOfBudget
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import OutOfBudget
+from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.default import Default
 from graphopt.search.walks.annealing import Annealing
 from graphopt.search.walks.greedy import Greedy
@@ -36,7 +36,7 @@ SEARCHERS = [name for name in OPTIMISERS if name != "default"]
 HEADS = [{"inline": 2}, {"device": 3}, {"device": 2, "priority": 4}]
 
 
-def solve(name: str, problem: AssignProblem) -> None:
+def solve(name: str, problem: Problem) -> None:
     with contextlib.suppress(OutOfBudget):
         OPTIMISERS[name]().solve(problem)
 
@@ -137,7 +137,7 @@ def test_infeasible_start_is_left() -> None:
     for name in ("local", "scan", "annealing", "greedy"):
         cost = ToyCost(graph, 2, seed=1)
         cost.unary[:, 0], cost.unary[:, 1], cost.bound = 1.0, 0.25, 4.0
-        problem = AssignProblem(graph, ToyTask({"device": 2}), cost, evals=400, seed=0)
+        problem = Problem(graph, ToyTask({"device": 2}), cost, evals=400, seed=0)
         assert problem.initial_cost == np.inf
         solve(name, problem)
         assert np.isfinite(problem.best_cost)

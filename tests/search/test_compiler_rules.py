@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.kernels import Limits, legalise
+from graphopt.core.kernels import KernelLimits, legalise
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
+from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.errors import ConfigError, Incompatible
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.problems.problem import Problem
 from graphopt.search.fusion.fused import as_decision
 from graphopt.search.fusion.inductor_rule import InductorRule
 from graphopt.search.fusion.xla_priority import LAUNCH, SIGNIFICANT, XlaPriority, priority_fusion
@@ -26,7 +26,7 @@ GPU = Device(
     clock=1.41e9, cores=84, fpus_per_core=128, l2_bytes=6 * 2**20,
 )  # fmt: skip
 CPU = Device(name="cpu")
-LIMITS = Limits(64, 16, 8)
+LIMITS = KernelLimits(64, 16, 8)
 
 
 class Builder(GraphBuilder):
@@ -266,10 +266,10 @@ class _KernelSum(CostModel):
         return Prices(np.array(times), np.zeros(len(times)))
 
 
-def problem(graph: Graph, decision: str, evals: int, device: Device = GPU) -> AssignProblem:
+def problem(graph: Graph, decision: str, evals: int, device: Device = GPU) -> Problem:
     task = Fusion(name="fusion", machine=Machine(name="m", devices=(device,)), decision=decision, levels=20,
                   max_ops=64, max_inputs=16, max_duplicates=8)  # type: ignore[arg-type]  # fmt: skip
-    return AssignProblem(graph, task, _KernelSum(), evals=evals)
+    return Problem(graph, task, _KernelSum(), evals=evals)
 
 
 @pytest.mark.parametrize("decision", ["binary", "priority"])
@@ -294,8 +294,8 @@ def test_rules_refuse_tasks_without_fusion() -> None:
 
 def test_rules_obey_tight_caps() -> None:
     graph = chain(40)
-    for limits in (Limits(4, 16, 8), Limits(64, 1, 1)):
+    for limits in (KernelLimits(4, 16, 8), KernelLimits(64, 1, 1)):
         inline, _ = priority_fusion(graph, dataclasses.replace(GPU), limits)
         assert np.array_equal(legalise(graph, inline.astype(np.uint8)[None], limits)[0], inline)
-    inline, _ = priority_fusion(graph, GPU, Limits(4, 16, 8))
+    inline, _ = priority_fusion(graph, GPU, KernelLimits(4, 16, 8))
     assert (~inline).sum() == 10  # 40 ops in kernels of 4

@@ -14,14 +14,13 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import F64, Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
+from graphopt.costs.cost_model import CostModel
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import Unsolved
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
+from graphopt.problems.problem import Problem
 from graphopt.readers.formats.layer_graphs import read_layer_graph
-from graphopt.search.heuristics.rules import Work
+from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.search.pipelines.blocks import blocks
 from graphopt.search.pipelines.contiguous import USUAL, Contiguous, Effort, best_split
@@ -30,6 +29,7 @@ from graphopt.search.pipelines.linear_split import add, judge, remove, split_ord
 from graphopt.search.pipelines.pipeline import Pipeline, pipeline_of
 from graphopt.search.walks.moves import slots_of, start_walk
 from graphopt.tasks.placement import Placement
+from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
 SMALL = Effort(orders=3, max_ideals=10_000, max_steps=10**7)
@@ -60,7 +60,11 @@ def random_graph(seed: int, ops: int) -> Graph:
 
 def setting(graph: Graph, on: Machine) -> tuple[Pipeline, AssignTask, CostModel]:
     task = Placement(name="p", machine=on, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
-    return pipeline_of(Work(graph, task)), task, Simulator(name="s", machine=on, objective="max_load", threads=1)
+    return (
+        pipeline_of(SchedulingInstance(graph, task)),
+        task,
+        Simulator(name="s", machine=on, objective="max_load", threads=1),
+    )
 
 
 def price(graph: Graph, task: AssignTask, cost: CostModel, device: np.ndarray) -> F64:
@@ -153,7 +157,7 @@ def test_published_optima_come_out(name: str) -> None:
     algo = construct(registry.option("algo", "contiguous"), "algo", {})
     problem, _ = solve(algo, graph, task, cost, evals=1)
     assert 1e3 * problem.best_cost == pytest.approx(known, rel=1e-5)
-    line = pipeline_of(Work(graph, task))
+    line = pipeline_of(SchedulingInstance(graph, task))
     assert best_split(line, algo.effort, np.random.default_rng(0)).proved
     orders = best_split(line, ORDERS, np.random.default_rng(0))  # as if there were too many ideals
     assert 1e3 * orders.load <= 1.02 * known
@@ -162,7 +166,7 @@ def test_published_optima_come_out(name: str) -> None:
 @pytest.mark.parametrize("name", ["bert24_inference", "bert24_training", "gnmt_inference"])
 def test_searches_start_from_the_best_split(name: str) -> None:
     graph, task, cost, known = published(name)
-    problem = AssignProblem(graph, task, cost, evals=1)
+    problem = Problem(graph, task, cost, evals=1)
     assert 1e3 * problem.cost_keys(heuristic_keys(problem)[:1])[0] == pytest.approx(known, rel=1e-5)
 
 
@@ -180,15 +184,13 @@ def test_searches_by_single_moves_start_from_it_too(algo: str) -> None:
 def test_a_walk_starts_from_the_better_of_split_and_default(seed: int, room: float) -> None:
     graph = random_graph(seed, 7)
     line, task, cost = setting(graph, machine(room))
-    problem = AssignProblem(graph, task, cost, evals=9)
+    problem = Problem(graph, task, cost, evals=9)
     walk = start_walk(problem, slots_of(problem), "initial", deltas=False)
     split = best_split(line, USUAL, np.random.default_rng(0))
     assert walk.score == min(problem.initial_cost, split.load)
     assert price(graph, task, cost, walk.decision[None, :, 0])[0] == walk.score
     assert problem.evals == (len(split.device) > 0)
-    runtime = AssignProblem(
-        graph, task, Simulator(name="s", machine=machine(room), objective="runtime", threads=1), evals=9
-    )
+    runtime = Problem(graph, task, Simulator(name="s", machine=machine(room), objective="runtime", threads=1), evals=9)
     walk = start_walk(runtime, slots_of(runtime), "initial", deltas=False)
     assert np.array_equal(walk.decision, runtime.initial)
     assert runtime.evals == 0
@@ -203,7 +205,7 @@ def test_without_evaluations_it_answers_too() -> None:
     )
     runtime = Simulator(name="s", machine=machine(), objective="runtime", threads=1)
     with pytest.raises(Unsolved, match=r"cost\.objective=max_load"):
-        Contiguous(name="c", effort=SMALL).solve(AssignProblem(graph, task, runtime, evals=1))
+        Contiguous(name="c", effort=SMALL).solve(Problem(graph, task, runtime, evals=1))
 
 
 def test_what_costs_nothing_beside_its_only_neighbour_stays_with_it() -> None:

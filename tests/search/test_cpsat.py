@@ -14,9 +14,8 @@ from graphopt.core.machine import Device, Machine, TransferRule
 from graphopt.costs.event import GRID
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
+from graphopt.problems.problem import Problem
 from graphopt.readers.formats.stg import read_stg
 from graphopt.records.rows import RowFile
 from graphopt.run.evaluate import Arena, Contender, evaluate
@@ -30,6 +29,7 @@ from graphopt.search.solvers.workload import grain, workload
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling
+from graphopt.tasks.task import AssignTask
 
 pytest.importorskip("ortools", reason="the solvers extra is not installed")
 
@@ -180,7 +180,7 @@ def test_limited_by_effort_it_repeats() -> None:
 
 def test_the_problems_clock_counts() -> None:
     graph, machine = layered_graph(60, np.random.default_rng(1), "layered"), pair(link_latency=0.01)
-    problem = AssignProblem(graph, both(machine), simulator(machine), evals=40, seconds=0.0)
+    problem = Problem(graph, both(machine), simulator(machine), evals=40, seconds=0.0)
     solver(effort=None).solve(problem)
     assert problem.evals == 0 and problem.bound == 0.0
 
@@ -210,7 +210,7 @@ def test_simple_bounds_by_hand() -> None:
 
     def work(*devices: Device):
         machine = Machine(name="m", devices=devices)
-        return workload(AssignProblem(graph, both(machine), simulator(machine), evals=1))
+        return workload(Problem(graph, both(machine), simulator(machine), evals=1))
 
     alone, two = work(Device()), work(Device(), Device(vector_flops=2.0))
     assert (least_makespan(alone) * GRID, least_makespan(two) * GRID) == (9.0, 3.0)
@@ -221,7 +221,7 @@ def test_when_devices_are_interchangeable() -> None:
     graph = small_graph(0, 4)
 
     def work(machine: Machine):
-        return workload(AssignProblem(graph, both(machine), simulator(machine), evals=1))
+        return workload(Problem(graph, both(machine), simulator(machine), evals=1))
 
     assert anywhere(work(pair())) and interchangeable(work(pair()))
     far = work(pair(link_latency=1.0))
@@ -275,7 +275,7 @@ def test_a_model_that_takes_too_long_is_given_up(seconds: float, objective: str,
     graph, machine = small_graph(0, 400), pair(link_bandwidth=4.0)
     task, cost = both(machine), simulator(machine, objective)
     clock = Clock()
-    monkeypatch.setattr("graphopt.problems.problem._clock", clock)
+    monkeypatch.setattr("graphopt.problems.metering._clock", clock)
     monkeypatch.setattr("graphopt.search.solvers.cpsat.search", lambda *_: pytest.fail("no time was left"))
     found, _ = solve(solver(effort=None), graph, task, cost, evals=40, seconds=seconds)
     assert clock.now <= 0.55 * seconds + 0.2

@@ -10,13 +10,13 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.task import AssignTask
+from graphopt.problems.problem import Problem
 from graphopt.search.heuristics import partition, rules, starts
 from graphopt.search.heuristics.encoding import encode
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling
+from graphopt.tasks.task import AssignTask
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 
@@ -28,13 +28,13 @@ def machine(devices: int, speed: float = 1.0) -> Machine:
     return Machine(name="m", devices=made, link_bandwidth=10.0)
 
 
-def problem(graph: Graph, on: Machine, task: AssignTask | None = None, objective="runtime") -> AssignProblem:
+def problem(graph: Graph, on: Machine, task: AssignTask | None = None, objective="runtime") -> Problem:
     task = task or Joint(name="t", machine=on, levels=16, fuse=False, **CAPS)
-    return AssignProblem(graph, task, Simulator(name="s", machine=on, objective=objective, threads=1), evals=100)
+    return Problem(graph, task, Simulator(name="s", machine=on, objective=objective, threads=1), evals=100)
 
 
-def work_of(problem: AssignProblem) -> rules.Work:
-    return rules.Work(problem.graph, problem.task)
+def work_of(problem: Problem) -> rules.SchedulingInstance:
+    return rules.SchedulingInstance(problem.graph, problem.task)
 
 
 def random_graph(seed: int, ops: int) -> Graph:

@@ -14,8 +14,8 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import Unsolved
-from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
 from graphopt.readers.formats.lifetimes import read_lifetimes
 from graphopt.search.genetic.brkga import Brkga, Evolution
 from graphopt.search.solvers.cpsat import CpSat
@@ -31,11 +31,11 @@ TINY = {  # published optima; the last is ours: its pairs are independent, so th
 ONE = Machine(name="one", devices=(Device(),))
 
 
-def problem(graph: Graph, evals: int) -> AssignProblem:
+def problem(graph: Graph, evals: int) -> Problem:
     """Orders on one device, priced by the simulator's peak."""
     task = Scheduling(name="s", machine=ONE, levels=16, placement="single", fuse=False, max_ops=64, max_inputs=16,
                       max_duplicates=8)  # fmt: skip
-    return AssignProblem(graph, task, Simulator(name="s", machine=ONE, objective="peak_memory", threads=1), evals=evals)
+    return Problem(graph, task, Simulator(name="s", machine=ONE, objective="peak_memory", threads=1), evals=evals)
 
 
 def exact() -> Exact:

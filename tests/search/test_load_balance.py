@@ -18,7 +18,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.errors import ConfigError
 from graphopt.problems.optimizer import solve
 from graphopt.readers.formats.layer_graphs import read_layer_graph
-from graphopt.search.heuristics.rules import Work
+from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.pipelines.load_balance import LoadBalance, loads, readers_of, repaired
 from graphopt.search.pipelines.pipeline import pipeline_of
 from graphopt.tasks.placement import Placement
@@ -54,7 +54,7 @@ def place(machine: Machine) -> Placement:
 def test_loads_are_those_of_the_cost_model(seed: int) -> None:
     graph, rng = random_graph(seed, 12), np.random.default_rng(seed)
     task = place(MACHINE)
-    line = pipeline_of(Work(graph, task))
+    line = pipeline_of(SchedulingInstance(graph, task))
     rows = rng.integers(0, 3, (8, line.num_items))
     load, held = loads(line, readers_of(line), rows)
     cost = Simulator(name="s", machine=MACHINE, objective="max_load", threads=1)
@@ -70,7 +70,7 @@ def test_repairs_make_plans_fit(seed: int) -> None:
     """All on the first accelerator, over its capacity; the host always has room."""
     graph = random_graph(seed, 20)
     task = place(MACHINE)
-    line = pipeline_of(Work(graph, task))
+    line = pipeline_of(SchedulingInstance(graph, task))
     found = repaired(line, np.zeros(line.num_items, np.int64))
     cost = Simulator(name="s", machine=MACHINE, objective="max_load", threads=1)
     assert np.isfinite(cost.price(task.realise(graph, line.devices(found)[None, :, None])).cost[0])

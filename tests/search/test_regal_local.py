@@ -11,14 +11,14 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.keys import Role
 from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
 from graphopt.readers.formats.stg import read_stg
-from graphopt.search.heuristics.rules import Work
+from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys
-from graphopt.search.walks.regal_local import Moves, Neighbours, RegalLocal
+from graphopt.search.walks.regal_local import Moves, RandomKeyMoves, RegalLocal
 from graphopt.tasks.joint import Joint
+from graphopt.tasks.keys import Role
 from graphopt.utils import registry
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
@@ -29,10 +29,10 @@ def machine(devices: int) -> Machine:
     return Machine(name="m", devices=tuple(Device() for _ in range(devices)), link_bandwidth=1e3)
 
 
-def open_problem(graph: Graph, devices: int = 3, evals: int = 100, fuse: bool = False, seed: int = 0) -> AssignProblem:
+def open_problem(graph: Graph, devices: int = 3, evals: int = 100, fuse: bool = False, seed: int = 0) -> Problem:
     task = Joint(name="t", machine=machine(devices), levels=16, fuse=fuse, **CAPS)
     cost = Simulator(name="s", machine=task.machine, objective="runtime", threads=1)
-    return AssignProblem(graph, task, cost, evals=evals, seed=seed)
+    return Problem(graph, task, cost, evals=evals, seed=seed)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_a_move_changes_what_it_says(kind: str, role: Role, changed: tuple[int, 
     problem = open_problem(layered_graph(60, np.random.default_rng(1), "g"), fuse=True)
     layout, free = problem.task.layout(problem.graph), problem.task.mask(problem.graph)
     keys = np.random.default_rng(2).random(len(layout), np.float32)
-    moved = Neighbours(problem, Moves(**(NONE | {kind: 1.0}))).around(keys, 200, np.random.default_rng(3))
-    needs = Work(problem.graph, problem.task).needs
+    moved = RandomKeyMoves(problem, Moves(**(NONE | {kind: 1.0}))).around(keys, 200, np.random.default_rng(3))
+    needs = SchedulingInstance(problem.graph, problem.task).needs
     reader = np.repeat(np.arange(problem.graph.num_ops), np.diff(needs.ptr))
     beside = {n: {*needs.source[reader == n], *reader[needs.source == n]} for n in range(problem.graph.num_ops)}
     before, after = (problem.task.realise_keys(problem.graph, rows) for rows in (keys[None], moved))
@@ -76,7 +76,7 @@ def test_a_move_changes_what_it_says(kind: str, role: Role, changed: tuple[int, 
 def test_every_op_and_every_device_is_reached() -> None:
     problem = open_problem(layered_graph(30, np.random.default_rng(1), "g"))
     keys = np.random.default_rng(2).random(problem.task.key_count(problem.graph), np.float32)
-    moves = Neighbours(problem, Moves(**(NONE | {"device": 1.0})))
+    moves = RandomKeyMoves(problem, Moves(**(NONE | {"device": 1.0})))
     plans = problem.task.realise_keys(problem.graph, moves.around(keys, 3000, np.random.default_rng(3)))
     runs = np.flatnonzero(problem.task.mask(problem.graph)[:, 0])
     assert {(n, d) for n in runs for d in range(3)} == {(n, int(d)) for n in runs for d in set(plans.device[:, n])}
@@ -127,7 +127,7 @@ def test_it_takes_the_best_of_a_batch_walks_plateaus_and_starts_again_from_the_b
     """On a price that tells ones from zeros only: rounds of all but one key do not matter."""
     problem = open_problem(layered_graph(30, np.random.default_rng(5), "g"), evals=10**6)
     algo = search(batch=batch, patience=20, kick=3)
-    moves = Neighbours(problem, Moves(**(NONE | {"shift": 1.0})))
+    moves = RandomKeyMoves(problem, Moves(**(NONE | {"shift": 1.0})))
     priorities = np.flatnonzero(problem.task.layout(problem.graph).role == Role.PRIORITY)
     current: list[float] = [1e9]
     seen = 0

@@ -6,19 +6,19 @@ from test_compiler_rules import GPU, chain
 
 from graphopt.core.machine import Machine
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import Walk, slots_of, start_walk
 from graphopt.tasks.fusion import Fusion
 
 
-def capped_chain(deltas: bool) -> tuple[AssignProblem, Walk]:
+def capped_chain(deltas: bool) -> tuple[Problem, Walk]:
     """Four ops, at most two per kernel, everything stored."""
     machine = Machine(name="m", devices=(GPU,))
     task = Fusion(
         name="fusion", machine=machine, decision="binary", levels=2, max_ops=2, max_inputs=16, max_duplicates=8
     )
     cost = Simulator(name="simulator", machine=machine, objective="runtime", threads=1)
-    problem = AssignProblem(chain(4), task, cost, evals=50)
+    problem = Problem(chain(4), task, cost, evals=50)
     return problem, start_walk(problem, slots_of(problem), "zero", deltas=deltas)
 
 

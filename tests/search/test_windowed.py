@@ -9,12 +9,12 @@ from graphopt.core.machine import Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Unsolved
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.keys import Role
 from graphopt.problems.optimizer import solve
+from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.search.walks.windowed import Windowed, Windows, _Moves
 from graphopt.tasks.joint import Joint
+from graphopt.tasks.keys import Role
 from graphopt.utils import registry
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
@@ -40,9 +40,9 @@ def layered(ops: int, seed: int) -> Graph:
     return layered_graph(ops, np.random.default_rng(seed), f"layered{seed}")
 
 
-def open_problem(graph: Graph, evals: int = 100) -> AssignProblem:
+def open_problem(graph: Graph, evals: int = 100) -> Problem:
     task = Joint(name="t", machine=machine(), levels=16, fuse=False, **CAPS)
-    return AssignProblem(graph, task, cost("runtime"), evals=evals, seed=0)
+    return Problem(graph, task, cost("runtime"), evals=evals, seed=0)
 
 
 def test_an_evaluation_says_when_ops_end() -> None:

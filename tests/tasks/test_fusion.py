@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphopt.core.fusible import view_inline
-from graphopt.core.kernels import Limits, default_inline, legalise
+from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Machine
 from graphopt.core.oracles import check
 from graphopt.costs.simulator import Simulator
@@ -126,9 +126,10 @@ def test_two_levels_of_priority_try_later_ops_first_as_the_binary_task_does() ->
 
 def test_caps_are_those_of_the_configuration() -> None:
     task = fusion("binary", max_ops=2, max_inputs=3, max_duplicates=1)
-    assert task.limits == Limits(2, 3, 1)
+    assert task.limits == KernelLimits(2, 3, 1)
     graph = random_graph(8, 60)
     everything = np.ones((1, graph.num_ops, 1), np.int16)
     assert np.array_equal(
-        task.realise(graph, everything).inline, legalise(graph, everything[:, :, 0].astype(np.uint8), Limits(2, 3, 1))
+        task.realise(graph, everything).inline,
+        legalise(graph, everything[:, :, 0].astype(np.uint8), KernelLimits(2, 3, 1)),
     )

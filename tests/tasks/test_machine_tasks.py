@@ -14,13 +14,13 @@ from graphopt.config.suggested_machine import filled
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.kernels import Limits, default_inline
+from graphopt.core.kernels import KernelLimits, default_inline
 from graphopt.core.machine import Device, Machine, make_machine
 from graphopt.core.oracles import check
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
-from graphopt.problems.keys import devices, transfers
 from graphopt.tasks.joint import Joint
+from graphopt.tasks.keys import devices, transfers
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling, place
 
@@ -88,7 +88,7 @@ def test_fusion_states_are_views_or_the_compilers_default():
     graph = network(0)
     plain, fused = (Placement(name="p", machine=MACHINE, fuse=fuse, **CAPS) for fuse in (False, True))
     assert np.array_equal(plain.realise(graph, plain.initial(graph)[None]).inline[0], view_inline(graph))
-    default = default_inline(graph, Limits(**CAPS))
+    default = default_inline(graph, KernelLimits(**CAPS))
     assert np.array_equal(fused.realise(graph, fused.initial(graph)[None]).inline[0], default)
     joint = Joint(name="j", machine=MACHINE, levels=4, fuse=True, **CAPS)
     assert np.array_equal(joint.realise(graph, joint.initial(graph)[None]).inline[0], default)

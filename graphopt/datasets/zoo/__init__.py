@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import nn
 
+from graphopt.datasets.zoo.amoebanet import amoebanet
 from graphopt.datasets.zoo.convnets import inception_v3, mnasnet, resnet18, resnext50, squeezenet
 from graphopt.datasets.zoo.dense import ssd_mobilenet, unet, wavenet
 from graphopt.datasets.zoo.recurrent import gnmt, rnnlm
 from graphopt.datasets.zoo.relational import deep_rank, graph_nets
-from graphopt.datasets.zoo.searched import amoebanet
 from graphopt.datasets.zoo.transformers import bert, dalle_mini, transformer_transducer, transformer_xl, vit
 
 Model = Callable[..., tuple[nn.Module, tuple[Any, ...]]]

@@ -60,7 +60,7 @@ def squeezenet(*, depth: int = 8, batch: int = 1, size: int = 224) -> Built:
     return nn.Sequential(*layers), _image(batch, size)
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """relu(body(x) + shortcut(x)); the shortcut projects where shapes differ."""
 
     def __init__(self, body: nn.Module, inputs: int, outputs: int, stride: int) -> None:
@@ -87,7 +87,7 @@ def resnet18(*, depth: int = 2, batch: int = 1, size: int = 224) -> Built:
     layers, channels = _stem(), 64
     for width, stride in _stages((depth,) * 4, 64):
         body = nn.Sequential(ConvNorm(channels, width, 3, stride), ConvNorm(width, width, 3, activation=None))
-        layers.append(Residual(body, channels, width, stride))
+        layers.append(ResidualBlock(body, channels, width, stride))
         channels = width
     return Classifier(layers, channels), _image(batch, size)
 
@@ -101,7 +101,7 @@ def resnext50(*, depth: int = 3, batch: int = 1, size: int = 224, groups: int = 
             ConvNorm(width, width, 3, stride, groups),
             ConvNorm(width, 2 * width, activation=None),
         )
-        layers.append(Residual(body, channels, 2 * width, stride))
+        layers.append(ResidualBlock(body, channels, 2 * width, stride))
         channels = 2 * width
     return Classifier(layers, channels), _image(batch, size)
 

@@ -14,8 +14,8 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from graphopt.readers.onnx.folding import SMALL, static_shape, stays_short
-from graphopt.readers.onnx.formulas import Call, Shape
-from graphopt.readers.onnx.onnx_operators import Work, kind_of, work_of
+from graphopt.readers.onnx.formulas import NodeShapes, Shape
+from graphopt.readers.onnx.onnx_operators import FlopCount, kind_of, work_of
 from graphopt.readers.onnx.vetting import captured, constants_of, subgraphs, values_of
 
 BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
@@ -44,25 +44,25 @@ class Scope:
         return int(values_of(stored, self.source).item())
 
 
-def node_work(node: NodeProto, scope: Scope) -> Work:
+def node_work(node: NodeProto, scope: Scope) -> FlopCount:
     """FLOP of any node, with what its subgraphs do."""
     if node.op_type not in BODIES or kind_of(node.domain, node.op_type) is None:
-        return work_of(Call(node.op_type, plain_attributes(node), [scope.shape(n) for n in node.input],
+        return work_of(NodeShapes(node.op_type, plain_attributes(node), [scope.shape(n) for n in node.input],
                             [scope.shape(n) for n in node.output], node.domain))  # fmt: skip
-    bodies: dict[str, Callable[[NodeProto, Scope], Work]] = {"If": _branches, "Loop": _loop, "Scan": _scan}
+    bodies: dict[str, Callable[[NodeProto, Scope], FlopCount]] = {"If": _branches, "Loop": _loop, "Scan": _scan}
     try:
         return bodies[node.op_type](node, scope)
     except MemoryError:
         raise
     except Exception:  # what a malformed body raises here, or in onnx and the C++ beneath it
-        return Work(0.0, "its body is not counted")
+        return FlopCount(0.0, "its body is not counted")
 
 
-def _branches(node: NodeProto, scope: Scope) -> Work:
+def _branches(node: NodeProto, scope: Scope) -> FlopCount:
     return max((_body(graph, {}, scope) for graph in subgraphs(node)), key=lambda work: work.flop)
 
 
-def _loop(node: NodeProto, scope: Scope) -> Work:
+def _loop(node: NodeProto, scope: Scope) -> FlopCount:
     """Inputs: the number of trips, whether to begin, what is carried; the body's: the trip, the condition, the same."""
     (body,) = subgraphs(node)
     carried = [scope.types.get(name) or _stated(name, scope) for name in node.input[2:]]
@@ -70,7 +70,7 @@ def _loop(node: NodeProto, scope: Scope) -> Work:
     return _repeated(_body(body, known, scope), scope.number(node.input[0]) if node.input[0] else None)
 
 
-def _scan(node: NodeProto, scope: Scope) -> Work:
+def _scan(node: NodeProto, scope: Scope) -> FlopCount:
     """The last inputs are cut along an axis each; before them comes what is carried."""
     (body,) = subgraphs(node)
     attributes = plain_attributes(node)
@@ -88,19 +88,19 @@ def _scan(node: NodeProto, scope: Scope) -> Work:
     return _repeated(_body(body, known, scope), trips)
 
 
-def _repeated(once: Work, trips: int | None) -> Work:
+def _repeated(once: FlopCount, trips: int | None) -> FlopCount:
     if trips is None:
-        return Work(once.flop, "; ".join(filter(None, ("trips not known, counted once", once.missing))))
-    return Work(max(trips, 0) * once.flop, once.missing)
+        return FlopCount(once.flop, "; ".join(filter(None, ("trips not known, counted once", once.missing))))
+    return FlopCount(max(trips, 0) * once.flop, once.missing)
 
 
-def _body(graph: GraphProto, known: Types, scope: Scope) -> Work:
+def _body(graph: GraphProto, known: Types, scope: Scope) -> FlopCount:
     """FLOP of one run of a subgraph. known: types of its inputs."""
     inner = _inner_scope(graph, known, scope)
     works = [node_work(node, inner) for node in graph.node if node.op_type != "Constant"]
     missing = Counter(work.missing for work in works if work.missing)
     reasons = ", ".join(f"{reason} x{count}" for reason, count in missing.items())
-    return Work(sum(work.flop for work in works), f"within its body: {reasons}" if reasons else "")
+    return FlopCount(sum(work.flop for work in works), f"within its body: {reasons}" if reasons else "")
 
 
 def _inner_scope(graph: GraphProto, known: Types, scope: Scope) -> Scope:

@@ -15,7 +15,7 @@ DIVISION, GELU, NORM, SOFTMAX = (OPERATORS[OPERATOR_ID[k]].flop for k in ("div",
 
 
 @dataclass(frozen=True)
-class Call:
+class NodeShapes:
     """One node with what shape inference found; None where an input or output is absent or its shape is unknown."""
 
     op_type: str
@@ -35,7 +35,7 @@ class Call:
         return found
 
 
-Formula = Callable[[Call], float]
+Formula = Callable[[NodeShapes], float]
 
 
 def _elements(shape: Shape | None) -> int:
@@ -44,30 +44,30 @@ def _elements(shape: Shape | None) -> int:
     return prod(shape)
 
 
-def _conv(call: Call, weight: int = 1, bias: int = 2) -> float:
+def _conv(call: NodeShapes, weight: int = 1, bias: int = 2) -> float:
     """2 * outputs * (input channels per group * window); the weight is [M, C / groups, *window]."""
     out = _elements(call.outputs[0])
     return 2 * out * prod(call.shape(weight)[1:]) + (out if call.input(bias) is not None else 0)
 
 
-def _conv_transpose(call: Call) -> float:
+def _conv_transpose(call: NodeShapes) -> float:
     """2 * inputs * (output channels per group * window); the weight is [C, M / groups, *window]."""
     bias = _elements(call.outputs[0]) if call.input(2) is not None else 0
     return 2 * _elements(call.inputs[0]) * prod(call.shape(1)[1:]) + bias
 
 
-def _matmul(call: Call) -> float:
+def _matmul(call: NodeShapes) -> float:
     return 2 * _elements(call.outputs[0]) * call.shape(0)[-1]
 
 
-def _gemm(call: Call) -> float:
+def _gemm(call: NodeShapes) -> float:
     """The product and the addition of the third input."""
     out, a = _elements(call.outputs[0]), call.shape(0)
     inner = a[0] if call.attributes.get("transA", 0) else a[1]
     return 2 * out * int(inner) + (out if call.input(2) is not None else 0)
 
 
-def _einsum(call: Call) -> float:
+def _einsum(call: NodeShapes) -> float:
     """2 * outputs * sizes of the summed labels; a single operand is only summed."""
     terms, arrow, result = str(call.attributes["equation"]).replace(" ", "").partition("->")
     if not arrow:  # the implicit form keeps the labels that occur once
@@ -82,41 +82,41 @@ def _einsum(call: Call) -> float:
     return (2 if len(call.inputs) > 1 else 1) * _elements(call.outputs[0]) * summed
 
 
-def _pool(call: Call) -> float:
+def _pool(call: NodeShapes) -> float:
     window: int = prod(call.attributes["kernel_shape"])
     return _elements(call.outputs[0]) * window
 
 
-def _input_elements(call: Call) -> float:
+def _input_elements(call: NodeShapes) -> float:
     return _elements(call.inputs[0])
 
 
-def _output_elements(call: Call) -> float:
+def _output_elements(call: NodeShapes) -> float:
     return _elements(call.outputs[0])
 
 
-def _variadic(call: Call) -> float:
+def _variadic(call: NodeShapes) -> float:
     """n inputs combined two at a time."""
     return max(len(call.inputs) - 1, 0) * _elements(call.outputs[0])
 
 
-def _lrn(call: Call) -> float:
+def _lrn(call: NodeShapes) -> float:
     """Per element: the window's squares and their sum, then a power and a division."""
     return _elements(call.outputs[0]) * (2 * int(call.attributes["size"]) + 24)
 
 
-def _batch_norm(call: Call) -> float:
+def _batch_norm(call: NodeShapes) -> float:
     return 2 * _elements(call.outputs[0])
 
 
-def _recurrent(call: Call) -> float:
+def _recurrent(call: NodeShapes) -> float:
     """LSTM, GRU and RNN: input [steps, batch, width], or the first two the other way round; both weight matrices are
     used once per step and sample. Gates and biases, a small share, are left out."""
     steps, batch = call.shape(0)[:2]
     return 2 * steps * batch * (_elements(call.inputs[1]) + _elements(call.inputs[2]))
 
 
-def _attention(call: Call) -> float:
+def _attention(call: NodeShapes) -> float:
     """Scores, their softmax and their product with the values. [batch, heads, steps, width], or
     [batch, steps, heads x width] with the number of heads as an attribute; past keys come first."""
     queries, keys, results = call.shape(0), call.shape(1), call.outputs[0]
@@ -127,7 +127,7 @@ def _attention(call: Call) -> float:
     return 2 * length * (_elements(queries) + _elements(results)) + SOFTMAX * scores
 
 
-def _rotary(call: Call) -> float:
+def _rotary(call: NodeShapes) -> float:
     """Pairs (a, b) become a cos - b sin and a sin + b cos. [batch, heads, steps, width] or [batch, steps, all]."""
     shape, rotated = call.shape(0), int(call.attributes.get("rotary_embedding_dim", 0))
     heads = 1 if len(shape) == 4 else int(call.attributes.get("num_heads", 0)) or 1
@@ -135,14 +135,14 @@ def _rotary(call: Call) -> float:
     return 3 * share * prod(shape)
 
 
-def _grid_sample(call: Call) -> float:
+def _grid_sample(call: NodeShapes) -> float:
     """Every result is a sum over 2 (linear) or 4 (cubic) neighbours along each axis."""
     mode = call.attributes.get("mode", "linear")
     neighbours: int = {"nearest": 0, "linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}[mode]
     return 2 * float(neighbours ** call.shape(1)[-1]) * _elements(call.outputs[0])
 
 
-def _roi_align(call: Call) -> float:
+def _roi_align(call: NodeShapes) -> float:
     """Every result is a mean or maximum of sampling_ratio^2 points, each from four neighbours."""
     ratio = int(call.attributes["sampling_ratio"])
     if ratio < 1:
@@ -150,59 +150,59 @@ def _roi_align(call: Call) -> float:
     return 9 * ratio**2 * _elements(call.outputs[0])
 
 
-def _affine_grid(call: Call) -> float:
+def _affine_grid(call: NodeShapes) -> float:
     """Every coordinate is a product with a row of [d, d + 1]."""
     return (2 * call.shape(0)[-2] + 1) * _elements(call.outputs[0])
 
 
-def _determinant(call: Call) -> float:
+def _determinant(call: NodeShapes) -> float:
     """By LU decomposition."""
     return 2 / 3 * call.shape(0)[-1] * _elements(call.inputs[0])
 
 
-def _quantize(call: Call) -> float:
+def _quantize(call: NodeShapes) -> float:
     """saturate(round(x / scale) + zero point)"""
     return (DIVISION + 2 + (call.input(2) is not None)) * _elements(call.outputs[0])
 
 
-def _dequantize(call: Call) -> float:
+def _dequantize(call: NodeShapes) -> float:
     """(x - zero point) * scale"""
     return (1 + (call.input(2) is not None)) * _elements(call.outputs[0])
 
 
-def _quantize_by_range(call: Call) -> float:
+def _quantize_by_range(call: NodeShapes) -> float:
     """Least and largest element, then as `_quantize` with a zero point."""
     return (2 + DIVISION + 3) * _elements(call.inputs[0])
 
 
-def _fused_matmul(call: Call) -> float:
+def _fused_matmul(call: NodeShapes) -> float:
     a = call.shape(0)
     return 2 * _elements(call.outputs[0]) * (a[-2] if call.attributes.get("transA", 0) else a[-1])
 
 
-def _quantized_gemm(call: Call) -> float:
+def _quantized_gemm(call: NodeShapes) -> float:
     """A, its scale and zero point, B, ..."""
     a = call.shape(0)
     return 2 * _elements(call.outputs[0]) * (a[0] if call.attributes.get("transA", 0) else a[1])
 
 
-def _packed_matmul(call: Call) -> float:
+def _packed_matmul(call: NodeShapes) -> float:
     """Weights of few bits: unpacked (a product and a sum each), then multiplied."""
     rows, columns = int(call.attributes["K"]), int(call.attributes["N"])
     return 2 * _elements(call.outputs[0]) * rows + 2 * rows * columns
 
 
-def _biased_gelu(call: Call) -> float:
+def _biased_gelu(call: NodeShapes) -> float:
     return (GELU + (call.input(1) is not None)) * _elements(call.outputs[0])
 
 
-def _skip_norm(call: Call) -> float:
+def _skip_norm(call: NodeShapes) -> float:
     """The sum of two inputs, and of a bias, normalised."""
     bias = len(call.inputs) > 3 and call.inputs[-1] is not None and call.op_type.startswith("Skip")
     return (NORM + 1 + bias) * _elements(call.inputs[0])
 
 
-def _packed_attention(call: Call) -> float:
+def _packed_attention(call: NodeShapes) -> float:
     """Input [batch, steps, width] and one matrix for queries, keys and values; past [2, batch, heads, steps, width]."""
     (batch, steps, width), packed = call.shape(0), call.shape(1)[1]
     queries, _, values = call.attributes.get("qkv_hidden_sizes") or [packed // 3] * 3
@@ -212,7 +212,7 @@ def _packed_attention(call: Call) -> float:
     return projected + _scored(batch * steps * length, queries, values, int(call.attributes["num_heads"]))
 
 
-def _headed_attention(call: Call) -> float:
+def _headed_attention(call: NodeShapes) -> float:
     """Queries, keys and values, each [batch, steps, heads x width]."""
     (batch, steps, queries), (_, length, _), (_, _, values) = (call.shape(i) for i in range(3))
     past = call.input(6)
@@ -220,7 +220,7 @@ def _headed_attention(call: Call) -> float:
     return _scored(batch * steps * length, queries, values, int(call.attributes["num_heads"]))
 
 
-def _grouped_attention(call: Call) -> float:
+def _grouped_attention(call: NodeShapes) -> float:
     """As many keys as the keys to be kept are long, whose heads are shared by several queries."""
     (batch, steps, queries), kept = call.shape(0), call.outputs[1]
     assert kept is not None

@@ -9,7 +9,7 @@ from math import isfinite, prod
 
 from graphopt.core.operators import OPERATOR_ID, OPERATORS, Category
 from graphopt.readers.onnx.evaluation import STANDARD
-from graphopt.readers.onnx.formulas import FORMULAS, MICROSOFT, Call, Formula, Shape
+from graphopt.readers.onnx.formulas import FORMULAS, MICROSOFT, Formula, NodeShapes, Shape
 
 _KINDS: dict[str, str] = {
     # elementwise
@@ -115,29 +115,29 @@ def category_of(kind: str) -> Category:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class FlopCount:
     """FLOP of a node; missing: why they are not all, in a few words, or empty."""
 
     flop: float
     missing: str = ""
 
 
-def formula_of(call: Call) -> Formula | None:
+def formula_of(call: NodeShapes) -> Formula | None:
     """How the FLOP of a known operator are counted, None where it is by elements."""
     formulas = MICROSOFT if call.domain == "com.microsoft" else FORMULAS
     return formulas.get(call.op_type) if kind_of(call.domain, call.op_type) else None
 
 
-def work_of(call: Call) -> Work:
+def work_of(call: NodeShapes) -> FlopCount:
     """FLOP of one node without subgraphs: by its formula, else by its kind's count per element."""
     kind, formula = kind_of(call.domain, call.op_type), formula_of(call)
     try:
         flop = float(formula(call)) if formula else _by_elements(kind or "opaque", call.inputs, call.outputs)
     except (IndexError, KeyError, TypeError, ValueError, ArithmeticError):
-        return Work(0.0, "a shape is not known")  # or too short: nothing can be counted
+        return FlopCount(0.0, "a shape is not known")  # or too short: nothing can be counted
     if not flop >= 0 or not isfinite(flop):
-        return Work(0.0, "its attributes mean nothing")
-    return Work(flop, "" if formula or kind not in (None, "opaque") else "no formula")
+        return FlopCount(0.0, "its attributes mean nothing")
+    return FlopCount(flop, "" if formula or kind not in (None, "opaque") else "no formula")
 
 
 def _by_elements(kind: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]) -> float:

@@ -15,8 +15,8 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.operators import Category
 from graphopt.readers.onnx.bodies import BODIES, Scope, node_work, plain_attributes
 from graphopt.readers.onnx.folding import SMALL
-from graphopt.readers.onnx.formulas import Call, Shape
-from graphopt.readers.onnx.onnx_operators import Work, category_of, formula_of, kind_of
+from graphopt.readers.onnx.formulas import NodeShapes, Shape
+from graphopt.readers.onnx.onnx_operators import FlopCount, category_of, formula_of, kind_of
 from graphopt.readers.onnx.vetting import BITS, constants_of, reads, subgraphs, values_of
 from graphopt.utils.printable import printable
 
@@ -165,9 +165,9 @@ class Translation:
                         [self.handles[n] for n in self._live_results(node)], flops=self._count(node, work), name=name,
                         attributes=attributes)  # fmt: skip
 
-    def _count(self, node: NodeProto, work: Work) -> float | None:
+    def _count(self, node: NodeProto, work: FlopCount) -> float | None:
         """FLOP by formula or body; None for the kind's own count of the results that are read."""
-        by_formula = node.op_type in BODIES or formula_of(Call(node.op_type, {}, [], [], node.domain)) is not None
+        by_formula = node.op_type in BODIES or formula_of(NodeShapes(node.op_type, {}, [], [], node.domain)) is not None
         return work.flop if by_formula and self._kind(node) is not None else None
 
     def _live_results(self, node: NodeProto) -> list[str]:

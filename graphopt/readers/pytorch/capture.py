@@ -16,9 +16,9 @@ from torch.fx import GraphModule, Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from graphopt.core.graph import Graph, GraphError
-from graphopt.readers.pytorch.arguments import Arguments, arguments_of, loss_in, tensors_in, with_tensors
 from graphopt.readers.pytorch.aten_table import decompositions
 from graphopt.readers.pytorch.fx_reader import read_fx
+from graphopt.readers.pytorch.nested_tensors import Arguments, arguments_of, loss_in, tensors_in, with_tensors
 from graphopt.readers.pytorch.recorder import record
 from graphopt.readers.pytorch.trace_errors import complaint, quiet, refuse_what_cannot_be_called
 

@@ -30,12 +30,12 @@ def read_fx(graph: FxGraph, *, name: str, family: str, weights: int, program: An
     immediates of elementwise readers: these read no tensor for them. Op names are FX node names.
     Raises GraphError on dynamic shapes, unknown dtypes and when nothing is computed.
     """
-    reader = _Reader(graph, name, weights)
+    reader = _FxReader(graph, name, weights)
     reader.classify()
     return reader.build(family, program)
 
 
-class _Reader:
+class _FxReader:
     """`classify` walks all nodes, `build` keeps what outputs need and writes ops. A node stands for its value."""
 
     def __init__(self, graph: FxGraph, name: str, weights: int) -> None:

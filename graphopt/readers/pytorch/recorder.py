@@ -25,7 +25,7 @@ _VIEW = torch.ops.aten.view.default
 
 
 @dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorMetadata:
     """Shape and dtype of a result: what `node.meta["val"]` holds where the fake tensor itself is not kept."""
 
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ def record(run: Callable[..., Any], arguments: Sequence[Tensor], table: Decompos
 
     Placeholders are the arguments (fake tensors of `fake`), outputs what `run` returns (a list). `table` replaces
     operators by functions of simpler ones. `keep_values` keeps a fake tensor per node in `node.meta["val"]`, else a
-    `TensorType`.
+    `TensorMetadata`.
     """
     recorder = _Recorder(table, keep_values)
     for i, argument in enumerate(arguments):
@@ -136,7 +136,7 @@ class _Recorder(TorchDispatchMode):
     def _value(self, result: Any) -> Any:
         if self.keep_values or not isinstance(result, Tensor):
             return result
-        return TensorType(tuple(result.shape), result.dtype)
+        return TensorMetadata(tuple(result.shape), result.dtype)
 
     def node_of(self, tensor: Tensor) -> Node:
         """The node that made the tensor; tensors from outside become constants of the module."""

@@ -19,7 +19,7 @@ from graphopt.core.operators import OPERATORS, Category
 from graphopt.core.plan import Plans
 from graphopt.reporting.pictures.layout import Layout, layered
 from graphopt.reporting.pictures.membership import (
-    Window,
+    Excerpt,
     differing_ops,
     kernel_colours,
     kernels_of,
@@ -44,7 +44,7 @@ class Scene:
 
     graph: Graph
     plan: Plans  # one
-    shown: Window
+    shown: Excerpt
     layout: Layout
     kernels: list[frozenset[int]]  # [V]
     members: dict[int, int]  # ops of every kernel, views not counted

@@ -14,7 +14,7 @@ I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Window:
+class Excerpt:
     """A run of ops in topological order, and what joins them."""
 
     ops: I64  # [V] ascending
@@ -32,7 +32,7 @@ def kernels_of(graph: Graph, inline: NDArray[np.bool_]) -> list[frozenset[int]]:
     return kernels
 
 
-def window(graph: Graph, focus: Iterable[int], most: int) -> Window:
+def window(graph: Graph, focus: Iterable[int], most: int) -> Excerpt:
     """All ops, or that run of `most` ops which holds the most of those in focus (of equal ones the middle one)."""
     first, last = 0, graph.num_ops
     if graph.num_ops > most:
@@ -47,7 +47,7 @@ def window(graph: Graph, focus: Iterable[int], most: int) -> Window:
     size: dict[tuple[int, int], int] = {}
     for a, b, t in zip(source[keep].tolist(), target[keep].tolist(), tensor[keep].tolist()):
         size[a - first, b - first] = size.get((a - first, b - first), 0) + int(graph.tensor_bytes[t])
-    return Window(np.arange(first, last), list(size), list(size.values()))
+    return Excerpt(np.arange(first, last), list(size), list(size.values()))
 
 
 def kernel_colours(kernels: Iterable[frozenset[int]], edges: Iterable[tuple[int, int]], count: int) -> dict[int, int]:

@@ -17,7 +17,7 @@ MANY = 10**9
 
 
 @dataclass(frozen=True)
-class Limits:
+class SaturationLimits:
     """When saturation gives up."""
 
     iterations: int = 8
@@ -30,7 +30,7 @@ class Prover:
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = [rule for rule in rules if len(rule.sources) == 1]
 
-    def steps(self, terms: Terms, pairs: Sequence[tuple[int, int]], limits: Limits) -> int | None:
+    def steps(self, terms: Terms, pairs: Sequence[tuple[int, int]], limits: SaturationLimits) -> int | None:
         """After how many rounds of all rules all pairs of terms are equal; None where they are not within the limits.
         New terms are left in the store."""
         classes = TermClasses(terms)

@@ -29,7 +29,7 @@ class Landmark:
     nodes: frozenset[int]
 
 
-class Network:
+class FlowNetwork:
     """The flow from needed classes to leaves that an answer of the solver allows.
 
     Each node passes on its value to one of its children, that which is worst supported: whatever a class is built from,
@@ -131,7 +131,7 @@ def violated(
 
     If the chosen nodes of an integral answer cannot build a root, there is at least one.
     """
-    network = Network(open_to, value)
+    network = FlowNetwork(open_to, value)
     found: dict[Landmark, None] = {}
     covered = [0] * open_to.classes
     flows = 0

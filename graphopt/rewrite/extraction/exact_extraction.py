@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from graphopt.rewrite.extraction.cuts import Growth, Landmark, violated
 from graphopt.rewrite.extraction.elimination import cheapest_narrow
 from graphopt.rewrite.extraction.greedy_extraction import Alternatives, cheapest_shared, cheapest_terms
-from graphopt.rewrite.extraction.ilp import Program, Relaxed
+from graphopt.rewrite.extraction.ilp import IntegerProgram, Relaxed
 from graphopt.rewrite.extraction.parts import Piece, apart, used
 from graphopt.rewrite.extraction.reduce import Reduced, least, reduce
 
@@ -81,7 +81,7 @@ class Part:
 
     def _look_at(self, open_to: Alternatives) -> None:
         self.open_to, self.growth = open_to, Growth(open_to, self.cost)
-        self.program = Program(open_to, self.cost, self.best)
+        self.program = IntegerProgram(open_to, self.cost, self.best)
         for landmark in self.landmarks:
             self.program.add(landmark)
 

@@ -54,7 +54,7 @@ class _Rows:
         return csr_array((self.value, self.index, self.start), shape=(len(self.right), width))
 
 
-class Program:
+class IntegerProgram:
     """The integer program of what may be chosen, with the landmarks that are known."""
 
     def __init__(self, open_to: Alternatives, cost: Sequence[float], best: float) -> None:

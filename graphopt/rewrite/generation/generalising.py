@@ -27,7 +27,7 @@ CASES, TRIES, LEAST_TRUE, ATTEMPTS, ROUNDS, FINAL_CASES = 24, 160, 3, 2, 6, 250
 
 
 @dataclass(frozen=True)
-class Case:
+class ConcreteRule:
     """Concrete sources and targets: patterns with fixed parameters over inputs of known shapes."""
 
     sources: tuple[Node, ...]
@@ -44,7 +44,7 @@ def pattern_of(terms: Terms, term: int) -> Pattern:
     return Node(operation.name, tuple(map(Literal, operation.params)), inputs)
 
 
-def case_of(terms: Terms, sources: Sequence[int], targets: Sequence[int]) -> Case | None:
+def case_of(terms: Terms, sources: Sequence[int], targets: Sequence[int]) -> ConcreteRule | None:
     """The rule from some terms to others; None where a source is a mere input or a target needs what no source has."""
     left = tuple(pattern_of(terms, source) for source in sources)
     right = tuple(pattern_of(terms, target) for target in targets)
@@ -56,10 +56,10 @@ def case_of(terms: Terms, sources: Sequence[int], targets: Sequence[int]) -> Cas
         return None  # the target holds the source: it would grow for ever
     inputs = takewhile(lambda term: terms.operation[term].name == "input", range(len(terms)))  # they come first
     shapes = {f"?{terms.operation[term].params[0]}": terms.shape(term) for term in inputs}
-    return Case(roots, right, {name: shapes[name] for name in sorted(names)})
+    return ConcreteRule(roots, right, {name: shapes[name] for name in sorted(names)})
 
 
-def generalised(case: Case, name: str, rng: np.random.Generator) -> Rule | None:
+def generalised(case: ConcreteRule, name: str, rng: np.random.Generator) -> Rule | None:
     """The most general rule found that is true and has the case among its instances."""
     seen = set()
     for bare, params in _bare(case, name):
@@ -72,7 +72,7 @@ def generalised(case: Case, name: str, rng: np.random.Generator) -> Rule | None:
     return None
 
 
-def _bare(case: Case, name: str) -> Iterator[tuple[Rule, dict[str, Any]]]:
+def _bare(case: ConcreteRule, name: str) -> Iterator[tuple[Rule, dict[str, Any]]]:
     """Generalisations, and the values of their names in the case."""
     every = list(nodes((*case.sources, *case.targets)))
     four = any(node.operator in ("conv", "pool_max", "pool_avg") for node in every)
@@ -96,7 +96,7 @@ class _Unnameable(Exception):
 class _Maker:
     """Puts names for the parameters of a case, in one way."""
 
-    def __init__(self, case: Case, activation: str, axis: str, other: str) -> None:
+    def __init__(self, case: ConcreteRule, activation: str, axis: str, other: str) -> None:
         self.case, self.activation, self.axis, self.other = case, activation, axis, other
         self.params: dict[str, Any] = {}
         self.names: dict[tuple[str, Any], str] = {}

@@ -15,7 +15,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 from graphopt.errors import UserError
 from graphopt.readers.onnx.bodies import plain_attributes
 from graphopt.readers.onnx.evaluation import STANDARD
-from graphopt.readers.onnx.formulas import Call
+from graphopt.readers.onnx.formulas import NodeShapes
 from graphopt.readers.onnx.onnx_operators import formula_of, kind_of, work_of
 from graphopt.readers.onnx.vetting import subgraphs
 from graphopt.rewrite.ir.vocabulary import TensorType
@@ -76,7 +76,7 @@ class OnnxCall:
         small = {c.name: tuple(c.dims) for c in self._tensors()}
         places = {f"{_INPUT}{i}": shape for i, shape in enumerate(shapes)}
         read = [places.get(name, small.get(name)) for name in node.input]
-        call = Call(node.op_type, plain_attributes(node), read, [r.shape for r in results], node.domain)
+        call = NodeShapes(node.op_type, plain_attributes(node), read, [r.shape for r in results], node.domain)
         return work_of(call).flop if formula_of(call) else None
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:

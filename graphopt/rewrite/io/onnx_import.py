@@ -23,7 +23,7 @@ from graphopt.readers.onnx.onnx_operators import kind_of
 from graphopt.readers.onnx.reader import checked, fix_dims, inferred, parse
 from graphopt.readers.onnx.vetting import subgraphs, values_of
 from graphopt.rewrite.io.onnx_call import OnnxCall, OnnxOrigin, make_call
-from graphopt.rewrite.io.onnx_vocabulary import RULES, Reading, translate
+from graphopt.rewrite.io.onnx_vocabulary import RULES, OnnxNode, translate
 from graphopt.rewrite.ir.terms import Program, Terms, reachable
 from graphopt.rewrite.ir.vocabulary import Operation, ShapeError, TensorType
 from graphopt.utils.limits import machine_memory
@@ -52,7 +52,7 @@ def import_onnx(source: str | Path | ModelProto, dims: Mapping[str, int] | None 
     weights = {w.name: values_of(w, str(path)) for w in model.graph.initializer}
     if model.graph.sparse_initializer:
         raise GraphError(f"{path} has sparse weights, which cannot be rewritten; export it with dense ones")
-    program = _Import(inferred(model, path), path, weights, origin).program()
+    program = _OnnxImport(inferred(model, path), path, weights, origin).program()
     _check_size(program, path)
     return program
 
@@ -93,7 +93,7 @@ def _origin(model: ModelProto, outputs: tuple[onnx.ValueInfoProto, ...]) -> Onnx
     return OnnxOrigin(opsets, model.ir_version, graph.name, inputs, outputs, metadata)
 
 
-class _Import:
+class _OnnxImport:
     """One model on its way. values: what every tensor is so far, a term or a constant that no term stands for yet."""
 
     def __init__(self, model: ModelProto, path: Path, weights: Mapping[str, Array], origin: OnnxOrigin) -> None:
@@ -238,11 +238,11 @@ class _Import:
             return None
         known = [kind for kind in outputs if kind is not None]
         attributes = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
-        reading = Reading(self.terms, node.op_type, attributes, self.opsets.get("", 1), inputs, known,
+        typed = OnnxNode(self.terms, node.op_type, attributes, self.opsets.get("", 1), inputs, known,
                           [name in self.read for name in made], lambda i: self._term(node.input[i]),
                           lambda i: self._constant(node.input[i]))  # fmt: skip
         try:
-            results = translate(reading)
+            results = translate(typed)
         except (ShapeError, ArithmeticError, IndexError, TypeError, ValueError):
             return None  # the vocabulary does not have it in this form, or the node's attributes mean nothing
         if results is None or any(self.terms.type_of(t) != kind for t, kind in zip(results, known)):

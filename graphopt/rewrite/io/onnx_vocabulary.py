@@ -20,7 +20,7 @@ Results = Sequence[int] | None
 
 
 @dataclass(frozen=True)
-class Reading:
+class OnnxNode:
     """One node: its attributes, types of what it reads and makes, and where its operands come from.
 
     inputs: one type per input, None where it is left out. term: the term of an input. constant: its value, if known.
@@ -57,39 +57,39 @@ class Reading:
         return x if self.terms.shape(x) == shape else self.add("reshape", shape, of=[x])
 
 
-def translate(reading: Reading) -> Results:
+def translate(node: OnnxNode) -> Results:
     """Terms of the node's outputs; None for a node that stays opaque. Raises ShapeError where shapes do not fit."""
-    rule = RULES.get(reading.op_type)
-    if rule is None or reading.opset < OLDEST or (any(reading.used[1:]) and reading.op_type != "Split"):
+    rule = RULES.get(node.op_type)
+    if rule is None or node.opset < OLDEST or (any(node.used[1:]) and node.op_type != "Split"):
         return None
-    types = [t for t in (*reading.inputs, *reading.outputs[:1]) if t is not None]
+    types = [t for t in (*node.inputs, *node.outputs[:1]) if t is not None]
     if any(t.dtype not in DTYPES for t in types[:1]) or any(0 in t.shape for t in types):
         return None
-    if reading.op_type not in MOVES and types[0].dtype not in ("float32", "float64"):
+    if node.op_type not in MOVES and types[0].dtype not in ("float32", "float64"):
         return None
-    return rule(reading)
+    return rule(node)
 
 
-def _unary(r: Reading) -> Results:
+def _unary(r: OnnxNode) -> Results:
     return [r.add(r.op_type.lower(), of=[r.term(0)])]
 
 
-def _binary(r: Reading) -> Results:
+def _binary(r: OnnxNode) -> Results:
     return [r.add(r.op_type.lower(), of=[r.term(0), r.term(1)])]
 
 
-def _sum(r: Reading) -> Results:
+def _sum(r: OnnxNode) -> Results:
     total = r.term(0)
     for position in range(1, len(r.inputs)):
         total = r.add("add", of=[total, r.term(position)])
     return [total]
 
 
-def _matmul(r: Reading) -> Results:
+def _matmul(r: OnnxNode) -> Results:
     return [r.add("matmul", "none", of=[r.term(0), r.term(1)])]
 
 
-def _gemm(r: Reading) -> Results:
+def _gemm(r: OnnxNode) -> Results:
     bias = r.has(2)
     if r.get("alpha", 1.0) != 1.0 or (bias and r.get("beta", 1.0) != 1.0):
         return None
@@ -99,34 +99,34 @@ def _gemm(r: Reading) -> Results:
     return [r.add("add", of=[product, r.term(2)]) if bias else product]
 
 
-def _same(r: Reading) -> Results:
+def _same(r: OnnxNode) -> Results:
     return [r.term(0)]
 
 
-def _dropout(r: Reading) -> Results:
+def _dropout(r: OnnxNode) -> Results:
     """Nothing at inference; a training mode that is on, or not known, stays."""
     mode = r.constant(2) if r.has(2) else np.asarray(False)
     return None if mode is None or mode.any() else _same(r)
 
 
-def _reshape(r: Reading) -> Results:
+def _reshape(r: OnnxNode) -> Results:
     return [r.reshaped(r.term(0))]
 
 
-def _transpose(r: Reading) -> Results:
+def _transpose(r: OnnxNode) -> Results:
     rank = len(r.shape())
     order = tuple(r.get("perm", range(rank - 1, -1, -1)))
     return _same(r) if order == tuple(range(rank)) else [r.add("transpose", order, of=[r.term(0)])]
 
 
-def _concat(r: Reading) -> Results:
+def _concat(r: OnnxNode) -> Results:
     if len(r.inputs) == 1:
         return _same(r)
     axis = r.get("axis", 1) % len(r.shape())
     return [r.add("concat", axis, of=[r.term(i) for i in range(len(r.inputs))])]
 
 
-def _split(r: Reading) -> Results:
+def _split(r: OnnxNode) -> Results:
     axis = r.get("axis", 0) % len(r.shape())
     if len(r.outputs) == 1:
         return _same(r)
@@ -135,7 +135,7 @@ def _split(r: Reading) -> Results:
     return [r.add("item", i, of=[parts]) for i in range(len(sizes))]
 
 
-def _conv(r: Reading) -> Results:
+def _conv(r: OnnxNode) -> Results:
     if len(r.shape()) != 4 or any(d != 1 for d in r.get("dilations", (1, 1))):
         return None
     strides = tuple(r.get("strides", (1, 1)))
@@ -145,7 +145,7 @@ def _conv(r: Reading) -> Results:
     return [r.add("conv", strides, pads, "none", of=[r.term(i) for i in range(3) if r.has(i)])]
 
 
-def _pool(r: Reading) -> Results:
+def _pool(r: OnnxNode) -> Results:
     if len(r.shape()) != 4 or any(d != 1 for d in r.get("dilations", (1, 1))) or r.get("storage_order", 0):
         return None
     kernel, strides = tuple(r.get("kernel_shape", ())), tuple(r.get("strides", (1, 1)))
@@ -156,20 +156,20 @@ def _pool(r: Reading) -> Results:
     return [r.add(_POOLS[r.op_type], kernel, strides, pads, of=[r.term(0)])]
 
 
-def _global_pool(r: Reading) -> Results:
+def _global_pool(r: OnnxNode) -> Results:
     if len(r.shape()) != 4:
         return None
     return [r.add(_POOLS[r.op_type], r.shape()[2:], (1, 1), (0, 0, 0, 0), of=[r.term(0)])]
 
 
-def _batch_norm(r: Reading) -> Results:
+def _batch_norm(r: OnnxNode) -> Results:
     if r.opset < 9 or r.get("training_mode", 0):
         return None
     epsilon = float(np.float32(r.get("epsilon", 1e-5)))
     return [r.add("batch_norm", epsilon, of=[r.term(i) for i in range(5)])]
 
 
-def _pads(r: Reading, kernel: Sequence[int], strides: Sequence[int]) -> Pads:
+def _pads(r: OnnxNode, kernel: Sequence[int], strides: Sequence[int]) -> Pads:
     """(top, left, bottom, right) as ONNX lists them."""
     automatic = r.get("auto_pad", "NOTSET")
     if automatic in ("NOTSET", ""):
@@ -181,7 +181,7 @@ def _pads(r: Reading, kernel: Sequence[int], strides: Sequence[int]) -> Pads:
     return top, left, bottom, right
 
 
-def _grown(r: Reading, kernel: Sequence[int], strides: Sequence[int], pads: Pads) -> Pads:
+def _grown(r: OnnxNode, kernel: Sequence[int], strides: Sequence[int], pads: Pads) -> Pads:
     """Padding that lets the last windows of `ceil_mode` fit: it is no maximum, and means do not count it."""
     ends = []
     for axis in (0, 1):
@@ -196,7 +196,7 @@ _POOLS = {"MaxPool": "pool_max", "GlobalMaxPool": "pool_max", "AveragePool": "po
 OLDEST = 7  # older operator sets broadcast by attributes; their nodes stay opaque
 # What works on any element type.
 MOVES = frozenset(("Identity", "Dropout", "Flatten", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Concat", "Split"))
-RULES: dict[str, Callable[[Reading], Results]] = {
+RULES: dict[str, Callable[[OnnxNode], Results]] = {
     **dict.fromkeys(("Relu", "Tanh", "Sigmoid"), _unary),
     **dict.fromkeys(("Add", "Mul"), _binary),
     **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze", "Reshape"), _reshape),

@@ -18,7 +18,7 @@ from graphopt.readers.pytorch.aten_table import METADATA_ONLY
 from graphopt.readers.pytorch.capture import capture
 from graphopt.rewrite.io.torch_arguments import Slot, with_slots
 from graphopt.rewrite.io.torch_call import TorchCall
-from graphopt.rewrite.io.torch_vocabulary import CHANGES_NOTHING, Call, translate
+from graphopt.rewrite.io.torch_vocabulary import CHANGES_NOTHING, AtenCall, translate
 from graphopt.rewrite.ir.execution import static_values, to_array
 from graphopt.rewrite.ir.random_weights import RandomWeights, Role, default_role
 from graphopt.rewrite.ir.terms import Program, Terms
@@ -36,10 +36,10 @@ def import_fx(traced: GraphModule, name: str) -> Program:
 
     Weights without memory (fake tensors) become random ones.
     """
-    return _Import(traced, name).program()
+    return _TorchImport(traced, name).program()
 
 
-class _Import:
+class _TorchImport:
     """One traced module on its way. terms_of: the term of every node that makes one tensor."""
 
     def __init__(self, traced: GraphModule, name: str) -> None:
@@ -141,7 +141,7 @@ class _Import:
             same = self.terms_of[node.all_input_nodes[0]]
             return same if self.terms.type_of(same) == kinds[0] else None
         used = {u.args[1] for u in node.users if u.target is getitem and u.users}
-        call = Call(self.terms, target._opname, node.args, dict(node.kwargs), kinds, used, self._term)
+        call = AtenCall(self.terms, target._opname, node.args, dict(node.kwargs), kinds, used, self._term)
         try:
             term = translate(call)
         except ShapeError:  # the vocabulary does not have it in this form

@@ -11,7 +11,7 @@ from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 
 
 @dataclass(frozen=True)
-class Call:
+class AtenCall:
     """One call: its arguments, types of its results, which of several are used, and the term of a node."""
 
     terms: Terms
@@ -35,7 +35,7 @@ class Call:
         return self.term(self.args[0])
 
 
-def translate(call: Call) -> int | None:
+def translate(call: AtenCall) -> int | None:
     """The term; None for a call that stays opaque. Raises ShapeError where shapes do not fit."""
     rule = RULES.get(call.name)
     if rule is None or any(0 in kind.shape for kind in call.results):
@@ -45,11 +45,11 @@ def translate(call: Call) -> int | None:
     return rule(call)
 
 
-def _unary(c: Call) -> int | None:
+def _unary(c: AtenCall) -> int | None:
     return c.add(c.name, of=[c.first()])
 
 
-def _binary(c: Call) -> int | None:
+def _binary(c: AtenCall) -> int | None:
     """Of tensors, or of a tensor and a number."""
     if c.kwargs.get("alpha", 1) != 1:
         return None
@@ -57,18 +57,18 @@ def _binary(c: Call) -> int | None:
     return None if None in sides else c.add(c.name, of=[s for s in sides if s is not None])
 
 
-def _side(c: Call, arg: Any) -> int | None:
+def _side(c: AtenCall, arg: Any) -> int | None:
     if isinstance(arg, Node):
         return c.term(arg)
     plain = c.results[0].dtype == "float32" and isinstance(arg, int | float)
     return c.add("fill", float(arg), (), of=[]) if plain else None
 
 
-def _matmul(c: Call) -> int | None:
+def _matmul(c: AtenCall) -> int | None:
     return c.add("matmul", "none", of=[c.first(), c.term(c.args[1])])
 
 
-def _conv(c: Call) -> int | None:
+def _conv(c: AtenCall) -> int | None:
     x, w, bias, strides, pads, dilation, transposed, _, groups = c.args
     if transposed or len(c.shape()) != 4 or any(d != 1 for d in dilation) or groups * c.shape(1)[1] != c.shape()[1]:
         return None
@@ -76,21 +76,21 @@ def _conv(c: Call) -> int | None:
     return c.add("conv", tuple(strides), (*pads, *pads), "none", of=inputs)
 
 
-def _reshape(c: Call) -> int | None:
+def _reshape(c: AtenCall) -> int | None:
     shape = c.results[0].shape
     return c.first() if c.shape() == shape else c.add("reshape", shape, of=[c.first()])
 
 
-def _expand(c: Call) -> int | None:
+def _expand(c: AtenCall) -> int | None:
     return c.first() if c.shape() == c.results[0].shape else None
 
 
-def _permute(c: Call) -> int | None:
+def _permute(c: AtenCall) -> int | None:
     rank = len(c.shape())
     return _transposed(c, tuple(d % rank for d in c.args[1]))
 
 
-def _transpose(c: Call) -> int | None:
+def _transpose(c: AtenCall) -> int | None:
     rank = len(c.shape())
     order = list(range(rank))
     a, b = (0, 1) if c.name == "t" else (c.args[1] % rank, c.args[2] % rank)
@@ -99,23 +99,23 @@ def _transpose(c: Call) -> int | None:
     return _transposed(c, tuple(order))
 
 
-def _transposed(c: Call, order: tuple[int, ...]) -> int | None:
+def _transposed(c: AtenCall, order: tuple[int, ...]) -> int | None:
     return c.first() if order == tuple(range(len(order))) else c.add("transpose", order, of=[c.first()])
 
 
-def _cat(c: Call) -> int | None:
+def _cat(c: AtenCall) -> int | None:
     parts = [c.term(node) for node in c.args[0]]
     axis = c.arg(1, 0) % len(c.results[0].shape)
     return parts[0] if len(parts) == 1 else c.add("concat", axis, of=parts)
 
 
-def _split(c: Call) -> int | None:
+def _split(c: AtenCall) -> int | None:
     axis = c.arg(2, c.kwargs.get("dim", 0)) % len(c.shape())
     sizes = tuple(kind.shape[axis] for kind in c.results)
     return c.add("split", axis, sizes, of=[c.first()])
 
 
-def _max_pool(c: Call) -> int | None:
+def _max_pool(c: AtenCall) -> int | None:
     kernel, strides, pads = (_pair(c, i) for i in (1, 2, 3))
     if set(c.used) - {0} or any(d != 1 for d in c.arg(4, (1,))):
         return None
@@ -123,7 +123,7 @@ def _max_pool(c: Call) -> int | None:
                  of=[c.first()])  # fmt: skip
 
 
-def _avg_pool(c: Call) -> int | None:
+def _avg_pool(c: AtenCall) -> int | None:
     kernel, strides, pads = (_pair(c, i) for i in (1, 2, 3))
     counted = c.arg(5, True) and any(pads)
     if counted or c.arg(6) is not None or len(c.shape()) != 4:
@@ -132,19 +132,19 @@ def _avg_pool(c: Call) -> int | None:
                  of=[c.first()])  # fmt: skip
 
 
-def _pair(c: Call, position: int) -> tuple[int, ...]:
+def _pair(c: AtenCall, position: int) -> tuple[int, ...]:
     values = tuple(c.arg(position, ()))
     return values * 2 if len(values) == 1 else values
 
 
-def _grown(c: Call, kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int]) -> tuple[int, ...]:
+def _grown(c: AtenCall, kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int]) -> tuple[int, ...]:
     """Padding below and to the right that lets the last windows of `ceil_mode` fit."""
     size, windows = c.shape()[2:], c.results[0].shape[2:]
     ends = [max((windows[i] - 1) * strides[i] + kernel[i] - size[i] - pads[i], pads[i]) for i in (0, 1)]
     return (*pads, *(ends if c.arg(5 if "max" in c.name else 4, False) else pads))
 
 
-def _mean(c: Call) -> int | None:
+def _mean(c: AtenCall) -> int | None:
     """The mean over height and width is a pooling over the whole image."""
     shape = c.shape()
     if len(shape) != 4 or sorted(d % 4 for d in c.arg(1, ())) != [2, 3]:
@@ -153,7 +153,7 @@ def _mean(c: Call) -> int | None:
     return pooled if c.arg(2, False) else c.add("reshape", shape[:2], of=[pooled])
 
 
-def _adaptive(c: Call) -> int | None:
+def _adaptive(c: AtenCall) -> int | None:
     shape = c.shape()
     if len(shape) != 4 or tuple(c.args[1]) != (1, 1):
         return None
@@ -164,7 +164,7 @@ CHANGES_NOTHING = frozenset({"alias", "detach", "clone", "contiguous", "lift_fre
 # What works on any element type.
 MOVES = frozenset(("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "expand", "permute", "transpose", "t",
                    "cat", "split", "split_with_sizes"))  # fmt: skip
-RULES: dict[str, Callable[[Call], int | None]] = {
+RULES: dict[str, Callable[[AtenCall], int | None]] = {
     **dict.fromkeys(("relu", "tanh", "sigmoid"), _unary),
     **dict.fromkeys(("add", "mul"), _binary),
     **dict.fromkeys(("mm", "bmm"), _matmul),

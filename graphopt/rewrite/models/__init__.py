@@ -10,10 +10,10 @@ from typing import Any
 
 from graphopt.core.graph import GraphError
 from graphopt.rewrite.ir.terms import Program
-from graphopt.rewrite.models.convnets import resnext50, squeezenet, vgg19
+from graphopt.rewrite.models.attention_models import bert, dalle_mini, transformer_transducer, vit
+from graphopt.rewrite.models.image_models import resnext50, squeezenet, vgg19
 from graphopt.rewrite.models.inception import inception_v3
-from graphopt.rewrite.models.searched import nasnet_a, nasrnn
-from graphopt.rewrite.models.transformers import bert, dalle_mini, transformer_transducer, vit
+from graphopt.rewrite.models.nas_cells import nasnet_a, nasrnn
 
 XRLFLOW = (inception_v3, squeezenet, resnext50, bert, dalle_mini, transformer_transducer, vit)
 TENSAT = (nasrnn, nasnet_a, vgg19)

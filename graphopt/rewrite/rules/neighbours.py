@@ -4,7 +4,7 @@ from graphopt.rewrite.ir.digests import Digests
 from graphopt.rewrite.ir.terms import Outputs, Program, Terms, reachable, substitute
 from graphopt.rewrite.rules.matching import Match, Matcher
 from graphopt.rewrite.rules.rule import Rule, RuleSet
-from graphopt.rewrite.rules.steps import Price, Surroundings
+from graphopt.rewrite.rules.steps import Neighbourhood, Price
 
 
 class Neighbours:
@@ -13,9 +13,9 @@ class Neighbours:
     def __init__(self, rules: RuleSet, terms: Terms) -> None:
         self.terms, self._matcher, self._digests = terms, Matcher(rules, terms), Digests(terms)
 
-    def around(self, outputs: Outputs, price: Price) -> Surroundings:
+    def around(self, outputs: Outputs, price: Price) -> Neighbourhood:
         """The programs one rewrite away, priced term by term, and not made."""
-        return Surroundings(self._matcher, self._digests, price, outputs)
+        return Neighbourhood(self._matcher, self._digests, price, outputs)
 
     def found(self, name: str, root: int, made: int) -> Match:
         """A rewrite that no rule describes: `made`, of the same type, for `root`."""

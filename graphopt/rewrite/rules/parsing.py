@@ -51,7 +51,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
 def _rules_of_line(number: int, line: str) -> Iterator[Rule]:
     try:
         _check_depth(line)
-        yield from _Reader(line).rule()
+        yield from _TokenReader(line).rule()
     except RuleError as error:
         raise RuleError(f"line {number}: {error}") from None
     except (ValueError, OverflowError):  # a number of thousands of digits
@@ -67,7 +67,7 @@ def _check_depth(line: str) -> None:
         raise RuleError(f"brackets are nested more than {DEPTH} deep")
 
 
-class _Reader:
+class _TokenReader:
     """A cursor over the tokens of one line."""
 
     def __init__(self, line: str) -> None:

@@ -21,7 +21,7 @@ from graphopt.rewrite.rules.matching import Match, Matcher
 Price = Callable[[int], float]
 
 
-class Step(NamedTuple):
+class RewriteStep(NamedTuple):
     """A rewrite of a program, and what is known of the program that it leads to.
 
     cost: the sum over its terms. ops: number of its terms that run. digest: equal for equal programs.
@@ -38,7 +38,7 @@ def free(term: int) -> float:
     return 0.0
 
 
-class Surroundings:
+class Neighbourhood:
     """The programs one rewrite away from a program."""
 
     def __init__(self, matcher: Matcher, digests: Digests, price: Price, outputs: Outputs) -> None:
@@ -57,7 +57,7 @@ class Surroundings:
         for o in outputs:
             self._uses[o] += 1
 
-    def steps(self, extra: Sequence[Match] = ()) -> Iterator[Step]:
+    def steps(self, extra: Sequence[Match] = ()) -> Iterator[RewriteStep]:
         """Every other program, once; in the order of rules and places. extra: matches that were found elsewhere."""
         seen = {self.digest}
         for match in chain(self.matcher.matches(self.live), extra):
@@ -74,7 +74,7 @@ class Surroundings:
         assert made is not None
         return substitute(self.terms, self.outputs, self.live, dict(zip(match.roots, made)))
 
-    def _step(self, match: Match, made: tuple[int, ...]) -> Step:
+    def _step(self, match: Match, made: tuple[int, ...]) -> RewriteStep:
         roots, terms, price = match.roots, self.terms, self.price
         added = self._added(made)
         gone = self._gone(roots, made, added) if self._apart(roots, made, added) else None
@@ -87,7 +87,7 @@ class Surroundings:
         for term in gone:
             cost -= price(term)
             ops -= runs(terms, term)
-        return Step(match, cost, ops, self._digest(roots, made))
+        return RewriteStep(match, cost, ops, self._digest(roots, made))
 
     def _digest(self, roots: tuple[int, ...], made: tuple[int, ...]) -> int:
         digest, of = self.digest, self._digests.of
@@ -142,9 +142,9 @@ class Surroundings:
                     gone.append(i)
         return gone
 
-    def _summed(self, match: Match) -> Step:
+    def _summed(self, match: Match) -> RewriteStep:
         """The step, by making its program."""
         outputs = self.apply(match)
         live = reachable(self.terms, outputs)
         cost, ops = float(sum(map(self.price, live))), sum(runs(self.terms, t) for t in live)
-        return Step(match, cost, ops, self._digests.program(outputs))
+        return RewriteStep(match, cost, ops, self._digests.program(outputs))

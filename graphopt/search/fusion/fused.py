@@ -4,13 +4,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.errors import Incompatible
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.decisions import Decision
+from graphopt.problems.problem import Problem
+from graphopt.tasks.task import Decision
 
 FUSION_HEADS = ("inline", "fusion_priority")
 
 
-def answer(problem: AssignProblem, inline: NDArray[np.bool_], rank: NDArray[np.int64]) -> None:
+def answer(problem: Problem, inline: NDArray[np.bool_], rank: NDArray[np.int64]) -> None:
     """Answers with the flags `inline` [N]: one evaluation, or a commitment where there is no budget.
 
     rank: [N] order in which the rule inlined the ops, from 0; read only where the head is a priority.
@@ -22,7 +22,7 @@ def answer(problem: AssignProblem, inline: NDArray[np.bool_], rank: NDArray[np.i
         problem.commit(decision)
 
 
-def as_decision(problem: AssignProblem, inline: NDArray[np.bool_], rank: NDArray[np.int64]) -> Decision:
+def as_decision(problem: Problem, inline: NDArray[np.bool_], rank: NDArray[np.int64]) -> Decision:
     """[N, H] the initial decision with its fusion head replaced where an op has a choice.
 
     Head `inline`: the flags. Head `fusion_priority` with K levels: stored ops get level 0, inlined ones levels K-1

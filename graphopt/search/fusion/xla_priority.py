@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I32, I64, Graph
-from graphopt.core.kernels import Limits, find_roots, fits_root, gather, join_kernel, start_kernel
+from graphopt.core.kernels import KernelLimits, find_roots, fits_root, gather, join_kernel, start_kernel
 from graphopt.core.machine import Device
 from graphopt.costs.kernel_time import Workspace, clear, device_constants, kernel_time, kernel_work, workspace
 from graphopt.errors import ConfigError
-from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
 from graphopt.search.fusion.fused import answer
 from graphopt.utils.compiled import njit
 
@@ -43,12 +43,12 @@ class XlaPriority(Optimizer):
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def solve(self, problem: AssignProblem) -> None:
-        limits = problem.task.limits or Limits(1000, MAX_OPERANDS, 64)
+    def solve(self, problem: Problem) -> None:
+        limits = problem.task.limits or KernelLimits(1000, MAX_OPERANDS, 64)
         answer(problem, *priority_fusion(problem.graph, problem.task.machine.devices[0], limits))
 
 
-def priority_fusion(graph: Graph, device: Device, limits: Limits) -> tuple[NDArray[np.bool_], I64]:
+def priority_fusion(graph: Graph, device: Device, limits: KernelLimits) -> tuple[NDArray[np.bool_], I64]:
     """Flags [N] of the inlined ops (views among them), and the order [N] in which they were inlined.
 
     Reads clock, cores, fpus_per_core, l2_bytes, bandwidth and contraction_flops of the device, whatever its own
@@ -62,7 +62,7 @@ def priority_fusion(graph: Graph, device: Device, limits: Limits) -> tuple[NDArr
     modelled = device_constants([replace(device, fusion_model="xla_gpu", launch=LAUNCH)])
     capped = limits._replace(max_inputs=min(limits.max_inputs, MAX_OPERANDS))
     f, n = fusible(graph), graph.num_ops
-    scratch = _Scratch(
+    scratch = _FusionScratch(
         np.empty(n, np.int32), np.empty(n, np.int32), np.full(n, -1, np.int64), np.zeros(1, np.int64),
         np.empty(capped.max_duplicates + 1, np.int32), np.empty(capped.max_duplicates + 1, np.int32),
         np.empty(capped.max_inputs + 1, np.int32),
@@ -73,7 +73,7 @@ def priority_fusion(graph: Graph, device: Device, limits: Limits) -> tuple[NDArr
     return inline, rank
 
 
-class _Scratch(NamedTuple):
+class _FusionScratch(NamedTuple):
     members: I32  # [N]
     stack: I32  # [N]
     seen: I64  # [N]
@@ -84,8 +84,8 @@ class _Scratch(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _greedy(f: Fusible, limits: Limits, device: NDArray[np.void], w: Workspace, s: _Scratch, inline: NDArray[np.bool_],
-            rank: I64) -> None:  # fmt: skip
+def _greedy(f: Fusible, limits: KernelLimits, device: NDArray[np.void], w: Workspace, s: _FusionScratch,
+            inline: NDArray[np.bool_], rank: I64) -> None:  # fmt: skip
     """Writes the flags and the order of fusion."""
     n = len(f.op)
     times = np.zeros(n)
@@ -127,7 +127,7 @@ def _time(f: Fusible, root: int, inline: NDArray[np.bool_], device: NDArray[np.v
 
 
 @njit(cache=True, nogil=True)
-def _priority(f: Fusible, op: int, limits: Limits, device: NDArray[np.void], w: Workspace, s: _Scratch,
+def _priority(f: Fusible, op: int, limits: KernelLimits, device: NDArray[np.void], w: Workspace, s: _FusionScratch,
               inline: NDArray[np.bool_], times: F64) -> float:  # fmt: skip
     """Seconds saved by fusing `op` into all its users, or REFUSED."""
     if inline[op] or not f.op[op].can_inline:
@@ -142,7 +142,7 @@ def _priority(f: Fusible, op: int, limits: Limits, device: NDArray[np.void], w: 
 
 
 @njit(cache=True, nogil=True)
-def _saving(f: Fusible, op: int, limits: Limits, device: NDArray[np.void], w: Workspace, s: _Scratch,
+def _saving(f: Fusible, op: int, limits: KernelLimits, device: NDArray[np.void], w: Workspace, s: _FusionScratch,
             inline: NDArray[np.bool_], times: F64) -> float:  # fmt: skip
     count = _roots(f, op, limits.max_duplicates, s.roots, inline, s)
     if count == 0 or count > limits.max_duplicates or not _copies_fit(f, op, limits, inline, s):
@@ -157,13 +157,13 @@ def _saving(f: Fusible, op: int, limits: Limits, device: NDArray[np.void], w: Wo
 
 
 @njit(cache=True, nogil=True)
-def _roots(f: Fusible, op: int, most: int, roots: I32, inline: NDArray[np.bool_], s: _Scratch) -> int:
+def _roots(f: Fusible, op: int, most: int, roots: I32, inline: NDArray[np.bool_], s: _FusionScratch) -> int:
     s.stamp[0] += 1
     return find_roots(f, op, inline, most, roots, s.stack, s.seen, s.stamp[0])
 
 
 @njit(cache=True, nogil=True)
-def _copies_fit(f: Fusible, op: int, limits: Limits, inline: NDArray[np.bool_], s: _Scratch) -> bool:
+def _copies_fit(f: Fusible, op: int, limits: KernelLimits, inline: NDArray[np.bool_], s: _FusionScratch) -> bool:
     """May every op of the kernel of `op` be computed as often as the fusion asks for?"""
     s.stamp[0] += 1
     size = gather(f, op, inline, s.members, s.seen, s.stamp[0])
@@ -175,7 +175,7 @@ def _copies_fit(f: Fusible, op: int, limits: Limits, inline: NDArray[np.bool_], 
 
 
 @njit(cache=True, nogil=True)
-def _accepts(f: Fusible, root: int, limits: Limits, inline: NDArray[np.bool_], s: _Scratch) -> bool:
+def _accepts(f: Fusible, root: int, limits: KernelLimits, inline: NDArray[np.bool_], s: _FusionScratch) -> bool:
     """Is the kernel of `root` within the caps, built in the order of the task's decoder, and one that XLA emits?"""
     s.stamp[0] += 1
     size = gather(f, root, inline, s.members, s.seen, s.stamp[0])
@@ -198,7 +198,7 @@ def _accepts(f: Fusible, root: int, limits: Limits, inline: NDArray[np.bool_], s
 
 
 @njit(cache=True, nogil=True)
-def _neighbourhood(f: Fusible, op: int, inline: NDArray[np.bool_], limits: Limits, s: _Scratch,
+def _neighbourhood(f: Fusible, op: int, inline: NDArray[np.bool_], limits: KernelLimits, s: _FusionScratch,
                    device: NDArray[np.void], w: Workspace, times: F64, changed: I32) -> int:  # fmt: skip
     """After fusing `op`: prices the kernels it joined; fills `changed` with their roots and stored operands."""
     kernels = _roots(f, op, limits.max_duplicates, s.roots, inline, s)

@@ -3,10 +3,10 @@
 import numpy as np
 
 from graphopt.errors import ConfigError
-from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.encoding import encode
-from graphopt.search.heuristics.rules import Weight, Work, metis_depth_first
+from graphopt.search.heuristics.rules import SchedulingInstance, Weight, metis_depth_first
 
 
 class PartitionDepthFirst(Optimizer):
@@ -24,15 +24,17 @@ class PartitionDepthFirst(Optimizer):
             raise ConfigError(f"gp_dfs needs balance from {', '.join(known)} and at least one imbalance")
         self.name, self.balance, self.imbalance = name, balance, imbalance
 
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         if not problem.open:
             return
-        work = Work(problem.graph, problem.task)
+        instance = SchedulingInstance(problem.graph, problem.task)
         settings = [(self._weight(kind, problem), slack) for kind in self.balance for slack in self.imbalance]
-        plans = (metis_depth_first(work, *setting) for setting in list(dict.fromkeys(settings))[: problem.remaining])
+        plans = (
+            metis_depth_first(instance, *setting) for setting in list(dict.fromkeys(settings))[: problem.remaining]
+        )
         problem.cost_keys(np.stack([encode(problem, *plan) for plan in plans]))
 
-    def _weight(self, kind: str, problem: AssignProblem) -> Weight:
+    def _weight(self, kind: str, problem: Problem) -> Weight:
         if kind == "auto":
             return "bytes" if problem.objective == "peak_memory" else "time"
         return "bytes" if kind == "bytes" else "time"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from graphopt.core.list_schedule import list_by_bottom_level, positions, tie_breaks
-from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.encoding import F32, encode
-from graphopt.search.heuristics.rules import Suggestion, Work, by_heft, order_bottom_level, place_single
+from graphopt.search.heuristics.rules import SchedulingInstance, Suggestion, by_heft, order_bottom_level, place_single
 
 
 class Heft(Optimizer):
@@ -21,8 +21,8 @@ class Heft(Optimizer):
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def solve(self, problem: AssignProblem) -> None:
-        _answer(problem, iter([by_heft(Work(problem.graph, problem.task))]))
+    def solve(self, problem: Problem) -> None:
+        _answer(problem, iter([by_heft(SchedulingInstance(problem.graph, problem.task))]))
 
 
 class ListBottomLevel(Optimizer):
@@ -38,28 +38,30 @@ class ListBottomLevel(Optimizer):
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def solve(self, problem: AssignProblem) -> None:
-        work = Work(problem.graph, problem.task)
+    def solve(self, problem: Problem) -> None:
+        instance = SchedulingInstance(problem.graph, problem.task)
         places = "device" in problem.task.heads
-        _answer(problem, _placed_schedules(work) if places else _fixed_schedules(work))
+        _answer(problem, _placed_schedules(instance) if places else _fixed_schedules(instance))
 
 
-def _placed_schedules(work: Work) -> Iterator[Suggestion]:
+def _placed_schedules(instance: SchedulingInstance) -> Iterator[Suggestion]:
     """Devices as they become idle."""
-    for tie in tie_breaks(work.kernels.time.mean(1), work.needs):
-        schedule = list_by_bottom_level(work.kernels.time, work.kernels.is_kernel, work.needs, work.wires, tie)
+    for tie in tie_breaks(instance.kernels.time.mean(1), instance.needs):
+        schedule = list_by_bottom_level(
+            instance.kernels.time, instance.kernels.is_kernel, instance.needs, instance.links, tie
+        )
         yield Suggestion(schedule.device, schedule.urgency)
 
 
-def _fixed_schedules(work: Work) -> Iterator[Suggestion]:
+def _fixed_schedules(instance: SchedulingInstance) -> Iterator[Suggestion]:
     """By bottom level where devices are fixed."""
-    device = place_single(work)
-    level = order_bottom_level(work, device)
-    for tie in tie_breaks(work.kernels.time[np.arange(len(device)), device], work.needs):
+    device = place_single(instance)
+    level = order_bottom_level(instance, device)
+    for tie in tie_breaks(instance.kernels.time[np.arange(len(device)), device], instance.needs):
         yield Suggestion(device, -positions(level, tie).astype(np.float64))
 
 
-def _answer(problem: AssignProblem, schedules: Iterator[Suggestion]) -> None:
+def _answer(problem: Problem, schedules: Iterator[Suggestion]) -> None:
     """Prices distinct plans while the budget lasts; commits to the first where there is none."""
     plans = _distinct(encode(problem, *schedule) for schedule in schedules)
     if problem.evals_cap == 0:

@@ -27,8 +27,8 @@ from graphopt.core.list_schedule import (
 )
 from graphopt.core.plan import Plans
 from graphopt.costs.kernel_time import KernelGraph, kernel_graph
-from graphopt.problems.task import AssignTask
 from graphopt.search.heuristics import orders, partition
+from graphopt.tasks.task import AssignTask
 
 CAUTION = 4.0  # of `by_cautious_heft`
 
@@ -44,7 +44,7 @@ class Suggestion(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Work:
+class SchedulingInstance:
     """The kernels of a graph under the task's initial decision, as heuristics see them."""
 
     graph: Graph
@@ -59,7 +59,7 @@ class Work:
         return dependencies(self.graph, self.kernels.in_ptr, self.kernels.in_tensor)
 
     @cached_property
-    def wires(self) -> Links:
+    def links(self) -> Links:
         return links(self.task.machine)
 
     @cached_property
@@ -110,86 +110,86 @@ class Work:
         return np.asarray(speed / speed.sum())
 
 
-def by_heft(work: Work) -> Suggestion:
+def by_heft(instance: SchedulingInstance) -> Suggestion:
     """HEFT: earliest finish time, by upward rank."""
-    schedule = heft(work.kernels.time, work.kernels.is_kernel, work.needs, work.wires)
+    schedule = heft(instance.kernels.time, instance.kernels.is_kernel, instance.needs, instance.links)
     return Suggestion(schedule.device, schedule.urgency)
 
 
-def by_cautious_heft(work: Work) -> Suggestion:
+def by_cautious_heft(instance: SchedulingInstance) -> Suggestion:
     """HEFT that takes transfers for four times as long as they are: links are narrower than it knows."""
-    latency, per_byte, *means = work.wires
+    latency, per_byte, *means = instance.links
     slower = Links(CAUTION * latency, CAUTION * per_byte, *(CAUTION * mean for mean in means))
-    schedule = heft(work.kernels.time, work.kernels.is_kernel, work.needs, slower)
+    schedule = heft(instance.kernels.time, instance.kernels.is_kernel, instance.needs, slower)
     return Suggestion(schedule.device, schedule.urgency)
 
 
-def by_list(work: Work) -> Suggestion:
+def by_list(instance: SchedulingInstance) -> Suggestion:
     """List scheduling by bottom level: devices as they become idle."""
-    schedule = list_by_bottom_level(work.kernels.time, work.kernels.is_kernel, work.needs, work.wires)
+    schedule = list_by_bottom_level(instance.kernels.time, instance.kernels.is_kernel, instance.needs, instance.links)
     return Suggestion(schedule.device, schedule.urgency)
 
 
-def place_single(work: Work) -> Device:
+def place_single(instance: SchedulingInstance) -> Device:
     """As the initial decision: one device, where the task decides devices."""
-    device: Device = work.initial.device[0]
+    device: Device = instance.initial.device[0]
     return device
 
 
-def place_blocks(work: Work, kind: Weight) -> Device:
+def place_blocks(instance: SchedulingInstance, kind: Weight) -> Device:
     """Runs of ops in op order."""
-    return partition.blocks(work.weight(kind), work.share(kind))
+    return partition.blocks(instance.weight(kind), instance.share(kind))
 
 
-def place_spectral(work: Work, kind: Weight) -> Device:
+def place_spectral(instance: SchedulingInstance, kind: Weight) -> Device:
     """Few bytes between devices, by eigenvectors."""
-    return work.spectral_by_time if kind == "time" else work.spectral_by_bytes
+    return instance.spectral_by_time if kind == "time" else instance.spectral_by_bytes
 
 
-def place_metis(work: Work, kind: Weight, imbalance: float) -> Device:
+def place_metis(instance: SchedulingInstance, kind: Weight, imbalance: float) -> Device:
     """Few bytes between devices, by METIS, which has to be installed."""
-    return partition.metis(work.weight(kind), work.share(kind), work.edges, imbalance)
+    return partition.metis(instance.weight(kind), instance.share(kind), instance.edges, imbalance)
 
 
-def order_bottom_level(work: Work, device: Device) -> F64:
+def order_bottom_level(instance: SchedulingInstance, device: Device) -> F64:
     """Longest path to the end, transfers of this placement included, first."""
-    needs, time = work.needs, work.kernels.time
+    needs, time = instance.needs, instance.kernels.time
     pair = device[needs.source], device[np.repeat(np.arange(len(device)), np.diff(needs.ptr))]
-    travel = work.wires.latency[pair] + needs.size * work.wires.per_byte[pair]
+    travel = instance.links.latency[pair] + needs.size * instance.links.per_byte[pair]
     return bottom_levels(time[np.arange(len(device)), device], needs, travel)
 
 
-def order_reverse_bottom_level(work: Work, device: Device) -> F64:
+def order_reverse_bottom_level(instance: SchedulingInstance, device: Device) -> F64:
     """Shortest path to the end first: what is nearly done is finished, so its memory is freed."""
-    return -order_bottom_level(work, device)
+    return -order_bottom_level(instance, device)
 
 
-def order_topological(work: Work, device: Device) -> F64:
+def order_topological(instance: SchedulingInstance, device: Device) -> F64:
     """The order in which the graph was given."""
     return -np.arange(len(device), dtype=np.float64)
 
 
-def order_depth_first(work: Work, device: Device) -> F64:
+def order_depth_first(instance: SchedulingInstance, device: Device) -> F64:
     """What an op needs right before it."""
-    return orders.depth_first(work.needs)
+    return orders.depth_first(instance.needs)
 
 
-def order_memory_greedy(work: Work, device: Device) -> F64:
+def order_memory_greedy(instance: SchedulingInstance, device: Device) -> F64:
     """Whatever adds least live memory first."""
-    return orders.memory_greedy(orders.holdings(work.graph, work.kernels))
+    return orders.memory_greedy(orders.holdings(instance.graph, instance.kernels))
 
 
-Placement = Callable[[Work], Device]
-Order = Callable[[Work, Device], F64]
-Heuristic = Callable[[Work], Suggestion]
+Placement = Callable[[SchedulingInstance], Device]
+Order = Callable[[SchedulingInstance, Device], F64]
+Heuristic = Callable[[SchedulingInstance], Suggestion]
 
 
 def suggest(placement: Placement, order: Order) -> Heuristic:
     """A placement, and an order for it."""
 
-    def heuristic(work: Work) -> Suggestion:
-        device = placement(work)
-        return Suggestion(device, order(work, device))
+    def heuristic(instance: SchedulingInstance) -> Suggestion:
+        device = placement(instance)
+        return Suggestion(device, order(instance, device))
 
     return heuristic
 
@@ -220,6 +220,6 @@ HEURISTICS = _both()
 an optional package is installed."""
 
 
-def metis_depth_first(work: Work, kind: Weight, imbalance: float) -> Suggestion:
+def metis_depth_first(instance: SchedulingInstance, kind: Weight, imbalance: float) -> Suggestion:
     """REGAL's `GP + DFS`: a graph partition, and a depth-first order."""
-    return suggest(partial(place_metis, kind=kind, imbalance=imbalance), order_depth_first)(work)
+    return suggest(partial(place_metis, kind=kind, imbalance=imbalance), order_depth_first)(instance)

@@ -8,15 +8,15 @@ from itertools import chain
 
 import numpy as np
 
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.decisions import Decision
+from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.encoding import F32, encode
-from graphopt.search.heuristics.rules import HEURISTICS, Device, Suggestion, Work, order_topological
+from graphopt.search.heuristics.rules import HEURISTICS, Device, SchedulingInstance, Suggestion, order_topological
 from graphopt.search.pipelines.contiguous import USUAL, best_split
 from graphopt.search.pipelines.pipeline import pipeline_of
+from graphopt.tasks.task import Decision
 
 
-def heuristic_keys(problem: AssignProblem) -> F32:
+def heuristic_keys(problem: Problem) -> F32:
     """[S, K] keys of all heuristics, those that say the same once (a task may read devices only, or priorities).
 
     For `max_load` the best contiguous split comes first.
@@ -24,21 +24,21 @@ def heuristic_keys(problem: AssignProblem) -> F32:
     return np.stack(list(heuristic_rows(problem)))
 
 
-def heuristic_rows(problem: AssignProblem) -> Iterator[F32]:
+def heuristic_rows(problem: Problem) -> Iterator[F32]:
     """The same one by one, [K] each, computed as they are asked for: the last ones take seconds on large graphs."""
-    work, seen = Work(problem.graph, problem.task), set()
-    split = _contiguous(problem, work)
-    suggestions = [] if split is None else [Suggestion(split, order_topological(work, split))]
-    for suggestion in chain(suggestions, (heuristic(work) for heuristic in HEURISTICS.values())):
+    instance, seen = SchedulingInstance(problem.graph, problem.task), set()
+    split = _contiguous(problem, instance)
+    suggestions = [] if split is None else [Suggestion(split, order_topological(instance, split))]
+    for suggestion in chain(suggestions, (heuristic(instance) for heuristic in HEURISTICS.values())):
         row = encode(problem, *suggestion)
         if row.tobytes() not in seen:
             seen.add(row.tobytes())
             yield row
 
 
-def contiguous(problem: AssignProblem) -> Decision | None:
+def contiguous(problem: Problem) -> Decision | None:
     """[N, H] the initial decision with the devices of the best contiguous split, where these are decided and count."""
-    device = _contiguous(problem, Work(problem.graph, problem.task))
+    device = _contiguous(problem, SchedulingInstance(problem.graph, problem.task))
     if device is None:
         return None
     decision = problem.initial.copy()
@@ -46,10 +46,10 @@ def contiguous(problem: AssignProblem) -> Decision | None:
     return decision
 
 
-def _contiguous(problem: AssignProblem, work: Work) -> Device | None:
+def _contiguous(problem: Problem, instance: SchedulingInstance) -> Device | None:
     """[N] devices of the best contiguous split, where the objective is `max_load`, devices are decided and one fits."""
     if problem.objective != "max_load" or "device" not in problem.task.heads:
         return None
-    line = pipeline_of(work)
+    line = pipeline_of(instance)
     split = best_split(line, USUAL, np.random.default_rng(0))
     return line.devices(split.device) if len(split.device) else None

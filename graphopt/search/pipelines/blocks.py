@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csgraph, csr_array
 
 from graphopt.core.graph import I64
-from graphopt.search.heuristics.rules import Work
+from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.pipelines.pipeline import Pipeline, exchange
 
 
@@ -40,10 +40,10 @@ def precedence(pipeline: Pipeline) -> csr_array:
     Where ops are marked as those of a backward pass, the forward ops of two items say which comes first: the backward
     pass mirrors them. An item of backward ops only is where its neighbours in the backward pass are, mirrored.
     """
-    work, item, items = pipeline.work, pipeline.item, pipeline.num_items
-    target = np.repeat(np.arange(len(item)), np.diff(work.needs.ptr))
-    source = work.needs.source.astype(np.int64)
-    back = backward(work)
+    instance, item, items = pipeline.instance, pipeline.item, pipeline.num_items
+    target = np.repeat(np.arange(len(item)), np.diff(instance.needs.ptr))
+    source = instance.needs.source.astype(np.int64)
+    back = backward(instance)
     late = np.ones(items, np.bool_)
     late[item[(item >= 0) & ~back]] = False  # items of backward ops only
     turned = back[source] & back[target] & (late[item[source]] | late[item[target]])
@@ -53,10 +53,10 @@ def precedence(pipeline: Pipeline) -> csr_array:
     return _ones(before, after, items)
 
 
-def backward(work: Work) -> NDArray[np.bool_]:
+def backward(instance: SchedulingInstance) -> NDArray[np.bool_]:
     """[N] ops that their file marks as those of a backward pass."""
-    attributes = work.graph.attributes
-    return np.array([bool(op.get("backward", False)) for op in attributes] or [False] * work.graph.num_ops)
+    attributes = instance.graph.attributes
+    return np.array([bool(op.get("backward", False)) for op in attributes] or [False] * instance.graph.num_ops)
 
 
 def _merged_free(pipeline: Pipeline, first: csr_array, label: I64) -> I64:

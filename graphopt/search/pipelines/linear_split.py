@@ -20,7 +20,7 @@ from graphopt.utils.compiled import njit
 MOST_CUTS = 2_000  # positions at which an order may be cut: all up to so many items, beyond it evenly spread ones
 
 
-class Window(NamedTuple):
+class SlidingSet(NamedTuple):
     """A set of items that grows and shrinks by one at a time, and what it would load a device with."""
 
     inside: Any  # int64 [X] readers inside
@@ -31,10 +31,10 @@ class Window(NamedTuple):
     sums: Any  # float64 [2] seconds of transfers, bytes of weights
 
 
-def window(stream: Stream) -> Window:
+def window(stream: Stream) -> SlidingSet:
     """An empty one."""
     kinds, results = stream.time.shape[1], len(stream.maker)
-    return Window(
+    return SlidingSet(
         np.zeros(results, np.int64), np.zeros(results, np.bool_), np.zeros(len(stream.weight_bytes), np.int64),
         np.zeros(kinds), np.zeros(kinds, np.int64), np.zeros(2),
     )  # fmt: skip

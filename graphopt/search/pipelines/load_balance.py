@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
 from graphopt.errors import ConfigError, Unsolved
-from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
 from graphopt.search.heuristics import partition
 from graphopt.search.pipelines.contiguous import Effort, best_split, decided
 from graphopt.search.pipelines.linear_split import split_order, to_devices
@@ -43,7 +43,7 @@ class LoadBalance(Optimizer):
         self.name, self.starts, self.effort = name, starts, effort
         self.batch, self.patience, self.kick = batch, patience, kick
 
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         if problem.objective != "max_load":
             raise Unsolved(
                 f"algo={self.name} balances pipelines; take cost.objective=max_load judge.objective=max_load"
@@ -53,7 +53,7 @@ class LoadBalance(Optimizer):
         line = pipeline(problem)
         starts = [start for name in self.starts for start in self._start(name, line, problem.rng)]
         if line.num_items and starts:
-            search = _Search(problem, line)
+            search = _LoadSearch(problem, line)
             found = search.price(np.stack(starts))
             self._descend(search, starts[int(np.argmin(found))], float(found.min()))
 
@@ -71,7 +71,7 @@ class LoadBalance(Optimizer):
         part = partition.spectral(weight, share, links) if part is None else part
         return [repaired(line, part.astype(np.int64))]
 
-    def _descend(self, search: "_Search", here: I64, cost: float) -> None:
+    def _descend(self, search: "_LoadSearch", here: I64, cost: float) -> None:
         """Until the budget ends; OutOfBudget passes through."""
         best, best_cost, since, cut = here, cost, 0, False
         while search.problem.open:
@@ -89,10 +89,10 @@ class LoadBalance(Optimizer):
                 cost, since, cut = float(search.price(here[None])[0]), 0, not cut
 
 
-class _Search:
+class _LoadSearch:
     """One problem: its prices, moves and loads."""
 
-    def __init__(self, problem: AssignProblem, line: Pipeline) -> None:
+    def __init__(self, problem: Problem, line: Pipeline) -> None:
         self.problem, self.line, self.readers = problem, line, readers_of(line)
         self.devices = len(line.kind)
 

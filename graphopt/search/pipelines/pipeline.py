@@ -17,8 +17,8 @@ from scipy.sparse import coo_array, csr_array
 
 from graphopt.core.graph import F64, I64
 from graphopt.costs.event import GRID
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.search.heuristics.rules import Work
+from graphopt.problems.problem import Problem
+from graphopt.search.heuristics.rules import SchedulingInstance
 
 MAX_STATES = 1024  # numbers of used devices of each kind; beyond it devices are used in their order
 
@@ -53,11 +53,11 @@ class Kinds(NamedTuple):
 class Pipeline:
     """The items of a problem in the order of their first ops, and its devices."""
 
-    work: Work
+    instance: SchedulingInstance
     item: I64  # [N] item of a kernel, -1 of ops without
     kind: I64  # [D] kind of each device
     kinds: Kinds
-    wires: tuple[F64, F64]  # latency and bandwidth [D, D]
+    links: tuple[F64, F64]  # latency and bandwidth [D, D]
 
     @cached_property
     def stream(self) -> Stream:
@@ -75,7 +75,7 @@ class Pipeline:
     @cached_property
     def of_op(self) -> I64:
         """[N] the item whose device an op shares, -1 of ops that stay where the initial decision has them."""
-        graph, item = self.work.graph, self.item
+        graph, item = self.instance.graph, self.item
         if not len(graph.together):
             return item
         first = np.full(graph.num_ops, -1)
@@ -87,25 +87,27 @@ class Pipeline:
     def devices(self, of_item: NDArray[np.integer]) -> NDArray[np.int16]:
         """[..., N] devices of all ops from those of items [..., M]."""
         if not self.num_items:
-            return np.broadcast_to(self.work.initial.device[0], (*of_item.shape[:-1], len(self.item))).astype(np.int16)
+            return np.broadcast_to(self.instance.initial.device[0], (*of_item.shape[:-1], len(self.item))).astype(
+                np.int16
+            )
         own = of_item.astype(np.int16)[..., self.of_op]
-        return np.where(self.of_op >= 0, own, self.work.initial.device[0].astype(np.int16))
+        return np.where(self.of_op >= 0, own, self.instance.initial.device[0].astype(np.int16))
 
 
-def pipeline(problem: AssignProblem) -> Pipeline:
+def pipeline(problem: Problem) -> Pipeline:
     """The pipeline of a problem's initial fusion state."""
-    return pipeline_of(Work(problem.graph, problem.task))
+    return pipeline_of(SchedulingInstance(problem.graph, problem.task))
 
 
-def pipeline_of(work: Work) -> Pipeline:
-    """The pipeline of the kernels that `work` sees."""
-    graph, machine = work.graph, work.task.machine
+def pipeline_of(instance: SchedulingInstance) -> Pipeline:
+    """The pipeline of the kernels that `instance` sees."""
+    graph, machine = instance.graph, instance.task.machine
     leader = graph.together if len(graph.together) else np.arange(graph.num_ops)
-    kernels = np.flatnonzero(work.kernels.is_kernel)
+    kernels = np.flatnonzero(instance.kernels.is_kernel)
     _, first, which = np.unique(leader[kernels], return_index=True, return_inverse=True)
     item = np.full(graph.num_ops, -1)
     item[kernels] = np.argsort(np.argsort(first))[which]
-    time = work.kernels.time
+    time = instance.kernels.time
     traits = [
         (time[:, d].tobytes(), device.capacity, device.pays_transfers) for d, device in enumerate(machine.devices)
     ]
@@ -118,7 +120,7 @@ def pipeline_of(work: Work) -> Pipeline:
         kind = np.arange(len(traits))
         order = np.array([distinct.index(trait) for trait in traits])
         kinds = Kinds(pays[order], capacity[order], *_chain(len(traits)))
-    return Pipeline(work, item, kind, kinds, (machine.link_latency_DD, machine.link_bandwidth_DD))
+    return Pipeline(instance, item, kind, kinds, (machine.link_latency_DD, machine.link_bandwidth_DD))
 
 
 def _states(count: I64) -> tuple[I64, I64]:
@@ -139,8 +141,8 @@ def _chain(devices: int) -> tuple[I64, I64]:
 
 def stream(pipeline: Pipeline, item: I64) -> Stream:
     """The stream of kernels grouped by `item` [N], -1 without one."""
-    work = pipeline.work
-    graph, kernels = work.graph, work.kernels
+    instance = pipeline.instance
+    graph, kernels = instance.graph, instance.kernels
     count, representative = int(item.max(initial=-1)) + 1, np.unique(pipeline.kind, return_index=True)[1]
     has = item >= 0
     time, blocked = np.zeros((count, len(representative))), np.zeros((count, len(representative)), np.int64)
@@ -175,7 +177,7 @@ def exchange(stream: Stream) -> csr_array:
 
 def _travel(pipeline: Pipeline, size: I64) -> F64:
     """[X] the longest that so many bytes travel between two devices, on the grid on which sums are exact."""
-    latency, bandwidth = pipeline.wires
+    latency, bandwidth = pipeline.links
     between = ~np.eye(len(latency), dtype=np.bool_)
     if not between.any():
         return np.zeros(len(size))

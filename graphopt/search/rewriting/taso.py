@@ -9,10 +9,10 @@ threshold does not move while a program is expanded. Programs are made when they
 import heapq
 from collections.abc import Sequence
 
-from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
-from graphopt.rewrite.rewriter import Rewriter
+from graphopt.problems.optimizer import Rewriter
+from graphopt.problems.rewrite_problem import Point, RewriteProblem
 from graphopt.rewrite.rules.matching import Match
-from graphopt.rewrite.rules.steps import Step
+from graphopt.rewrite.rules.steps import RewriteStep
 
 
 class Taso(Rewriter):
@@ -27,7 +27,7 @@ class Taso(Rewriter):
 
     def solve(self, problem: RewriteProblem) -> None:
         start = problem.start()
-        queue: list[tuple[float, int, Point, Step | None]] = [(start.cost, 0, start, None)]
+        queue: list[tuple[float, int, Point, RewriteStep | None]] = [(start.cost, 0, start, None)]
         seen, queued, best = {problem.digest(start)}, 1, start.cost
         for _ in range(self.pops):
             if not queue or not problem.open:

@@ -19,14 +19,14 @@ import numpy as np
 from graphopt.core.trace import Trace
 from graphopt.costs.event import GRID
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.metering import OutOfBudget
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import OutOfBudget
+from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.starts import heuristic_rows
 from graphopt.search.solvers.formulation import Formulation, start_early
 from graphopt.search.solvers.makespan_model import has_lanes, least_makespan, makespan_model
 from graphopt.search.solvers.memory_model import least_memory, memory_model
-from graphopt.search.solvers.solving import Limits, Pricer, Proof, run
+from graphopt.search.solvers.solving import Pricer, Proof, SolverLimits, run
 from graphopt.search.solvers.workload import Workload, workload
 
 HEURISTIC_SHARE = 0.25  # of the budget's seconds: when no further heuristic is tried
@@ -48,9 +48,9 @@ class CpSat(Optimizer):
     def __init__(self, *, name: str, seconds: float, effort: float | None, workers: int, lanes: bool,
                  max_intervals: int) -> None:  # fmt: skip
         self.name, self.lanes, self.max_intervals = name, lanes, max_intervals
-        self.limits = Limits(seconds, effort, workers)
+        self.limits = SolverLimits(seconds, effort, workers)
 
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         if not problem.evals_cap:
             return
         try:
@@ -60,7 +60,7 @@ class CpSat(Optimizer):
             short = f"{problem.seconds_cap:g} s are too short for algo={self.name}"
             problem.notes.append(f"{short}, whose model takes longer, so {best} is the answer; raise budget.seconds")
 
-    def _solve(self, problem: AssignProblem) -> None:
+    def _solve(self, problem: Problem) -> None:
         problem.within(BUILD_SHARE)
         work = workload(problem)
         if not len(work.op):
@@ -91,7 +91,7 @@ class CpSat(Optimizer):
         return len(work.op) * devices + lanes * with_lanes, with_lanes
 
 
-def price_heuristics(problem: AssignProblem) -> None:
+def price_heuristics(problem: Problem) -> None:
     """List schedules and other heuristics (HEFT and bottom level come first), for at most half of the evaluations and,
     but for one that is under way, a quarter of the seconds."""
     for keys in islice(heuristic_rows(problem), problem.remaining // 2):
@@ -100,14 +100,14 @@ def price_heuristics(problem: AssignProblem) -> None:
             return
 
 
-def simple_bound(problem: AssignProblem, work: Workload) -> float:
+def simple_bound(problem: Problem, work: Workload) -> float:
     """What needs no solver."""
     if problem.objective == "peak_memory":
         return float(least_memory(work))
     return least_makespan(work) * GRID
 
 
-def formulate(problem: AssignProblem, work: Workload, *, lanes: bool) -> Formulation:
+def formulate(problem: Problem, work: Workload, *, lanes: bool) -> Formulation:
     """The model of the problem's objective, with the best plan so far to start from. Raises OutOfBudget where half of
     the seconds pass before it is built."""
     known = best_run(problem)
@@ -119,13 +119,16 @@ def formulate(problem: AssignProblem, work: Workload, *, lanes: bool) -> Formula
     return makespan_model(work, known, feasible=feasible, lanes=lanes, check=check)
 
 
-def best_run(problem: AssignProblem) -> Trace:
+def best_run(problem: Problem) -> Trace:
     """What happens under the best plan so far, which has been priced."""
+    plan = problem.best_plan
+    if plan is None:
+        plan = problem.task.realise(problem.graph, problem.best[None])
     simulator = Simulator(name="run", machine=problem.task.machine, objective=problem.objective, threads=1)
-    return simulator.simulate(problem.plans())
+    return simulator.simulate(plan)
 
 
-def search(problem: AssignProblem, work: Workload, formulation: Formulation, limits: Limits) -> Proof:
+def search(problem: Problem, work: Workload, formulation: Formulation, limits: SolverLimits) -> Proof:
     """Lets the solver look for schedules, prices them, and notes what is proved.
 
     The simulator never lets a device wait beside a ready kernel; so where the best schedule does not come out, those
@@ -140,16 +143,16 @@ def search(problem: AssignProblem, work: Workload, formulation: Formulation, lim
     return proof
 
 
-def _attempt(problem: AssignProblem, work: Workload, formulation: Formulation, limits: Limits, goal: float) -> Proof:
+def _attempt(problem: Problem, work: Workload, formulation: Formulation, limits: SolverLimits, goal: float) -> Proof:
     pricer = Pricer(problem, work, goal)
     seconds = min(limits.seconds, SOLVE_SHARE * (problem.seconds_cap - problem.seconds))
     seed = int(problem.rng.integers(2**31))
-    proof = run(formulation, work, Limits(seconds, limits.effort, limits.workers), seed, pricer)
+    proof = run(formulation, work, SolverLimits(seconds, limits.effort, limits.workers), seed, pricer)
     pricer.finish()
     return proof
 
 
-def provable(problem: AssignProblem) -> bool:
+def provable(problem: Problem) -> bool:
     """Whether a bound on the model is one on every decision: nothing else is decided, and by the simulator's rules."""
     rule = problem.task.machine.transfer
     models = rule.clock == "grid" and (rule.free == "end" or problem.objective == "runtime")

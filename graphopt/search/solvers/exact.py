@@ -9,14 +9,14 @@
 import numpy as np
 
 from graphopt.errors import Unsolved
-from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.encoding import encode
 from graphopt.search.solvers.cpsat import formulate, price_heuristics, provable, search
 from graphopt.search.solvers.least_memory import Lifetime, optimal_order
 from graphopt.search.solvers.makespan_model import anywhere
 from graphopt.search.solvers.memory_model import one_device
-from graphopt.search.solvers.solving import Limits, on_ops
+from graphopt.search.solvers.solving import SolverLimits, on_ops
 from graphopt.search.solvers.workload import Workload, workload
 
 
@@ -31,9 +31,9 @@ class Exact(Optimizer):
     knows_heads = frozenset({"device", "priority"})  # nothing is proved where fusion is decided
 
     def __init__(self, *, name: str, max_states: int, seconds: float, workers: int) -> None:
-        self.name, self.max_states, self.limits = name, max_states, Limits(seconds, None, workers)
+        self.name, self.max_states, self.limits = name, max_states, SolverLimits(seconds, None, workers)
 
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         """Raises Unsolved where nothing can be proved, or not within the limits."""
         work = workload(problem)
         if problem.objective == "max_load":
@@ -43,7 +43,7 @@ class Exact(Optimizer):
         else:
             self._schedule(problem, work)
 
-    def _order(self, problem: AssignProblem, work: Workload) -> None:
+    def _order(self, problem: Problem, work: Workload) -> None:
         if not one_device(work):
             raise Unsolved(
                 f"algo={self.name} finds the least memory on one device only; take algo=cpsat, or a machine with one "
@@ -60,7 +60,7 @@ class Exact(Optimizer):
         if problem.open:
             problem.cost_keys(encode(problem, *on_ops(work, start, device))[None])
 
-    def _schedule(self, problem: AssignProblem, work: Workload) -> None:
+    def _schedule(self, problem: Problem, work: Workload) -> None:
         if not anywhere(work):
             raise Unsolved(
                 f"algo={self.name} finds the least runtime on identical devices without transfers only; take "

@@ -65,9 +65,9 @@ def placed(model: Any, work: Workload) -> list[dict[int, Literal]]:
 def interchangeable(work: Workload) -> bool:
     """Whether a permutation of the devices changes nothing."""
     d = work.devices
-    wires = {(float(work.latency[i, j]), float(work.bandwidth[i, j])) for i in range(d) for j in range(d) if i != j}
+    links = {(float(work.latency[i, j]), float(work.bandwidth[i, j])) for i in range(d) for j in range(d) if i != j}
     same_room = len({device.capacity for device in work.machine.devices}) == 1
-    return d > 1 and len(wires) == 1 and same_room and all(len(o) == d for o in work.options) and equal_times(work)
+    return d > 1 and len(links) == 1 and same_room and all(len(o) == d for o in work.options) and equal_times(work)
 
 
 def equal_times(work: Workload) -> bool:

@@ -37,7 +37,7 @@ class Order:
 
 def optimal_order(ops: int, tensors: Sequence[Lifetime], *, max_states: int) -> Order:
     """An order of least peak memory. Raises Unsolved beyond `max_states` sets of ops."""
-    search = _Search(ops, tensors)
+    search = _OrderSearch(ops, tensors)
     peak, empty = max([search.first, *search.least()]), 0
     held: dict[int, int] = {empty: search.first}  # set of ops -> bytes when they have run
     came: dict[int, tuple[int, int]] = {}  # set -> (set before, op)
@@ -65,7 +65,7 @@ def optimal_order(ops: int, tensors: Sequence[Lifetime], *, max_states: int) -> 
 
 def peak_of(order: Sequence[int], tensors: Sequence[Lifetime]) -> int:
     """Peak bytes of an order."""
-    search = _Search(len(order), tensors)
+    search = _OrderSearch(len(order), tensors)
     done, held, peak = 0, search.first, search.first
     for op in order:
         peak = max(peak, held + search.made[op])
@@ -73,7 +73,7 @@ def peak_of(order: Sequence[int], tensors: Sequence[Lifetime]) -> int:
     return peak
 
 
-class _Search:
+class _OrderSearch:
     """The ops as bit masks."""
 
     def __init__(self, ops: int, tensors: Sequence[Lifetime]) -> None:

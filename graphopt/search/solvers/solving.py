@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.errors import ConfigError
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.problem import OutOfBudget
+from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.encoding import encode
 from graphopt.search.solvers.formulation import Formulation
 from graphopt.search.solvers.workload import Workload
@@ -25,7 +25,7 @@ Found = Callable[[I64, I64], bool]
 
 
 @dataclass(frozen=True)
-class Limits:
+class SolverLimits:
     """When the solver stops. effort: its own measure of work, about seconds, by which runs repeat; None: by the clock
     alone."""
 
@@ -47,7 +47,7 @@ class Proof:
     optimal: bool  # of the model
 
 
-def run(formulation: Formulation, work: Workload, limits: Limits, seed: int, found: Found) -> Proof:
+def run(formulation: Formulation, work: Workload, limits: SolverLimits, seed: int, found: Found) -> Proof:
     """Solves, and calls `found` for every better schedule. Needs OR-Tools."""
     from ortools.sat.python import cp_model
 
@@ -78,7 +78,7 @@ def run(formulation: Formulation, work: Workload, limits: Limits, seed: int, fou
 class Pricer:
     """Prices schedules as the solver finds them, and keeps the last evaluation for the last one. Stops at `goal`."""
 
-    def __init__(self, problem: AssignProblem, work: Workload, goal: float) -> None:
+    def __init__(self, problem: Problem, work: Workload, goal: float) -> None:
         self._problem, self._work, self._goal = problem, work, goal
         self._waiting: tuple[I64, I64] | None = None
 

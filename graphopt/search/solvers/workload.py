@@ -13,7 +13,7 @@ from graphopt.core.graph import F64, I64
 from graphopt.core.machine import Machine
 from graphopt.costs.event import GRID
 from graphopt.costs.kernel_time import kernel_graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Workload:
         return [tensor for tensor in self.tensors if tensor.maker >= 0 and tensor.readers]
 
 
-def workload(problem: AssignProblem) -> Workload:
+def workload(problem: Problem) -> Workload:
     """The kernels of the initial decision's fusion state, on fixed devices where the task does not decide them."""
     graph, machine = problem.graph, problem.task.machine
     plan = problem.task.realise(graph, problem.initial[None])

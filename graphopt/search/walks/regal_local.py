@@ -23,12 +23,12 @@ from typing import Literal
 import numpy as np
 from numpy.random import Generator
 
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.keys import Role
 from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import F32, Price, priced_by
-from graphopt.search.heuristics.rules import Work
+from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.walks.key_moves import adjacent, by_op, elsewhere, exchange, first_plan, movable_keys, spread
+from graphopt.tasks.keys import Role
 from graphopt.utils.compiled import njit
 
 LARGEST_BLOCK = 64.0  # sizes of blocks are spread evenly over orders of magnitude up to it
@@ -57,16 +57,16 @@ class RegalLocal(Optimizer):
         self.name, self.start, self.moves = name, start, moves
         self.batch, self.patience, self.kick = batch, patience, kick
 
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         if not problem.open or not problem.task.key_count(problem.graph):
             return
         price = priced_by(problem)
         keys, cost = first_plan(problem, self.start, price)
-        moves = Neighbours(problem, self.moves)
+        moves = RandomKeyMoves(problem, self.moves)
         if moves.any:
             self._descend(keys, cost, price, moves, problem.rng)
 
-    def _descend(self, keys: F32, cost: float, price: Price, moves: "Neighbours", rng: Generator) -> None:
+    def _descend(self, keys: F32, cost: float, price: Price, moves: "RandomKeyMoves", rng: Generator) -> None:
         """Until `price` raises OutOfBudget."""
         best, best_cost, since = keys, cost, 0
         while True:
@@ -84,16 +84,16 @@ class RegalLocal(Optimizer):
                 keys, cost, since = start[0], float(price(start)[0]), 0
 
 
-class Neighbours:
+class RandomKeyMoves:
     """Random moves on the keys of one problem."""
 
-    def __init__(self, problem: AssignProblem, shares: Moves) -> None:
+    def __init__(self, problem: Problem, shares: Moves) -> None:
         layout, task = problem.task.layout(problem.graph), problem.task
         affinity, priority = movable_keys(problem, Role.AFFINITY), movable_keys(problem, Role.PRIORITY)
         sends = np.flatnonzero(layout.role == Role.TRANSFER)
         choice = np.flatnonzero((layout.role == Role.CHOICE) & task.mask(problem.graph)[layout.op, -1])
         first = by_op(problem, affinity)
-        ptr, beside = adjacent(Work(problem.graph, task).needs)
+        ptr, beside = adjacent(SchedulingInstance(problem.graph, task).needs)
         window = np.zeros(problem.graph.num_ops, np.int64)  # blocks may spread everywhere
         self._keys = (affinity, layout.op[affinity], first, window, ptr, beside, priority, sends, choice)
         self._devices = task.machine.num_devices

@@ -20,12 +20,12 @@ from numpy.random import Generator
 
 from graphopt.core.graph import F64, I64
 from graphopt.errors import Unsolved
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.keys import Role
 from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import F32, priced_by
-from graphopt.search.heuristics.rules import Work
+from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.walks.key_moves import adjacent, by_op, elsewhere, first_plan, movable_keys, spread
+from graphopt.tasks.keys import Role
 from graphopt.utils.compiled import njit
 
 
@@ -43,7 +43,7 @@ class Windowed(Optimizer):
         self.name, self.start, self.window, self.retries = name, start, window, retries
         self.largest_block, self.swap, self.anywhere = largest_block, swap, anywhere
 
-    def solve(self, problem: AssignProblem) -> None:
+    def solve(self, problem: Problem) -> None:
         if not problem.open or not problem.task.key_count(problem.graph):
             return
         if problem.objective != "runtime":
@@ -57,7 +57,7 @@ class Windowed(Optimizer):
             now = self._best_mixture(problem, now, _State(tried, *problem.cost_and_ends(tried)), windows, moves)
 
     def _best_mixture(
-        self, problem: AssignProblem, now: "_State", tried: "_State", windows: "Windows", moves: "_Moves"
+        self, problem: Problem, now: "_State", tried: "_State", windows: "Windows", moves: "_Moves"
     ) -> "_State":
         """The state with the moves of the windows that became shorter, or with fewer, or as it was."""
         gain = windows.durations(now.ends) - windows.durations(tried.ends)
@@ -109,9 +109,9 @@ class Windows(NamedTuple):
 class _Moves:
     """Random moves on the keys of one problem."""
 
-    def __init__(self, algo: Windowed, problem: AssignProblem) -> None:
+    def __init__(self, algo: Windowed, problem: Problem) -> None:
         task = problem.task
-        ptr, beside = adjacent(Work(problem.graph, task).needs)
+        ptr, beside = adjacent(SchedulingInstance(problem.graph, task).needs)
         affinity, priority = (by_op(problem, movable_keys(problem, role)) for role in (Role.AFFINITY, Role.PRIORITY))
         self.op_of_key = task.layout(problem.graph).op
         self._keys = (affinity, priority, task.machine.num_devices, ptr, beside)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from graphopt.datasets.room import load_room, save_room
+from graphopt.datasets.headroom import load_headroom, save_headroom
 from graphopt.measure.op_table import OpTable
 from graphopt.records.rows import RowFile
 from graphopt.report import main
@@ -53,7 +53,7 @@ def read_ops(file: Path) -> None:
         raise Wrong("a line that was added is lost")
 
 
-def write_room(rng: Draw, folder: Path) -> Path:
+def write_headroom(rng: Draw, folder: Path) -> Path:
     room = {"recipe": {"graph_seed": 0, "bytes_per_unit": 2e4},
             "reached": {"runtime/layered/50/test": [[1.0, 2.0, 3.0, 2.5], [None, 4, 5, 4]]}}  # fmt: skip
     text = json_text(damaged(rng, room)).encode(errors="surrogatepass")
@@ -61,12 +61,12 @@ def write_room(rng: Draw, folder: Path) -> Path:
     return folder / "room.json"
 
 
-def read_room(file: Path) -> None:
-    room = load_room(file)
+def read_headroom(file: Path) -> None:
+    room = load_headroom(file)
     room.check({"graph_seed": 0})
     kept = {key: [r.passes("gap") for r in reached] for key, reached in room.reached.items()}
-    save_room(room)
-    if {key: [r.passes("gap") for r in reached] for key, reached in load_room(file).reached.items()} != kept:
+    save_headroom(room)
+    if {key: [r.passes("gap") for r in reached] for key, reached in load_headroom(file).reached.items()} != kept:
         raise Wrong("other draws are kept once the prices are written and read again")
 
 
@@ -99,6 +99,6 @@ def read_outputs(place: Path) -> None:
 
 TABLES = (
     Format("op_table", write_ops, read_ops),
-    Format("room_prices", write_room, read_room),
+    Format("headroom_prices", write_headroom, read_headroom),
     Format("outputs", write_outputs, read_outputs),
 )

@@ -13,7 +13,7 @@ from typing import Any
 from graphopt.config.construct import INJECTED, Node, arguments_of, check_complete, target_of
 from graphopt.errors import Incompatible, UsageError, UserError
 from graphopt.problems.optimizer import Solver
-from graphopt.problems.task import Task
+from graphopt.tasks.task import AssignTask, RewriteTask, Task
 from graphopt.utils import registry
 
 
@@ -28,7 +28,7 @@ def mismatch(algo: type[Solver[Any]], task: Node) -> tuple[str, str] | None:
     target: type[Task] = target_of(task, "task")
     if not issubclass(target, algo.accepts):
         return "needs " + " or ".join(wanted.noun for wanted in algo.accepts), f"is {target.noun}"
-    return _heads_mismatch(algo, target.heads_of(task))
+    return _heads_mismatch(algo, target.heads_of(task)) if issubclass(target, AssignTask) else None
 
 
 def _heads_mismatch(algo: type[Solver[Any]], heads: frozenset[str]) -> tuple[str, str] | None:
@@ -53,7 +53,7 @@ def check(config: Mapping[str, Any]) -> None:
         raise Incompatible(_sentence(config, *wrong))
     costs = {group: target_of(config[group], group) for group in ("cost", "judge")}
     for group, cost in costs.items():
-        if cost.prices_programs and not task.makes_programs:
+        if not cost.sees_plans and not issubclass(task, RewriteTask):
             raise Incompatible(
                 f"{group}={config[group]['name']} prices ops one by one, so that only rewriting makes a difference, "
                 f"not task={config['task']['name']}. Cost models for it: {_or_none(_costs_of_plans())}."
@@ -124,7 +124,7 @@ def _algos_for(task: Node) -> list[str]:
 
 
 def _costs_of_plans() -> list[str]:
-    return [name for name, cost in _classes("cost").items() if not cost.prices_programs]
+    return [name for name, cost in _classes("cost").items() if cost.sees_plans]
 
 
 def _givers(needs: frozenset[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Room for improvement: what searches of growing length reached on random draws, and which draws a filter keeps.
 
-The prices are data of the package (`room_prices/OBJECTIVE.json`), made by `python -m graphopt.filter`, which searches.
-Here they are only read, so that a data set is the same everywhere and costs no search.
+The prices are data of the package (`headroom_prices/OBJECTIVE.json`), made by `python -m graphopt.filter`, which
+searches. Here they are only read, so that a data set is the same everywhere and costs no search.
 """
 
 import json
@@ -16,7 +16,7 @@ from graphopt.datasets.dataset import Split
 from graphopt.utils.printable import short
 
 Filter = Literal["none", "regal", "gap"]
-SHIPPED = Path(__file__).parent / "room_prices"
+SHIPPED = Path(__file__).parent / "headroom_prices"
 REGAL_SHARE = 0.8  # high budget at least 20 % better than low (regal/README.md of the synthetic data set)
 GAP_SHARE = 0.95  # long runs at least 5 % better than the usual budget
 
@@ -51,7 +51,7 @@ class Draws:
 
 
 @dataclass
-class RoomPrices:
+class HeadroomPrices:
     """A file of prices: `recipe` says how they were made, `reached` holds those of draw 0, 1, ... of each kind."""
 
     path: Path
@@ -71,14 +71,14 @@ class RoomPrices:
                                  "dataset.room.file, or set dataset.room.filter=none")  # fmt: skip
 
 
-def load_room(path: Path) -> RoomPrices:
+def load_headroom(path: Path) -> HeadroomPrices:
     """Reads a file of prices; one that does not exist yet is empty. Raises GraphError when it is damaged."""
     if not path.is_file():
-        return RoomPrices(path, {}, {})
+        return HeadroomPrices(path, {}, {})
     try:
         stored = json.loads(path.read_text())
         reached = {key: [Reached(*map(_price, row)) for row in rows] for key, rows in stored["reached"].items()}
-        return RoomPrices(path, dict(stored["recipe"]), reached)
+        return HeadroomPrices(path, dict(stored["recipe"]), reached)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise GraphError(
             f"{path} is no file of room prices ({error}); make it again with `python -m graphopt.filter`"
@@ -94,7 +94,7 @@ def _price(stored: Any) -> float:
     return float(_plain(float(stored)) or 0.0)
 
 
-def save_room(room: RoomPrices) -> None:
+def save_headroom(room: HeadroomPrices) -> None:
     """Writes the file, a line per kind of draw; a reader never sees half of it."""
     rows = {
         key: json.dumps([[_plain(p) for p in (r.low, r.high, r.usual, r.best)] for r in reached], separators=(",", ":"))

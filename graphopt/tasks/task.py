@@ -1,4 +1,4 @@
-"""The task's contract. A task owns the meaning of decisions and opens problems about them; it never sees a price.
+"""The task's contract. A task owns the meaning of decisions; it never sees a price.
 
 Shape legend: B decisions, N ops, H heads (kinds of choice per op), K choices of a head.
 """
@@ -11,14 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
-from graphopt.core.kernels import Limits
+from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel
-from graphopt.problems.decisions import Decision, Decisions
-from graphopt.problems.keys import Keys, Layout
-from graphopt.problems.problem import Problem
+from graphopt.errors import UserError
+from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.rules.rule import RuleSet
+from graphopt.tasks.keys import KeyLayout, Keys
+
+MOST_LEVELS = 2**15 - 1  # decisions are 16-bit numbers
+Decisions = NDArray[np.int16]  # [B, N, H]
+Decision = NDArray[np.int16]  # [N, H]
+
+
+def checked_levels(levels: int) -> int:
+    """Raises UserError unless so many levels fit into a decision."""
+    if not 1 <= levels <= MOST_LEVELS:
+        raise UserError(f"task.levels={levels} must be from 1 to {MOST_LEVELS:,}")
+    return levels
 
 
 class Task(ABC):
@@ -29,17 +39,11 @@ class Task(ABC):
     noun: ClassVar[str] = "a task"  # what kind of task, for messages
     needs: ClassVar[frozenset[str]] = frozenset()  # what a graph must carry
     head_names: ClassVar[frozenset[str]] = frozenset()  # what it decides, whatever its settings
-    makes_programs: ClassVar[bool] = False  # its answers are programs, not only plans of one
 
     @classmethod
     def heads_of(cls, settings: Mapping[str, Any]) -> frozenset[str]:
         """What it decides with these settings, those of its yaml file; known before anything is built."""
         return cls.head_names
-
-    @abstractmethod
-    def open(self, graph: Graph, cost: CostModel, *, evals: int, seconds: float = float("inf"),
-             seed: int = 0) -> Problem:  # fmt: skip
-        """The problem of a graph, with the budget of one solve."""
 
 
 class AssignTask(Task):
@@ -47,7 +51,7 @@ class AssignTask(Task):
 
     noun = "a task that assigns a choice to every op"
     heads: dict[str, int]
-    limits: Limits | None = None  # caps on kernels, where the task decides fusion
+    limits: KernelLimits | None = None  # caps on kernels, where the task decides fusion
 
     @abstractmethod
     def initial(self, graph: Graph) -> Decision:
@@ -66,12 +70,8 @@ class AssignTask(Task):
         """Plans of random keys: `keys` is [B, K] in [0, 1] with K = `key_count(graph)` (for random-key methods)."""
 
     @abstractmethod
-    def layout(self, graph: Graph) -> Layout:
+    def layout(self, graph: Graph) -> KeyLayout:
         """What each random key decides."""
-
-    def open(self, graph: Graph, cost: CostModel, *, evals: int, seconds: float = float("inf"),
-             seed: int = 0) -> AssignProblem:  # fmt: skip
-        return AssignProblem(graph, self, cost, evals=evals, seconds=seconds, seed=seed)
 
     def key_count(self, graph: Graph) -> int:
         """Number of random keys that describe one plan."""
@@ -85,3 +85,21 @@ class AssignTask(Task):
     def num_choices(self) -> int:
         """Largest number of choices over the heads."""
         return max(self.heads.values())
+
+
+class RewriteTask(Task):
+    """A decision is an equivalent program: what verified rules make of the original."""
+
+    noun = "a task that rewrites the graph"
+    needs = frozenset({"terms"})
+    rules: RuleSet
+    growth: float  # programs of more than this many times the original's ops are not looked at
+    export: bool  # write the best program of an ONNX model as one
+
+    @abstractmethod
+    def initial(self, graph: Graph) -> Program:
+        """The program as it was given."""
+
+    @abstractmethod
+    def realise(self, graph: Graph, program: Program) -> Plans:
+        """The plan of a program equivalent to the graph's: a batch of one, of its own rewritten graph."""

@@ -27,7 +27,7 @@ class Role(IntEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class KeyLayout:
     """The meaning of every key of a graph, in the order of the keys."""
 
     role: NDArray[np.int8]  # [K]
@@ -38,7 +38,7 @@ class Layout:
         return len(self.role)
 
 
-def layout(graph: Graph, devices: int, *parts: tuple[Role, bool]) -> Layout:
+def layout(graph: Graph, devices: int, *parts: tuple[Role, bool]) -> KeyLayout:
     """The layout of parts in order, of those that are switched on: an AFFINITY part is [N, D], PRIORITY and CHOICE are
     [N], TRANSFER is [R, D] (nothing on one device)."""
     ops, here = np.arange(graph.num_ops), np.arange(devices)
@@ -51,7 +51,7 @@ def layout(graph: Graph, devices: int, *parts: tuple[Role, bool]) -> Layout:
         device.append(np.tile(here, len(rows)) if spread else np.full(len(rows), -1))
         role.append(np.full(len(op[-1]), part))
     joined = (np.concatenate(part) for part in (role, op, device))
-    return Layout(*(part.astype(kind) for part, kind in zip(joined, (np.int8, np.int32, np.int16), strict=True)))
+    return KeyLayout(*(part.astype(kind) for part, kind in zip(joined, (np.int8, np.int32, np.int16), strict=True)))
 
 
 def split(keys: Keys, *lengths: int) -> list[Keys]:

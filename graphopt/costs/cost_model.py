@@ -1,7 +1,7 @@
 """The cost model's contract: a batch of plans in, a batch of prices out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
@@ -10,10 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, Graph
-from graphopt.core.kernels import Limits
+from graphopt.core.kernels import KernelLimits
 from graphopt.core.plan import Plans
+from graphopt.rewrite.ir.terms import Terms
 
 Objective = Literal["runtime", "peak_memory", "max_load"]
+
+
+TermPrice = Callable[[int], float]
+"""Seconds of a term alone."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class CostModel(ABC):
     objective: Objective
     needs: ClassVar[frozenset[str]] = frozenset()
     deterministic: ClassVar[bool] = True  # a plan has one price; False where it is measured
-    prices_programs: ClassVar[bool] = False  # only which ops there are counts (graphopt/rewrite/program_cost.py)
+    sees_plans: ClassVar[bool] = True  # devices, orders and fusion count, not only which ops there are
     by_events: ClassVar[bool] = False  # prices by the rules of graphopt/costs/event.py, as exact methods do
 
     @abstractmethod
@@ -75,6 +80,10 @@ class CostModel(ABC):
         whatever a file says. near: the file. Raises UserError when what it needs is not there."""
         return node
 
-    def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: Limits) -> Flips | None:
+    def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: KernelLimits) -> Flips | None:
         """A delta pricer that starts from legal flags `inline` [N], every op on device 0; None when there is none."""
+        return None
+
+    def term_price(self, terms: Terms) -> TermPrice | None:
+        """What each term of a rewriting program costs, where a program costs the sum of its live terms; else None."""
         return None

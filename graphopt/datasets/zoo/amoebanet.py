@@ -42,7 +42,7 @@ def _separable(channels: int, kernel: int, stride: int) -> nn.Module:
     return nn.Sequential(nn.ReLU(), depthwise, ConvNorm(channels, channels, activation=None))
 
 
-class Cell(nn.Module):
+class AmoebaCell(nn.Module):
     """Five pairwise combinations of two earlier states; what no pair reads is concatenated."""
 
     def __init__(self, before: int, last: int, channels: int, *, shrink_before: bool, reduction: bool) -> None:
@@ -74,7 +74,7 @@ class AmoebaNet(nn.Module):
         for i in range(3 * depth + 2):
             reduction = i in (depth, 2 * depth + 1)
             channels *= 2 if reduction else 1
-            cell = Cell(before, last, channels, shrink_before=shrink, reduction=reduction)
+            cell = AmoebaCell(before, last, channels, shrink_before=shrink, reduction=reduction)
             self.cells.append(cell)
             before, last, shrink = last, cell.channels, reduction
         self.classes = nn.Linear(last, 1000)

@@ -1,20 +1,19 @@
 """`RewriteProblem`: one graph to be rewritten, all that a rewriting optimiser sees."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans
-from graphopt.problems.problem import OutOfBudget, Problem
+from graphopt.costs.cost_model import CostModel, Objective, TermPrice
+from graphopt.problems.metering import Metered, OutOfBudget
 from graphopt.rewrite.ir.terms import Outputs, Program, reachable
-from graphopt.rewrite.program_cost import price_of, prices_programs
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.neighbours import Neighbours, replayed
-from graphopt.rewrite.rules.steps import Step, free
-
-if TYPE_CHECKING:
-    from graphopt.rewrite.rewrite_task import RewriteTask
+from graphopt.rewrite.rules.steps import RewriteStep, free
+from graphopt.tasks.task import RewriteTask
 
 Rules = tuple[str, ...]  # names of the rules that were applied, in order
 
@@ -28,24 +27,30 @@ class Point(NamedTuple):
     ops: int
 
 
-class RewriteProblem(Problem):
-    """A decision is a program; an evaluation is the price of a whole one.
+class RewriteProblem(Metered):
+    """Graph + rules + cost + budget. An evaluation is the price of a whole program.
 
     Where the cost model sums over ops, what an op costs alone (`term_price`) is a table that all methods share, and
     free; programs are billed. `neighbours` says where one rewrite leads.
     """
 
-    task: "RewriteTask"
-
-    def _prepared(self) -> float:
-        self.initial: Program = self.task.initial(self.graph)
+    def __init__(self, graph: Graph, task: RewriteTask, cost: CostModel, *, evals: int,
+                 seconds: float = float("inf"), seed: int = 0) -> None:  # fmt: skip
+        self.graph, self.task, self._cost = graph, task, cost
+        self.rng = np.random.default_rng(seed)
+        self.initial: Program = task.initial(graph)
         self.terms = self.initial.terms
-        self.term_price = self._cost.term_price(self.terms) if prices_programs(self._cost) else None
-        self.neighbours = Neighbours(self.task.rules, self.terms)
+        self.term_price: TermPrice | None = cost.term_price(self.terms)
+        self.neighbours = Neighbours(task.rules, self.terms)
         self.best: Outputs = self.initial.outputs
         self.best_rules: Rules = ()
-        self.most_ops = int(self.task.growth * self.initial.num_ops())
-        return self._price(self.initial.outputs)
+        self.most_ops = int(task.growth * self.initial.num_ops())
+        super().__init__(evals=evals, seconds=seconds, initial_cost=self._price(self.initial.outputs))
+
+    @property
+    def objective(self) -> Objective:
+        """What a cost is."""
+        return self._cost.objective
 
     def cost(self, outputs: Outputs, rules: Rules) -> float:
         """The price of a program; one evaluation. rules: what led there.
@@ -63,7 +68,7 @@ class RewriteProblem(Problem):
         if self.term_price is not None:
             return float(sum(map(self.term_price, reachable(self.terms, outputs))))
         program = replayed(self.initial, outputs)
-        return price_of(program, self._cost, lambda: self.task.realise(self.graph, program))
+        return float(self._cost.price(self.task.realise(self.graph, program)).cost[0])
 
     def start(self) -> Point:
         """The program as it was given."""
@@ -73,11 +78,11 @@ class RewriteProblem(Problem):
         """Equal for equal programs, as that of a step."""
         return self.neighbours.digest(point.outputs)
 
-    def steps(self, point: Point) -> list[Step]:
+    def steps(self, point: Point) -> list[RewriteStep]:
         """All rewrites of a program, not priced (`cost` is 0) and not billed."""
         return list(self.neighbours.around(point.outputs, free).steps())
 
-    def expand(self, point: Point, extra: Sequence[Match] = ()) -> list[Step]:
+    def expand(self, point: Point, extra: Sequence[Match] = ()) -> list[RewriteStep]:
         """All rewrites of a program with their prices, one evaluation each; as many as the budget allows.
 
         extra: rewrites of the program that no rule describes (`neighbours.found`).
@@ -98,7 +103,7 @@ class RewriteProblem(Problem):
             self.best, self.best_rules = around.apply(match), (*point.rules, match.rule.name)
         return steps
 
-    def take(self, point: Point, step: Step) -> Point:
+    def take(self, point: Point, step: RewriteStep) -> Point:
         """Where a step of that program leads."""
         outputs = self.neighbours.apply(point.outputs, step.match)
         return Point(outputs, (*point.rules, step.match.rule.name), step.cost, step.ops)

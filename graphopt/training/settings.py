@@ -8,7 +8,7 @@ from graphopt.utils.ranges import Between, Count, NotNegative, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class TrainerSettings:
     """Config group `trainer`; conf/trainer/default.yaml explains every field. From `accelerator` on they are arguments
     of pytorch_lightning.Trainer under their own names; `options` holds any others of it."""
 
