@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -20,12 +21,13 @@ from graphopt.readers.formats.stg import read_stg
 from graphopt.records.rows import RowFile
 from graphopt.run.evaluate import Arena, Contender, evaluate
 from graphopt.search.genetic.brkga import uniform_keys
+from graphopt.search.solvers import cpsat
 from graphopt.search.solvers.cpsat import CpSat
 from graphopt.search.solvers.formulation import interchangeable, renamed
 from graphopt.search.solvers.makespan_model import anywhere, least_makespan
 from graphopt.search.solvers.memory_model import least_memory
 from graphopt.search.solvers.solving import spread
-from graphopt.search.solvers.workload import grain, workload
+from graphopt.search.solvers.workload import EVERY, grain, watched, workload
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling
@@ -210,7 +212,7 @@ def test_simple_bounds_by_hand() -> None:
 
     def work(*devices: Device):
         machine = Machine(name="m", devices=devices)
-        return workload(Problem(graph, both(machine), simulator(machine), evals=1))
+        return workload(Problem(graph, both(machine), simulator(machine), evals=1), lambda: None)
 
     alone, two = work(Device()), work(Device(), Device(vector_flops=2.0))
     assert (least_makespan(alone) * GRID, least_makespan(two) * GRID) == (9.0, 3.0)
@@ -221,7 +223,7 @@ def test_when_devices_are_interchangeable() -> None:
     graph = small_graph(0, 4)
 
     def work(machine: Machine):
-        return workload(Problem(graph, both(machine), simulator(machine), evals=1))
+        return workload(Problem(graph, both(machine), simulator(machine), evals=1), lambda: None)
 
     assert anywhere(work(pair())) and interchangeable(work(pair()))
     far = work(pair(link_latency=1.0))
@@ -285,6 +287,60 @@ def test_a_model_that_takes_too_long_is_given_up(seconds: float, objective: str,
     assert f"{seconds:g} s are too short for algo=cpsat" in found.notes[0] and answer in found.notes[0]
     if not seconds:
         assert found.evals == 0
+
+
+def _steps(monkeypatch: pytest.MonkeyPatch, names: Sequence[str]) -> list[tuple[str, float]]:
+    """(step, when it begins) of a solve whose clock stands still but for one second per step."""
+    now, seen = [0.0], []
+    monkeypatch.setattr("graphopt.problems.metering._clock", lambda: now[0])
+
+    def slow(name: str):
+        made = getattr(cpsat, name)
+
+        def step(*args, **kwargs):
+            seen.append((name, now[0]))
+            now[0] += 1.0
+            return made(*args, **kwargs)
+
+        return step
+
+    for name in names:
+        monkeypatch.setattr(cpsat, name, slow(name))
+    return seen
+
+
+@pytest.mark.parametrize("seconds, begun", [(100.0, 6), (9.0, 5), (7.0, 4), (5.0, 3), (3.0, 2)])
+def test_no_step_is_begun_when_its_time_is_over(seconds: float, begun: int, monkeypatch) -> None:
+    """Heuristics come first, so that there is an answer; then work, bound, known run and model, in half of the time."""
+    order = ["price_heuristics", "workload", "simple_bound", "best_run", "makespan_model", "search"]
+    seen = _steps(monkeypatch, order)
+    graph, machine = small_graph(0, 40), pair(link_bandwidth=4.0)
+    found, _ = solve(
+        solver(effort=None, workers=1), graph, both(machine), simulator(machine), evals=40, seconds=seconds
+    )
+    assert [name for name, _ in seen] == order[:begun]
+    assert all(at < 0.5 * seconds for name, at in seen if name in ("simple_bound", "best_run", "makespan_model"))
+    assert found.evals > 0 or seconds == 3.0
+
+
+def test_long_loops_look_at_the_clock(monkeypatch) -> None:
+    """The kernels of a problem are listed, and models begun, in stretches of a few hundred items."""
+    graph, machine = small_graph(0, 3000), pair(link_bandwidth=4.0)
+    looks: list[int] = []
+    work = workload(Problem(graph, both(machine), simulator(machine), evals=1), lambda: looks.append(0))
+    assert len(looks) >= len(work.op) / EVERY
+    for n in (0, 1, EVERY, EVERY + 1):
+        assert list(watched(range(n), lambda: looks.append(1))) == list(range(n))
+    assert looks.count(1) == 4
+
+
+def test_a_graph_without_a_kernel_has_nothing_to_solve() -> None:
+    b = GraphBuilder("nothing")
+    x = b.tensor((2, 3), num_bytes=8)
+    b.op("reshape", [x], [b.tensor((3, 2), num_bytes=8)])
+    machine = pair()
+    found, _ = solve(solver(effort=None), b.build(), both(machine), simulator(machine), evals=9)
+    assert found.best_cost == found.initial_cost
 
 
 def test_the_row_says_that_time_was_too_short(tmp_path) -> None:

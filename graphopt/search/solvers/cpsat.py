@@ -61,11 +61,10 @@ class CpSat(Optimizer):
             problem.notes.append(f"{short}, whose model takes longer, so {best} is the answer; raise budget.seconds")
 
     def _solve(self, problem: Problem) -> None:
-        problem.within(BUILD_SHARE)
-        work = workload(problem)
+        price_heuristics(problem)
+        work = workload(problem, partial(problem.within, BUILD_SHARE))
         if not len(work.op):
             return
-        price_heuristics(problem)
         if problem.objective == "max_load":
             warnings.warn(f"algo={self.name} has no model of max_load: the best heuristic is the answer", stacklevel=2)
             return
@@ -94,6 +93,8 @@ class CpSat(Optimizer):
 def price_heuristics(problem: Problem) -> None:
     """List schedules and other heuristics (HEFT and bottom level come first), for at most half of the evaluations and,
     but for one that is under way, a quarter of the seconds."""
+    if problem.seconds >= HEURISTIC_SHARE * problem.seconds_cap:
+        return
     for keys in islice(heuristic_rows(problem), problem.remaining // 2):
         problem.cost_keys(keys[None])
         if problem.seconds >= HEURISTIC_SHARE * problem.seconds_cap:
@@ -110,10 +111,12 @@ def simple_bound(problem: Problem, work: Workload) -> float:
 def formulate(problem: Problem, work: Workload, *, lanes: bool) -> Formulation:
     """The model of the problem's objective, with the best plan so far to start from. Raises OutOfBudget where half of
     the seconds pass before it is built."""
+    check = partial(problem.within, BUILD_SHARE)
+    check()
     known = best_run(problem)
+    check()
     room = np.array([device.capacity for device in work.machine.devices])
     feasible = bool((known.peak_bytes <= room).all())
-    check = partial(problem.within, BUILD_SHARE)
     if problem.objective == "peak_memory":
         return memory_model(work, known, feasible=feasible, check=check)
     return makespan_model(work, known, feasible=feasible, lanes=lanes, check=check)

@@ -6,6 +6,8 @@
   none, the plan found costs more than the proved bound.
 """
 
+from functools import partial
+
 import numpy as np
 
 from graphopt.errors import Unsolved
@@ -35,7 +37,7 @@ class Exact(Optimizer):
 
     def solve(self, problem: Problem) -> None:
         """Raises Unsolved where nothing can be proved, or not within the limits."""
-        work = workload(problem)
+        work = workload(problem, partial(problem.within, 1.0))
         if problem.objective == "max_load":
             raise Unsolved(f"algo={self.name} does not know max_load; take a search, such as algo=annealing")
         if problem.objective == "peak_memory":

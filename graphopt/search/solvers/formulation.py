@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphopt.errors import ConfigError
-from graphopt.search.solvers.workload import Workload
+from graphopt.search.solvers.workload import Check, Workload, watched
 
 Literal = Any  # a Boolean variable of the solver
 Variable = Any  # an integer variable or an affine expression of one
@@ -49,11 +49,11 @@ def new_model() -> Any:
     return cp_model.CpModel()
 
 
-def placed(model: Any, work: Workload) -> list[dict[int, Literal]]:
+def placed(model: Any, work: Workload, check: Check) -> list[dict[int, Literal]]:
     """Whether each kernel runs on each device that it may run on. Interchangeable devices are numbered by the first
     kernel that may be on them: kernel k is on one of the first k + 1."""
     alike, place = interchangeable(work), []
-    for k, options in enumerate(work.options):
+    for k, options in enumerate(watched(work.options, check)):
         first = options[: k + 1] if alike and len(options) > 1 else options
         literals = {d: model.new_bool_var("") for d in first} if len(first) > 1 else {first[0]: model.new_constant(1)}
         if len(first) > 1:
@@ -82,12 +82,13 @@ def renamed(work: Workload, device: list[int]) -> Mapping[int, int]:
     return {d: i for i, d in enumerate(used + [d for d in range(work.devices) if d not in used])}
 
 
-def add_weights(model: Any, work: Workload, place: list[dict[int, Literal]], unit: int) -> list[tuple[Variable, int]]:
+def add_weights(model: Any, work: Workload, place: list[dict[int, Literal]], unit: int,
+                check: Check) -> list[tuple[Variable, int]]:  # fmt: skip
     """[D] (weights on a device, the most they can be), in `unit` bytes: a weight is wherever one of its readers is."""
     sums: list[tuple[Variable, int]] = []
     for d in range(work.devices):
         parts = []
-        for tensor in (t for t in work.tensors if t.weight):
+        for tensor in watched((t for t in work.tensors if t.weight), check):
             readers = [place[k][d] for k in tensor.readers if d in place[k]]
             if readers and tensor.size >= unit:
                 here = model.new_bool_var("")

@@ -11,8 +11,6 @@ A relaxation of the event simulator under every transfer rule (see `formulation`
 Where all devices are alike and nothing takes time to travel, kernels share D devices without being told on which.
 """
 
-from collections.abc import Callable
-
 from graphopt.core.trace import Trace
 from graphopt.costs.event import GRID
 from graphopt.search.solvers.formulation import (
@@ -25,14 +23,12 @@ from graphopt.search.solvers.formulation import (
     placed,
     renamed,
 )
-from graphopt.search.solvers.workload import Tensor, Workload, grain
+from graphopt.search.solvers.workload import Check, Tensor, Workload, grain, watched
 
 RESOLUTION = 1 << 24  # units in all the work there is, where times have no coarser common divisor
 
 
-def makespan_model(
-    work: Workload, known: Trace, *, feasible: bool, lanes: bool, check: Callable[[], None]
-) -> Formulation:
+def makespan_model(work: Workload, known: Trace, *, feasible: bool, lanes: bool, check: Check) -> Formulation:
     """Minimises the makespan. `known`: the run of some plan; the search starts there, and with `feasible` no answer
     is to be worse. `check` is called throughout, and may raise to end it."""
     made = _Makespan(work, known, feasible, check)
@@ -42,7 +38,7 @@ def makespan_model(
         made.occupy_devices(made.place)
         made.travel(made.place, lanes and has_lanes(work))
         made.fit_weights(made.place)
-    busy = [made.busy(k, 0) for k in range(len(work.op))]
+    busy = [made.busy(k, 0) for k in watched(range(len(work.op)), check)]
     return Formulation(made.model, made.start, made.place, busy, made.makespan, made.unit * GRID)
 
 
@@ -79,17 +75,19 @@ def has_lanes(work: Workload) -> bool:
 class _Makespan:
     """The model while it is made. Constraints that every machine has are there from the start."""
 
-    def __init__(self, work: Workload, known: Trace, feasible: bool, check: Callable[[], None]) -> None:
+    def __init__(self, work: Workload, known: Trace, feasible: bool, check: Check) -> None:
         self.work, self.model, self.check = work, new_model(), check
         rule = work.machine.transfer
         self.overhead = round(rule.op_overhead / GRID), round(rule.lane_overhead / GRID)
         at_most = round(known.makespan / GRID) if feasible else _all_in_a_row(work)
+        check()
         self.unit = grain([max(row) for row in work.time] + [at_most] + _travels(work), RESOLUTION)
+        check()
         self.horizon = at_most // self.unit
         self.makespan = self.model.new_int_var(least_makespan(work) // self.unit, self.horizon, "makespan")
-        self.start = [self.model.new_int_var(0, self.horizon, "") for _ in work.op]
-        self.place = None if anywhere(work) else placed(self.model, work)
-        self.end = [self._end(k) for k in range(len(self.start))]
+        self.start = [self.model.new_int_var(0, self.horizon, "") for _ in watched(work.op, check)]
+        self.place = None if anywhere(work) else placed(self.model, work, check)
+        self.end = [self._end(k) for k in watched(range(len(self.start)), check)]
         for tensor in work.handed_on():
             self.check()
             for reader in tensor.readers:
@@ -105,10 +103,11 @@ class _Makespan:
     def share_devices(self) -> None:
         """Any D kernels at a time."""
         durations = [self.busy(k, 0) for k in range(len(self.start))]
-        spans = [self.model.new_fixed_size_interval_var(s, n, "") for s, n in zip(self.start, durations)]
+        both = watched(zip(self.start, durations), self.check)
+        spans = [self.model.new_fixed_size_interval_var(s, n, "") for s, n in both]
         self.model.add_cumulative(spans, [1] * len(spans), self.work.devices)
         self.model.add(self.work.devices * self.makespan >= sum(durations))
-        for start, duration in zip(self.start, durations):
+        for start, duration in watched(zip(self.start, durations), self.check):
             self.model.add(self.makespan >= start + duration)
 
     def occupy_devices(self, place: list[dict[int, Literal]]) -> None:
@@ -116,7 +115,8 @@ class _Makespan:
         for d in range(self.work.devices):
             self.check()
             here = [(k, place[k][d], self.busy(k, d)) for k in range(len(place)) if d in place[k]]
-            spans = [self.model.new_optional_fixed_size_interval_var(self.start[k], n, x, "") for k, x, n in here]
+            spans = [self.model.new_optional_fixed_size_interval_var(self.start[k], n, x, "")
+                     for k, x, n in watched(here, self.check)]  # fmt: skip
             self.model.add_no_overlap(spans)
             self.model.add(self.makespan >= sum(x * n for _, x, n in here))
             for k, x, n in here:
@@ -147,7 +147,7 @@ class _Makespan:
         if min(capacities) == float("inf"):
             return
         unit = grain([t.size for t in self.work.tensors if t.weight], 1 << 40)
-        for capacity, (held, most) in zip(capacities, add_weights(self.model, self.work, place, unit)):
+        for capacity, (held, most) in zip(capacities, add_weights(self.model, self.work, place, unit, self.check)):
             if most * unit > capacity:
                 self.model.add(held <= int(capacity // unit))
 
@@ -194,7 +194,7 @@ class _Makespan:
         """The known run, rounded down: a solution of the model."""
         devices = known.kernel_device.tolist()
         name = renamed(self.work, devices)
-        for k, start in enumerate(self.start):
+        for k, start in enumerate(watched(self.start, self.check)):
             self.model.add_hint(start, round(float(known.kernel_start[k]) / GRID) // self.unit)
             if self.place is not None and len(self.place[k]) > 1:
                 for d, literal in self.place[k].items():

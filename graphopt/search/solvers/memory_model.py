@@ -11,23 +11,21 @@ one device, where the order is all there is, every solution is a run.
   and that one transfer may serve several devices.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from graphopt.core.trace import Trace
 from graphopt.search.solvers.formulation import Formulation, Literal, Variable, add_weights, new_model, placed, renamed
-from graphopt.search.solvers.workload import Tensor, Workload, grain
+from graphopt.search.solvers.workload import Check, Tensor, Workload, grain, watched
 
 RESOLUTION = 1 << 40  # units in all the bytes there are, where sizes have no coarser common divisor
 
 
-def memory_model(work: Workload, known: Trace, *, feasible: bool, check: Callable[[], None]) -> Formulation:
+def memory_model(work: Workload, known: Trace, *, feasible: bool, check: Check) -> Formulation:
     """Minimises the bytes on the fullest device. `known`: the run of some plan; the search starts there, and with
     `feasible` no answer is to be worse. `check` is called throughout, and may raise to end it."""
-    made = _Memory(work, known, feasible)
-    check()
+    made = _Memory(work, known, feasible, check)
     made.take_turns()
     for tensor in (t for t in work.tensors if not t.weight and t.size >= made.unit):
         check()
@@ -68,8 +66,8 @@ class _Copy:
 class _Memory:
     """The model while it is made."""
 
-    def __init__(self, work: Workload, known: Trace, feasible: bool) -> None:
-        self.work, self.model, self.alone = work, new_model(), one_device(work)
+    def __init__(self, work: Workload, known: Trace, feasible: bool, check: Check) -> None:
+        self.work, self.model, self.alone, self.check = work, new_model(), one_device(work), check
         sizes = [t.size for t in work.tensors]
         at_end = work.machine.transfer.free == "end"  # else the simulator counts less than this model
         least, feasible = least_memory(work) if at_end else 0, feasible and at_end
@@ -79,9 +77,9 @@ class _Memory:
         self.model.minimize(self.peak)
         copies = 0 if self.alone else sum(min(work.devices - 1, len(t.readers)) for t in work.handed_on())
         self.steps = len(work.op) + copies  # each ends something
-        self.place = placed(self.model, work)
-        self.start = [self._step() for _ in work.op]
-        self.end = [start + 1 if self.alone else self._step() for start in self.start]
+        self.place = placed(self.model, work, check)
+        self.start = [self._step() for _ in watched(work.op, check)]
+        self.end = [start + 1 if self.alone else self._step() for start in watched(self.start, check)]
         self.spans: list[list[Variable]] = [[] for _ in range(work.devices)]
         self.demands: list[list[Variable]] = [[] for _ in range(work.devices)]
         self._hint(known, feasible)
@@ -89,12 +87,12 @@ class _Memory:
     def take_turns(self) -> None:
         """One kernel at a time on each device, after what it reads."""
         turns: list[list[Variable]] = [[] for _ in range(self.work.devices)]
-        for k, start in enumerate(self.start):
+        for k, start in enumerate(watched(self.start, self.check)):
             for d, here in self.place[k].items():
                 turns[d].append(self._span(start, self.end[k], here))
         for spans in turns:
             self.model.add_no_overlap(spans)
-        for tensor in self.work.handed_on():
+        for tensor in watched(self.work.handed_on(), self.check):
             for reader in tensor.readers:
                 self.model.add(self.start[reader] >= self.end[tensor.maker])
 
@@ -121,7 +119,7 @@ class _Memory:
 
     def fill_devices(self) -> None:
         """What is on a device at any step, weights included, is at most the peak."""
-        for d, (held, most) in enumerate(add_weights(self.model, self.work, self.place, self.unit)):
+        for d, (held, most) in enumerate(add_weights(self.model, self.work, self.place, self.unit, self.check)):
             weights = self.model.new_int_var(0, most, "")
             self.model.add(weights == held)
             self.model.add(weights <= self.peak)

@@ -3,9 +3,10 @@
 Shape legend: N ops, K kernels, D devices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,9 +16,21 @@ from graphopt.costs.event import GRID
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.problems.problem import Problem
 
+Check = Callable[[], None]
+"""Called throughout long work; may raise to end it."""
+T = TypeVar("T")
+EVERY = 256  # items between two looks at the clock
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+
+def watched(items: Iterable[T], check: Check) -> Iterator[T]:
+    """The items, with a check before every few hundred of them."""
+    for i, item in enumerate(items):
+        if not i % EVERY:
+            check()
+        yield item
+
+
+class Tensor(NamedTuple):
     """A tensor that kernels make or read; views are looked through."""
 
     id: int  # in the graph
@@ -57,28 +70,31 @@ class Workload:
         return [tensor for tensor in self.tensors if tensor.maker >= 0 and tensor.readers]
 
 
-def workload(problem: Problem) -> Workload:
+def workload(problem: Problem, check: Check) -> Workload:
     """The kernels of the initial decision's fusion state, on fixed devices where the task does not decide them."""
+    check()
     graph, machine = problem.graph, problem.task.machine
     plan = problem.task.realise(graph, problem.initial[None])
     kernels = kernel_graph(graph, plan.inline[0], machine.devices)
     op = np.flatnonzero(kernels.is_kernel)
     number = np.full(graph.num_ops + 1, -1)
     number[op] = np.arange(len(op))
-    readers: list[list[int]] = [[] for _ in range(graph.num_tensors)]
-    for k, n in enumerate(op):
-        for tensor in kernels.in_tensor[kernels.in_ptr[n] : kernels.in_ptr[n + 1]]:
-            readers[tensor].append(k)
-    makers = number[graph.producer].tolist()
+    check()
+    reader = np.repeat(number[:-1], np.diff(kernels.in_ptr))  # ascending for every tensor, as ops are
+    order = np.argsort(kernels.in_tensor, kind="stable")
+    ends = np.searchsorted(kernels.in_tensor[order], np.arange(graph.num_tensors), side="right").tolist()
+    read_by = reader[order].tolist()
+    columns = (graph.tensor_bytes, number[graph.producer], graph.is_weight, kernels.keep)
+    rows = zip(*(column.tolist() for column in columns), [0, *ends], ends)
     tensors = tuple(
-        Tensor(t, int(graph.tensor_bytes[t]), makers[t], tuple(readers[t]), bool(graph.is_weight[t]), bool(keep))
-        for t, keep in enumerate(kernels.keep)
-        if makers[t] >= 0 or readers[t]
-    )  # fmt: skip
+        Tensor(t, int(size), maker, tuple(read_by[begin:end]), bool(weight), bool(keep))
+        for t, (size, maker, weight, keep, begin, end) in enumerate(watched(rows, check))
+        if maker >= 0 or begin < end
+    )
     every = tuple(range(machine.num_devices))
     free = "device" in problem.task.heads
-    options = tuple(every if free else (int(d),) for d in plan.device[0, op])
-    time = tuple(tuple(round(seconds / GRID) for seconds in row) for row in kernels.time[op].tolist())
+    options = tuple(every if free else (d,) for d in plan.device[0, op].tolist())
+    time = tuple(tuple(round(seconds / GRID) for seconds in row) for row in watched(kernels.time[op].tolist(), check))
     links = machine.link_latency_DD, machine.link_bandwidth_DD
     return Workload(machine, op, graph.num_ops, time, options, tensors, *links)
 
