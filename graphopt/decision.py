@@ -19,7 +19,7 @@ from graphopt.records.rewrite_file import RewriteFile, is_rewriting
 from graphopt.records.rewrite_file import load as load_rewriting
 from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
 from graphopt.reporting.model_view import operators_of
-from graphopt.reporting.replay import PRICES, Case, check, near_graph, open_any, open_case
+from graphopt.reporting.replay import PRICES, Case, check, heads_of, near_graph, open_any, open_case
 from graphopt.reporting.tables.sheet import Sheet
 from graphopt.reporting.tables.terminal import print_sheets
 from graphopt.utils.printable import say
@@ -128,10 +128,10 @@ def _show_decision(args: argparse.Namespace) -> int:
         return 0
     ops = decision.changed()
     say(f"{len(ops):,} of {graph['ops']:,} ops differ from the default")
-    kinds = _kinds(args.file, decision)
+    kinds, heads = _kinds(args.file, decision), heads_of(args.file, decision)
     before_after = (decision.default, decision.choices)
     rows = [
-        [decision.op_names[op], kinds[op], *(describe_op(decision, choices[op]) for choices in before_after)]
+        [decision.op_names[op], kinds[op], *(describe_op(decision, heads, choices[op]) for choices in before_after)]
         for op in _cut(ops, args.all)
     ]
     _list("", ["op", "operator", "default", "decision"], rows, len(ops))
@@ -170,11 +170,14 @@ def _diff(args: argparse.Namespace) -> int:
     ops = differing(a, b)
     say(f"{args.file}: {price_line(a)}")
     say(f"{args.other}: {price_line(b)}")
-    heads = both_describe(a, b)
-    under = "" if heads == list(a.heads) else f" in {', '.join(heads)}; the orders of random keys are not compared"
+    both, heads = both_describe(a, b), heads_of(args.file, a)
+    under = "" if both == list(a.heads) else f" in {', '.join(both)}; the orders of random keys are not compared"
     say(f"{len(ops):,} of {len(a.op_names):,} ops differ{under}")
     kinds = _kinds(args.file, a)
-    rows = [[a.op_names[op], kinds[op], *(describe_op(d, d.choices[op]) for d in (a, b))] for op in _cut(ops, args.all)]
+    rows = [
+        [a.op_names[op], kinds[op], *(describe_op(d, heads, d.choices[op]) for d in (a, b))]
+        for op in _cut(ops, args.all)
+    ]
     _list("", ["op", "operator", *(label_of(file) for file in (args.file, args.other))], rows, len(ops))
     return 0
 
@@ -222,7 +225,7 @@ def _effects(case: Case, ops: np.ndarray, change: np.ndarray, everything: bool) 
     for i in _cut(order, everything):
         op, choices = ops[i], case.decision.choices[ops[i]]
         operator = OPERATORS[case.graph.kind[op]].name
-        words = describe_op(case.decision, choices)
+        words = describe_op(case.decision, case.task.heads, choices)
         rows.append([case.decision.op_names[op], operator, words, f"{100 * change[i]:+.3g} %"])
     columns = ["op", "operator", "decision", "change"]
     _list("price change when the op alone goes back to its default", columns, rows, len(ops))

@@ -1,8 +1,9 @@
 """Small parts with known optima from which tests build whole cells, and the configuration that joins them."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytorch_lightning as pl
@@ -12,6 +13,7 @@ from toy import ToyTask, toy_graph
 
 from graphopt.algos.learner import Learner
 from graphopt.core.graph import Graph
+from graphopt.core.head import Role
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.cost_model import CostModel, Prices
@@ -32,7 +34,7 @@ class ToyGraphs(Dataset):
 
 
 class Binary(ToyTask):
-    head_names = frozenset({"inline"})
+    roles: ClassVar[Mapping[str, Role]] = {"inline": Role.FUSION}
 
     def __init__(self, *, name: str, machine: Machine) -> None:
         super().__init__({"inline": 2})
@@ -97,7 +99,7 @@ class Rewrites(Draws):
 
 
 class DecidesDevice(Draws):
-    needs_heads = frozenset({"device"})
+    needs_roles = frozenset({Role.DEVICE})
 
 
 class Bias(nn.Module):

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.head import Head, Role
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.cost_model import CostModel, Objective, Prices
-from graphopt.tasks.keys import KeyLayout, Role, layout
 from graphopt.tasks.task import AssignTask, Decision, Decisions
 
 CONFIG = {
@@ -45,7 +45,7 @@ class Split(AssignTask):
 
     def __init__(self, *, name: str, machine: Machine, stuck: str) -> None:
         self.name, self.machine, self.stuck = name, machine, stuck
-        self.heads = {"device": machine.num_devices}
+        self.heads = (Head("device", machine.num_devices, Role.DEVICE),)
 
     def initial(self, graph: Graph) -> Decision:
         return np.zeros((graph.num_ops, 1), np.int16)
@@ -57,12 +57,6 @@ class Split(AssignTask):
         free = np.array([name != self.stuck for name in graph.op_names])
         device = np.where(free, decisions[:, :, 0], 0).astype(np.int16)
         return Plans(graph, device, np.zeros(device.shape), np.zeros(device.shape, bool))
-
-    def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
-        return self.realise(graph, (keys >= 0.5).astype(np.int16)[:, :, None])
-
-    def layout(self, graph: Graph) -> KeyLayout:
-        return layout(graph, 1, (Role.CHOICE, True))
 
 
 class CutCost(CostModel):

@@ -7,14 +7,16 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.cost_model import CostModel, Flips, Prices
 from graphopt.problems.problem import Problem
-from graphopt.tasks.keys import KeyLayout, Role
+from graphopt.tasks.keys import KeyLayout, KeyRole
 from graphopt.tasks.task import AssignTask, Decision, Decisions
 
+ROLES = {role.value: role for role in Role} | {"inline": Role.FUSION}
 GRAIN = 2.0**-20  # costs are multiples of it, so that sums are exact in any order
 
 
@@ -35,7 +37,8 @@ class ToyTask(AssignTask):
     """Any heads; the whole choice of an op, in mixed radix, becomes its `device`, and `inline` is head `inline`."""
 
     def __init__(self, heads: dict[str, int], free: NDArray[np.bool_] | None = None) -> None:
-        self.name, self.heads, self.free, self.limits = "toy", heads, free, KernelLimits(64, 16, 8)
+        self.name, self.free, self.limits = "toy", free, KernelLimits(64, 16, 8)
+        self.heads = tuple(Head(name, count, ROLES.get(name, Role.CHOICE)) for name, count in heads.items())
         self.machine = Machine(name="toy", devices=(Device(),))
 
     def initial(self, graph: Graph) -> Decision:
@@ -47,19 +50,20 @@ class ToyTask(AssignTask):
 
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
         code = np.zeros(decisions.shape[:2], np.int16)
-        for head, choices in enumerate(self.heads.values()):
-            code = (code * choices + decisions[:, :, head]).astype(np.int16)
-        inline = code.astype(bool) if list(self.heads.items()) == [("inline", 2)] else np.zeros(code.shape, bool)
+        for head, kind in enumerate(self.heads):
+            code = (code * kind.count + decisions[:, :, head]).astype(np.int16)
+        inline = code.astype(bool) if [h.name for h in self.heads] == ["inline"] else np.zeros(code.shape, bool)
         return Plans(graph, code, np.zeros(code.shape), inline)
 
     def realise_keys(self, graph: Graph, keys: NDArray[np.float64]) -> Plans:
-        counts = np.tile(list(self.heads.values()), graph.num_ops)
+        counts = np.tile([head.count for head in self.heads], graph.num_ops)
         choices = np.minimum(keys * counts, counts - 1).astype(np.int16)
         return self.realise(graph, choices.reshape(len(keys), graph.num_ops, len(self.heads)))
 
     def layout(self, graph: Graph) -> KeyLayout:
         op = np.repeat(np.arange(graph.num_ops, dtype=np.int32), len(self.heads))
-        return KeyLayout(np.full(len(op), Role.CHOICE, np.int8), op, np.full(len(op), -1, np.int16))
+        head = np.tile(np.arange(len(self.heads), dtype=np.int16), graph.num_ops)
+        return KeyLayout(np.full(len(op), KeyRole.CHOICE, np.int8), op, head, np.full(len(op), -1, np.int16))
 
 
 class ToyCost(CostModel):

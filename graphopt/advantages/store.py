@@ -26,6 +26,7 @@ import numpy as np
 
 from graphopt.advantages.gibbs import Samples
 from graphopt.core.graph import Graph
+from graphopt.core.head import named_counts
 from graphopt.costs.cost_model import CostModel
 from graphopt.errors import UserError
 from graphopt.search.walks.moves import slots_in
@@ -108,7 +109,8 @@ def open_store(root: Path, graph: Graph, task: AssignTask, cost: CostModel, how:
     """The store of a graph below `root`, made if it is not there. how: what else makes samples differ, plain values."""
     about = {
         "format": FORMAT, "graph": {"name": graph.name, "family": graph.family, "hash": graph.hash},
-        "ops": graph.num_ops, "slots": len(slots_in(task, graph)), "task": {"name": task.name, "heads": task.heads},
+        "ops": graph.num_ops, "slots": len(slots_in(task, graph)),
+        "task": {"name": task.name, "heads": named_counts(task.heads)},
         "machine": task.machine.name, "cost": {"name": cost.name, "objective": cost.objective},
         "prices": _fingerprint(graph, task, cost), **how,
     }  # fmt: skip

@@ -126,10 +126,11 @@ class GO(Learner):
         if graph.hash not in self._inputs:
             default_NH = torch.from_numpy(self.task.initial(graph).astype(np.int64))
             mask_NH = torch.from_numpy(np.ascontiguousarray(self.task.mask(graph)))
-            counts = torch.tensor(list(self.task.heads.values()))
+            counts_NH1 = torch.from_numpy(self.task.counts(graph))[:, :, None]
+            most = torch.tensor([max(1, head.count - 1) for head in self.task.heads])
             choice = torch.arange(self.task.num_choices)
-            allowed = torch.where(mask_NH[:, :, None], choice < counts[:, None], choice == default_NH[:, :, None])
-            extra = torch.cat([default_NH / (counts - 1).clamp(min=1), mask_NH.float()], 1).float()
+            allowed = torch.where(mask_NH[:, :, None], choice < counts_NH1, choice == default_NH[:, :, None])
+            extra = torch.cat([default_NH / most, mask_NH.float()], 1).float()
             self._inputs[graph.hash] = (graph_features(graph, self.task.machine), extra, default_NH, allowed)
         return self._inputs[graph.hash]
 
@@ -215,7 +216,8 @@ class GO(Learner):
     def _flip_prices(self, graph: Graph, decision: Decision, price: float) -> tuple[NDArray[np.int64], ...]:
         """(op, head, price after changing that slot minus price now) for all slots, or a sample of them."""
         canonical = self.task.canonical(graph, decision)
-        op, head = np.nonzero(self.task.mask(graph))
+        counts = self.task.counts(graph)
+        op, head = np.nonzero(counts > 1)
         flips = self.pricing(graph).flips(canonical)
         if flips is not None:
             worse = np.where(canonical[op, 0] == decision[op, 0], flips.price(op) - flips.cost, 0.0)
@@ -223,7 +225,7 @@ class GO(Learner):
         rows = self._random.permutation(len(op))[: self.learning.flips]
         op, head = op[rows], head[rows]
         changed = np.repeat(decision[None], len(op), 0)
-        counts = np.array(list(self.task.heads.values()))[head]
+        counts = counts[op, head]
         changed[np.arange(len(op)), op, head] = (decision[op, head] + self._random.integers(1, counts)) % counts
         prices = self.pricing(graph).decisions(changed).cost
         worse = np.where(np.isfinite(prices) & np.isfinite(price), prices - price, 0.0)
@@ -284,12 +286,12 @@ class GO(Learner):
 
         Only for tasks with one head of few choices, and at most a quarter of the budget.
         """
-        choices = list(self.task.heads.values())
-        if len(choices) > 1 or 2 * choices[0] * 4 > problem.evals_cap:
+        count, counts = self.task.num_choices, self.task.counts(problem.graph)[:, 0]
+        if len(self.task.heads) > 1 or 2 * count * 4 > problem.evals_cap:
             return
-        for choice in range(choices[0]):
+        for choice in range(count):
             same = problem.initial.copy()
-            same[self.task.mask(problem.graph)[:, 0], 0] = choice
+            same[counts > 1, 0] = np.minimum(choice, counts - 1)[counts > 1]
             answer = self._given(observation, encoded, same).argmax(-1).cpu().numpy().astype(np.int16)
             problem.cost(np.stack([same, answer])[: problem.remaining])
 

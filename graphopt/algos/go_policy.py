@@ -3,7 +3,7 @@
 Shape legend: N ops of all graphs of a batch, G graphs, H heads, K choices, D width.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from graphopt.algos.attention import SegmentAttention, Segments
+from graphopt.core.head import Head
 from graphopt.encoders.encoder import Encoder
 from graphopt.errors import ConfigError
 from graphopt.utils.ranges import AttentionHeads, Between, Few, Layers
@@ -47,7 +48,7 @@ class PolicySizes:
     segment: Annotated[int, Between(1, 2048)]  # ops per attention segment
     superposition: bool  # modulate every layer's input by the graph state
     iterations: Few  # T of the iterative decoding
-    prior: dict[str, float]  # per head: probability of the default's choice before training
+    prior: dict[str, float]  # per head, or role of heads: probability of the default's choice before training
 
 
 class GOPolicy(nn.Module):
@@ -55,19 +56,19 @@ class GOPolicy(nn.Module):
 
     bonus: Tensor  # [H] added to the logit of the default's choice
 
-    def __init__(self, encoder: Encoder, heads: dict[str, int], network: PolicySizes) -> None:
+    def __init__(self, encoder: Encoder, heads: Sequence[Head], network: PolicySizes) -> None:
         super().__init__()
         width = encoder.width
         self.encoder, self.segment, self.superposition = encoder, network.segment, network.superposition
-        bonus = [_bonus(head, count, network.prior) for head, count in heads.items()]
+        bonus = [_bonus(head, network.prior) for head in heads]
         self.register_buffer("bonus", torch.tensor(bonus), persistent=False)
-        self.previous = nn.ModuleList(nn.Embedding(count, width) for count in heads.values())
+        self.previous = nn.ModuleList(nn.Embedding(head.count, width) for head in heads)
         self.modulate = nn.Linear(width, width)
         self.layers = nn.ModuleList(
             SegmentAttention(width, network.attention_heads) for _ in range(network.attention_layers)
         )
         self.norm = nn.LayerNorm(width)
-        self.heads = nn.ModuleList(_head(width, count) for count in heads.values())
+        self.heads = nn.ModuleList(_head(width, head.count) for head in heads)
 
     def encode(self, observation: GOObservation) -> EncodedGraphs:
         h_ND, g_GD = self.encoder(observation.data, observation.extra)
@@ -98,10 +99,12 @@ def _head(width: int, choices: int) -> nn.Linear:
     return linear
 
 
-def _bonus(head: str, choices: int, prior: Mapping[str, float]) -> float:
-    """What to add to one of `choices` equal logits so that its probability becomes the head's prior."""
-    if head not in prior or not 0.0 < prior[head] < 1.0:
+def _bonus(head: Head, prior: Mapping[str, float]) -> float:
+    """What to add to one of equal logits so that its probability becomes the prior of the head, or of its role."""
+    at = prior.get(head.name, prior.get(head.role.value, 0.0))
+    if not 0.0 < at < 1.0:
         raise ConfigError(
-            f"algo.network.prior has no probability between 0 and 1 for {head!r}; give algo.network.prior.{head}=0.8"
+            f"algo.network.prior has no probability between 0 and 1 for {head.name!r}; "
+            f"give algo.network.prior.{head.name}=0.8"
         )
-    return float(np.log(prior[head] / (1.0 - prior[head]) * max(1, choices - 1)))
+    return float(np.log(at / (1.0 - at) * max(1, head.count - 1)))

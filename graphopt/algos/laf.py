@@ -113,7 +113,7 @@ class LAF(Learner):
     @staticmethod
     def extra_width(task: AssignTask) -> int:
         """Inputs per op that LAF adds to the encoder's: the current choice, one-hot, and the mask of every head."""
-        return sum(task.heads.values()) + len(task.heads)
+        return sum(head.count + 1 for head in task.heads)
 
     def made_for(self) -> dict[str, Any]:
         return {**super().made_for(), "target": self.model.target}
@@ -134,7 +134,7 @@ class LAF(Learner):
         return out
 
     def _extra(self, graph: Graph, decision: Decision) -> NDArray[np.float32]:
-        one_hot = [decision[:, [h]] == np.arange(count) for h, count in enumerate(self.task.heads.values())]
+        one_hot = [decision[:, [h]] == np.arange(head.count) for h, head in enumerate(self.task.heads)]
         return np.concatenate([*one_hot, self.task.mask(graph)], 1).astype(np.float32)
 
     # ---- learning

@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 import torch
 
 from graphopt.core.graph import Graph
+from graphopt.core.head import named_counts
 from graphopt.costs.cost_model import CostModel
 from graphopt.errors import Unreadable
 from graphopt.problems.optimizer import Optimizer, solve
@@ -76,7 +77,7 @@ class Learner(pl.LightningModule, Optimizer):
 
     def made_for(self) -> dict[str, Any]:
         """What of the problem its weights depend on, plain values: a checkpoint must agree in it with its run."""
-        return {"decisions": dict(self.task.heads)}
+        return {"decisions": named_counts(self.task.heads)}
 
     def gather(self, graphs: Sequence[Graph]) -> None:
         """What it needs to know of the training graphs before the first step, or before training goes on; by default

@@ -36,7 +36,7 @@ from graphopt.encoders.features import batch, graph_features
 from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import F32, F64, Evolution, Sampler, evolve, priced_by, run_alone, uniform_keys
 from graphopt.search.genetic.proposals import beta_keys
-from graphopt.tasks.keys import Role
+from graphopt.tasks.keys import KeyRole
 from graphopt.tasks.task import AssignTask
 from graphopt.utils.ranges import Count, Few, NotNegative, Positive
 
@@ -192,11 +192,11 @@ class REGAL(Learner):
         layout, devices = self.task.layout(graph), self.task.machine.num_devices
         alpha, beta = np.ones(len(layout), np.float32), np.ones(len(layout), np.float32)
         if self.use.placement:
-            keys = np.flatnonzero(layout.role == Role.AFFINITY)
+            keys = np.flatnonzero(layout.role == KeyRole.AFFINITY)
             op, device = layout.op[keys], layout.device[keys]
             alpha[keys], beta[keys] = betas(actions[op, 2 * device], actions[op, 2 * device + 1])
         if self.use.scheduling:
-            keys = np.flatnonzero((layout.role == Role.PRIORITY) | (layout.role == Role.TRANSFER))
+            keys = np.flatnonzero((layout.role == KeyRole.PRIORITY) | (layout.role == KeyRole.TRANSFER))
             op = layout.op[keys]
             alpha[keys], beta[keys] = betas(actions[op, 2 * devices], actions[op, 2 * devices + 1])
         proposal: Sampler = beta_keys(alpha, beta)

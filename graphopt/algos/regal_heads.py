@@ -40,7 +40,7 @@ class Heads:
     placement_variance: float  # variance index of affinities before training
 
 
-class Head(nn.Module):
+class ActionHead(nn.Module):
     """Centres of op actions of one kind: linear in the inputs with weights that the graph chose, plus a network."""
 
     def __init__(self, state: int, inputs: int, width: int, outputs: int) -> None:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from graphopt.algos.regal_heads import KINDS, LEVELS, Head, Heads, prior_actions, weakened
+from graphopt.algos.regal_heads import KINDS, LEVELS, ActionHead, Heads, prior_actions, weakened
 from graphopt.algos.regal_inputs import DESCRIPTORS, MEMBERSHIPS, ORDERS
 from graphopt.encoders.encoder import Encoder
 
@@ -62,9 +62,9 @@ class Policy(nn.Module):
         self.encoder, self.heads = encoder, heads
         recurrent = heads.width if heads.kind == "autoregressive" else 0
         state = encoder.width + recurrent
-        self.placement = Head(state, len(MEMBERSHIPS), heads.width, 2)
-        self.scheduling = Head(state, len(ORDERS), heads.width, 2)
-        self.elite_bias = Head(state, len(ORDERS), heads.width, 1)
+        self.placement = ActionHead(state, len(MEMBERSHIPS), heads.width, 2)
+        self.scheduling = ActionHead(state, len(ORDERS), heads.width, 2)
+        self.elite_bias = ActionHead(state, len(ORDERS), heads.width, 1)
         prior, by_live = prior_actions(heads)
         self.graph_mean = nn.Linear(encoder.width, len(prior))
         self.describe = nn.Linear(len(DESCRIPTORS), len(prior), bias=False)

@@ -104,9 +104,10 @@ def stored_config(config: Mapping[str, Any], parts: Parts) -> dict[str, Any]:
 
 
 def machine_task_costs(config: Mapping[str, Any]) -> tuple[Machine, Task, CostModel, CostModel]:
-    """What prices a stored decision again: machine, task, cost and judge of a configuration."""
+    """What prices a stored decision again: machine, task, cost and judge of a configuration. Raises Incompatible."""
     machine: Machine = construct(config["machine"], "machine")
     task: Task = construct(config["task"], "task", {"machine": machine})
+    compatibility.check_reads(config)
     around = {"machine": machine, "task": task}
     cost: CostModel = construct(config["cost"], "cost", around)
     return machine, task, cost, judge_of(config, cost, around)

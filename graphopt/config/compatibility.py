@@ -1,19 +1,21 @@
 """Who fits whom, found from classes alone, before anything is built.
 
-Facts are class attributes: optimisers say what they accept (`accepts`, `needs_heads`, `needs_one_of`, `knows_heads`),
-tasks what they decide (`noun`, `head_names`, with settings `heads_of`), tasks and costs what a graph must carry
-(`needs`), data sets what graphs carry (`gives`).
+Facts are class attributes: optimisers say what they accept (`accepts`, `needs_roles`, `needs_one_of`, `knows_roles`),
+tasks what they decide (`noun`, `roles`, with settings `roles_of`), costs what of it counts (`reads`, `assumes`), tasks
+and costs what a graph must carry (`needs`), data sets what graphs carry (`gives`).
 `python -m graphopt.compat` prints the table of tasks and algorithms as Markdown, with `--families` its short form.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graphopt.config.construct import INJECTED, Node, arguments_of, check_complete, target_of
+from graphopt.core.head import Role
+from graphopt.costs.cost_model import CostModel
 from graphopt.errors import Incompatible, UsageError, UserError
 from graphopt.problems.optimizer import Solver
-from graphopt.tasks.task import AssignTask, RewriteTask, Task
+from graphopt.tasks.task import AssignTask, Task
 from graphopt.utils import registry
 
 
@@ -28,17 +30,22 @@ def mismatch(algo: type[Solver[Any]], task: Node) -> tuple[str, str] | None:
     target: type[Task] = target_of(task, "task")
     if not issubclass(target, algo.accepts):
         return "needs " + " or ".join(wanted.noun for wanted in algo.accepts), f"is {target.noun}"
-    return _heads_mismatch(algo, target.heads_of(task)) if issubclass(target, AssignTask) else None
+    return _roles_mismatch(algo, target.roles_of(task)) if issubclass(target, AssignTask) else None
 
 
-def _heads_mismatch(algo: type[Solver[Any]], heads: frozenset[str]) -> tuple[str, str] | None:
-    either, decides = algo.needs_one_of, f"decides {', '.join(sorted(heads)) or 'nothing'}"
-    if not algo.needs_heads <= heads or (either and not either & heads):
-        wanted = [*sorted(algo.needs_heads), *([" or ".join(sorted(either))] if either else [])]
+def _roles_mismatch(algo: type[Solver[Any]], decided: Mapping[str, Role]) -> tuple[str, str] | None:
+    roles, decides = {*decided.values()}, f"decides {', '.join(sorted(decided)) or 'nothing'}"
+    either = algo.needs_one_of
+    if not algo.needs_roles <= roles or (either and not either & roles):
+        wanted = [*_words(algo.needs_roles), *([" or ".join(_words(either))] if either else [])]
         return f"needs a task that decides {', '.join(wanted)}", decides
-    if algo.knows_heads and not heads <= algo.knows_heads:
-        return f"needs a task that decides nothing but {', '.join(sorted(algo.knows_heads))}", decides
+    if algo.knows_roles and not roles <= algo.knows_roles:
+        return f"needs a task that decides nothing but {', '.join(_words(algo.knows_roles))}", decides
     return None
+
+
+def _words(roles: Iterable[Role]) -> list[str]:
+    return sorted(role.value for role in roles)
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -52,12 +59,7 @@ def check(config: Mapping[str, Any]) -> None:
     if wrong is not None:
         raise Incompatible(_sentence(config, *wrong))
     costs = {group: target_of(config[group], group) for group in ("cost", "judge")}
-    for group, cost in costs.items():
-        if not cost.sees_plans and not issubclass(task, RewriteTask):
-            raise Incompatible(
-                f"{group}={config[group]['name']} prices ops one by one, so that only rewriting makes a difference, "
-                f"not task={config['task']['name']}. Cost models for it: {_or_none(_costs_of_plans())}."
-            )
+    check_reads(config)
     for group, part in (("task", task), *costs.items()):
         missing = part.needs - dataset.gives
         if missing:
@@ -65,6 +67,30 @@ def check(config: Mapping[str, Any]) -> None:
                 f"{group}={config[group]['name']} needs graphs that carry {', '.join(sorted(missing))}; "
                 f"dataset={config['dataset']['name']} has none. Data sets that do: {_or_none(_givers(missing))}."
             )
+
+
+def check_reads(config: Mapping[str, Any]) -> None:
+    """Raises Incompatible, in one sentence with the alternatives, when a cost model does not read what the task
+    decides, or reads choices that it does not decide."""
+    for group in ("cost", "judge"):
+        wrong = unread(target_of(config[group], group), config["task"])
+        if wrong:
+            fitting = [name for name, cost in _classes("cost").items() if not unread(cost, config["task"])]
+            raise Incompatible(f"{group}={config[group]['name']} {wrong}. Cost models for it: {_or_none(fitting)}.")
+
+
+def unread(cost: type[CostModel], task: Node) -> str:
+    """What a cost model and the configured task do not agree on; empty when they fit."""
+    target: type[Task] = target_of(task, "task")
+    decided = target.roles_of(task)
+    choices = {name for name, role in decided.items() if role is Role.CHOICE}
+    beside = choices - cost.reads
+    if not cost.reads and issubclass(target, AssignTask):
+        return f"prices ops one by one, so that only rewriting makes a difference, not task={task['name']}"
+    if beside or (decided and not cost.reads & {*choices, *decided.values()}):
+        return f"does not read {', '.join(sorted(beside or decided))}, which task={task['name']} decides"
+    missing = {name for name in cost.reads if isinstance(name, str)} - cost.assumes - choices
+    return f"reads {', '.join(sorted(missing))}, which task={task['name']} does not decide" if missing else ""
 
 
 def check_unused(config: Mapping[str, Any]) -> None:
@@ -121,10 +147,6 @@ def _tasks() -> dict[str, Node]:
 
 def _algos_for(task: Node) -> list[str]:
     return [name for name, algo in _classes("algo").items() if mismatch(algo, task) is None]
-
-
-def _costs_of_plans() -> list[str]:
-    return [name for name, cost in _classes("cost").items() if cost.sees_plans]
 
 
 def _givers(needs: frozenset[str]) -> list[str]:

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
-from graphopt.core.plan import Plans
+from graphopt.core.plan import CHOICE, Plans
 
 Arrays = dict[str, NDArray[Any]]
 
 
 def compact(plan: Plans, devices: int) -> Arrays:
-    """device [N], priority [N], inline [N] and, if the plan has its own, transfer [T, D], of a batch of one.
+    """device [N], priority [N], inline [N] and, if the plan has its own, transfer [T, D], of a batch of one; and
+    choice_NAME [N] for each of its further choices.
 
     Priorities are dense ranks from 1 over the ops that have kernels, transfer priorities dense ranks from 1 over the
     (result, destination) pairs that are sent; all else is 0, devices of inlined ops too. Equal ones stay equal, so ties
@@ -30,7 +31,7 @@ def compact(plan: Plans, devices: int) -> Arrays:
     }
     if plan.transfer is not None:
         arrays["transfer"] = _ranks(plan.transfer[0], sent(plan.graph, device, inline, devices))
-    return arrays
+    return arrays | {CHOICE + name: _small(array[0]) for name, array in plan.choices.items()}
 
 
 def same(a: Mapping[str, NDArray[Any]], b: Mapping[str, NDArray[Any]]) -> bool:
@@ -42,7 +43,12 @@ def expand(graph: Graph, arrays: Mapping[str, NDArray[Any]]) -> Plans:
     """The plan of stored arrays, a batch of one; ranks count as priorities."""
     transfer = arrays["transfer"][None].astype(np.float64) if "transfer" in arrays else None
     device, priority = arrays["device"].astype(np.int16), arrays["priority"].astype(np.float64)
-    return Plans(graph, device[None], priority[None], arrays["inline"].astype(np.bool_)[None], transfer)
+    choices = {
+        name.removeprefix(CHOICE): array.astype(np.int16)[None]
+        for name, array in arrays.items()
+        if name.startswith(CHOICE)
+    }
+    return Plans(graph, device[None], priority[None], arrays["inline"].astype(np.bool_)[None], transfer, choices)
 
 
 def sent(graph: Graph, device: NDArray[np.int16], inline: NDArray[np.bool_], devices: int) -> NDArray[np.bool_]:

@@ -3,7 +3,8 @@
 Shape legend: B plans, N ops, T tensors, D devices.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
 
+CHOICE = "choice_"  # what names of arrays of choices begin with
 Floats = NDArray[np.floating[Any]]
 
 
@@ -27,22 +29,35 @@ class Plans:
     priority: Floats  # [B, N] among ready kernels of a device the highest starts first, ties by op id
     inline: NDArray[np.bool_]  # [B, N]
     transfer: NDArray[np.float64] | None = None  # [B, T, D] transfer priorities, else those of the producing op
+    choices: Mapping[str, NDArray[np.int16]] = field(default_factory=dict)
+    """What else is decided, by the names of heads of role `choice`: [B, N], or [B, ...] for what is no op's own."""
 
     def __post_init__(self) -> None:
         shape = (len(self.device), self.graph.num_ops)
         if any(a.shape != shape for a in (self.device, self.priority, self.inline)):
             raise ValueError(f"plans for {self.graph.name!r} must have arrays of shape [B, N] = {shape}")
+        if any(a.shape[:1] != shape[:1] for a in self.choices.values()):
+            raise ValueError(f"plans for {self.graph.name!r} must have choices of shape [B, ...], B = {shape[0]}")
 
     def __len__(self) -> int:
         return len(self.device)
 
     def copy(self) -> "Plans":
         """With arrays of its own."""
-        transfer = None if self.transfer is None else self.transfer.copy()
-        return Plans(self.graph, self.device.copy(), self.priority.copy(), self.inline.copy(), transfer)
+        return self._with(np.copy)
 
     def __getitem__(self, b: int | slice | NDArray[np.int64]) -> "Plans":
         """One plan (still a batch, of one) or a slice of the batch."""
         rows = slice(b, b + 1) if isinstance(b, int) else b
-        transfer = None if self.transfer is None else self.transfer[rows]
-        return Plans(self.graph, self.device[rows], self.priority[rows], self.inline[rows], transfer)
+        return self._with(lambda array: array[rows])
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All that it holds, by names that no two parts share."""
+        own = {"device": self.device, "priority": self.priority, "inline": self.inline}
+        sends = {} if self.transfer is None else {"transfer": self.transfer}
+        return {**own, **sends, **{CHOICE + name: array for name, array in self.choices.items()}}
+
+    def _with(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> "Plans":
+        transfer = None if self.transfer is None else change(self.transfer)
+        choices = {name: change(array) for name, array in self.choices.items()}
+        return Plans(self.graph, change(self.device), change(self.priority), change(self.inline), transfer, choices)

@@ -30,7 +30,7 @@ class Additive(CostModel):
 
     objective = "runtime"
     needs = frozenset({"terms"})
-    sees_plans = False
+    reads = frozenset()  # only which ops there are
 
     @abstractmethod
     def op_seconds(self, operation: Operation, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, Graph
+from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.plan import Plans
 from graphopt.rewrite.ir.terms import Terms
 
 Objective = Literal["runtime", "peak_memory", "max_load"]
 
-
+PARTS: frozenset[Role | str] = frozenset({Role.DEVICE, Role.PRIORITY, Role.FUSION})  # of every plan
 TermPrice = Callable[[int], float]
 """Seconds of a term alone."""
 
@@ -47,13 +48,19 @@ class Flips(Protocol):
 
 
 class CostModel(ABC):
-    """Prices plans. `needs` names what a graph must carry (e.g. `program` for executing cost models)."""
+    """Prices plans. `needs` names what a graph must carry (e.g. `program` for executing cost models).
+
+    reads: the parts of plans that count, by roles, and the names of further choices (`Plans.choices`) that it reads. A
+    task may decide no other choices. assumes: of these choices, those that it has a default for where no task decides
+    them; the others must be there.
+    """
 
     name: str
     objective: Objective
     needs: ClassVar[frozenset[str]] = frozenset()
     deterministic: ClassVar[bool] = True  # a plan has one price; False where it is measured
-    sees_plans: ClassVar[bool] = True  # devices, orders and fusion count, not only which ops there are
+    reads: ClassVar[frozenset[Role | str]] = PARTS
+    assumes: ClassVar[frozenset[str]] = frozenset()
     by_events: ClassVar[bool] = False  # prices by the rules of graphopt/costs/event.py, as exact methods do
 
     @abstractmethod

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 
 from graphopt.core.graph import Graph
+from graphopt.core.head import Role
 from graphopt.costs.cost_model import CostModel
 from graphopt.problems.metering import OutOfBudget
 from graphopt.problems.problem import Problem
@@ -18,16 +19,16 @@ AnyProblem = TypeVar("AnyProblem", Problem, RewriteProblem)
 class Solver(ABC, Generic[AnyProblem]):
     """Solves problems of one kind.
 
-    accepts: the classes of task it can solve. needs_heads: heads that the task must have (empty: any).
-    needs_one_of: heads of which it must have at least one (empty: none). knows_heads: heads beyond which it can solve
+    accepts: the classes of task it can solve. needs_roles: roles that heads of the task must have (empty: any).
+    needs_one_of: roles of which it must have at least one (empty: none). knows_roles: roles beyond which it can solve
     nothing (empty: it can with any).
     """
 
     name: str
     accepts: ClassVar[tuple[type[Task], ...]]
-    needs_heads: ClassVar[frozenset[str]] = frozenset()
-    needs_one_of: ClassVar[frozenset[str]] = frozenset()
-    knows_heads: ClassVar[frozenset[str]] = frozenset()
+    needs_roles: ClassVar[frozenset[Role]] = frozenset()
+    needs_one_of: ClassVar[frozenset[Role]] = frozenset()
+    knows_roles: ClassVar[frozenset[Role]] = frozenset()
 
     @abstractmethod
     def open(self, graph: Graph, task: Any, cost: CostModel, *, evals: int, seconds: float, seed: int) -> AnyProblem:

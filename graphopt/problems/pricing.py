@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, Graph
+from graphopt.core.head import Role
 from graphopt.core.plan import Plans
 from graphopt.costs.cost_model import CostModel, Flips, Prices
 from graphopt.tasks.keys import Keys
@@ -52,7 +53,7 @@ class Pricing:
     def flips(self, decision: Decision) -> "CountedFlips | None":
         """Exact delta pricing of store/inline flips from a decision, where the task decides nothing else and the cost
         model has it. Opening counts nothing: the decision's own price is known."""
-        if list(self.task.heads.items()) != [("inline", 2)] or self.task.limits is None:
+        if [(head.role, head.count) for head in self.task.heads] != [(Role.FUSION, 2)] or self.task.limits is None:
             return None
         plan = self.task.realise(self.graph, decision[None])
         inner = self.cost.flips(self.graph, plan.inline[0], self.task.limits)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.plan import CHOICE
 from graphopt.errors import Unreadable, UserError
 from graphopt.records import packed
 from graphopt.utils.limits import MIB, parse_json, read_npz
@@ -114,15 +115,20 @@ def trace(arrays: Arrays) -> NDArray[np.float64]:
     return found.astype(np.float64)
 
 
-def plan(arrays: Arrays, ops: int) -> Arrays:
+def plan(arrays: Arrays, ops: int, heads: Mapping[str, int]) -> Arrays:
     """The arrays of a stored plan; none when the choices are the answer. Raises Unreadable."""
     found = {name.removeprefix("plan_"): array for name, array in arrays.items() if name.startswith("plan_")}
     if not found:
         return {}
-    _must(found.keys() | {"transfer"} == PLAN_ARRAYS, f"its plan has {', '.join(sorted(found))}")
-    for name, array in found.items():
-        fits = array.ndim == 2 if name == "transfer" else array.shape == (ops,)
-        _must(fits and np.isfinite(array).all(), f"{name} of its plan is no array of numbers, one for each op")
+    chosen = {name for name in found if name.startswith(CHOICE)}
+    _must(found.keys() - chosen | {"transfer"} == PLAN_ARRAYS, f"its plan has {', '.join(sorted(found))}")
+    for name in found.keys() - chosen:
+        fits = found[name].ndim == 2 if name == "transfer" else found[name].shape == (ops,)
+        _must(fits and np.isfinite(found[name]).all(), f"{name} of its plan is no array of numbers, one for each op")
+    for name in chosen:
+        count = heads.get(name.removeprefix(CHOICE), 0)
+        whole = found[name].dtype.kind in "iu" and ((found[name] >= 0) & (found[name] < count)).all()
+        _must(whole, f"{name[:80]} of its plan is no array of choices, each below its head's number")
     _must(found["device"].dtype.kind in "iu" and found["inline"].dtype.kind in "biu", "its plan is of other types")
     _must(found["device"].min() >= 0 and found["device"].max() < CHOICES, "its plan uses devices that cannot be")
     return found

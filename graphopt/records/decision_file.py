@@ -7,9 +7,9 @@ The file is an npz without pickles:
 - `op_names`: JSON list as bytes, [N]; a decision refers to ops by name.
 - `choices`, `default`: int16 [N, H], the decision and the default heuristic's, heads in the header's order.
 - `trace`: float64 [S, 3]: evaluations, seconds, best cost, one line per improvement.
-- `plan_device`, `plan_priority`, `plan_inline`, `plan_transfer`: only when the best came from random keys and no
-  decision describes it. Then the plan is the answer (`graphopt.core.compact` says how its orders are stored), and
-  `choices` says what it does under the header's `described` heads; under others it is the default's.
+- `plan_device`, `plan_priority`, `plan_inline`, `plan_transfer`, `plan_choice_HEAD`: only when the best came from
+  random keys and no decision describes it. Then the plan is the answer (`graphopt.core.compact` says how its orders are
+  stored), and `choices` says what it does under the header's `described` heads; under others it is the default's.
 
 `python -m graphopt.decision show|diff|replay|veto|bisect|draw` works on them, and on those in a pack
 (`graphopt.records.packed`): everywhere the path of one may be `STUDY/answers.zip#DIGEST`.
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from graphopt.config.stored import words
 from graphopt.core.compact import compact, expand, same
 from graphopt.core.graph import Graph
+from graphopt.core.head import Role
 from graphopt.core.plan import Plans
 from graphopt.errors import Unreadable
 from graphopt.problems.metering import Metered
@@ -108,7 +109,7 @@ def save(
     graph, task = problem.graph, problem.task
     header = {
         "format": FORMAT,
-        "heads": [[name, count] for name, count in task.heads.items()],
+        "heads": [[head.name, head.count] for head in task.heads],
         **header_of(problem, graph, judged, row, config),
     }
     default = task.canonical(graph, task.initial(graph))  # as `best`, so that only real differences show
@@ -150,18 +151,22 @@ def trace_of(problem: Metered) -> NDArray[np.float64]:
 
 def describe(task: AssignTask, default: Decision, plan: Plans) -> tuple[Decision, list[str]]:
     """([N, H] what a decision can say of a plan (a batch of one), the heads that it speaks of): where every op that has
-    a kernel runs, and which ops with a choice are inline, where the task has these heads."""
-    graph, choices, heads = plan.graph, default.copy(), list(task.heads)
-    if "device" in heads:
-        column, runs = heads.index("device"), ~plan.inline[0]
-        if len(graph.together):
-            runs[graph.together[runs]] = True  # an op decides for others even where it has no kernel of its own
-        choices[runs, column] = plan.device[0][runs]
-    if "inline" in heads:
-        column = heads.index("inline")
-        free = task.mask(graph)[:, column]
-        choices[free, column] = plan.inline[0][free]
-    return task.canonical(graph, choices), [head for head in heads if head in ("device", "inline")]
+    a kernel runs, which ops with a choice are inline, and further choices of ops, where the task has such heads."""
+    graph, choices, free, described = plan.graph, default.copy(), task.mask(plan.graph), []
+    for column, head in enumerate(task.heads):
+        if head.role is Role.DEVICE:
+            runs = ~plan.inline[0]
+            if len(graph.together):
+                runs[graph.together[runs]] = True  # an op decides for others even where it has no kernel of its own
+            choices[runs, column] = plan.device[0][runs]
+        elif head.role is Role.FUSION and head.count == 2:
+            choices[free[:, column], column] = plan.inline[0][free[:, column]]
+        elif head.name in plan.choices and plan.choices[head.name].shape[1:] == (graph.num_ops,):
+            choices[:, column] = plan.choices[head.name][0]
+        else:
+            continue
+        described.append(head.name)
+    return task.canonical(graph, choices), described
 
 
 def versions(commit: str) -> dict[str, str]:
@@ -221,7 +226,7 @@ def load(path: Path | str) -> DecisionFile:
         if len(names) != header["graph"]["ops"]:
             raise Unreadable(f"it has {len(names):,} op names, its graph {header['graph']['ops']:,} ops")
         decided, default = (answer_format.choices(arrays, name, len(names), counts) for name in ("choices", "default"))
-        plan = answer_format.plan(arrays, len(names))
+        plan = answer_format.plan(arrays, len(names), dict(header["heads"]))
         return DecisionFile(header, names, decided, default, answer_format.trace(arrays), plan)
     except Unreadable as error:
         raise damaged(source, error) from None

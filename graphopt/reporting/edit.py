@@ -8,25 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.compact import compact
+from graphopt.core.head import Head
 from graphopt.records.answer_format import DecisionError
 from graphopt.records.decision_file import DecisionFile, write
 from graphopt.reporting.replay import Case, choices_of
 from graphopt.tasks.task import Decision
 
 BETTER = 1e-9  # relative gain from which a price counts as lower
-CHOICE_NAMES = {"inline": ("store", "inline")}
 
 
-def describe(head: str, choice: int) -> str:
+def describe(head: Head, choice: int) -> str:
     """A choice in words where there are words."""
-    names = CHOICE_NAMES.get(head, ())
-    return names[choice] if choice < len(names) else str(choice)
+    return head.words[choice] if choice < len(head.words) else str(choice)
 
 
-def describe_op(decision: DecisionFile, row: NDArray[np.int16]) -> str:
+def describe_op(decision: DecisionFile, heads: Sequence[Head], row: NDArray[np.int16]) -> str:
     """All choices [H] of one op, of a plan from random keys those that are known."""
-    words = {head: describe(head, int(c)) for head, c in zip(decision.heads, row) if head in decision.described}
-    return next(iter(words.values())) if len(decision.heads) == 1 else ", ".join(f"{h} {w}" for h, w in words.items())
+    words = {head.name: describe(head, int(c)) for head, c in zip(heads, row) if head.name in decision.described}
+    return next(iter(words.values())) if len(heads) == 1 else ", ".join(f"{h} {w}" for h, w in words.items())
 
 
 def both_describe(a: DecisionFile, b: DecisionFile) -> list[str]:
@@ -51,33 +50,32 @@ def differing(a: DecisionFile, b: DecisionFile) -> NDArray[np.int64]:
     return np.flatnonzero((a.choices != b.choices)[:, columns].any(1))
 
 
-def parse_veto(decision: DecisionFile, text: str) -> tuple[int, NDArray[np.int16]]:
+def parse_veto(decision: DecisionFile, heads: Sequence[Head], text: str) -> tuple[int, NDArray[np.int16]]:
     """`OP` (back to the default), `OP=CHOICE` or `OP=HEAD:CHOICE` -> (op, its new choices [H])."""
     name, equals, wanted = text.rpartition("=")
     if not equals or text in decision.op_names:
         op = decision.op(text)
         return op, decision.default[op].copy()
     op = decision.op(name)
-    head, _, value = wanted.rpartition(":")
-    heads = list(decision.heads)
-    if head not in heads and (head or len(heads) > 1):
-        raise DecisionError(f"say OP=HEAD:CHOICE with one of the heads {', '.join(heads)}, not {wanted!r}")
-    column = heads.index(head) if head else 0
-    if heads[column] not in decision.described:
+    name, _, value = wanted.rpartition(":")
+    names = [head.name for head in heads]
+    if name not in names and (name or len(heads) > 1):
+        raise DecisionError(f"say OP=HEAD:CHOICE with one of the heads {', '.join(names)}, not {wanted!r}")
+    column = names.index(name) if name else 0
+    if names[column] not in decision.described:
         known = ", ".join(decision.described)
-        raise DecisionError(f"the plan is from random keys, of which only {known} can be set, not {heads[column]}")
+        raise DecisionError(f"the plan is from random keys, of which only {known} can be set, not {names[column]}")
     row = decision.choices[op].copy()
-    row[column] = _parse_choice(heads[column], decision.heads[heads[column]], value)
+    row[column] = _parse_choice(heads[column], value)
     return op, row
 
 
-def _parse_choice(head: str, count: int, value: str) -> int:
-    names = CHOICE_NAMES.get(head, ())
-    if value in names:
-        return names.index(value)
-    if not value.isdigit() or int(value) >= count:
-        words = f" or {', '.join(names)}" if names else ""
-        raise DecisionError(f"{head} takes a number from 0 to {count - 1}{words}, not {value!r}")
+def _parse_choice(head: Head, value: str) -> int:
+    if value in head.words:
+        return head.words.index(value)
+    if not value.isdigit() or int(value) >= head.count:
+        words = f" or {', '.join(head.words)}" if head.words else ""
+        raise DecisionError(f"{head.name} takes a number from 0 to {head.count - 1}{words}, not {value!r}")
     return int(value)
 
 
@@ -92,12 +90,13 @@ class Veto:
 def veto(case: Case, text: str) -> Veto:
     """Sets one op's choice as `text` says (see `parse_veto`) and prices again."""
     choices = choices_of(case).copy()
-    op, row = parse_veto(case.decision, text)
+    op, row = parse_veto(case.decision, case.task.heads, text)
     before = case.realise(choices[None])
     changed = bool((choices[op] != row).any())
     choices[op] = row
     plans = case.realise(choices[None])
-    same = all(np.array_equal(getattr(before, f), getattr(plans, f)) for f in ("device", "priority", "inline"))
+    after = plans.arrays()
+    same = all(np.array_equal(array, after[name]) for name, array in before.arrays().items())
     prices = {**case.decision.prices, **case.prices_of(plans)}
     edits = [*case.decision.header.get("edits", []), text]
     edited = replace(

@@ -9,7 +9,7 @@ Shape legend: N ops.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from graphopt.cli import composed, meant
 from graphopt.config.build import build, stored_config
 from graphopt.core.compact import compact
 from graphopt.core.graph import Graph
+from graphopt.core.head import Role
 from graphopt.core.plan import Plans
 from graphopt.costs.cost_model import CostModel
 from graphopt.costs.simulator import Simulator
@@ -70,16 +71,17 @@ def plan_of(given: Given, graph: Graph, task: AssignTask) -> Plans:
     device = {_op(numbers, graph, name): _device(task, where) for name, where in given.device.items()}
     inline = {_op(numbers, graph, name): int(flag) for name, flag in given.inline.items()}
     order = [_op(numbers, graph, name) for name in given.order]
-    if order and "priority" not in task.heads:
+    if order and not task.decides(Role.PRIORITY):
         raise GivenError(f"task={task.name} decides no order; take task=placement_scheduling or task=scheduling")
-    for head, wanted in (("device", device), ("inline", inline)):
-        if wanted and head not in task.heads:
-            raise GivenError(f"task={task.name} does not decide {head}; it decides {', '.join(task.heads)}")
+    for part, role, wanted in (("device", Role.DEVICE, device), ("inline", Role.FUSION, inline)):
+        if wanted and not task.decides(role):
+            decided = ", ".join(head.name for head in task.heads)
+            raise GivenError(f"task={task.name} does not decide {part}; it decides {decided}")
         for op, choice in wanted.items():
-            choices[op, list(task.heads).index(head)] = choice
+            choices[op, task.column(role)] = choice
     plan = task.realise(graph, choices[None])
     _must_be(plan, device, inline)
-    return Plans(graph, plan.device, _priority(graph, order)[None], plan.inline) if order else plan
+    return replace(plan, priority=_priority(graph, order)[None], transfer=None) if order else plan
 
 
 def _op(numbers: Mapping[str, int], graph: Graph, name: str) -> int:
@@ -142,7 +144,7 @@ def case_of(settings: Sequence[str], graph_name: str | None) -> Case:
     row = {key: config[key]["name"] for key in ("dataset", "task", "machine", "cost", "judge")}
     facts = {**row, "objective": parts.cost.objective, "initial": _price(parts.judge, problem.initial_plans())}
     stored = stored_config(config, parts)
-    header = {"format": FORMAT, "heads": [[name, count] for name, count in task.heads.items()],
+    header = {"format": FORMAT, "heads": [[head.name, head.count] for head in task.heads],
               **header_of(problem, graph, facts["initial"], facts, stored)}  # fmt: skip
     default = task.canonical(graph, problem.initial)
     decision = DecisionFile(header, graph.op_names, default, default, np.zeros((0, 3)), {})

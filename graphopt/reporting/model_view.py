@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from graphopt.core.graph import Graph
+from graphopt.core.head import Head, Role
 from graphopt.core.operators import OPERATORS, Category
 from graphopt.core.plan import Plans
 from graphopt.problems.capacity import amount
@@ -190,14 +191,16 @@ def _heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
 def change_in_words(case: Case, op: int) -> str:
     """`store -> inline`, `device 0 -> 1, priority 0 -> 12`."""
     decision = case.decision
-    heads = [(c, head) for c, head in enumerate(decision.heads) if head in decision.described]
+    heads = [(c, head) for c, head in enumerate(case.task.heads) if head.name in decision.described]
     pairs = [(head, int(decision.default[op, c]), int(decision.choices[op, c])) for c, head in heads]
     named = "" if len(decision.heads) == 1 else "{} "
-    return ", ".join(f"{named.format(h)}{_choice(case, h, a)} -> {_choice(case, h, b)}" for h, a, b in pairs if a != b)
+    return ", ".join(
+        f"{named.format(h.name)}{_choice(case, h, a)} -> {_choice(case, h, b)}" for h, a, b in pairs if a != b
+    )
 
 
-def _choice(case: Case, head: str, choice: int) -> str:
-    return case.machine.devices[choice].name if head == "device" else describe(head, choice)
+def _choice(case: Case, head: Head, choice: int) -> str:
+    return case.machine.devices[choice].name if head.role is Role.DEVICE else describe(head, choice)
 
 
 def _methods(solved: Sequence[Row]) -> Sheet:

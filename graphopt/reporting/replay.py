@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from graphopt.config.construct import construct, target_of
 from graphopt.config.stored import node_of
+from graphopt.core.compact import expand
 from graphopt.core.graph import Graph, GraphError
+from graphopt.core.head import Head, Role, named_counts
 from graphopt.core.machine import Machine
 from graphopt.core.oracles import check as violations
 from graphopt.core.plan import Plans
@@ -61,10 +63,9 @@ class Case:
         plans, kept = self.task.realise(self.graph, choices), self.decision.plans(self.graph)
         if kept is None:
             return plans
-        count = len(plans)
-        priority = np.repeat(kept.priority, count, 0)
-        transfer = None if kept.transfer is None else np.repeat(kept.transfer, count, 0)
-        return Plans(self.graph, plans.device, priority, plans.inline, transfer)
+        kept = kept[np.zeros(len(plans), np.int64)]
+        stays = {name: array for name, array in kept.choices.items() if name not in self.decision.described}
+        return replace(plans, priority=kept.priority, transfer=kept.transfer, choices={**plans.choices, **stays})
 
     def judge_choices(self, choices: Decisions, chunk: int = 256) -> NDArray[np.float64]:
         """[B] prices by the judge of choices [B, N, H]."""
@@ -149,26 +150,44 @@ def open_case(path: Path | str) -> Case:
     machine, task, cost, judge = pricing(source, decision)
     if not isinstance(task, AssignTask):
         raise DecisionError(f"{source} holds choices, but task={task.name} is {task.noun}")
-    if list(task.heads.items()) != list(decision.heads.items()):
-        raise DecisionError(
-            f"{source} decides {decision.heads}, but its task now decides {task.heads}: solve the graph again"
-        )
-    check_plan(source, decision, graph, machine)
+    now = named_counts(task.heads)
+    if list(now.items()) != list(decision.heads.items()):
+        raise DecisionError(f"{source} decides {decision.heads}, but its task now decides {now}: solve the graph again")
+    check_plan(source, decision, graph, task)
     return Case(source, decision, graph, machine, task, cost, judge)
 
 
-def check_plan(source: Path, decision: DecisionFile, graph: Graph, machine: Machine) -> None:
-    """Raises DecisionError when what is stored does not fit the graph and the machine."""
+def heads_of(source: Path, decision: DecisionFile) -> tuple[Head, ...]:
+    """What a file decides, with its task's words where that task can be made here."""
+    try:
+        task = pricing(source, decision)[1]
+        if isinstance(task, AssignTask) and named_counts(task.heads) == decision.heads:
+            return task.heads
+    except UserError:
+        pass  # names and numbers are in the file
+    return tuple(Head(name, count, Role.CHOICE) for name, count in decision.heads.items())
+
+
+def check_plan(source: Path, decision: DecisionFile, graph: Graph, task: AssignTask) -> None:
+    """Raises DecisionError when what is stored does not fit the graph, the task and its machine."""
     if len(decision.op_names) != graph.num_ops:
         raise DecisionError(
             f"{source} names {len(decision.op_names):,} ops, its graph has {graph.num_ops:,}: solve it again"
         )
-    plan, devices = decision.plan, machine.num_devices
+    plan, machine = decision.plan, task.machine
+    devices = machine.num_devices
     if plan and int(plan["device"].max()) >= devices:
         raise DecisionError(f"{source} uses device {plan['device'].max()} of {devices} of machine={machine.name}")
     if "transfer" in plan and plan["transfer"].shape != (graph.num_tensors, devices):
         raise DecisionError(f"{source} is damaged: its transfer priorities are not those of {graph.num_tensors:,} "
                             f"tensors and {devices} devices")  # fmt: skip
+    if plan:
+        wanted = task.realise(graph, decision.default[None]).choices
+        if {name: array.shape for name, array in expand(graph, plan).choices.items()} != {
+            name: array.shape for name, array in wanted.items()
+        }:
+            decided = ", ".join(wanted) or "none"
+            raise DecisionError(f"{source} is damaged: the further choices of its plan are not the task's ({decided})")
 
 
 def find_graph(source: Path, decision: DecisionFile | RewriteFile) -> Graph:

@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import fusible
 from graphopt.core.graph import Graph
+from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, default_inline, legalise, legalise_by_priority
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.tasks import keys as random_keys
-from graphopt.tasks.keys import KeyLayout, Keys, Role
 from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
+
+STORE_OR_INLINE = Head("inline", 2, Role.FUSION, ("store", "inline"))
 
 
 class Fusion(AssignTask):
@@ -26,14 +27,14 @@ class Fusion(AssignTask):
     limits: KernelLimits
 
     @classmethod
-    def heads_of(cls, settings: Mapping[str, Any]) -> frozenset[str]:
-        return frozenset({"inline" if settings["decision"] == "binary" else "fusion_priority"})
+    def roles_of(cls, settings: Mapping[str, Any]) -> Mapping[str, Role]:
+        return {"inline" if settings["decision"] == "binary" else "fusion_priority": Role.FUSION}
 
     def __init__(self, *, name: str, machine: Machine, decision: Literal["binary", "priority"], levels: int,
                  max_ops: int, max_inputs: int, max_duplicates: int) -> None:  # fmt: skip
         self.name, self.machine, self.decision, self.levels = name, machine, decision, checked_levels(levels)
         self.limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
-        self.heads = {"inline": 2} if decision == "binary" else {"fusion_priority": levels}
+        self.heads = (STORE_OR_INLINE if decision == "binary" else Head("fusion_priority", levels, Role.FUSION),)
 
     def initial(self, graph: Graph) -> Decision:
         """[N, 1] the compiler's default fusion (`default_inline`); as priorities: its ops at level 1."""
@@ -50,15 +51,6 @@ class Fusion(AssignTask):
         else:
             inline = legalise_by_priority(graph, decisions[:, :, 0], self.limits)
         return on_first_device(graph, inline)
-
-    def layout(self, graph: Graph) -> KeyLayout:
-        return random_keys.layout(graph, 1, (Role.CHOICE, True))
-
-    def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
-        """Key n of op n: level floor(key x choices), so the binary task inlines where the key is at least a half."""
-        choices = next(iter(self.heads.values()))
-        levels = np.minimum((keys * choices).astype(np.int16), choices - 1)
-        return self.realise(graph, levels[:, :, None])
 
     def canonical(self, graph: Graph, decision: Decision) -> Decision:
         if self.decision != "binary":

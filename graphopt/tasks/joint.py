@@ -1,18 +1,20 @@
 """Joint: where every op runs, in which order ready kernels start, and which ops are computed inside their consumers."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
+from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.tasks import keys as random_keys
-from graphopt.tasks.keys import KeyLayout, Keys, Role
+from graphopt.tasks.fusion import STORE_OR_INLINE
+from graphopt.tasks.keys import KeyLayout, KeyRole, Keys
 from graphopt.tasks.placement import first_roomy_device, leads, together
 from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
 
@@ -23,19 +25,21 @@ class Joint(AssignTask):
     A kernel runs on the device of its stored op, so the device of an inlined op does not matter. Fusion obeys the caps.
     """
 
-    head_names = frozenset({"device", "priority"})
+    roles: ClassVar[Mapping[str, Role]] = {"device": Role.DEVICE, "priority": Role.PRIORITY}
 
     @classmethod
-    def heads_of(cls, settings: Mapping[str, Any]) -> frozenset[str]:
-        return cls.head_names | ({"inline"} if settings["fuse"] else set())
+    def roles_of(cls, settings: Mapping[str, Any]) -> Mapping[str, Role]:
+        return {**cls.roles, "inline": Role.FUSION} if settings["fuse"] else cls.roles
 
     def __init__(self, *, name: str, machine: Machine, levels: int, fuse: bool, max_ops: int, max_inputs: int,
                  max_duplicates: int) -> None:  # fmt: skip
         self.name, self.machine, self.fuse = name, machine, fuse
         self.fusion_limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
         self.limits = self.fusion_limits if fuse else None
-        checked_levels(levels)
-        self.heads = {"device": machine.num_devices, "priority": levels} | ({"inline": 2} if fuse else {})
+        device = Head("device", machine.num_devices, Role.DEVICE)
+        self.heads = (device, Head("priority", checked_levels(levels), Role.PRIORITY))
+        if fuse:
+            self.heads += (STORE_OR_INLINE,)
 
     def initial(self, graph: Graph) -> Decision:
         """[N, H] one device, op order, and the compiler's default fusion."""
@@ -47,7 +51,7 @@ class Joint(AssignTask):
 
     def mask(self, graph: Graph) -> NDArray[np.bool_]:
         runs = ~view_inline(graph)
-        columns = [runs & (choices > 1) for choices in list(self.heads.values())[:2]]
+        columns = [runs & (head.count > 1) for head in self.heads[:2]]
         columns[0] &= leads(graph)
         if self.fuse:
             columns.append(fusible(graph).op["can_inline"])
@@ -58,8 +62,8 @@ class Joint(AssignTask):
         return Plans(graph, together(graph, decisions[:, :, 0]), decisions[:, :, 1].astype(np.float64), inline)
 
     def layout(self, graph: Graph) -> KeyLayout:
-        parts = (Role.AFFINITY, True), (Role.PRIORITY, True), (Role.TRANSFER, True), (Role.CHOICE, self.fuse)
-        return random_keys.layout(graph, self.machine.num_devices, *parts)
+        parts = [(KeyRole.AFFINITY, 0), (KeyRole.PRIORITY, 1), (KeyRole.TRANSFER, -1), (KeyRole.CHOICE, 2)]
+        return random_keys.layout(graph, self.machine.num_devices, *parts[: 4 if self.fuse else 3])
 
     def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
         """Keys: device affinities [N, D], priorities [N], transfer priorities [R, D], inline if at least a half [N]."""

@@ -17,13 +17,13 @@ from graphopt.utils.compiled import njit
 Keys = NDArray[np.floating[Any]]  # [B, K] in [0, 1]
 
 
-class Role(IntEnum):
+class KeyRole(IntEnum):
     """What a key decides."""
 
     AFFINITY = 0  # the op runs on the device with its largest affinity
     PRIORITY = 1  # among ready kernels the op with the highest starts first
     TRANSFER = 2  # among results waiting for a link the one with the highest goes first
-    CHOICE = 3  # level floor(key x choices) of a choice of the op
+    CHOICE = 3  # choice floor(key x number of choices of the head)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,26 +32,29 @@ class KeyLayout:
 
     role: NDArray[np.int8]  # [K]
     op: NDArray[np.int32]  # [K]; of TRANSFER the op that makes the result
+    head: NDArray[np.int16]  # [K] the task's head that the key decides, -1 of TRANSFER
     device: NDArray[np.int16]  # [K] of AFFINITY and TRANSFER, else -1
 
     def __len__(self) -> int:
         return len(self.role)
 
 
-def layout(graph: Graph, devices: int, *parts: tuple[Role, bool]) -> KeyLayout:
-    """The layout of parts in order, of those that are switched on: an AFFINITY part is [N, D], PRIORITY and CHOICE are
-    [N], TRANSFER is [R, D] (nothing on one device)."""
+def layout(graph: Graph, devices: int, *parts: tuple[KeyRole, int]) -> KeyLayout:
+    """The layout of parts (what keys decide, under which head) in order: an AFFINITY part is [N, D], PRIORITY and
+    CHOICE are [N], TRANSFER is [R, D] (nothing on one device)."""
     ops, here = np.arange(graph.num_ops), np.arange(devices)
     maker = graph.producer[int(graph.output_ptr[0]) :] if devices > 1 else np.zeros(0, np.int32)
-    role, op, device = [], [], []
-    for part in (part for part, on in parts if on):
-        rows = maker if part == Role.TRANSFER else ops
-        spread = part in (Role.AFFINITY, Role.TRANSFER)
+    role, op, head, device = [], [], [], []
+    for part, column in parts:
+        rows = maker if part == KeyRole.TRANSFER else ops
+        spread = part in (KeyRole.AFFINITY, KeyRole.TRANSFER)
         op.append(np.repeat(rows, devices) if spread else rows)
         device.append(np.tile(here, len(rows)) if spread else np.full(len(rows), -1))
         role.append(np.full(len(op[-1]), part))
-    joined = (np.concatenate(part) for part in (role, op, device))
-    return KeyLayout(*(part.astype(kind) for part, kind in zip(joined, (np.int8, np.int32, np.int16), strict=True)))
+        head.append(np.full(len(op[-1]), column))
+    joined = (np.concatenate(part) for part in (role, op, head, device))
+    kinds = (np.int8, np.int32, np.int16, np.int16)
+    return KeyLayout(*(part.astype(kind) for part, kind in zip(joined, kinds, strict=True)))
 
 
 def split(keys: Keys, *lengths: int) -> list[Keys]:
@@ -77,6 +80,11 @@ def _largest(affinity, num_devices, best):  # type: ignore[no-untyped-def]
                 here = row[n * num_devices + d]
                 device, top = (d, here) if here > top else (device, top)
             best[b, n] = device
+
+
+def choices(keys: Keys, count: int) -> NDArray[np.int16]:
+    """[B, ...] choices from 0 to count - 1, as CHOICE keys have them."""
+    return np.minimum((keys * count).astype(np.int16), count - 1)
 
 
 def transfer_count(graph: Graph, num_devices: int) -> int:

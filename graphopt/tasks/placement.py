@@ -1,5 +1,7 @@
 """Placement: on which device every op runs."""
 
+from collections.abc import Mapping
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -7,11 +9,12 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
+from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, default_inline
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.tasks import keys as random_keys
-from graphopt.tasks.keys import KeyLayout, Keys, Role
+from graphopt.tasks.keys import KeyLayout, KeyRole, Keys
 from graphopt.tasks.task import AssignTask, Decision, Decisions
 
 
@@ -21,13 +24,13 @@ class Placement(AssignTask):
     fuse: the compiler's default fusion within the caps; else only views are computed inside their readers.
     """
 
-    head_names = frozenset({"device"})
+    roles: ClassVar[Mapping[str, Role]] = {"device": Role.DEVICE}
 
     def __init__(self, *, name: str, machine: Machine, fuse: bool, max_ops: int, max_inputs: int,
                  max_duplicates: int) -> None:  # fmt: skip
         self.name, self.machine, self.fuse = name, machine, fuse
         self.fusion_limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
-        self.heads = {"device": machine.num_devices}
+        self.heads = (Head("device", machine.num_devices, Role.DEVICE),)
 
     def initial(self, graph: Graph) -> Decision:
         """[N, 1] all on the first device that holds the weights (the first device where none does)."""
@@ -41,7 +44,7 @@ class Placement(AssignTask):
         return self._plans(graph, decisions[:, :, 0])
 
     def layout(self, graph: Graph) -> KeyLayout:
-        return random_keys.layout(graph, self.machine.num_devices, (Role.AFFINITY, True))
+        return random_keys.layout(graph, self.machine.num_devices, (KeyRole.AFFINITY, 0))
 
     def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
         """Keys: device affinities [N, D]."""

@@ -1,19 +1,21 @@
 """Scheduling: in which order ready kernels start, where each op runs being fixed by a heuristic."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, Graph
+from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.list_schedule import dependencies, heft, links
 from graphopt.core.machine import Machine
 from graphopt.core.operators import Category
 from graphopt.core.plan import Plans
 from graphopt.tasks import keys as random_keys
-from graphopt.tasks.keys import KeyLayout, Keys, Role
+from graphopt.tasks.keys import KeyLayout, KeyRole, Keys
 from graphopt.tasks.placement import first_roomy_device, fixed_inline, together
 from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
 
@@ -27,13 +29,13 @@ class Scheduling(AssignTask):
     ops with equal shares of the time. fuse: the compiler's default fusion within the caps; else only views are inline.
     """
 
-    head_names = frozenset({"priority"})
+    roles: ClassVar[Mapping[str, Role]] = {"priority": Role.PRIORITY}
 
     def __init__(self, *, name: str, machine: Machine, levels: int, placement: Heuristic, fuse: bool, max_ops: int,
                  max_inputs: int, max_duplicates: int) -> None:  # fmt: skip
         self.name, self.machine, self.placement, self.fuse = name, machine, placement, fuse
         self.fusion_limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
-        self.heads = {"priority": checked_levels(levels)}
+        self.heads = (Head("priority", checked_levels(levels), Role.PRIORITY),)
         self._devices: WeakKeyDictionary[Graph, NDArray[np.int16]] = WeakKeyDictionary()
 
     def initial(self, graph: Graph) -> Decision:
@@ -42,13 +44,13 @@ class Scheduling(AssignTask):
 
     def mask(self, graph: Graph) -> NDArray[np.bool_]:
         stored = ~fixed_inline(graph, self.fuse, self.fusion_limits)
-        return stored[:, None] & (self.heads["priority"] > 1)
+        return stored[:, None] & (self.heads[0].count > 1)
 
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
         return self._plans(graph, decisions[:, :, 0].astype(np.float64), None)
 
     def layout(self, graph: Graph) -> KeyLayout:
-        return random_keys.layout(graph, self.machine.num_devices, (Role.PRIORITY, True), (Role.TRANSFER, True))
+        return random_keys.layout(graph, self.machine.num_devices, (KeyRole.PRIORITY, 0), (KeyRole.TRANSFER, -1))
 
     def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
         """Keys: priorities [N], then transfer priorities [R, D]."""

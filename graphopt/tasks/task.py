@@ -10,14 +10,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.core.graph import Graph
+from graphopt.core.graph import I64, Graph
+from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.errors import UserError
+from graphopt.errors import Incompatible, UserError
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.rules.rule import RuleSet
-from graphopt.tasks.keys import KeyLayout, Keys
+from graphopt.tasks.keys import KeyLayout, KeyRole, Keys, choices, layout
 
 MOST_LEVELS = 2**15 - 1  # decisions are 16-bit numbers
 Decisions = NDArray[np.int16]  # [B, N, H]
@@ -38,19 +39,19 @@ class Task(ABC):
     machine: Machine
     noun: ClassVar[str] = "a task"  # what kind of task, for messages
     needs: ClassVar[frozenset[str]] = frozenset()  # what a graph must carry
-    head_names: ClassVar[frozenset[str]] = frozenset()  # what it decides, whatever its settings
+    roles: ClassVar[Mapping[str, Role]] = {}  # what it decides by the names of its heads, whatever its settings
 
     @classmethod
-    def heads_of(cls, settings: Mapping[str, Any]) -> frozenset[str]:
+    def roles_of(cls, settings: Mapping[str, Any]) -> Mapping[str, Role]:
         """What it decides with these settings, those of its yaml file; known before anything is built."""
-        return cls.head_names
+        return cls.roles
 
 
 class AssignTask(Task):
-    """One choice per op and head. `heads` maps each head to its number of choices, in the order of the last axis."""
+    """One choice per op and head; `heads` are in the order of the last axis of decisions."""
 
     noun = "a task that assigns a choice to every op"
-    heads: dict[str, int]
+    heads: tuple[Head, ...]
     limits: KernelLimits | None = None  # caps on kernels, where the task decides fusion
 
     @abstractmethod
@@ -61,17 +62,36 @@ class AssignTask(Task):
     def mask(self, graph: Graph) -> NDArray[np.bool_]:
         """[N, H] True where the op has a choice under that head (the configurable nodes)."""
 
+    def counts(self, graph: Graph) -> I64:
+        """[N, H] how many choices an op has under a head, 1 where it has none. A task in which ops differ overrides it:
+        the choices of an op are the first of its head's."""
+        return np.where(self.mask(graph), [head.count for head in self.heads], 1)
+
+    def decides(self, role: Role) -> bool:
+        """Whether one of its heads has that role."""
+        return any(head.role is role for head in self.heads)
+
+    def column(self, role: Role) -> int:
+        """The position of its first head of that role. Raises Incompatible without one."""
+        if not self.decides(role):
+            names = ", ".join(head.name for head in self.heads)
+            raise Incompatible(f"choose a task that decides {role.value}; task={self.name} decides {names}")
+        return next(column for column, head in enumerate(self.heads) if head.role is role)
+
     @abstractmethod
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
         """Plans of all decisions. Illegal requests are resolved deterministically, never refused."""
 
-    @abstractmethod
     def realise_keys(self, graph: Graph, keys: Keys) -> Plans:
-        """Plans of random keys: `keys` is [B, K] in [0, 1] with K = `key_count(graph)` (for random-key methods)."""
+        """Plans of random keys: `keys` is [B, K] in [0, 1] with K = `key_count(graph)` (for random-key methods). Unless
+        overridden, a CHOICE key for every op under the first head, then under the second, ..."""
+        parts = np.split(keys, len(self.heads), axis=1)
+        chosen = [choices(part, head.count) for part, head in zip(parts, self.heads, strict=True)]
+        return self.realise(graph, np.stack(chosen, 2))
 
-    @abstractmethod
     def layout(self, graph: Graph) -> KeyLayout:
         """What each random key decides."""
+        return layout(graph, 1, *((KeyRole.CHOICE, column) for column in range(len(self.heads))))
 
     def key_count(self, graph: Graph) -> int:
         """Number of random keys that describe one plan."""
@@ -84,7 +104,7 @@ class AssignTask(Task):
     @property
     def num_choices(self) -> int:
         """Largest number of choices over the heads."""
-        return max(self.heads.values())
+        return max(head.count for head in self.heads)
 
 
 class RewriteTask(Task):

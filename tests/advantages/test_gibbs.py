@@ -117,7 +117,7 @@ def machine_task() -> tuple[AssignTask, CostModel]:
 def test_every_price_is_that_of_the_decision_that_it_belongs_to(parts) -> None:  # type: ignore[no-untyped-def]
     """All choices of every visit, priced again around the decision that the samples say it was."""
     graph, (task, cost) = random_graph(4, 20), parts()
-    slots, counts = slots_in(task, graph), list(task.heads.values())
+    slots, counts = slots_in(task, graph), [head.count for head in task.heads]
     for samples in collected(graph, task, cost, 2e-6, 1):
         for visit, row in enumerate(samples.row.tolist()):
             decision, (op, head) = samples.decision(visit), (slots.op[row], slots.head[row])

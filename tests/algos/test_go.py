@@ -18,6 +18,7 @@ from toy import ToyCost, ToyTask, toy_graph
 from graphopt.algos.go import GO, ILLEGAL_REWARD, GOSearchSettings, PPOSettings, Trial
 from graphopt.algos.go_policy import PolicySizes
 from graphopt.core.graph import Graph
+from graphopt.core.head import named_counts
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.cost_model import CostModel, Prices
@@ -71,7 +72,7 @@ def test_illegal_choices_have_no_probability(task: AssignTask, seed: int) -> Non
     p_NHK = probabilities(go(task), [graph]).numpy()
     mask, default = task.mask(graph), task.initial(graph)
     np.testing.assert_allclose(p_NHK.sum(-1), 1.0, rtol=1e-5)
-    for head, count in enumerate(task.heads.values()):
+    for head, count in enumerate(named_counts(task.heads).values()):
         assert (p_NHK[:, head, count:] == 0).all()
         assert (p_NHK[mask[:, head], head, :count] > 0).all()
         kept = ~mask[:, head]
@@ -91,7 +92,7 @@ def test_the_prior_is_the_first_probability_of_the_default(task: AssignTask) -> 
             torch.nn.init.normal_(head.weight, std=0.01)
         p_NHK = probabilities(learner, [graph]).numpy()
         found.append(np.take_along_axis(p_NHK, default[:, :, None], -1)[:, :, 0])
-    for head, name in enumerate(task.heads):
+    for head, name in enumerate(named_counts(task.heads)):
         at_default = np.stack(found)[:, mask[:, head], head]
         assert at_default.mean() == pytest.approx(NETWORK.prior[name], abs=0.05)
 

@@ -20,7 +20,7 @@ from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.datasets.layered import layered_graph
 from graphopt.problems.optimizer import solve
 from graphopt.search.genetic.brkga import Brkga, Evolution
-from graphopt.tasks.keys import Role
+from graphopt.tasks.keys import KeyRole
 from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
@@ -73,13 +73,13 @@ def test_each_action_moves_its_own_keys_only() -> None:
     g = graph()
     roles = task().layout(g).role
     actions = np.full((g.num_ops, 7), 12)  # means of 13/17
-    cases = ((True, False, False), {Role.AFFINITY}), ((False, True, False), {Role.PRIORITY, Role.TRANSFER})
+    cases = ((True, False, False), {KeyRole.AFFINITY}), ((False, True, False), {KeyRole.PRIORITY, KeyRole.TRANSFER})
     for flags, moved in cases:
         keys = regal(simulator(), flags=flags).sampler(g, actions)(np.random.default_rng(0), 4000)
-        for role in Role:
+        for role in KeyRole:
             mean = keys[:, roles == role].mean() if (roles == role).any() else 0.0
             expected = 13 / 17 if role in moved else 0.5
-            assert role == Role.CHOICE or mean == pytest.approx(expected, abs=0.02)
+            assert role == KeyRole.CHOICE or mean == pytest.approx(expected, abs=0.02)
 
 
 def test_the_elite_bias_of_a_gene_is_that_of_its_op() -> None:

@@ -246,7 +246,7 @@ def test_the_matrix_is_not_empty() -> None:
 def test_tasks_say_beforehand_what_they_decide(label: str) -> None:
     task = task_of(label)
     if isinstance(task, AssignTask):
-        assert type(task).heads_of(task_nodes()[label]) == {*task.heads}
+        assert type(task).roles_of(task_nodes()[label]) == {head.name: head.role for head in task.heads}
 
 
 def test_the_table_says_what_a_run_says() -> None:

@@ -22,7 +22,7 @@ BINARY, DEVICES = {"inline": 2}, {"device": 3, "priority": 4}
 
 
 def draws(problem: Problem, rows: int, seed: int = 0) -> Decisions:
-    counts = list(problem.task.heads.values())
+    counts = [head.count for head in problem.task.heads]
     shape = (rows, problem.graph.num_ops, len(counts))
     return np.random.default_rng(seed).integers(0, counts, shape).astype(np.int16)
 

@@ -179,9 +179,9 @@ def test_veto_says_when_the_task_refuses(tmp_path: Path, graph: Graph) -> None:
     ],
 )
 def test_veto_explains_what_it_takes(tmp_path: Path, graph: Graph, text: str, message: str) -> None:
-    decision = load(solved(tmp_path, graph, [0] * 6))
+    case = open_case(solved(tmp_path, graph, [0] * 6))
     with pytest.raises(DecisionError, match=message):
-        parse_veto(decision, text)
+        parse_veto(case.decision, case.task.heads, text)
 
 
 def test_show_and_diff_name_the_ops(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:

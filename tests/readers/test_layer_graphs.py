@@ -14,6 +14,7 @@ from graphopt.config.construct import construct
 from graphopt.config.suggested_machine import warn_of_other_machine, with_suggested_machine
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine
 from graphopt.core.oracles import check
 from graphopt.costs.kernel_time import kernel_graph
@@ -183,12 +184,12 @@ def test_plans_keep_groups_together_whatever_is_decided(seed: int) -> None:
         Scheduling(name="s", machine=machine, levels=4, placement="blocks", fuse=False, **CAPS),
     )
     for task in tasks:
-        choices = np.array(list(task.heads.values()))
+        choices = np.array([head.count for head in task.heads])
         decisions = rng.integers(0, choices, (6, graph.num_ops, len(choices))).astype(np.int16)
         keys = rng.random((6, task.key_count(graph)))
         for plans in (task.realise(graph, decisions), task.realise_keys(graph, keys)):
             assert all(not check(plans[i], machine) for i in range(6))
-        if "device" in task.heads:
+        if task.decides(Role.DEVICE):
             followers = graph.together != np.arange(graph.num_ops)
             assert not task.mask(graph)[followers, 0].any()
             said = task.canonical(graph, decisions[0])

@@ -52,7 +52,7 @@ def solved(graph: Graph, task_name: str, objective: str, keys: bool, seed: int) 
         problem.cost_keys(drawn)
         problem.best_plan = task.realise_keys(graph, drawn)
     else:
-        counts = list(task.heads.values())
+        counts = [head.count for head in task.heads]
         problem.best = rng.integers(0, counts, (graph.num_ops, len(counts))).astype(np.int16)
     problem.best_cost = float(cost.price(problem.plans()).cost[0])
     return problem, {**config, "judge": config["cost"]}

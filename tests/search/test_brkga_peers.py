@@ -17,7 +17,7 @@ from graphopt.search.heuristics.gp_dfs import PartitionDepthFirst
 from graphopt.search.heuristics.rules import SchedulingInstance, place_spectral
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.tasks.joint import Joint
-from graphopt.tasks.keys import Role
+from graphopt.tasks.keys import KeyRole
 from graphopt.utils import registry
 
 MACHINE = Machine(name="m", devices=(Device(), Device(), Device()), link_bandwidth=1e3)
@@ -56,15 +56,15 @@ def test_proposals_lean_to_the_partition_and_to_the_order() -> None:
     proposal = replace(NEUTRAL, placement=0.75, placement_concentration=4.0, priorities=0.5, priority_concentration=8.0)
     alpha, beta = parameters(problem, proposal)
     mean, concentration = alpha / (alpha + beta), alpha + beta
-    affinity = layout.role == Role.AFFINITY
+    affinity = layout.role == KeyRole.AFFINITY
     own = layout.device == device[layout.op]
     assert (mean[affinity & own] == 0.75).all() and (mean[affinity & ~own] == 0.25).all()
     assert np.allclose(concentration[affinity], 4.0) and np.allclose(concentration[~affinity], 8.0)
     source, target, _ = GRAPH.edges
-    priority = mean[layout.role == Role.PRIORITY]
+    priority = mean[layout.role == KeyRole.PRIORITY]
     assert (priority[source] >= priority[target]).all()  # bottom levels fall along edges
     assert priority.min() == pytest.approx(0.25, abs=0.02) and priority.max() == pytest.approx(0.75, abs=0.02)
-    sends = layout.role == Role.TRANSFER
+    sends = layout.role == KeyRole.TRANSFER
     assert np.array_equal(mean[sends], priority[layout.op[sends]])
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, legalise
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
@@ -287,7 +288,7 @@ def test_rules_answer_with_one_decision(decision: str) -> None:
 
 def test_rules_refuse_tasks_without_fusion() -> None:
     p = problem(chain(3), "binary", 1)
-    p.task.heads = {"device": 2}
+    p.task.heads = (Head("device", 2, Role.DEVICE),)
     with pytest.raises(Incompatible, match="decides fusion"):
         inductor_rule().solve(p)
 

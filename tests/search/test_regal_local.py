@@ -18,7 +18,7 @@ from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.search.walks.regal_local import Moves, RandomKeyMoves, RegalLocal
 from graphopt.tasks.joint import Joint
-from graphopt.tasks.keys import Role
+from graphopt.tasks.keys import KeyRole
 from graphopt.utils import registry
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
@@ -38,15 +38,15 @@ def open_problem(graph: Graph, devices: int = 3, evals: int = 100, fuse: bool = 
 @pytest.mark.parametrize(
     ("kind", "role", "changed"),
     [
-        ("device", Role.AFFINITY, (2,)),  # two affinities of one op are exchanged
-        ("block", Role.AFFINITY, tuple(range(2, 130, 2))),  # of each op that moves
-        ("swap", Role.PRIORITY, (0, 2)),  # 0: an op with itself
-        ("shift", Role.PRIORITY, (1,)),
-        ("transfer", Role.TRANSFER, (1,)),
-        ("choice", Role.CHOICE, (1,)),
+        ("device", KeyRole.AFFINITY, (2,)),  # two affinities of one op are exchanged
+        ("block", KeyRole.AFFINITY, tuple(range(2, 130, 2))),  # of each op that moves
+        ("swap", KeyRole.PRIORITY, (0, 2)),  # 0: an op with itself
+        ("shift", KeyRole.PRIORITY, (1,)),
+        ("transfer", KeyRole.TRANSFER, (1,)),
+        ("choice", KeyRole.CHOICE, (1,)),
     ],
 )
-def test_a_move_changes_what_it_says(kind: str, role: Role, changed: tuple[int, ...]) -> None:
+def test_a_move_changes_what_it_says(kind: str, role: KeyRole, changed: tuple[int, ...]) -> None:
     problem = open_problem(layered_graph(60, np.random.default_rng(1), "g"), fuse=True)
     layout, free = problem.task.layout(problem.graph), problem.task.mask(problem.graph)
     keys = np.random.default_rng(2).random(len(layout), np.float32)
@@ -128,7 +128,7 @@ def test_it_takes_the_best_of_a_batch_walks_plateaus_and_starts_again_from_the_b
     problem = open_problem(layered_graph(30, np.random.default_rng(5), "g"), evals=10**6)
     algo = search(batch=batch, patience=20, kick=3)
     moves = RandomKeyMoves(problem, Moves(**(NONE | {"shift": 1.0})))
-    priorities = np.flatnonzero(problem.task.layout(problem.graph).role == Role.PRIORITY)
+    priorities = np.flatnonzero(problem.task.layout(problem.graph).role == KeyRole.PRIORITY)
     current: list[float] = [1e9]
     seen = 0
 

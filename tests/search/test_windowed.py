@@ -14,7 +14,7 @@ from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.search.walks.windowed import Windowed, Windows, _Moves
 from graphopt.tasks.joint import Joint
-from graphopt.tasks.keys import Role
+from graphopt.tasks.keys import KeyRole
 from graphopt.utils import registry
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
@@ -77,7 +77,7 @@ def test_a_move_stays_in_its_window(swap: float) -> None:
     windows = Windows.of(ends, 40, rng)
     moved = _Moves(algo, problem).everywhere(keys, windows, rng)
     changed = np.flatnonzero(moved != keys)
-    assert set(layout.role[changed]) == {Role.PRIORITY if swap else Role.AFFINITY}
+    assert set(layout.role[changed]) == {KeyRole.PRIORITY if swap else KeyRole.AFFINITY}
     touched = windows.of_op[layout.op[changed]]
     assert (touched >= 0).all() and len(set(touched)) >= (len(windows.bounds) - 1) // 2
     if not swap:

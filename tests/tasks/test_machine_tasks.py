@@ -63,7 +63,7 @@ def tasks(machine: Machine = MACHINE) -> list:
 def test_every_decision_and_every_key_makes_a_valid_plan(seed, which):
     rng, graph, task = np.random.default_rng(seed), network(seed), tasks()[which]
     shape = (3, graph.num_ops, len(task.heads))
-    decisions = rng.integers(0, list(task.heads.values()), shape).astype(np.int16)
+    decisions = rng.integers(0, [head.count for head in task.heads], shape).astype(np.int16)
     for plans in (
         task.realise(graph, decisions),
         task.realise(graph, task.initial(graph)[None]),
@@ -76,9 +76,9 @@ def test_every_decision_and_every_key_makes_a_valid_plan(seed, which):
 @pytest.mark.parametrize("task", tasks(), ids=lambda task: task.name)
 def test_what_the_mask_hides_does_not_matter(task):
     rng, graph = np.random.default_rng(1), network(1)
-    base = rng.integers(0, list(task.heads.values()), (1, graph.num_ops, len(task.heads))).astype(np.int16)
+    base = rng.integers(0, [head.count for head in task.heads], (1, graph.num_ops, len(task.heads))).astype(np.int16)
     hidden = ~task.mask(graph)
-    other = np.where(hidden, rng.integers(0, list(task.heads.values()), base.shape), base).astype(np.int16)
+    other = np.where(hidden, rng.integers(0, [head.count for head in task.heads], base.shape), base).astype(np.int16)
     cost = Simulator(name="s", machine=MACHINE, objective="runtime", threads=1)
     assert hidden.any()
     assert cost.price(task.realise(graph, base)).cost == cost.price(task.realise(graph, other)).cost

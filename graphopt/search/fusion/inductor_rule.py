@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import Graph
+from graphopt.core.head import Role
 from graphopt.core.machine import Device
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import Problem
@@ -32,7 +33,7 @@ class InductorRule(Optimizer):
     ops_cpu holds for devices without streaming multiprocessors (`cores` = 0), ops_gpu for others.
     """
 
-    needs_heads: ClassVar[frozenset[str]] = frozenset({"inline"})
+    needs_roles: ClassVar[frozenset[Role]] = frozenset({Role.FUSION})
 
     def __init__(self, *, name: str, reads: int, total_reads: int, ops_gpu: int, ops_cpu: int, nodes: int,
                  extra_memory: float, rounds: int) -> None:  # fmt: skip

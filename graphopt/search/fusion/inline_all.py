@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from graphopt.core.head import Role
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import Problem
 from graphopt.search.fusion.fused import answer
@@ -10,7 +11,7 @@ from graphopt.search.fusion.fused import answer
 class InlineAll(Optimizer):
     """One decision, one evaluation."""
 
-    needs_heads = frozenset({"inline"})
+    needs_roles = frozenset({Role.FUSION})
 
     def __init__(self, *, name: str) -> None:
         self.name = name

@@ -2,6 +2,7 @@
 The search without learning that a learned policy has to beat: it finds out by itself that blocks repeat."""
 
 from graphopt.core.graph import I64
+from graphopt.core.head import Role
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import Problem
 from graphopt.search.fusion.rules_scan import price_rules
@@ -15,7 +16,7 @@ class MotifScan(Optimizer):
     classes of alike ops (`motifs`), the largest first: all are inlined, then all stored, and what helps is kept; then a
     random-permutation scan."""
 
-    needs_heads = frozenset({"inline"})
+    needs_roles = frozenset({Role.FUSION})
 
     def __init__(self, *, name: str, depth: int) -> None:
         self.name, self.depth = name, depth
@@ -26,11 +27,12 @@ class MotifScan(Optimizer):
         if not len(slots) or not problem.open:
             return
         walk = Walk(problem, problem.best, problem.best_cost, deltas=False)
-        head = list(problem.task.heads).index("inline")
+        head = problem.task.column(Role.FUSION)
+        most = problem.task.heads[head].count - 1
         free = problem.task.mask(problem.graph)[:, head]
         for classes in motifs(problem.graph, free, self.depth):
             for ops in classes:
-                for choice in (1, 0):
+                for choice in (most, 0):
                     _try(problem, walk, ops, head, choice)
         scan(problem, slots, walk)
 

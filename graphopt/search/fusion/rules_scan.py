@@ -1,6 +1,7 @@
 """`rules_scan`: price what the compilers' rules answer, then scan from the best. What a careful engineer would do
 without learning anything: the peer of a learned policy that is followed by search."""
 
+from graphopt.core.head import Role
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import Problem
 from graphopt.search.fusion.inline_all import InlineAll
@@ -12,7 +13,7 @@ from graphopt.search.walks.scan import scan
 class RulesScan(Optimizer):
     """The default, `inline_all` and `xla_priority` (two evaluations), then a random-permutation scan from the best."""
 
-    needs_heads = frozenset({"inline"})
+    needs_roles = frozenset({Role.FUSION})
 
     def __init__(self, *, name: str, deltas: bool) -> None:
         self.name, self.deltas = name, deltas

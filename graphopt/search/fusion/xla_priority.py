@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I32, I64, Graph
+from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits, find_roots, fits_root, gather, join_kernel, start_kernel
 from graphopt.core.machine import Device
 from graphopt.costs.kernel_time import Workspace, clear, device_constants, kernel_time, kernel_work, workspace
@@ -38,7 +39,7 @@ REFUSED = -np.inf
 class XlaPriority(Optimizer):
     """XLA's choice for the machine's first device; one evaluation."""
 
-    needs_heads: ClassVar[frozenset[str]] = frozenset({"inline"})
+    needs_roles: ClassVar[frozenset[Role]] = frozenset({Role.FUSION})
 
     def __init__(self, *, name: str) -> None:
         self.name = name

@@ -26,7 +26,7 @@ from graphopt.search.heuristics.rules import (
     order_reverse_bottom_level,
     place_spectral,
 )
-from graphopt.tasks.keys import Role
+from graphopt.tasks.keys import KeyRole
 
 ORDERS: dict[str, Order] = {
     "bottom_level": order_bottom_level,
@@ -69,11 +69,11 @@ def parameters(problem: Problem, proposal: Proposal) -> tuple[F32, F32]:
 def _around(problem: Problem, device: Device, urgency: F64, proposal: Proposal) -> tuple[F32, F32]:
     layout = problem.task.layout(problem.graph)
     mean, concentration = np.full(len(layout), 0.5), np.full(len(layout), 2.0)
-    affinity = layout.role == Role.AFFINITY
+    affinity = layout.role == KeyRole.AFFINITY
     own = device[layout.op[affinity]] == layout.device[affinity]
     mean[affinity] = np.where(own, proposal.placement, 1.0 - proposal.placement)
     concentration[affinity] = proposal.placement_concentration
-    ordered = (layout.role == Role.PRIORITY) | (layout.role == Role.TRANSFER)
+    ordered = (layout.role == KeyRole.PRIORITY) | (layout.role == KeyRole.TRANSFER)
     mean[ordered] = 0.5 + proposal.priorities * (ranks(urgency)[layout.op[ordered]] - 0.5)
     concentration[ordered] = proposal.priority_concentration
     return beta_parameters(mean, concentration)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import F64
 from graphopt.problems.problem import Problem
-from graphopt.tasks.keys import Role
+from graphopt.tasks.keys import KeyRole
 
 F32 = NDArray[np.float32]
 
@@ -22,14 +22,14 @@ def encode(problem: Problem, device: NDArray[np.integer], urgency: F64) -> F32:
     layout = problem.task.layout(problem.graph)
     keys = np.empty(len(layout), np.float32)
     rank = ranks(urgency)
-    affinity = layout.role == Role.AFFINITY
+    affinity = layout.role == KeyRole.AFFINITY
     keys[affinity] = np.where(device[layout.op[affinity]] == layout.device[affinity], 0.75, 0.25)
-    ordered = (layout.role == Role.PRIORITY) | (layout.role == Role.TRANSFER)
+    ordered = (layout.role == KeyRole.PRIORITY) | (layout.role == KeyRole.TRANSFER)
     keys[ordered] = rank[layout.op[ordered]]
-    choice = layout.role == Role.CHOICE
-    if choice.any():  # the last head is the one that keys choose
-        count = list(problem.task.heads.values())[-1]
-        keys[choice] = (problem.initial[layout.op[choice], -1] + 0.5) / count
+    choice = layout.role == KeyRole.CHOICE
+    head = layout.head[choice]
+    counts = np.array([head.count for head in problem.task.heads])
+    keys[choice] = (problem.initial[layout.op[choice], head] + 0.5) / counts[head]
     return keys
 
 

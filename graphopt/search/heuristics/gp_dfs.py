@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from graphopt.core.head import Role
 from graphopt.errors import ConfigError
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import Problem
@@ -16,7 +17,7 @@ class PartitionDepthFirst(Optimizer):
     allowed excess of a device over its share.
     """
 
-    needs_heads = frozenset({"device"})
+    needs_roles = frozenset({Role.DEVICE})
 
     def __init__(self, *, name: str, balance: list[str], imbalance: list[float]) -> None:
         known = ("auto", "time", "bytes")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from graphopt.core.head import Role
 from graphopt.core.list_schedule import list_by_bottom_level, positions, tie_breaks
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import Problem
@@ -16,7 +17,7 @@ class Heft(Optimizer):
     """HEFT (Topcuoglu, Hariri, Wu 2002): devices by earliest finish time, priorities, if any, by upward rank. One
     evaluation; the answer to a budget of 0 as well."""
 
-    needs_heads = frozenset({"device"})
+    needs_roles = frozenset({Role.DEVICE})
 
     def __init__(self, *, name: str) -> None:
         self.name = name
@@ -33,14 +34,14 @@ class ListBottomLevel(Optimizer):
     of a budget goes to other ways to break ties: five evaluations at most.
     """
 
-    needs_heads = frozenset({"priority"})
+    needs_roles = frozenset({Role.PRIORITY})
 
     def __init__(self, *, name: str) -> None:
         self.name = name
 
     def solve(self, problem: Problem) -> None:
         instance = SchedulingInstance(problem.graph, problem.task)
-        places = "device" in problem.task.heads
+        places = problem.task.decides(Role.DEVICE)
         _answer(problem, _placed_schedules(instance) if places else _fixed_schedules(instance))
 
 

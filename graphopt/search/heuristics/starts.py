@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 
+from graphopt.core.head import Role
 from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.encoding import F32, encode
 from graphopt.search.heuristics.rules import HEURISTICS, Device, SchedulingInstance, Suggestion, order_topological
@@ -42,13 +43,13 @@ def contiguous(problem: Problem) -> Decision | None:
     if device is None:
         return None
     decision = problem.initial.copy()
-    decision[:, list(problem.task.heads).index("device")] = device
+    decision[:, problem.task.column(Role.DEVICE)] = device
     return decision
 
 
 def _contiguous(problem: Problem, instance: SchedulingInstance) -> Device | None:
     """[N] devices of the best contiguous split, where the objective is `max_load`, devices are decided and one fits."""
-    if problem.objective != "max_load" or "device" not in problem.task.heads:
+    if problem.objective != "max_load" or not problem.task.decides(Role.DEVICE):
         return None
     line = pipeline_of(instance)
     split = best_split(line, USUAL, np.random.default_rng(0))

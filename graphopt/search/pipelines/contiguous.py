@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from graphopt.core.graph import F64, I64
+from graphopt.core.head import Role
 from graphopt.errors import Unsolved
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import Problem
@@ -64,7 +65,7 @@ class Split(NamedTuple):
 class Contiguous(Optimizer):
     """yaml: conf/algo/contiguous.yaml. One evaluation: the best split, which is found without asking for prices."""
 
-    needs_heads = frozenset({"device"})
+    needs_roles = frozenset({Role.DEVICE})
 
     def __init__(self, *, name: str, effort: Effort) -> None:
         self.name, self.effort = name, effort
@@ -92,7 +93,7 @@ class Contiguous(Optimizer):
 def decided(problem: Problem, line: Pipeline, of_item: NDArray[np.integer]) -> NDArray[np.int16]:
     """[B, N, H] the initial decision with items on these devices [B, M]."""
     decision = np.repeat(problem.initial[None], len(of_item), 0)
-    decision[:, :, list(problem.task.heads).index("device")] = line.devices(of_item)
+    decision[:, :, problem.task.column(Role.DEVICE)] = line.devices(of_item)
     return decision
 
 

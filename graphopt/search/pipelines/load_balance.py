@@ -17,6 +17,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
+from graphopt.core.head import Role
 from graphopt.errors import ConfigError, Unsolved
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import Problem
@@ -35,7 +36,7 @@ STARTS = ("contiguous", "spectral", "metis")
 class LoadBalance(Optimizer):
     """yaml: conf/algo/load_balance.yaml. Every candidate is priced by the cost model, one evaluation each."""
 
-    needs_heads = frozenset({"device"})
+    needs_roles = frozenset({Role.DEVICE})
 
     def __init__(self, *, name: str, starts: list[str], effort: Effort, batch: int, patience: int, kick: int) -> None:
         if not starts or set(starts) - set(STARTS):

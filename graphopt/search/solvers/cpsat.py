@@ -16,6 +16,7 @@ from itertools import islice
 
 import numpy as np
 
+from graphopt.core.head import Role
 from graphopt.core.trace import Trace
 from graphopt.costs.event import GRID
 from graphopt.costs.simulator import Simulator
@@ -43,7 +44,7 @@ class CpSat(Optimizer):
     max_intervals: larger models are not built; the answer is then the best heuristic.
     """
 
-    needs_one_of = frozenset({"device", "priority"})
+    needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
 
     def __init__(self, *, name: str, seconds: float, effort: float | None, workers: int, lanes: bool,
                  max_intervals: int) -> None:  # fmt: skip
@@ -159,4 +160,4 @@ def provable(problem: Problem) -> bool:
     """Whether a bound on the model is one on every decision: nothing else is decided, and by the simulator's rules."""
     rule = problem.task.machine.transfer
     models = rule.clock == "grid" and (rule.free == "end" or problem.objective == "runtime")
-    return problem.by_events and models and set(problem.task.heads) <= {"device", "priority"}
+    return problem.by_events and models and {head.role for head in problem.task.heads} <= {Role.DEVICE, Role.PRIORITY}

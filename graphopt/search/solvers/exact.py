@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from graphopt.core.head import Role
 from graphopt.errors import Unsolved
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import Problem
@@ -29,8 +30,8 @@ class Exact(Optimizer):
     search for a schedule.
     """
 
-    needs_heads = frozenset({"priority"})
-    knows_heads = frozenset({"device", "priority"})  # nothing is proved where fusion is decided
+    needs_roles = frozenset({Role.PRIORITY})
+    knows_roles = frozenset({Role.DEVICE, Role.PRIORITY})  # nothing is proved where fusion is decided
 
     def __init__(self, *, name: str, max_states: int, seconds: float, workers: int) -> None:
         self.name, self.max_states, self.limits = name, max_states, SolverLimits(seconds, None, workers)

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from graphopt.core.graph import F64, I64
+from graphopt.core.head import Role
 from graphopt.core.machine import Machine
 from graphopt.costs.event import GRID
 from graphopt.costs.kernel_time import kernel_graph
@@ -92,7 +93,7 @@ def workload(problem: Problem, check: Check) -> Workload:
         if maker >= 0 or begin < end
     )
     every = tuple(range(machine.num_devices))
-    free = "device" in problem.task.heads
+    free = problem.task.decides(Role.DEVICE)
     options = tuple(every if free else (d,) for d in plan.device[0, op].tolist())
     time = tuple(tuple(round(seconds / GRID) for seconds in row) for row in watched(kernels.time[op].tolist(), check))
     links = machine.link_latency_DD, machine.link_bandwidth_DD

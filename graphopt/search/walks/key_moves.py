@@ -13,10 +13,8 @@ from graphopt.core.list_schedule import Dependencies
 from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import F32, Price, uniform_keys
 from graphopt.search.heuristics.starts import heuristic_keys
-from graphopt.tasks.keys import Role
+from graphopt.tasks.keys import KeyRole
 from graphopt.utils.compiled import njit
-
-_HEAD = {Role.AFFINITY: "device", Role.PRIORITY: "priority"}
 
 
 def first_plan(problem: Problem, start: Literal["random", "heuristic"], price: Price) -> tuple[F32, float]:
@@ -29,11 +27,10 @@ def first_plan(problem: Problem, start: Literal["random", "heuristic"], price: P
     return keys[int(np.argmin(cost))], float(cost.min())
 
 
-def movable_keys(problem: Problem, role: Role) -> I64:
+def movable_keys(problem: Problem, role: KeyRole) -> I64:
     """The first key of that role of every op that has one and a choice."""
-    layout, free, heads = problem.task.layout(problem.graph), problem.task.mask(problem.graph), list(problem.task.heads)
-    may = free[:, heads.index(_HEAD[role])] if _HEAD[role] in heads else np.ones(len(free), np.bool_)
-    keys = np.flatnonzero((layout.role == role) & may[layout.op])
+    layout, free = problem.task.layout(problem.graph), problem.task.mask(problem.graph)
+    keys = np.flatnonzero((layout.role == role) & free[layout.op, layout.head])
     return keys[np.unique(layout.op[keys], return_index=True)[1]].astype(np.int64)
 
 

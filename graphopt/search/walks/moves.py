@@ -40,11 +40,10 @@ def slots_of(problem: Problem) -> Slots:
 
 def slots_in(task: AssignTask, graph: Graph) -> Slots:
     """The configurable slots of a graph under a task; empty when nothing can be decided."""
-    mask = task.mask(graph)
-    counts = np.array(list(task.heads.values()), np.int64)
-    op, head = np.nonzero(mask & (counts > 1))
+    counts = task.counts(graph)
+    op, head = np.nonzero(counts > 1)
     first = np.searchsorted(op, np.arange(graph.num_ops + 1))
-    return Slots(op.astype(np.int64), head.astype(np.int64), counts[head], first.astype(np.int64))
+    return Slots(op.astype(np.int64), head.astype(np.int64), counts[op, head], first.astype(np.int64))
 
 
 def scores(problem: Problem, decisions: Decisions) -> F64:

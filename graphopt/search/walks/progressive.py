@@ -83,11 +83,12 @@ def first_walk(problem: Problem, slots: Slots, start: str) -> Walk:
     """The walk of a search from `Steps.start`; what it prices is billed."""
     if start != "constant":
         return start_walk(problem, slots, start, deltas=False)
-    counts = list(problem.task.heads.values())
+    counts = [head.count for head in problem.task.heads]
     wanted = [(head, choice) for head, count in enumerate(counts) for choice in range(count)][: problem.remaining]
     decisions = np.repeat(problem.initial[None], len(wanted), 0)
     for decision, (head, choice) in zip(decisions, wanted):
-        decision[slots.op[slots.head == head], head] = choice
+        mine = slots.head == head
+        decision[slots.op[mine], head] = np.minimum(choice, slots.choices[mine] - 1)
     found = scores(problem, decisions)
     best = int(np.argmin(found))
     if found[best] < problem.initial_cost:

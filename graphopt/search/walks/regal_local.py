@@ -28,7 +28,7 @@ from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import F32, Price, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.walks.key_moves import adjacent, by_op, elsewhere, exchange, first_plan, movable_keys, spread
-from graphopt.tasks.keys import Role
+from graphopt.tasks.keys import KeyRole
 from graphopt.utils.compiled import njit
 
 LARGEST_BLOCK = 64.0  # sizes of blocks are spread evenly over orders of magnitude up to it
@@ -89,9 +89,9 @@ class RandomKeyMoves:
 
     def __init__(self, problem: Problem, shares: Moves) -> None:
         layout, task = problem.task.layout(problem.graph), problem.task
-        affinity, priority = movable_keys(problem, Role.AFFINITY), movable_keys(problem, Role.PRIORITY)
-        sends = np.flatnonzero(layout.role == Role.TRANSFER)
-        choice = np.flatnonzero((layout.role == Role.CHOICE) & task.mask(problem.graph)[layout.op, -1])
+        affinity, priority = movable_keys(problem, KeyRole.AFFINITY), movable_keys(problem, KeyRole.PRIORITY)
+        sends = np.flatnonzero(layout.role == KeyRole.TRANSFER)
+        choice = np.flatnonzero((layout.role == KeyRole.CHOICE) & task.mask(problem.graph)[layout.op, layout.head])
         first = by_op(problem, affinity)
         ptr, beside = adjacent(SchedulingInstance(problem.graph, task).needs)
         window = np.zeros(problem.graph.num_ops, np.int64)  # blocks may spread everywhere

@@ -19,13 +19,14 @@ import numpy as np
 from numpy.random import Generator
 
 from graphopt.core.graph import F64, I64
+from graphopt.core.head import Role
 from graphopt.errors import Unsolved
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import F32, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.walks.key_moves import adjacent, by_op, elsewhere, first_plan, movable_keys, spread
-from graphopt.tasks.keys import Role
+from graphopt.tasks.keys import KeyRole
 from graphopt.utils.compiled import njit
 
 
@@ -36,7 +37,7 @@ class Windowed(Optimizer):
     are tried after one that was worse.
     """
 
-    needs_one_of = frozenset({"device", "priority"})
+    needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
 
     def __init__(self, *, name: str, start: Literal["random", "heuristic"], window: int, largest_block: int,
                  swap: float, anywhere: float, retries: int) -> None:  # fmt: skip
@@ -112,7 +113,9 @@ class _Moves:
     def __init__(self, algo: Windowed, problem: Problem) -> None:
         task = problem.task
         ptr, beside = adjacent(SchedulingInstance(problem.graph, task).needs)
-        affinity, priority = (by_op(problem, movable_keys(problem, role)) for role in (Role.AFFINITY, Role.PRIORITY))
+        affinity, priority = (
+            by_op(problem, movable_keys(problem, role)) for role in (KeyRole.AFFINITY, KeyRole.PRIORITY)
+        )
         self.op_of_key = task.layout(problem.graph).op
         self._keys = (affinity, priority, task.machine.num_devices, ptr, beside)
         swap = algo.swap if task.machine.num_devices > 1 and (affinity >= 0).any() else 1.0
