@@ -1,13 +1,26 @@
-"""Every yaml file of every group: its keys are its constructor's arguments, and it composes."""
+"""Yaml: every file's keys are its constructor's, it composes, and what no object can be made of is refused."""
 
 import inspect
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 
 from graphopt import CONF
-from graphopt.config.construct import INJECTED, arguments_of, target_of
+from graphopt.cli import composed, explained
+from graphopt.config.build import build
+from graphopt.config.construct import INJECTED, arguments_of, call, construct, convert, target_of
+from graphopt.core.graph import GraphError
+from graphopt.encoders.allowance import LEAST, Allowance, TooLarge
+from graphopt.errors import ConfigError, UsageError, UserError
+from graphopt.problems.optimizer import solve
+from graphopt.run.cell import settings_of
 from graphopt.utils.registry import option, options
+
+# --- Every yaml file of every group: its keys are its constructor's arguments, and it composes.
 
 GROUPS = ("dataset", "task", "machine", "cost", "encoder", "algo", "trainer", "logger")
 FILES = [(group, name) for group in GROUPS for name in options(group)]
@@ -32,3 +45,230 @@ def test_the_default_configuration_and_every_experiment_compose() -> None:
         assert all(plain[group]["name"] for group in (*GROUPS, "judge"))
         for name in options("experiment"):
             assert set(compose("config", overrides=[f"experiment={name}"])) == set(plain), name
+
+
+# --- Yaml nodes to objects: what is refused, and what the sentence says.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    size: int
+    rate: float = 0.5
+
+
+class Part:
+    def __init__(self, *, name: str, seed: int, depth: int, rate: float, mode: Literal["a", "b"], cap: float | None,
+                 inner: tuple[Inner, ...], task: Any) -> None:  # fmt: skip
+        self.got = (seed, depth, rate, mode, cap, inner, task)
+
+
+GOOD = {"name": "p", "depth": 2, "rate": 1, "mode": "a", "cap": None, "inner": [{"size": 3}]}
+
+
+def make(**changes: Any) -> Part:
+    part: Part = call(Part, GOOD | changes, "part", {"seed": 7, "task": "T", "machine": "unused"})
+    return part
+
+
+def test_values_and_injection() -> None:
+    seed, depth, rate, mode, cap, inner, task = make().got
+    assert (seed, depth, mode, cap, task) == (7, 2, "a", None, "T")
+    assert isinstance(rate, float) and inner == (Inner(size=3, rate=0.5),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"typo": 1}, ["part.typo does not exist", "depth, rate, mode, cap, inner"]),
+        ({"depth": "deep"}, ["part.depth=deep", "whole number"]),
+        ({"depth": True}, ["part.depth=True", "whole number"]),
+        ({"depth": 1.5}, ["part.depth=1.5"]),
+        ({"rate": "x"}, ["part.rate=x", "a number"]),
+        ({"mode": "c"}, ["part.mode=c", "a, b"]),
+        ({"cap": "x"}, ["part.cap=x", "float or null"]),
+        ({"inner": [{"size": "x"}]}, ["part.inner[0].size=x"]),
+        ({"inner": [{"sise": 1}]}, ["part.inner[0].sise does not exist", "size, rate"]),
+        ({"inner": "x"}, ["part.inner=x must be a list"]),
+        ({"task": "other"}, ["part.task", "provided by the run"]),
+    ],
+)
+def test_refused(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        make(**changes)
+    assert caught.value.exit_code == 2
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_the_file_wins_over_an_injected_number() -> None:
+    assert make(seed=3).got[0] == 3
+
+
+def test_missing_and_unknown_targets() -> None:
+    with pytest.raises(ConfigError, match="part lacks depth"):
+        call(Part, {k: v for k, v in GOOD.items() if k != "depth"}, "part", {"seed": 0, "task": 0})
+    with pytest.raises(ConfigError, match=r"no module 'graphopt\.nowhere'"):
+        construct({"_target_": "graphopt.nowhere.X", "name": "x"}, "algo")
+    with pytest.raises(ConfigError, match="has no 'Nothing'"):
+        construct({"_target_": "graphopt.core.machine.Nothing", "name": "x"}, "algo")
+
+
+def test_partial_keeps_the_optimiser_open() -> None:
+    made = convert({"_target_": "torch.optim.SGD", "_partial_": True, "lr": 0.5}, Any, "algo.optim")
+    assert isinstance(made, partial)
+    assert made([torch.zeros(1, requires_grad=True)]).param_groups[0]["lr"] == 0.5
+    with pytest.raises(UsageError, match=r"algo.optim.lrr does not exist"):
+        convert({"_target_": "torch.optim.SGD", "_partial_": True, "lrr": 0.5}, Any, "algo.optim")
+
+
+# --- Settings that nothing can be made of, or that ask for more than any machine has, end in a sentence.
+
+SMALL = ("dataset=layered", "dataset.ops=[12]", "dataset.train=1", "dataset.val=1", "dataset.test=1", "logger=none")
+FUSION = ("task=fusion", "algo=local", "machine=gpu2")
+JOINT = ("task=placement_scheduling", "algo=brkga", "machine=cpu_gpu")
+
+
+def nest(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+def run(words: tuple[str, ...], path: str, value: Any) -> None:
+    """Builds a small run with one setting changed, and solves a graph."""
+    config = composed([*SMALL, *words])
+    *parents, key = path.split(".")
+    node: Any = config
+    for name in parents:
+        node = node[name]
+    node[key] = value
+    settings_of(config)
+    parts = build(config)
+    solve(parts.algo, parts.dataset.graphs("test")[0], parts.task, parts.cost, evals=6)
+
+
+@pytest.mark.parametrize(
+    "words, path, value, said",
+    [
+        (FUSION, "dataset.graph_seed", -1, "must not be negative"),
+        (FUSION, "dataset.ops", [10**12], "more than can be drawn"),
+        (FUSION, "dataset.test", 10**12, "more than can be drawn"),
+        (FUSION, "dataset.test", -1, "cannot have -1 graphs"),
+        (FUSION, "task.max_inputs", 10**9, "from 1 to"),
+        (FUSION, "task.max_duplicates", 10**18, "from 1 to"),
+        (FUSION, "task.max_duplicates", -1, "from 1 to"),
+        (FUSION, "task.levels", 10**9, "from 1 to"),
+        (FUSION, "machine.transfer", [{"lane": "link"}], "must be fields by name"),
+        (FUSION, "machine.devices.gpu.cache_speedup", 0, "must be positive"),
+        (FUSION, "machine.devices.gpu.saturation", 0, "must be positive"),
+        (FUSION, "machine.devices.gpu.spill_inputs", 2**65, "a whole number from 0 to"),
+        (FUSION, "machine.devices.gpu.bandwidth", nest(1000), "bandwidth=a list must be a number"),
+        (JOINT, "algo.evolution.population", 10**9, "give fewer"),
+        (JOINT, "task.levels", 0, "from 1 to"),
+        (("task=fusion", "algo=annealing", "machine=gpu2"), "algo.hot", -1.0, r"must be in \[0, 1\]"),
+        (("task=fusion", "algo=laf_unguided", "machine=gpu2"), "algo.steps.batch", 0, "from 1 to"),
+        (("task=scheduling", "algo=cpsat", "machine=gpu2"), "algo.workers", 10**9, "from 1 to"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_a_sentence(words: tuple[str, ...], path: str, value: Any, said: str) -> None:
+    with pytest.raises((UserError, GraphError), match=said):
+        run(words, path, value)
+
+
+GO = ("task=placement", "algo=go", "machine=gpu2")
+MESSAGES = (*GO, "encoder=message_passing")
+LAF = ("task=fusion", "algo=laf", "machine=gpu2")
+REGAL = ("task=placement", "algo=regal", "machine=gpu2")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "words, path, value, said",
+    [
+        (GO, "encoder.width", 10**6, r"encoder\.width=1000000 must be from 1 to 4,096"),
+        (GO, "encoder.width", 0, "from 1 to"),
+        (GO, "encoder.width", 4096, "more than 100,000,000 numbers"),  # of all layers together
+        (GO, "encoder.layers", 10**9, "from 0 to"),
+        (GO, "encoder.layers", -1, "from 0 to"),
+        (GO, "encoder.dropout", 1.5, "from 0 to 1"),
+        (GO, "algo.network.attention_layers", 10**7, "from 0 to"),
+        (GO, "algo.network.attention_heads", 0, "from 1 to"),
+        (GO, "algo.network.iterations", 0, "from 1 to"),
+        (GO, "algo.network.segment", 10**9, "from 1 to"),
+        (GO, "algo.search.refresh", 0, "from 1 to"),
+        (GO, "algo.search.temperature", 0.0, "from 1e-12 to"),
+        (GO, "algo.learning.epochs", 0, "from 1 to"),
+        ((*GO, "encoder=gat"), "encoder.heads", 0, "from 1 to"),
+        ((*GO, "encoder=sequence"), "encoder.layers", 0, "from 1 to"),
+        ((*GO, "encoder=pyg"), "encoder.options", {"heads": 10**6, "concat": False}, "more than 100,000,000 numbers"),
+        (MESSAGES, "encoder.rounds", 10**7, "from 0 to"),
+        (REGAL, "algo.heads.width", 10**6, "from 1 to"),
+        (REGAL, "algo.heads.op_spread", 0, "from 1e-12 to"),
+        (REGAL, "algo.learning.samples", 0, "from 1 to"),
+        (LAF, "algo.model.members", 10**7, "from 1 to"),
+        (LAF, "algo.learning.priority", 2, r"algo\.learning\.priority=2\.0 must be from 0 to 1"),
+        (LAF, "algo.collection.sweeps", -1, "from 0 to"),
+        (LAF, "algo.search.guide.refresh", 0, "from 1 to"),
+    ],
+)
+def test_a_size_of_a_learner_that_cannot_be_is_a_sentence(
+    words: tuple[str, ...], path: str, value: Any, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        run(words, path, value)
+
+
+@pytest.mark.parametrize("key, value", [("steps", -1), ("batch_graphs", 0), ("save_every", -1), ("devices", 10**6)])
+def test_a_training_that_cannot_be_is_a_sentence(key: str, value: int) -> None:
+    with pytest.raises(UserError, match=rf"trainer\.{key}={value} must be from"):
+        construct({**option("trainer", "default"), key: value}, "trainer")
+
+
+def test_many_small_tensors_are_too_many() -> None:
+    """They take long, however little they hold. Copies and results are no part of what is asked for."""
+    with Allowance(10 * LEAST):
+        found = [torch.zeros(1) for _ in range(10)]
+        assert float((torch.cat(found) + 1).sum()) == 10
+        with pytest.raises(TooLarge, match="more than 10,000 numbers"):
+            torch.zeros(())
+
+
+def test_every_learner_fits_its_limits() -> None:
+    """No option that comes with the package is near them."""
+    for words in (GO, (*GO, "encoder=pyg"), (*GO, "encoder=gat"), MESSAGES, LAF, REGAL, (*REGAL[:1], "algo=gas")):
+        learner: Any = build(composed([*SMALL, *words])).algo
+        assert 10_000 < sum(weight.numel() for weight in learner.parameters()) < 2_000_000
+
+
+@pytest.mark.timeout(60)
+def test_a_neighbourhood_ends_with_the_graph() -> None:
+    """A radius beyond the graph takes no longer than one that spans it."""
+    run(FUSION, "algo.hops", 10**18)
+
+
+def test_a_deep_nest_in_place_of_a_word_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="split=a list is not one of train, val, test"):
+        run(FUSION, "split", nest(1000))
+
+
+@pytest.mark.parametrize(
+    "words, group, key", [(FUSION, "task", "decision"), (JOINT, "task", "fuse"), (FUSION, "dataset", "ops")]
+)
+def test_a_setting_that_is_missing_is_named(words: tuple[str, ...], group: str, key: str) -> None:
+    config = composed([*SMALL, *words])
+    del config[group][key]
+    with pytest.raises(UserError, match=f"{group} lacks {key}"):
+        build(config)
+
+
+def test_a_rival_without_a_name_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="algo=-1 does not exist"):
+        build({**composed([*SMALL, *FUSION]), "compare": [-1]})
+
+
+@pytest.mark.parametrize("word", ["logger=null", "~logger=[a,b]"])
+def test_a_group_without_the_name_of_an_option_is_a_sentence(word: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        composed([*SMALL, *FUSION, word])
+    sentence, code = explained(caught.value)
+    assert code == 2 and "choose GROUP=NAME" in sentence

@@ -1,4 +1,11 @@
-"""Costs that are sums over ops, against numbers worked out by hand."""
+"""Costs that are sums over ops: by hand, and measured."""
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,9 +13,16 @@ import pytest
 from graphopt.core.machine import Device, make_machine
 from graphopt.core.plan import Plans
 from graphopt.costs.additive import Flops, flop
+from graphopt.costs.profiled import Profiled, environment_here, signature_of
+from graphopt.errors import Unmeasured, UserError
+from graphopt.measure.op_process import Measuring, OpProcess
+from graphopt.measure.op_table import OpTable
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.ir.vocabulary import Operation, TensorType
+
+# --- Costs that are sums over ops, against numbers worked out by hand.
 
 LAUNCH, PEAK, VECTOR, BANDWIDTH = 1e-6, 1e12, 1e11, 1e9
 
@@ -66,3 +80,162 @@ def test_arithmetic_is_counted_as_in_graphs() -> None:
     found = [flop(terms.operation[t], [terms.types[i][0] for i in terms.inputs[t]], terms.types[t]) for t in ran]
     assert found == [8 * 64 * (2 * 4 * 9 + 1 + 1), 8 * 16 * 4, 8 * 16 * 16]
     assert found == graph_of(program, name="g").flops.tolist()
+
+
+# --- Measured ops: a table on disk, a worker of its own, sums over programs.
+
+QUICK = Measuring(device="cpu", threads=1, block_seconds=0.001, blocks=3, spread=0.1, op_seconds=0.05, limit_seconds=30)
+MATMUL = Operation("matmul", ("none",))
+
+
+def model(table: Path, environment: str | None = None) -> Profiled:
+    return Profiled(name="profiled", table=str(table), environment=environment, measuring=QUICK)
+
+
+def square(n: int) -> tuple[TensorType, TensorType]:
+    return TensorType((n, n)), TensorType((n, n))
+
+
+def write(table: Path, lines: list[Mapping[str, Any]]) -> None:
+    table.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring anything is an error."""
+
+    def ask(self: OpProcess, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        raise AssertionError(f"{name} is measured")
+
+    monkeypatch.setattr(OpProcess, "ask", ask)
+
+
+def test_more_work_takes_longer_and_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "t" / "ops.jsonl"
+    measures = model(table)
+    small, large = (measures.op_seconds(MATMUL, square(n), ()) for n in (16, 256))
+    assert 0 < small < large / 10
+    lines = [json.loads(line) for line in table.read_text().splitlines()]
+    assert [line["op"] for line in lines] == [signature_of(MATMUL, square(16)), signature_of(MATMUL, square(256))]
+    assert all(line["blocks"] >= 3 and line["spread"] >= 0 for line in lines)
+    no_process(monkeypatch)
+    assert model(table).op_seconds(MATMUL, square(16), ()) == small
+
+
+def test_a_transpose_moves_its_data(tmp_path: Path) -> None:
+    measures, x = model(tmp_path / "ops.jsonl"), TensorType((512, 512))
+    moved, kept = (measures.op_seconds(Operation("transpose", (axes,)), (x,), ()) for axes in ((1, 0), (0, 1)))
+    assert moved > 10 * kept
+
+
+def test_a_program_costs_the_sum_of_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_process(monkeypatch)
+    b = ProgramBuilder()
+    x = b.input((1, 4, 8, 8))
+    y = b.op("relu", inputs=(b.conv(x, 4, 3),))
+    program = b.build(b.op("reshape", (1, 256), inputs=(y,)))
+    seconds = {
+        "conv [1,1] [1,1,1,1] none | float32 [1,4,8,8] | float32 [4,4,3,3]": 3.0,
+        "relu | float32 [1,4,8,8]": 0.5,
+    }
+    table = tmp_path / "ops.jsonl"
+    write(table, [{"op": op, "environment": "elsewhere", "seconds": s, "spread": 0.0} for op, s in seconds.items()])
+    graph = graph_of(program, name="g")
+    inline = [[False] * graph.num_ops]
+    plans = Plans(graph, np.zeros((1, graph.num_ops), np.int16), np.zeros((1, graph.num_ops)), np.array(inline))
+    assert model(table, "elsewhere").price(plans).cost[0] == pytest.approx(3.5)
+
+
+def test_of_another_environment_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_process(monkeypatch)
+    table, op = tmp_path / "ops.jsonl", signature_of(MATMUL, square(8))
+    here = {"op": op, "environment": environment_here(QUICK), "seconds": 1.0}
+    write(table, [here, {**here, "environment": "elsewhere", "seconds": 2.0}])
+    assert model(table).op_seconds(MATMUL, square(8), ()) == 1.0
+    assert model(table, "elsewhere").op_seconds(MATMUL, square(8), ()) == 2.0
+    with pytest.raises(UserError, match=r"no line of the op .* in the environment 'elsewhere': it has those of"):
+        model(table, "elsewhere").op_seconds(MATMUL, square(9), ())
+    with pytest.raises(UserError, match=r"empty or missing.*environment=null to measure here"):
+        model(tmp_path / "none.jsonl", "elsewhere").op_seconds(MATMUL, square(8), ())
+
+
+def test_what_others_measure_meanwhile_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_process(monkeypatch)
+    table = tmp_path / "ops.jsonl"
+    late = model(table)
+    line = {"op": signature_of(MATMUL, square(8)), "environment": late.environment, "seconds": 1.0}
+    write(table, [line, {**line, "seconds": 2.0}])  # the first line counts
+    assert late.op_seconds(MATMUL, square(8), ()) == 1.0
+
+
+def test_lines_cut_short_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "ops.jsonl"
+    model(table).op_seconds(MATMUL, square(8), ())
+    table.write_text(table.read_text()[:-20])
+    model(table)  # the rest of the line may be on its way
+    with pytest.warns(UserWarning, match="1 lines cannot be read"):
+        seconds = model(table).op_seconds(MATMUL, square(8), ())
+    assert seconds > 0
+    no_process(monkeypatch)
+    with pytest.warns(UserWarning, match="1 lines cannot be read"):
+        assert model(table).op_seconds(MATMUL, square(8), ()) == seconds
+
+
+def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
+    name = r"matmul none \| float32 \[2,3\] \| float32 \[2,3\] cannot be measured: "
+    with pytest.raises(Unmeasured, match=name):
+        model(tmp_path / "ops.jsonl").op_seconds(MATMUL, (TensorType((2, 3)), TensorType((2, 3))), ())
+
+
+def request(n: int) -> dict[str, Any]:
+    return {"name": "matmul", "params": ("none",), "inputs": [((n, n), "float32")] * 2}
+
+
+def test_a_crashed_process_is_begun_again() -> None:
+    process = OpProcess(QUICK)
+    process.ask("op", request(8))
+    assert process._worker is not None
+    os.kill(process._worker.process.pid, signal.SIGKILL)
+    assert process.ask("op", request(8))["seconds"] > 0
+
+
+def test_a_process_that_never_begins_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphopt.measure.op_process.WORKER", "platform")  # prints a line and ends
+    with pytest.raises(UserError, match="ends before it has begun") as caught:
+        OpProcess(QUICK).ask("op", request(8))
+    assert not isinstance(caught.value, Unmeasured)
+
+
+def test_an_op_has_a_limit_of_time() -> None:
+    limited = Measuring(**{**vars(QUICK), "op_seconds": 60.0, "spread": 0.0, "limit_seconds": 0.2})
+    process = OpProcess(limited)
+    with pytest.raises(Unmeasured, match=r"cannot be measured in measuring.limit_seconds=0.2"):
+        process.ask("op", request(64))
+    assert process._worker is None
+
+
+def test_noisy_blocks_are_followed_by_more() -> None:
+    from graphopt.measure.op_worker import measure, torch
+
+    noise, spoken = iter([1.0, 1.0, 1.0, 1.0, 2.0, 3.0, *[1.0] * 90]), list[int]()
+
+    def timed(run: Any, runs: int) -> float:
+        spoken.append(runs)
+        return next(noise)
+
+    settings = {"block_seconds": 0.5, "blocks": 3, "spread": 0.05, "op_seconds": 60.0}
+    answer = measure(request(2), torch.ones(16), timed, settings)
+    assert answer["seconds"] == 1.0
+    assert answer["spread"] <= 0.05
+    assert 3 < answer["blocks"] == len(spoken) - 3  # three to warm up and count
+    late = measure(request(2), torch.ones(16), lambda run, runs: 1.0 + len(spoken), {**settings, "op_seconds": 0.0})
+    assert late["blocks"] == 3
+
+
+def test_the_table_gives_turns(tmp_path: Path) -> None:
+    table = OpTable(tmp_path / "ops.jsonl")
+    other = OpTable(tmp_path / "ops.jsonl")
+    with table.turn():
+        table.add({"op": "a", "environment": "e", "seconds": 1.0})
+    assert other.find("a", "e") is None
+    with other.turn():
+        assert (other.find("a", "e") or {})["seconds"] == 1.0

@@ -1,6 +1,7 @@
-"""The zoo: published sizes, scaling, splits without shared families, and the cache."""
+"""The zoo: published sizes, scaling, splits without shared families, the cache; which sources a module is made of."""
 
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from graphopt.datasets.torch_module import TorchModule
 from graphopt.datasets.zoo import MODELS
 from graphopt.datasets.zoo_dataset import ZooDataset, capture_model, family_of, spec_name
 from graphopt.readers.pytorch.capture import fake_mode
+from graphopt.readers.pytorch.sources import source_files
+from graphopt.run.cell import content_of
+
+# --- The zoo: published sizes, scaling, splits without shared families, and the cache.
 
 DEFAULT = yaml.safe_load((Path(__file__).parents[2] / "conf/dataset/zoo.yaml").read_text())
 SMALL = {"model": "wavenet", "stacks": 1, "layers": 2, "seq": 64, "channels": 8}
@@ -188,3 +193,48 @@ def test_shipped_sets_keep_families_apart_and_take_known_sizes(name: str) -> Non
         assert set(spec) - {"model", "backward"} <= set(known[spec["model"]]), spec
     names = [spec_name(spec) for specs in splits.values() for spec in specs]
     assert len(set(names)) == len(names)
+
+
+# --- Which source files a user's module is made of.
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    files = {
+        "mine/__init__.py": "import json",
+        "mine/models.py": "from . import layers\nfrom .deep import block as b\nimport numpy, torch\nimport aside.one",
+        "mine/layers.py": "def x():\n    from mine import lazily",
+        "mine/lazily.py": "import mine.models",
+        "mine/deep/__init__.py": "from ..other import thing",
+        "mine/deep/block.py": "syntax error here",
+        "mine/other.py": "",
+        "mine/unused.py": "",
+        "aside/one.py": "import gone",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_what_a_module_imports_counts_but_for_what_is_installed(place: Path) -> None:
+    found = [str(file.relative_to(place)) for file in source_files("mine.models")]
+    assert found == sorted([
+        "aside/one.py", "mine/__init__.py", "mine/deep/__init__.py", "mine/deep/block.py", "mine/layers.py",
+        "mine/lazily.py", "mine/models.py", "mine/other.py",
+    ])  # fmt: skip
+    assert "mine" not in sys.modules
+    assert source_files("nowhere.at_all") == source_files("") == source_files("torch.nn") == []
+
+
+def test_another_source_is_another_content(place: Path) -> None:
+    target = f"{TorchModule.__module__}.TorchModule"
+    node = {"_target_": target, "name": "torch", "module": "mine.models:make", "backward": False}
+    config = {"dataset": node, "seed": 0}
+    before = content_of(config)
+    assert before and before == content_of(config)
+    (place / "mine" / "unused.py").write_text("x = 1")
+    assert content_of(config) == before
+    (place / "mine" / "lazily.py").write_text("y = 1")
+    assert content_of(config) != before

@@ -1,11 +1,24 @@
-"""Small random programs over the vocabulary, for property tests."""
+"""Random programs for property tests, and terms by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from graphopt.rewrite.ir.terms import Program, Terms
 from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, Operation, ShapeError
+
+# --- Small programs for tests of rewriting.
+
+
+def leaf(terms: Terms, name: str, *shape: int, kind: str = "input") -> int:
+    return terms.add(Operation(kind, (name, shape, "float32")))
+
+
+def op(terms: Terms, name: str, *params: object, of: Sequence[int]) -> int:
+    return terms.add(Operation(name, params), of)
+
+
+# --- Small random programs over the vocabulary, for property tests.
 
 Draw = np.random.Generator
 

@@ -1,22 +1,27 @@
-"""Substitutions of TASO and Tensat: read, understood alike, proved from generated rules."""
+"""Rules of others' files: read, proved, and mutants of true rules refused."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from check_data import check_data
-from mutants import mutants
 
 from graphopt.errors import UserError
 from graphopt.rewrite.egraphs.saturation import Prover, SaturationLimits
 from graphopt.rewrite.generation.foreign import read_folder, read_protobuf, read_text_form, readings
 from graphopt.rewrite.prove import main, proof, true_reading
+from graphopt.rewrite.rules.expressions import Literal
 from graphopt.rewrite.rules.loading import load_rules
 from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.patterns import Node, Pattern
 from graphopt.rewrite.rules.rule import Rule
 from graphopt.rewrite.rules.symmetry import canonical
 from graphopt.rewrite.verify import Rejected, verify
+
+# --- Substitutions of TASO and Tensat: read, understood alike, proved from generated rules.
 
 CHUNKS = 19
 HARMLESS = ("operands of add", "operands of mul", "conv none to relu", "matmul none to relu")
@@ -248,3 +253,38 @@ def test_a_name_that_would_be_a_word_of_generated_code_is_refused(tmp_path: Path
     (tmp_path / "rules.txt").write_text("(ewadd ?../x ?b)=>(ewadd ?b ?../x)\n")
     with pytest.raises(UserError, match="is no name of a variable"):
         read_folder(tmp_path)
+
+
+# --- Rules with one mistake: another stride, padding, activation, axis, part or operator, or two operands exchanged.
+
+ACTIVATIONS = ("none", "relu", "tanh", "sigmoid")
+STRIDES, PADS = ((1, 1), (2, 2), (1, 2)), ((0, 0, 0, 0), (1, 1, 1, 1), (1, 1, 0, 0))
+PARAMS = {"conv": (STRIDES, PADS, ACTIVATIONS), "matmul": (ACTIVATIONS,), "concat": (range(4),), "split": (range(4),),
+          "item": (range(2),)}  # fmt: skip
+ALIKE = {"relu": ("tanh",), "tanh": ("sigmoid",), "sigmoid": ("relu",), "add": ("mul",), "mul": ("add",)}
+
+
+def mutants(rule: Rule) -> Iterator[tuple[str, Rule]]:
+    """What was changed in the targets, and the changed rule."""
+    for place, target in enumerate(rule.targets):
+        for mistake, changed in _changed(target):
+            targets = (*rule.targets[:place], changed, *rule.targets[place + 1 :])
+            yield mistake, replace(rule, targets=targets)
+
+
+def _changed(pattern: Pattern) -> Iterator[tuple[str, Pattern]]:
+    if not isinstance(pattern, Node):
+        return
+    for k, options in enumerate(PARAMS.get(pattern.operator, ())):
+        param = pattern.params[k]
+        for value in options:
+            if isinstance(param, Literal) and param.value != value:
+                params = (*pattern.params[:k], Literal(value), *pattern.params[k + 1 :])
+                yield f"{pattern.operator} {param} to {Literal(value)}", replace(pattern, params=params)
+    for operator in ALIKE.get(pattern.operator, ()):
+        yield f"{pattern.operator} to {operator}", replace(pattern, operator=operator)
+    if len(pattern.inputs) == 2 and pattern.inputs[0] != pattern.inputs[1]:
+        yield f"operands of {pattern.operator}", replace(pattern, inputs=pattern.inputs[::-1])
+    for k, inner in enumerate(pattern.inputs):
+        for mistake, changed in _changed(inner):
+            yield mistake, replace(pattern, inputs=(*pattern.inputs[:k], changed, *pattern.inputs[k + 1 :]))

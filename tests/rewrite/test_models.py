@@ -1,17 +1,92 @@
-"""The models that rewriting is compared on, against the graphs that their authors published."""
+"""Programs of the papers' models: sizes, stored files, and as graphs."""
 
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from check_data import check_data
-from taso_models import read_taso
+from random_programs import random_program
 
 from graphopt.core.graph import GraphError
+from graphopt.core.operators import OPERATORS
+from graphopt.datasets.layered import layered_graph
+from graphopt.datasets.rewrite_models import RewriteModels
+from graphopt.errors import UserError
+from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir.execution import Executor
-from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.ir.program_builder import ProgramBuilder, same_pads
+from graphopt.rewrite.ir.program_files import FORMAT, from_json, to_json
+from graphopt.rewrite.ir.reference import random_leaves, run
+from graphopt.rewrite.ir.terms import Program, Terms, runs
+from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, Operation
 from graphopt.rewrite.models import MODELS, build_model
+
+# --- TASO's text export of graphs, read into programs: four lines a node (guid, type, inputs, parameters).
+
+INPUT, WEIGHT, CONV, DROPOUT, POOL_MAX, POOL_AVG, RELU = 0, 1, 3, 4, 6, 7, 8
+BATCH_NORM, CONCAT, RESHAPE, TRANSPOSE, ADD, MATMUL = 11, 12, 14, 15, 16, 18
+ACTIVATION = dict(enumerate(("none", "sigmoid", "relu", "tanh")))
+
+
+def read_taso(path: Path) -> Program:
+    """The graph; outputs are what nothing reads. Weights have no values, pooling's stand-in weights are left out."""
+    lines = path.read_text().split("\n")
+    terms, made = Terms(), dict[str, int]()
+    for start in range(0, len(lines) - 3, 4):
+        guid, kind, given, numbers = lines[start : start + 4]
+        params = [int(n) for n in numbers.split(",")]
+        inputs = [made[g.split(":")[0]] for g in given.split(",") if g.split(":")[0] in made]
+        made[guid] = _node(terms, guid, int(kind), inputs, params)
+    used = {i for t in made.values() for i in terms.inputs[t]}
+    outputs = tuple(t for t in made.values() if t not in used and terms.operation[t].name != "weight")
+    leaves = tuple(t for t in made.values() if terms.operation[t].name == "input")
+    return Program(terms, outputs, tuple(f"y{i}" for i in range(len(outputs))), leaves)
+
+
+def _node(terms: Terms, guid: str, kind: int, inputs: list[int], params: list[int]) -> int:
+    def add(name: str, *fixed: object, of: list[int] = inputs) -> int:
+        return terms.add(Operation(name, fixed), tuple(of))
+
+    match kind:
+        case 0 | 1:
+            return add("input" if kind == INPUT else "weight", f"t{guid}", tuple(params), "float32", of=[])
+        case 3:
+            strides, same, activation = tuple(params[8:10]), params[10] == 0, ACTIVATION[params[11]]
+            assert activation in ACTIVATIONS
+            return add("conv", strides, _pads(params[2:4], params[6:8], strides, same), activation)
+        case 4:
+            return inputs[0]
+        case 6 | 7:
+            kernel, strides, same = tuple(params[5:7]), tuple(params[7:9]), params[9] == 0
+            pads = _pads(params[2:4], kernel, strides, same)
+            return add("pool_max" if kind == POOL_MAX else "pool_avg", kernel, strides, pads, of=inputs[:1])
+        case 8:
+            return add("relu")
+        case 12:
+            return add("concat", params[0])
+        case 14:
+            same_shape = terms.shape(inputs[0]) == tuple(params)
+            return inputs[0] if same_shape else add("reshape", tuple(params))
+        case 15:
+            rank = len(terms.shape(inputs[0]))
+            first = len(params) - rank - 1  # files of different age have the rank in front, or not
+            return add("transpose", tuple(params[first : first + rank]))
+        case 18:
+            return add("matmul", ACTIVATION[params[0]])
+    raise ValueError(f"type {kind} of node {guid}")
+
+
+def _pads(size: list[int], kernel: object, strides: object, same: bool) -> tuple[int, ...]:
+    if not same:
+        return (0, 0, 0, 0)
+    (top, bottom), (left, right) = (same_pads(n, k, s) for n, k, s in zip(size, kernel, strides))  # type: ignore[call-overload]
+    return (top, left, bottom, right)
+
+
+# --- The models that rewriting is compared on, against the graphs that their authors published.
 
 SMALL: dict[str, dict[str, Any]] = {
     "inception_v3": {"size": 75, "divisor": 16},
@@ -103,3 +178,123 @@ def test_unknown_models_and_sizes_are_named() -> None:
         build_model("bert", {"dangling": 1})
     with pytest.raises(GraphError, match=r"cannot be built with .*: a width of 10 does not make 16 heads"):
         build_model("bert", {"width": 10})
+
+
+# --- Programs as graphs: what runs is an op, what weights alone decide is a weight.
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_ops_edges_and_weights_are_those_of_the_program(seed: int) -> None:
+    program = random_program(np.random.default_rng(seed), 12, exact=False)
+    terms = program.terms
+    running = [t for t in program.live() if runs(terms, t)]
+    if not running:
+        return
+    graph = graph_of(program, name="random")
+    assert graph.num_ops == program.num_ops() == len(running)
+    assert [int(name.rpartition("_")[2]) for name in graph.op_names] == running
+    assert program_of(graph) is program
+    for op, term in enumerate(running):
+        shapes = [graph.tensor_shape(int(t)) for t in graph.operands(op)]
+        assert shapes == [terms.shape(i) for i in terms.inputs[term]]
+        assert [bool(graph.is_weight[t]) for t in graph.operands(op)] == [terms.static[i] for i in terms.inputs[term]]
+    kept = sum(terms.operation[o].name != "input" and not terms.static[o] for o in program.outputs)
+    assert graph.is_output.sum() >= kept
+
+
+def test_work_is_what_the_layers_do() -> None:
+    b = ProgramBuilder()
+    x = b.conv(b.input((1, 8, 10, 10)), 16, 3, groups=2, activation="relu", bias=True)
+    graph = graph_of(b.build(b.linear(b.reshape(x, 1, 1600), 7)), name="two")
+    assert [OPERATORS[k].name for k in graph.kind] == ["conv", "reshape", "matmul"]
+    assert graph.flops.tolist() == [1600 * (2 * 4 * 9 + 2), 0, 2 * 1600 * 7]
+    assert graph.weight_bytes.tolist() == [4 * (16 * 4 * 9 + 16), 0, 4 * 1600 * 7]
+    assert graph.attributes[0]["activation"] == "relu"
+
+
+def test_published_sizes_of_real_models() -> None:
+    """VGG-19 takes 19.6 GMAC at 224 x 224, ResNeXt-50 (32 x 4d) about 4.2."""
+    assert graph_of(build_model("vgg19", {}), name="v").flops.sum() / 2e9 == pytest.approx(19.6, rel=0.02)
+    assert graph_of(build_model("resnext50", {}), name="r").flops.sum() / 2e9 == pytest.approx(4.2, rel=0.05)
+
+
+def test_the_data_set_holds_all_models_by_family() -> None:
+    specs = [{"model": name, **SMALL[name]} for name in MODELS]
+    data = RewriteModels(name="m", train=specs[7:], val=[], test=specs[:7])
+    graphs = [*data.graphs("train"), *data.graphs("val"), *data.graphs("test")]
+    assert {g.family for g in graphs} == set(MODELS)
+    assert all(program_of(g).num_ops() == g.num_ops for g in graphs)
+    twice = RewriteModels(name="m", train=specs[:1], val=[], test=specs[:1])
+    twice.graphs("train")
+    with pytest.raises(GraphError, match="stands in train and in test"):
+        twice.graphs("test")
+    with pytest.raises(GraphError, match="an entry of rewrite_models"):
+        RewriteModels(name="m", train=[{"blocks": 2}], val=[], test=[]).graphs("train")
+
+
+def test_graphs_without_a_program_say_so() -> None:
+    with pytest.raises(GraphError, match="carries no program that could be rewritten"):
+        program_of(layered_graph(10, np.random.default_rng(0), "random"))
+
+
+# --- Programs as JSON and back.
+
+
+def through_text(program: Program) -> Program:
+    return from_json(json.loads(json.dumps(to_json(program))))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_program_comes_back_as_it_was(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    program = random_program(rng, 12)
+    back = through_text(program)
+    assert to_json(back) == to_json(program)
+    assert back.output_names == program.output_names
+    assert [back.terms.types[o] for o in back.outputs] == [program.terms.types[o] for o in program.outputs]
+    leaves = random_leaves(program, rng)
+    by_name = {program.terms.operation[t].params[0]: value for t, value in leaves.items()}
+    given = {t: by_name[o.params[0]] for t, o in enumerate(back.terms.operation) if o.params and o.params[0] in by_name}
+    for ours, theirs in zip(run(back.terms, back.outputs, given), run(program.terms, program.outputs, leaves)):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_inputs_that_nothing_reads_are_kept() -> None:
+    b = ProgramBuilder()
+    x, _ = b.input((2, 3)), b.input((5,))
+    assert len(through_text(b.build(b.op("relu", inputs=(x,)))).inputs) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"format": "other"}, {"terms": [["relu", [], [7]]]}, {"terms": [["nonsense", [], []]]}, {"outputs": [99]}],
+)
+def test_damage_is_one_sentence(damage: dict[str, Any]) -> None:
+    b = ProgramBuilder()
+    stored = to_json(b.build(b.op("relu", inputs=(b.input((2, 3)),))))
+    with pytest.raises(UserError, match=r"solve the graph again|this version reads"):
+        from_json({**stored, **damage})
+
+
+@pytest.mark.parametrize("shape", [[10**12], [10**6, 10**6], [2**62, 4]])
+def test_a_stored_program_asks_for_no_enormous_tensor(shape: list[int]) -> None:
+    line = ["weight", ["w", shape, "float32"], []]
+    stored = {"format": FORMAT, "terms": [line], "outputs": [0], "output_names": ["y"], "inputs": [], "opaque": {}}
+    with pytest.raises(UserError, match="has a tensor of more than"):
+        from_json(stored)
+    many = [["weight", [f"w{i}", [2**14, 2**14], "float32"], []] for i in range(17)]
+    with pytest.raises(UserError, match="elements together"):
+        from_json({**stored, "terms": many})
+
+
+@pytest.mark.parametrize("key", ["format", "terms", "outputs", "output_names", "inputs", "opaque"])
+@pytest.mark.parametrize(
+    "value", [None, 3, "x", [3], [["x"]], {"a": 1}, [["weight", {"a": 1}, []]], [["weight", [], [0]]]]
+)
+def test_fields_of_other_types_are_one_sentence(key: str, value: Any) -> None:
+    line = ["weight", ["w", [2], "float32"], []]
+    stored = {"format": FORMAT, "terms": [line], "outputs": [0], "output_names": ["y"], "inputs": [], "opaque": {}}
+    try:
+        from_json({**stored, key: value})
+    except UserError as error:
+        assert "\n" not in str(error)

@@ -13,8 +13,8 @@ from check_data import check_data
 from onnx import ModelProto, helper
 from onnx_models import FLOAT, INT, Array, exported, gap, light, model_of, run, value
 from random_programs import random_program
+from test_imports import floats, ops
 from test_models import SMALL
-from test_onnx_nodes import floats, ops
 
 from graphopt.core.graph import GraphError
 from graphopt.datasets.onnx import LIGHT_FAMILIES, load_light

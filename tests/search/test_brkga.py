@@ -1,7 +1,8 @@
-"""BRKGA: every parent can be named, because every first chromosome and mutant carries its number in all its genes."""
+"""BRKGA: its operators, its populations, and other implementations of it."""
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,18 @@ from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.regal import Regal
 from graphopt.errors import ConfigError
 from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import Brkga, Evolution, evolve, priced_by, uniform_keys
+from graphopt.search.genetic.brkga_informed import BrkgaInformed, Proposal, parameters
+from graphopt.search.heuristics.gp_dfs import PartitionDepthFirst
+from graphopt.search.heuristics.rules import SchedulingInstance, place_spectral
+from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.tasks.joint import Joint
-from graphopt.tasks.keys import devices, digests
+from graphopt.tasks.keys import KeyRole, devices, digests
 from graphopt.utils import registry
+
+# --- BRKGA: every parent can be named, because every first chromosome and mutant carries its number in all its genes.
 
 F32 = NDArray[np.float32]
 SMALL = Evolution(population=20, elites=0.25, mutants=0.2, elite_bias=0.7)
@@ -175,7 +183,7 @@ def test_the_stream_of_random_words_is_splitmix64() -> None:
 @pytest.mark.parametrize(("ops", "choices"), [(4, 4), (6, 3)])
 def test_finds_the_optimum_of_small_problems(ops: int, choices: int) -> None:
     problem, cost = toy_problem(ops, {"device": choices}, 3000)
-    solve(problem, SMALL)
+    evolved(problem, SMALL)
     assert problem.best_cost == cost.optimum()
 
 
@@ -183,13 +191,13 @@ def test_comes_close_to_a_known_optimum() -> None:
     """100 ops that do not see each other, two choices each: 2^100 plans; half the choices are wrong at random."""
     problem, cost = toy_problem(100, {"device": 2}, 5000, pair_weight=0.0)
     evolution = Evolution(population=100, elites=0.2, mutants=0.1, elite_bias=0.7)
-    solve(problem, evolution)
+    evolved(problem, evolution)
     random = float(cost.unary.mean())
     optimum = cost.separable_optimum()
     assert optimum <= problem.best_cost <= optimum + 0.02 * (100 * random - optimum)
 
 
-def solve(problem: Problem, evolution: Evolution) -> Problem:
+def evolved(problem: Problem, evolution: Evolution) -> Problem:
     with pytest.raises(OutOfBudget):
         Brkga(name="brkga", evolution=evolution).solve(problem)
     return problem
@@ -198,7 +206,7 @@ def solve(problem: Problem, evolution: Evolution) -> Problem:
 @pytest.mark.parametrize("evals", [1, 19, 20, 21, 137])
 def test_spends_the_budget_to_the_last_evaluation_and_no_more(evals: int) -> None:
     problem, cost = toy_problem(5, {"device": 3}, evals)
-    solve(problem, SMALL)
+    evolved(problem, SMALL)
     assert problem.evals == cost.calls == evals
 
 
@@ -239,10 +247,10 @@ def story(problem: Problem) -> list[tuple[int, float]]:
 @pytest.mark.parametrize("objective", ["runtime", "peak_memory"])
 def test_results_depend_on_the_seed_alone(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not on threads, nor on how many chromosomes are priced at a time."""
-    one = solve(layered_problem(objective, 1), SMALL)
-    assert story(solve(layered_problem(objective, 2), SMALL)) == story(one)
+    one = evolved(layered_problem(objective, 1), SMALL)
+    assert story(evolved(layered_problem(objective, 2), SMALL)) == story(one)
     monkeypatch.setattr(brkga, "KEYS_PER_CALL", 1)
-    again = solve(layered_problem(objective, 1), SMALL)
+    again = evolved(layered_problem(objective, 1), SMALL)
     assert story(again) == story(one) and again.distinct == one.distinct
     costs = [cost for _, cost in story(one)]
     assert all(later < earlier for earlier, later in itertools.pairwise(costs)) and len(costs) > 1
@@ -254,7 +262,7 @@ def test_the_clock_is_looked_at_within_a_generation(monkeypatch: pytest.MonkeyPa
     problem = layered_problem("runtime", 1, evals=10_000, seconds=1.0)
     monkeypatch.setattr(brkga, "KEYS_PER_CALL", 1)
     monkeypatch.setattr("graphopt.problems.metering._clock", lambda: problem._start + 0.1 * next(now))
-    solve(problem, SMALL)
+    evolved(problem, SMALL)
     assert 0 < problem.evals < SMALL.population
 
 
@@ -294,7 +302,7 @@ def test_the_best_plan_still_costs_what_was_found_after_many_generations(seed: i
     cost = construct(node, "cost", {"machine": machine})
     graph = Regal(**regal_node()).draw("watts_strogatz", 50, "train", seed)
     evolution = Evolution(population=20, elites=0.2, mutants=0.1, elite_bias=0.7)
-    problem = solve(Problem(graph, task, cost, evals=2000, seed=seed), evolution)
+    problem = evolved(Problem(graph, task, cost, evals=2000, seed=seed), evolution)
     assert problem.best_plan is not None
     assert cost.price(problem.best_plan).cost[0] == problem.best_cost
 
@@ -302,3 +310,80 @@ def test_the_best_plan_still_costs_what_was_found_after_many_generations(seed: i
 def regal_node() -> dict[str, Any]:
     node = registry.option("dataset", "regal")
     return {key: value for key, value in node.items() if key not in ("_target_", "room")} | {"room": None}
+
+
+# --- BRKGA that starts from heuristics: seeds come first, proposals lean as they say, neutral ones are uniform.
+
+MACHINE = Machine(name="m", devices=(Device(), Device(), Device()), link_bandwidth=1e3)
+TASK = Joint(name="t", machine=MACHINE, levels=16, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
+GRAPH = layered_graph(120, np.random.default_rng(4), "g")
+NEUTRAL = Proposal(
+    placement=0.5, placement_concentration=2.0, order="bottom_level", priorities=0.0, priority_concentration=2.0
+)
+
+
+def simulator(objective="runtime") -> Simulator:
+    return Simulator(name="s", machine=MACHINE, objective=objective, threads=1)
+
+
+def algo(name: str, **changes: object):
+    return construct(registry.option("algo", name) | changes, "algo", {})
+
+
+def test_the_first_population_holds_every_heuristic() -> None:
+    problem = Problem(GRAPH, TASK, simulator(), evals=100)
+    keys = heuristic_keys(problem)
+    best = problem.cost_keys(keys).min()
+    solved, _ = solve(algo("brkga_seeded"), GRAPH, TASK, simulator(), evals=len(keys))
+    assert solved.best_cost == min(best, problem.initial_cost)
+
+
+def test_a_neutral_proposal_is_plain_brkga_number_by_number() -> None:
+    neutral = BrkgaInformed(name="i", evolution=algo("brkga").evolution, runtime=NEUTRAL, peak_memory=NEUTRAL)
+    ours, plain = (solve(a, GRAPH, TASK, simulator(), evals=700, seed=3)[0] for a in (neutral, algo("brkga")))
+    assert [(s.evals, s.cost) for s in ours.trace] == [(s.evals, s.cost) for s in plain.trace]
+
+
+def test_proposals_lean_to_the_partition_and_to_the_order() -> None:
+    problem = Problem(GRAPH, TASK, simulator(), evals=100)
+    layout, device = TASK.layout(GRAPH), place_spectral(SchedulingInstance(problem.graph, problem.task), "time")
+    proposal = replace(NEUTRAL, placement=0.75, placement_concentration=4.0, priorities=0.5, priority_concentration=8.0)
+    alpha, beta = parameters(problem, proposal)
+    mean, concentration = alpha / (alpha + beta), alpha + beta
+    affinity = layout.role == KeyRole.AFFINITY
+    own = layout.device == device[layout.op]
+    assert (mean[affinity & own] == 0.75).all() and (mean[affinity & ~own] == 0.25).all()
+    assert np.allclose(concentration[affinity], 4.0) and np.allclose(concentration[~affinity], 8.0)
+    source, target, _ = GRAPH.edges
+    priority = mean[layout.role == KeyRole.PRIORITY]
+    assert (priority[source] >= priority[target]).all()  # bottom levels fall along edges
+    assert priority.min() == pytest.approx(0.25, abs=0.02) and priority.max() == pytest.approx(0.75, abs=0.02)
+    sends = layout.role == KeyRole.TRANSFER
+    assert np.array_equal(mean[sends], priority[layout.op[sends]])
+
+
+def test_each_objective_has_its_own_proposal() -> None:
+    sharp = replace(NEUTRAL, placement=0.9, placement_concentration=16.0)
+    both = BrkgaInformed(name="i", evolution=algo("brkga").evolution, runtime=sharp, peak_memory=NEUTRAL)
+    plain = algo("brkga")
+    for objective, same in (("runtime", False), ("peak_memory", True)):
+        ours, theirs = (solve(a, GRAPH, TASK, simulator(objective), evals=200)[0] for a in (both, plain))
+        assert (ours.trace[-1].cost == theirs.trace[-1].cost) == same
+
+
+def test_a_partition_is_one_evaluation_per_setting() -> None:
+    pytest.importorskip("pymetis", reason="the solvers extra is not installed")
+    tries = PartitionDepthFirst(name="p", balance=["auto", "time", "bytes"], imbalance=[0.03, 0.2])
+    for budget, spent in ((1, 1), (50, 4)):  # auto is time here
+        assert solve(tries, GRAPH, TASK, simulator(), evals=budget)[0].evals == spent
+
+
+def test_without_metis_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pymetis", None)
+    with pytest.raises(ConfigError, match=r"pip install -e .\[solvers\]"):
+        solve(algo("gp_dfs"), GRAPH, TASK, simulator(), evals=1)
+
+
+def test_unknown_balances_are_refused() -> None:
+    with pytest.raises(ConfigError, match="balance"):
+        PartitionDepthFirst(name="p", balance=["colour"], imbalance=[0.1])

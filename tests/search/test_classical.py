@@ -1,4 +1,4 @@
-"""Classical optimisers against brute force, budgets and determinism, on toy problems."""
+"""Classical searches, walks, and the proposals they make."""
 
 import contextlib
 from collections.abc import Callable
@@ -7,18 +7,28 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import betainc
+from test_compiler_rules import GPU, chain
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
+from graphopt.core.machine import Machine
+from graphopt.costs.simulator import Simulator
+from graphopt.errors import UserError
 from graphopt.problems.metering import OutOfBudget
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import Problem
+from graphopt.search.genetic.brkga import uniform_keys
+from graphopt.search.genetic.proposals import beta_keys, beta_parameters
 from graphopt.search.heuristics.default import Default
 from graphopt.search.walks.annealing import Annealing
 from graphopt.search.walks.greedy import Greedy
 from graphopt.search.walks.local import LocalSearch, local_search
-from graphopt.search.walks.moves import neighbourhood, slots_of, start_walk
+from graphopt.search.walks.moves import Walk, neighbourhood, slots_of, start_walk
 from graphopt.search.walks.random import RandomSearch
 from graphopt.search.walks.scan import Scan
+from graphopt.tasks.fusion import Fusion
+
+# --- Classical optimisers against brute force, budgets and determinism, on toy problems.
 
 OPTIMISERS: dict[str, Callable[[], Optimizer]] = {
     "default": lambda: Default(name="default"),
@@ -155,3 +165,93 @@ def test_neighbourhood_is_symmetric_and_grows() -> None:
 def test_unknown_start_is_refused() -> None:
     with pytest.raises(ValueError, match="use initial, random or zero"):
         LocalSearch(name="local", start="best", hops=0, deltas=False)
+
+
+# --- What a walk remembers: refused requests stay without deltas, and are forgotten with them.
+
+
+def capped_chain(deltas: bool) -> tuple[Problem, Walk]:
+    """Four ops, at most two per kernel, everything stored."""
+    machine = Machine(name="m", devices=(GPU,))
+    task = Fusion(
+        name="fusion", machine=machine, decision="binary", levels=2, max_ops=2, max_inputs=16, max_duplicates=8
+    )
+    cost = Simulator(name="simulator", machine=machine, objective="runtime", threads=1)
+    problem = Problem(chain(4), task, cost, evals=50)
+    return problem, start_walk(problem, slots_of(problem), "zero", deltas=deltas)
+
+
+def try_flip(walk: Walk, op: int) -> float:
+    choice = 1 - int(walk.decision[op, 0])
+    score = walk.price_one(op, 0, choice)
+    if score <= walk.score:
+        walk.take(op, 0, choice, score)
+    return score
+
+
+@pytest.mark.parametrize("deltas", [False, True])
+def test_refused_requests(deltas: bool) -> None:
+    """Inlining op 2 fills its kernel, so op 1 is refused: same price."""
+    _, walk = capped_chain(deltas)
+    stored = walk.score
+    one = try_flip(walk, 2)
+    assert one < stored
+    assert try_flip(walk, 1) == one
+    assert walk.decision[:, 0].tolist() == ([0, 0, 1, 0] if deltas else [0, 1, 1, 0])
+    two = try_flip(walk, 0)  # joins op 1
+    assert two < one
+    assert walk.decision[:, 0].tolist() == ([1, 0, 1, 0] if deltas else [1, 1, 1, 0])
+    walk.take(2, 0, 0, walk.price_one(2, 0, 0))  # room for op 1 in the kernel of op 2: a remembered request takes it
+    expected = {False: 2, True: 1}[deltas]
+    assert walk.decision[:, 0].sum() == expected
+
+
+@pytest.mark.parametrize("deltas", [False, True])
+def test_scores_are_the_prices_of_decisions(deltas: bool) -> None:
+    problem, walk = capped_chain(deltas)
+    for op in (2, 0, 2, 1):
+        score = walk.price_one(op, 0, 1 - int(walk.decision[op, 0]))
+        walk.take(op, 0, 1 - int(walk.decision[op, 0]), score)
+        assert problem.cost(walk.decision[None])[0] == walk.score
+    assert np.isfinite(walk.score)
+
+
+# --- Beta keys: the right distribution, from shared uniform numbers.
+
+SHAPES = [(1 / 32, 1 / 32), (0.5, 0.1), (0.9, 3.1), (2.0, 2.0), (15.0, 1.0), (3.0, 60.0)]
+
+
+def test_keys_invert_the_distribution_function() -> None:
+    """F(key) is the uniform number that the key was drawn from, to the width of a table cell."""
+    alpha, beta = np.repeat(np.array(SHAPES, np.float32), 500, axis=0).T
+    keys = beta_keys(alpha, beta)(np.random.default_rng(1), 40)
+    uniform = np.random.default_rng(1).random(keys.shape, np.float32)
+    inside = (keys > 1e-6) & (keys < 1 - 1e-6)  # beyond, float32 keys pile up at the ends
+    assert np.abs(betainc(alpha, beta, keys) - uniform)[inside].max() < 1 / 1024
+    assert inside[:, alpha >= 0.5].mean() > 0.95
+
+
+def test_all_ones_are_the_uniform_numbers_themselves() -> None:
+    ones = np.ones(17, np.float32)
+    drawn, uniform = (sampler(np.random.default_rng(5), 9) for sampler in (beta_keys(ones, ones), uniform_keys(17)))
+    assert np.array_equal(drawn, uniform)
+
+
+def test_a_larger_mean_gives_no_smaller_key_from_equal_random_numbers() -> None:
+    means = np.array([0.25, 0.5, 0.75])
+    low, middle, high = (
+        beta_keys(*beta_parameters(np.full(300, mean), np.full(300, 4.0)))(np.random.default_rng(2), 10)
+        for mean in means
+    )
+    assert (low <= middle).all() and (middle <= high).all()
+    assert abs(high.mean() - 0.75) < 0.02
+
+
+def test_keys_are_below_one_so_that_a_choice_exists() -> None:
+    keys = beta_keys(np.full(1000, 0.2, np.float32), np.full(1000, 0.01, np.float32))(np.random.default_rng(0), 20)
+    assert keys.max() < 1.0 and keys.min() >= 0.0
+
+
+def test_parameters_must_be_positive() -> None:
+    with pytest.raises(UserError, match="positive"):
+        beta_keys(np.array([1.0, 0.0], np.float32), np.ones(2, np.float32))

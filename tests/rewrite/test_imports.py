@@ -1,0 +1,317 @@
+"""ONNX nodes and torch modules as programs."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import NodeProto, helper
+from onnx_models import FLOAT, Array, exported, gap, model_of, run, value
+from torch import Tensor, nn
+
+from graphopt.errors import UserError
+from graphopt.readers.pytorch.capture import capture, fake_mode
+from graphopt.rewrite.equivalence import check_equivalence
+from graphopt.rewrite.io.as_graph import graph_of, program_of
+from graphopt.rewrite.io.onnx_import import import_onnx
+from graphopt.rewrite.io.torch_import import import_torch
+from graphopt.rewrite.ir.execution import Executor
+from graphopt.rewrite.ir.terms import Program
+
+# --- Every kind of ONNX node: what it becomes, and that it computes the same, run by torch and exported again.
+
+node = helper.make_node
+RNG = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def ops(program: Program) -> list[str]:
+    """Operators that run, the opaque ones by their ONNX name."""
+    names = []
+    for term in program.live():
+        operation = program.terms.operation[term]
+        if operation.name == "opaque":
+            names.append(program.opaque[operation.params[0]].label)
+        elif operation.name not in ("input", "item") and not program.terms.static[term]:
+            names.append(operation.name)
+    return names
+
+
+IMAGE, KERNEL = (1, 4, 9, 9), floats(6, 4, 3, 3)
+CASES: list[tuple[str, NodeProto, tuple[int, ...], dict[str, Any], list[str]]] = [
+    ("conv", node("Conv", ["x", "w"], ["y"]), IMAGE, {"w": KERNEL}, ["conv"]),
+    ("conv with a bias", node("Conv", ["x", "w", "b"], ["y"], pads=[1, 0, 2, 1], strides=[2, 1]), IMAGE,
+     {"w": KERNEL, "b": floats(6)}, ["conv"]),
+    ("grouped conv", node("Conv", ["x", "w"], ["y"], group=2), IMAGE, {"w": floats(6, 2, 3, 3)}, ["conv"]),
+    ("conv padded above", node("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER", strides=[2, 2]), (1, 4, 8, 9),
+     {"w": KERNEL}, ["conv"]),
+    ("conv padded below", node("Conv", ["x", "w"], ["y"], auto_pad="SAME_LOWER", strides=[2, 2]), (1, 4, 8, 9),
+     {"w": KERNEL}, ["conv"]),
+    ("conv not padded", node("Conv", ["x", "w"], ["y"], auto_pad="VALID"), IMAGE, {"w": KERNEL}, ["conv"]),
+    ("dilated conv", node("Conv", ["x", "w"], ["y"], dilations=[2, 2]), IMAGE, {"w": KERNEL}, ["Conv"]),
+    ("conv along a line", node("Conv", ["x", "w"], ["y"]), (1, 4, 9), {"w": floats(6, 4, 3)}, ["Conv"]),
+    ("gemm", node("Gemm", ["x", "w", "b"], ["y"], transB=1), (3, 4), {"w": floats(5, 4), "b": floats(5)},
+     ["matmul", "add"]),
+    ("gemm without a bias", node("Gemm", ["x", "w"], ["y"], transA=1, beta=0.5), (4, 3), {"w": floats(4, 5)},
+     ["transpose", "matmul"]),
+    ("scaled gemm", node("Gemm", ["x", "w", "b"], ["y"], alpha=0.5), (3, 4), {"w": floats(4, 5), "b": floats(5)},
+     ["Gemm"]),
+    ("matmul", node("MatMul", ["x", "w"], ["y"]), (2, 3, 4), {"w": floats(4, 5)}, ["matmul"]),
+    ("matmul with a vector", node("MatMul", ["x", "w"], ["y"]), (2, 3, 4), {"w": floats(4)}, ["MatMul"]),
+    ("sum", node("Sum", ["x", "a", "b"], ["y"]), (3, 4), {"a": floats(4), "b": floats(3, 1)}, ["add", "add"]),
+    ("mul", node("Mul", ["x", "a"], ["y"]), (3, 4), {"a": floats(1)}, ["mul"]),
+    ("sub", node("Sub", ["x", "a"], ["y"]), (3, 4), {"a": floats(4)}, ["Sub"]),
+    ("identity", node("Identity", ["x"], ["y"]), (3, 4), {}, []),
+    ("dropout", node("Dropout", ["x"], ["y"]), (3, 4), {}, []),
+    ("dropout that is told", node("Dropout", ["x", "r", "t"], ["y", "mask"]), (3, 4),
+     {"r": np.float32(0.5), "t": np.asarray(False)}, []),
+    ("flatten", node("Flatten", ["x"], ["y"], axis=2), (2, 3, 4, 5), {}, ["reshape"]),
+    ("squeeze", node("Squeeze", ["x", "a"], ["y"]), (2, 1, 4), {"a": np.array([1])}, ["reshape"]),
+    ("unsqueeze", node("Unsqueeze", ["x", "a"], ["y"]), (2, 4), {"a": np.array([0, 3])}, ["reshape"]),
+    ("reshape", node("Reshape", ["x", "s"], ["y"]), (2, 3, 4), {"s": np.array([0, -1])}, ["reshape"]),
+    ("reshape to the same", node("Reshape", ["x", "s"], ["y"]), (2, 3), {"s": np.array([2, 3])}, []),
+    ("transpose", node("Transpose", ["x"], ["y"]), (2, 3, 4), {}, ["transpose"]),
+    ("transpose to the same", node("Transpose", ["x"], ["y"], perm=[0, 1]), (2, 3), {}, []),
+    ("concat", node("Concat", ["x", "a", "x"], ["y"], axis=-1), (2, 3), {"a": floats(2, 5)}, ["concat"]),
+    ("max pool", node("MaxPool", ["x"], ["y"], kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]), IMAGE, {},
+     ["pool_max"]),
+    ("max pool rounded up", node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), IMAGE, {},
+     ["pool_max"]),
+    ("dilated max pool", node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], dilations=[2, 2]), IMAGE, {}, ["MaxPool"]),
+    ("mean pool", node("AveragePool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1, 1, 0, 0]), IMAGE, {}, ["pool_avg"]),
+    ("mean pool padded above", node("AveragePool", ["x"], ["y"], kernel_shape=[3, 3], auto_pad="SAME_UPPER"), IMAGE, {},
+     ["pool_avg"]),
+    ("mean pool rounded up", node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), IMAGE,
+     {}, ["pool_avg"]),
+    ("mean pool that counts padding", node("AveragePool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1, 1, 1, 1],
+                                           count_include_pad=1), IMAGE, {}, ["AveragePool"]),
+    ("mean over all", node("GlobalAveragePool", ["x"], ["y"]), IMAGE, {}, ["pool_avg"]),
+    ("largest of all", node("GlobalMaxPool", ["x"], ["y"]), IMAGE, {}, ["pool_max"]),
+    ("batch norm", node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"], epsilon=0.01), IMAGE,
+     {"s": floats(4), "b": floats(4), "m": floats(4), "v": np.abs(floats(4)) + 1}, ["batch_norm"]),
+    ("relu", node("Relu", ["x"], ["y"]), (3, 4), {}, ["relu"]),
+    ("tanh", node("Tanh", ["x"], ["y"]), (3, 4), {}, ["tanh"]),
+    ("sigmoid", node("Sigmoid", ["x"], ["y"]), (3, 4), {}, ["sigmoid"]),
+    ("softmax", node("Softmax", ["x"], ["y"]), (3, 4), {}, ["Softmax"]),
+    ("slice", node("Slice", ["x", "a", "b"], ["y"]), (3, 4), {"a": np.array([0, 1]), "b": np.array([2, 4])}, ["Slice"]),
+    ("clip without a lower end", node("Clip", ["x", "", "h"], ["y"]), (3, 4), {"h": np.float32(0.1)}, ["Clip"]),
+    ("layer norm", node("LayerNormalization", ["x", "s", "b"], ["y"]), (3, 4), {"s": floats(4), "b": floats(4)},
+     ["LayerNormalization"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_becomes_and_computes(case: Any) -> None:
+    _, made, shape, weights, expected = case
+    outputs = [value("y", FLOAT, None)]
+    model = model_of([made], [value("x", FLOAT, shape)], outputs, weights)
+    x = floats(*shape)
+    program = import_onnx(model)
+    assert ops(program) == expected
+    known = run(model, x)
+    assert gap(known, Executor(program)([x])) < 1e-6
+    assert gap(known, run(exported(program), x)) < 1e-6
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 17, 18])
+def test_splits_of_all_operator_sets(opset: int) -> None:
+    split = node("Split", ["x", "sizes"], ["a", "b"], axis=1) if opset >= 13 else node(
+        "Split", ["x"], ["a", "b"], axis=1, split=[1, 3])  # fmt: skip
+    nodes = [split, node("Relu", ["b"], ["c"]), node("Concat", ["c", "a"], ["y"], axis=1)]
+    weights = {"sizes": np.array([1, 3])} if opset >= 13 else {}
+    model = model_of(nodes, [value("x", FLOAT, (2, 4))], [value("y", FLOAT, (2, 4))], weights, opset)
+    program, x = import_onnx(model), floats(2, 4)
+    assert ops(program) == ["split", "relu", "concat"]
+    assert gap(run(model, x), run(exported(program), x)) == 0
+    assert exported(program).opset_import[0].version == opset
+
+
+@pytest.mark.parametrize("version", [8, onnx.IR_VERSION])
+def test_models_of_the_newest_format_come_out_so_that_runtimes_read_them(version: int) -> None:
+    """onnx writes formats that ONNX Runtime does not read yet."""
+    model = model_of([node("Relu", ["x"], ["y"])], [value("x", FLOAT, (2, 4))], [value("y", FLOAT, (2, 4))])
+    x = floats(2, 4)
+    known = run(model, x)
+    model.ir_version = version
+    again = exported(import_onnx(model))
+    assert again.ir_version <= version and gap(known, run(again, x)) == 0
+
+
+def test_equal_halves_need_no_sizes() -> None:
+    model = model_of([node("Split", ["x"], ["a", "b"], num_outputs=2), node("Add", ["a", "b"], ["y"])],
+                     [value("x", FLOAT, (4, 3))], [value("y", FLOAT, (2, 3))], opset=18)  # fmt: skip
+    program, x = import_onnx(model), floats(4, 3)
+    assert ops(program) == ["split", "add"]
+    assert gap(run(model, x), run(exported(program), x)) == 0
+
+
+def test_outputs_that_are_inputs_weights_or_twice_the_same() -> None:
+    nodes = [node("Identity", ["x"], ["same"]), node("Relu", ["x"], ["r"]), node("Relu", ["x"], ["again"]),
+             node("Identity", ["w"], ["kept"]), node("Neg", ["w"], ["known"])]  # fmt: skip
+    names = ["same", "r", "again", "kept", "known"]
+    model = model_of(nodes, [value("x", FLOAT, (2,)), value("unused", FLOAT, (3,))],
+                     [value(n, FLOAT, (2,)) for n in names], {"w": floats(2)})  # fmt: skip
+    x, unused = floats(2), floats(3)
+    again = exported(import_onnx(model))
+    assert [o.name for o in again.graph.output] == names
+    assert [i.name for i in again.graph.input] == ["x", "unused"]
+    assert gap(run(model, x, unused), run(again, x, unused)) == 0
+
+
+def test_equal_opaque_nodes_are_one_and_random_ones_are_not() -> None:
+    nodes = [node("Erf", ["x"], ["a"]), node("Erf", ["x"], ["b"]), node("Add", ["a", "b"], ["y"]),
+             node("RandomNormal", [], ["c"], shape=[2]), node("RandomNormal", [], ["d"], shape=[2]),
+             node("Sub", ["c", "d"], ["z"])]  # fmt: skip
+    model = model_of(nodes, [value("x", FLOAT, (2,))], [value("y", FLOAT, (2,)), value("z", FLOAT, (2,))])
+    program = import_onnx(model)
+    assert sorted(ops(program)) == ["Erf", "RandomNormal", "RandomNormal", "Sub", "add"]
+    _, z = Executor(program)([floats(2)])
+    assert np.abs(z).min() > 0
+
+
+# --- Torch modules as programs: they compute what the module computes, run by torch and as exported ONNX.
+
+TOLERANCE = 1e-5
+
+
+class ConvNet(nn.Module):
+    """Convolution, batch norm, poolings, a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8)
+        self.grouped, self.dense = nn.Conv2d(8, 8, 3, groups=4, bias=False), nn.Linear(8, 5)
+        self.pool, self.mean = nn.MaxPool2d(3, 2, ceil_mode=True), nn.AvgPool2d(2, 1)
+        nn.init.uniform_(self.norm.running_var, 0.5, 1.5)
+        nn.init.uniform_(self.norm.weight, 0.5, 1.5)
+        nn.init.uniform_(self.norm.running_mean, -1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(torch.relu(self.norm(self.conv(x))))
+        x = self.mean(torch.tanh(self.grouped(x)))
+        return self.dense(torch.flatten(nn.functional.adaptive_avg_pool2d(x, 1), 1))
+
+
+class Block(nn.Module):
+    """A transformer block by hand: layer norms, softmax attention, gelu."""
+
+    def __init__(self, width: int = 16, heads: int = 2) -> None:
+        super().__init__()
+        self.heads, self.first, self.second = heads, nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, seq, width = x.shape
+        q, k, v = (t.view(batch, seq, self.heads, -1).transpose(1, 2) for t in self.qkv(self.first(x)).chunk(3, -1))
+        scores = (q @ k.transpose(-1, -2)) / (width // self.heads) ** 0.5
+        x = x + self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, seq, width))
+        return x + self.down(nn.functional.gelu(self.up(self.second(x))))
+
+
+class Pieces(nn.Module):
+    """Splits, concatenations, slices, embeddings, comparisons, several results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 6)
+
+    def forward(self, x: Tensor, index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        a, b = torch.split(x, [2, 4], dim=1)
+        both = torch.cat([b, torch.sigmoid(a)], 1) * self.table(index)
+        kept = torch.where(both > 0, both, both * 0.1).clamp(-1, 1)
+        return kept[:, 1:5:2], {"sum": kept.sum(1), "max": kept.amax(1, keepdim=True), "one": kept[:, 0] - 2}
+
+
+class Windows(nn.Module):
+    """Convolutions and poolings outside the vocabulary: dilated, transposed, padding that counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dilated, self.up = nn.Conv2d(3, 4, 3, dilation=2), nn.ConvTranspose2d(4, 3, 2, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.pad(self.up(self.dilated(x)), (1, 0, 2, -1), value=0.5)
+        return nn.functional.avg_pool2d(x, (3, 2), stride=2, padding=1, ceil_mode=False)
+
+
+MODULES: list[tuple[type[nn.Module], tuple[Any, ...]]] = [
+    (ConvNet, (torch.randn(2, 3, 21, 21),)),
+    (Block, (torch.randn(2, 5, 16),)),
+    (Pieces, (torch.randn(3, 6), torch.tensor([0, 3, 1]))),
+    (Windows, (torch.randn(2, 3, 9, 8),)),
+    (lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), (torch.randn(2, 5, 16),)),  # type: ignore[list-item]
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"), MODULES, ids=["conv net", "block", "pieces", "windows", "torch's own layer"]
+)
+def test_computes_what_the_module_computes(make: Any, inputs: tuple[Any, ...]) -> None:
+    torch.manual_seed(0)
+    module = make().eval()
+    with torch.no_grad():
+        known = [t.numpy() for t in torch.utils._pytree.tree_leaves(module(*inputs))]
+    program = import_torch(module, inputs)
+    arrays = [t.numpy() for t in inputs]
+    assert gap(known, Executor(program)(arrays)) < TOLERANCE
+    assert gap(known, run(exported(program), *arrays)) < TOLERANCE
+    assert check_equivalence(program, program).worst == 0
+
+
+def test_layers_become_ops_of_the_vocabulary() -> None:
+    program = import_torch(ConvNet(), (torch.randn(1, 3, 21, 21),))
+    assert ops(program) == ["conv", "mul", "add", "relu", "pool_max", "conv", "tanh", "pool_avg", "pool_avg", "reshape",
+                            "matmul", "add"]  # fmt: skip
+    names = ops(import_torch(Block(), (torch.randn(1, 5, 16),)))
+    assert names.count("matmul") == 6 and names.count("split") == 1
+    assert {n for n in names if n.startswith("aten")} <= {
+        f"aten.{n}" for n in ("mean", "sub", "rsqrt", "div", "amax", "exp", "sum", "erf", "expand", "slice", "_softmax")
+    }
+
+
+def test_graphs_of_modules_carry_programs_with_their_weights() -> None:
+    torch.manual_seed(1)
+    module = ConvNet().eval()
+    x = torch.randn(1, 3, 21, 21)
+    graph = capture(module, (x,), name="net", family="net", backward=False, keep_program=True)
+    program = program_of(graph)
+    with torch.no_grad():
+        assert gap([module(x).numpy()], Executor(program)([x.numpy()])) < TOLERANCE
+    again = graph_of(program, name="net")
+    assert again.flops.sum() == pytest.approx(graph.flops.sum(), rel=0.05)
+
+
+def test_modules_without_memory_get_random_weights() -> None:
+    with fake_mode():
+        module, x = ConvNet(), torch.empty(1, 3, 21, 21)
+    graph = capture(module, (x,), name="net", family="net", backward=False, keep_program=True)
+    (y,) = Executor(program_of(graph))([np.random.default_rng(0).standard_normal((1, 3, 21, 21))])
+    assert np.isfinite(y).all() and np.abs(y).max() > 1e-3
+
+
+def test_gradients_are_programs_too() -> None:
+    torch.manual_seed(2)
+    module, x = nn.Sequential(nn.Linear(4, 3), nn.Tanh()), torch.randn(2, 4)
+    graph = capture(module, (x,), name="net", family="net", backward=True, keep_program=True)
+    outputs = Executor(program_of(graph))([x.numpy(), np.ones((2, 3))])
+    module(x).sum().backward()
+    known = [module(x).detach().numpy(), *(p.grad.numpy() for p in module.parameters() if p.grad is not None)]
+    assert gap(known, outputs) < TOLERANCE
+
+
+def test_what_onnx_lacks_says_so_and_runs_all_the_same() -> None:
+    class Sorted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.relu(torch.sort(x)[0])
+
+    program = import_torch(Sorted(), (torch.randn(3),))
+    assert ops(program) == ["aten.sort", "relu"]
+    (y,) = Executor(program)([np.array([2.0, -1.0, 1.0], np.float32)])
+    assert y.tolist() == [0, 1, 2]
+    with pytest.raises(UserError, match=r"operator aten\.sort has no ONNX form here"):
+        exported(program)

@@ -1,0 +1,158 @@
+"""`python -m graphopt.rewrite.race | check`."""
+
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx_models import FLOAT, light, model_of, value
+
+from graphopt.errors import UserError
+from graphopt.measure import race_worker
+from graphopt.rewrite.check import main as check_command
+from graphopt.rewrite.io import onnx_call
+from graphopt.rewrite.io.onnx_export import save_onnx
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.race import Ratio, race, result_of, rounds_in
+from graphopt.rewrite.race import main as race_command
+
+# --- Two models by turns: who is faster is found out, and a copy is not.
+
+pytest.importorskip("onnxruntime")
+
+
+def written(path: Path, layers: int) -> Path:
+    b = ProgramBuilder()
+    x = b.input((64, 128))
+    for _ in range(layers):
+        x = b.linear(x, 128)
+    save_onnx(b.build(x), path)
+    return path
+
+
+def test_more_layers_are_slower(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, many = (written(tmp_path / f"{n}.onnx", n) for n in (1, 16))
+    found = race(many, one, processes=2, seconds=0.05)
+    assert found.speedup.low > 3.0
+    assert found.verdict == "faster"
+    assert race(one, many, processes=1, seconds=0.05).verdict == "slower"
+    assert race_command([str(many), str(one), "--processes", "1", "--seconds", "0.05"]) == 0
+    assert re.search(
+        r"before .* ms, after .* ms: .* times as fast; against its own copy .*: faster", capsys.readouterr().out
+    )
+
+
+def test_ratios_are_of_rounds_and_intervals_of_processes() -> None:
+    slow_then_fast = [[2.0, 1.0, 2.0], [4.0, 2.0, 4.0], [2.0, 1.0, 2.2]]  # a neighbour disturbs the second round
+    other = [[3.0, 2.0, 3.3], [3.0, 2.0, 2.7]]
+    found = result_of([slow_then_fast, other, other])
+    assert found.speedup == Ratio(1.5, 1.5, 2.0)
+    assert (found.before, found.after) == (3.0, 2.0)
+    assert found.noise.low <= 1.0 <= found.noise.high
+    assert (found.processes, found.rounds) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict"),
+    [(0.99, "no difference shown"), (0.9, "faster"), (1.2, "slower")],
+)
+def test_a_verdict_needs_more_than_the_noise(after: float, verdict: str) -> None:
+    processes = [[[1.0, after * wobble, 1.0 / copy]] for wobble, copy in ((1.0, 0.98), (0.99, 1.02), (1.01, 1.0))]
+    assert result_of(processes).verdict == verdict
+
+
+def test_every_model_begins_a_round_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = list[str]()
+    clock = itertools.count()
+    monkeypatch.setattr(race_worker.time, "thread_time", lambda: next(clock))
+    rounds = race_worker.rounds_of([lambda m=model: order.append(m) for model in "abc"], 0.0, 3)
+    assert rounds == [[1.0] * 3] * 3
+    assert "".join(order[9:]) == "abcbcacab"
+
+
+def test_what_cannot_be_run_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot run the two models: .*none.onnx"):
+        race(tmp_path / "none.onnx", written(tmp_path / "1.onnx", 1), processes=1)
+
+
+def test_open_dimensions_have_to_be_given(tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    file = tmp_path / "open.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    with pytest.raises(UserError, match="input 'x' has the open dimension batch; give its size"):
+        race(file, file, processes=1)
+    assert race(file, file, dims={"batch": 8}, processes=1, seconds=0.01).before > 0
+
+
+@pytest.mark.parametrize("answer", [
+    b"", b"{", b"[]", b"noise", b'{"rounds": []}', b'{"rounds": [[1.0, 1.0]]}', b'{"rounds": [[1.0, NaN, 1.0]]}',
+    b'{"rounds": [[1.0, -1.0, 1.0]]}', b'{"rounds": [["1", "1", "1"]]}', b'{"rounds": 3}', b'{"rounds": [3]}',
+])  # fmt: skip
+def test_what_is_no_measurement_is_refused(answer: bytes) -> None:
+    with pytest.raises(UserError, match="cannot run the two models"):
+        rounds_in(answer)
+    assert rounds_in(b'{"rounds": [[1.0, 2.0, 1.0]]}') == [[1.0, 2.0, 1.0]]
+
+
+# --- The command that takes a model in and out.
+
+pytest.importorskip("onnxruntime", reason="needs ONNX Runtime: pip install -e '.[onnx]'")
+
+
+def test_a_real_network_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_command([str(light("light_squeezenet"))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "65 ops, 1,235,496 parameters"
+    assert lines[1].startswith("can be rewritten: conv 26, relu 26, concat 8")
+    assert lines[2] == "opaque: Softmax 1"
+    assert lines[3].startswith("exported and run by ONNX Runtime: differs by")
+
+
+def test_open_dimensions_and_bad_words_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], [value("x", FLOAT, ("n", 2))],
+                     [value("y", FLOAT, ("n", 2))])  # fmt: skip
+    onnx.save(model, tmp_path / "m.onnx")
+    assert check_command([str(tmp_path / "m.onnx")]) == 1
+    assert "dimension 'n' of input 'x' is not fixed" in capsys.readouterr().err
+    assert check_command([str(tmp_path / "m.onnx"), "--dim", "n"]) == 1
+    assert "--dim takes NAME=SIZE" in capsys.readouterr().err
+    assert check_command([str(tmp_path / "m.onnx"), "--dim", "n=3"]) == 0
+
+
+def test_a_model_that_runs_for_ever_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(onnx_call, "RUN_SECONDS", 0.5)
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "s"], ["t"]), helper.make_node("Identity", ["go"], ["on"])], "body",
+        [value("i", TensorProto.INT64, ()), value("go", TensorProto.BOOL, ()), value("s", FLOAT, (2,))],
+        [value("on", TensorProto.BOOL, ()), value("t", FLOAT, (2,))])  # fmt: skip
+    loop = helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)
+    model = model_of([loop], [value("x", FLOAT, (2,))], [value("y", FLOAT, (2,))], {"trips": np.asarray(10**12)})
+    onnx.save(model, tmp_path / "m.onnx")
+    assert check_command([str(tmp_path / "m.onnx")]) == 1
+    said = capsys.readouterr()
+    assert "opaque: Loop 1" in said.out and "ONNX Runtime cannot run the model" in said.err
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\x08\x07"])
+def test_bad_files_are_one_sentence(tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.onnx").write_bytes(content)
+    assert check_command([str(tmp_path / "bad.onnx")]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "bad.onnx is not an ONNX model" in said
+
+
+def test_what_only_the_runtime_refuses_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = helper.make_node("Gather", ["x", "i"], ["y"])
+    model = model_of([node], [value("x", FLOAT, (2, 2))], [value("y", FLOAT, (1, 2))], {"i": np.asarray([9])})
+    onnx.save(model, tmp_path / "m.onnx")
+    assert check_command([str(tmp_path / "m.onnx")]) == 1
+    assert capsys.readouterr().err.startswith("ONNX Runtime cannot run the model: ")
