@@ -17,7 +17,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from graphopt import CONF, OWN_OPTIONS
+from graphopt.utils.interrupts import ended_soon
 from graphopt.utils.printable import printable, say
+
+INTERRUPTED = "interrupted; the same command goes on where it stopped"
 
 
 @contextlib.contextmanager
@@ -30,7 +33,7 @@ def sentences() -> Iterator[None]:
         with _manners(), _terminable(terminated):
             yield
     except KeyboardInterrupt:
-        say("interrupted; the same command goes on where it stopped", sys.stderr)
+        say(INTERRUPTED, sys.stderr)
         sys.exit(143 if terminated else 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: not an error of ours
@@ -57,7 +60,8 @@ def _terminable(received: list[int]) -> Iterator[None]:
         return
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        yield
+        with ended_soon(INTERRUPTED):
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
 

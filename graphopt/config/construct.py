@@ -142,6 +142,11 @@ def convert(value: Any, hint: Any, where: str) -> Any:
             keys = ", ".join(f"{where}.{f.name}=..." for f in dataclasses.fields(hint))
             raise UsageError(f"{where}={short(value)} says nothing: {where} has keys of its own, {keys}")
         return call(hint, value, where, {})
+    if origin in (dict, Mapping):
+        if not isinstance(value, Mapping):
+            raise UsageError(f"{where}={short(value)} must be fields by name, such as {where}.a=1")
+        inner = options[1]
+        return value if inner is Any else {key: convert(v, inner, dotted(where, key)) for key, v in value.items()}
     if origin in (list, tuple, Sequence):
         if not isinstance(value, list | tuple):
             raise UsageError(

@@ -209,3 +209,55 @@ def test_what_is_lacking_by_hand() -> None:
 )
 def test_amounts(size: float, text: str) -> None:
     assert amount(size) == text
+
+
+HELD = """
+import hashlib, sys, threading
+from graphopt.cli import sentences
+from graphopt.utils import interrupts
+interrupts.PATIENCE = 0.2
+with sentences():
+    print("begun", flush=True)
+    {hold}
+"""
+IN_C = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"  # many minutes in which Python heeds no signal
+ON_THE_WAY_OUT = """
+    threading.Thread(target=lambda: hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)).start()
+    while True:
+        pass
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("hold", [IN_C, ON_THE_WAY_OUT])
+def test_a_signal_is_heeded_while_the_main_thread_cannot(number: int, code: int, hold: str) -> None:
+    """Such as in a compiler, or while the way out waits for a thread that is in one."""
+    script = HELD.format(hold=hold)
+    run = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=-1, stderr=-1, text=True)
+    assert run.stdout is not None
+    assert run.stdout.readline() == "begun\n"
+    run.send_signal(number)
+    try:
+        _, said = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == code
+    assert said.splitlines()[-1] == "interrupted; the same command goes on where it stopped"
+
+
+def test_a_forked_process_does_not_report_its_signals_to_its_parent() -> None:
+    script = HELD.format(
+        hold="""
+    import multiprocessing, os, signal, time
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    time.sleep(0.5)
+    child.terminate()
+    child.join()
+    time.sleep(1.0)
+    print("over")
+"""
+    )
+    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert (run.returncode, run.stdout) == (0, "begun\nover\n"), run.stderr
