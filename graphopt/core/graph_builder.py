@@ -150,28 +150,32 @@ class GraphBuilder:
         return np.array(shared if self._groups else [], np.int32)
 
     def _order(self) -> list[int]:
-        """Stable topological order: among ready ops the one added first goes first."""
-        waiting = [len({t for t in op[2] if self._tensors[t].maker >= 0}) for op in self._ops]
-        readers: dict[int, list[int]] = {}
-        for i, op in enumerate(self._ops):
-            for t in set(op[2]):
-                readers.setdefault(t, []).append(i)
-        ready = [i for i, count in enumerate(waiting) if count == 0]
-        heapq.heapify(ready)
-        order: list[int] = []
-        while ready:
-            op_id = heapq.heappop(ready)
-            order.append(op_id)
-            for reader in (r for t in self._ops[op_id][3] for r in readers.get(t, ())):
-                waiting[reader] -= 1
-                if waiting[reader] == 0:
-                    heapq.heappush(ready, reader)
+        order = stable_order([{self._tensors[t].maker for t in op[2]} - {-1} for op in self._ops])
         if len(order) < len(self._ops):
-            stuck = next(self._ops[i][1] for i, count in enumerate(waiting) if count > 0)
+            stuck = self._ops[min(set(range(len(self._ops))) - set(order))][1]
             raise GraphError(
                 f"graph {self.name!r} has a cycle through or before op {stuck!r}; computation graphs must be acyclic"
             )
         return order
+
+
+def stable_order(needs: Sequence[set[int]]) -> list[int]:
+    """A topological order of items that need others: among ready ones the first goes first. What is on a cycle, or
+    behind one, is left out."""
+    waiting = [len(others) for others in needs]
+    readers: list[list[int]] = [[] for _ in needs]
+    for item, others in enumerate(needs):
+        for other in others:
+            readers[other].append(item)
+    ready = [item for item, count in enumerate(waiting) if count == 0]  # ascending, so it is a heap
+    order: list[int] = []
+    while ready:
+        order.append(heapq.heappop(ready))
+        for reader in readers[order[-1]]:
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                heapq.heappush(ready, reader)
+    return order
 
 
 def _kind_id(kind: str) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import OPERATORS
 from graphopt.datasets.onnx import LIGHT_FAMILIES, OnnxFiles, load_light
 from graphopt.readers.onnx.reader import read_onnx
+from graphopt.rewrite.io.onnx_import import import_onnx
 
 value = helper.make_tensor_value_info
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
@@ -259,6 +261,24 @@ def test_truncated_model_is_refused(tmp_path: Path) -> None:
         (tmp_path / "cut.onnx").write_bytes(whole[:length])
         with pytest.raises(GraphError):
             read_onnx(tmp_path / "cut.onnx", dims={"batch": 1})
+
+
+def test_nodes_may_stand_in_any_order(tmp_path: Path) -> None:
+    """Constants are folded and shapes inferred as in the order that the standard asks for, in graphs and programs."""
+    model = onnx.load(Path(onnx.__file__).parent / "backend/test/data/light/light_shufflenet.onnx")
+    onnx.save(model, tmp_path / "model.onnx")
+    sorted_graph, sorted_program = read_onnx(tmp_path / "model.onnx"), import_onnx(tmp_path / "model.onnx")
+    nodes = [model.graph.node[i] for i in np.random.default_rng(0).permutation(len(model.graph.node))]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, tmp_path / "model.onnx")
+    graph, program = read_onnx(tmp_path / "model.onnx"), import_onnx(tmp_path / "model.onnx")
+    assert sorted(zip(graph.op_names, graph.kind, graph.flops)) == sorted(
+        zip(sorted_graph.op_names, sorted_graph.kind, sorted_graph.flops)
+    )
+    assert Counter(program.terms.operation[t] for t in program.live()) == Counter(
+        sorted_program.terms.operation[t] for t in sorted_program.live()
+    )
 
 
 def test_missing_empty_cyclic_and_dangling_models_are_refused(tmp_path: Path) -> None:

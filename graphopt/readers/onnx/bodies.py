@@ -15,8 +15,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from graphopt.readers.onnx.folding import SMALL, static_shape, stays_short
 from graphopt.readers.onnx.formulas import NodeShapes, Shape
+from graphopt.readers.onnx.model import captured, constants_of, subgraphs, types_of, values_of
 from graphopt.readers.onnx.onnx_operators import FlopCount, kind_of, work_of
-from graphopt.readers.onnx.vetting import captured, constants_of, subgraphs, values_of
 
 BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 Types = dict[str, ValueInfoProto]
@@ -120,10 +120,8 @@ def _inner_scope(graph: GraphProto, known: Types, scope: Scope) -> Scope:
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
     model = onnx.shape_inference.infer_shapes(model, data_prop=stays_short(model))
-    inside = model.graph
-    types = {v.name: v for v in (*inside.value_info, *inside.input, *inside.output)}
     around = {name: scope.constants[name] for name in taken if name in scope.constants}
-    return Scope(types, around | constants_of(inside), scope.opsets, scope.source)
+    return Scope(types_of(model.graph), around | constants_of(model.graph), scope.opsets, scope.source)
 
 
 def _stated(name: str, scope: Scope) -> ValueInfoProto | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from graphopt.core.graph_builder import RANK
-from graphopt.readers.onnx.vetting import subgraphs
+from graphopt.readers.onnx.model import subgraphs
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from graphopt.core.graph_builder import RANK
 from graphopt.readers.onnx.evaluation import STANDARD, evaluated, shape_value
-from graphopt.readers.onnx.vetting import subgraphs, values_of
+from graphopt.readers.onnx.model import opsets_of, subgraphs, types_of, values_of
 
 LONG = 4096  # sizes in a list, more than any tensor has
 SMALL = 256  # elements; larger constants hold no shapes or axes
@@ -86,8 +86,7 @@ def static_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
 
 
 def _shapes(model: ModelProto) -> Shapes:
-    graph = model.graph
-    return {v.name: static_shape(v) for v in (*graph.value_info, *graph.input, *graph.output)}
+    return {name: static_shape(value) for name, value in types_of(model.graph).items()}
 
 
 def _settled(model: ModelProto) -> bool:
@@ -103,7 +102,7 @@ def _fold(model: ModelProto) -> int:
         for w in model.graph.initializer
         if prod(w.dims) <= SMALL and w.data_location != TensorProto.EXTERNAL
     }
-    opsets = {o.domain: o.version for o in model.opset_import}
+    opsets = opsets_of(model)
     folded = 0
     for node in model.graph.node:
         result = _value(node, shapes, values, opsets)

@@ -17,8 +17,9 @@ from onnx.external_data_helper import load_external_data_for_tensor, uses_extern
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.readers.onnx.folding import SMALL, settle_shapes
+from graphopt.readers.onnx.model import BITS, put_in_order, stored_in
 from graphopt.readers.onnx.translation import Translation
-from graphopt.readers.onnx.vetting import BITS, stored_in, vet
+from graphopt.readers.onnx.vetting import vet
 from graphopt.utils.limits import machine_memory, read_bytes
 
 MOST_BYTES = 2**31  # of a file; the format has no larger ones
@@ -93,16 +94,18 @@ def _claimed(tensor: TensorProto) -> int:
 
 
 def checked(model: ModelProto, path: Path) -> ModelProto:
-    """The model with its functions inlined. Raises GraphError when it is none, or empty."""
+    """The model, functions inlined, nodes in order. Raises GraphError when it is none, or is empty or cyclic."""
     if not model.HasField("graph") or not model.opset_import:
         raise GraphError(f"{path} is not an ONNX model (it has no graph or names no operator set); export it again")
     if not model.graph.node:
         raise GraphError(f"{path} holds no operators: there is nothing to optimise")
     vet(model, str(path))
     try:
-        return inliner.inline_local_functions(model) if model.functions else model
+        model = inliner.inline_local_functions(model) if model.functions else model
     except Exception as error:  # those of onnx
         raise GraphError(f"{path} has functions that mean nothing ({_short(error)}); export it again") from error
+    put_in_order(model.graph, str(path))
+    return model
 
 
 def fix_dims(model: ModelProto, dims: Mapping[str, int], path: Path) -> None:

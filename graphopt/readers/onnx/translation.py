@@ -16,8 +16,17 @@ from graphopt.core.operators import Category
 from graphopt.readers.onnx.bodies import BODIES, Scope, node_work, plain_attributes
 from graphopt.readers.onnx.folding import SMALL
 from graphopt.readers.onnx.formulas import NodeShapes, Shape
+from graphopt.readers.onnx.model import (
+    BITS,
+    constants_of,
+    label_of,
+    opsets_of,
+    reads,
+    subgraphs,
+    types_of,
+    values_of,
+)
 from graphopt.readers.onnx.onnx_operators import FlopCount, category_of, formula_of, kind_of
-from graphopt.readers.onnx.vetting import BITS, constants_of, reads, subgraphs, values_of
 from graphopt.utils.printable import printable
 
 _DTYPES: dict[int, str] = {
@@ -79,10 +88,8 @@ class Translation:
     def __init__(self, model: ModelProto, name: str, family: str | None) -> None:
         self.name, self.graph = name, model.graph
         self.builder = GraphBuilder(name, family)
-        self.opsets = {o.domain: o.version for o in model.opset_import}
-        self.types = {v.name: v for v in (*self.graph.value_info, *self.graph.input, *self.graph.output)}
         self.weights = constants_of(self.graph)
-        self.scope = Scope(self.types, self.weights, self.opsets, f"model {name!r}")
+        self.scope = Scope(types_of(self.graph), self.weights, opsets_of(model), f"model {name!r}")
         self.constant = set(self.weights) | {w.values.name for w in self.graph.sparse_initializer}
         self.folded = [self._fold(node) for node in self.graph.node]
         self.inputs = {v.name for v in self.graph.input}
@@ -151,7 +158,7 @@ class Translation:
         return axes and self._element_type(name) == TensorProto.INT64
 
     def _add(self, node: NodeProto) -> None:
-        label = node.name or (node.output[0] if node.output else node.op_type)
+        label = label_of(node)
         self.op_names[label] += 1
         name = label if self.op_names[label] == 1 else f"{label}#{self.op_names[label]}"
         kind = self._kind(node) or "opaque"
@@ -199,11 +206,12 @@ class Translation:
     def _element_type(self, name: str) -> int:
         if name in self.weights:
             return self.weights[name].data_type
-        return self.types[name].type.tensor_type.elem_type if name in self.types else TensorProto.FLOAT
+        known = self.scope.types.get(name)
+        return known.type.tensor_type.elem_type if known is not None else TensorProto.FLOAT
 
     def _parameters(self, node: NodeProto) -> dict[str, Any]:
         """Constant integer inputs that are not operands, under the names of the ONNX schema, e.g. {"axes": [1]}."""
-        labels = _input_labels(node.op_type, self.opsets.get("", 1)) if self._kind(node) else ()
+        labels = _input_labels(node.op_type, self.scope.opsets.get("", 1)) if self._kind(node) else ()
         operands = set(self._operands(node))
         return {label: values_of(self.weights[name], f"model {self.name!r}").tolist()
                 for label, name in zip(labels, node.input, strict=False)

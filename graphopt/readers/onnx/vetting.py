@@ -7,25 +7,14 @@ numbers, subgraphs within subgraphs. All of it is refused here, in one sentence 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
-from typing import Any
 
-import onnx
-from numpy.typing import NDArray
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, defs
+from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, defs
 
 from graphopt.core.graph import GraphError
 from graphopt.core.graph_builder import MOST, RANK
+from graphopt.readers.onnx.model import BITS, graphs_of, stored_in, subgraphs
 
-DEPTH = 32  # subgraphs within each other; the file format itself ends at about that many
 NODE, WRITTEN_OUT = 256, 2**28  # bytes of a node at least, of all functions where they are called
-BITS: dict[int, int] = {
-    TensorProto.FLOAT: 32, TensorProto.FLOAT16: 16, TensorProto.BFLOAT16: 16, TensorProto.DOUBLE: 64,
-    TensorProto.INT64: 64, TensorProto.UINT64: 64, TensorProto.INT32: 32, TensorProto.UINT32: 32,
-    TensorProto.INT16: 16, TensorProto.UINT16: 16, TensorProto.INT8: 8, TensorProto.UINT8: 8, TensorProto.BOOL: 8,
-    TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4, TensorProto.INT2: 2, TensorProto.UINT2: 2,
-    TensorProto.COMPLEX64: 64, TensorProto.COMPLEX128: 128,
-}  # fmt: skip
-"""Bits of an element; of those not listed (texts, floats of 6 and 8 bits) eight."""
 
 
 def vet(model: ModelProto, source: str) -> None:
@@ -43,62 +32,11 @@ def vet(model: ModelProto, source: str) -> None:
         _vet_tensor(tensor, tensor.dims, source)
 
 
-def stored_in(model: ModelProto, source: str) -> Iterator[TensorProto]:
-    """All dense tensors: weights and attributes, those of subgraphs and functions too."""
-    for graph in graphs_of(model, source):
-        yield from graph.initializer
-        yield from _attributes(graph.node)
-    yield from _attributes(node for function in model.functions for node in function.node)
-
-
-def _attributes(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    for node in nodes:
-        for a in node.attribute:
-            yield from (*([a.t] if a.HasField("t") else []), *a.tensors)
-
-
 def _sparse(graph: GraphProto) -> Iterator[SparseTensorProto]:
     yield from graph.sparse_initializer
     for node in graph.node:
         for a in node.attribute:
             yield from (*([a.sparse_tensor] if a.HasField("sparse_tensor") else []), *a.sparse_tensors)
-
-
-def graphs_of(model: ModelProto, source: str) -> Iterator[GraphProto]:
-    """The graph and all subgraphs, those of functions too. Raises GraphError where they are nested too deep."""
-    waiting = [(model.graph, 0), *((g, 1) for f in model.functions for n in f.node for g in subgraphs(n))]
-    while waiting:
-        graph, depth = waiting.pop()
-        if depth > DEPTH:
-            raise GraphError(f"{source} has subgraphs nested more than {DEPTH} deep; export it without")
-        yield graph
-        waiting += [(inner, depth + 1) for node in graph.node for inner in subgraphs(node)]
-
-
-def subgraphs(node: NodeProto) -> list[GraphProto]:
-    """The graphs among a node's attributes."""
-    return [g for a in node.attribute for g in ([a.g] if a.type == AttributeProto.GRAPH else a.graphs)]
-
-
-def constants_of(graph: GraphProto) -> dict[str, TensorProto]:
-    """Stored tensors by name: weights, and what Constant nodes hold."""
-    held = [(node.output[0], a.t) for node in graph.node if node.op_type == "Constant" and node.output
-            for a in node.attribute if a.name == "value"]  # fmt: skip
-    return {**{w.name: w for w in graph.initializer}, **dict(held)}
-
-
-def reads(node: NodeProto) -> list[str]:
-    """Names read by a node, in order and as often as it does, then those that its subgraphs capture, once."""
-    within = {name: None for graph in subgraphs(node) for name in captured(graph)}
-    return [name for name in (*node.input, *within) if name]
-
-
-def captured(graph: GraphProto) -> list[str]:
-    """Names that a subgraph takes from around it."""
-    made = {v.name for v in graph.input} | {w.name for w in graph.initializer}
-    made.update(name for node in graph.node for name in node.output)
-    wanted = [name for node in graph.node for name in reads(node)] + [v.name for v in graph.output]
-    return [name for name in wanted if name not in made]
 
 
 def _vet_operator_sets(model: ModelProto, source: str) -> None:
@@ -184,12 +122,3 @@ def _vet_tensor(values: TensorProto, dims: Sequence[int], source: str) -> None:
         raise GraphError(f"{what} has a negative dimension, or more than {RANK} of them; export it again")
     if prod(dims) * BITS.get(values.data_type, 8) > 8 * MOST:
         raise GraphError(f"{what} would be larger than {MOST:,} bytes; export it again")
-
-
-def values_of(tensor: TensorProto, source: str) -> NDArray[Any]:
-    """The array of a stored tensor. Raises GraphError when what is stored is not what it says."""
-    try:
-        return onnx.numpy_helper.to_array(tensor)
-    except Exception as error:  # numpy's, protobuf's, and those of onnx
-        said = " ".join(str(error).split())[:160]
-        raise GraphError(f"{source}: weight {tensor.name!r} is damaged ({said}); export it again") from None

@@ -52,7 +52,7 @@ class _FxReader:
 
     def operands(self, node: Node) -> list[Node]:
         """Tensors the node is given, in order, with repetitions. A reshape of a reshape reads the first's source."""
-        given = [self.root(n) for n in _nodes_in((node.args, node.kwargs))]
+        given = [self.root(n) for n in nodes_in((node.args, node.kwargs))]
         if self.kind.get(node) == "reshape" and self.kind.get(given[0]) == "reshape" and given[0] not in self.constant:
             return self.operands(given[0])
         return given
@@ -221,14 +221,15 @@ class _FxReader:
         return builder.tensor(value.shape, dtype, weight=node in self.constant)
 
 
-def _nodes_in(value: Any) -> Iterator[Node]:
+def nodes_in(value: Any) -> Iterator[Node]:
+    """All nodes in a nesting of lists and mappings, in order."""
     if isinstance(value, Node):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _nodes_in(item)
+            yield from nodes_in(item)
     elif isinstance(value, dict):
-        yield from _nodes_in(list(value.values()))
+        yield from nodes_in(list(value.values()))
 
 
 def _op_name(node: Node) -> str:

@@ -16,8 +16,8 @@ from graphopt.errors import UserError
 from graphopt.readers.onnx.bodies import plain_attributes
 from graphopt.readers.onnx.evaluation import STANDARD
 from graphopt.readers.onnx.formulas import NodeShapes
+from graphopt.readers.onnx.model import made_in, subgraphs
 from graphopt.readers.onnx.onnx_operators import formula_of, kind_of, work_of
-from graphopt.readers.onnx.vetting import subgraphs
 from graphopt.rewrite.ir.vocabulary import TensorType
 
 Array = NDArray[Any]
@@ -135,8 +135,7 @@ def rename(node: NodeProto, names: Mapping[str, str]) -> None:
         for i, name in enumerate(listed):
             listed[i] = names.get(name, name)
     for graph in subgraphs(node):
-        made = {v.name for v in graph.input} | {w.name for w in graph.initializer}
-        made.update(name for inner in graph.node for name in inner.output)
+        made = made_in(graph)
         outer = {old: new for old, new in names.items() if old not in made}
         for inner in graph.node:
             rename(inner, outer)

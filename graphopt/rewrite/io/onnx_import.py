@@ -17,11 +17,12 @@ from onnx import ModelProto, NodeProto, TypeProto
 
 from graphopt.core.graph import GraphError
 from graphopt.core.graph_builder import MOST, RANK
+from graphopt.readers.onnx.bodies import plain_attributes
 from graphopt.readers.onnx.evaluation import SIZES, STANDARD, evaluated, shape_value
 from graphopt.readers.onnx.folding import SMALL, static_shape
+from graphopt.readers.onnx.model import label_of, opsets_of, reads, subgraphs, types_of, values_of
 from graphopt.readers.onnx.onnx_operators import kind_of
 from graphopt.readers.onnx.reader import checked, fix_dims, inferred, parse
-from graphopt.readers.onnx.vetting import subgraphs, values_of
 from graphopt.rewrite.io.onnx_call import OnnxCall, OnnxOrigin, make_call
 from graphopt.rewrite.io.onnx_vocabulary import RULES, OnnxNode, translate
 from graphopt.rewrite.ir.terms import Program, Terms, reachable
@@ -87,10 +88,9 @@ def _with_dims(value: onnx.ValueInfoProto, dims: Mapping[str, int]) -> onnx.Valu
 def _origin(model: ModelProto, outputs: tuple[onnx.ValueInfoProto, ...]) -> OnnxOrigin:
     graph = model.graph
     stored = {w.name for w in graph.initializer}
-    opsets = tuple(sorted((o.domain if o.domain != "ai.onnx" else "", o.version) for o in model.opset_import))
     metadata = tuple((p.key, p.value) for p in model.metadata_props)
     inputs = tuple(v for v in graph.input if v.name not in stored)
-    return OnnxOrigin(opsets, model.ir_version, graph.name, inputs, outputs, metadata)
+    return OnnxOrigin(tuple(sorted(opsets_of(model).items())), model.ir_version, graph.name, inputs, outputs, metadata)
 
 
 class _OnnxImport:
@@ -104,15 +104,13 @@ class _OnnxImport:
         self.opaque: dict[str, OnnxCall] = {}
         self.values: dict[str, int | Array] = dict(weights)
         self.left = max(FOLDED, 4 * sum(w.size for w in weights.values()))  # elements that may still be computed here
-        self.protos = {v.name: v.type for v in (*self.graph.value_info, *self.graph.input, *self.graph.output)}
-        self.types = {v.name: kind for v in (*self.graph.value_info, *self.graph.input, *self.graph.output)
-                      if (kind := _type_of(v)) is not None}  # fmt: skip
+        self.stated = types_of(self.graph)
+        self.types = {name: kind for name, v in self.stated.items() if (kind := _type_of(v)) is not None}
 
     def program(self) -> Program:
         inputs = tuple(self._input(value.name) for value in self.origin.inputs)
-        nodes = self._sorted()
-        self.read = {name for node in nodes for name in reads(node)} | {v.name for v in self.graph.output}
-        for node in nodes:
+        self.read = {name for node in self.graph.node for name in reads(node)} | {v.name for v in self.graph.output}
+        for node in self.graph.node:
             self._node(node)
         names = tuple(v.name for v in self.graph.output)
         outputs = tuple(self._term(name, "the list of outputs") for name in names)
@@ -124,33 +122,9 @@ class _OnnxImport:
         self.values[name] = term = self.terms.add(Operation("input", (name, *self.types[name])))
         return term
 
-    def _sorted(self) -> list[NodeProto]:
-        """Nodes in an order in which everything is made before it is read. Raises GraphError on a cycle."""
-        maker = {name: i for i, node in enumerate(self.graph.node) for name in node.output if name}
-        needs = [{maker[n] for n in reads(node) if n in maker} for node in self.graph.node]
-        done, order = [False] * len(needs), list[int]()
-        for start in range(len(needs)):
-            stack = [start]
-            on_way = set[int]()
-            while stack:
-                top = stack[-1]
-                missing = [i for i in needs[top] if not done[i]]
-                if not done[top] and not missing:
-                    done[top] = True
-                    order.append(top)
-                if done[top]:
-                    on_way.discard(stack.pop())
-                    continue
-                on_way.add(top)
-                if not on_way.isdisjoint(missing):
-                    raise GraphError(f"{self.path} has a cycle through node {_name(self.graph.node[top])!r}; models "
-                                     "must be acyclic: export it again")  # fmt: skip
-                stack.extend(missing)
-        return [self.graph.node[i] for i in order]
-
     def _node(self, node: NodeProto) -> None:
         for name in reads(node):
-            self._known(name, _name(node))
+            self._known(name, label_of(node))
         folded = self._folded(node)
         if folded is not None:
             self.values.update(folded)
@@ -193,7 +167,7 @@ class _OnnxImport:
         if node.op_type in ("Shape", "Size") and node.domain in STANDARD:
             kind = self._type(node.input[0]) if node.input else None
             return shape_value(node, kind.shape) if kind else None
-        names = reads(node)
+        names = dict.fromkeys(reads(node))
         if node.domain not in STANDARD or subgraphs(node) or (not names and node.op_type != "Constant"):
             return None
         constants = {name: value for name in names if (value := self._constant(name)) is not None}
@@ -237,8 +211,7 @@ class _OnnxImport:
         if node.domain not in STANDARD or subgraphs(node) or lost or None in outputs or not node.input:
             return None
         known = [kind for kind in outputs if kind is not None]
-        attributes = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
-        typed = OnnxNode(self.terms, node.op_type, attributes, self.opsets.get("", 1), inputs, known,
+        typed = OnnxNode(self.terms, node.op_type, plain_attributes(node), self.opsets.get("", 1), inputs, known,
                           [name in self.read for name in made], lambda i: self._term(node.input[i]),
                           lambda i: self._constant(node.input[i]))  # fmt: skip
         try:
@@ -251,9 +224,10 @@ class _OnnxImport:
 
     def _opaque(self, node: NodeProto) -> list[int]:
         """Items of the node as it is."""
-        constants = {name: value for name in reads(node) if (value := self._constant(name)) is not None
+        names = dict.fromkeys(reads(node))
+        constants = {name: value for name in names if (value := self._constant(name)) is not None
                      and value.dtype.kind != "f" and value.size <= SMALL}  # fmt: skip
-        operands = [name for name in reads(node) if name not in constants]
+        operands = [name for name in names if name not in constants]
         call = make_call(node, [(name, self._proto(name)) for name in operands], constants, self.opsets)
         key = call.key
         if kind_of(node.domain, node.op_type) == "random":
@@ -264,32 +238,10 @@ class _OnnxImport:
         return [self.terms.add(Operation("item", (i,)), (term,)) for i in range(len(types))]
 
     def _proto(self, name: str) -> TypeProto | None:
-        value = self.values[name]
-        if isinstance(value, np.ndarray):
+        value = self._constant(name)
+        if value is not None and (name not in self.stated or isinstance(self.values[name], np.ndarray)):
             return onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(value.dtype), None)
-        if name in self.protos:
-            proto: TypeProto = self.protos[name]
-            return proto
-        operation = self.terms.operation[value]
-        if operation.name != "weight":
-            return None
-        dtype = self.weights[operation.params[0]].dtype
-        return onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(dtype), None)
-
-
-def reads(node: NodeProto) -> list[str]:
-    """Names read by a node, once each, those that its subgraphs capture last."""
-    names = [name for name in node.input if name]
-    for graph in subgraphs(node):
-        made = {v.name for v in graph.input} | {w.name for w in graph.initializer}
-        made.update(name for inner in graph.node for name in inner.output)
-        wanted = [name for inner in graph.node for name in reads(inner)] + [v.name for v in graph.output]
-        names += [name for name in wanted if name not in made]
-    return list(dict.fromkeys(names))
-
-
-def _name(node: NodeProto) -> str:
-    return node.name or next(iter(node.output), node.op_type)
+        return self.stated[name].type if name in self.stated else None
 
 
 def _type_of(value: onnx.ValueInfoProto) -> TensorType | None:
@@ -297,10 +249,6 @@ def _type_of(value: onnx.ValueInfoProto) -> TensorType | None:
     if shape is None or not kind:
         return None
     return TensorType(shape, onnx.helper.tensor_dtype_to_np_dtype(kind).name)
-
-
-def _plain(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _uniform(node: NodeProto, given: Mapping[str, Array]) -> dict[str, Array] | None:

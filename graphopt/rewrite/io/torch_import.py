@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 from graphopt.core.graph import GraphError
 from graphopt.readers.pytorch.aten_table import METADATA_ONLY
 from graphopt.readers.pytorch.capture import capture
+from graphopt.readers.pytorch.fx_reader import nodes_in
 from graphopt.rewrite.io.torch_arguments import Slot, with_slots
 from graphopt.rewrite.io.torch_call import TorchCall
 from graphopt.rewrite.io.torch_vocabulary import CHANGES_NOTHING, AtenCall, translate
@@ -64,7 +65,7 @@ class _TorchImport:
                 self._weight(node, str(node.target), to_array(getattr(self.traced, str(node.target)).detach()))
             elif node.op == "call_function":
                 self._call(node)
-        outputs = tuple(self.terms_of[n] for n in _flat(self.nodes[-1].args) if n in self.terms_of)
+        outputs = tuple(self.terms_of[n] for n in nodes_in(self.nodes[-1].args) if n in self.terms_of)
         if not outputs:
             raise GraphError(f"{self.name}: the module returns no tensor; return what it computes")
         names = tuple(f"output{i}" for i in range(len(outputs)))
@@ -203,9 +204,3 @@ def _real(weights: Mapping[str, Tensor]) -> Mapping[str, Any]:
 
 def _role(name: str, shape: tuple[int, ...]) -> Role:
     return "variance" if name.endswith("running_var") else default_role(shape)
-
-
-def _flat(value: Any) -> list[Node]:
-    if isinstance(value, Node):
-        return [value]
-    return [node for v in value for node in _flat(v)] if isinstance(value, list | tuple) else []
