@@ -6,7 +6,8 @@ something is not equal. The packed folder holds
 
 - `answers.zip`: all answers, graphs, configurations and curves (`graphopt.records.packed`).
 - `rows.jsonl.gz`: the rows of all cells; `decision` says `answers.zip#DIGEST`.
-- the study's own files (tables, about.md, measured ops) as they are.
+- `README.md`: the study's pages after each other, first about.md, then the tables.
+- what else lies in the study's folder (measured ops) as it is, but no .csv: `graphopt.report` writes tables again.
 
 Left out is what no number needs: checkpoints (`ckpt/`), rewritten models (`models/`), pictures and locks.
 """
@@ -37,6 +38,7 @@ from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar
 
 LEFT_OUT = ("ckpt", "models", "pictures")
+PAGE, FIRST = "README.md", ("README.md", "about.md")  # what a packed study says, and where that stood before
 NOT_OWN = (packed.NAME, PACKED_ROWS, "multirun.yaml")  # in a study's folder
 FILE_BYTES = 1024 * MIB  # of a cell's other file
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # of all parts: equal studies make equal packs
@@ -92,7 +94,7 @@ def pack(study: Path, target: Path) -> None:
         rows = [_renamed(row, lambda name: f"{packed.NAME}#{names[name]}") for cell in cells for row in _rows_of(cell)]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / PACKED_ROWS).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
-        _copy_own_files(study, folder)
+        _write_own_files(study, folder)
         _check(study, folder)
 
     _filled(target, fill)
@@ -117,7 +119,7 @@ def unpack(study: Path, target: Path) -> None:
             file = _inside(folder, f"{cell}/{ROWS}")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        _copy_own_files(study, folder)
+        _write_own_files(study, folder)
         _check(folder, study)
 
     _filled(target, fill)
@@ -182,14 +184,18 @@ def _other_parts(pack: Path) -> Iterator[tuple[str, bytes]]:
             yield name.removeprefix("cells/"), read_member(pack, name, FILE_BYTES)
 
 
-def _own_files(study: Path) -> list[Path]:
-    """Tables and texts that lie in the study's folder itself."""
-    return [f for f in sorted(study.iterdir()) if f.is_file() and f.name not in NOT_OWN and not f.name.startswith(".")]
+def _own_files(study: Path) -> dict[str, bytes]:
+    """Name -> content of what is kept of the files in the study's folder itself: other files, and all pages as one."""
+    found = [f for f in sorted(study.iterdir()) if f.is_file() and f.name not in NOT_OWN and not f.name.startswith(".")]
+    kept = {file.name: file.read_bytes() for file in found if file.suffix not in (".md", ".csv")}
+    pages = sorted((file for file in found if file.suffix == ".md"), key=lambda file: file.name not in FIRST)
+    text = "\n\n".join(file.read_text().strip() for file in pages)
+    return kept | ({PAGE: f"{text}\n".encode()} if text else {})
 
 
-def _copy_own_files(study: Path, target: Path) -> None:
-    for file in _own_files(study):
-        shutil.copyfile(file, target / file.name)
+def _write_own_files(study: Path, target: Path) -> None:
+    for name, content in _own_files(study).items():
+        (target / name).write_bytes(content)
 
 
 def _rows_of(cell: Path) -> list[Row]:
@@ -255,9 +261,8 @@ def _check(loose: Path, small: Path) -> None:
     for cell, rows in _rows_by_cell(small, names).items():
         if rows != [parse(line) for line in lines(loose / cell / ROWS)]:
             raise UserError(f"the rows of {loose / cell} do not come back from their pack as they were")
-    for file in _own_files(loose):
-        if file.read_bytes() != (small / file.name).read_bytes():
-            raise UserError(f"{file} was not copied as it was")
+    if _own_files(loose) != _own_files(small):
+        raise UserError(f"the tables and texts of {loose} do not come back from their pack as they were")
 
 
 def _equal(a: tuple[Any, dict[str, NDArray[Any]]], b: tuple[Any, dict[str, NDArray[Any]]]) -> bool:

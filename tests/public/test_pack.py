@@ -46,6 +46,8 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, P
         ran = command(place, *words[sweep:], f"study={name}", *model, sweep=sweep)
         assert ran.code == 0, ran.err
         (place / name / "about.md").write_text("what it is\n")
+        (place / name / "appendix.md").write_text("| a |\n|---|\n")
+        (place / name / "table.csv").write_text("a\n")
         pack(place / name, place / "small" / name)
         found[name] = place / name, place / "small" / name
     return found
@@ -94,7 +96,8 @@ def test_every_answer_is_what_the_loose_file_says(both: tuple[Path, Path]) -> No
 
 def test_a_pack_is_a_few_files_and_holds_each_part_once(both: tuple[Path, Path]) -> None:
     loose, small = both
-    assert {"about.md", "answers.zip", "rows.jsonl.gz"} == {*tree(small)}
+    assert {"README.md", "answers.zip", "rows.jsonl.gz"} == {*tree(small)}
+    assert (small / "README.md").read_text() == "what it is\n\n| a |\n|---|\n"
     with zipfile.ZipFile(small / packed.NAME) as archive:
         groups = [name for name in archive.namelist() if name.startswith("answers/") and name.endswith(".bin")]
         assert len([n for n in archive.namelist() if n.startswith("graphs/")]) == len(groups)
@@ -133,7 +136,8 @@ def test_unpacked_it_is_the_study_again(both: tuple[Path, Path], tmp_path: Path)
     unpack(small, tmp_path / "again")
     before, again = tree(loose), tree(tmp_path / "again")
     kept = {name for name in before if not name.startswith(".") and "/models/" not in name and "multirun" not in name}
-    assert {*again} == kept
+    kept -= {"about.md", "appendix.md", "table.csv"}
+    assert {*again} == kept | {"README.md"} and again["README.md"] == tree(small)["README.md"]
     different = {name for name in kept if before[name] != again[name]}
     assert all("/decisions/" in name for name in different)  # the archive may be written otherwise
     assert loose_answers(loose) == loose_answers(tmp_path / "again")
