@@ -137,7 +137,7 @@ def explained(error: BaseException) -> tuple[str, int]:
         return _override(error), 2
     if isinstance(error, HydraException | OmegaConfBaseException):
         return _line(error), 2
-    if type(error) is ValueError and _module_of(error).startswith("hydra."):  # of `logger=null` and `~logger=[a,b]`
+    if type(error) in (ValueError, TypeError) and _module_of(error) == "hydra._internal.defaults_list":
         return "a config group was given no option by name; choose GROUP=NAME, see python run.py --help", 2
     return f"unexpected {type(error).__name__}: {_line(error)} (GRAPHOPT_TRACEBACK=1 shows where)", 1
 

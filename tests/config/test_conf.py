@@ -268,9 +268,9 @@ def test_a_rival_without_a_name_is_a_sentence() -> None:
         build({**composed([*SMALL, *FUSION]), "compare": [-1]})
 
 
-@pytest.mark.parametrize("word", ["logger=null", "~logger=[a,b]"])
+@pytest.mark.parametrize("word", ["logger=null", "~logger=[a,b]", "dataset=[1,2]"])
 def test_a_group_without_the_name_of_an_option_is_a_sentence(word: str) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises((ValueError, TypeError)) as caught:
         composed([*SMALL, *FUSION, word])
     sentence, code = explained(caught.value)
     assert code == 2 and "choose GROUP=NAME" in sentence
