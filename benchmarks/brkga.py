@@ -27,15 +27,15 @@ from lines import say
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.list_schedule import Schedule, bottom_levels, dependencies, heft, links, list_by_bottom_level
-from graphopt.costs.cost_model import CostModel, Objective
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.datasets.layered import layered_graph
-from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
+from graphopt.problems.problem import OutOfBudget
+from graphopt.problems.task import AssignTask
 from graphopt.search.genetic.brkga import Brkga, priced_by
 from graphopt.search.heuristics.encoding import encode
-from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
 EVALS = 5000
@@ -58,8 +58,8 @@ class Bench:
     task: AssignTask
     cost: CostModel
 
-    def problem(self, seed: int, evals: int = EVALS, seconds: float = float("inf")) -> Problem:
-        return Problem(self.graph, self.task, self.cost, evals=evals, seconds=seconds, seed=seed)
+    def problem(self, seed: int, evals: int = EVALS, seconds: float = float("inf")) -> AssignProblem:
+        return AssignProblem(self.graph, self.task, self.cost, evals=evals, seconds=seconds, seed=seed)
 
 
 def bench(graph: Graph, machine_name: str, objective: Objective, threads: int) -> Bench:
@@ -80,7 +80,7 @@ class Run:
     cpu_seconds: float
 
 
-def run(solve: Callable[[Problem], object], problem: Problem) -> Run:
+def run(solve: Callable[[AssignProblem], object], problem: AssignProblem) -> Run:
     clock, cpu = time.perf_counter(), time.process_time()
     with suppress(OutOfBudget):
         solve(problem)
@@ -103,10 +103,10 @@ def end_to_end(sizes: list[int], repetitions: int) -> None:
 # ---- against pymoo
 
 
-def pymoo_solve(problem: Problem, seed: int) -> None:
+def pymoo_solve(problem: AssignProblem, seed: int) -> None:
     """pymoo's BRKGA with the same parameters, decoder, prices and meter."""
     from pymoo.algorithms.soo.nonconvex.brkga import BRKGA as Peer
-    from pymoo.core.problem import Problem as PeerProblem
+    from pymoo.core.problem import AssignProblem as PeerProblem
     from pymoo.optimize import minimize
 
     price, own = priced_by(problem), BRKGA.evolution

@@ -15,11 +15,11 @@ from lines import say
 from graphopt.advantages.gibbs import ConditionalPrices, DeltaPrices, FullPrices, surroundings, sweep, typical
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
-from graphopt.costs.cost_model import CostModel
 from graphopt.datasets.layered import layered_graph
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.pricing import Pricing
+from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import slots_in
-from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
 OPS = 5_000

@@ -17,12 +17,12 @@ from lines import say
 
 from graphopt.config.construct import construct
 from graphopt.costs.additive import Flops
-from graphopt.problems.metering import OutOfBudget
-from graphopt.problems.optimizer import Rewriter
-from graphopt.problems.rewrite_problem import Point, RewriteProblem
+from graphopt.problems.problem import OutOfBudget
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import MODELS, build_model
+from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
+from graphopt.rewrite.rewriter import Rewriter
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import RewriteStep, free
 from graphopt.tasks.rewriting import Rewriting

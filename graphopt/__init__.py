@@ -16,7 +16,7 @@ __all__ = ["CONF", "OWN_OPTIONS", "Answer", "Graph", "cache_dir", "load", "optim
 
 CONF = (Path(__file__).parent / "conf").resolve()  # yaml files of all options; in a clone a link to conf/ at its top
 OWN_OPTIONS = "GRAPHOPT_CONFIG_DIR"  # environment variable: a folder of further options, which `--config-dir` sets
-COMPILED = ("core", "costs", "search", "tasks")  # folders with functions for Numba
+COMPILED = ("core", "costs", "problems", "search")  # folders with functions for Numba
 
 
 def cache_dir() -> Path:

@@ -18,15 +18,15 @@ import numpy as np
 from graphopt.cli import sentences
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
-from graphopt.costs.cost_model import CostModel
 from graphopt.datasets.dataset import Split
 from graphopt.datasets.headroom import Draws, HeadroomPrices, Reached, load_headroom, save_headroom
 from graphopt.datasets.regal import Regal
 from graphopt.errors import UsageError, UserError
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Problem
+from graphopt.problems.task import AssignTask
 from graphopt.search.genetic.brkga import Brkga
-from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar
@@ -46,7 +46,7 @@ class SearchSetup:
     task: AssignTask
     cost: CostModel
 
-    def run(self, graph: Graph, evals: int, seed: int) -> Problem:
+    def run(self, graph: Graph, evals: int, seed: int) -> AssignProblem:
         return solve(self.brkga, graph, self.task, self.cost, evals=evals, seed=seed)[0]
 
 
@@ -66,7 +66,7 @@ def reached(graph: Graph, on: SearchSetup, long_seeds: Sequence[int]) -> Reached
     return Reached(low, high, float(np.mean(usual)), min(problem.best_cost for problem in long))
 
 
-def _after(problem: Problem, evals: int) -> float:
+def _after(problem: AssignProblem, evals: int) -> float:
     return [step.cost for step in problem.trace if step.evals <= evals][-1]
 
 

@@ -22,12 +22,12 @@ from graphopt import CONF
 from graphopt.cli import sentences
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
-from graphopt.costs.cost_model import CostModel
 from graphopt.datasets.dataset import Dataset
 from graphopt.errors import ConfigError, UsageError, UserError
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.pricing import Pricing
+from graphopt.problems.task import AssignTask
 from graphopt.search.genetic.brkga import Evolution, run_alone, uniform_keys
-from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar

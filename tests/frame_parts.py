@@ -16,11 +16,11 @@ from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.datasets.dataset import Dataset, Split
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
-from graphopt.tasks.task import AssignTask, Task
+from graphopt.problems.task import AssignTask, Task
 
 SIZES: dict[Split, tuple[int, ...]] = {"train": (6, 7), "val": (5,), "test": (8, 9)}
 
@@ -73,7 +73,7 @@ class Draws(Optimizer):
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         while True:
             problem.cost(problem.rng.integers(0, 2, (3, problem.graph.num_ops, 1)).astype(np.int16))
 
@@ -81,7 +81,7 @@ class Draws(Optimizer):
 class Commits(Draws):
     """Answers all ones, without a price where none is allowed."""
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         answer = np.ones((problem.graph.num_ops, 1), np.int16)
         problem.commit(answer) if not problem.open else problem.cost(answer[None])
 
@@ -89,7 +89,7 @@ class Commits(Draws):
 class Breaks(Draws):
     """Fails on graphs of nine ops."""
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         if problem.graph.num_ops == 9:
             raise ZeroDivisionError("nine")
 
@@ -143,7 +143,7 @@ class Learns(Learner):
         return loss
 
     @torch.no_grad()
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         y = int(torch.sigmoid(self.encoder.logit.mean()) > 0.5)
         answer = np.full((problem.graph.num_ops, 1), y, np.int16)
         problem.commit(answer) if not problem.open else problem.cost(answer[None])

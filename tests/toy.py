@@ -11,10 +11,11 @@ from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Flips, Prices
-from graphopt.problems.problem import Problem
-from graphopt.tasks.keys import KeyLayout, KeyRole
-from graphopt.tasks.task import AssignTask, Decision, Decisions
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel, Flips, Prices
+from graphopt.problems.decisions import Decision, Decisions
+from graphopt.problems.keys import KeyLayout, KeyRole
+from graphopt.problems.task import AssignTask
 
 ROLES = {role.value: role for role in Role} | {"inline": Role.FUSION}
 GRAIN = 2.0**-20  # costs are multiples of it, so that sums are exact in any order
@@ -127,10 +128,11 @@ class ToyFlips:
 
 
 def toy_problem(ops: int, heads: dict[str, int], evals: int, *, seed: int = 0, pair_weight: float = 0.5,
-                deltas: bool = False, free: NDArray[np.bool_] | None = None) -> tuple[Problem, ToyCost]:  # fmt: skip
+                deltas: bool = False,
+                free: NDArray[np.bool_] | None = None) -> tuple[AssignProblem, ToyCost]:  # fmt: skip
     """A problem over a random toy graph, and its cost model."""
     graph = toy_graph(ops, seed)
     cost = ToyCost(graph, int(np.prod(list(heads.values()))), pair_weight=pair_weight, deltas=deltas, seed=seed)
-    problem = Problem(graph, ToyTask(heads, free), cost, evals=evals, seed=seed)
+    problem = AssignProblem(graph, ToyTask(heads, free), cost, evals=evals, seed=seed)
     cost.calls = 0
     return problem, cost

@@ -14,10 +14,11 @@ from graphopt import cache_dir
 from graphopt.advantages.gibbs import ConditionalPrices, Samples, surroundings, survey, sweep, typical
 from graphopt.advantages.store import Store, open_store
 from graphopt.core.graph import Graph
-from graphopt.costs.cost_model import CostModel
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.decisions import Decision
 from graphopt.problems.pricing import Pricing
+from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import I64, slots_in
-from graphopt.tasks.task import AssignTask, Decision
 from graphopt.utils.progress import Bar
 from graphopt.utils.ranges import Between, Count, Positive, Workers
 

@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.problems.pricing import CountedFlips, Pricing
+from graphopt.problems.decisions import Decision
+from graphopt.problems.pricing import PricedFlips, Pricing
 from graphopt.search.walks.moves import BATCH_ENTRIES, F64, I64, Slots
-from graphopt.tasks.task import Decision
 
 
 class ConditionalPrices(Protocol):
@@ -35,7 +35,7 @@ class ConditionalPrices(Protocol):
 class DeltaPrices:
     """By exact deltas of store/inline flips."""
 
-    def __init__(self, flips: CountedFlips, slots: Slots, decision: Decision) -> None:
+    def __init__(self, flips: PricedFlips, slots: Slots, decision: Decision) -> None:
         self._flips, self._slots, self.evals = flips, slots, 0
         self.decision = decision
 
@@ -50,9 +50,7 @@ class DeltaPrices:
     def move(self, row: int, choice: int) -> None:
         if choice != self.decision[self._slots.op[row], 0]:
             self._flips.apply(int(self._slots.op[row]))
-            legal = np.zeros(self.decision.shape, np.int16)
-            legal[self._slots.op, 0] = self._flips.inline[self._slots.op]
-            self.decision = legal
+            self.decision = self._flips.decision
 
 
 class FullPrices:

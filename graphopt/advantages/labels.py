@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.advantages.gibbs import Samples, typical
+from graphopt.problems.decisions import Decision
 from graphopt.search.walks.moves import F64, I64
-from graphopt.tasks.task import Decision
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,10 +27,11 @@ import numpy as np
 from graphopt.advantages.gibbs import Samples
 from graphopt.core.graph import Graph
 from graphopt.core.head import named_counts
-from graphopt.costs.cost_model import CostModel
 from graphopt.errors import UserError
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.pricing import Pricing
+from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import slots_in
-from graphopt.tasks.task import AssignTask
 from graphopt.utils.commit import commit
 
 FORMAT = 1  # of the files; a reader refuses others
@@ -167,5 +168,5 @@ def _fingerprint(graph: Graph, task: AssignTask, cost: CostModel) -> str:
         decisions = np.repeat(initial[None], _PROBES + 1, 0)
         rng = np.random.default_rng(0)
         decisions[1:, slots.op, slots.head] = rng.integers(0, slots.choices, (_PROBES, len(slots)))
-        digest.update(cost.price(task.realise(graph, decisions)).cost.tobytes())
+        digest.update(Pricing(graph, task, cost).decisions(decisions).cost.tobytes())
     return digest.hexdigest()[:16]

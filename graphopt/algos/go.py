@@ -35,13 +35,14 @@ from graphopt.algos.go_policy import EncodedGraphs, GOObservation, GOPolicy, Pol
 from graphopt.algos.guided import guided_search
 from graphopt.algos.learner import Learner, answering, stored_numbers
 from graphopt.core.graph import Graph
-from graphopt.costs.cost_model import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
 from graphopt.errors import ConfigError
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.decisions import Decision
+from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import Slots, slots_of
-from graphopt.tasks.task import AssignTask, Decision
 from graphopt.utils.ranges import Count, Few, NotNegative, Positive, Whole
 
 ILLEGAL_REWARD = -10.0
@@ -249,13 +250,13 @@ class GO(Learner):
 
     # ---- solving
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if len(slots):
             with answering(problem.graph):
                 self._search(problem, slots)
 
-    def _search(self, problem: Problem, slots: Slots) -> None:
+    def _search(self, problem: AssignProblem, slots: Slots) -> None:
         observation = self.observe([problem.graph])
         encoded = self.policy.encode(observation)
         greedy = self._decode(problem, observation, encoded)
@@ -271,7 +272,7 @@ class GO(Learner):
 
         guided_search(problem, slots, prefer, self.search.refresh, self.search.deltas)
 
-    def _decode(self, problem: Problem, observation: GOObservation, encoded: EncodedGraphs) -> list[Decision]:
+    def _decode(self, problem: AssignProblem, observation: GOObservation, encoded: EncodedGraphs) -> list[Decision]:
         """The most likely decisions of every iteration, canonical."""
         out: list[Decision] = []
         previous = observation.default
@@ -281,7 +282,7 @@ class GO(Learner):
             previous = torch.from_numpy(out[-1].astype(np.int64)).to(self.device)
         return out
 
-    def _price_answers(self, problem: Problem, observation: GOObservation, encoded: EncodedGraphs) -> None:
+    def _price_answers(self, problem: AssignProblem, observation: GOObservation, encoded: EncodedGraphs) -> None:
         """Other places to start from: the same choice everywhere, and what the policy answers to that.
 
         Only for tasks with one head of few choices, and at most a quarter of the budget.
@@ -295,7 +296,7 @@ class GO(Learner):
             answer = self._given(observation, encoded, same).argmax(-1).cpu().numpy().astype(np.int16)
             problem.cost(np.stack([same, answer])[: problem.remaining])
 
-    def _price_samples(self, problem: Problem, log_p: Tensor) -> None:
+    def _price_samples(self, problem: AssignProblem, log_p: Tensor) -> None:
         """A tenth of the budget, at most `search.samples`, on decisions sampled at a low temperature."""
         count = min(self.search.samples, problem.evals_cap // 10, problem.remaining)
         if count:

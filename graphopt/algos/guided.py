@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decision
 from graphopt.search.walks.local import local_search
 from graphopt.search.walks.moves import Slots, Walk
-from graphopt.tasks.task import Decision
 
 Preference = Callable[[Decision], NDArray[np.float32]]
 """[N, H, K] log-probabilities of every choice, given the current decision [N, H]."""
@@ -20,7 +20,7 @@ Preference = Callable[[Decision], NDArray[np.float32]]
 LEAST_DOUBT = 0.02  # added to every slot's doubt, so that no op is out of reach
 
 
-def guided_search(problem: Problem, slots: Slots, prefer: Preference, refresh: int, deltas: bool) -> None:
+def guided_search(problem: AssignProblem, slots: Slots, prefer: Preference, refresh: int, deltas: bool) -> None:
     """From the best decision so far until the budget ends.
 
     First single changes by preference, asked again every `refresh` changes, until none helps; then local search on
@@ -38,7 +38,7 @@ def guided_search(problem: Problem, slots: Slots, prefer: Preference, refresh: i
 class _Walker:
     """The walk and which changes were tried since their surroundings last changed."""
 
-    def __init__(self, problem: Problem, slots: Slots, prefer: Preference, walk: Walk) -> None:
+    def __init__(self, problem: AssignProblem, slots: Slots, prefer: Preference, walk: Walk) -> None:
         self.problem, self.slots, self.prefer, self.walk = problem, slots, prefer, walk
         task = problem.task
         self.tried = np.zeros((problem.graph.num_ops, len(task.heads), task.num_choices), np.bool_)
@@ -91,7 +91,7 @@ def _turn(head: NDArray[np.int64]) -> NDArray[np.int64]:
     return turn
 
 
-def _doubtful(problem: Problem, slots: Slots, log_p: NDArray[np.float32]) -> Callable[[Decision], int]:
+def _doubtful(problem: AssignProblem, slots: Slots, log_p: NDArray[np.float32]) -> Callable[[Decision], int]:
     """Picks slots in proportion to the probability that the preferred choice is not the right one."""
     doubt = 1.0 - np.exp(log_p[slots.op, slots.head]).max(1) + LEAST_DOUBT
     cumulative = np.cumsum(doubt / doubt.sum())

@@ -37,14 +37,15 @@ from graphopt.advantages.labels import ExampleSet, TrainingExample, compressed
 from graphopt.algos.laf_guide import Guidance, LearnedMutations, Refit
 from graphopt.algos.learner import Learner, answering
 from graphopt.core.graph import Graph
-from graphopt.costs.cost_model import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
 from graphopt.errors import ConfigError
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.decisions import Decision
+from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import F64, Slots, slots_in, slots_of
 from graphopt.search.walks.progressive import Steps, first_walk, progressive_search
-from graphopt.tasks.task import AssignTask, Decision
 from graphopt.utils.ranges import Between, NotNegative, Share, Whole
 
 
@@ -208,13 +209,13 @@ class LAF(Learner):
 
     # ---- solving
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
             with answering(problem.graph):
                 self._search(problem, slots)
 
-    def _search(self, problem: Problem, slots: Slots) -> None:
+    def _search(self, problem: AssignProblem, slots: Slots) -> None:
         steps = self.search.steps
         walk = first_walk(problem, slots, steps.start)
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphopt.core.graph import Graph
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decision
 from graphopt.search.walks.moves import INFEASIBLE, Slots
 from graphopt.search.walks.progressive import Uniform
-from graphopt.tasks.task import Decision
 from graphopt.utils.ranges import Between, Count, NotNegative, Whole
 
 Predict = Callable[[nn.Module, Graph, Decision], Tensor]
@@ -48,7 +48,7 @@ class Refit:
 class LearnedMutations:
     """A `Guide` by a model. Uniform among the `top` per cent; ties with the last of them count as well."""
 
-    def __init__(self, problem: Problem, slots: Slots, network: nn.Module, predict: Predict, signed: bool,
+    def __init__(self, problem: AssignProblem, slots: Slots, network: nn.Module, predict: Predict, signed: bool,
                  guidance: Guidance, refit: Refit) -> None:  # fmt: skip
         """signed: predictions have the sign of f."""
         self._signed = signed

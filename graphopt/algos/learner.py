@@ -11,11 +11,11 @@ import torch
 
 from graphopt.core.graph import Graph
 from graphopt.core.head import named_counts
-from graphopt.costs.cost_model import CostModel
 from graphopt.errors import Unreadable
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import Optimizer, solve
 from graphopt.problems.pricing import Pricing
-from graphopt.tasks.task import AssignTask
+from graphopt.problems.task import AssignTask
 
 
 def stored_numbers(values: Any, count: int) -> list[float]:

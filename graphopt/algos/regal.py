@@ -30,14 +30,14 @@ from graphopt.algos.regal_heads import Heads, betas, elite_bias
 from graphopt.algos.regal_inputs import DESCRIPTORS, MEMBERSHIPS, ORDERS, inputs
 from graphopt.algos.regal_policy import Policy, REGALObservation
 from graphopt.core.graph import Graph
-from graphopt.costs.cost_model import CostModel
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.keys import KeyRole
+from graphopt.problems.task import AssignTask
 from graphopt.search.genetic.brkga import F32, F64, Evolution, Sampler, evolve, priced_by, run_alone, uniform_keys
 from graphopt.search.genetic.proposals import beta_keys
-from graphopt.tasks.keys import KeyRole
-from graphopt.tasks.task import AssignTask
 from graphopt.utils.ranges import Count, Few, NotNegative, Positive
 
 Actions = NDArray[np.int64]  # [N, A]
@@ -180,7 +180,7 @@ class REGAL(Learner):
 
     # ---- use
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         if problem.open:
             with answering(problem.graph):
                 actions = self.policy.propose(self.observe([problem.graph]), 0).op[0].numpy(force=True)

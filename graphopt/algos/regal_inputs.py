@@ -22,6 +22,7 @@ from graphopt.core.graph import F64, Graph
 from graphopt.core.machine import Machine
 from graphopt.core.spectral import smallest_eigenvectors
 from graphopt.encoders.columns import levels
+from graphopt.problems.task import AssignTask
 from graphopt.search.heuristics.encoding import ranks
 from graphopt.search.heuristics.rules import (
     Device,
@@ -31,7 +32,6 @@ from graphopt.search.heuristics.rules import (
     order_bottom_level,
     place_single,
 )
-from graphopt.tasks.task import AssignTask
 
 F32 = NDArray[np.float32]
 FEW = 0.06  # share of results that are live at once: forward passes of deep networks have less, others more

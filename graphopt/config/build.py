@@ -8,11 +8,11 @@ from graphopt.config import compatibility
 from graphopt.config.construct import construct, convert, target_of
 from graphopt.config.suggested_machine import warn_of_other_machine
 from graphopt.core.machine import Machine
-from graphopt.costs.cost_model import CostModel
 from graphopt.datasets.dataset import Dataset
 from graphopt.errors import ConfigError
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import Solver
-from graphopt.tasks.task import Task
+from graphopt.problems.task import Task
 from graphopt.utils import registry
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from graphopt.config.construct import INJECTED, Node, arguments_of, check_complete, target_of
 from graphopt.core.head import Role
-from graphopt.costs.cost_model import CostModel
 from graphopt.errors import Incompatible, UsageError, UserError
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import Solver
-from graphopt.tasks.task import AssignTask, Task
+from graphopt.problems.task import Task
 from graphopt.utils import registry
 
 
@@ -30,7 +30,7 @@ def mismatch(algo: type[Solver[Any]], task: Node) -> tuple[str, str] | None:
     target: type[Task] = target_of(task, "task")
     if not issubclass(target, algo.accepts):
         return "needs " + " or ".join(wanted.noun for wanted in algo.accepts), f"is {target.noun}"
-    return _roles_mismatch(algo, target.roles_of(task)) if issubclass(target, AssignTask) else None
+    return _roles_mismatch(algo, target.roles_of(task))
 
 
 def _roles_mismatch(algo: type[Solver[Any]], decided: Mapping[str, Role]) -> tuple[str, str] | None:
@@ -85,7 +85,7 @@ def unread(cost: type[CostModel], task: Node) -> str:
     decided = target.roles_of(task)
     choices = {name for name, role in decided.items() if role is Role.CHOICE}
     beside = choices - cost.reads
-    if not cost.reads and issubclass(target, AssignTask):
+    if cost.prices_programs and not target.makes_programs:
         return f"prices ops one by one, so that only rewriting makes a difference, not task={task['name']}"
     if beside or (decided and not cost.reads & {*choices, *decided.values()}):
         return f"does not read {', '.join(sorted(beside or decided))}, which task={task['name']} decides"

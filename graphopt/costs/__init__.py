@@ -1,5 +1,5 @@
 """Cost models: what a plan costs."""
 
-from graphopt.costs.cost_model import CostModel, Flips, Prices
+from graphopt.problems.cost_model import CostModel, Flips, Prices
 
 __all__ = ["CostModel", "Flips", "Prices"]

@@ -8,16 +8,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from math import prod
 
-import numpy as np
-
 from graphopt.core.graph import DTYPE_BYTES, DTYPES
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Prices, TermPrice
-from graphopt.rewrite.io.as_graph import program_of
 from graphopt.rewrite.ir.arithmetic import ACTIVATION_FLOP, window_flop
-from graphopt.rewrite.ir.terms import Terms
+from graphopt.rewrite.ir.terms import Program, Terms
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType
+from graphopt.rewrite.program_cost import ProgramCost, TermPrice
 
 FREE = frozenset({"input", "weight", "fill", "identity_kernel", "item", "reshape", "split"})
 GRID = 2.0**-50  # seconds; prices are multiples, so sums below 8 s are exact and do not depend on their order
@@ -25,23 +21,17 @@ BYTES = dict(zip(DTYPES, DTYPE_BYTES))
 _PER_ELEMENT = {**ACTIVATION_FLOP, "add": 1.0, "mul": 1.0, "batch_norm": 2.0, "opaque": 1.0}
 
 
-class Additive(CostModel):
+class Additive(ProgramCost):
     """`runtime` of a program on one device as a sum over its ops; `op_seconds` is the model."""
 
     objective = "runtime"
-    needs = frozenset({"terms"})
-    reads = frozenset()  # only which ops there are
 
     @abstractmethod
     def op_seconds(self, operation: Operation, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:
         """Seconds of one op alone."""
 
-    def price(self, plans: Plans) -> Prices:
-        """The plans' rewritten graph is priced; all plans of a batch are of one graph, so they cost the same."""
-        program = program_of(plans.graph)
-        of = self.term_price(program.terms)
-        seconds = float(sum(map(of, program.live())))
-        return Prices(np.full(len(plans), seconds), np.zeros(len(plans)))
+    def price_program(self, program: Program) -> float:
+        return float(sum(map(self.term_price(program.terms), program.live())))
 
     def term_price(self, terms: Terms) -> TermPrice:
         known: dict[int, float] = {}

@@ -15,11 +15,11 @@ from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
-from graphopt.costs.cost_model import CostModel, Flips, Objective, Prices
 from graphopt.costs.event import Flow, LinkArrays, Log, flow, link_arrays, scratch, simulate_rows
 from graphopt.costs.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
 from graphopt.costs.load import Loads, loads
 from graphopt.errors import UserError
+from graphopt.problems.cost_model import CostModel, Flips, Objective, Prices
 
 _FLOWS_PER_GRAPH = 4  # kernel graphs kept per graph: those of the few fusion states that searches repeat
 MOST_THREADS = 256

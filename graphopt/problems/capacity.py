@@ -2,7 +2,7 @@
 
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel
+from graphopt.problems.cost_model import CostModel
 
 
 def lack_of_memory(plan: Plans, cost: CostModel, machine: Machine) -> str:

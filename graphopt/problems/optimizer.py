@@ -7,13 +7,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
-from graphopt.costs.cost_model import CostModel
-from graphopt.problems.metering import OutOfBudget
-from graphopt.problems.problem import Problem
-from graphopt.problems.rewrite_problem import RewriteProblem
-from graphopt.tasks.task import AssignTask, RewriteTask, Task
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.problem import OutOfBudget, Problem
+from graphopt.problems.task import AssignTask, Task
 
-AnyProblem = TypeVar("AnyProblem", Problem, RewriteProblem)
+AnyProblem = TypeVar("AnyProblem", bound=Problem)
 
 
 class Solver(ABC, Generic[AnyProblem]):
@@ -31,40 +30,20 @@ class Solver(ABC, Generic[AnyProblem]):
     knows_roles: ClassVar[frozenset[Role]] = frozenset()
 
     @abstractmethod
-    def open(self, graph: Graph, task: Any, cost: CostModel, *, evals: int, seconds: float, seed: int) -> AnyProblem:
-        """The problem of a graph under a task that it accepts."""
-
-    @abstractmethod
     def solve(self, problem: AnyProblem) -> None:
         """Spends at most the problem's budget. The answer is `problem.best`; OutOfBudget may pass through."""
 
 
-class Optimizer(Solver[Problem]):
+class Optimizer(Solver[AssignProblem]):
     """Assigns a choice to every op."""
 
     accepts = (AssignTask,)
-
-    def open(self, graph: Graph, task: Any, cost: CostModel, *, evals: int, seconds: float, seed: int) -> Problem:
-        return Problem(graph, task, cost, evals=evals, seconds=seconds, seed=seed)
-
-
-class Rewriter(Solver[RewriteProblem]):
-    """Finds an equivalent program."""
-
-    accepts = (RewriteTask,)
-
-    def open(
-        self, graph: Graph, task: Any, cost: CostModel, *, evals: int, seconds: float, seed: int
-    ) -> RewriteProblem:
-        return RewriteProblem(graph, task, cost, evals=evals, seconds=seconds, seed=seed)
 
 
 def solve(optimizer: Solver[AnyProblem], graph: Graph, task: Task, cost: CostModel, *, evals: int,
           seconds: float | None = None, seed: int = 0) -> tuple[AnyProblem, float]:  # fmt: skip
     """(the solved problem, seconds it took). The answer to a budget of 0 is priced here, unbilled."""
-    problem = optimizer.open(
-        graph, task, cost, evals=evals, seconds=math.inf if seconds is None else seconds, seed=seed
-    )
+    problem: Any = task.open(graph, cost, evals=evals, seconds=math.inf if seconds is None else seconds, seed=seed)
     with contextlib.suppress(OutOfBudget):
         optimizer.solve(problem)
     spent = problem.seconds
@@ -73,6 +52,6 @@ def solve(optimizer: Solver[AnyProblem], graph: Graph, task: Task, cost: CostMod
     return problem, spent
 
 
-def price(problem: Problem | RewriteProblem, cost: CostModel) -> float:
+def price(problem: Problem, cost: CostModel) -> float:
     """The best answer's price by a cost model."""
     return float(cost.price(problem.plans()).cost[0])

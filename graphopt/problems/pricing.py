@@ -6,6 +6,7 @@ Shape legend: B decisions, N ops, H heads, K keys, F flips.
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,12 @@ from numpy.typing import NDArray
 from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Flips, Prices
-from graphopt.tasks.keys import Keys
-from graphopt.tasks.task import AssignTask, Decision, Decisions
+from graphopt.problems.cost_model import CostModel, Flips, Prices
+from graphopt.problems.decisions import Decision, Decisions
+from graphopt.problems.keys import Keys
+
+if TYPE_CHECKING:
+    from graphopt.problems.task import AssignTask
 
 Count = Callable[[int], None]
 """Is told how many prices were asked for."""
@@ -28,7 +32,7 @@ def uncounted(prices: int) -> None:
 class Pricing:
     """A graph under a task, priced by a cost model; `count` hears of every price."""
 
-    def __init__(self, graph: Graph, task: AssignTask, cost: CostModel, count: Count = uncounted) -> None:
+    def __init__(self, graph: Graph, task: "AssignTask", cost: CostModel, count: Count = uncounted) -> None:
         self.graph, self.task, self.cost, self._count = graph, task, cost, count
 
     def decisions(self, decisions: Decisions) -> Prices:
@@ -50,37 +54,54 @@ class Pricing:
         default = self.task.realise(self.graph, self.task.initial(self.graph)[None])
         return float(self.cost.price(default).cost[0])
 
-    def flips(self, decision: Decision) -> "CountedFlips | None":
+    def ends(self, plan: Plans) -> tuple[Prices, F64] | None:
+        """The price of one plan, and when the kernel of each op ends [N]; None where the cost model does not say it."""
+        self._count(len(plan))
+        return self.cost.price_and_ends(plan)
+
+    def flips(self, decision: Decision, bill: "Bill | None" = None) -> "PricedFlips | None":
         """Exact delta pricing of store/inline flips from a decision, where the task decides nothing else and the cost
-        model has it. Opening counts nothing: the decision's own price is known."""
+        model has it. Opening counts nothing: the decision's own price is known. bill: who pays, else `count`."""
         if [(head.role, head.count) for head in self.task.heads] != [(Role.FUSION, 2)] or self.task.limits is None:
             return None
         plan = self.task.realise(self.graph, decision[None])
         inner = self.cost.flips(self.graph, plan.inline[0], self.task.limits)
-        return None if inner is None else CountedFlips(inner, self._count)
+        return None if inner is None else PricedFlips(inner, self.task.mask(self.graph)[:, 0], bill or self._bill)
+
+    def _bill(self, base: Decision, ops: NDArray[np.int64], price: Callable[[NDArray[np.int64]], F64]) -> F64:
+        self._count(len(ops))
+        return price(ops)
 
 
-class CountedFlips:
-    """`Flips` that count: each price is one."""
+Bill = Callable[[Decision, NDArray[np.int64], Callable[[NDArray[np.int64]], F64]], F64]
+"""(decision, ops, prices of ops) -> prices of the flips of these ops of the decision, as many as are paid for."""
 
-    def __init__(self, inner: Flips, count: Count) -> None:
-        self._inner, self._count = inner, count
 
-    @property
-    def inline(self) -> NDArray[np.bool_]:
-        """[N] the current, legal state."""
-        return self._inner.inline
+class PricedFlips:
+    """`Flips` whose prices are billed, and their current state as a decision. free: [N] ops with a choice."""
+
+    def __init__(self, inner: Flips, free: NDArray[np.bool_], bill: Bill) -> None:
+        self._inner, self._free, self._bill = inner, free, bill
+        self._now: Decision | None = None
 
     @property
     def cost(self) -> float:
-        """Its price."""
+        """The price of the current state."""
         return self._inner.cost
+
+    @property
+    def decision(self) -> Decision:
+        """[N, 1] the current state, read-only; views are always inline: they are no decision."""
+        if self._now is None:
+            self._now = (self._inner.inline & self._free)[:, None].astype(np.int16)
+            self._now.flags.writeable = False
+        return self._now
 
     def price(self, ops: NDArray[np.int64]) -> F64:
         """[F] prices after flipping each op alone."""
-        self._count(len(ops))
-        return self._inner.price(ops)
+        return self._bill(self.decision, ops, self._inner.price)
 
     def apply(self, op: int) -> None:
-        """Makes the flip of `op` the current state."""
+        """Makes the flip of `op` the current state; free, since its price is known."""
         self._inner.apply(op)
+        self._now = None

@@ -34,11 +34,12 @@ from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
 from graphopt.errors import Unreadable
-from graphopt.problems.metering import Metered
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decision
 from graphopt.problems.problem import Problem
+from graphopt.problems.task import AssignTask
 from graphopt.records import answer_format
 from graphopt.records.answer_format import DecisionError, damaged, read_answer
-from graphopt.tasks.task import AssignTask, Decision
 
 FORMAT = "graphopt decision 1"
 CONFIG_KEYS = ("machine", "task", "cost", "judge", "dataset", "objective", "seed")
@@ -99,7 +100,7 @@ class DecisionFile:
 
 
 def save(
-    path: Path | str, *, problem: Problem, judged: float, row: Mapping[str, Any], config: Mapping[str, Any]
+    path: Path | str, *, problem: AssignProblem, judged: float, row: Mapping[str, Any], config: Mapping[str, Any]
 ) -> None:
     """Writes the best answer of a solved problem.
 
@@ -123,7 +124,7 @@ def save(
 
 
 def header_of(
-    problem: Metered, graph: Graph, judged: float, row: Mapping[str, Any], config: Mapping[str, Any]
+    problem: Problem, graph: Graph, judged: float, row: Mapping[str, Any], config: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What a file says of graph, prices, configuration, row and versions, whatever was decided."""
     return {
@@ -144,7 +145,7 @@ def _said(key: str, value: Any) -> Any:
     return words(key, value) if isinstance(value, Mapping) else value
 
 
-def trace_of(problem: Metered) -> NDArray[np.float64]:
+def trace_of(problem: Problem) -> NDArray[np.float64]:
     """[S, 3] evaluations, seconds, best cost."""
     return np.array([[s.evals, s.seconds, s.cost] for s in problem.trace], np.float64).reshape(-1, 3)
 

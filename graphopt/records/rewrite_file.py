@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.errors import UserError
-from graphopt.problems.rewrite_problem import RewriteProblem
 from graphopt.records import answer_format, decision_file
 from graphopt.records.answer_format import DecisionError
 from graphopt.rewrite.ir.program_files import from_json, to_json
 from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.rewrite_problem import RewriteProblem
 
 FORMAT = "graphopt rewriting 1"
 

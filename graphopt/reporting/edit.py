@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from graphopt.core.compact import compact
 from graphopt.core.head import Head
+from graphopt.problems.decisions import Decision
 from graphopt.records.answer_format import DecisionError
 from graphopt.records.decision_file import DecisionFile, write
 from graphopt.reporting.replay import Case, choices_of
-from graphopt.tasks.task import Decision
 
 BETTER = 1e-9  # relative gain from which a price counts as lower
 

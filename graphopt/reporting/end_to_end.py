@@ -17,9 +17,9 @@ from typing import Any
 
 from graphopt.config.construct import construct
 from graphopt.config.stored import node_of
-from graphopt.costs.cost_model import CostModel
 from graphopt.costs.profiled import Profiled, processor
 from graphopt.errors import UserError
+from graphopt.problems.cost_model import CostModel
 from graphopt.reporting.replay import RewriteCase, open_any
 from graphopt.reporting.tables.read_rows import read_rows, row_files
 from graphopt.reporting.tables.sheet import Sheet

@@ -21,13 +21,13 @@ from graphopt.core.compact import compact
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.task import AssignTask
 from graphopt.records.decision_file import FORMAT, DecisionFile, describe, header_of
 from graphopt.reporting.replay import Case
-from graphopt.tasks.task import AssignTask
 from graphopt.utils.limits import MIB, read_json
 
 PARTS = ("device", "order", "inline")
@@ -140,7 +140,7 @@ def case_of(settings: Sequence[str], graph_name: str | None) -> Case:
         names = ", ".join(graph.name for graph in graphs[:20])
         raise GivenError(f"dataset={parts.dataset.name} has {len(chosen)} such graphs; say --graph with one of {names}")
     graph, task = chosen[0], parts.task
-    problem = Problem(graph, task, parts.cost, evals=0)
+    problem = AssignProblem(graph, task, parts.cost, evals=0)
     row = {key: config[key]["name"] for key in ("dataset", "task", "machine", "cost", "judge")}
     facts = {**row, "objective": parts.cost.objective, "initial": _price(parts.judge, problem.initial_plans())}
     stored = stored_config(config, parts)

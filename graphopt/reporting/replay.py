@@ -19,9 +19,11 @@ from graphopt.core.head import Head, Role, named_counts
 from graphopt.core.machine import Machine
 from graphopt.core.oracles import check as violations
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel
 from graphopt.datasets.dataset import Dataset, Split
 from graphopt.errors import Unreadable, UserError
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.decisions import Decision, Decisions
+from graphopt.problems.task import AssignTask, Task
 from graphopt.readers.formats.graph_files import load_graph, parse_graph
 from graphopt.records import packed
 from graphopt.records.answer_format import DecisionError
@@ -29,7 +31,7 @@ from graphopt.records.decision_file import DecisionFile, load, match
 from graphopt.records.rewrite_file import RewriteFile, is_rewriting
 from graphopt.records.rewrite_file import load as load_rewriting
 from graphopt.reporting.tables.read_rows import read_rows, row_files
-from graphopt.tasks.task import AssignTask, Decision, Decisions, RewriteTask, Task
+from graphopt.rewrite.rewrite_task import RewriteTask
 
 EXACT = 1e-9  # relative difference allowed to simulators
 NOISE_FACTOR = 4.0  # measured prices may differ by this many times their stored noise

@@ -12,23 +12,23 @@ from typing import Any
 from graphopt.config.build import Parts, stored_config
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import OPERATOR_ID
-from graphopt.costs.cost_model import CostModel
 from graphopt.errors import NothingFits, RowsFailed, Unmeasured, UserError, writing
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.capacity import lack_of_memory
-from graphopt.problems.metering import Incumbent
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import Solver, price, solve
-from graphopt.problems.problem import Problem
-from graphopt.problems.rewrite_problem import RewriteProblem
+from graphopt.problems.problem import Incumbent
+from graphopt.problems.task import Task
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.records import decision_file, rewrite_file
 from graphopt.records.answer_format import DecisionError, read_answer
 from graphopt.records.rows import Row, RowFile, key_of
 from graphopt.rewrite.io.delivery import deliver
+from graphopt.rewrite.rewrite_problem import RewriteProblem
 from graphopt.run.cell import Cell, sentence_of
-from graphopt.tasks.task import Task
 from graphopt.utils.progress import Bar
 
-Solved = Problem | RewriteProblem
+Solved = AssignProblem | RewriteProblem
 TRACE_POINTS = 64  # of a row; the decision file has them all
 REPLACED = "rows.replaced.jsonl"  # beside the rows: those of graphs that are gone
 

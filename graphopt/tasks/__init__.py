@@ -1,5 +1,5 @@
 """Tasks: what may be decided. Each turns decisions into plans."""
 
-from graphopt.tasks.task import AssignTask, Task
+from graphopt.problems.task import AssignTask, Task
 
 __all__ = ["AssignTask", "Task"]

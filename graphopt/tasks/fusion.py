@@ -12,7 +12,8 @@ from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, default_inline, legalise, legalise_by_priority
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
+from graphopt.problems.decisions import Decision, Decisions, checked_levels
+from graphopt.problems.task import AssignTask
 
 STORE_OR_INLINE = Head("inline", 2, Role.FUSION, ("store", "inline"))
 

@@ -12,11 +12,12 @@ from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.tasks import keys as random_keys
+from graphopt.problems import keys as random_keys
+from graphopt.problems.decisions import Decision, Decisions, checked_levels
+from graphopt.problems.keys import KeyLayout, KeyRole, Keys
+from graphopt.problems.task import AssignTask
 from graphopt.tasks.fusion import STORE_OR_INLINE
-from graphopt.tasks.keys import KeyLayout, KeyRole, Keys
 from graphopt.tasks.placement import first_roomy_device, leads, together
-from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
 
 
 class Joint(AssignTask):

@@ -13,9 +13,10 @@ from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, default_inline
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.tasks import keys as random_keys
-from graphopt.tasks.keys import KeyLayout, KeyRole, Keys
-from graphopt.tasks.task import AssignTask, Decision, Decisions
+from graphopt.problems import keys as random_keys
+from graphopt.problems.decisions import Decision, Decisions
+from graphopt.problems.keys import KeyLayout, KeyRole, Keys
+from graphopt.problems.task import AssignTask
 
 
 class Placement(AssignTask):

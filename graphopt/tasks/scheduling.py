@@ -14,10 +14,11 @@ from graphopt.core.list_schedule import dependencies, heft, links
 from graphopt.core.machine import Machine
 from graphopt.core.operators import Category
 from graphopt.core.plan import Plans
-from graphopt.tasks import keys as random_keys
-from graphopt.tasks.keys import KeyLayout, KeyRole, Keys
+from graphopt.problems import keys as random_keys
+from graphopt.problems.decisions import Decision, Decisions, checked_levels
+from graphopt.problems.keys import KeyLayout, KeyRole, Keys
+from graphopt.problems.task import AssignTask
 from graphopt.tasks.placement import first_roomy_device, fixed_inline, together
-from graphopt.tasks.task import AssignTask, Decision, Decisions, checked_levels
 
 Heuristic = Literal["single", "heft", "blocks"]
 

@@ -28,14 +28,14 @@ from graphopt.advantages.store import Store
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
+from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.pricing import Pricing
+from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import slots_in
 from graphopt.tasks.fusion import Fusion
 from graphopt.tasks.joint import Joint
-from graphopt.tasks.task import AssignTask
 
 # --- Gibbs sampling: its long-run frequencies, exact labels whichever way they are priced, and what is kept of a
 # sweep.

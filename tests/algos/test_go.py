@@ -21,14 +21,14 @@ from graphopt.core.graph import Graph
 from graphopt.core.head import named_counts
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.costs.simulator import Simulator
 from graphopt.encoders.graphsage import GraphSAGE
 from graphopt.errors import ConfigError
+from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
+from graphopt.problems.task import AssignTask
 from graphopt.tasks.fusion import Fusion
 from graphopt.tasks.joint import Joint
-from graphopt.tasks.task import AssignTask
 
 MACHINE = Machine(name="m", devices=(GPU, GPU, GPU), link_bandwidth=20e9)
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}

@@ -23,16 +23,17 @@ from graphopt.config.build import encoder
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
-from graphopt.costs.cost_model import CostModel
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import ConfigError
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Problem
+from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import slots_in, slots_of
 from graphopt.search.walks.progressive import ProgressiveSearch, Steps, first_walk
 from graphopt.tasks.fusion import Fusion
-from graphopt.tasks.task import AssignTask, Decision
 from graphopt.utils import registry
 
 MACHINE = Machine(name="m", devices=(GPU,))
@@ -59,7 +60,7 @@ def laf(task: AssignTask = FUSION, cost: CostModel = SIMULATOR, *, folder: Path 
                search=LAFSearchSettings(steps=steps, guide=guide, refit=refit))  # fmt: skip
 
 
-def trace(problem: Problem) -> list[tuple[int, float]]:
+def trace(problem: AssignProblem) -> list[tuple[int, float]]:
     return [(step.evals, step.cost) for step in problem.trace]
 
 
@@ -124,7 +125,7 @@ def test_decisions_with_few_labels_are_drawn_only_where_there_are_no_others() ->
 # ---- the guide
 
 
-def guide_of(problem: Problem, f: np.ndarray, **changes: Any) -> LearnedMutations:
+def guide_of(problem: AssignProblem, f: np.ndarray, **changes: Any) -> LearnedMutations:
     """A guide by fixed predictions f [N, K] of a one-head task."""
 
     def predict(network: nn.Module, graph: Graph, decision: Decision) -> torch.Tensor:
@@ -233,7 +234,7 @@ def test_refitting_learns_what_the_search_has_seen(target: Any, order: Any, expe
     guidance = replace(GUIDE, top=100.0 * len(expected) / 40, order=order)
     learner = laf(task, ToyCost(graph, 2), guide=guidance, refit=Refit(every=40, steps=60, rate=1e-2),
                   model=Model(target=target, members=1)).eval()  # fmt: skip
-    problem = Problem(graph, task, learner.cost, evals=0)
+    problem = AssignProblem(graph, task, learner.cost, evals=0)
     guide = LearnedMutations(
         problem, slots_of(problem), learner.network, lambda n, g, d: learner._predict_by(n, [g], [d]),
         target == "signed", guidance, learner.search.refit,

@@ -20,13 +20,13 @@ from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.datasets.layered import layered_graph
 from graphopt.encoders.features import batch, graph_features
+from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
+from graphopt.problems.task import AssignTask
 from graphopt.search.genetic.brkga import Brkga, Evolution
-from graphopt.tasks.keys import KeyRole
-from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 from tests.toy import toy_graph
 

@@ -20,7 +20,7 @@ from graphopt.config.build import build, machine_task_costs
 from graphopt.config.construct import construct
 from graphopt.config.stored import StoredError, node_of, words
 from graphopt.errors import UserError
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records import decision_file
 from graphopt.records.answer_format import DecisionError
@@ -56,7 +56,7 @@ def answer(folder: Path) -> Path:
     """A decision about a small graph, solved as `CONFIG` says; the graph lies beside it."""
     _, task, cost, _ = machine_task_costs(CONFIG)
     graph = chain([4e9] * 5, ["add"] * 5, [8] * 5)
-    problem = Problem(graph, task, cost, evals=3)
+    problem = AssignProblem(graph, task, cost, evals=3)
     problem.cost(np.array([[[1], [1], [0], [0], [0]]], np.int16))
     row = {"algo": "hand", "status": "ok", "graph": graph.name, "seed": 0, "evals_cap": 3,
            "initial": problem.initial_cost, "judged": problem.best_cost, "decision": "decisions/a.npz"}  # fmt: skip

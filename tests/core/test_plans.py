@@ -24,7 +24,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.random_graphs import random_graph
 from graphopt.datasets.regal import in_units
-from graphopt.tasks.task import AssignTask
+from graphopt.problems.task import AssignTask
 from graphopt.utils import registry
 
 # --- The oracles find what is wrong: each rule broken by hand is named.

@@ -14,11 +14,11 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.core.oracles import check
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel
 from graphopt.costs.simulator import Simulator
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
+from graphopt.problems.task import AssignTask
 from graphopt.readers.formats.layer_graphs import read_layer_graph
-from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
 GRAPHS = ("bert24_inference", "bert24_training", "gnmt_inference")

@@ -19,14 +19,15 @@ from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.oracles import check
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Flips, Prices
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Incompatible, Unsolved
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel, Flips, Prices
 from graphopt.problems.optimizer import Optimizer, solve
-from graphopt.problems.problem import Problem
+from graphopt.problems.task import AssignTask
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.tasks.task import AssignTask, RewriteTask
+from graphopt.rewrite.rewrite_task import RewriteTask
 from graphopt.utils import registry
 
 BUDGETS = (0, 1, 7, 50)
@@ -128,7 +129,9 @@ class CountedFlips:
         self.inner.apply(op)
 
 
-def run(optimizer: Optimizer, graph: Graph, label: str, evals: int, objective: str = "runtime") -> tuple[Problem, int]:
+def run(
+    optimizer: Optimizer, graph: Graph, label: str, evals: int, objective: str = "runtime"
+) -> tuple[AssignProblem, int]:
     """(the solved problem, prices asked for besides the initial one's). Skips where an exact method says that it cannot
     solve it."""
     cost = Counted(simulator(objective))

@@ -9,25 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
-import graphopt.problems.metering
+import graphopt.problems.problem
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.metering import OutOfBudget
-from graphopt.problems.problem import MeteredFlips, Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decisions
+from graphopt.problems.pricing import PricedFlips
+from graphopt.problems.problem import OutOfBudget
 from graphopt.tasks.fusion import Fusion
-from graphopt.tasks.task import Decisions
 
 BINARY, DEVICES = {"inline": 2}, {"device": 3, "priority": 4}
 
 
-def draws(problem: Problem, rows: int, seed: int = 0) -> Decisions:
+def draws(problem: AssignProblem, rows: int, seed: int = 0) -> Decisions:
     counts = [head.count for head in problem.task.heads]
     shape = (rows, problem.graph.num_ops, len(counts))
     return np.random.default_rng(seed).integers(0, counts, shape).astype(np.int16)
 
 
-def flips_of(problem: Problem) -> MeteredFlips:
+def flips_of(problem: AssignProblem) -> PricedFlips:
     found = problem.flips(problem.initial)
     assert found is not None
     return found
@@ -129,7 +130,7 @@ def test_infeasible_decisions_are_billed_and_never_the_best() -> None:
     graph = toy_graph(4)
     cost = ToyCost(graph, 2, bound=2.0)
     cost.unary[:, 0], cost.unary[:, 1] = 0.5, 1.0
-    problem = Problem(graph, ToyTask(BINARY), cost, evals=9)
+    problem = AssignProblem(graph, ToyTask(BINARY), cost, evals=9)
     one = np.ones((1, 4, 1), np.int16)
     assert problem.cost(one)[0] == np.inf
     assert problem.last_excess.tolist() == [2.0]
@@ -149,10 +150,10 @@ def test_commit_answers_only_where_nothing_may_be_priced(cap: int, spent: int, c
 
 def test_seconds_end_the_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(graphopt.problems.metering, "_clock", lambda: now[0])
+    monkeypatch.setattr(graphopt.problems.problem, "_clock", lambda: now[0])
     graph = toy_graph(5)
     cost = ToyCost(graph, 2, deltas=True)
-    problem = Problem(graph, ToyTask(BINARY), cost, evals=10, seconds=2.0)
+    problem = AssignProblem(graph, ToyTask(BINARY), cost, evals=10, seconds=2.0)
     flips = flips_of(problem)
     now[0] = 101.5
     problem.cost(draws(problem, 3))
@@ -192,14 +193,14 @@ def test_no_delta_prices_without_a_binary_task_and_a_cost_that_has_them(heads: d
     assert problem.flips(problem.initial) is None
 
 
-def walk_with_flips(problem: Problem, moves: list[int]) -> None:
+def walk_with_flips(problem: AssignProblem, moves: list[int]) -> None:
     flips, ops = flips_of(problem), np.arange(problem.graph.num_ops)
     for op in moves:
         flips.price(ops)
         flips.apply(op)
 
 
-def walk_with_decisions(problem: Problem, moves: list[int]) -> None:
+def walk_with_decisions(problem: AssignProblem, moves: list[int]) -> None:
     now = problem.initial.copy()
     for op in moves:
         batch = np.repeat(now[None], len(now), 0)
@@ -236,7 +237,7 @@ def test_the_best_of_real_fusion_flips_has_the_price_that_was_billed(seed: int) 
         name="fusion", machine=machine, decision="binary", levels=2, max_ops=6, max_inputs=5, max_duplicates=2
     )
     cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
-    problem = Problem(random_graph(seed, 60), task, cost, evals=10_000)
+    problem = AssignProblem(random_graph(seed, 60), task, cost, evals=10_000)
     flips = flips_of(problem)
     assert flips.cost == problem.initial_cost
     choices = np.flatnonzero(task.mask(problem.graph)[:, 0])

@@ -13,13 +13,13 @@ from graphopt.records.rows import read
 
 STRANGE = """
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
 
 class Coin(Optimizer):
     def __init__(self, *, name: str, odds: float) -> None:
         self.name, self.odds = name, odds
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         free = problem.task.mask(problem.graph)
         while problem.open:
             flip = free & (problem.rng.random(free.shape) < self.odds)

@@ -12,7 +12,7 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.datasets.onnx import load_light
 from graphopt.decision import main
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_format import DecisionError
 from graphopt.records.decision_file import load, save, write
@@ -30,7 +30,7 @@ def solved(folder: Path, graph: Graph, choices: list[int], config: dict | None =
     machine = construct(config["machine"], "machine")
     task = construct(config["task"], "task", {"machine": machine})
     cost = CutCost(name="cut", objective="runtime", scale=1.0)
-    problem = Problem(graph, task, cost, evals=5)
+    problem = AssignProblem(graph, task, cost, evals=5)
     if keys:
         problem.cost_keys(np.array([choices], np.float64))
     else:

@@ -20,8 +20,8 @@ from graphopt.core.oracles import check
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.files import GraphFiles
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Problem
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.readers.formats.layer_graphs import BYTES_PER_MS, read_devices, read_layer_graph
 from graphopt.search.heuristics.starts import heuristic_keys
@@ -91,7 +91,7 @@ def test_published_fields_that_may_be_missing_or_odd(tmp_path: Path) -> None:
     assert task.initial(graph).tolist() == [[2], [2]]  # the first device would never end
     prices = cost.price(task.realise(graph, np.array([[[0], [1]], [[2], [1]], [[2], [2]]], np.int16)))
     assert prices.cost.tolist() == pytest.approx([float("inf"), 0.0025, 0.011])
-    problem = Problem(graph, task, cost, evals=100)
+    problem = AssignProblem(graph, task, cost, evals=100)
     assert problem.cost_keys(heuristic_keys(problem)).min() == pytest.approx(0.0025)  # every heuristic bears it
     twice = {"nodes": [nodes[0], nodes[0]], "edges": []}
     file.write_text(json.dumps(twice))

@@ -15,13 +15,13 @@ from graphopt.core.operators import Category
 from graphopt.core.plan import Plans
 from graphopt.datasets.layered import layered_graph
 from graphopt.decision import main
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.task import AssignTask
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_format import DecisionError
 from graphopt.records.decision_file import load, save, write
 from graphopt.reporting.edit import bisect, veto
 from graphopt.reporting.replay import check, open_case
-from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
 # --- Decision files of plans from random keys: small, replayed exactly, and open to reading and editing by device.
@@ -36,12 +36,12 @@ def graph() -> Graph:
 
 
 @cache
-def problem(task: str) -> Problem:
+def problem(task: str) -> AssignProblem:
     """One whose answer is a plan of random keys, even where the default is better."""
     machine = construct(CONFIG["machine"], "machine")
     around = {"machine": machine, "task": construct(registry.option("task", task), "task", {"machine": machine})}
     cost = construct(CONFIG["cost"], "cost", around)
-    made = Problem(graph(), around["task"], cost, evals=1)
+    made = AssignProblem(graph(), around["task"], cost, evals=1)
     keys = np.random.default_rng(1).random((1, around["task"].key_count(graph())), np.float32)
     made.best_cost = float(made.cost_keys(keys)[0])
     made.best_plan = around["task"].realise_keys(graph(), keys)
@@ -199,7 +199,7 @@ def colocated(seed: int, groups: int) -> Graph:
     return dataclasses.replace(graph, together=together)
 
 
-def solved(graph: Graph, task_name: str, objective: str, keys: bool, seed: int) -> tuple[Problem, dict[str, Any]]:
+def solved(graph: Graph, task_name: str, objective: str, keys: bool, seed: int) -> tuple[AssignProblem, dict[str, Any]]:
     """A problem whose answer is a random one, even where the default is better; and its configuration."""
     name = task_name.partition(" ")[0]
     config = {"machine": registry.option("machine", "gpu4_pcie"), "seed": 0,
@@ -208,7 +208,7 @@ def solved(graph: Graph, task_name: str, objective: str, keys: bool, seed: int) 
     machine = construct(config["machine"], "machine")
     task: AssignTask = construct(config["task"], "task", {"machine": machine})
     cost = construct(config["cost"], "cost", {"machine": machine, "task": task})
-    problem, rng = Problem(graph, task, cost, evals=1), np.random.default_rng(seed)
+    problem, rng = AssignProblem(graph, task, cost, evals=1), np.random.default_rng(seed)
     if keys:
         drawn = rng.random((1, task.key_count(graph)), np.float32)
         problem.cost_keys(drawn)

@@ -15,8 +15,8 @@ from graphopt.config.construct import construct
 from graphopt.core.compact import compact, expand
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Problem
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_format import DecisionError
 from graphopt.records.decision_file import load, save, write
@@ -86,7 +86,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (tmp_path / "options" / group).mkdir(parents=True)
             (tmp_path / "options" / group / f"{node['name']}.yaml").write_text(yaml.dump(node))
     monkeypatch.setenv(OWN_OPTIONS, str(tmp_path / "options"))
-    problem = Problem(GRAPH, TASK, COST, evals=3)
+    problem = AssignProblem(GRAPH, TASK, COST, evals=3)
     problem.cost_keys(keys())
     problem.best_plan = TASK.realise_keys(GRAPH, keys())[0]
     problem.best_cost = float(COST.price(problem.best_plan).cost[0])

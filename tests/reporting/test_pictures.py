@@ -20,7 +20,7 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records import decision_file
 from graphopt.report import main
@@ -143,7 +143,7 @@ def solved(folder: Path) -> Path:
     """A study of one graph whose stored decision stores every op: each op that fusing would have helped costs."""
     graph = ladder(3)
     task, cost = fusion(), Simulator(name="simulator", machine=machine(), objective="runtime", threads=1)
-    problem = Problem(graph, task, cost, evals=1)
+    problem = AssignProblem(graph, task, cost, evals=1)
     problem.best = task.initial(graph).copy()
     inlined = int(np.flatnonzero(problem.best[:, 0])[0])
     problem.best[inlined] = 0
@@ -174,7 +174,7 @@ def test_views_are_no_difference(tmp_path: Path) -> None:
     b.op("relu", [z], [w])
     b.output(w)
     cost = Simulator(name="simulator", machine=machine(), objective="runtime", threads=1)
-    problem = Problem(b.build(), fusion(), cost, evals=1)
+    problem = AssignProblem(b.build(), fusion(), cost, evals=1)
     path = tmp_path / "decisions" / "view.npz"
     decision_file.save(path, problem=problem, judged=problem.best_cost, row={}, config=CONFIG)
     assert not decision_file.load(path).changed().size

@@ -12,7 +12,7 @@ from toy import ToyCost, ToyTask, toy_graph
 
 from graphopt.config.build import build
 from graphopt.errors import RowsFailed, Unmeasured, UserError
-from graphopt.problems.metering import Incumbent
+from graphopt.problems.problem import Incumbent
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.records import rows as rows_module
 from graphopt.records.decision_file import load

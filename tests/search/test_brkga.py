@@ -20,16 +20,16 @@ from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.regal import Regal
 from graphopt.errors import ConfigError
-from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.keys import KeyRole, devices, digests
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Problem
+from graphopt.problems.problem import OutOfBudget
 from graphopt.search.genetic.brkga import Brkga, Evolution, evolve, priced_by, uniform_keys
 from graphopt.search.genetic.brkga_informed import BrkgaInformed, Proposal, parameters
 from graphopt.search.heuristics.gp_dfs import PartitionDepthFirst
 from graphopt.search.heuristics.rules import SchedulingInstance, place_spectral
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.tasks.joint import Joint
-from graphopt.tasks.keys import KeyRole, devices, digests
 from graphopt.utils import registry
 
 # --- BRKGA: every parent can be named, because every first chromosome and mutant carries its number in all its genes.
@@ -197,7 +197,7 @@ def test_comes_close_to_a_known_optimum() -> None:
     assert optimum <= problem.best_cost <= optimum + 0.02 * (100 * random - optimum)
 
 
-def evolved(problem: Problem, evolution: Evolution) -> Problem:
+def evolved(problem: AssignProblem, evolution: Evolution) -> AssignProblem:
     with pytest.raises(OutOfBudget):
         Brkga(name="brkga", evolution=evolution).solve(problem)
     return problem
@@ -219,7 +219,7 @@ def test_a_budget_of_nothing_or_nothing_to_decide_is_left_alone() -> None:
 def test_an_infeasible_chromosome_ranks_behind_every_feasible_one_by_its_excess() -> None:
     graph = toy_graph(6)
     cost = ToyCost(graph, 3, bound=2.0)
-    problem = Problem(graph, ToyTask({"device": 3}), cost, evals=10_000)
+    problem = AssignProblem(graph, ToyTask({"device": 3}), cost, evals=10_000)
     every = np.array(list(itertools.product(range(3), repeat=6)), np.int16)
     score = priced_by(problem)((every + 0.5).astype(np.float32) / 3)
     own, total = cost.unary[np.arange(6), every].sum(1), cost.totals(every)
@@ -230,17 +230,17 @@ def test_an_infeasible_chromosome_ranks_behind_every_feasible_one_by_its_excess(
     assert np.array_equal(np.argsort(score[~feasible], kind="stable"), np.argsort(own[~feasible], kind="stable"))
 
 
-def layered_problem(objective: str, threads: int, evals: int = 300, seconds: float = np.inf) -> Problem:
+def layered_problem(objective: str, threads: int, evals: int = 300, seconds: float = np.inf) -> AssignProblem:
     machine = Machine(
         name="m", devices=tuple(Device(vector_flops=1e9, bandwidth=1e9) for _ in range(3)), link_bandwidth=1e8
     )
     task = Joint(name="j", machine=machine, levels=4, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
     cost = Simulator(name="s", machine=machine, objective=objective, threads=threads)
     graph = layered_graph(60, np.random.default_rng(5), "layered")
-    return Problem(graph, task, cost, evals=evals, seconds=seconds, seed=7)
+    return AssignProblem(graph, task, cost, evals=evals, seconds=seconds, seed=7)
 
 
-def story(problem: Problem) -> list[tuple[int, float]]:
+def story(problem: AssignProblem) -> list[tuple[int, float]]:
     return [(step.evals, step.cost) for step in problem.trace]
 
 
@@ -261,7 +261,7 @@ def test_the_clock_is_looked_at_within_a_generation(monkeypatch: pytest.MonkeyPa
     now = itertools.count()
     problem = layered_problem("runtime", 1, evals=10_000, seconds=1.0)
     monkeypatch.setattr(brkga, "KEYS_PER_CALL", 1)
-    monkeypatch.setattr("graphopt.problems.metering._clock", lambda: problem._start + 0.1 * next(now))
+    monkeypatch.setattr("graphopt.problems.problem._clock", lambda: problem._start + 0.1 * next(now))
     evolved(problem, SMALL)
     assert 0 < problem.evals < SMALL.population
 
@@ -302,7 +302,7 @@ def test_the_best_plan_still_costs_what_was_found_after_many_generations(seed: i
     cost = construct(node, "cost", {"machine": machine})
     graph = Regal(**regal_node()).draw("watts_strogatz", 50, "train", seed)
     evolution = Evolution(population=20, elites=0.2, mutants=0.1, elite_bias=0.7)
-    problem = evolved(Problem(graph, task, cost, evals=2000, seed=seed), evolution)
+    problem = evolved(AssignProblem(graph, task, cost, evals=2000, seed=seed), evolution)
     assert problem.best_plan is not None
     assert cost.price(problem.best_plan).cost[0] == problem.best_cost
 
@@ -331,7 +331,7 @@ def algo(name: str, **changes: object):
 
 
 def test_the_first_population_holds_every_heuristic() -> None:
-    problem = Problem(GRAPH, TASK, simulator(), evals=100)
+    problem = AssignProblem(GRAPH, TASK, simulator(), evals=100)
     keys = heuristic_keys(problem)
     best = problem.cost_keys(keys).min()
     solved, _ = solve(algo("brkga_seeded"), GRAPH, TASK, simulator(), evals=len(keys))
@@ -345,7 +345,7 @@ def test_a_neutral_proposal_is_plain_brkga_number_by_number() -> None:
 
 
 def test_proposals_lean_to_the_partition_and_to_the_order() -> None:
-    problem = Problem(GRAPH, TASK, simulator(), evals=100)
+    problem = AssignProblem(GRAPH, TASK, simulator(), evals=100)
     layout, device = TASK.layout(GRAPH), place_spectral(SchedulingInstance(problem.graph, problem.task), "time")
     proposal = replace(NEUTRAL, placement=0.75, placement_concentration=4.0, priorities=0.5, priority_concentration=8.0)
     alpha, beta = parameters(problem, proposal)

@@ -14,9 +14,9 @@ from toy import ToyCost, ToyTask, toy_graph, toy_problem
 from graphopt.core.machine import Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
-from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
+from graphopt.problems.problem import OutOfBudget
 from graphopt.search.genetic.brkga import uniform_keys
 from graphopt.search.genetic.proposals import beta_keys, beta_parameters
 from graphopt.search.heuristics.default import Default
@@ -46,7 +46,7 @@ SEARCHERS = [name for name in OPTIMISERS if name != "default"]
 HEADS = [{"inline": 2}, {"device": 3}, {"device": 2, "priority": 4}]
 
 
-def solve(name: str, problem: Problem) -> None:
+def solve(name: str, problem: AssignProblem) -> None:
     with contextlib.suppress(OutOfBudget):
         OPTIMISERS[name]().solve(problem)
 
@@ -147,7 +147,7 @@ def test_infeasible_start_is_left() -> None:
     for name in ("local", "scan", "annealing", "greedy"):
         cost = ToyCost(graph, 2, seed=1)
         cost.unary[:, 0], cost.unary[:, 1], cost.bound = 1.0, 0.25, 4.0
-        problem = Problem(graph, ToyTask({"device": 2}), cost, evals=400, seed=0)
+        problem = AssignProblem(graph, ToyTask({"device": 2}), cost, evals=400, seed=0)
         assert problem.initial_cost == np.inf
         solve(name, problem)
         assert np.isfinite(problem.best_cost)
@@ -170,14 +170,14 @@ def test_unknown_start_is_refused() -> None:
 # --- What a walk remembers: refused requests stay without deltas, and are forgotten with them.
 
 
-def capped_chain(deltas: bool) -> tuple[Problem, Walk]:
+def capped_chain(deltas: bool) -> tuple[AssignProblem, Walk]:
     """Four ops, at most two per kernel, everything stored."""
     machine = Machine(name="m", devices=(GPU,))
     task = Fusion(
         name="fusion", machine=machine, decision="binary", levels=2, max_ops=2, max_inputs=16, max_duplicates=8
     )
     cost = Simulator(name="simulator", machine=machine, objective="runtime", threads=1)
-    problem = Problem(chain(4), task, cost, evals=50)
+    problem = AssignProblem(chain(4), task, cost, evals=50)
     return problem, start_walk(problem, slots_of(problem), "zero", deltas=deltas)
 
 

@@ -13,10 +13,10 @@ from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, legalise
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.errors import ConfigError, Incompatible
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.search.fusion.fused import as_decision
 from graphopt.search.fusion.inductor_rule import InductorRule
 from graphopt.search.fusion.xla_priority import LAUNCH, SIGNIFICANT, XlaPriority, priority_fusion
@@ -267,10 +267,10 @@ class _KernelSum(CostModel):
         return Prices(np.array(times), np.zeros(len(times)))
 
 
-def problem(graph: Graph, decision: str, evals: int, device: Device = GPU) -> Problem:
+def problem(graph: Graph, decision: str, evals: int, device: Device = GPU) -> AssignProblem:
     task = Fusion(name="fusion", machine=Machine(name="m", devices=(device,)), decision=decision, levels=20,
                   max_ops=64, max_inputs=16, max_duplicates=8)  # type: ignore[arg-type]  # fmt: skip
-    return Problem(graph, task, _KernelSum(), evals=evals)
+    return AssignProblem(graph, task, _KernelSum(), evals=evals)
 
 
 @pytest.mark.parametrize("decision", ["binary", "priority"])

@@ -16,8 +16,9 @@ from graphopt.core.machine import Device, Machine, TransferRule
 from graphopt.costs.event import GRID
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Problem
+from graphopt.problems.task import AssignTask
 from graphopt.readers.formats.stg import read_stg
 from graphopt.records.rows import RowFile
 from graphopt.run.evaluate import Arena, Contender, evaluate
@@ -32,7 +33,6 @@ from graphopt.search.solvers.workload import EVERY, grain, watched, workload
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling
-from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
 # --- CP-SAT against all plans of small graphs, random plans under every rule, and published optima.
@@ -186,7 +186,7 @@ def test_limited_by_effort_it_repeats() -> None:
 
 def test_the_problems_clock_counts() -> None:
     graph, machine = layered_graph(60, np.random.default_rng(1), "layered"), pair(link_latency=0.01)
-    problem = Problem(graph, both(machine), simulator(machine), evals=40, seconds=0.0)
+    problem = AssignProblem(graph, both(machine), simulator(machine), evals=40, seconds=0.0)
     solver(effort=None).solve(problem)
     assert problem.evals == 0 and problem.bound == 0.0
 
@@ -216,7 +216,7 @@ def test_simple_bounds_by_hand() -> None:
 
     def work(*devices: Device):
         machine = Machine(name="m", devices=devices)
-        return workload(Problem(graph, both(machine), simulator(machine), evals=1), lambda: None)
+        return workload(AssignProblem(graph, both(machine), simulator(machine), evals=1), lambda: None)
 
     alone, two = work(Device()), work(Device(), Device(vector_flops=2.0))
     assert (least_makespan(alone) * GRID, least_makespan(two) * GRID) == (9.0, 3.0)
@@ -227,7 +227,7 @@ def test_when_devices_are_interchangeable() -> None:
     graph = small_graph(0, 4)
 
     def work(machine: Machine):
-        return workload(Problem(graph, both(machine), simulator(machine), evals=1), lambda: None)
+        return workload(AssignProblem(graph, both(machine), simulator(machine), evals=1), lambda: None)
 
     assert anywhere(work(pair())) and interchangeable(work(pair()))
     far = work(pair(link_latency=1.0))
@@ -281,7 +281,7 @@ def test_a_model_that_takes_too_long_is_given_up(seconds: float, objective: str,
     graph, machine = small_graph(0, 400), pair(link_bandwidth=4.0)
     task, cost = both(machine), simulator(machine, objective)
     clock = Clock()
-    monkeypatch.setattr("graphopt.problems.metering._clock", clock)
+    monkeypatch.setattr("graphopt.problems.problem._clock", clock)
     monkeypatch.setattr("graphopt.search.solvers.cpsat.search", lambda *_: pytest.fail("no time was left"))
     found, _ = solve(solver(effort=None), graph, task, cost, evals=40, seconds=seconds)
     assert clock.now <= 0.55 * seconds + 0.2
@@ -296,7 +296,7 @@ def test_a_model_that_takes_too_long_is_given_up(seconds: float, objective: str,
 def _steps(monkeypatch: pytest.MonkeyPatch, names: Sequence[str]) -> list[tuple[str, float]]:
     """(step, when it begins) of a solve whose clock stands still but for one second per step."""
     now, seen = [0.0], []
-    monkeypatch.setattr("graphopt.problems.metering._clock", lambda: now[0])
+    monkeypatch.setattr("graphopt.problems.problem._clock", lambda: now[0])
 
     def slow(name: str):
         made = getattr(cpsat, name)
@@ -331,7 +331,7 @@ def test_long_loops_look_at_the_clock(monkeypatch) -> None:
     """The kernels of a problem are listed, and models begun, in stretches of a few hundred items."""
     graph, machine = small_graph(0, 3000), pair(link_bandwidth=4.0)
     looks: list[int] = []
-    work = workload(Problem(graph, both(machine), simulator(machine), evals=1), lambda: looks.append(0))
+    work = workload(AssignProblem(graph, both(machine), simulator(machine), evals=1), lambda: looks.append(0))
     assert len(looks) >= len(work.op) / EVERY
     for n in (0, 1, EVERY, EVERY + 1):
         assert list(watched(range(n), lambda: looks.append(1))) == list(range(n))

@@ -16,8 +16,9 @@ from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Unsolved
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Problem
+from graphopt.problems.task import AssignTask
 from graphopt.readers.formats.lifetimes import read_lifetimes
 from graphopt.search.genetic.brkga import Brkga, Evolution
 from graphopt.search.heuristics import partition, rules, starts
@@ -28,7 +29,6 @@ from graphopt.search.solvers.least_memory import Lifetime, optimal_order, peak_o
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling
-from graphopt.tasks.task import AssignTask
 
 # --- Heuristics: orders against plain versions, partitions on graphs whose best cut is known, plans in keys.
 
@@ -42,12 +42,12 @@ def machine(devices: int, speed: float = 1.0) -> Machine:
     return Machine(name="m", devices=made, link_bandwidth=10.0)
 
 
-def problem(graph: Graph, on: Machine, task: AssignTask | None = None, objective="runtime") -> Problem:
+def problem(graph: Graph, on: Machine, task: AssignTask | None = None, objective="runtime") -> AssignProblem:
     task = task or Joint(name="t", machine=on, levels=16, fuse=False, **CAPS)
-    return Problem(graph, task, Simulator(name="s", machine=on, objective=objective, threads=1), evals=100)
+    return AssignProblem(graph, task, Simulator(name="s", machine=on, objective=objective, threads=1), evals=100)
 
 
-def work_of(problem: Problem) -> rules.SchedulingInstance:
+def work_of(problem: AssignProblem) -> rules.SchedulingInstance:
     return rules.SchedulingInstance(problem.graph, problem.task)
 
 
@@ -203,11 +203,11 @@ TINY = {  # published optima; the last is ours: its pairs are independent, so th
 ONE = Machine(name="one", devices=(Device(),))
 
 
-def problem_of_memory(graph: Graph, evals: int) -> Problem:
+def problem_of_memory(graph: Graph, evals: int) -> AssignProblem:
     """Orders on one device, priced by the simulator's peak."""
     task = Scheduling(name="s", machine=ONE, levels=16, placement="single", fuse=False, max_ops=64, max_inputs=16,
                       max_duplicates=8)  # fmt: skip
-    return Problem(graph, task, Simulator(name="s", machine=ONE, objective="peak_memory", threads=1), evals=evals)
+    return AssignProblem(graph, task, Simulator(name="s", machine=ONE, objective="peak_memory", threads=1), evals=evals)
 
 
 def exact() -> Exact:

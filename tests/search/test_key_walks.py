@@ -12,15 +12,15 @@ from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Unsolved
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Problem
 from graphopt.readers.formats.stg import read_stg
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.search.walks.regal_local import Moves, RandomKeyMoves, RegalLocal
 from graphopt.search.walks.windowed import Windowed, Windows, _Moves
 from graphopt.tasks.joint import Joint
-from graphopt.tasks.keys import KeyRole
 from graphopt.utils import registry
 
 # --- Local search on keys: moves do what they say, published instances, plateaus, and where it starts.
@@ -33,10 +33,10 @@ def machine(devices: int) -> Machine:
     return Machine(name="m", devices=tuple(Device() for _ in range(devices)), link_bandwidth=1e3)
 
 
-def open_problem(graph: Graph, devices: int = 3, evals: int = 100, fuse: bool = False, seed: int = 0) -> Problem:
+def open_problem(graph: Graph, devices: int = 3, evals: int = 100, fuse: bool = False, seed: int = 0) -> AssignProblem:
     task = Joint(name="t", machine=machine(devices), levels=16, fuse=fuse, **CAPS)
     cost = Simulator(name="s", machine=task.machine, objective="runtime", threads=1)
-    return Problem(graph, task, cost, evals=evals, seed=seed)
+    return AssignProblem(graph, task, cost, evals=evals, seed=seed)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +177,9 @@ def layered(ops: int, seed: int) -> Graph:
     return layered_graph(ops, np.random.default_rng(seed), f"layered{seed}")
 
 
-def open_large(graph: Graph, evals: int = 100) -> Problem:
+def open_large(graph: Graph, evals: int = 100) -> AssignProblem:
     task = Joint(name="t", machine=cluster(), levels=16, fuse=False, **CAPS)
-    return Problem(graph, task, cost("runtime"), evals=evals, seed=0)
+    return AssignProblem(graph, task, cost("runtime"), evals=evals, seed=0)
 
 
 def test_an_evaluation_says_when_ops_end() -> None:

@@ -26,9 +26,9 @@ from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Problem
+from graphopt.problems.problem import OutOfBudget
 from graphopt.search.heuristics.list_scheduling import Heft, ListBottomLevel
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
@@ -173,7 +173,7 @@ def fork(width: int) -> Graph:
 def test_one_evaluation_finds_the_optimum_of_a_fork(algo):
     graph, machine = fork(4), identical(2)
     task = Joint(name="joint", machine=machine, levels=16, fuse=False, **CAPS)
-    problem = Problem(graph, task, Simulator(name="s", machine=machine, objective="runtime", threads=1), evals=1)
+    problem = AssignProblem(graph, task, Simulator(name="s", machine=machine, objective="runtime", threads=1), evals=1)
     algo.solve(problem)
     assert (problem.initial_cost, problem.best_cost, problem.evals) == (19.0, 13.0, 1)
 
@@ -181,7 +181,7 @@ def test_one_evaluation_finds_the_optimum_of_a_fork(algo):
 def test_the_long_branch_goes_first_on_fixed_devices():
     graph, machine = fork(4), identical(2)
     task = Scheduling(name="s", machine=machine, levels=16, placement="single", fuse=False, **CAPS)
-    problem = Problem(graph, task, Simulator(name="s", machine=machine, objective="runtime", threads=1), evals=5)
+    problem = AssignProblem(graph, task, Simulator(name="s", machine=machine, objective="runtime", threads=1), evals=5)
     ListBottomLevel(name="list_blevel").solve(problem)
     assert problem.best_cost == 19.0  # one device: any order
     plan = task.realise(graph, problem.best[None])
@@ -193,7 +193,7 @@ def test_without_a_budget_the_schedule_is_committed():
     graph, machine = fork(3), identical(2)
     task = Placement(name="placement", machine=machine, fuse=False, **CAPS)
     cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
-    problem = Problem(graph, task, cost, evals=0)
+    problem = AssignProblem(graph, task, cost, evals=0)
     try:
         Heft(name="heft").solve(problem)
     except OutOfBudget:

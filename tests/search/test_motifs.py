@@ -8,8 +8,8 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.operators import OPERATOR_ID
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.datasets.layered import layered_graph
+from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
 from graphopt.search.fusion.motif_scan import MotifScan
 from graphopt.search.fusion.rules_scan import RulesScan

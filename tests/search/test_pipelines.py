@@ -16,11 +16,12 @@ from graphopt.core.graph import F64, Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.core.oracles import check
-from graphopt.costs.cost_model import CostModel
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import ConfigError, Unsolved
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Problem
+from graphopt.problems.task import AssignTask
 from graphopt.readers.formats.layer_graphs import read_layer_graph
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys
@@ -32,7 +33,6 @@ from graphopt.search.pipelines.load_balance import LoadBalance, loads, readers_o
 from graphopt.search.pipelines.pipeline import Pipeline, pipeline_of
 from graphopt.search.walks.moves import slots_of, start_walk
 from graphopt.tasks.placement import Placement
-from graphopt.tasks.task import AssignTask
 from graphopt.utils import registry
 
 # --- Contiguous splits: against all splits of small graphs, and against published optima.
@@ -171,7 +171,7 @@ def test_published_optima_come_out(name: str) -> None:
 @pytest.mark.parametrize("name", ["bert24_inference", "bert24_training", "gnmt_inference"])
 def test_searches_start_from_the_best_split(name: str) -> None:
     graph, task, cost, known = published(name)
-    problem = Problem(graph, task, cost, evals=1)
+    problem = AssignProblem(graph, task, cost, evals=1)
     assert 1e3 * problem.cost_keys(heuristic_keys(problem)[:1])[0] == pytest.approx(known, rel=1e-5)
 
 
@@ -189,13 +189,15 @@ def test_searches_by_single_moves_start_from_it_too(algo: str) -> None:
 def test_a_walk_starts_from_the_better_of_split_and_default(seed: int, room: float) -> None:
     graph = random_graph(seed, 7)
     line, task, cost = setting(graph, machine(room))
-    problem = Problem(graph, task, cost, evals=9)
+    problem = AssignProblem(graph, task, cost, evals=9)
     walk = start_walk(problem, slots_of(problem), "initial", deltas=False)
     split = best_split(line, USUAL, np.random.default_rng(0))
     assert walk.score == min(problem.initial_cost, split.load)
     assert price(graph, task, cost, walk.decision[None, :, 0])[0] == walk.score
     assert problem.evals == (len(split.device) > 0)
-    runtime = Problem(graph, task, Simulator(name="s", machine=machine(room), objective="runtime", threads=1), evals=9)
+    runtime = AssignProblem(
+        graph, task, Simulator(name="s", machine=machine(room), objective="runtime", threads=1), evals=9
+    )
     walk = start_walk(runtime, slots_of(runtime), "initial", deltas=False)
     assert np.array_equal(walk.decision, runtime.initial)
     assert runtime.evals == 0
@@ -210,7 +212,7 @@ def test_without_evaluations_it_answers_too() -> None:
     )
     runtime = Simulator(name="s", machine=machine(), objective="runtime", threads=1)
     with pytest.raises(Unsolved, match=r"cost\.objective=max_load"):
-        Contiguous(name="c", effort=SMALL).solve(Problem(graph, task, runtime, evals=1))
+        Contiguous(name="c", effort=SMALL).solve(AssignProblem(graph, task, runtime, evals=1))
 
 
 def test_what_costs_nothing_beside_its_only_neighbour_stays_with_it() -> None:

@@ -12,17 +12,17 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans
 from graphopt.costs.additive import Additive, Flops
-from graphopt.costs.cost_model import CostModel, Prices
 from graphopt.errors import ConfigError
-from graphopt.problems.metering import OutOfBudget
-from graphopt.problems.optimizer import Rewriter
-from graphopt.problems.rewrite_problem import RewriteProblem
+from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.problems.problem import OutOfBudget
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program, reachable
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 from graphopt.rewrite.models import build_model
+from graphopt.rewrite.rewrite_problem import RewriteProblem
+from graphopt.rewrite.rewriter import Rewriter
 from graphopt.rewrite.rules.loading import load_rules
 from graphopt.rewrite.rules.parsing import parse_rules
 from graphopt.rewrite.rules.rule import RuleSet

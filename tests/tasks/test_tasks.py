@@ -21,9 +21,9 @@ from graphopt.core.machine import Device, Machine, make_machine
 from graphopt.core.oracles import check
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
+from graphopt.problems.keys import devices, transfers
 from graphopt.tasks.fusion import Fusion
 from graphopt.tasks.joint import Joint
-from graphopt.tasks.keys import devices, transfers
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling, place
 

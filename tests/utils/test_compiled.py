@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from numba.core import event
+from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.problems.metering import Metered
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.utils.compiled import compiling_seconds, njit
 
 MODULE = """
@@ -69,7 +70,8 @@ def test_compiling_is_not_on_the_clock_of_a_problem(monkeypatch: pytest.MonkeyPa
     """Three seconds of search, 90 in which a function is compiled that compiles another, and again four of search."""
     now = 1000.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    meter = Metered(evals=5, seconds=8.0, initial_cost=1.0)
+    graph = toy_graph(3)
+    meter = AssignProblem(graph, ToyTask({"device": 2}), ToyCost(graph, 2), evals=5, seconds=8.0)
     now += 3.0
     with event.trigger_event("numba:compiler_lock"):
         now += 40.0

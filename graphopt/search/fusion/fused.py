@@ -4,11 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.head import Role
-from graphopt.problems.problem import Problem
-from graphopt.tasks.task import Decision
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decision
 
 
-def answer(problem: Problem, inline: NDArray[np.bool_], rank: NDArray[np.int64]) -> None:
+def answer(problem: AssignProblem, inline: NDArray[np.bool_], rank: NDArray[np.int64]) -> None:
     """Answers with the flags `inline` [N]: one evaluation, or a commitment where there is no budget.
 
     rank: [N] order in which the rule inlined the ops, from 0.
@@ -20,7 +20,7 @@ def answer(problem: Problem, inline: NDArray[np.bool_], rank: NDArray[np.int64])
         problem.commit(decision)
 
 
-def as_decision(problem: Problem, inline: NDArray[np.bool_], rank: NDArray[np.int64]) -> Decision:
+def as_decision(problem: AssignProblem, inline: NDArray[np.bool_], rank: NDArray[np.int64]) -> Decision:
     """[N, H] the initial decision with its fusion head replaced where an op has a choice.
 
     With K choices stored ops get 0, inlined ones K-1 (inlined first) to 1. Raises Incompatible when the task decides no

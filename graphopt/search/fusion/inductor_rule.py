@@ -20,8 +20,8 @@ from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.machine import Device
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.fusion.fused import answer
 
 REDUCTION, CONTRACTION = 1, 2
@@ -41,7 +41,7 @@ class InductorRule(Optimizer):
         self.ops_gpu, self.ops_cpu, self.nodes = ops_gpu, ops_cpu, nodes
         self.extra_memory, self.rounds = extra_memory, rounds
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         inline = self.inline(problem.graph, problem.task.machine.devices[0])
         answer(problem, inline, np.arange(problem.graph.num_ops)[::-1])
 

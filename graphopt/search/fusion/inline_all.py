@@ -3,8 +3,8 @@
 import numpy as np
 
 from graphopt.core.head import Role
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.fusion.fused import answer
 
 
@@ -16,6 +16,6 @@ class InlineAll(Optimizer):
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         ops = problem.graph.num_ops
         answer(problem, np.ones(ops, np.bool_), np.arange(ops))

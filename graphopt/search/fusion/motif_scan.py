@@ -3,8 +3,8 @@ The search without learning that a learned policy has to beat: it finds out by i
 
 from graphopt.core.graph import I64
 from graphopt.core.head import Role
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.fusion.rules_scan import price_rules
 from graphopt.search.walks.motifs import motifs
 from graphopt.search.walks.moves import Walk, scores, slots_of
@@ -21,7 +21,7 @@ class MotifScan(Optimizer):
     def __init__(self, *, name: str, depth: int) -> None:
         self.name, self.depth = name, depth
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         price_rules(problem)
         if not len(slots) or not problem.open:
@@ -37,7 +37,7 @@ class MotifScan(Optimizer):
         scan(problem, slots, walk)
 
 
-def _try(problem: Problem, walk: Walk, ops: I64, head: int, choice: int) -> None:
+def _try(problem: AssignProblem, walk: Walk, ops: I64, head: int, choice: int) -> None:
     """Gives a class of ops one choice, if that is new and better; one evaluation."""
     if (walk.decision[ops, head] == choice).all():
         return

@@ -2,8 +2,8 @@
 without learning anything: the peer of a learned policy that is followed by search."""
 
 from graphopt.core.head import Role
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.fusion.inline_all import InlineAll
 from graphopt.search.fusion.xla_priority import XlaPriority
 from graphopt.search.walks.moves import Walk, slots_of
@@ -18,14 +18,14 @@ class RulesScan(Optimizer):
     def __init__(self, *, name: str, deltas: bool) -> None:
         self.name, self.deltas = name, deltas
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         price_rules(problem)
         if len(slots) and problem.open:
             scan(problem, slots, Walk(problem, problem.best, problem.best_cost, deltas=self.deltas))
 
 
-def price_rules(problem: Problem) -> None:
+def price_rules(problem: AssignProblem) -> None:
     """Prices what the two rules answer, one evaluation each, as far as the budget goes."""
     for rule in (InlineAll(name="inline_all"), XlaPriority(name="xla_priority")):
         if problem.open:

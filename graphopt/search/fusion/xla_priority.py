@@ -25,8 +25,8 @@ from graphopt.core.kernels import KernelLimits, find_roots, fits_root, gather, j
 from graphopt.core.machine import Device
 from graphopt.costs.kernel_time import Workspace, clear, device_constants, kernel_time, kernel_work, workspace
 from graphopt.errors import ConfigError
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.fusion.fused import answer
 from graphopt.utils.compiled import njit
 
@@ -44,7 +44,7 @@ class XlaPriority(Optimizer):
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         limits = problem.task.limits or KernelLimits(1000, MAX_OPERANDS, 64)
         answer(problem, *priority_fusion(problem.graph, problem.task.machine.devices[0], limits))
 

@@ -21,10 +21,10 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from graphopt.errors import ConfigError
-from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.pricing import Pricing
-from graphopt.problems.problem import Problem
+from graphopt.problems.problem import OutOfBudget
 from graphopt.search.walks.moves import penalised
 from graphopt.utils.compiled import njit
 
@@ -75,7 +75,7 @@ class Brkga(Optimizer):
     def __init__(self, *, name: str, evolution: Evolution) -> None:
         self.name, self.evolution = name, evolution
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         keys = problem.task.key_count(problem.graph)
         if keys and problem.open:
             evolve(priced_by(problem), uniform_keys(keys), problem.rng, self.evolution)
@@ -86,7 +86,7 @@ def uniform_keys(keys: int) -> Sampler:
     return lambda rng, count: rng.random((count, keys), np.float32)
 
 
-def priced_by(problem: Problem) -> Price:
+def priced_by(problem: AssignProblem) -> Price:
     """Scores billed to a problem; an infeasible chromosome scores beyond every feasible one, the worse the larger its
     excess."""
     rows = max(1, KEYS_PER_CALL // max(1, problem.task.key_count(problem.graph)))

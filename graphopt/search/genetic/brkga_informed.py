@@ -12,8 +12,9 @@ from typing import Literal
 import numpy as np
 
 from graphopt.core.graph import F64
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import F32, Evolution, evolve, priced_by
 from graphopt.search.genetic.proposals import beta_keys, beta_parameters
 from graphopt.search.heuristics.encoding import ranks
@@ -26,7 +27,6 @@ from graphopt.search.heuristics.rules import (
     order_reverse_bottom_level,
     place_spectral,
 )
-from graphopt.tasks.keys import KeyRole
 
 ORDERS: dict[str, Order] = {
     "bottom_level": order_bottom_level,
@@ -52,21 +52,21 @@ class BrkgaInformed(Optimizer):
     def __init__(self, *, name: str, evolution: Evolution, runtime: Proposal, peak_memory: Proposal) -> None:
         self.name, self.evolution, self.runtime, self.peak_memory = name, evolution, runtime, peak_memory
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         if problem.open and problem.task.key_count(problem.graph):
             proposal = self.peak_memory if problem.objective == "peak_memory" else self.runtime
             sampler = beta_keys(*parameters(problem, proposal))
             evolve(priced_by(problem), sampler, problem.rng, self.evolution)
 
 
-def parameters(problem: Problem, proposal: Proposal) -> tuple[F32, F32]:
+def parameters(problem: AssignProblem, proposal: Proposal) -> tuple[F32, F32]:
     """(alpha [K], beta [K]) of the proposal; choices other than devices and orders stay uniform."""
     instance = SchedulingInstance(problem.graph, problem.task)
     device = place_spectral(instance, "time")
     return _around(problem, device, ORDERS[proposal.order](instance, device), proposal)
 
 
-def _around(problem: Problem, device: Device, urgency: F64, proposal: Proposal) -> tuple[F32, F32]:
+def _around(problem: AssignProblem, device: Device, urgency: F64, proposal: Proposal) -> tuple[F32, F32]:
     layout = problem.task.layout(problem.graph)
     mean, concentration = np.full(len(layout), 0.5), np.full(len(layout), 2.0)
     affinity = layout.role == KeyRole.AFFINITY

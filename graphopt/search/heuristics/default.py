@@ -1,7 +1,7 @@
 """`default`: the task's own heuristic, what a user gets without any search."""
 
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 
 
 class Default(Optimizer):
@@ -10,5 +10,5 @@ class Default(Optimizer):
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         """The answer is already `problem.best`."""

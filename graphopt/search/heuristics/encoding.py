@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64
-from graphopt.problems.problem import Problem
-from graphopt.tasks.keys import KeyRole
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.keys import KeyRole
 
 F32 = NDArray[np.float32]
 
 
-def encode(problem: Problem, device: NDArray[np.integer], urgency: F64) -> F32:
+def encode(problem: AssignProblem, device: NDArray[np.integer], urgency: F64) -> F32:
     """[K] keys of a plan: ops on `device` [N], started by `urgency` [N] (any scale, the largest first, ties by op id).
 
     Results travel in the order of their producers; other choices are the default's. Of keys that the task does not

@@ -4,8 +4,8 @@ import numpy as np
 
 from graphopt.core.head import Role
 from graphopt.errors import ConfigError
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.encoding import encode
 from graphopt.search.heuristics.rules import SchedulingInstance, Weight, metis_depth_first
 
@@ -25,7 +25,7 @@ class PartitionDepthFirst(Optimizer):
             raise ConfigError(f"gp_dfs needs balance from {', '.join(known)} and at least one imbalance")
         self.name, self.balance, self.imbalance = name, balance, imbalance
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         if not problem.open:
             return
         instance = SchedulingInstance(problem.graph, problem.task)
@@ -35,7 +35,7 @@ class PartitionDepthFirst(Optimizer):
         )
         problem.cost_keys(np.stack([encode(problem, *plan) for plan in plans]))
 
-    def _weight(self, kind: str, problem: Problem) -> Weight:
+    def _weight(self, kind: str, problem: AssignProblem) -> Weight:
         if kind == "auto":
             return "bytes" if problem.objective == "peak_memory" else "time"
         return "bytes" if kind == "bytes" else "time"

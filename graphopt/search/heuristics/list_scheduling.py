@@ -7,8 +7,8 @@ import numpy as np
 
 from graphopt.core.head import Role
 from graphopt.core.list_schedule import list_by_bottom_level, positions, tie_breaks
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.encoding import F32, encode
 from graphopt.search.heuristics.rules import SchedulingInstance, Suggestion, by_heft, order_bottom_level, place_single
 
@@ -22,7 +22,7 @@ class Heft(Optimizer):
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         _answer(problem, iter([by_heft(SchedulingInstance(problem.graph, problem.task))]))
 
 
@@ -39,7 +39,7 @@ class ListBottomLevel(Optimizer):
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         instance = SchedulingInstance(problem.graph, problem.task)
         places = problem.task.decides(Role.DEVICE)
         _answer(problem, _placed_schedules(instance) if places else _fixed_schedules(instance))
@@ -62,7 +62,7 @@ def _fixed_schedules(instance: SchedulingInstance) -> Iterator[Suggestion]:
         yield Suggestion(device, -positions(level, tie).astype(np.float64))
 
 
-def _answer(problem: Problem, schedules: Iterator[Suggestion]) -> None:
+def _answer(problem: AssignProblem, schedules: Iterator[Suggestion]) -> None:
     """Prices distinct plans while the budget lasts; commits to the first where there is none."""
     plans = _distinct(encode(problem, *schedule) for schedule in schedules)
     if problem.evals_cap == 0:

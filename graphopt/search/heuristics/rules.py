@@ -27,8 +27,8 @@ from graphopt.core.list_schedule import (
 )
 from graphopt.core.plan import Plans
 from graphopt.costs.kernel_time import KernelGraph, kernel_graph
+from graphopt.problems.task import AssignTask
 from graphopt.search.heuristics import orders, partition
-from graphopt.tasks.task import AssignTask
 
 CAUTION = 4.0  # of `by_cautious_heft`
 

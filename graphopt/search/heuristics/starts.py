@@ -9,15 +9,15 @@ from itertools import chain
 import numpy as np
 
 from graphopt.core.head import Role
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decision
 from graphopt.search.heuristics.encoding import F32, encode
 from graphopt.search.heuristics.rules import HEURISTICS, Device, SchedulingInstance, Suggestion, order_topological
 from graphopt.search.pipelines.contiguous import USUAL, best_split
 from graphopt.search.pipelines.pipeline import pipeline_of
-from graphopt.tasks.task import Decision
 
 
-def heuristic_keys(problem: Problem) -> F32:
+def heuristic_keys(problem: AssignProblem) -> F32:
     """[S, K] keys of all heuristics, those that say the same once (a task may read devices only, or priorities).
 
     For `max_load` the best contiguous split comes first.
@@ -25,7 +25,7 @@ def heuristic_keys(problem: Problem) -> F32:
     return np.stack(list(heuristic_rows(problem)))
 
 
-def heuristic_rows(problem: Problem) -> Iterator[F32]:
+def heuristic_rows(problem: AssignProblem) -> Iterator[F32]:
     """The same one by one, [K] each, computed as they are asked for: the last ones take seconds on large graphs."""
     instance, seen = SchedulingInstance(problem.graph, problem.task), set()
     split = _contiguous(problem, instance)
@@ -37,7 +37,7 @@ def heuristic_rows(problem: Problem) -> Iterator[F32]:
             yield row
 
 
-def contiguous(problem: Problem) -> Decision | None:
+def contiguous(problem: AssignProblem) -> Decision | None:
     """[N, H] the initial decision with the devices of the best contiguous split, where these are decided and count."""
     device = _contiguous(problem, SchedulingInstance(problem.graph, problem.task))
     if device is None:
@@ -47,7 +47,7 @@ def contiguous(problem: Problem) -> Decision | None:
     return decision
 
 
-def _contiguous(problem: Problem, instance: SchedulingInstance) -> Device | None:
+def _contiguous(problem: AssignProblem, instance: SchedulingInstance) -> Device | None:
     """[N] devices of the best contiguous split, where the objective is `max_load`, devices are decided and one fits."""
     if problem.objective != "max_load" or not problem.task.decides(Role.DEVICE):
         return None

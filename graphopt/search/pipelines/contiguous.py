@@ -21,8 +21,8 @@ from scipy.sparse import csr_array
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
 from graphopt.errors import Unsolved
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.partition import chain, fiedler
 from graphopt.search.pipelines.blocks import blocks
 from graphopt.search.pipelines.ideal_split import ideals, split_ideals
@@ -70,7 +70,7 @@ class Contiguous(Optimizer):
     def __init__(self, *, name: str, effort: Effort) -> None:
         self.name, self.effort = name, effort
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         if problem.objective != "max_load":
             raise Unsolved(f"algo={self.name} splits pipelines; take cost.objective=max_load judge.objective=max_load")
         line = pipeline(problem)
@@ -90,7 +90,7 @@ class Contiguous(Optimizer):
         problem.commit(decision[0])
 
 
-def decided(problem: Problem, line: Pipeline, of_item: NDArray[np.integer]) -> NDArray[np.int16]:
+def decided(problem: AssignProblem, line: Pipeline, of_item: NDArray[np.integer]) -> NDArray[np.int16]:
     """[B, N, H] the initial decision with items on these devices [B, M]."""
     decision = np.repeat(problem.initial[None], len(of_item), 0)
     decision[:, :, problem.task.column(Role.DEVICE)] = line.devices(of_item)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
 from graphopt.errors import ConfigError, Unsolved
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.heuristics import partition
 from graphopt.search.pipelines.contiguous import Effort, best_split, decided
 from graphopt.search.pipelines.linear_split import split_order, to_devices
@@ -44,7 +44,7 @@ class LoadBalance(Optimizer):
         self.name, self.starts, self.effort = name, starts, effort
         self.batch, self.patience, self.kick = batch, patience, kick
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         if problem.objective != "max_load":
             raise Unsolved(
                 f"algo={self.name} balances pipelines; take cost.objective=max_load judge.objective=max_load"
@@ -93,7 +93,7 @@ class LoadBalance(Optimizer):
 class _LoadSearch:
     """One problem: its prices, moves and loads."""
 
-    def __init__(self, problem: Problem, line: Pipeline) -> None:
+    def __init__(self, problem: AssignProblem, line: Pipeline) -> None:
         self.problem, self.line, self.readers = problem, line, readers_of(line)
         self.devices = len(line.kind)
 

@@ -17,7 +17,7 @@ from scipy.sparse import coo_array, csr_array
 
 from graphopt.core.graph import F64, I64
 from graphopt.costs.event import GRID
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.search.heuristics.rules import SchedulingInstance
 
 MAX_STATES = 1024  # numbers of used devices of each kind; beyond it devices are used in their order
@@ -94,7 +94,7 @@ class Pipeline:
         return np.where(self.of_op >= 0, own, self.instance.initial.device[0].astype(np.int16))
 
 
-def pipeline(problem: Problem) -> Pipeline:
+def pipeline(problem: AssignProblem) -> Pipeline:
     """The pipeline of a problem's initial fusion state."""
     return pipeline_of(SchedulingInstance(problem.graph, problem.task))
 

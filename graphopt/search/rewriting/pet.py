@@ -10,9 +10,9 @@ the search. PET's corrections are fused kernels; here they are strips of the ori
 
 from collections.abc import Sequence
 
-from graphopt.problems.rewrite_problem import Point, RewriteProblem
 from graphopt.rewrite.generation.partial import mutants
 from graphopt.rewrite.ir.terms import reachable
+from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
 from graphopt.rewrite.rules.matching import Match
 from graphopt.search.rewriting.taso import Taso
 

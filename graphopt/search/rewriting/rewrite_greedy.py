@@ -1,7 +1,7 @@
 """`rewrite_greedy`: steepest descent. The best rewrite of all, again and again, until none makes it cheaper."""
 
-from graphopt.problems.optimizer import Rewriter
-from graphopt.problems.rewrite_problem import RewriteProblem
+from graphopt.rewrite.rewrite_problem import RewriteProblem
+from graphopt.rewrite.rewriter import Rewriter
 
 
 class RewriteGreedy(Rewriter):

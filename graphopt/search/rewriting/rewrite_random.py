@@ -1,7 +1,7 @@
 """`rewrite_random`: random walks from the original program, each step one of all rewrites, equally likely."""
 
-from graphopt.problems.optimizer import Rewriter
-from graphopt.problems.rewrite_problem import Point, RewriteProblem
+from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
+from graphopt.rewrite.rewriter import Rewriter
 
 
 class RewriteRandom(Rewriter):

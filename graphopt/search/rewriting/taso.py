@@ -9,8 +9,8 @@ threshold does not move while a program is expanded. Programs are made when they
 import heapq
 from collections.abc import Sequence
 
-from graphopt.problems.optimizer import Rewriter
-from graphopt.problems.rewrite_problem import Point, RewriteProblem
+from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
+from graphopt.rewrite.rewriter import Rewriter
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import RewriteStep
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from graphopt.errors import ConfigError
-from graphopt.problems.optimizer import Rewriter
-from graphopt.problems.rewrite_problem import RewriteProblem, Rules
 from graphopt.rewrite.egraphs.choosing import choice_of, program_from
 from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import TermClasses
@@ -25,6 +23,8 @@ from graphopt.rewrite.egraphs.exploring import ExplorationLimits, Explorer, Find
 from graphopt.rewrite.egraphs.finding import LoopFinder
 from graphopt.rewrite.extraction.extracting import NOT_NEEDED, exact_dag, greedy_dag, greedy_tree
 from graphopt.rewrite.ir.terms import Outputs
+from graphopt.rewrite.rewrite_problem import RewriteProblem, Rules
+from graphopt.rewrite.rewriter import Rewriter
 from graphopt.rewrite.rules.rule import RuleSet
 from graphopt.rewrite.rules.steps import Price
 

@@ -20,9 +20,9 @@ from graphopt.core.head import Role
 from graphopt.core.trace import Trace
 from graphopt.costs.event import GRID
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.metering import OutOfBudget
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
+from graphopt.problems.problem import OutOfBudget
 from graphopt.search.heuristics.starts import heuristic_rows
 from graphopt.search.solvers.formulation import Formulation, start_early
 from graphopt.search.solvers.makespan_model import has_lanes, least_makespan, makespan_model
@@ -51,7 +51,7 @@ class CpSat(Optimizer):
         self.name, self.lanes, self.max_intervals = name, lanes, max_intervals
         self.limits = SolverLimits(seconds, effort, workers)
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         if not problem.evals_cap:
             return
         try:
@@ -61,7 +61,7 @@ class CpSat(Optimizer):
             short = f"{problem.seconds_cap:g} s are too short for algo={self.name}"
             problem.notes.append(f"{short}, whose model takes longer, so {best} is the answer; raise budget.seconds")
 
-    def _solve(self, problem: Problem) -> None:
+    def _solve(self, problem: AssignProblem) -> None:
         price_heuristics(problem)
         work = workload(problem, partial(problem.within, BUILD_SHARE))
         if not len(work.op):
@@ -91,7 +91,7 @@ class CpSat(Optimizer):
         return len(work.op) * devices + lanes * with_lanes, with_lanes
 
 
-def price_heuristics(problem: Problem) -> None:
+def price_heuristics(problem: AssignProblem) -> None:
     """List schedules and other heuristics (HEFT and bottom level come first), for at most half of the evaluations and,
     but for one that is under way, a quarter of the seconds."""
     if problem.seconds >= HEURISTIC_SHARE * problem.seconds_cap:
@@ -102,14 +102,14 @@ def price_heuristics(problem: Problem) -> None:
             return
 
 
-def simple_bound(problem: Problem, work: Workload) -> float:
+def simple_bound(problem: AssignProblem, work: Workload) -> float:
     """What needs no solver."""
     if problem.objective == "peak_memory":
         return float(least_memory(work))
     return least_makespan(work) * GRID
 
 
-def formulate(problem: Problem, work: Workload, *, lanes: bool) -> Formulation:
+def formulate(problem: AssignProblem, work: Workload, *, lanes: bool) -> Formulation:
     """The model of the problem's objective, with the best plan so far to start from. Raises OutOfBudget where half of
     the seconds pass before it is built."""
     check = partial(problem.within, BUILD_SHARE)
@@ -123,16 +123,13 @@ def formulate(problem: Problem, work: Workload, *, lanes: bool) -> Formulation:
     return makespan_model(work, known, feasible=feasible, lanes=lanes, check=check)
 
 
-def best_run(problem: Problem) -> Trace:
+def best_run(problem: AssignProblem) -> Trace:
     """What happens under the best plan so far, which has been priced."""
-    plan = problem.best_plan
-    if plan is None:
-        plan = problem.task.realise(problem.graph, problem.best[None])
     simulator = Simulator(name="run", machine=problem.task.machine, objective=problem.objective, threads=1)
-    return simulator.simulate(plan)
+    return simulator.simulate(problem.plans())
 
 
-def search(problem: Problem, work: Workload, formulation: Formulation, limits: SolverLimits) -> Proof:
+def search(problem: AssignProblem, work: Workload, formulation: Formulation, limits: SolverLimits) -> Proof:
     """Lets the solver look for schedules, prices them, and notes what is proved.
 
     The simulator never lets a device wait beside a ready kernel; so where the best schedule does not come out, those
@@ -147,7 +144,9 @@ def search(problem: Problem, work: Workload, formulation: Formulation, limits: S
     return proof
 
 
-def _attempt(problem: Problem, work: Workload, formulation: Formulation, limits: SolverLimits, goal: float) -> Proof:
+def _attempt(
+    problem: AssignProblem, work: Workload, formulation: Formulation, limits: SolverLimits, goal: float
+) -> Proof:
     pricer = Pricer(problem, work, goal)
     seconds = min(limits.seconds, SOLVE_SHARE * (problem.seconds_cap - problem.seconds))
     seed = int(problem.rng.integers(2**31))
@@ -156,7 +155,7 @@ def _attempt(problem: Problem, work: Workload, formulation: Formulation, limits:
     return proof
 
 
-def provable(problem: Problem) -> bool:
+def provable(problem: AssignProblem) -> bool:
     """Whether a bound on the model is one on every decision: nothing else is decided, and by the simulator's rules."""
     rule = problem.task.machine.transfer
     models = rule.clock == "grid" and (rule.free == "end" or problem.objective == "runtime")

@@ -12,8 +12,8 @@ import numpy as np
 
 from graphopt.core.head import Role
 from graphopt.errors import Unsolved
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.heuristics.encoding import encode
 from graphopt.search.solvers.cpsat import formulate, price_heuristics, provable, search
 from graphopt.search.solvers.least_memory import Lifetime, optimal_order
@@ -36,7 +36,7 @@ class Exact(Optimizer):
     def __init__(self, *, name: str, max_states: int, seconds: float, workers: int) -> None:
         self.name, self.max_states, self.limits = name, max_states, SolverLimits(seconds, None, workers)
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         """Raises Unsolved where nothing can be proved, or not within the limits."""
         work = workload(problem, partial(problem.within, 1.0))
         if problem.objective == "max_load":
@@ -46,7 +46,7 @@ class Exact(Optimizer):
         else:
             self._schedule(problem, work)
 
-    def _order(self, problem: Problem, work: Workload) -> None:
+    def _order(self, problem: AssignProblem, work: Workload) -> None:
         if not one_device(work):
             raise Unsolved(
                 f"algo={self.name} finds the least memory on one device only; take algo=cpsat, or a machine with one "
@@ -63,7 +63,7 @@ class Exact(Optimizer):
         if problem.open:
             problem.cost_keys(encode(problem, *on_ops(work, start, device))[None])
 
-    def _schedule(self, problem: Problem, work: Workload) -> None:
+    def _schedule(self, problem: AssignProblem, work: Workload) -> None:
         if not anywhere(work):
             raise Unsolved(
                 f"algo={self.name} finds the least runtime on identical devices without transfers only; take "

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.errors import ConfigError
-from graphopt.problems.metering import OutOfBudget
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.problem import OutOfBudget
 from graphopt.search.heuristics.encoding import encode
 from graphopt.search.solvers.formulation import Formulation
 from graphopt.search.solvers.workload import Workload
@@ -78,7 +78,7 @@ def run(formulation: Formulation, work: Workload, limits: SolverLimits, seed: in
 class Pricer:
     """Prices schedules as the solver finds them, and keeps the last evaluation for the last one. Stops at `goal`."""
 
-    def __init__(self, problem: Problem, work: Workload, goal: float) -> None:
+    def __init__(self, problem: AssignProblem, work: Workload, goal: float) -> None:
         self._problem, self._work, self._goal = problem, work, goal
         self._waiting: tuple[I64, I64] | None = None
 

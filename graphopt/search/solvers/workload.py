@@ -15,7 +15,7 @@ from graphopt.core.head import Role
 from graphopt.core.machine import Machine
 from graphopt.costs.event import GRID
 from graphopt.costs.kernel_time import kernel_graph
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
 
 Check = Callable[[], None]
 """Called throughout long work; may raise to end it."""
@@ -71,7 +71,7 @@ class Workload:
         return [tensor for tensor in self.tensors if tensor.maker >= 0 and tensor.readers]
 
 
-def workload(problem: Problem, check: Check) -> Workload:
+def workload(problem: AssignProblem, check: Check) -> Workload:
     """The kernels of the initial decision's fusion state, on fixed devices where the task does not decide them."""
     check()
     graph, machine = problem.graph, problem.task.machine

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import (
     INFEASIBLE,
     Slots,
@@ -30,7 +30,7 @@ class Annealing(Optimizer):
             raise ValueError(f"hot={hot} must be in [0, 1], cold={cold} in (0, 1]")
         self.name, self.start, self.hot, self.cold, self.deltas = name, check_start(start), hot, cold, deltas
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if not len(slots) or not problem.open:
             return
@@ -45,7 +45,7 @@ class Annealing(Optimizer):
                 _step(problem, walk, slots, int(slot), first * self.cold**share)
 
 
-def _step(problem: Problem, walk: Walk, slots: Slots, slot: int, temperature: float) -> float:
+def _step(problem: AssignProblem, walk: Walk, slots: Slots, slot: int, temperature: float) -> float:
     """Proposes one change; returns by how much it is worse (negative: better)."""
     op, head = int(slots.op[slot]), int(slots.head[slot])
     choice = other_choice(problem.rng, int(walk.decision[op, head]), int(slots.choices[slot]))

@@ -10,8 +10,8 @@ import numpy as np
 
 from graphopt.core.graph import Graph
 from graphopt.core.operators import Category
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import I64, Slots, Walk, check_start, slots_of, start_walk
 
 
@@ -25,7 +25,7 @@ class Greedy(Optimizer):
     def __init__(self, *, name: str, start: str) -> None:
         self.name, self.start = name, check_start(start)
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if not len(slots) or not problem.open:
             return

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import I64
 from graphopt.core.list_schedule import Dependencies
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.keys import KeyRole
 from graphopt.search.genetic.brkga import F32, Price, uniform_keys
 from graphopt.search.heuristics.starts import heuristic_keys
-from graphopt.tasks.keys import KeyRole
 from graphopt.utils.compiled import njit
 
 
-def first_plan(problem: Problem, start: Literal["random", "heuristic"], price: Price) -> tuple[F32, float]:
+def first_plan(problem: AssignProblem, start: Literal["random", "heuristic"], price: Price) -> tuple[F32, float]:
     """Keys [K] and their price: `random` ones, or the best of all heuristics, each of which is priced and billed."""
     if start == "heuristic":
         keys = heuristic_keys(problem)
@@ -27,14 +27,14 @@ def first_plan(problem: Problem, start: Literal["random", "heuristic"], price: P
     return keys[int(np.argmin(cost))], float(cost.min())
 
 
-def movable_keys(problem: Problem, role: KeyRole) -> I64:
+def movable_keys(problem: AssignProblem, role: KeyRole) -> I64:
     """The first key of that role of every op that has one and a choice."""
     layout, free = problem.task.layout(problem.graph), problem.task.mask(problem.graph)
     keys = np.flatnonzero((layout.role == role) & free[layout.op, layout.head])
     return keys[np.unique(layout.op[keys], return_index=True)[1]].astype(np.int64)
 
 
-def by_op(problem: Problem, first: I64) -> I64:
+def by_op(problem: AssignProblem, first: I64) -> I64:
     """[N] which of these keys is an op's, -1 without."""
     found = np.full(problem.graph.num_ops, -1)
     found[problem.task.layout(problem.graph).op[first]] = first

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import (
     Slots,
     Walk,
@@ -20,7 +21,6 @@ from graphopt.search.walks.moves import (
     slots_of,
     start_walk,
 )
-from graphopt.tasks.task import Decision
 
 NodePicker = Callable[[Decision], int]
 """Which configurable op to change next, given the current decision [N, H]."""
@@ -36,20 +36,20 @@ class LocalSearch(Optimizer):
     def __init__(self, *, name: str, start: str, hops: int, deltas: bool) -> None:
         self.name, self.start, self.hops, self.deltas = name, check_start(start), hops, deltas
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
             walk = start_walk(problem, slots, self.start, deltas=self.deltas and self.hops == 0)
             local_search(problem, slots, walk, uniform_picker(problem, slots), self.hops)
 
 
-def uniform_picker(problem: Problem, slots: Slots) -> NodePicker:
+def uniform_picker(problem: AssignProblem, slots: Slots) -> NodePicker:
     """Every configurable op equally often."""
     ops = np.unique(slots.op)
     return lambda decision: int(ops[problem.rng.integers(len(ops))])
 
 
-def local_search(problem: Problem, slots: Slots, walk: Walk, pick: NodePicker, hops: int) -> None:
+def local_search(problem: AssignProblem, slots: Slots, walk: Walk, pick: NodePicker, hops: int) -> None:
     """Runs until the budget ends; `pick` must return configurable ops. Accepts what is not worse.
 
     `walk` must be opened with `deltas=False` when `hops` > 0.
@@ -70,7 +70,7 @@ def local_search(problem: Problem, slots: Slots, walk: Walk, pick: NodePicker, h
             walk.take(op, head, choice, score)
 
 
-def _mutated(problem: Problem, slots: Slots, current: Decision, centre: int, hops: int) -> Decision:
+def _mutated(problem: AssignProblem, slots: Slots, current: Decision, centre: int, hops: int) -> Decision:
     """The centre slot changes; every other slot within `hops` of its op is redrawn uniformly."""
     candidate = current.copy()
     op, head = int(slots.op[centre]), int(slots.head[centre])

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
-from graphopt.problems.problem import Problem
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decision, Decisions
+from graphopt.problems.task import AssignTask
 from graphopt.search.heuristics.starts import contiguous
-from graphopt.tasks.task import AssignTask, Decision, Decisions
 
 INFEASIBLE = 1e30  # every infeasible score is beyond it, ordered by its excess
 BATCH_ENTRIES = 1 << 21  # decisions are priced in batches of about this many int16 entries
@@ -33,7 +34,7 @@ class Slots:
         return len(self.op)
 
 
-def slots_of(problem: Problem) -> Slots:
+def slots_of(problem: AssignProblem) -> Slots:
     """The configurable slots of a problem; empty when nothing can be decided."""
     return slots_in(problem.task, problem.graph)
 
@@ -46,7 +47,7 @@ def slots_in(task: AssignTask, graph: Graph) -> Slots:
     return Slots(op.astype(np.int64), head.astype(np.int64), counts[op, head], first.astype(np.int64))
 
 
-def scores(problem: Problem, decisions: Decisions) -> F64:
+def scores(problem: AssignProblem, decisions: Decisions) -> F64:
     """[B] prices, billed; an infeasible decision scores beyond every feasible one, the worse the larger its excess."""
     return penalised(problem.cost(decisions), problem.last_excess)
 
@@ -56,17 +57,17 @@ def penalised(cost: F64, excess: F64) -> F64:
     return np.where(np.isfinite(cost), cost, INFEASIBLE * (1.0 + excess))
 
 
-def batch_size(problem: Problem) -> int:
+def batch_size(problem: AssignProblem) -> int:
     """Decisions to price in one call: bounded by memory and by what is left of the budget."""
     return max(1, min(problem.remaining, BATCH_ENTRIES // (problem.graph.num_ops * len(problem.task.heads))))
 
 
-def progress(problem: Problem) -> float:
+def progress(problem: AssignProblem) -> float:
     """Share of the budget that is spent, in [0, 1]: of evaluations or of seconds, whichever is further."""
     return min(1.0, max(problem.evals / max(1, problem.evals_cap), problem.seconds / problem.seconds_cap))
 
 
-def uniform(problem: Problem, slots: Slots, count: int) -> Decisions:
+def uniform(problem: AssignProblem, slots: Slots, count: int) -> Decisions:
     """[count, N, H] the initial decision with every slot redrawn uniformly."""
     decisions = np.repeat(problem.initial[None], count, 0)
     decisions[:, slots.op, slots.head] = problem.rng.integers(0, slots.choices, (count, len(slots)))
@@ -103,7 +104,7 @@ class Walk:
     forgotten; without, it stays and takes effect as soon as it becomes legal, which makes better searches.
     """
 
-    def __init__(self, problem: Problem, start: Decision, score: float, *, deltas: bool) -> None:
+    def __init__(self, problem: AssignProblem, start: Decision, score: float, *, deltas: bool) -> None:
         self._problem = problem
         self._flips = problem.flips(start) if deltas else None
         self.decision = start.copy() if self._flips is None else self._flips.decision
@@ -143,7 +144,7 @@ class Walk:
         self.decision, self.score = decision, score
 
 
-def start_walk(problem: Problem, slots: Slots, start: str, *, deltas: bool) -> Walk:
+def start_walk(problem: AssignProblem, slots: Slots, start: str, *, deltas: bool) -> Walk:
     """A walk from the `initial` decision (free), from a `random` one, or from choice 0 everywhere (`zero`).
 
     The latter two are billed. For `max_load`, where single moves hardly leave the default, `initial` is the better of

@@ -10,10 +10,10 @@ from typing import Literal, Protocol
 import numpy as np
 
 from graphopt.errors import ConfigError
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import Slots, Walk, neighbourhood, other_choice, scores, slots_of, start_walk
-from graphopt.tasks.task import Decision
 
 MOST_AT_ONCE = 100_000
 
@@ -52,7 +52,7 @@ class MutationPolicy(Protocol):
 class Uniform:
     """Every configurable op equally often: no model."""
 
-    def __init__(self, problem: Problem, slots: Slots) -> None:
+    def __init__(self, problem: AssignProblem, slots: Slots) -> None:
         self._rng, self._slots, self._ops = problem.rng, slots, np.unique(slots.op)
 
     def pick(self, decision: Decision) -> tuple[int, int | None]:
@@ -72,14 +72,14 @@ class ProgressiveSearch(Optimizer):
     def __init__(self, *, name: str, steps: Steps) -> None:
         self.name, self.steps = name, steps
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
             walk = first_walk(problem, slots, self.steps.start)
             progressive_search(problem, slots, walk, Uniform(problem, slots), self.steps)
 
 
-def first_walk(problem: Problem, slots: Slots, start: str) -> Walk:
+def first_walk(problem: AssignProblem, slots: Slots, start: str) -> Walk:
     """The walk of a search from `Steps.start`; what it prices is billed."""
     if start != "constant":
         return start_walk(problem, slots, start, deltas=False)
@@ -96,7 +96,7 @@ def first_walk(problem: Problem, slots: Slots, start: str) -> Walk:
     return start_walk(problem, slots, "initial", deltas=False)
 
 
-def progressive_search(problem: Problem, slots: Slots, walk: Walk, guide: MutationPolicy, steps: Steps) -> None:
+def progressive_search(problem: AssignProblem, slots: Slots, walk: Walk, guide: MutationPolicy, steps: Steps) -> None:
     """Runs until the budget ends. Accepts what is not worse."""
     while problem.open:
         picks, candidates = [], []
@@ -116,7 +116,7 @@ def progressive_search(problem: Problem, slots: Slots, walk: Walk, guide: Mutati
             guide.learn(here, slot, choice, float(found[i] - before), accepted and i == best)
 
 
-def mutated(problem: Problem, slots: Slots, current: Decision, centre: int, choice: int | None,
+def mutated(problem: AssignProblem, slots: Slots, current: Decision, centre: int, choice: int | None,
             steps: Steps) -> Decision:  # fmt: skip
     """The centre slot changes: alone to `choice`, if given; else to any other, and every other slot within `hops` of
     its op is redrawn uniformly with probability `change`."""

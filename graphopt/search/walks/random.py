@@ -1,9 +1,9 @@
 """`random`: independent samples, uniform over what may be decided, or around the default."""
 
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decisions
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import Slots, batch_size, slots_of, uniform
-from graphopt.tasks.task import Decisions
 
 
 class RandomSearch(Optimizer):
@@ -18,12 +18,12 @@ class RandomSearch(Optimizer):
             raise ValueError(f"change={change} must be in (0, 1]")
         self.name, self.change = name, change
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         while problem.open and len(slots):
             problem.cost(self._sample(problem, slots, batch_size(problem)))
 
-    def _sample(self, problem: Problem, slots: Slots, count: int) -> Decisions:
+    def _sample(self, problem: AssignProblem, slots: Slots, count: int) -> Decisions:
         """[count, N, H]"""
         drawn = uniform(problem, slots, count)
         if self.change == 1.0:

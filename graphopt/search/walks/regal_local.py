@@ -23,12 +23,12 @@ from typing import Literal
 import numpy as np
 from numpy.random import Generator
 
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import F32, Price, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.walks.key_moves import adjacent, by_op, elsewhere, exchange, first_plan, movable_keys, spread
-from graphopt.tasks.keys import KeyRole
 from graphopt.utils.compiled import njit
 
 LARGEST_BLOCK = 64.0  # sizes of blocks are spread evenly over orders of magnitude up to it
@@ -57,7 +57,7 @@ class RegalLocal(Optimizer):
         self.name, self.start, self.moves = name, start, moves
         self.batch, self.patience, self.kick = batch, patience, kick
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         if not problem.open or not problem.task.key_count(problem.graph):
             return
         price = priced_by(problem)
@@ -87,7 +87,7 @@ class RegalLocal(Optimizer):
 class RandomKeyMoves:
     """Random moves on the keys of one problem."""
 
-    def __init__(self, problem: Problem, shares: Moves) -> None:
+    def __init__(self, problem: AssignProblem, shares: Moves) -> None:
         layout, task = problem.task.layout(problem.graph), problem.task
         affinity, priority = movable_keys(problem, KeyRole.AFFINITY), movable_keys(problem, KeyRole.PRIORITY)
         sends = np.flatnonzero(layout.role == KeyRole.TRANSFER)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.walks.moves import Slots, Walk, check_start, slots_of, start_walk
 
 
@@ -16,13 +16,13 @@ class Scan(Optimizer):
     def __init__(self, *, name: str, start: str, deltas: bool) -> None:
         self.name, self.start, self.deltas = name, check_start(start), deltas
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
             scan(problem, slots, start_walk(problem, slots, self.start, deltas=self.deltas))
 
 
-def scan(problem: Problem, slots: Slots, walk: Walk) -> None:
+def scan(problem: AssignProblem, slots: Slots, walk: Walk) -> None:
     """Sweeps until no single change of the walk's decision helps, or the budget ends."""
     unchanged = 0  # slots tried since the last improvement
     while problem.open and unchanged < len(slots):

@@ -21,12 +21,12 @@ from numpy.random import Generator
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
 from graphopt.errors import Unsolved
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import Problem
 from graphopt.search.genetic.brkga import F32, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.walks.key_moves import adjacent, by_op, elsewhere, first_plan, movable_keys, spread
-from graphopt.tasks.keys import KeyRole
 from graphopt.utils.compiled import njit
 
 
@@ -44,7 +44,7 @@ class Windowed(Optimizer):
         self.name, self.start, self.window, self.retries = name, start, window, retries
         self.largest_block, self.swap, self.anywhere = largest_block, swap, anywhere
 
-    def solve(self, problem: Problem) -> None:
+    def solve(self, problem: AssignProblem) -> None:
         if not problem.open or not problem.task.key_count(problem.graph):
             return
         if problem.objective != "runtime":
@@ -58,7 +58,7 @@ class Windowed(Optimizer):
             now = self._best_mixture(problem, now, _State(tried, *problem.cost_and_ends(tried)), windows, moves)
 
     def _best_mixture(
-        self, problem: Problem, now: "_State", tried: "_State", windows: "Windows", moves: "_Moves"
+        self, problem: AssignProblem, now: "_State", tried: "_State", windows: "Windows", moves: "_Moves"
     ) -> "_State":
         """The state with the moves of the windows that became shorter, or with fewer, or as it was."""
         gain = windows.durations(now.ends) - windows.durations(tried.ends)
@@ -110,7 +110,7 @@ class Windows(NamedTuple):
 class _Moves:
     """Random moves on the keys of one problem."""
 
-    def __init__(self, algo: Windowed, problem: Problem) -> None:
+    def __init__(self, algo: Windowed, problem: AssignProblem) -> None:
         task = problem.task
         ptr, beside = adjacent(SchedulingInstance(problem.graph, task).needs)
         affinity, priority = (

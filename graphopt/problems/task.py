@@ -1,4 +1,4 @@
-"""The task's contract. A task owns the meaning of decisions; it never sees a price.
+"""The task's contract. A task owns the meaning of decisions and opens problems about them; it never sees a price.
 
 Shape legend: B decisions, N ops, H heads (kinds of choice per op), K choices of a head.
 """
@@ -15,21 +15,12 @@ from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.errors import Incompatible, UserError
-from graphopt.rewrite.ir.terms import Program
-from graphopt.rewrite.rules.rule import RuleSet
-from graphopt.tasks.keys import KeyLayout, KeyRole, Keys, choices, layout
-
-MOST_LEVELS = 2**15 - 1  # decisions are 16-bit numbers
-Decisions = NDArray[np.int16]  # [B, N, H]
-Decision = NDArray[np.int16]  # [N, H]
-
-
-def checked_levels(levels: int) -> int:
-    """Raises UserError unless so many levels fit into a decision."""
-    if not 1 <= levels <= MOST_LEVELS:
-        raise UserError(f"task.levels={levels} must be from 1 to {MOST_LEVELS:,}")
-    return levels
+from graphopt.errors import Incompatible
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.decisions import Decision, Decisions
+from graphopt.problems.keys import KeyLayout, KeyRole, Keys, choices, layout
+from graphopt.problems.problem import Problem
 
 
 class Task(ABC):
@@ -40,11 +31,17 @@ class Task(ABC):
     noun: ClassVar[str] = "a task"  # what kind of task, for messages
     needs: ClassVar[frozenset[str]] = frozenset()  # what a graph must carry
     roles: ClassVar[Mapping[str, Role]] = {}  # what it decides by the names of its heads, whatever its settings
+    makes_programs: ClassVar[bool] = False  # its answers are programs, not only plans of one
 
     @classmethod
     def roles_of(cls, settings: Mapping[str, Any]) -> Mapping[str, Role]:
         """What it decides with these settings, those of its yaml file; known before anything is built."""
         return cls.roles
+
+    @abstractmethod
+    def open(self, graph: Graph, cost: CostModel, *, evals: int, seconds: float = float("inf"),
+             seed: int = 0) -> Problem:  # fmt: skip
+        """The problem of a graph, with the budget of one solve."""
 
 
 class AssignTask(Task):
@@ -93,6 +90,10 @@ class AssignTask(Task):
         """What each random key decides."""
         return layout(graph, 1, *((KeyRole.CHOICE, column) for column in range(len(self.heads))))
 
+    def open(self, graph: Graph, cost: CostModel, *, evals: int, seconds: float = float("inf"),
+             seed: int = 0) -> AssignProblem:  # fmt: skip
+        return AssignProblem(graph, self, cost, evals=evals, seconds=seconds, seed=seed)
+
     def key_count(self, graph: Graph) -> int:
         """Number of random keys that describe one plan."""
         return len(self.layout(graph))
@@ -105,21 +106,3 @@ class AssignTask(Task):
     def num_choices(self) -> int:
         """Largest number of choices over the heads."""
         return max(head.count for head in self.heads)
-
-
-class RewriteTask(Task):
-    """A decision is an equivalent program: what verified rules make of the original."""
-
-    noun = "a task that rewrites the graph"
-    needs = frozenset({"terms"})
-    rules: RuleSet
-    growth: float  # programs of more than this many times the original's ops are not looked at
-    export: bool  # write the best program of an ONNX model as one
-
-    @abstractmethod
-    def initial(self, graph: Graph) -> Program:
-        """The program as it was given."""
-
-    @abstractmethod
-    def realise(self, graph: Graph, program: Program) -> Plans:
-        """The plan of a program equivalent to the graph's: a batch of one, of its own rewritten graph."""

@@ -1,19 +1,20 @@
 """`RewriteProblem`: one graph to be rewritten, all that a rewriting optimiser sees."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans
-from graphopt.costs.cost_model import CostModel, Objective, TermPrice
-from graphopt.problems.metering import Metered, OutOfBudget
+from graphopt.problems.problem import OutOfBudget, Problem
 from graphopt.rewrite.ir.terms import Outputs, Program, reachable
+from graphopt.rewrite.program_cost import price_of, prices_programs
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.neighbours import Neighbours, replayed
 from graphopt.rewrite.rules.steps import RewriteStep, free
-from graphopt.tasks.task import RewriteTask
+
+if TYPE_CHECKING:
+    from graphopt.rewrite.rewrite_task import RewriteTask
 
 Rules = tuple[str, ...]  # names of the rules that were applied, in order
 
@@ -27,30 +28,24 @@ class Point(NamedTuple):
     ops: int
 
 
-class RewriteProblem(Metered):
-    """Graph + rules + cost + budget. An evaluation is the price of a whole program.
+class RewriteProblem(Problem):
+    """A decision is a program; an evaluation is the price of a whole one.
 
     Where the cost model sums over ops, what an op costs alone (`term_price`) is a table that all methods share, and
     free; programs are billed. `neighbours` says where one rewrite leads.
     """
 
-    def __init__(self, graph: Graph, task: RewriteTask, cost: CostModel, *, evals: int,
-                 seconds: float = float("inf"), seed: int = 0) -> None:  # fmt: skip
-        self.graph, self.task, self._cost = graph, task, cost
-        self.rng = np.random.default_rng(seed)
-        self.initial: Program = task.initial(graph)
+    task: "RewriteTask"
+
+    def _prepared(self) -> float:
+        self.initial: Program = self.task.initial(self.graph)
         self.terms = self.initial.terms
-        self.term_price: TermPrice | None = cost.term_price(self.terms)
-        self.neighbours = Neighbours(task.rules, self.terms)
+        self.term_price = self._cost.term_price(self.terms) if prices_programs(self._cost) else None
+        self.neighbours = Neighbours(self.task.rules, self.terms)
         self.best: Outputs = self.initial.outputs
         self.best_rules: Rules = ()
-        self.most_ops = int(task.growth * self.initial.num_ops())
-        super().__init__(evals=evals, seconds=seconds, initial_cost=self._price(self.initial.outputs))
-
-    @property
-    def objective(self) -> Objective:
-        """What a cost is."""
-        return self._cost.objective
+        self.most_ops = int(self.task.growth * self.initial.num_ops())
+        return self._price(self.initial.outputs)
 
     def cost(self, outputs: Outputs, rules: Rules) -> float:
         """The price of a program; one evaluation. rules: what led there.
@@ -68,7 +63,7 @@ class RewriteProblem(Metered):
         if self.term_price is not None:
             return float(sum(map(self.term_price, reachable(self.terms, outputs))))
         program = replayed(self.initial, outputs)
-        return float(self._cost.price(self.task.realise(self.graph, program)).cost[0])
+        return price_of(program, self._cost, lambda: self.task.realise(self.graph, program))
 
     def start(self) -> Point:
         """The program as it was given."""

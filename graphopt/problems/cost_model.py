@@ -1,7 +1,7 @@
 """The cost model's contract: a batch of plans in, a batch of prices out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
@@ -13,13 +13,10 @@ from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.plan import Plans
-from graphopt.rewrite.ir.terms import Terms
 
 Objective = Literal["runtime", "peak_memory", "max_load"]
 
 PARTS: frozenset[Role | str] = frozenset({Role.DEVICE, Role.PRIORITY, Role.FUSION})  # of every plan
-TermPrice = Callable[[int], float]
-"""Seconds of a term alone."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +58,7 @@ class CostModel(ABC):
     deterministic: ClassVar[bool] = True  # a plan has one price; False where it is measured
     reads: ClassVar[frozenset[Role | str]] = PARTS
     assumes: ClassVar[frozenset[str]] = frozenset()
+    prices_programs: ClassVar[bool] = False  # only which ops there are counts (graphopt/rewrite/program_cost.py)
     by_events: ClassVar[bool] = False  # prices by the rules of graphopt/costs/event.py, as exact methods do
 
     @abstractmethod
@@ -89,8 +87,4 @@ class CostModel(ABC):
 
     def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: KernelLimits) -> Flips | None:
         """A delta pricer that starts from legal flags `inline` [N], every op on device 0; None when there is none."""
-        return None
-
-    def term_price(self, terms: Terms) -> TermPrice | None:
-        """What each term of a rewriting program costs, where a program costs the sum of its live terms; else None."""
         return None

@@ -1,0 +1,45 @@
+"""The contract of cost models that price programs: they get the program itself, no plan of its graph."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TypeGuard
+
+import numpy as np
+
+from graphopt.core.plan import Plans
+from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.rewrite.io.as_graph import program_of
+from graphopt.rewrite.ir.terms import Program, Terms
+
+TermPrice = Callable[[int], float]
+"""Seconds of a term alone."""
+
+
+class ProgramCost(CostModel):
+    """Devices, orders and fusion do not count, only which ops there are."""
+
+    needs = frozenset({"terms"})
+    reads = frozenset()  # of plans
+    prices_programs = True
+
+    @abstractmethod
+    def price_program(self, program: Program) -> float:
+        """What a program costs."""
+
+    def term_price(self, terms: Terms) -> TermPrice | None:
+        """What each term of a program costs, where a program costs the sum of its live terms; else None."""
+        return None
+
+    def price(self, plans: Plans) -> Prices:
+        """That of the program which the plans' graph carries: all plans of a batch are of one graph."""
+        return Prices(np.full(len(plans), self.price_program(program_of(plans.graph))), np.zeros(len(plans)))
+
+
+def prices_programs(cost: CostModel) -> TypeGuard[ProgramCost]:
+    """Whether a cost model takes programs."""
+    return cost.prices_programs
+
+
+def price_of(program: Program, cost: CostModel, plans: Callable[[], Plans]) -> float:
+    """The price of a program: of itself where the cost model takes programs, else of the plan of its graph."""
+    return cost.price_program(program) if prices_programs(cost) else float(cost.price(plans()).cost[0])
