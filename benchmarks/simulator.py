@@ -23,7 +23,7 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.list_schedule import Dependencies, heft, links
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.event import Flow, flow
+from graphopt.costs.event_arrays import Flow, flow
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphopt.costs.event import GRID
+from graphopt.costs.event_arrays import GRID
 from graphopt.utils.compiled import njit
 
 EXACT = 8192.0  # seconds, 2^53 of the grid

@@ -15,7 +15,8 @@ from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
-from graphopt.costs.event import Flow, LinkArrays, Log, flow, link_arrays, scratch, simulate_rows
+from graphopt.costs.event import simulate_rows
+from graphopt.costs.event_arrays import Flow, LinkArrays, Log, flow, link_arrays, scratch
 from graphopt.costs.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
 from graphopt.costs.load import Loads, loads
 from graphopt.errors import UserError

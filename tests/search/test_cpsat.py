@@ -13,7 +13,7 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine, TransferRule
-from graphopt.costs.event import GRID
+from graphopt.costs.event_arrays import GRID
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
 from graphopt.problems.assign_problem import AssignProblem

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from graphopt.core.graph import F64, I64
-from graphopt.costs.event import GRID
+from graphopt.costs.event_arrays import GRID
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.search.heuristics.rules import SchedulingInstance
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from graphopt.core.head import Role
 from graphopt.core.trace import Trace
-from graphopt.costs.event import GRID
+from graphopt.costs.event_arrays import GRID
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer

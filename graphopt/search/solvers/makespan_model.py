@@ -12,7 +12,7 @@ Where all devices are alike and nothing takes time to travel, kernels share D de
 """
 
 from graphopt.core.trace import Trace
-from graphopt.costs.event import GRID
+from graphopt.costs.event_arrays import GRID
 from graphopt.search.solvers.formulation import (
     Formulation,
     Literal,

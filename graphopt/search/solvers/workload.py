@@ -13,7 +13,7 @@ import numpy as np
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
 from graphopt.core.machine import Machine
-from graphopt.costs.event import GRID
+from graphopt.costs.event_arrays import GRID
 from graphopt.costs.kernel_time import kernel_graph
 from graphopt.problems.assign_problem import AssignProblem
 
