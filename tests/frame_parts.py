@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -63,6 +64,13 @@ class Bytes(Ones):
         self.objective = "peak_memory"
 
 
+class Timed(Ones):
+    """Says that its prices are measured, each with a standard error of 6 %."""
+
+    def price(self, plans: Plans) -> Prices:
+        return replace(super().price(plans), noise=0.06, measurements=7)
+
+
 class NeedsProgram(Ones):
     needs = frozenset({"program"})
 
@@ -76,6 +84,16 @@ class Draws(Optimizer):
     def solve(self, problem: AssignProblem) -> None:
         while True:
             problem.cost(problem.rng.integers(0, 2, (3, problem.graph.num_ops, 1)).astype(np.int16))
+
+
+class Flips(Draws):
+    """Sets op after op to 1."""
+
+    def solve(self, problem: AssignProblem) -> None:
+        answer = np.zeros((problem.graph.num_ops, 1), np.int16)
+        for op in range(problem.graph.num_ops):
+            answer[op] = 1
+            problem.cost(answer[None])
 
 
 class Commits(Draws):

@@ -45,10 +45,19 @@ class Additive(ProgramCost):
         return of
 
     def _term_seconds(self, terms: Terms, term: int) -> float:
-        operation = terms.operation[term]
-        if operation.name in FREE or terms.static[term]:
+        if is_free(terms, term):
             return 0.0
-        return self.op_seconds(operation, [terms.types[i][0] for i in terms.inputs[term]], terms.types[term])
+        return self.op_seconds(terms.operation[term], input_types(terms, term), terms.types[term])
+
+
+def is_free(terms: Terms, term: int) -> bool:
+    """Whether a term costs nothing."""
+    return terms.operation[term].name in FREE or bool(terms.static[term])
+
+
+def input_types(terms: Terms, term: int) -> list[TensorType]:
+    """What a term reads."""
+    return [terms.types[i][0] for i in terms.inputs[term]]
 
 
 class Flops(Additive):

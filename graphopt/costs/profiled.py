@@ -4,16 +4,18 @@ What was measured is kept in a table on disk, one JSON line per op and environme
 and spread of several blocks. A table that travels with results makes their prices replayable on any machine.
 """
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from graphopt import cache_dir
-from graphopt.costs.additive import Additive
+from graphopt.costs.additive import Additive, input_types, is_free
 from graphopt.errors import UserError
 from graphopt.measure.op_process import Measuring, OpProcess
 from graphopt.measure.op_table import Line, OpTable
+from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType, text_of
 
 
@@ -45,6 +47,18 @@ class Profiled(Additive):
     def op_seconds(self, operation: Operation, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:
         return 0.0 if operation.name == "opaque" else float(self.measured(operation, inputs)["seconds"])
 
+    def noise_of(self, program: Program) -> tuple[float, int]:
+        """Errors of different ops are independent; one that runs several times was measured once, so its errors add up.
+        What one process measures misses how processes differ: it is a lower bound."""
+        terms, runs = program.terms, dict[str, list[Line]]()
+        for term in program.live():
+            if not is_free(terms, term) and terms.operation[term].name != "opaque":
+                line = self.measured(terms.operation[term], input_types(terms, term))
+                runs.setdefault(line["op"], []).append(line)
+        seconds = sum(len(same) * same[0]["seconds"] for same in runs.values())
+        error = math.hypot(*(len(same) * same[0]["seconds"] * standard_error(same[0]) for same in runs.values()))
+        return error / seconds if seconds else 0.0, sum(int(same[0].get("blocks", 1)) for same in runs.values())
+
     def measured(self, operation: Operation, inputs: Sequence[TensorType]) -> Line:
         """The table's line of an op: seconds, spread (relative), blocks. Measures it where it is not known yet."""
         op = signature_of(operation, inputs)
@@ -68,6 +82,12 @@ class Profiled(Additive):
             f"{self._table.path} has no line of the op {op!r} in the environment {self.environment!r}: {holds}. "
             f"Run where the table lies, bring it there, or set {self.name}'s environment=null to measure here"
         )
+
+
+def standard_error(line: Line) -> float:
+    """Relative, of a median of blocks whose middle half spreads over `spread` of it, the blocks being normal: their
+    standard deviation is spread / 1.349, that of their median 1.253 times as large over the root of their number."""
+    return float(1.253 / 1.349 * line.get("spread", 0.0) / math.sqrt(line.get("blocks", 1)))
 
 
 def found_table(stored: object, near: Path) -> Path:

@@ -1,5 +1,6 @@
 """The cost model's contract: a batch of plans in, a batch of prices out."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,16 +20,44 @@ Objective = Literal["runtime", "peak_memory", "max_load"]
 PARTS: frozenset[Role | str] = frozenset({Role.DEVICE, Role.PRIORITY, Role.FUSION})  # of every plan
 
 
+SURE = 2.0  # standard errors of a difference from which it counts: 95 % where errors are normal
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What one plan costs. noise: the relative standard error of the cost; measurements: timings that it rests on; both
+    0 where it is computed."""
+
+    cost: float
+    noise: float = 0.0
+    measurements: int = 0
+
+
+def better(a: Price, b: Price) -> bool:
+    """Whether a is shown to be lower than b: at all where both are computed, else by `SURE` standard errors of their
+    difference, their errors being taken as independent."""
+    if not (math.isfinite(a.cost) and math.isfinite(b.cost)):
+        return a.cost < b.cost
+    return b.cost - a.cost > SURE * math.hypot(a.cost * a.noise, b.cost * b.noise)
+
+
 @dataclass(frozen=True)
 class Prices:
     """What a batch of B plans costs: seconds for `runtime` and `max_load`, bytes for `peak_memory`.
 
     An infeasible plan costs inf; `excess` says by how much (bytes over capacity / capacity, summed over devices), so
-    that a learner can be punished in proportion.
+    that a learner can be punished in proportion. Measured prices have `noise` and `measurements`, as `Price` has them.
     """
 
     cost: NDArray[np.float64]  # [B]
     excess: NDArray[np.float64]  # [B], 0 where feasible
+    noise: NDArray[np.float64] | float = 0.0  # [B], or of all
+    measurements: NDArray[np.int64] | int = 0  # [B], or of all
+
+    def of(self, plan: int) -> Price:
+        """The price of one plan of the batch."""
+        noise, timings = (np.broadcast_to(part, len(self.cost))[plan] for part in (self.noise, self.measurements))
+        return Price(float(self.cost[plan]), float(noise), int(timings))
 
 
 class Flips(Protocol):

@@ -13,6 +13,7 @@ Fields (prices in the objective's unit, seconds or bytes; null where it does not
   decision can beat, 0 where nothing is proved), judged (the same, by the judge), valid (the
   independent check), trace ([evaluations, seconds, best] at improvements, thinned), approach (the same of
   what was priced while it was no better than the default), decision (file in the cell)
+- of measured prices: noise (the relative standard error of judged), measurements (timings that it rests on)
 - status: ok | infeasible (no plan found fits the devices' memory: judged is inf) | failed | illegal, reason (of an
   ok row what the optimiser has to say about its answer, mostly nothing)
 """
@@ -36,7 +37,8 @@ TEXTS = ("study", "cell", "dataset", "split", "graph", "graph_hash", "family", "
          "objective", "encoder", "algo", "device", "commit", "config_hash", "status", "reason", "decision",
          "model")  # fmt: skip
 NUMBERS = ("ops", "seed", "params", "train_evals", "train_seconds", "evals_cap", "seconds_cap", "evals", "distinct",
-           "seconds", "initial", "searched_initial", "searched", "bound", "judged", "noise")  # fmt: skip
+           "seconds", "initial", "searched_initial", "searched", "bound", "judged", "noise",
+           "measurements")  # fmt: skip
 CURVES = ("trace", "approach")
 
 

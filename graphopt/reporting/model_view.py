@@ -17,6 +17,7 @@ from graphopt.core.head import Head, Role
 from graphopt.core.operators import OPERATORS, Category
 from graphopt.core.plan import Plans
 from graphopt.problems.capacity import amount
+from graphopt.problems.cost_model import Price, better
 from graphopt.records.rows import DONE, Row
 from graphopt.reporting.edit import BETTER, describe, taken_back
 from graphopt.reporting.replay import Case, RewriteCase, open_any
@@ -40,7 +41,7 @@ def print_model(folder: Path, rows: Sequence[Row], own: str) -> None:
     """Prints the view of a finished cell with one graph. own: its algorithm, which comes first among equals."""
     solved = [row for row in rows if row.get("status") in DONE]
     fitting = [row for row in solved if row["status"] == "ok"]
-    row = min(fitting, key=lambda r: (r["judged"], r["algo"] != own, -r["evals_cap"]))
+    row = winner(fitting, own)
     file = folder / row["decision"]
     case = open_any(file)
     width = terminal_width()
@@ -53,6 +54,17 @@ def print_model(folder: Path, rows: Sequence[Row], own: str) -> None:
     print_lines([*lines, Text(""), *_files(file, folder, row)])
 
 
+def winner(fitting: Sequence[Row], own: str) -> Row:
+    """The row with the lowest price; of those that none is shown to be better than, the own algorithm's."""
+    lowest = min(fitting, key=lambda r: r["judged"])
+    equals = [row for row in fitting if not better(_price(lowest), _price(row))]
+    return min(equals, key=lambda r: (r["algo"] != own, r["judged"], -r["evals_cap"]))
+
+
+def _price(row: Row) -> Price:
+    return Price(row["judged"], row.get("noise", 0.0))
+
+
 def _title(case: Case | RewriteCase, row: Row) -> str:
     opaque = int((case.graph.category == Category.OPAQUE).sum())
     what = f"{case.graph.num_ops:,} ops" + (f", {opaque:,} of them opaque" if opaque else "")
@@ -60,7 +72,7 @@ def _title(case: Case | RewriteCase, row: Row) -> str:
 
 
 def _facts(case: Case | RewriteCase, row: Row) -> Iterator[tuple[str, str]]:
-    yield ("memory" if _bytes(row) else "time"), _gain(row)
+    yield ("memory" if _bytes(row) else "time"), gain(row)
     before, after = _plans(case)
     given, found = _kernels(before), _kernels(after)
     yield (
@@ -98,7 +110,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-9:.4g} ns"
 
 
-def _gain(row: Row) -> str:
+def gain(row: Row) -> str:
     initial, judged = row["initial"], row["judged"]
     by = f", by {row['judge']}"
     if not math.isfinite(initial):
@@ -107,7 +119,14 @@ def _gain(row: Row) -> str:
         worse = judged > initial * (1 + BETTER)
         said = f"{price(row, judged)}, worse than the default's" if worse else "nothing better found than the default's"
         return f"{said} {price(row, initial)}{by}"
-    return f"{price(row, initial)} -> {price(row, judged)}: {_ratio(row)}{by}"
+    if not better(_price(row), Price(initial, row.get("noise", 0.0))):
+        return f"{price(row, initial)} -> {price(row, judged)}{_noise(row)}: within the noise{by}"
+    return f"{price(row, initial)} -> {price(row, judged)}{_noise(row)}: {_ratio(row)}{by}"
+
+
+def _noise(row: Row) -> str:
+    """Of measured prices their standard error."""
+    return f" ± {100 * row['noise']:.2g} %" if row.get("noise") else ""
 
 
 def _ratio(row: Row) -> str:
@@ -210,7 +229,7 @@ def _methods(solved: Sequence[Row]) -> Sheet:
             r["algo"],
             f"{r['evals_cap']:,}",
             f"{r['evals']:,}",
-            price(r, r["judged"]),
+            price(r, r["judged"]) + _noise(r),
             _only_ratio(r),
             f"{r['seconds']:.3g}",
         ]

@@ -75,15 +75,17 @@ class Case:
         return np.concatenate([self.judge.price(self.realise(part)).cost for part in parts])
 
     def reprice(self) -> dict[str, float]:
-        """initial, searched and judged, computed anew."""
+        """initial, searched, judged and noise, computed anew."""
         return self.prices_of(self.plans())
 
     def prices_of(self, plans: Plans) -> dict[str, float]:
         """The same of another plan (a batch of one) in the place of the answer."""
+        judged = self.judge.price(plans).of(0)
         return {
             "initial": float(self.judge.price(self.default_plans()).cost[0]),
             "searched": float(self.cost.price(plans).cost[0]),
-            "judged": float(self.judge.price(plans).cost[0]),
+            "judged": judged.cost,
+            "noise": judged.noise,
         }
 
     @property

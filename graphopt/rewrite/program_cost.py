@@ -30,9 +30,15 @@ class ProgramCost(CostModel):
         """What each term of a program costs, where a program costs the sum of its live terms; else None."""
         return None
 
+    def noise_of(self, program: Program) -> tuple[float, int]:
+        """(relative standard error of a program's price, timings that it rests on); zeros where it is computed."""
+        return 0.0, 0
+
     def price(self, plans: Plans) -> Prices:
         """That of the program which the plans' graph carries: all plans of a batch are of one graph."""
-        return Prices(np.full(len(plans), self.price_program(program_of(plans.graph))), np.zeros(len(plans)))
+        program = program_of(plans.graph)
+        cost = np.full(len(plans), self.price_program(program))
+        return Prices(cost, np.zeros(len(plans)), *self.noise_of(program))
 
 
 def prices_programs(cost: CostModel) -> TypeGuard[ProgramCost]:

@@ -15,7 +15,7 @@ from graphopt.core.operators import OPERATOR_ID
 from graphopt.errors import NothingFits, RowsFailed, Unmeasured, UserError, writing
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.capacity import lack_of_memory
-from graphopt.problems.cost_model import CostModel
+from graphopt.problems.cost_model import CostModel, Price, better
 from graphopt.problems.optimizer import Solver, price, solve
 from graphopt.problems.problem import Incumbent
 from graphopt.problems.task import Task
@@ -135,33 +135,47 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
     judged = price(problem, arena.judge)
     model = Path("models") / f"{file_stem(row)}.onnx"
     delivered = isinstance(problem, RewriteProblem) and problem.wants_model
-    initial = arena.judge.price(problem.initial_plans()).cost[0]
+    initial = arena.judge.price(problem.initial_plans()).of(0)
     problems = violations(problem) + mismatch(problem, arena.cost)
     if delivered and not problems:
         with writing(folder / model):
             problems = deliver(problem.initial, problem.program(), problem.best_rules, folder / model)
     row = {
-        **row, "evals": problem.evals, "distinct": problem.distinct, "seconds": spent, "initial": float(initial),
+        **row, "evals": problem.evals, "distinct": problem.distinct, "seconds": spent, "initial": initial.cost,
         "searched_initial": problem.initial_cost, "searched": problem.best_cost, "bound": problem.bound,
-        "judged": judged, "valid": not problems, **_status(problem, arena, judged, problems),
+        "judged": judged.cost, **_measured(judged), "valid": not problems,
+        **_status(problem, arena, initial, judged, problems),
         "trace": _points(problem.trace),
         **({"approach": _points(problem.approach)} if problem.approach else {}),
     }  # fmt: skip
     file = Path("decisions") / f"{file_stem(row)}.npz"
     save = rewrite_file.save if isinstance(problem, RewriteProblem) else decision_file.save
     with writing(folder / file):
-        save(folder / file, problem=problem, judged=judged, row=row, config=arena.config)
+        save(folder / file, problem=problem, judged=judged.cost, row=row, config=arena.config)
     return {**row, "decision": str(file), **({"model": str(model)} if delivered else {})}
 
 
-def _status(problem: Solved, arena: Arena, judged: float, problems: Sequence[str]) -> Row:
+def _measured(price: Price) -> Row:
+    """What only measured prices have."""
+    return {"noise": price.noise, "measurements": price.measurements} if price.measurements else {}
+
+
+def _status(problem: Solved, arena: Arena, initial: Price, judged: Price, problems: Sequence[str]) -> Row:
     """status and reason of a solve."""
     if problems:
         return {"status": "failed", "reason": "; ".join(problems[:3])}
-    if math.isfinite(judged):
-        return {"status": "ok", "reason": "; ".join(problem.notes)}
+    if math.isfinite(judged.cost):
+        return {"status": "ok", "reason": "; ".join([*problem.notes, *_unshown(initial, judged)])}
     why = lack_of_memory(problem.plans(), arena.judge, problem.task.machine)
-    return {"status": "infeasible", "reason": why or f"the best answer found costs {judged} by {arena.judge.name}"}
+    return {"status": "infeasible", "reason": why or f"the best answer found costs {judged.cost} by {arena.judge.name}"}
+
+
+def _unshown(initial: Price, judged: Price) -> list[str]:
+    """Says so where an answer is lower than the default by no more than noise makes it."""
+    if judged.cost >= initial.cost or better(judged, initial):
+        return []
+    return [f"{100 * (1 - judged.cost / initial.cost):.2g} % less than the default is within the noise of measured "
+            f"prices, {100 * judged.noise:.2g} % each"]  # fmt: skip
 
 
 def violations(problem: Solved) -> list[str]:
@@ -180,7 +194,7 @@ def mismatch(problem: Solved, cost: CostModel) -> list[str]:
     """Whether the plan that is about to be stored is the one that the search priced."""
     if not cost.deterministic or not math.isfinite(problem.best_cost):
         return []
-    again = price(problem, cost)
+    again = price(problem, cost).cost
     agrees = math.isclose(again, problem.best_cost, rel_tol=1e-9)
     return [] if agrees else [f"the stored plan costs {again:.6g}, the search found {problem.best_cost:.6g}"]
 

@@ -13,7 +13,7 @@ import pytest
 from graphopt.core.machine import Device, make_machine
 from graphopt.core.plan import Plans
 from graphopt.costs.additive import Flops, flop
-from graphopt.costs.profiled import Profiled, environment_here, signature_of
+from graphopt.costs.profiled import Profiled, environment_here, signature_of, standard_error
 from graphopt.errors import Unmeasured, UserError
 from graphopt.measure.op_process import Measuring, OpProcess
 from graphopt.measure.op_table import OpTable
@@ -239,3 +239,35 @@ def test_the_table_gives_turns(tmp_path: Path) -> None:
     assert other.find("a", "e") is None
     with other.turn():
         assert (other.find("a", "e") or {})["seconds"] == 1.0
+
+
+def test_the_noise_of_a_program_is_that_of_its_measured_ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two products of one shape share an error, since the op was measured once; that of another op is independent."""
+    no_process(monkeypatch)
+    b = ProgramBuilder()
+    x = b.input((4, 4))
+    y = b.op("relu", inputs=(b.linear(b.linear(x, 4), 4),))
+    graph = graph_of(b.build(y), name="g")
+    product = signature_of(MATMUL, (TensorType((4, 4)), TensorType((4, 4))))
+    lines = [
+        {"op": product, "environment": "e", "seconds": 3.0, "spread": 0.02 * 1.349 / 1.253, "blocks": 4},  # 1 %
+        {"op": "relu | float32 [4,4]", "environment": "e", "seconds": 4.0, "spread": 0.03 * 1.349 / 1.253, "blocks": 9},
+    ]
+    write(tmp_path / "ops.jsonl", lines)
+    shape = (3, graph.num_ops)
+    prices = model(tmp_path / "ops.jsonl", "e").price(
+        Plans(graph, np.zeros(shape, np.int16), np.zeros(shape), np.zeros(shape, bool))
+    )
+    price = prices.of(2)
+    assert price.cost == pytest.approx(10.0)
+    assert price.noise == pytest.approx((0.06**2 + 0.04**2) ** 0.5 / 10.0)
+    assert price.measurements == 13
+
+
+def test_the_standard_error_is_that_of_medians() -> None:
+    """Of many medians of few normal blocks, each with the error that its own spread says."""
+    rng = np.random.default_rng(0)
+    blocks = 1.0 + rng.normal(0, 0.05, (4000, 15))
+    low, middle, high = np.quantile(blocks, [0.25, 0.5, 0.75], axis=1)
+    said = [standard_error({"spread": s, "blocks": 15}) for s in (high - low) / middle]
+    assert np.mean(said) == pytest.approx(middle.std(), rel=0.1)

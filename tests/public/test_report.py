@@ -80,6 +80,15 @@ def test_losses_are_beyond_the_noise(tmp_path: Path) -> None:
     assert lines(collect(store(tmp_path, rows)))["go", 20].losses == 1
 
 
+def test_noise_is_told_and_decides_who_wins(tmp_path: Path) -> None:
+    near = [row("local", "a", 4.1, noise=0.02), row("scan", "a", 4.4, noise=0.02), row("go", "a", 4.0, noise=0.02)]
+    found = collect(store(tmp_path, near))
+    assert [lines(found)[m, 20].wins for m in ("go", "local", "scan")] == [1, 1, 0]  # 4.0 + 2 x 2 % x sqrt(2) = 4.23
+    assert "standard errors of up to 2 %" in as_markdown(sheets(found, "local"))
+    computed = collect(store(tmp_path / "computed", FOUR))
+    assert "standard error" not in as_markdown(sheets(computed, "local"))
+
+
 def test_evaluations_to_reach(tmp_path: Path) -> None:
     rows = [
         row("go", "a", 4.0, trace=[[0, 8.0], [3, 5.0], [7, 4.2], [9, 4.0]]),  # 90 % of 4 is 4.4: at 7

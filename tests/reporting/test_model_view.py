@@ -18,7 +18,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.decision import main
 from graphopt.problems.capacity import amount
 from graphopt.records.decision_file import load
-from graphopt.reporting.model_view import duration
+from graphopt.reporting.model_view import duration, gain, winner
 from graphopt.reporting.replay import Case, RewriteCase, open_any, open_case
 
 # --- What a run says about one model, for every task: against the stored answer, priced and counted independently.
@@ -141,6 +141,20 @@ def test_a_default_that_does_not_fit(tmp_path: Path) -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_of_measured_prices_the_own_method_wins_within_noise() -> None:
+    rows = [{"algo": "own", "judged": 1.02, "evals_cap": 9}, {"algo": "other", "judged": 1.0, "evals_cap": 9}]
+    assert winner(rows, "own")["algo"] == "other"
+    assert winner([{**r, "noise": 0.02} for r in rows], "own")["algo"] == "own"
+    assert winner([{**r, "noise": 0.005} for r in rows], "own")["algo"] == "other"
+
+
+def test_a_gain_within_the_noise_is_said_to_be_none() -> None:
+    row = {"initial": 1.0, "judged": 0.98, "judge": "timed", "objective": "runtime"}
+    assert gain(row) == "1 s -> 980 ms: 1.020x, 2 % less, by timed"
+    assert gain({**row, "noise": 0.02}) == "1 s -> 980 ms ± 2 %: within the noise, by timed"
+    assert gain({**row, "noise": 0.005}) == "1 s -> 980 ms ± 0.5 %: 1.020x, 2 % less, by timed"
 
 
 # --- Plans from JSON: priced as they are, stored, replayed; what means nothing is one sentence.

@@ -1,6 +1,7 @@
 """The harness: equal budgets, rows for everything, nothing done twice."""
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,28 @@ def test_equal_seeds_equal_rows(run: Callable[..., list[Row]], tmp_path: Path) -
         [{k: v for k, v in row.items() if k not in clock} for row in run(study=study)] for study in ("s", "again")
     )
     assert first == second
+
+
+@pytest.mark.parametrize(("evals", "shown"), [(1, False), (40, True)])
+def test_measured_prices_say_their_noise(
+    run: Callable[..., list[Row]], tmp_path: Path, evals: int, shown: bool
+) -> None:
+    """A gain of less than two standard errors of the difference is no gain that is shown: its row says so."""
+    algo = parts_of.node(parts_of.Flips, "flips")
+    judge = parts_of.node(parts_of.Timed, "timed", factor=10.0)
+    for row in run(judge=judge, algo=algo, budget={"evals": [evals], "seconds": None}):
+        assert row["judged"] < row["initial"] and (row["noise"], row["measurements"]) == (0.06, 7)
+        gap = row["initial"] - row["judged"]
+        assert shown == (gap > 2 * 0.06 * math.hypot(row["initial"], row["judged"]))
+        assert ("within the noise of measured prices, 6 % each" in row["reason"]) == (not shown)
+        file = next((tmp_path / "s").glob("*/" + row["decision"]))
+        assert load(file).prices["noise"] == 0.06
+
+
+def test_computed_prices_have_none(run: Callable[..., list[Row]], tmp_path: Path) -> None:
+    for row in run():
+        assert not {"noise", "measurements"} & row.keys() and not row["reason"]
+        assert load(next((tmp_path / "s").glob("*/" + row["decision"]))).prices["noise"] == 0.0
 
 
 def test_a_budget_of_zero_is_priced_without_a_bill(run: Callable[..., list[Row]]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphopt.problems.cost_model import SURE
 from graphopt.reporting.tables.read_rows import Entry
 from graphopt.reporting.tables.statistics import Interval, bootstrap, table_GS
 
@@ -114,17 +115,21 @@ def _mean(part: Iterable[Entry], value: Callable[[Entry], float]) -> float:
 
 
 def count_wins(groups: dict[tuple[float, str], list[Entry]]) -> dict[tuple[float, str], int]:
-    """Graphs on which a method's geometric mean over seeds is within 0.1 % of the best at the same budget."""
+    """Graphs on which a method's geometric mean over seeds is within 0.1 % of the best at the same budget, or within
+    what the noise of measured prices makes of it."""
     cost: dict[tuple[float, str], dict[str, float]] = {}
     for key, part in groups.items():
         graphs, _, logs = table_GS((entry.graph, entry.seed, math.log(entry.judged)) for entry in part)
         cost[key] = dict(zip(graphs, np.nanmean(logs, 1).tolist()))
+    noise: dict[str, float] = {}
+    for entry in (entry for part in groups.values() for entry in part):
+        noise[entry.graph] = max(entry.noise, noise.get(entry.graph, 0.0))
     lowest: dict[tuple[float, str], float] = {}
     for (budget, _), costs in cost.items():
         for graph, log in costs.items():
             lowest[budget, graph] = min(log, lowest.get((budget, graph), math.inf))
-    slack = math.log1p(TIE)
-    return {(b, m): sum(log <= lowest[b, graph] + slack for graph, log in c.items()) for (b, m), c in cost.items()}
+    slack = {graph: math.log1p(max(TIE, SURE * math.sqrt(2) * error)) for graph, error in noise.items()}
+    return {(b, m): sum(log <= lowest[b, g] + slack[g] for g, log in c.items()) for (b, m), c in cost.items()}
 
 
 def evals_to_reach(entry: Entry, best_searched: float) -> float | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.errors import UserError
+from graphopt.problems.cost_model import Price, better
 from graphopt.records.rows import DONE, PACKED_ROWS, ROWS, text_of
 
 Setting = tuple[tuple[str, str], ...]  # what must be equal before two prices may be compared, as (field, value) pairs
@@ -37,7 +38,7 @@ class Entry:
     searched: float
     judged: float
     bound: float  # no decision costs less, as an exact method has proved; 0 where nothing is proved
-    noise: float  # relative noise of the judge, 0 for simulators
+    noise: float  # relative standard error of the judge's prices, 0 for simulators
     evals: int
     seconds: float
     trace: tuple[tuple[float, float], ...]  # (evaluations, best cost by the search's model), in order, thinned
@@ -51,7 +52,8 @@ class Entry:
     @property
     def lost(self) -> bool:
         """Slower than the default beyond the judge's noise."""
-        return self.judged > self.initial * (1 + max(1e-9, self.noise))
+        slower = self.judged > self.initial * (1 + 1e-9)
+        return slower and better(Price(self.initial, self.noise), Price(self.judged, self.noise))
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,13 @@ def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) 
         if line.speedup.mean >= max(other.speedup.mean for other in lines if other.budget == line.budget) * (1 - 1e-9):
             sheet.bold.add((i, 2))
     sheet.breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
+    noise = max(entry.noise for entry in entries)
     sheet.note = (
         f"{ratio}: geometric mean of default / found by the judge, graphs x seeds resampled. wins: graphs within 0.1 % "
         "of the best at this budget. losses: solves slower than the default. gap: over the best known of all rows. "
         f"{'proved gap: over the highest bound proved, of graphs that have one. ' if proved else ''}"
         "evals to 90 %: median to 90 % of the best known improvement (share that reaches it)."
+        f"{f' The judge measures: its prices have standard errors of up to {100 * noise:.2g} %.' if noise else ''}"
     )
     return sheet
 
