@@ -10,9 +10,8 @@ from math import prod
 
 from graphopt.core.graph import DTYPE_BYTES, DTYPES
 from graphopt.core.machine import Machine
-from graphopt.rewrite.ir.arithmetic import ACTIVATION_FLOP, window_flop
 from graphopt.rewrite.ir.terms import Program, Terms
-from graphopt.rewrite.ir.vocabulary import Operation, TensorType
+from graphopt.rewrite.ir.vocabulary import ACTIVATION_FLOP, Operation, TensorType, window_flop
 from graphopt.rewrite.program_cost import ProgramCost, TermPrice
 
 FREE = frozenset({"input", "weight", "fill", "identity_kernel", "item", "reshape", "split"})

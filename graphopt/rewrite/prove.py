@@ -17,7 +17,7 @@ import numpy as np
 from graphopt.rewrite.egraphs.saturation import Prover, SaturationLimits
 from graphopt.rewrite.generation.foreign import Substitutions, read_folder, readings
 from graphopt.rewrite.generation.instances import Instance, instances
-from graphopt.rewrite.rules.loading import load_rules
+from graphopt.rewrite.rules.parsing import load_rules
 from graphopt.rewrite.rules.rule import Rule
 from graphopt.rewrite.verify import Rejected, verify
 from graphopt.utils.progress import Bar

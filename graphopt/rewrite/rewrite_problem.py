@@ -10,8 +10,7 @@ from graphopt.problems.problem import OutOfBudget, Problem
 from graphopt.rewrite.ir.terms import Outputs, Program, reachable
 from graphopt.rewrite.program_cost import price_of, prices_programs
 from graphopt.rewrite.rules.matching import Match
-from graphopt.rewrite.rules.neighbours import Neighbours, replayed
-from graphopt.rewrite.rules.steps import RewriteStep, free
+from graphopt.rewrite.rules.steps import Neighbours, RewriteStep, free, replayed
 
 if TYPE_CHECKING:
     from graphopt.rewrite.rewrite_task import RewriteTask

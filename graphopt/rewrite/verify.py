@@ -13,8 +13,7 @@ from graphopt.errors import UserError
 from graphopt.rewrite.generation.instances import Instance, instances, misfits
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.terms import reachable
-from graphopt.rewrite.rules.loading import load_rules
-from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.rule import Rule, RuleError, RuleSet
 from graphopt.utils.progress import Bar
 

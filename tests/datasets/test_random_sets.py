@@ -16,8 +16,7 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.operators import OPERATORS, Category
 from graphopt.datasets.headroom import SHIPPED, Draws, HeadroomPrices, Reached, load_headroom, save_headroom
 from graphopt.datasets.layered import layered_graph
-from graphopt.datasets.mixed import Mixed
-from graphopt.datasets.perturb import Perturb
+from graphopt.datasets.mixed import Mixed, Perturb
 from graphopt.datasets.random_graphs import FAMILIES, _decode_triangle, random_graph
 from graphopt.datasets.regal import HeadroomFilter, Regal
 from graphopt.datasets.synthetic import SPLITS, Synthetic, topology_digest

@@ -23,8 +23,7 @@ from graphopt.rewrite.egraphs.saturation import Prover, SaturationLimits
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program, Terms
 from graphopt.rewrite.models import build_model
-from graphopt.rewrite.rules.loading import load_rules
-from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.rule import RuleSet
 
 # --- The e-graph: its arrays, reading and writing, and what it says of files that are none.

@@ -24,8 +24,8 @@ from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.random_weights import RandomWeights, with_random_weights
 from graphopt.rewrite.ir.terms import Program, Terms, reachable, substitute
 from graphopt.rewrite.ir.vocabulary import VOCABULARY, Operation, ShapeError
-from graphopt.rewrite.rules.loading import load_rules
 from graphopt.rewrite.rules.matching import Matcher
+from graphopt.rewrite.rules.parsing import load_rules
 
 # --- Torch computes what the exact semantics says.
 

@@ -14,8 +14,7 @@ from graphopt.rewrite.egraphs.saturation import Prover, SaturationLimits
 from graphopt.rewrite.generation.foreign import read_folder, read_protobuf, read_text_form, readings
 from graphopt.rewrite.prove import main, proof, true_reading
 from graphopt.rewrite.rules.expressions import Literal
-from graphopt.rewrite.rules.loading import load_rules
-from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.patterns import Node, Pattern
 from graphopt.rewrite.rules.rule import Rule
 from graphopt.rewrite.rules.symmetry import canonical

@@ -16,8 +16,7 @@ from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import Operation
-from graphopt.rewrite.rules.loading import load_rules
-from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.patterns import nodes
 from graphopt.rewrite.rules.symmetry import canonical
 from graphopt.rewrite.verify import verify

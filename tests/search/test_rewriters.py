@@ -23,8 +23,7 @@ from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 from graphopt.rewrite.models import build_model
 from graphopt.rewrite.rewrite_problem import RewriteProblem
 from graphopt.rewrite.rewriter import Rewriter
-from graphopt.rewrite.rules.loading import load_rules
-from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.rule import RuleSet
 from graphopt.rewrite.rules.steps import free
 from graphopt.tasks.rewriting import Rewriting

@@ -91,10 +91,6 @@ def _input_elements(call: NodeShapes) -> float:
     return _elements(call.inputs[0])
 
 
-def _output_elements(call: NodeShapes) -> float:
-    return _elements(call.outputs[0])
-
-
 def _variadic(call: NodeShapes) -> float:
     """n inputs combined two at a time."""
     return max(len(call.inputs) - 1, 0) * _elements(call.outputs[0])

@@ -8,10 +8,8 @@ from typing import Any
 
 from graphopt.core.graph import DTYPES, Graph, GraphError
 from graphopt.core.graph_builder import ALIKE, GraphBuilder
-from graphopt.rewrite.ir.arithmetic import window_flop
-from graphopt.rewrite.ir.opaque import OpaqueCall
-from graphopt.rewrite.ir.terms import Program, runs
-from graphopt.rewrite.ir.vocabulary import VOCABULARY, Operation, TensorType, text_of
+from graphopt.rewrite.ir.terms import OpaqueCall, Program, runs
+from graphopt.rewrite.ir.vocabulary import VOCABULARY, Operation, TensorType, text_of, window_flop
 
 KINDS = {"batch_norm": "affine", "enlarge": "pad", "merge_groups": "pad"}  # others are called alike
 

@@ -9,7 +9,7 @@ Ids ascend from inputs to users: sorted ids are a topological order.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,6 +133,27 @@ def reaches(terms: Terms, start: int, goals: frozenset[int] | set[int]) -> bool:
     return False
 
 
+class OpaqueCall(Protocol):
+    """An operation that stays as it was read. `Program.opaque` holds one for every key."""
+
+    @property
+    def label(self) -> str:
+        """Its name where it comes from, e.g. Softmax."""
+
+    @property
+    def kind(self) -> str:
+        """Its kind among `graphopt.core.operators`."""
+
+    def flops(self, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float | None:
+        """FLOP of one run; None for the kind's own count."""
+
+    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Its results, in order: tensors of torch, or arrays where torch has no such element type.
+
+        Floating-point inputs may be wider than the operation says (float64 for float32).
+        """
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Terms that compute outputs. Programs made from one another share their `terms`, `weights` and `opaque`."""
@@ -142,7 +163,7 @@ class Program:
     output_names: tuple[str, ...]
     inputs: tuple[int, ...]  # leaves, in the order of the program's arguments
     weights: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what the name of each weight stands for
-    opaque: Mapping[str, Any] = field(default_factory=dict)  # what the key of each opaque operation stands for
+    opaque: Mapping[str, Any] = field(default_factory=dict)  # `OpaqueCall` by the key of its operation
     origin: Any = None  # what export needs to know of the model that the program was read from, if any
 
     def live(self) -> list[int]:

@@ -11,6 +11,7 @@ condition = value [("=" | "!=" | "<" | "<=" | ">" | ">=") value]
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from typing import TypeVar
 
 from graphopt.rewrite.ir.vocabulary import VOCABULARY
@@ -27,7 +28,8 @@ from graphopt.rewrite.rules.expressions import (
     Variable,
 )  # fmt: skip
 from graphopt.rewrite.rules.patterns import Node, Pattern
-from graphopt.rewrite.rules.rule import Rule, RuleError, checked
+from graphopt.rewrite.rules.rule import Rule, RuleError, RuleSet, checked
+from graphopt.rewrite.rules.symmetry import canonical
 
 TOKEN = re.compile(
     r"\s*(?:(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)|(?P<name>[?$]?[A-Za-z_]\w*)|(?P<sign><=>|=>|!=|<=|>=|[][(){}:,=<>]))"
@@ -173,3 +175,15 @@ class _TokenReader:
         if not isinstance(left, Call):
             raise RuleError(f"{str(left)[:LONGEST]} is no condition: compare it with something")
         return left
+
+
+def load_rules(*names: str) -> RuleSet:
+    """Rules of packaged files, all files where none is named; of rules that differ in names alone, the first. Raises
+    RuleError for a file that is not there."""
+    folder = files("graphopt.rewrite") / "rule_files"
+    there = sorted(f.name.removesuffix(".txt") for f in folder.iterdir() if f.name.endswith(".txt"))
+    missing = sorted(set(names) - set(there))
+    if missing:
+        raise RuleError(f"no rule file {missing[0]!r}; there are {', '.join(there)}")
+    rules = [rule for name in names or there for rule in parse_rules((folder / f"{name}.txt").read_text())]
+    return tuple({canonical(rule): rule for rule in reversed(rules)}.values())[::-1]

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from graphopt.rewrite import verify
 from graphopt.rewrite.generation import foreign
-from graphopt.rewrite.rules.loading import load_rules
-from graphopt.rewrite.rules.parsing import parse_rules
+from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.symmetry import canonical
 
 from ..judge import Format, Wrong
