@@ -19,9 +19,14 @@ ALIKE: dict[str, tuple[str, int]] = {
     "uint16": ("int16", 2), "uint32": ("int32", 4), "uint64": ("int64", 8), "complex32": ("float32", 4),
     "complex64": ("float64", 8), "complex128": ("float64", 16), "float8_e4m3fn": ("int8", 1),
     "float8_e5m2": ("int8", 1), "float8_e4m3fnuz": ("int8", 1), "float8_e5m2fnuz": ("int8", 1),
-    "float8_e8m0fnu": ("int8", 1), "float4_e2m1fn_x2": ("int8", 1),
+    "float8_e8m0fnu": ("int8", 1), "float4_e2m1fn_x2": ("int8", 1), "uint4": ("uint8", 1),
 }  # fmt: skip
 """Further element types: the one that a graph calls them, and their own size in bytes."""
+
+
+def known_dtype(name: str) -> str:
+    """The element type, or int8 where tensors have no such type."""
+    return name if name in DTYPES or name in ALIKE else "int8"
 
 
 @dataclass

@@ -63,6 +63,11 @@ def types_of(graph: GraphProto) -> dict[str, ValueInfoProto]:
     return {v.name: v for v in (*graph.value_info, *graph.input, *graph.output)}
 
 
+def dtype_of(kind: int) -> str:
+    """numpy's name of an element type; empty where none is stated."""
+    return str(onnx.helper.tensor_dtype_to_np_dtype(kind).name) if kind else ""
+
+
 def opsets_of(model: ModelProto) -> dict[str, int]:
     """Versions of the operator sets; the standard one is ""."""
     return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}

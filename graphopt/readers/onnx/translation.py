@@ -11,7 +11,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto
 
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.graph_builder import GraphBuilder, known_dtype
 from graphopt.core.operators import Category
 from graphopt.readers.onnx.bodies import BODIES, Scope, node_work, plain_attributes
 from graphopt.readers.onnx.folding import SMALL
@@ -19,6 +19,7 @@ from graphopt.readers.onnx.formulas import NodeShapes, Shape
 from graphopt.readers.onnx.model import (
     BITS,
     constants_of,
+    dtype_of,
     label_of,
     opsets_of,
     reads,
@@ -28,15 +29,6 @@ from graphopt.readers.onnx.model import (
 )
 from graphopt.readers.onnx.onnx_operators import FlopCount, category_of, formula_of, kind_of
 from graphopt.utils.printable import printable
-
-_DTYPES: dict[int, str] = {
-    TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16",
-    TensorProto.DOUBLE: "float64", TensorProto.INT64: "int64", TensorProto.UINT64: "int64",
-    TensorProto.INT32: "int32", TensorProto.UINT32: "int32", TensorProto.INT16: "int16", TensorProto.UINT16: "int16",
-    TensorProto.INT8: "int8", TensorProto.UINT8: "uint8", TensorProto.BOOL: "bool", TensorProto.UINT4: "uint8",
-    TensorProto.COMPLEX64: "float64", TensorProto.COMPLEX128: "float64",
-}  # fmt: skip
-"""Our element type; others are int8. Their bytes are counted by what they truly take (`BITS`)."""
 
 
 @dataclass
@@ -197,8 +189,8 @@ class Translation:
             self.shapeless.append(name)
             return self.builder.tensor((0,), weight=weight)
         kind = self._element_type(name)
-        num_bytes = (prod(shape) * BITS.get(kind, 8) + 7) // 8
-        return self.builder.tensor(shape, _DTYPES.get(kind, "int8"), weight=weight, num_bytes=num_bytes)
+        num_bytes = (prod(shape) * BITS.get(kind, 8) + 7) // 8  # what they truly take
+        return self.builder.tensor(shape, known_dtype(dtype_of(kind)), weight=weight, num_bytes=num_bytes)
 
     def _shape(self, name: str) -> Shape | None:
         return self.scope.shape(name)

@@ -6,8 +6,8 @@ One op per term that runs. What depends on weights alone is a weight, as the pro
 from collections.abc import Sequence
 from typing import Any
 
-from graphopt.core.graph import DTYPES, Graph, GraphError
-from graphopt.core.graph_builder import ALIKE, GraphBuilder
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.graph_builder import GraphBuilder, known_dtype
 from graphopt.rewrite.ir.terms import OpaqueCall, Program, runs
 from graphopt.rewrite.ir.vocabulary import VOCABULARY, Operation, TensorType, text_of, window_flop
 
@@ -89,8 +89,7 @@ class _Drawing:
         return self.handles[term]
 
     def _tensor(self, kind: TensorType, *, weight: bool) -> int:
-        known = kind.dtype in DTYPES or kind.dtype in ALIKE
-        return self.builder.tensor(kind.shape, kind.dtype if known else "int8", weight=weight)
+        return self.builder.tensor(kind.shape, known_dtype(kind.dtype), weight=weight)
 
 
 def kind_of(program: Program, operation: Operation) -> str:

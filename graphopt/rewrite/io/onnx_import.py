@@ -20,7 +20,7 @@ from graphopt.core.graph_builder import MOST, RANK
 from graphopt.readers.onnx.bodies import plain_attributes
 from graphopt.readers.onnx.evaluation import SIZES, STANDARD, evaluated, shape_value
 from graphopt.readers.onnx.folding import SMALL, static_shape
-from graphopt.readers.onnx.model import label_of, opsets_of, reads, subgraphs, types_of, values_of
+from graphopt.readers.onnx.model import dtype_of, label_of, opsets_of, reads, subgraphs, types_of, values_of
 from graphopt.readers.onnx.onnx_operators import kind_of
 from graphopt.readers.onnx.reader import checked, fix_dims, inferred, parse
 from graphopt.rewrite.io.onnx_call import OnnxCall, OnnxOrigin, make_call
@@ -248,7 +248,7 @@ def _type_of(value: onnx.ValueInfoProto) -> TensorType | None:
     shape, kind = static_shape(value), value.type.tensor_type.elem_type
     if shape is None or not kind:
         return None
-    return TensorType(shape, onnx.helper.tensor_dtype_to_np_dtype(kind).name)
+    return TensorType(shape, dtype_of(kind))
 
 
 def _uniform(node: NodeProto, given: Mapping[str, Array]) -> dict[str, Array] | None:
