@@ -62,6 +62,21 @@ MOVED: dict[str, str] = {
 }
 
 
+# Options that were values of another one, as files of older versions have them -> that one. Files hold all values.
+FORMER: dict[str, dict[str, str]] = {
+    "algo": {
+        "laf_fresh": "laf",
+        "laf_gain_random_start": "laf",
+        "laf_no_priority": "laf",
+        "laf_no_transform": "laf",
+        "laf_random_start": "laf",
+        "laf_signed": "laf",
+        "laf_unguided_random_start": "laf_unguided",
+        "scan_random_start": "scan",
+    }
+}
+
+
 class StoredError(UserError):
     """A file says something of a configuration that means nothing in this installation; the message says what."""
 
@@ -94,6 +109,8 @@ def node_of(group: str, said: Any) -> dict[str, Any]:
 
 def _target(group: str, said: Mapping[str, Any]) -> str:
     known, option = _targets(group), said.get(OPTION)
+    if isinstance(option, str):
+        option = option if option in known else FORMER.get(group, {}).get(option, option)
     if isinstance(option, str) and option in known:
         return known[option]
     there = f"there are: {', '.join(known) or 'none'}"

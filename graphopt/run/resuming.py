@@ -1,22 +1,33 @@
-"""Hydra's sweeper, without the jobs whose cells are finished: they are passed over before they are composed."""
+"""Hydra's sweeper, without the jobs whose cells are finished: they are passed over before they are composed.
 
+An experiment may have algorithms of its own: `hydra.sweeper.algos` says of each name which words make it of an option.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
 from graphopt.errors import UserError
-from graphopt.run.sweep import sources_of
+from graphopt.run.sweep import sources_of, spelled_out
 from graphopt.utils.printable import say
 
 
 class Resuming(BasicSweeper):
-    """As Hydra's own in all else."""
+    """As Hydra's own in all else. algos: name -> words, the first of them `algo=OPTION`."""
+
+    def __init__(
+        self, max_batch_size: int | None, params: Mapping[str, str] | None, algos: Mapping[str, Sequence[str]]
+    ) -> None:
+        super().__init__(max_batch_size, dict(params or {}))
+        self.algos = algos
 
     def split_arguments(self, overrides: Any, max_batch_size: int | None) -> list[list[list[str]]]:  # type: ignore[override]
         assert self.config is not None
         sources = sources_of(self.config.hydra)
         batches = BasicSweeper.split_arguments(overrides, max_batch_size)
-        left = [[job for job in batch if not _finished(job, sources)] for batch in batches]
+        spelled = [[spelled_out(job, self.algos) for job in batch] for batch in batches]
+        left = [[job for job in batch if not _finished(job, sources)] for batch in spelled]
         return [batch for batch in left if batch]
 
 

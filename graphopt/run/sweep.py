@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,15 @@ class StudyTable(Callback):
         place = Path(config.output_dir) / config.study
         if any(place.glob("*/rows.jsonl")):
             print_table(place)
+
+
+def spelled_out(job: list[str], algos: Mapping[str, Sequence[str]]) -> list[str]:
+    """The job's words with an experiment's own algorithm in words of options; what comes later counts, as ever."""
+    found: list[str] = []
+    for word in job:
+        name = word.removeprefix("algo=")
+        found += [*algos[name], f"algo.name={name}"] if word != name and name in algos else [word]
+    return found
 
 
 def sources_of(hydra: Any) -> list[str]:

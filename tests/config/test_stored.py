@@ -18,7 +18,7 @@ from graphopt.cli import composed
 from graphopt.config import stored
 from graphopt.config.build import build, machine_task_costs
 from graphopt.config.construct import construct
-from graphopt.config.stored import StoredError, node_of, words
+from graphopt.config.stored import FORMER, StoredError, node_of, words
 from graphopt.errors import UserError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
@@ -116,6 +116,15 @@ def test_a_mixture_of_data_sets_is_resolved_all_the_way_down() -> None:
     said["real"] = EVIL
     with pytest.raises(StoredError, match=r"test_stored\.strike, which none of the options of this installation is"):
         node_of("dataset", said)
+
+
+@pytest.mark.parametrize(("group", "former"), [(group, name) for group in FORMER for name in FORMER[group]])
+def test_former_options_are_read_as_those_that_they_were_values_of(group: str, former: str) -> None:
+    now = FORMER[group][former]
+    node = registry.option(group, now) | {"name": former}
+    assert former not in registry.options(group)
+    said = {"_option_": former} | {key: value for key, value in node.items() if key != "_target_"}
+    assert node_of(group, said) == node
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -1,0 +1,130 @@
+"""Experiments, from their yaml files: every cell composes and fits, and each runs, shrunk."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import command
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+from graphopt import CONF
+from graphopt.config import compatibility
+from graphopt.run.cell import settings_of
+from graphopt.run.sweep import spelled_out
+from graphopt.utils import registry
+
+EXPERIMENTS = registry.options("experiment")
+OF_ZOO = (
+    "train=[{model: rnnlm, layers: 1, steps: 2, batch: 2, width: 32}]",
+    "val=[{model: gnmt, layers: 1, steps: 2}]",
+    "test=[{model: deep_rank}]",
+)
+OF_ROOM = ("sizes=[12]", "train=[2]", "val=[1]", "test=[1]", "room.filter=none")
+MODEL = "test=[{model: nasrnn, steps: 1, width: 8}]"
+SMALL: dict[str, list[str]] = {  # by data set
+    **{name: [f"dataset.{word}" for word in OF_ZOO] for name in ("zoo", "zoo_large", "zoo_laf")},
+    "regal_mixed": [*(f"dataset.synthetic.{word}" for word in OF_ROOM), *(f"dataset.real.{word}" for word in OF_ZOO),
+                    "dataset.test=[synthetic]", "dataset.perturb.copies=1"],
+    "rewrite_models": [f"dataset.{MODEL}"],
+    "layered": ["dataset.ops=[20]", "dataset.train=1", "dataset.val=1", "dataset.test=1"],
+}  # fmt: skip
+OF_LAF = ("algo.collection.sweeps=1", "algo.collection.slots=10", "algo.collection.folder=samples")
+OF_REGAL = ("algo.learning.evals=20", "algo.evolution.population=10", "trainer.val_evals=20")
+WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small there
+    "go_tasks": ("task=joint",),
+    "laf_ablation": ("algo=choice(laf_fresh)", *OF_LAF),
+    "laf_figure1": ("algo=choice(laf_gain_random_start)", *OF_LAF),
+    "laf_sensitivity": ("algo=laf_gain", "algo.search.guide.top=10", *OF_LAF),
+    "laf_table1": ("algo=laf", *OF_LAF),
+    "regal_runtime": ("algo=regal", *OF_REGAL),
+    "regal_table1": ("algo=gas", *OF_REGAL),
+    "regal_table3": ("algo.use={placement: true, scheduling: false, elite_bias: true}", *OF_REGAL),
+    "rewrite_flops": ("algo=tensat_greedy",),
+    "rewrite_table": ("algo=rewrite_greedy", "cost.table=ops.jsonl", "judge.table=ops.jsonl"),
+}
+
+
+def composed(*words: str) -> DictConfig:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("config", overrides=list(words), return_hydra_config=True)
+
+
+@cache
+def plan_of(experiment: str) -> Any:
+    """Its sweeper's configuration."""
+    return composed(f"experiment={experiment}").hydra.sweeper
+
+
+def jobs(experiment: str) -> Iterator[list[str]]:
+    """Of its sweep, but for seeds: each job's words."""
+    plan = plan_of(experiment)  # composing loads Hydra's plugins, which may not be imported before
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    params = [f"{key}={value}" for key, value in (plan.params or {}).items()]
+    (batch,) = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides([*params, "seed=0"]), None)
+    return (spelled_out(job, plan.algos) for job in batch)
+
+
+def flat(node: Any, above: str = "algo") -> dict[str, Any]:
+    if not isinstance(node, dict):
+        return {above: node}
+    return {key: value for name, inner in node.items() for key, value in flat(inner, f"{above}.{name}").items()}
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_cell_composes_and_fits(experiment: str) -> None:
+    names = []
+    for job in jobs(experiment):
+        config = OmegaConf.to_container(
+            OmegaConf.masked_copy(
+                made := composed(f"experiment={experiment}", *job), [key for key in made if key != "hydra"]
+            ),
+            resolve=True,
+        )
+        assert isinstance(config, dict)
+        settings_of(config)
+        compatibility.check(config)  # raises
+        names.append((config["task"]["name"], config["algo"]["name"], config["study"]))
+    assert len(set(names)) == len(names) and {study for *_, study in names} == {experiment}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name"), [(each, name) for each in EXPERIMENTS for name in plan_of(each).algos], ids=str
+)
+def test_an_own_algorithm_is_its_option_with_these_values(experiment: str, name: str) -> None:
+    words = list(plan_of(experiment).algos[name])
+    option = words[0].removeprefix("algo=")
+    node = composed(f"experiment={experiment}", *spelled_out([f"algo={name}"], plan_of(experiment).algos)).algo
+    found, plain = flat(OmegaConf.to_container(node)), flat(registry.option("algo", option))
+    changed = dict(word.split("=") for word in words[1:])
+    assert name not in registry.options("algo") and found.keys() == plain.keys()
+    assert {key for key in plain if found[key] != plain[key]} == {"algo.name", *changed} and found["algo.name"] == name
+    assert all(str(found[key]).lower().replace("none", "null") == value.replace("none", "null")
+               for key, value in changed.items())  # fmt: skip
+
+
+def test_words_after_an_own_algorithm_count() -> None:
+    algos = {"mine": ["algo=local", "algo.start=random"]}
+    job = ["seed=0", "algo=mine", "algo.start=zero"]
+    assert spelled_out(job, algos) == ["seed=0", "algo=local", "algo.start=random", "algo.name=mine", "algo.start=zero"]
+    assert spelled_out(["algo=local", "study=mine"], algos) == ["algo=local", "study=mine"]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_each_runs_shrunk(experiment: str, tmp_path: Path) -> None:
+    words = WORDS.get(experiment, ())
+    (config,) = [composed(f"experiment={experiment}")]
+    small = [*SMALL[config.dataset.name], *(word.replace("=samples", f"={tmp_path}/samples") for word in words)]
+    small = [word.replace("=ops.jsonl", f"={tmp_path}/ops.jsonl") for word in small]
+    quick = ["budget.evals=[3]", "seed=0", "trainer.steps=1", "trainer.val_every=1", "trainer.batch_graphs=1"]
+    answer = command(tmp_path, f"experiment={experiment}", *quick, *small)
+    assert answer.code == 0, answer.err
+    algos = [re.sub(r"algo=(?:choice\()?(\w+)\)?", r"\1", word) for word in words if word.startswith("algo=")]
+    solved = {row["algo"] for row in answer.rows if row["status"] == "ok"}
+    assert len(solved) == 1 + len(config.compare) and {row["study"] for row in answer.rows} == {experiment}
+    assert set(config.compare) | ({*algos} if experiment != "laf_sensitivity" else set()) <= solved
