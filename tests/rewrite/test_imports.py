@@ -294,6 +294,24 @@ def test_modules_without_memory_get_random_weights() -> None:
     assert np.isfinite(y).all() and np.abs(y).max() > 1e-3
 
 
+class Dropped(nn.Module):
+    """Rows are dropped by a mask that starts as memory of any content."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.new_empty((x.shape[0], 1)).bernoulli_(0.5)
+
+
+def test_programs_hold_no_content_of_memory_that_nobody_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)  # with NaN
+    torch.use_deterministic_algorithms(True)
+    try:
+        program = import_torch(Dropped(), (torch.zeros(3, 2),))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(np.isfinite(weight).all() for weight in program.weights.values())
+    assert any("empty" in name for name in program.weights)
+
+
 def test_gradients_are_programs_too() -> None:
     torch.manual_seed(2)
     module, x = nn.Sequential(nn.Linear(4, 3), nn.Tanh()), torch.randn(2, 4)
