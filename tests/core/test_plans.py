@@ -1,4 +1,4 @@
-"""Plans: oracles that find what is wrong, compact plans, traces."""
+"""Plans: oracles that find what is wrong, compact plans, traces; eigenvectors that split graphs."""
 
 import dataclasses
 import json
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csgraph, csr_array
 
 from graphopt.config.construct import construct
 from graphopt.core.compact import compact, expand, same, sent
@@ -19,6 +20,7 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine, TransferRule
 from graphopt.core.oracles import check, check_trace, kernels
 from graphopt.core.plan import Plans
+from graphopt.core.spectral import DENSE, smallest_eigenvectors
 from graphopt.core.trace import slots, write_trace
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
@@ -26,6 +28,8 @@ from graphopt.datasets.random_graphs import random_graph
 from graphopt.datasets.regal import in_units
 from graphopt.problems.task import AssignTask
 from graphopt.utils import registry
+
+# --- Plans: oracles that find what is wrong, compact plans, traces.
 
 # --- The oracles find what is wrong: each rule broken by hand is named.
 
@@ -281,3 +285,25 @@ def test_events_of_a_two_device_run(tmp_path):
         ("bytes on 1 right", 7, 1),
     ]
     assert not list(tmp_path.glob("*.partial"))
+
+
+# --- Eigenvectors of Laplacians against a dense solver, below and above the size from which a sparse one is used.
+
+
+@pytest.mark.parametrize("ops", [20, 2 * DENSE])
+def test_vectors_are_those_of_the_smallest_eigenvalues(ops: int) -> None:
+    rng = np.random.default_rng(0)
+    weight = np.triu(rng.random((ops, ops)) * (rng.random((ops, ops)) < 0.1), 1) + np.diag(np.ones(ops - 1), 1)
+    edges = csr_array(weight + weight.T)
+    found = smallest_eigenvectors(edges, 3)
+    values, vectors = np.linalg.eigh(csgraph.laplacian(edges, normed=True).toarray())
+    np.testing.assert_allclose(np.abs(np.sum(found * vectors[:, :3], 0)), 1.0, atol=1e-6)
+    assert values[0] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_two_parts_with_a_thin_bridge_have_different_signs() -> None:
+    block = np.ones((5, 5)) - np.eye(5)
+    weight = np.zeros((10, 10))
+    weight[:5, :5], weight[5:, 5:], weight[4, 5], weight[5, 4] = block, block, 0.01, 0.01
+    side = smallest_eigenvectors(csr_array(weight), 2)[:, 1] > 0
+    assert len(set(side[:5].tolist())) == len(set(side[5:].tolist())) == 1 and side[0] != side[9]

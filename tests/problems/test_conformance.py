@@ -88,7 +88,11 @@ def fits(algo: str, label: str) -> bool:
 
 
 ALGOS = registry.options("algo")
-FITTING = [(algo, label) for label in task_nodes() for algo in ALGOS if fits(algo, label)]
+LABELS = {algo: [label for label in task_nodes() if fits(algo, label)] for algo in ALGOS}
+# Options of one class differ in values alone: that of the shortest name is tried on every task, the others on one.
+CLASSES = {algo: registry.option("algo", algo)["_target_"] for algo in ALGOS}
+FIRST = {CLASSES[algo]: algo for algo in sorted(ALGOS, key=len, reverse=True)}
+FITTING = [(algo, label) for algo in ALGOS for label in LABELS[algo][: None if FIRST[CLASSES[algo]] == algo else 1]]
 CELLS = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), AssignTask)]
 REWRITING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), RewriteTask)]
 LEARNED = [algo for algo in ALGOS if compatibility.learns(target_of(registry.option("algo", algo), "algo"))]
