@@ -18,10 +18,10 @@ from graphopt.core.trace import Trace
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError, writing
 from graphopt.readers.formats.graph_files import save_graph
-from graphopt.records.decision_file import copy
+from graphopt.records.answer_file import copy
 from graphopt.reporting.edit import taken_back
 from graphopt.reporting.model_view import change_in_words
-from graphopt.reporting.replay import Case, Mismatch, RewriteCase, check, open_any
+from graphopt.reporting.replay import Mismatch, check, open_case
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Answer:
 
     def __init__(self, path: Path, model: Path | None = None, kept: "TemporaryDirectory[str] | None" = None) -> None:
         self._path, self._model, self._kept = path, model, kept
-        self._case: Case | RewriteCase = open_any(path)
+        self._case = open_case(path)
 
     def __repr__(self) -> str:
         unit = "B" if self.objective == "peak_memory" else "s"
@@ -71,7 +71,7 @@ class Answer:
     @property
     def task(self) -> str:
         """Name of the task."""
-        return self._case.task.name
+        return str(self._case.task.name)
 
     @property
     def objective(self) -> str:
@@ -81,12 +81,12 @@ class Answer:
     @property
     def price(self) -> float:
         """By the judge; infinite where it does not fit the devices' memory."""
-        return self._case.decision.prices["judged"]
+        return float(self._case.decision.prices["judged"])
 
     @property
     def default_price(self) -> float:
         """Of what the compiler does by default."""
-        return self._case.decision.prices["initial"]
+        return float(self._case.decision.prices["initial"])
 
     @property
     def speedup(self) -> float:
@@ -101,7 +101,7 @@ class Answer:
     @cached_property
     def plan(self) -> Plans:
         """What would run, as arrays: a batch of one. Of a rewritten program it is the plan of its own graph."""
-        return self._case.plans()
+        return self._case.solution.plans
 
     @cached_property
     def trace(self) -> Trace:
@@ -115,7 +115,7 @@ class Answer:
         """The ops decided otherwise than by default, those that matter most first. Empty where no single choices
         describe the answer: orders of random keys, rewritten programs (see `rules`)."""
         case = self._case
-        if isinstance(case, RewriteCase) or not case.decision.described:
+        if not case.decision.described:
             return []
         ops = case.decision.changed()
         alone = taken_back(case, ops)[1]
@@ -128,7 +128,7 @@ class Answer:
 
     def rules(self) -> list[str]:
         """Names of the rules that were applied, in order; of rewriting."""
-        return list(self._case.decision.rules) if isinstance(self._case, RewriteCase) else []
+        return list(self._case.decision.rules)
 
     def kernels(self) -> list[Kernel]:
         """In the order in which they start."""
@@ -189,6 +189,6 @@ class Answer:
 
     def draw(self, folder: str | Path) -> list[Path]:
         """Pictures: the graph by kernel or device, a Gantt chart with memory over time, a trace for Perfetto."""
-        from graphopt.reporting.pictures.draw import draw_any
+        from graphopt.reporting.pictures.draw import draw_case
 
-        return draw_any(self._case, Path(folder))
+        return draw_case(self._case, Path(folder))

@@ -2,9 +2,9 @@
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +12,13 @@ from graphopt.cli import sentences
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import OPERATORS
 from graphopt.errors import UserError
+from graphopt.problems.solution import Decided
 from graphopt.readers.formats.graph_files import save_graph
-from graphopt.records.decision_file import DecisionFile, StoredAnswer, load, write
+from graphopt.records.answer_file import load, write
 from graphopt.records.packed import label_of
-from graphopt.records.rewrite_file import RewriteFile, is_rewriting
-from graphopt.records.rewrite_file import load as load_rewriting
 from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
-from graphopt.reporting.model_view import operators_of
-from graphopt.reporting.replay import PRICES, Case, check, heads_of, near_graph, open_any, open_case
+from graphopt.reporting.model_view import rule_sheets
+from graphopt.reporting.replay import PRICES, Case, check, heads_of, near_graph, open_case
 from graphopt.reporting.tables.sheet import Sheet
 from graphopt.reporting.tables.terminal import print_sheets
 from graphopt.utils.printable import say
@@ -86,26 +85,7 @@ def _price(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(args: argparse.Namespace) -> int:
-    return _show_rewriting(args.file) if is_rewriting(args.file) else _show_decision(args)
-
-
-def _show_rewriting(file: Path) -> int:
-    answer = load_rewriting(file)
-    say(title_line(answer))
-    say(price_line(answer))
-    before, after = (operators_of(program) for program in (answer.original, answer.best))
-    changed = sorted(name for name in {*before, *after} if before[name] != after[name])
-    _list("ops of each operator", ["operator", "original", "rewritten"],
-          [[name, str(before[name]), str(after[name])] for name in changed], len(changed))  # fmt: skip
-    rules = Counter(answer.rules)
-    say(f"{len(answer.rules)} rules applied")
-    for name, count in rules.most_common():
-        say(f"  {count:4} {name}")
-    return 0
-
-
-def title_line(answer: StoredAnswer) -> str:
+def title_line(answer: Decided) -> str:
     """What was solved, and by what."""
     graph, row = answer.header["graph"], answer.header["row"]
     keys = ("task", "machine", "cost", "judge", "algo", "encoder", "seed", "evals_cap")
@@ -113,21 +93,24 @@ def title_line(answer: StoredAnswer) -> str:
     return f"{graph['name']} ({graph['ops']:,} ops, {graph['hash']}): {known}"
 
 
-def _show_decision(args: argparse.Namespace) -> int:
+def _show(args: argparse.Namespace) -> int:
     decision = load(args.file)
-    graph = decision.header["graph"]
     say(title_line(decision))
     say(price_line(decision))
     say("versions: " + ", ".join(f"{name} {text}" for name, text in decision.header["versions"].items() if text))
     for edit in decision.header.get("edits", []):
         say(f"edited by hand: {edit}")
-    if decision.plan:
-        known = ", ".join(decision.described) or "nothing else"
-        say(f"the answer is a plan from random keys: its orders are its own; choices describe {known}")
-    if not decision.described:
-        return 0
+    for label, text in decision.facts():
+        say(f"{label}: {text}")
+    print_sheets(list(rule_sheets(decision)))
+    if decision.described:
+        _show_changes(args, decision)
+    return 0
+
+
+def _show_changes(args: argparse.Namespace, decision: Any) -> None:
     ops = decision.changed()
-    say(f"{len(ops):,} of {graph['ops']:,} ops differ from the default")
+    say(f"{len(ops):,} of {len(decision.op_names):,} ops differ from the default")
     kinds, heads = _kinds(args.file, decision), heads_of(args.file, decision)
     before_after = (decision.default, decision.choices)
     rows = [
@@ -135,16 +118,15 @@ def _show_decision(args: argparse.Namespace) -> int:
         for op in _cut(ops, args.all)
     ]
     _list("", ["op", "operator", "default", "decision"], rows, len(ops))
-    return 0
 
 
-def _kinds(file: Path, decision: DecisionFile) -> list[str]:
+def _kinds(file: Path, decision: Any) -> list[str]:
     """Operator of every op, where the graph lies near the file; else nothing."""
     graph = near_graph(file, decision)
     return [""] * len(decision.op_names) if graph is None else [OPERATORS[kind].name for kind in graph.kind]
 
 
-def price_line(decision: DecisionFile | RewriteFile) -> str:
+def price_line(decision: Decided) -> str:
     """Prices in one line, with the gain."""
     prices = decision.prices
     unit = "B" if decision.header["row"].get("objective") == "peak_memory" else "s"
@@ -166,7 +148,8 @@ def _list(title: str, columns: list[str], rows: list[list[str]], total: int) -> 
 
 
 def _diff(args: argparse.Namespace) -> int:
-    a, b = load(args.file), load(args.other)
+    a: Any = load(args.file)
+    b: Any = load(args.other)
     ops = differing(a, b)
     say(f"{args.file}: {price_line(a)}")
     say(f"{args.other}: {price_line(b)}")
@@ -183,7 +166,7 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    case = open_any(args.file)
+    case = open_case(args.file)
     wrong = check(case)
     for mismatch in wrong:
         say(f"{mismatch.path}: {mismatch.what}")
@@ -232,9 +215,9 @@ def _effects(case: Case, ops: np.ndarray, change: np.ndarray, everything: bool) 
 
 
 def _draw(args: argparse.Namespace) -> int:
-    from graphopt.reporting.pictures.draw import draw_any
+    from graphopt.reporting.pictures.draw import draw_case
 
-    for file in draw_any(open_any(args.file), args.out or args.file.parent / "pictures"):
+    for file in draw_case(open_case(args.file), args.out or args.file.parent / "pictures"):
         say(f"wrote {file}")
     return 0
 

@@ -56,6 +56,10 @@ class Unreadable(UserError):
     """A file is missing or damaged, or holds more than is read of such a file; the message says which."""
 
 
+class DecisionError(UserError):
+    """A decision file is missing, damaged, or of another graph; the message says which and what to do."""
+
+
 class Unmeasured(UserError):
     """What a case costs cannot be measured. Its row is marked failed, and others go on."""
 

@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 from graphopt.cli import sentences
 from graphopt.errors import UserError, writing
 from graphopt.records import packed
-from graphopt.records.answer_format import read_answer
-from graphopt.records.decision_file import copy
+from graphopt.records.answer_file import copy, read_answer
 from graphopt.records.rows import PACKED_ROWS, ROWS, Row, lines, parse
 from graphopt.utils.limits import MIB, member_names, parse_json, read_member
 from graphopt.utils.printable import say

@@ -124,16 +124,16 @@ def end_to_end(place: Path) -> Path:
 def draw(place: Path) -> list[Path]:
     """Curves, bars and the decision that gains most, into a pictures folder."""
     from graphopt.reporting.pictures.curves import draw_study
-    from graphopt.reporting.pictures.draw import draw_any
+    from graphopt.reporting.pictures.draw import draw_case
     from graphopt.reporting.pictures.examples import best_decisions
-    from graphopt.reporting.replay import open_any
+    from graphopt.reporting.replay import open_case
     from graphopt.reporting.tables.read_rows import collect
 
     folder = (place if place.is_dir() else place.parent) / "pictures"
     found = collect(place)
     files = draw_study(found, folder)
     for decision in best_decisions(place):
-        files += draw_any(open_any(decision), folder)
+        files += draw_case(open_case(decision), folder)
     return files
 
 

@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 from graphopt.core.graph import F64
 from graphopt.core.plan import Plans
 from graphopt.errors import Unsolved
+from graphopt.problems.choices import chosen, described
 from graphopt.problems.cost_model import Prices
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import Keys, digests
 from graphopt.problems.pricing import PricedFlips, Pricing
 from graphopt.problems.problem import OutOfBudget, Problem
+from graphopt.problems.solution import Solution
 
 if TYPE_CHECKING:
     from graphopt.problems.task import AssignTask
@@ -42,11 +44,18 @@ class AssignProblem(Problem):
         """Whether prices are those of the event simulator."""
         return self._cost.by_events and self._cost.objective != "max_load"
 
-    def plans(self) -> Plans:
-        return self.task.realise(self.graph, self.best[None]) if self.best_plan is None else self.best_plan
+    def _best(self) -> tuple[Any, ...]:
+        return self.best, self.best_plan
 
-    def initial_plans(self) -> Plans:
-        return self.task.realise(self.graph, self.initial[None])
+    def _solution(self) -> Solution:
+        graph, task, default = self.graph, self.task, self._pricing.initial_plans
+        given = task.canonical(graph, self.initial, default)
+        if self.best_plan is not None:
+            decided = described(task, self.trace_array(), self.best_plan, given)
+            return Solution(graph, task, decided, self.best_plan, default)
+        plan = default if self.best is self.initial else task.realise(graph, self.best[None])
+        best = task.canonical(graph, self.best, plan)
+        return Solution(graph, task, chosen(task, graph, self.trace_array(), best, given), plan, default)
 
     def cost(self, decisions: Decisions) -> NDArray[np.float64]:
         """[B] prices of decisions [B, N, H]. What exceeds the budget is not priced: OutOfBudget, after the rest."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel, Price
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import OutOfBudget, Problem
 from graphopt.problems.task import AssignTask, Task
 
@@ -48,10 +48,5 @@ def solve(optimizer: Solver[AnyProblem], graph: Graph, task: Task, cost: CostMod
         optimizer.solve(problem)
     spent = problem.seconds
     if evals == 0:
-        problem.best_cost = price(problem, cost).cost
+        problem.best_cost = problem.solution().price(cost).cost
     return problem, spent
-
-
-def price(problem: Problem, cost: CostModel) -> Price:
-    """The best answer's price by a cost model."""
-    return cost.price(problem.plans()).of(0)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
-from graphopt.problems.cost_model import CostModel, Flips, Prices
+from graphopt.problems.cost_model import CostModel, Flips, Price, Prices
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import Keys
 
@@ -27,6 +27,11 @@ Count = Callable[[int], None]
 
 def uncounted(prices: int) -> None:
     """For those who bill by themselves."""
+
+
+def price_of(plan: Plans, cost: CostModel) -> Price:
+    """Of a batch of one, for nobody's budget."""
+    return cost.price(plan).of(0)
 
 
 class Pricing:
@@ -51,8 +56,12 @@ class Pricing:
     @cached_property
     def initial_cost(self) -> float:
         """The default heuristic's price: known to everybody, so it does not count."""
-        default = self.task.realise(self.graph, self.task.initial(self.graph)[None])
-        return float(self.cost.price(default).cost[0])
+        return price_of(self.initial_plans, self.cost).cost
+
+    @cached_property
+    def initial_plans(self) -> Plans:
+        """The default heuristic's plan, a batch of one."""
+        return self.task.realise(self.graph, self.task.initial(self.graph)[None])
 
     def ends(self, plan: Plans) -> tuple[Prices, F64] | None:
         """The price of one plan, and when the kernel of each op ends [N]; None where the cost model does not say it."""

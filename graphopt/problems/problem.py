@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
-from graphopt.core.plan import Plans
 from graphopt.problems.cost_model import CostModel, Objective
+from graphopt.problems.solution import Solution
 from graphopt.utils.compiled import compiling_seconds
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Problem(ABC):
         self.bound = 0.0  # no decision costs less than this: what a solver has proved, 0 where nothing has
         self.notes: list[str] = []  # sentences about how the answer came about, for its row
         self._seen: set[int] = set()
+        self._known: tuple[tuple[Any, ...], Solution] | None = None
         self._start = _clock()
         self.trace: list[Incumbent] = [Incumbent(0, 0.0, self.initial_cost)]
         self.approach: list[Incumbent] = []  # of what was billed, as long as it was no better than the default
@@ -66,12 +67,23 @@ class Problem(ABC):
         return self._cost.objective
 
     @abstractmethod
-    def plans(self) -> Plans:
-        """The plan of the best answer, a batch of one."""
+    def _solution(self) -> Solution:
+        """The best so far."""
 
     @abstractmethod
-    def initial_plans(self) -> Plans:
-        """The default's plan, a batch of one."""
+    def _best(self) -> tuple[Any, ...]:
+        """What changes when a better one is found."""
+
+    def solution(self) -> Solution:
+        """What the solve has ended with: the best so far, made anew only where a better one was found since."""
+        now = self._best()
+        if self._known is None or any(a is not b for a, b in zip(self._known[0], now, strict=True)):
+            self._known = now, self._solution()
+        return self._known[1]
+
+    def trace_array(self) -> NDArray[np.float64]:
+        """[S, 3] evaluations, seconds, best cost, of every improvement."""
+        return np.array([[s.evals, s.seconds, s.cost] for s in self.trace], np.float64).reshape(-1, 3)
 
     @property
     def seconds(self) -> float:

@@ -17,10 +17,12 @@ from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.errors import Incompatible
 from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.choices import Choices
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys, choices, layout
 from graphopt.problems.problem import Problem
+from graphopt.problems.solution import Decided
 
 
 class Task(ABC):
@@ -31,6 +33,8 @@ class Task(ABC):
     noun: ClassVar[str] = "a task"  # what kind of task, for messages
     needs: ClassVar[frozenset[str]] = frozenset()  # what a graph must carry
     roles: ClassVar[Mapping[str, Role]] = {}  # what it decides by the names of its heads, whatever its settings
+    decided: ClassVar[type[Decided]]  # what its answers hold, and how they are read from files
+    heads: tuple[Head, ...] = ()  # kinds of choice that ops are given
     makes_programs: ClassVar[bool] = False  # its answers are programs, not only plans of one
 
     @classmethod
@@ -48,6 +52,7 @@ class AssignTask(Task):
     """One choice per op and head; `heads` are in the order of the last axis of decisions."""
 
     noun = "a task that assigns a choice to every op"
+    decided = Choices
     heads: tuple[Head, ...]
     limits: KernelLimits | None = None  # caps on kernels, where the task decides fusion
 
@@ -98,8 +103,9 @@ class AssignTask(Task):
         """Number of random keys that describe one plan."""
         return len(self.layout(graph))
 
-    def canonical(self, graph: Graph, decision: Decision) -> Decision:
-        """The decision with refused requests removed: same plan, and what it says is what happens."""
+    def canonical(self, graph: Graph, decision: Decision, plan: Plans | None = None) -> Decision:
+        """The decision with refused requests removed: same plan, and what it says is what happens. plan: its plan (a
+        batch of one), where that is known."""
         return decision
 
     @property

@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 
 from graphopt.core.compact import compact
 from graphopt.core.head import Head
-from graphopt.problems.decisions import Decision
-from graphopt.records.answer_format import DecisionError
-from graphopt.records.decision_file import DecisionFile, write
+from graphopt.errors import DecisionError
+from graphopt.problems.choices import Choices
+from graphopt.problems.decisions import Decision, Decisions
+from graphopt.problems.pricing import Pricing
+from graphopt.problems.solution import Solution
+from graphopt.records.answer_file import write
 from graphopt.reporting.replay import Case, choices_of
 
 BETTER = 1e-9  # relative gain from which a price counts as lower
@@ -22,18 +25,18 @@ def describe(head: Head, choice: int) -> str:
     return head.words[choice] if choice < len(head.words) else str(choice)
 
 
-def describe_op(decision: DecisionFile, heads: Sequence[Head], row: NDArray[np.int16]) -> str:
+def describe_op(decision: Choices, heads: Sequence[Head], row: NDArray[np.int16]) -> str:
     """All choices [H] of one op, of a plan from random keys those that are known."""
     words = {head.name: describe(head, int(c)) for head, c in zip(heads, row) if head.name in decision.described}
     return next(iter(words.values())) if len(heads) == 1 else ", ".join(f"{h} {w}" for h, w in words.items())
 
 
-def both_describe(a: DecisionFile, b: DecisionFile) -> list[str]:
+def both_describe(a: Choices, b: Choices) -> list[str]:
     """Heads under which the choices of both say what is done."""
     return [head for head in a.described if head in b.described]
 
 
-def differing(a: DecisionFile, b: DecisionFile) -> NDArray[np.int64]:
+def differing(a: Choices, b: Choices) -> NDArray[np.int64]:
     """Ops whose choice differs, under heads that both describe. Raises DecisionError for decisions of different graphs
     or tasks, and where there is no such head."""
     graph_a, graph_b = a.header["graph"], b.header["graph"]
@@ -46,11 +49,13 @@ def differing(a: DecisionFile, b: DecisionFile) -> NDArray[np.int64]:
         )
     columns = [list(a.heads).index(head) for head in both_describe(a, b)]
     if not columns:
-        raise DecisionError("one of the plans is from random keys of which no choices are known: compare their prices")
+        raise DecisionError(
+            "one of the answers is a program, or a plan of random keys of which no choices are known: compare prices"
+        )
     return np.flatnonzero((a.choices != b.choices)[:, columns].any(1))
 
 
-def parse_veto(decision: DecisionFile, heads: Sequence[Head], text: str) -> tuple[int, NDArray[np.int16]]:
+def parse_veto(decision: Choices, heads: Sequence[Head], text: str) -> tuple[int, NDArray[np.int16]]:
     """`OP` (back to the default), `OP=CHOICE` or `OP=HEAD:CHOICE` -> (op, its new choices [H])."""
     name, equals, wanted = text.rpartition("=")
     if not equals or text in decision.op_names:
@@ -83,29 +88,37 @@ def _parse_choice(head: Head, value: str) -> int:
 class Veto:
     """A decision with one op's choice set by hand."""
 
-    decision: DecisionFile
+    decision: Choices
     accepted: bool  # False: the task cannot do what was asked, and the plan is what it was before
 
 
 def veto(case: Case, text: str) -> Veto:
     """Sets one op's choice as `text` says (see `parse_veto`) and prices again."""
-    choices = choices_of(case).copy()
-    op, row = parse_veto(case.decision, case.task.heads, text)
-    before = case.realise(choices[None])
+    decision, graph, task = choices_of(case), case.graph, case.task
+    choices = decision.choices.copy()
+    op, row = parse_veto(decision, task.heads, text)
+    before = decision.realise(graph, task, choices[None])
     changed = bool((choices[op] != row).any())
     choices[op] = row
-    plans = case.realise(choices[None])
+    plans = decision.realise(graph, task, choices[None])
     after = plans.arrays()
     same = all(np.array_equal(array, after[name]) for name, array in before.arrays().items())
-    prices = {**case.decision.prices, **case.prices_of(plans)}
-    edits = [*case.decision.header.get("edits", []), text]
+    prices = {**decision.prices, **case.prices_of(Solution(graph, task, decision, plans))}
+    edits = [*decision.header.get("edits", []), text]
     edited = replace(
-        case.decision,
-        header={**case.decision.header, "prices": prices, "edits": edits},
-        choices=case.task.canonical(case.graph, choices),
-        plan=compact(plans, case.machine.num_devices) if case.decision.plan else {},
+        decision,
+        header={**decision.header, "prices": prices, "edits": edits},
+        choices=task.canonical(graph, choices),
+        plan=compact(plans, case.machine.num_devices) if decision.plan else {},
     )
     return Veto(edited, not (changed and same))
+
+
+def judge_choices(case: Case, choices: Decisions, chunk: int = 256) -> NDArray[np.float64]:
+    """[B] prices by the judge of choices [B, N, H], in the place of the answer's."""
+    decision, pricing = choices_of(case), Pricing(case.graph, case.task, case.judge)
+    parts = (choices[i : i + chunk] for i in range(0, len(choices), chunk))
+    return np.concatenate([pricing.plans(decision.realise(case.graph, case.task, part)).cost for part in parts])
 
 
 def write_veto(case: Case, text: str, out: Path) -> Veto:
@@ -132,10 +145,10 @@ def bisect(case: Case) -> Blame:
     Singles cost one price each; sets are searched by delta debugging (Zeller and Hildebrandt 2002, ddmin), from the
     whole difference when the default is better, else from the first half, quarter, ... that gains when it goes back.
     """
-    choices, default = choices_of(case), case.decision.default
-    ops = case.decision.changed()
-    judged = float(case.judge_choices(choices[None])[0])
-    whole = float(case.judge_choices(default[None])[0])
+    decision = choices_of(case)
+    choices, default, ops = decision.choices, decision.default, decision.changed()
+    judged = float(judge_choices(case, choices[None])[0])
+    whole = float(judge_choices(case, default[None])[0])
     if not len(ops):
         return Blame(judged, whole, ops, np.zeros(0), ops, judged)
     reverted = taken_back(case, ops)[1]
@@ -144,7 +157,7 @@ def bisect(case: Case) -> Blame:
         return Blame(judged, whole, ops, reverted, ops[best : best + 1], float(reverted[best]))
 
     def gains(sets: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
-        return case.judge_choices(_revert(choices, default, sets))
+        return judge_choices(case, _revert(choices, default, sets))
 
     start = _gaining_part(ops, gains, judged)
     if start is None:
@@ -155,11 +168,11 @@ def bisect(case: Case) -> Blame:
 
 def taken_back(case: Case, ops: NDArray[np.int64]) -> tuple[float, NDArray[np.float64]]:
     """(price of the choices, [C] price when each of the ops alone goes back to the default), by the judge."""
-    choices = choices_of(case)
-    judged = float(case.judge_choices(choices[None])[0])
+    choices = choices_of(case).choices
+    judged = float(judge_choices(case, choices[None])[0])
     if not len(ops):
         return judged, np.zeros(0)
-    return judged, case.judge_choices(_revert(choices, case.decision.default, [np.array([op]) for op in ops]))
+    return judged, judge_choices(case, _revert(choices, case.decision.default, [np.array([op]) for op in ops]))
 
 
 def _revert(choices: Decision, default: Decision, sets: Sequence[NDArray[np.int64]]) -> NDArray[np.int16]:

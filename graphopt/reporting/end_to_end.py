@@ -20,7 +20,7 @@ from graphopt.config.stored import node_of
 from graphopt.costs.profiled import Profiled, processor
 from graphopt.errors import UserError
 from graphopt.problems.cost_model import CostModel
-from graphopt.reporting.replay import RewriteCase, open_any
+from graphopt.reporting.replay import Case, open_case
 from graphopt.reporting.tables.read_rows import read_rows, row_files
 from graphopt.reporting.tables.sheet import Sheet
 from graphopt.rewrite.io.onnx_export import save_onnx
@@ -72,9 +72,10 @@ def _short(value: list[Any]) -> str:
     return sha256(repr(value).encode()).hexdigest()[:12]
 
 
-def _case(row: Mapping[str, Any]) -> RewriteCase:
-    case = open_any(Path(row["_file"]).parent / str(row["decision"]))
-    assert isinstance(case, RewriteCase)
+def _case(row: Mapping[str, Any]) -> Case:
+    case = open_case(Path(row["_file"]).parent / str(row["decision"]))
+    if not case.task.makes_programs:
+        raise UserError(f"{case.path} holds no program: its row says task=rewrite, the file task={case.task.name}")
     return case
 
 
@@ -85,13 +86,13 @@ def _measured(row: Mapping[str, Any], folder: Path) -> Found:
                    "processor": processor(), "load": round(os.getloadavg()[0], 2)}  # fmt: skip
     again = _second_judge(case, folder)
     if again is not None:
-        line["priced_again"] = [float(again.price(plans).cost[0]) for plans in (case.original_plans(), case.plans())]
+        line["priced_again"] = [case.solution.default_price(again).cost, case.solution.price(again).cost]
     if digest(case.decision.best) != digest(case.decision.original):
         line |= asdict(_raced(case))
     return line
 
 
-def _second_judge(case: RewriteCase, folder: Path) -> CostModel | None:
+def _second_judge(case: Case, folder: Path) -> CostModel | None:
     """The judge, if it measures ops, with an empty table."""
     if not isinstance(case.judge, Profiled):
         return None
@@ -101,7 +102,7 @@ def _second_judge(case: RewriteCase, folder: Path) -> CostModel | None:
     return judge
 
 
-def _raced(case: RewriteCase) -> Race:
+def _raced(case: Case) -> Race:
     """Weights are random: they decide nothing about time."""
     original = case.decision.original
     if original.opaque:

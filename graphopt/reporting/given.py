@@ -23,11 +23,11 @@ from graphopt.core.head import Role
 from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
-from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel
+from graphopt.problems.choices import Choices, describe
+from graphopt.problems.solution import Solution
 from graphopt.problems.task import AssignTask
-from graphopt.records.decision_file import FORMAT, DecisionFile, describe, header_of
-from graphopt.reporting.replay import Case
+from graphopt.records.answer_file import complete
+from graphopt.reporting.replay import Case, choices_of
 from graphopt.utils.limits import MIB, read_json
 
 PARTS = ("device", "order", "inline")
@@ -132,39 +132,31 @@ def case_of(settings: Sequence[str], graph_name: str | None) -> Case:
     """The default's answer to a graph of a configuration, as `run.py` would have it. Raises UserError or GraphError."""
     config = composed(["algo=default", *settings])
     parts = build(config)
-    if not isinstance(parts.task, AssignTask):
+    if parts.task.makes_programs:
         raise GivenError(f"task={parts.task.name} is {parts.task.noun}; take one that places or schedules ops")
     graphs = parts.dataset.graphs(config["split"])
     chosen = [graph for graph in graphs if graph_name in (None, graph.name)]
     if len(chosen) != 1:
         names = ", ".join(graph.name for graph in graphs[:20])
         raise GivenError(f"dataset={parts.dataset.name} has {len(chosen)} such graphs; say --graph with one of {names}")
-    graph, task = chosen[0], parts.task
-    problem = AssignProblem(graph, task, parts.cost, evals=0)
+    graph = chosen[0]
+    problem = parts.task.open(graph, parts.cost, evals=0)
+    solution = problem.solution()
     row = {key: config[key]["name"] for key in ("dataset", "task", "machine", "cost", "judge")}
-    facts = {**row, "objective": parts.cost.objective, "initial": _price(parts.judge, problem.initial_plans())}
-    stored = stored_config(config, parts)
-    header = {"format": FORMAT, "heads": [[head.name, head.count] for head in task.heads],
-              **header_of(problem, graph, facts["initial"], facts, stored)}  # fmt: skip
-    default = task.canonical(graph, problem.initial)
-    decision = DecisionFile(header, graph.op_names, default, default, np.zeros((0, 3)), {})
-    return Case(Path(graph.name), decision, graph, task.machine, task, parts.cost, parts.judge)
+    facts = {**row, "objective": parts.cost.objective, "initial": solution.default_price(parts.judge).cost}
+    decision = replace(complete(problem, facts["initial"], facts, stored_config(config, parts)), trace=np.zeros((0, 3)))
+    return Case(Path(graph.name), decision, solution, parts.cost, parts.judge)
 
 
-def _price(cost: CostModel, plan: Plans) -> float:
-    return float(cost.price(plan).cost[0])
-
-
-def answer(case: Case, plan: Plans, source: Path) -> DecisionFile:
-    """The decision file of a given plan, after one that brings graph, task, machine and cost."""
-    header = case.decision.header
-    choices, described = describe(case.task, case.decision.default, plan)
-    header = {
-        **header, "row": {**header["row"], "algo": "given"}, "prices": {**header["prices"], **case.prices_of(plan)},
-        "edits": [f"given by {source.name}"], "described": described,
-    }  # fmt: skip
-    arrays, trace = compact(plan, case.machine.num_devices), np.zeros((0, 3))
-    return DecisionFile(header, case.decision.op_names, choices, case.decision.default, trace, arrays)
+def answer(case: Case, plan: Plans, source: Path) -> Choices:
+    """The answer that a given plan is, after one that brings graph, task, machine and cost."""
+    told = choices_of(case)
+    choices, known = describe(case.task, told.default, plan)
+    prices = {**told.prices, **case.prices_of(Solution(case.graph, case.task, told, plan))}
+    header = {**told.header, "row": {**told.header["row"], "algo": "given"}, "prices": prices,
+              "edits": [f"given by {source.name}"], "described": known}  # fmt: skip
+    plan_arrays = compact(plan, case.machine.num_devices)
+    return replace(told, header=header, trace=np.zeros((0, 3)), choices=choices, plan=plan_arrays)
 
 
 def report(case: Case, plan: Plans) -> list[str]:

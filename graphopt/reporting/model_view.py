@@ -18,12 +18,12 @@ from graphopt.core.operators import OPERATORS, Category
 from graphopt.core.plan import Plans
 from graphopt.problems.capacity import amount
 from graphopt.problems.cost_model import Price, better
+from graphopt.problems.solution import Decided
 from graphopt.records.rows import DONE, Row
 from graphopt.reporting.edit import BETTER, describe, taken_back
-from graphopt.reporting.replay import Case, RewriteCase, open_any
+from graphopt.reporting.replay import Case, open_case
 from graphopt.reporting.tables.sheet import Sheet
 from graphopt.reporting.tables.terminal import BOLD, DIM, print_lines, sheet_lines, terminal_width, wrapped
-from graphopt.rewrite.ir.terms import Program, runs
 
 SHOWN = 5  # changes and rules
 WORK = 2e7  # ops priced to find the changes that matter: seconds, whatever the size of the graph
@@ -43,7 +43,7 @@ def print_model(folder: Path, rows: Sequence[Row], own: str) -> None:
     fitting = [row for row in solved if row["status"] == "ok"]
     row = winner(fitting, own)
     file = folder / row["decision"]
-    case = open_any(file)
+    case = open_case(file)
     width = terminal_width()
     lines = [*wrapped(_title(case, row), width, BOLD), Text("")]
     for label, text in _facts(case, row):
@@ -65,15 +65,15 @@ def _price(row: Row) -> Price:
     return Price(row["judged"], row.get("noise", 0.0))
 
 
-def _title(case: Case | RewriteCase, row: Row) -> str:
+def _title(case: Case, row: Row) -> str:
     opaque = int((case.graph.category == Category.OPAQUE).sum())
     what = f"{case.graph.num_ops:,} ops" + (f", {opaque:,} of them opaque" if opaque else "")
     return f"{case.graph.name} ({what}): task={row['task']} on machine={row['machine']}"
 
 
-def _facts(case: Case | RewriteCase, row: Row) -> Iterator[tuple[str, str]]:
+def _facts(case: Case, row: Row) -> Iterator[tuple[str, str]]:
     yield ("memory" if _bytes(row) else "time"), gain(row)
-    before, after = _plans(case)
+    before, after = case.solution.default_plans, case.solution.plans
     given, found = _kernels(before), _kernels(after)
     yield (
         "kernels",
@@ -81,13 +81,7 @@ def _facts(case: Case | RewriteCase, row: Row) -> Iterator[tuple[str, str]]:
     )
     if case.machine.num_devices > 1:
         yield "devices", _devices(case, after, found)
-    if isinstance(case, RewriteCase):
-        counts = [sum(operators_of(program).values()) for program in (case.decision.original, case.decision.best)]
-        yield "ops", f"{counts[0]:,} -> {counts[1]:,}; {len(case.decision.rules):,} rules applied"
-    elif case.decision.plan:
-        heads = ", ".join(case.decision.described)
-        known = f"single choices say its {heads}" if heads else "no single choice says anything of it"
-        yield "answer", f"a plan from random keys: its orders are its own; {known}"
+    yield from case.decision.facts()
     yield "method", f"{row['algo']}, {row['evals']:,} of {row['evals_cap']:,} evaluations, {row['seconds']:.3g} s"
 
 
@@ -135,48 +129,37 @@ def _ratio(row: Row) -> str:
     return f"{ratio}{less:.3g} % less"
 
 
-def _plans(case: Case | RewriteCase) -> tuple[Plans, Plans]:
-    """The default's plan (of a rewriting answer: the original program's) and the answer's."""
-    return (case.original_plans() if isinstance(case, RewriteCase) else case.default_plans()), case.plans()
-
-
 def _kernels(plan: Plans) -> NDArray[np.int64]:
     """Ops that have a kernel of their own."""
     return np.flatnonzero(~plan.inline[0])
 
 
-def _devices(case: Case | RewriteCase, plan: Plans, kernels: NDArray[np.int64]) -> str:
+def _devices(case: Case, plan: Plans, kernels: NDArray[np.int64]) -> str:
     count = np.bincount(plan.device[0][kernels], minlength=case.machine.num_devices)
     used = [f"{case.machine.devices[d].name}: {count[d]:,} kernels" for d in np.flatnonzero(count)]
     return ", ".join(used) + f" ({len(used)} of {case.machine.num_devices} devices used)"
 
 
-def _sheets(case: Case | RewriteCase, solved: Sequence[Row]) -> Iterator[Sheet]:
-    if isinstance(case, RewriteCase):
-        yield from _rewriting(case)
-    elif case.decision.described:
+def _sheets(case: Case, solved: Sequence[Row]) -> Iterator[Sheet]:
+    yield from rule_sheets(case.decision, SHOWN)
+    if case.decision.described:
         yield _changes(case)
     if len(solved) > 1:
         yield _methods(solved)
 
 
-def operators_of(program: Program) -> Counter[str]:
-    """How many ops of each operator run."""
-    terms = program.terms
-    return Counter(terms.operation[t].name for t in program.live() if runs(terms, t))
-
-
-def _rewriting(case: RewriteCase) -> Iterator[Sheet]:
-    rules = Counter(case.decision.rules).most_common()
-    if not rules:
-        return
-    more = f"... and {len(rules) - SHOWN} further rules" if len(rules) > SHOWN else ""
-    rows = [[name, str(count)] for name, count in rules[:SHOWN]]
-    yield Sheet("rules applied", ["rule", "times"], rows, note=more)
-    before, after = operators_of(case.decision.original), operators_of(case.decision.best)
-    names = sorted(name for name in {*before, *after} if before[name] != after[name])
-    yield Sheet("ops of each operator", ["operator", "original", "rewritten"],
-                [[name, str(before[name]), str(after[name])] for name in names])  # fmt: skip
+def rule_sheets(decision: Decided, shown: int | None = None) -> Iterator[Sheet]:
+    """What rewriting did, where it did something: the rules (the first `shown`), and which operators it changed."""
+    rules = Counter(decision.rules).most_common()
+    if rules:
+        rest = len(rules[shown:]) if shown else 0
+        more = f"... and {rest} further rules" if rest else ""
+        rows = [[name, str(count)] for name, count in rules[:shown]]
+        yield Sheet("rules applied", ["rule", "times"], rows, note=more)
+        before, after = decision.operators()
+        names = sorted(name for name in {*before, *after} if before[name] != after[name])
+        yield Sheet("ops of each operator", ["operator", "original", "rewritten"],
+                    [[name, str(before[name]), str(after[name])] for name in names])  # fmt: skip
 
 
 def _changes(case: Case) -> Sheet:

@@ -3,35 +3,26 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, cast
 
 from graphopt.config.construct import construct, target_of
 from graphopt.config.stored import node_of
-from graphopt.core.compact import expand
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.head import Head, Role, named_counts
 from graphopt.core.machine import Machine
-from graphopt.core.oracles import check as violations
-from graphopt.core.plan import Plans
 from graphopt.datasets.dataset import Dataset, Split
-from graphopt.errors import Unreadable, UserError
+from graphopt.errors import DecisionError, Unreadable, UserError
+from graphopt.problems.choices import Choices
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.decisions import Decision, Decisions
-from graphopt.problems.task import AssignTask, Task
+from graphopt.problems.solution import Decided, Solution
+from graphopt.problems.task import Task
 from graphopt.readers.formats.graph_files import load_graph, parse_graph
 from graphopt.records import packed
-from graphopt.records.answer_format import DecisionError
-from graphopt.records.decision_file import DecisionFile, load, match
-from graphopt.records.rewrite_file import RewriteFile, is_rewriting
-from graphopt.records.rewrite_file import load as load_rewriting
+from graphopt.records.answer_file import load, match
 from graphopt.reporting.tables.read_rows import read_rows, row_files
-from graphopt.rewrite.rewrite_task import RewriteTask
 
 EXACT = 1e-9  # relative difference allowed to simulators
 NOISE_FACTOR = 4.0  # measured prices may differ by this many times their stored noise
@@ -42,159 +33,70 @@ MOST_OPS = 20_000_000  # of all graphs of a data set that is made again because 
 
 @dataclass(frozen=True)
 class Case:
-    """A decision file with everything that is needed to price it again."""
+    """A stored answer with what prices it again, whatever its task."""
 
     path: Path
-    decision: DecisionFile
-    graph: Graph
-    machine: Machine
-    task: AssignTask
+    decision: Any  # `Decided`, of the kind of its task: with the header of the file
+    solution: Solution
     cost: CostModel
     judge: CostModel
 
-    def plans(self) -> Plans:
-        """The stored answer as a batch of one plan."""
-        stored = self.decision.plans(self.graph)
-        return self.task.realise(self.graph, self.decision.choices[None]) if stored is None else stored
+    @property
+    def graph(self) -> Graph:
+        return self.solution.graph
 
-    def default_plans(self) -> Plans:
-        return self.task.realise(self.graph, self.decision.default[None])
+    @property
+    def task(self) -> Any:
+        return self.solution.task
 
-    def realise(self, choices: Decisions) -> Plans:
-        """Plans of choices [B, N, H]. Of a plan from random keys what choices do not describe stays: its orders."""
-        plans, kept = self.task.realise(self.graph, choices), self.decision.plans(self.graph)
-        if kept is None:
-            return plans
-        kept = kept[np.zeros(len(plans), np.int64)]
-        stays = {name: array for name, array in kept.choices.items() if name not in self.decision.described}
-        return replace(plans, priority=kept.priority, transfer=kept.transfer, choices={**plans.choices, **stays})
-
-    def judge_choices(self, choices: Decisions, chunk: int = 256) -> NDArray[np.float64]:
-        """[B] prices by the judge of choices [B, N, H]."""
-        parts = [choices[i : i + chunk] for i in range(0, len(choices), chunk)]
-        return np.concatenate([self.judge.price(self.realise(part)).cost for part in parts])
+    @property
+    def machine(self) -> Machine:
+        machine: Machine = self.task.machine
+        return machine
 
     def reprice(self) -> dict[str, float]:
         """initial, searched, judged and noise, computed anew."""
-        return self.prices_of(self.plans())
+        return self.prices_of(self.solution)
 
-    def prices_of(self, plans: Plans) -> dict[str, float]:
-        """The same of another plan (a batch of one) in the place of the answer."""
-        judged = self.judge.price(plans).of(0)
+    def prices_of(self, solution: Solution) -> dict[str, float]:
+        """The same of another solution in the place of the answer."""
+        judged = solution.price(self.judge)
         return {
-            "initial": float(self.judge.price(self.default_plans()).cost[0]),
-            "searched": float(self.cost.price(plans).cost[0]),
+            "initial": self.solution.default_price(self.judge).cost,
+            "searched": solution.price(self.cost).cost,
             "judged": judged.cost,
             "noise": judged.noise,
         }
 
     @property
     def tolerance(self) -> float:
-        """Relative."""
-        return tolerance(self)
-
-
-@dataclass(frozen=True)
-class RewriteCase:
-    """A file of a rewriting answer with everything that is needed to price it again."""
-
-    path: Path
-    decision: RewriteFile
-    graph: Graph
-    machine: Machine
-    task: RewriteTask
-    cost: CostModel
-    judge: CostModel
-
-    def plans(self) -> Plans:
-        """The stored program as a batch of one plan."""
-        return self.task.realise(self.graph, self.decision.best)
-
-    def original_plans(self) -> Plans:
-        """The program as it was given, likewise."""
-        return self.task.realise(self.graph, self.decision.original)
-
-    def reprice(self) -> dict[str, float]:
-        """initial, searched and judged, computed anew."""
-        plans, given = self.plans(), self.original_plans()
-        return {
-            "initial": float(self.judge.price(given).cost[0]),
-            "searched": float(self.cost.price(plans).cost[0]),
-            "judged": float(self.judge.price(plans).cost[0]),
-        }
-
-    @property
-    def tolerance(self) -> float:
-        """Relative."""
-        return tolerance(self)
-
-
-def tolerance(case: Case | RewriteCase) -> float:
-    """Relative; what is measured may differ by its noise, what is computed may not, whatever a file says."""
-    computed = case.cost.deterministic and case.judge.deterministic
-    return EXACT if computed else max(EXACT, NOISE_FACTOR * case.decision.prices["noise"])
-
-
-def open_any(path: Path | str) -> Case | RewriteCase:
-    """Either kind of answer. Raises UserError or GraphError."""
-    if not is_rewriting(path):
-        return open_case(path)
-    source, decision = Path(path), load_rewriting(path)
-    machine, task, cost, judge = pricing(source, decision)
-    if not isinstance(task, RewriteTask):
-        raise DecisionError(f"{source} holds a rewritten program, but task={task.name} is {task.noun}")
-    return RewriteCase(source, decision, find_graph(source, decision), machine, task, cost, judge)
+        """Relative; what is measured may differ by its noise, what is computed may not, whatever a file says."""
+        computed = self.cost.deterministic and self.judge.deterministic
+        return EXACT if computed else max(EXACT, NOISE_FACTOR * self.decision.prices["noise"])
 
 
 def open_case(path: Path | str) -> Case:
-    """Loads a decision, finds its graph, builds its task and cost models. Raises UserError or GraphError."""
+    """Loads an answer, finds its graph, builds its task and cost models. Raises UserError or GraphError."""
     source = Path(path)
     decision = load(source)
     graph = find_graph(source, decision)
-    machine, task, cost, judge = pricing(source, decision)
-    if not isinstance(task, AssignTask):
-        raise DecisionError(f"{source} holds choices, but task={task.name} is {task.noun}")
-    now = named_counts(task.heads)
-    if list(now.items()) != list(decision.heads.items()):
-        raise DecisionError(f"{source} decides {decision.heads}, but its task now decides {now}: solve the graph again")
-    check_plan(source, decision, graph, task)
-    return Case(source, decision, graph, machine, task, cost, judge)
+    _, task, cost, judge = pricing(source, decision)
+    decision.must_fit(graph, task, str(source))
+    return Case(source, decision, Solution(graph, task, decision), cost, judge)
 
 
-def heads_of(source: Path, decision: DecisionFile) -> tuple[Head, ...]:
+def heads_of(source: Path, decision: Decided) -> tuple[Head, ...]:
     """What a file decides, with its task's words where that task can be made here."""
     try:
-        task = pricing(source, decision)[1]
-        if isinstance(task, AssignTask) and named_counts(task.heads) == decision.heads:
-            return task.heads
+        heads: tuple[Head, ...] = pricing(source, decision)[1].heads
+        if named_counts(heads) == decision.heads:
+            return heads
     except UserError:
         pass  # names and numbers are in the file
     return tuple(Head(name, count, Role.CHOICE) for name, count in decision.heads.items())
 
 
-def check_plan(source: Path, decision: DecisionFile, graph: Graph, task: AssignTask) -> None:
-    """Raises DecisionError when what is stored does not fit the graph, the task and its machine."""
-    if len(decision.op_names) != graph.num_ops:
-        raise DecisionError(
-            f"{source} names {len(decision.op_names):,} ops, its graph has {graph.num_ops:,}: solve it again"
-        )
-    plan, machine = decision.plan, task.machine
-    devices = machine.num_devices
-    if plan and int(plan["device"].max()) >= devices:
-        raise DecisionError(f"{source} uses device {plan['device'].max()} of {devices} of machine={machine.name}")
-    if "transfer" in plan and plan["transfer"].shape != (graph.num_tensors, devices):
-        raise DecisionError(f"{source} is damaged: its transfer priorities are not those of {graph.num_tensors:,} "
-                            f"tensors and {devices} devices")  # fmt: skip
-    if plan:
-        wanted = task.realise(graph, decision.default[None]).choices
-        if {name: array.shape for name, array in expand(graph, plan).choices.items()} != {
-            name: array.shape for name, array in wanted.items()
-        }:
-            decided = ", ".join(wanted) or "none"
-            raise DecisionError(f"{source} is damaged: the further choices of its plan are not the task's ({decided})")
-
-
-def find_graph(source: Path, decision: DecisionFile | RewriteFile) -> Graph:
+def find_graph(source: Path, decision: Decided) -> Graph:
     """The decision's graph: near the file, else from the data set it was made of."""
     graph = near_graph(source, decision) or _from_dataset(source, decision)
     if graph is None:
@@ -206,7 +108,7 @@ def find_graph(source: Path, decision: DecisionFile | RewriteFile) -> Graph:
     return graph
 
 
-def near_graph(source: Path, decision: DecisionFile | RewriteFile) -> Graph | None:
+def near_graph(source: Path, decision: Decided) -> Graph | None:
     """The graph from graphs/<hash>.npz, or from a pack, in a folder above the file, if it is there."""
     for folder in source.resolve().parents:
         graph = _graph_in(folder, decision.header["graph"]["hash"])
@@ -235,7 +137,7 @@ def _packed_graph(pack: Path, graph_hash: str, at: packed.Stamp) -> Graph | None
     return None if content is None else parse_graph(content, f"graphs/{graph_hash}.npz in {pack}")
 
 
-def _from_dataset(source: Path, decision: DecisionFile | RewriteFile) -> Graph | None:
+def _from_dataset(source: Path, decision: Decided) -> Graph | None:
     config = decision.header["config"]
     seed = config.get("seed", 0)
     if not isinstance(config.get("dataset"), Mapping) or not isinstance(seed, int):
@@ -266,7 +168,7 @@ def _dataset(config: str, seed: int) -> Dataset:
     return dataset
 
 
-def pricing(source: Path, decision: DecisionFile | RewriteFile) -> tuple[Machine, Task, CostModel, CostModel]:
+def pricing(source: Path, decision: Decided) -> tuple[Machine, Task, CostModel, CostModel]:
     """Machine, task, cost and judge of a stored configuration. Raises UserError when it means nothing here."""
     said = decision.header["config"]
     config: dict[str, Any] = {group: _here(source, group, said.get(group)) for group in GROUPS}
@@ -303,10 +205,10 @@ class Mismatch:
     what: str
 
 
-def check(case: Case | RewriteCase) -> list[Mismatch]:
+def check(case: Case) -> list[Mismatch]:
     """The stored prices that differ from the computed ones, and what the independent check finds wrong."""
     stored, found = case.decision.prices, case.reprice()
-    wrong = [Mismatch(case.path, f"not a valid plan: {text}") for text in violations(case.plans(), case.machine)]
+    wrong = [Mismatch(case.path, f"not a valid plan: {text}") for text in case.solution.violations()]
     return wrong + [
         Mismatch(case.path, f"{key}: stored {stored[key]!r}, replayed {found[key]!r}")
         for key in PRICES
@@ -369,14 +271,14 @@ def decision_of(row: Mapping[str, Any]) -> Path:
 
 def _check_file(file: Path, rows: list[Mapping[str, Any]]) -> list[Mismatch]:
     try:
-        case = open_any(file)
+        case = open_case(file)
         return _claims(case, rows) + check(case)
     except Exception as error:  # a file may hold anything; whatever is wrong with one, the others still replay
         foreseen = isinstance(error, UserError | GraphError)
         return [Mismatch(file, str(error) if foreseen else f"{type(error).__name__}: {error}"[:300])]
 
 
-def _claims(case: Case | RewriteCase, rows: list[Mapping[str, Any]]) -> list[Mismatch]:
+def _claims(case: Case, rows: list[Mapping[str, Any]]) -> list[Mismatch]:
     """Prices of rows that are not those of their decision."""
     stored = case.decision.prices
     return [
@@ -387,11 +289,11 @@ def _claims(case: Case | RewriteCase, rows: list[Mapping[str, Any]]) -> list[Mis
     ]
 
 
-def choices_of(case: Case) -> Decision:
-    """[N, H] the stored choices. Raises DecisionError when the answer is a plan of which no choice says anything."""
+def choices_of(case: Case) -> Choices:
+    """What was decided op by op. Raises DecisionError when no choice says anything of the answer."""
     if not case.decision.described:
         raise DecisionError(
-            f"{case.path} holds a plan from random keys of which no choices are known: it decides nothing but orders, "
-            "or is of an older version. `replay` and `draw` work; solve the graph again for the others"
+            f"{case.path} holds a rewritten program, or a plan from random keys of which no choices are known: it is "
+            "nothing but orders, or of an older version. `show`, `replay` and `draw` work"
         )
-    return case.decision.choices
+    return cast(Choices, case.decision)

@@ -7,7 +7,7 @@ from typing import TypeGuard
 import numpy as np
 
 from graphopt.core.plan import Plans
-from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.problems.cost_model import CostModel, Price, Prices
 from graphopt.rewrite.io.as_graph import program_of
 from graphopt.rewrite.ir.terms import Program, Terms
 
@@ -46,6 +46,8 @@ def prices_programs(cost: CostModel) -> TypeGuard[ProgramCost]:
     return cost.prices_programs
 
 
-def price_of(program: Program, cost: CostModel, plans: Callable[[], Plans]) -> float:
+def price_of(program: Program, cost: CostModel, plans: Callable[[], Plans]) -> Price:
     """The price of a program: of itself where the cost model takes programs, else of the plan of its graph."""
-    return cost.price_program(program) if prices_programs(cost) else float(cost.price(plans()).cost[0])
+    if prices_programs(cost):
+        return Price(cost.price_program(program), *cost.noise_of(program))
+    return cost.price(plans()).of(0)

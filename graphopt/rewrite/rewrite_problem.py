@@ -1,14 +1,15 @@
 """`RewriteProblem`: one graph to be rewritten, all that a rewriting optimiser sees."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from graphopt.core.plan import Plans
 from graphopt.problems.problem import OutOfBudget, Problem
+from graphopt.problems.solution import Solution
 from graphopt.rewrite.ir.terms import Outputs, Program, reachable
 from graphopt.rewrite.program_cost import price_of, prices_programs
+from graphopt.rewrite.rewritten import Rewritten
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import Neighbours, RewriteStep, free, replayed
 
@@ -62,7 +63,7 @@ class RewriteProblem(Problem):
         if self.term_price is not None:
             return float(sum(map(self.term_price, reachable(self.terms, outputs))))
         program = replayed(self.initial, outputs)
-        return price_of(program, self._cost, lambda: self.task.realise(self.graph, program))
+        return price_of(program, self._cost, lambda: self.task.realise(self.graph, program)).cost
 
     def start(self) -> Point:
         """The program as it was given."""
@@ -102,21 +103,11 @@ class RewriteProblem(Problem):
         outputs = self.neighbours.apply(point.outputs, step.match)
         return Point(outputs, (*point.rules, step.match.rule.name), step.cost, step.ops)
 
-    @property
-    def wants_model(self) -> bool:
-        """Whether the answer is to be written as an ONNX model: the graph came as one."""
-        from graphopt.rewrite.io.onnx_call import OnnxOrigin
+    def _best(self) -> tuple[Any, ...]:
+        return (self.best,)
 
-        return self.task.export and isinstance(self.initial.origin, OnnxOrigin)
-
-    def program(self) -> Program:
-        """The best program."""
-        return replayed(self.initial, self.best)
-
-    def plans(self) -> Plans:
-        """The plan of the best program, a batch of one."""
-        return self.task.realise(self.graph, self.program())
-
-    def initial_plans(self) -> Plans:
-        """The plan of the program as it was given, a batch of one."""
-        return self.task.realise(self.graph, self.initial)
+    def _solution(self) -> Solution:
+        """The rules that led to the best program go into the header."""
+        best = replayed(self.initial, self.best)
+        header = {"rules": list(self.best_rules)}
+        return Solution(self.graph, self.task, Rewritten(header, self.trace_array(), self.initial, best, can_run=True))

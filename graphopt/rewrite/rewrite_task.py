@@ -8,6 +8,7 @@ from graphopt.problems.cost_model import CostModel
 from graphopt.problems.task import Task
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.rewrite_problem import RewriteProblem
+from graphopt.rewrite.rewritten import Rewritten
 from graphopt.rewrite.rules.rule import RuleSet
 
 
@@ -16,6 +17,7 @@ class RewriteTask(Task):
 
     noun = "a task that rewrites the graph"
     needs = frozenset({"terms"})
+    decided = Rewritten
     makes_programs = True
     rules: RuleSet
     growth: float  # programs of more than this many times the original's ops are not looked at

@@ -12,23 +12,20 @@ from typing import Any
 from graphopt.config.build import Parts, stored_config
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import OPERATOR_ID
-from graphopt.errors import NothingFits, RowsFailed, Unmeasured, UserError, writing
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.errors import DecisionError, NothingFits, RowsFailed, Unmeasured, UserError, writing
 from graphopt.problems.capacity import lack_of_memory
 from graphopt.problems.cost_model import CostModel, Price, better
-from graphopt.problems.optimizer import Solver, price, solve
-from graphopt.problems.problem import Incumbent
+from graphopt.problems.optimizer import Solver, solve
+from graphopt.problems.problem import Incumbent, Problem
+from graphopt.problems.solution import Solution
 from graphopt.problems.task import Task
 from graphopt.readers.formats.graph_files import load_graph, save_graph
-from graphopt.records import decision_file, rewrite_file
-from graphopt.records.answer_format import DecisionError, read_answer
+from graphopt.records import answer_file
+from graphopt.records.answer_file import read_answer
 from graphopt.records.rows import Row, RowFile, key_of
-from graphopt.rewrite.io.delivery import deliver
-from graphopt.rewrite.rewrite_problem import RewriteProblem
 from graphopt.run.cell import Cell, sentence_of
 from graphopt.utils.progress import Bar
 
-Solved = AssignProblem | RewriteProblem
 TRACE_POINTS = 64  # of a row; the decision file has them all
 REPLACED = "rows.replaced.jsonl"  # beside the rows: those of graphs that are gone
 
@@ -132,27 +129,26 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
     problem, spent = solve(
         contender.optimizer, graph, arena.task, arena.cost, evals=evals, seconds=arena.seconds, seed=seed
     )
-    judged = price(problem, arena.judge)
-    model = Path("models") / f"{file_stem(row)}.onnx"
-    delivered = isinstance(problem, RewriteProblem) and problem.wants_model
-    initial = arena.judge.price(problem.initial_plans()).of(0)
-    problems = violations(problem) + mismatch(problem, arena.cost)
-    if delivered and not problems:
+    solution = problem.solution()
+    judged, initial = solution.price(arena.judge), solution.default_price(arena.judge)
+    problems = solution.violations() + mismatch(problem, arena.cost, judged.cost if arena.judge is arena.cost else None)
+    model, made = Path("models") / f"{file_stem(row)}.onnx", None
+    if not problems:
         with writing(folder / model):
-            problems = deliver(problem.initial, problem.program(), problem.best_rules, folder / model)
+            made = solution.deliver(folder / model)
+    problems += made or []
     row = {
         **row, "evals": problem.evals, "distinct": problem.distinct, "seconds": spent, "initial": initial.cost,
         "searched_initial": problem.initial_cost, "searched": problem.best_cost, "bound": problem.bound,
         "judged": judged.cost, **_measured(judged), "valid": not problems,
-        **_status(problem, arena, initial, judged, problems),
+        **_status(problem.notes, solution, arena, initial, judged, problems),
         "trace": _points(problem.trace),
         **({"approach": _points(problem.approach)} if problem.approach else {}),
     }  # fmt: skip
     file = Path("decisions") / f"{file_stem(row)}.npz"
-    save = rewrite_file.save if isinstance(problem, RewriteProblem) else decision_file.save
     with writing(folder / file):
-        save(folder / file, problem=problem, judged=judged.cost, row=row, config=arena.config)
-    return {**row, "decision": str(file), **({"model": str(model)} if delivered else {})}
+        answer_file.save(folder / file, problem=problem, judged=judged.cost, row=row, config=arena.config)
+    return {**row, "decision": str(file), **({} if made is None else {"model": str(model)})}
 
 
 def _measured(price: Price) -> Row:
@@ -160,13 +156,14 @@ def _measured(price: Price) -> Row:
     return {"noise": price.noise, "measurements": price.measurements} if price.measurements else {}
 
 
-def _status(problem: Solved, arena: Arena, initial: Price, judged: Price, problems: Sequence[str]) -> Row:
+def _status(notes: Sequence[str], solution: Solution, arena: Arena, initial: Price, judged: Price,
+            problems: Sequence[str]) -> Row:  # fmt: skip
     """status and reason of a solve."""
     if problems:
         return {"status": "failed", "reason": "; ".join(problems[:3])}
     if math.isfinite(judged.cost):
-        return {"status": "ok", "reason": "; ".join([*problem.notes, *_unshown(initial, judged)])}
-    why = lack_of_memory(problem.plans(), arena.judge, problem.task.machine)
+        return {"status": "ok", "reason": "; ".join([*notes, *_unshown(initial, judged)])}
+    why = lack_of_memory(solution.plans, arena.judge, solution.task.machine)
     return {"status": "infeasible", "reason": why or f"the best answer found costs {judged.cost} by {arena.judge.name}"}
 
 
@@ -178,23 +175,11 @@ def _unshown(initial: Price, judged: Price) -> list[str]:
             f"prices, {100 * judged.noise:.2g} % each"]  # fmt: skip
 
 
-def violations(problem: Solved) -> list[str]:
-    """What the independent checks find wrong with the best plan, and with the results of a rewritten program."""
-    from graphopt.core.oracles import check
-
-    wrong = check(problem.plans(), problem.task.machine)
-    if isinstance(problem, RewriteProblem) and problem.best != problem.initial.outputs:
-        from graphopt.rewrite.equivalence import differences
-
-        wrong += differences(problem.initial, problem.program())
-    return wrong
-
-
-def mismatch(problem: Solved, cost: CostModel) -> list[str]:
-    """Whether the plan that is about to be stored is the one that the search priced."""
+def mismatch(problem: Problem, cost: CostModel, again: float | None = None) -> list[str]:
+    """Whether the plan that is about to be stored is the one that the search priced. again: its price, if known."""
     if not cost.deterministic or not math.isfinite(problem.best_cost):
         return []
-    again = price(problem, cost).cost
+    again = problem.solution().price(cost).cost if again is None else again
     agrees = math.isclose(again, problem.best_cost, rel_tol=1e-9)
     return [] if agrees else [f"the stored plan costs {again:.6g}, the search found {problem.best_cost:.6g}"]
 

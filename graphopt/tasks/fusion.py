@@ -53,10 +53,10 @@ class Fusion(AssignTask):
             inline = legalise_by_priority(graph, decisions[:, :, 0], self.limits)
         return on_first_device(graph, inline)
 
-    def canonical(self, graph: Graph, decision: Decision) -> Decision:
+    def canonical(self, graph: Graph, decision: Decision, plan: Plans | None = None) -> Decision:
         if self.decision != "binary":
             return decision
-        inline = self.realise(graph, decision[None]).inline[0]
+        inline = (plan or self.realise(graph, decision[None])).inline[0]
         kept: Decision = (inline & fusible(graph).op["can_inline"])[:, None].astype(np.int16)
         return kept
 

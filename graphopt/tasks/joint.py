@@ -74,11 +74,11 @@ class Joint(AssignTask):
         inlined = self._inline(graph, requests, len(keys))
         return Plans(graph, device, priority, inlined, random_keys.transfers(graph, sends, devices))
 
-    def canonical(self, graph: Graph, decision: Decision) -> Decision:
+    def canonical(self, graph: Graph, decision: Decision, plan: Plans | None = None) -> Decision:
         out = decision.copy()
         out[:, 0] = together(graph, out[:, 0])
         if self.fuse:
-            out[:, 2] = self.realise(graph, decision[None]).inline[0] & fusible(graph).op["can_inline"]
+            out[:, 2] = (plan or self.realise(graph, decision[None])).inline[0] & fusible(graph).op["can_inline"]
         return out
 
     def _key_lengths(self, graph: Graph) -> tuple[int, int, int, int]:

@@ -51,7 +51,7 @@ class Placement(AssignTask):
         """Keys: device affinities [N, D]."""
         return self._plans(graph, random_keys.devices(keys, self.machine.num_devices))
 
-    def canonical(self, graph: Graph, decision: Decision) -> Decision:
+    def canonical(self, graph: Graph, decision: Decision, plan: Plans | None = None) -> Decision:
         return together(graph, decision[:, 0])[:, None]
 
     def _plans(self, graph: Graph, device: NDArray[np.int16]) -> Plans:

@@ -19,11 +19,10 @@ from graphopt.config import stored
 from graphopt.config.build import build, machine_task_costs
 from graphopt.config.construct import construct
 from graphopt.config.stored import FORMER, StoredError, node_of, words
-from graphopt.errors import UserError
+from graphopt.errors import DecisionError, UserError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
-from graphopt.records import decision_file
-from graphopt.records.answer_format import DecisionError
+from graphopt.records import answer_file
 from graphopt.report import main as report
 from graphopt.reporting import replay
 from graphopt.training import adopt, checkpoint
@@ -61,7 +60,7 @@ def answer(folder: Path) -> Path:
     row = {"algo": "hand", "status": "ok", "graph": graph.name, "seed": 0, "evals_cap": 3,
            "initial": problem.initial_cost, "judged": problem.best_cost, "decision": "decisions/a.npz"}  # fmt: skip
     path = folder / "cell" / "decisions" / "a.npz"
-    decision_file.save(path, problem=problem, judged=problem.best_cost, row=row, config=CONFIG)
+    answer_file.save(path, problem=problem, judged=problem.best_cost, row=row, config=CONFIG)
     save_graph(folder / "graphs" / f"{graph.hash}.npz", graph)
     (folder / "cell" / "rows.jsonl").write_text(json.dumps(row) + "\n")
     return path
@@ -69,9 +68,9 @@ def answer(folder: Path) -> Path:
 
 def changed(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     """The file with another header."""
-    file = decision_file.load(path)
+    file = answer_file.load(path)
     change(file.header)
-    decision_file.write(path, file)
+    answer_file.write(path, file)
     return path
 
 
@@ -190,7 +189,7 @@ def test_a_file_of_an_older_version_replays(tmp_path: Path) -> None:
 
 def test_new_files_name_no_class(tmp_path: Path) -> None:
     path = answer(tmp_path)
-    assert "_target_" not in json.dumps(decision_file.load(path).header)
+    assert "_target_" not in json.dumps(answer_file.load(path).header)
     assert replay.check(replay.open_case(path)) == []
 
 
@@ -245,7 +244,7 @@ def test_no_table_is_made_or_measured_into_on_a_file_s_word(tmp_path: Path) -> N
 def test_a_table_is_found_beside_the_study(tmp_path: Path) -> None:
     path = profiled(tmp_path / "study", table="results/some/ops.jsonl", environment="somewhere")
     (tmp_path / "study" / "ops.jsonl").write_text("")
-    node = node_of("cost", decision_file.load(path).header["config"]["cost"])
+    node = node_of("cost", answer_file.load(path).header["config"]["cost"])
     from graphopt.costs.profiled import Profiled
 
     assert Profiled.settled(node, path)["table"] == str(tmp_path / "study" / "ops.jsonl")

@@ -327,7 +327,7 @@ def test_local_search_is_no_worse_than_the_best_contiguous_split(name: str) -> N
     algo = construct(registry.option("algo", "regal_local_heuristic"), "algo", {})
     problem, _ = solve(algo, graph, task, cost, evals=4000)
     assert 1e3 * problem.best_cost <= 1.02 * known["dp"]
-    plan = problem.plans()
+    plan = problem.solution().plans
     assert check(plan, task.machine) == []  # what has to share a device does
     kept = [sum(int(graph.weight_bytes[n]) for n in np.flatnonzero(plan.device[0] == d)) for d in range(7)]
     assert all(held <= device.capacity for held, device in zip(kept, task.machine.devices, strict=True))

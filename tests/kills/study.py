@@ -20,7 +20,7 @@ from graphopt import command
 from graphopt.cli import composed
 from graphopt.config.stored import words
 from graphopt.measure import op_process
-from graphopt.records.answer_format import read_answer
+from graphopt.records.answer_file import read_answer
 from graphopt.records.rows import Row, read
 
 from .watching import Kind, watch

@@ -177,8 +177,8 @@ def conforms(optimizer: Optimizer, graph: Graph, label: str, evals: int, objecti
     assert problem.evals <= evals
     assert problem.evals == prices
     assert problem.distinct <= problem.evals
-    assert check(problem.plans(), machine()) == []
-    priced = simulator(objective).price(problem.plans()).cost[0]
+    assert check(problem.solution().plans, machine()) == []
+    priced = simulator(objective).price(problem.solution().plans).cost[0]
     assert problem.best_cost == priced
     steps = [(step.evals, step.cost) for step in problem.trace]
     assert steps[0] == (0, problem.initial_cost)
@@ -233,8 +233,8 @@ def test_a_legal_rewriting_cell(algo: str, label: str) -> None:
         for evals in BUDGETS:
             problem, _ = solve(used, graph, task, flops, evals=evals, seed=3)
             assert problem.evals <= evals
-            assert check(problem.plans(), machine()) == []
-            assert problem.best_cost == pytest.approx(flops.price(problem.plans()).cost[0], rel=1e-9)
+            assert check(problem.solution().plans, machine()) == []
+            assert problem.best_cost == pytest.approx(flops.price(problem.solution().plans).cost[0], rel=1e-9)
             assert problem.best_cost <= problem.initial_cost
             steps = [(step.evals, step.cost) for step in problem.trace]
             assert all(a[0] < b[0] and a[1] > b[1] for a, b in pairwise(steps))
@@ -270,7 +270,7 @@ def test_every_yes_solves_a_graph(algo: str, label: str) -> None:
     on, objective = SOLVES.get(algo, ("gpu2", "runtime"))
     cost = simulator(objective, on)
     problem, _ = solve(make(algo, label), graphs()[0], task_of(label, on), cost, evals=3, seed=0)
-    assert problem.best_cost == cost.price(problem.plans()).cost[0]
+    assert problem.best_cost == cost.price(problem.solution().plans).cost[0]
 
 
 @pytest.mark.parametrize("label", task_nodes())

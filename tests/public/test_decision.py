@@ -12,10 +12,10 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.datasets.onnx import load_light
 from graphopt.decision import main
+from graphopt.errors import DecisionError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
-from graphopt.records.answer_format import DecisionError
-from graphopt.records.decision_file import load, save, write
+from graphopt.records.answer_file import load, save, write
 from graphopt.reporting.edit import bisect, minimal_set, parse_veto, veto
 from graphopt.reporting.replay import check, open_case
 

@@ -16,13 +16,12 @@ from test_rewriting import write_model
 
 import graphopt
 from graphopt.decision import main as decision
-from graphopt.errors import Unreadable, UserError
+from graphopt.errors import DecisionError, Unreadable, UserError
 from graphopt.pack import pack, unpack
 from graphopt.records import packed
-from graphopt.records.answer_format import DecisionError, read_answer
-from graphopt.records.decision_file import load
+from graphopt.records.answer_file import load, read_answer
 from graphopt.report import main as report
-from graphopt.reporting.replay import RewriteCase, open_any
+from graphopt.reporting.replay import open_case
 from graphopt.reporting.tables.read_rows import collect, read_rows, row_files
 from graphopt.utils.limits import MIB, read_member, read_npz
 
@@ -176,8 +175,8 @@ def test_an_answer_leaves_its_pack(studies: dict[str, tuple[Path, Path]], tmp_pa
 
 def test_programs_come_out_of_a_pack(studies: dict[str, tuple[Path, Path]]) -> None:
     [file] = answers(studies["rewritten"][1])
-    case = open_any(file)
-    assert isinstance(case, RewriteCase) and case.reprice()["initial"] == case.decision.prices["initial"]
+    case = open_case(file)
+    assert case.reprice()["initial"] == case.decision.prices["initial"]
 
 
 def test_rows_of_two_cells_that_look_alike_stay_two(tmp_path: Path) -> None:
@@ -312,12 +311,12 @@ def test_a_lost_graph_is_made_again_and_another_is_refused(small: Path) -> None:
     wrong = 0
     for file in answers(small):
         try:
-            open_any(file)
+            open_case(file)
         except DecisionError as error:
             wrong += "but the graph given is" in str(error)
     assert 0 < wrong < len(answers(small))
     rewrite(small, lambda parts: [parts.pop(name) for name in [*parts] if name.startswith("graphs/")])
-    assert all(open_any(file).graph.hash == load(file).header["graph"]["hash"] for file in answers(small))
+    assert all(open_case(file).graph.hash == load(file).header["graph"]["hash"] for file in answers(small))
 
 
 @pytest.mark.parametrize("name", ["cells/../../escaped", "graphs/../../../escaped", "cells//tmp/escaped_pack"])

@@ -228,4 +228,4 @@ def test_a_node_that_the_accelerator_lacks_stays_on_the_cpu_for_run_time_too(tmp
     for algo in ("local", "brkga_seeded", "heft"):
         problem, _ = solve(construct(registry.option("algo", algo), "algo", {}), graph, task, cost, evals=200)
         assert problem.best_cost == pytest.approx(0.0035)
-        assert check(problem.plans(), machine) == []
+        assert check(problem.solution().plans, machine) == []

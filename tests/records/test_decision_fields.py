@@ -22,12 +22,12 @@ from graphopt.core.operators import Category
 from graphopt.core.plan import Plans
 from graphopt.datasets.layered import layered_graph
 from graphopt.decision import main
+from graphopt.errors import DecisionError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
 from graphopt.readers.formats.graph_files import save_graph
-from graphopt.records.answer_format import DecisionError
-from graphopt.records.decision_file import load, save, write
+from graphopt.records.answer_file import load, save, write
 from graphopt.reporting.edit import bisect, veto
 from graphopt.reporting.replay import check, open_case
 from graphopt.utils import registry
@@ -84,19 +84,19 @@ def test_what_a_decision_can_say_needs_no_plan(tmp_path: Path, task: str) -> Non
 
 @pytest.mark.parametrize("task, heads", [("placement_scheduling", ["device"]), ("joint", ["device", "inline"])])
 def test_choices_say_what_the_plan_does(tmp_path: Path, task: str, heads: list[str]) -> None:
-    case, plan = open_case(stored(tmp_path, task)), problem(task).plans()
+    case, plan = open_case(stored(tmp_path, task)), problem(task).solution().plans
     assert list(case.decision.described) == heads
     columns = dict(zip(case.decision.heads, case.decision.choices.T))
     kernels = ~plan.inline[0]
     assert np.array_equal(columns["device"][kernels], plan.device[0][kernels])
-    again = case.realise(case.decision.choices[None])
+    again = case.decision.realise(case.graph, case.task, case.decision.choices[None])
     assert np.array_equal(again.inline, plan.inline)
     assert case.judge.price(again).cost[0] == problem(task).best_cost
 
 
 def test_old_files_are_read_and_say_what_cannot_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Before orders were ranks, a file held the keys themselves and choices like the default's."""
-    path, plan = stored(tmp_path), problem("placement_scheduling").plans()
+    path, plan = stored(tmp_path), problem("placement_scheduling").solution().plans
     decision = load(path)
     del decision.header["described"]
     decision.choices[:] = decision.default
@@ -129,7 +129,7 @@ def test_show_and_diff_name_ops_that_moved(tmp_path: Path, capsys: pytest.Captur
 
 def test_veto_moves_one_op_and_keeps_the_order(tmp_path: Path) -> None:
     """The price is that of the plan with one device changed, where that sends nothing new; new transfers go last."""
-    case, plan = open_case(stored(tmp_path)), problem("placement_scheduling").plans()
+    case, plan = open_case(stored(tmp_path)), problem("placement_scheduling").solution().plans
     assert plan.transfer is not None
     equal = 0
     for op in case.decision.changed().tolist():
@@ -170,8 +170,8 @@ def test_plans_and_decisions_of_one_task_are_compared(tmp_path: Path, capsys: py
     a, b = stored(tmp_path), tmp_path / "cell" / "decisions" / "b.npz"
     decision = load(a)
     plain = type(decision)(
-        {k: v for k, v in decision.header.items() if k != "described"}, decision.op_names, decision.default,
-        decision.default, decision.trace, {},
+        {k: v for k, v in decision.header.items() if k != "described"}, decision.trace, decision.op_names,
+        decision.default, decision.default, {},
     )  # fmt: skip
     write(b, plain)
     assert main(["diff", str(a), str(b)]) == 0
@@ -226,7 +226,7 @@ def solved(graph: Graph, task_name: str, objective: str, keys: bool, seed: int) 
     else:
         counts = [head.count for head in task.heads]
         problem.best = rng.integers(0, counts, (graph.num_ops, len(counts))).astype(np.int16)
-    problem.best_cost = float(cost.price(problem.plans()).cost[0])
+    problem.best_cost = float(cost.price(problem.solution().plans).cost[0])
     return problem, {**config, "judge": config["cost"]}
 
 
@@ -237,7 +237,7 @@ def test_choices_are_what_happens(tmp_path: Path, task_name: str, objective: str
     for seed, groups in enumerate((60, 20, 8, 3)):
         graph = colocated(seed, groups)
         problem, config = solved(graph, task_name, objective, keys, seed)
-        task, plan = problem.task, problem.plans()
+        task, plan = problem.task, problem.solution().plans
         save(tmp_path / "a.npz", problem=problem, judged=problem.best_cost, row={}, config=config)
         file = load(tmp_path / "a.npz")
         said = dict(zip(file.heads, file.choices.T))
@@ -334,18 +334,18 @@ def test_a_stored_plan_replays_with_its_choices(file: Path) -> None:
     case = open_case(file)
     assert case.decision.plan and check(case) == []
     wanted = TASK.realise_keys(GRAPH, keys())[0].choices
-    assert all(np.array_equal(case.plans().choices[name], wanted[name]) for name in wanted)
+    assert all(np.array_equal(case.solution.plans.choices[name], wanted[name]) for name in wanted)
     assert case.decision.described == ("tile",)  # a knob of the whole graph is no op's choice
     assert np.array_equal(case.decision.choices[:, 1], wanted["tile"][0])
 
 
 def test_a_choice_is_edited_and_the_rest_stays(file: Path) -> None:
     case = open_case(file)
-    op = int(np.flatnonzero(case.plans().choices["tile"][0])[0])
+    op = int(np.flatnonzero(case.solution.plans.choices["tile"][0])[0])
     edited = veto(case, f"{GRAPH.op_names[op]}=tile:0")
     assert edited.accepted
     write(file, edited.decision)
-    before, after = case.plans(), open_case(file).plans()
+    before, after = case.solution.plans, open_case(file).solution.plans
     assert after.choices["tile"][0, op] == 0 and np.array_equal(after.choices["unroll"], before.choices["unroll"])
     assert compact(after, 1)["priority"].tolist() == compact(before, 1)["priority"].tolist()
     assert check(open_case(file)) == []

@@ -17,9 +17,10 @@ from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
 from graphopt.decision import main
 from graphopt.problems.capacity import amount
-from graphopt.records.decision_file import load
+from graphopt.records.answer_file import load
+from graphopt.reporting.edit import judge_choices
 from graphopt.reporting.model_view import duration, gain, winner
-from graphopt.reporting.replay import Case, RewriteCase, open_any, open_case
+from graphopt.reporting.replay import Case, open_case
 
 # --- What a run says about one model, for every task: against the stored answer, priced and counted independently.
 
@@ -50,9 +51,9 @@ def solve(place: Path, task: str, *words: str) -> Answer:
                    "budget.evals=80", f"dataset.path={model(place)}", *words)  # fmt: skip
 
 
-def case_of(answer: Answer) -> Case | RewriteCase:
+def case_of(answer: Answer) -> Case:
     line = next(line for line in answer.out.splitlines() if line.startswith("decision  "))
-    return open_any(Path(line.split(maxsplit=1)[1]))
+    return open_case(Path(line.split(maxsplit=1)[1]))
 
 
 @pytest.mark.parametrize("task", CASES)
@@ -67,8 +68,8 @@ def test_one_model_at_80_columns(task: str, tmp_path: Path, monkeypatch: pytest.
     assert "\x1b" not in out
     assert all(len(line) <= 80 or str(tmp_path) in line for line in out.splitlines())
     case = case_of(answer)
-    before = case.original_plans() if isinstance(case, RewriteCase) else case.default_plans()
-    counts = [len(oracles.kernels(plan.graph, plan.inline[0].tolist())) for plan in (before, case.plans())]
+    before = case.solution.default_plans
+    counts = [len(oracles.kernels(plan.graph, plan.inline[0].tolist())) for plan in (before, case.solution.plans)]
     kernels = re.search(r"^kernels +(\d+)(?: -> (\d+))?", out, re.M)
     assert kernels is not None and [int(kernels[1]), int(kernels[2] or kernels[1])] == counts
     prices = case.reprice()
@@ -87,13 +88,12 @@ def test_one_model_at_80_columns(task: str, tmp_path: Path, monkeypatch: pytest.
 def test_the_changes_are_those_that_cost_most(tmp_path: Path) -> None:
     answer = solve(tmp_path, "joint", "machine=gpu2")
     case = case_of(answer)
-    assert isinstance(case, Case)
-    base, choices = case.judge_choices(case.decision.choices[None])[0], case.decision.choices
+    base, choices = judge_choices(case, case.decision.choices[None])[0], case.decision.choices
     alone = {}
     for op in case.decision.changed():
         changed = choices.copy()
         changed[op] = case.decision.default[op]
-        alone[case.decision.op_names[op].replace("\x1b", r"\x1b")] = case.judge_choices(changed[None])[0] / base - 1
+        alone[case.decision.op_names[op].replace("\x1b", r"\x1b")] = judge_choices(case, changed[None])[0] / base - 1
     shown = dict(re.findall(r"^(\S+) .*\+([\d.e+-]+) %$", answer.out, re.M))
     best = sorted((value for value in alone.values() if value > 1e-9), reverse=True)[:5]
     assert len(shown) == len(best) > 0
@@ -189,7 +189,7 @@ def test_a_plan_is_priced_as_given_and_replays(tmp_path, default, capsys):
     said["device"][names[0]] = "gpu3"
     assert price(tmp_path, said, "--like", str(tmp_path / "default.npz"), "-o", str(tmp_path / "given.npz")) == 0
     device[0] = 3
-    base = default.plans()
+    base = default.solution.plans
     wanted = Plans(graph, device[None].astype(np.int16), -np.arange(graph.num_ops)[None].astype(float), base.inline)
     trace = Simulator(name="s", machine=default.machine, objective="runtime", threads=1).simulate(wanted)
     printed = capsys.readouterr().out
@@ -205,10 +205,10 @@ def test_what_is_not_named_stays(tmp_path, default):
     name = default.graph.op_names[-1]
     assert price(tmp_path, {"device": {name: 2}}, "--like", str(tmp_path / "default.npz"), "-o",
                  str(tmp_path / "one.npz")) == 0  # fmt: skip
-    device = open_case(tmp_path / "one.npz").plans().device[0]
-    kernel = ~default.plans().inline[0]
+    device = open_case(tmp_path / "one.npz").solution.plans.device[0]
+    kernel = ~default.solution.plans.inline[0]
     assert device[-1] == 2
-    assert np.array_equal(device[:-1][kernel[:-1]], default.plans().device[0, :-1][kernel[:-1]])
+    assert np.array_equal(device[:-1][kernel[:-1]], default.solution.plans.device[0, :-1][kernel[:-1]])
 
 
 def test_what_means_nothing_is_a_sentence(tmp_path, default, capsys):

@@ -22,7 +22,7 @@ from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
-from graphopt.records import decision_file
+from graphopt.records import answer_file
 from graphopt.report import main
 from graphopt.reporting.edit import bisect
 from graphopt.reporting.pictures.curves import longest, ratio_at, seed_curves
@@ -152,7 +152,7 @@ def solved(folder: Path) -> Path:
     config = {**CONFIG, "judge": CONFIG["cost"]}
     solved_row = row("hand", "ladder", problem.best_cost, **fields)
     path = folder / "cell" / "decisions" / "ladder.npz"
-    decision_file.save(path, problem=problem, judged=problem.best_cost, row=solved_row, config=config)
+    answer_file.save(path, problem=problem, judged=problem.best_cost, row=solved_row, config=config)
     save_graph(folder / "graphs" / f"{graph.hash}.npz", graph)
     store(folder, [solved_row])
     return path
@@ -176,8 +176,8 @@ def test_views_are_no_difference(tmp_path: Path) -> None:
     cost = Simulator(name="simulator", machine=machine(), objective="runtime", threads=1)
     problem = AssignProblem(b.build(), fusion(), cost, evals=1)
     path = tmp_path / "decisions" / "view.npz"
-    decision_file.save(path, problem=problem, judged=problem.best_cost, row={}, config=CONFIG)
-    assert not decision_file.load(path).changed().size
+    answer_file.save(path, problem=problem, judged=problem.best_cost, row={}, config=CONFIG)
+    assert not answer_file.load(path).changed().size
 
 
 def test_a_decision_is_drawn_completely(tmp_path: Path) -> None:

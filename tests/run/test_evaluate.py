@@ -16,7 +16,7 @@ from graphopt.errors import RowsFailed, Unmeasured, UserError
 from graphopt.problems.problem import Incumbent
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.records import rows as rows_module
-from graphopt.records.decision_file import load
+from graphopt.records.answer_file import read_answer
 from graphopt.records.rows import Row, read
 from graphopt.run import evaluate
 from graphopt.run.cell import Cell
@@ -27,7 +27,7 @@ from graphopt.utils import registry
 @pytest.fixture(autouse=True)
 def no_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Toy plans are codes, not placements: the independent check is not for them."""
-    monkeypatch.setattr(evaluate, "violations", lambda problem: [])
+    monkeypatch.setattr("graphopt.problems.solution.Solution.violations", lambda solution: [])
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_one_row_per_graph_and_budget(run: Callable[..., list[Row]], tmp_path: P
         assert row["evals"] == row["evals_cap"] or row["algo"] == "random"
         assert row["initial"] == 10 * row["searched_initial"] == 10 * (1 + row["ops"])
         assert row["judged"] == 10 * row["searched"] <= row["initial"]
-        stored = load(next((tmp_path / "s").glob("*/" + row["decision"])))
-        assert stored.prices["judged"] == row["judged"] and stored.header["graph"]["hash"] == row["graph_hash"]
+        stored, _ = read_answer(next((tmp_path / "s").glob("*/" + row["decision"])))
+        assert stored["prices"]["judged"] == row["judged"] and stored["graph"]["hash"] == row["graph_hash"]
     assert len(list((tmp_path / "s" / "graphs").glob("*.npz"))) == 2
 
 
@@ -82,13 +82,13 @@ def test_measured_prices_say_their_noise(
         assert shown == (gap > 2 * 0.06 * math.hypot(row["initial"], row["judged"]))
         assert ("within the noise of measured prices, 6 % each" in row["reason"]) == (not shown)
         file = next((tmp_path / "s").glob("*/" + row["decision"]))
-        assert load(file).prices["noise"] == 0.06
+        assert read_answer(file)[0]["prices"]["noise"] == 0.06
 
 
 def test_computed_prices_have_none(run: Callable[..., list[Row]], tmp_path: Path) -> None:
     for row in run():
         assert not {"noise", "measurements"} & row.keys() and not row["reason"]
-        assert load(next((tmp_path / "s").glob("*/" + row["decision"]))).prices["noise"] == 0.0
+        assert read_answer(next((tmp_path / "s").glob("*/" + row["decision"])))[0]["prices"]["noise"] == 0.0
 
 
 def test_a_budget_of_zero_is_priced_without_a_bill(run: Callable[..., list[Row]]) -> None:
@@ -114,7 +114,7 @@ def test_a_failure_costs_its_row_only(run: Callable[..., list[Row]], tmp_path: P
 
 
 def test_an_invalid_plan_is_a_failed_row(run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "violations", lambda problem: ["op 3 runs twice"])
+    monkeypatch.setattr("graphopt.problems.solution.Solution.violations", lambda solution: ["op 3 runs twice"])
     with pytest.raises(RowsFailed, match="op 3 runs twice"):
         run()
 
@@ -211,7 +211,7 @@ def test_damaged_answers_and_graphs_are_made_anew(run: Callable[..., list[Row]],
     assert not Cell(parts_of.config(tmp_path)).finished or how in ("garbage", "flipped")
     after = run()
     assert sorted(map(timeless, before), key=str) == sorted(map(timeless, after), key=str)
-    assert load(answer).header["graph"]["ops"] == 8
+    assert read_answer(answer)[0]["graph"]["ops"] == 8
     assert load_graph(graph).hash == graph.stem and other.stat().st_mtime_ns == untouched
 
 
@@ -253,7 +253,7 @@ def test_a_full_disk_ends_the_run_and_the_same_call_goes_on(
     run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every write of a case in turn: its graph, its answer, its row, the marker."""
-    writes = [(evaluate, "save_graph"), (evaluate.decision_file, "save"), (rows_module, "_write"), (os, "replace")]
+    writes = [(evaluate, "save_graph"), (evaluate.answer_file, "save"), (rows_module, "_write"), (os, "replace")]
     undisturbed = [(r["ops"], r["judged"]) for r in run(study="undisturbed")]
     for module, name in writes:
 

@@ -18,7 +18,6 @@ from hydra.core.global_hydra import GlobalHydra
 
 from graphopt import CONF
 from graphopt.records.rows import Row, read
-from graphopt.run import evaluate
 from graphopt.training import checkpoint
 
 ROOT = CONF.parent
@@ -30,7 +29,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     """Runs run.py in this process; returns (exit code, stdout, stderr). Results go to tmp_path/outputs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    monkeypatch.setattr(evaluate, "violations", lambda problem: [])
+    monkeypatch.setattr("graphopt.problems.solution.Solution.violations", lambda solution: [])
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["run.py", *words])

@@ -232,7 +232,7 @@ def test_better_than_one_move_at_a_time() -> None:
             solve(optimizer(name), graph, task, price, evals=300, seed=seed)[0]
             for name in ("windowed", "regal_local_heuristic")
         )
-        assert ours.evals <= 300 and ours.best_cost == price.price(ours.plans()).cost[0]
+        assert ours.evals <= 300 and ours.best_cost == price.price(ours.solution().plans).cost[0]
         found.append(ours.best_cost / theirs.best_cost)
     assert max(found) < 1.0 and np.mean(found) < 0.99
 

@@ -198,7 +198,7 @@ def test_without_a_budget_the_schedule_is_committed():
         Heft(name="heft").solve(problem)
     except OutOfBudget:
         pytest.fail("nothing was to be priced")
-    assert len(set(problem.plans().device[0].tolist())) == 2
+    assert len(set(problem.solution().plans.device[0].tolist())) == 2
     assert problem.evals == 0
 
 

@@ -295,7 +295,7 @@ def test_published_graphs_go_below_the_best_contiguous_split(name: str) -> None:
     assert 1e3 * runs[0].best_cost < known["dp"]
     assert 1e3 * runs[0].best_cost <= 1.005 * known["localSearch"]
     assert runs[0].evals == 3000
-    assert check(runs[0].plans(), machine) == []
+    assert check(runs[0].solution().plans, machine) == []
     assert np.array_equal(runs[0].best, runs[1].best)  # nothing depends on the clock
 
 

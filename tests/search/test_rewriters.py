@@ -163,21 +163,21 @@ def kinds(program: Program) -> list[str]:
 @pytest.mark.parametrize("name", ["rewrite_greedy", "taso", "tensat", "pet"])
 def test_products_with_one_input_become_one(name: str) -> None:
     problem = solved(algorithm(name), problem_of(two_products(), load_rules("handwritten"), growth=3.0))
-    assert kinds(problem.program()) == ["matmul"]
+    assert kinds(problem.solution().decided.best) == ["matmul"]
     assert problem.best_rules == ("merge_matmuls",)
-    assert_equal_programs(problem.initial, problem.program())
+    assert_equal_programs(problem.initial, problem.solution().decided.best)
 
 
 @pytest.mark.parametrize("name", ["taso", "tensat", "pet"])
 def test_a_fire_module_becomes_one_convolution(name: str) -> None:
     problem = solved(algorithm(name), problem_of(fire(), load_rules("handwritten"), growth=3.0))
-    assert kinds(problem.program()) == ["conv"]
-    assert_equal_programs(problem.initial, problem.program())
+    assert kinds(problem.solution().decided.best) == ["conv"]
+    assert_equal_programs(problem.initial, problem.solution().decided.best)
 
 
 def test_greedy_extraction_pays_a_shared_product_twice_and_merges_nothing() -> None:
     problem = solved(algorithm("tensat_greedy"), problem_of(two_products(), load_rules("handwritten")))
-    assert kinds(problem.program()) == ["matmul", "matmul"]
+    assert kinds(problem.solution().decided.best) == ["matmul", "matmul"]
     assert problem.best_cost == problem.initial_cost
 
 
@@ -189,7 +189,7 @@ def test_order_of_a_chain_of_products(name: str, sizes: tuple[int, ...]) -> None
     problem = solved(algorithm(name, **changes), problem_of(program, CHAIN))
     best = brute_force(problem)
     assert problem.best_cost == best < problem.initial_cost
-    assert_equal_programs(program, problem.program())
+    assert_equal_programs(program, problem.solution().decided.best)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -202,7 +202,7 @@ def test_optimum_of_everything_that_rules_reach(seed: int) -> None:
     assert taso.best_cost == best
     assert tensat.best_cost <= best
     for problem in (taso, tensat):
-        assert_equal_programs(problem.initial, problem.program())
+        assert_equal_programs(problem.initial, problem.solution().decided.best)
 
 
 @pytest.mark.parametrize("model", SMALL)
@@ -216,9 +216,9 @@ def test_answers_compute_what_the_originals_do(model: str) -> None:
         problem = solved(algorithm(name, **changes.get(name, {})), problem_of(program, rules))
         cost[name] = problem.best_cost
         assert problem.best_cost <= problem.initial_cost
-        live = problem.program().live()
+        live = problem.solution().decided.best.live()
         assert problem.best_cost == sum(map(problem.term_price, live)), name  # type: ignore[arg-type]
-        assert_equal_programs(program, problem.program())
+        assert_equal_programs(program, problem.solution().decided.best)
     assert cost["tensat"] <= min(cost["taso"], cost["rewrite_greedy"], cost["rewrite_random"])
 
 
@@ -230,7 +230,7 @@ def test_generated_rules_beside_the_handwritten_ones_find_no_less(model: str) ->
         for names in (("handwritten",), ("handwritten", "generated"))
     )
     assert all_.best_cost <= few.best_cost
-    assert_equal_programs(program, all_.program())
+    assert_equal_programs(program, all_.solution().decided.best)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -240,7 +240,7 @@ def test_budgets_hold_and_seeds_repeat(name: str) -> None:
         one, other = (solved(algorithm(name), problem_of(program, rules, evals=evals, seed=3)) for _ in range(2))
         assert one.evals <= evals
         assert (one.best_cost, one.best_rules, one.evals) == (other.best_cost, other.best_rules, other.evals)
-        assert one.program().outputs != () and one.best_cost <= one.initial_cost
+        assert one.solution().decided.best.outputs != () and one.best_cost <= one.initial_cost
 
 
 def test_costs_that_do_not_sum_over_ops() -> None:
@@ -248,7 +248,7 @@ def test_costs_that_do_not_sum_over_ops() -> None:
     problem = solved(
         algorithm("taso", pops=5), problem_of(fire(), load_rules("handwritten"), growth=3.0, cost=CountOps())
     )
-    assert problem.best_cost == problem.program().num_ops() == 1
+    assert problem.best_cost == problem.solution().decided.best.num_ops() == 1
     with pytest.raises(ConfigError, match="algo=tensat needs a cost model that sums over ops: choose cost=flops or"):
         algorithm("tensat").solve(problem_of(fire(), load_rules("handwritten"), cost=CountOps()))
 
@@ -278,4 +278,4 @@ def test_pet_finds_what_pays() -> None:
     )
     assert problem.best_cost < problem.initial_cost
     assert any(rule.startswith("pet_batch_into") for rule in problem.best_rules)
-    assert_equal_programs(program, problem.program())
+    assert_equal_programs(program, problem.solution().decided.best)

@@ -11,7 +11,7 @@ from graphopt.records.packed import label_of
 from graphopt.reporting.pictures.graph_picture import draw_graph
 from graphopt.reporting.pictures.style import STYLE, save_figure
 from graphopt.reporting.pictures.timeline import draw_timeline
-from graphopt.reporting.replay import Case, RewriteCase
+from graphopt.reporting.replay import Case
 
 
 @runtime_checkable
@@ -21,27 +21,19 @@ class Simulates(Protocol):
     def simulate(self, plan: Plans) -> Trace: ...
 
 
-def draw_any(case: Case | RewriteCase, folder: Path) -> list[Path]:
-    """Draws an answer of either kind; returns the files."""
-    return draw_case(case, folder) if isinstance(case, Case) else draw_rewriting(case, folder)
-
-
-def draw_rewriting(case: RewriteCase, folder: Path) -> list[Path]:
-    """Draws the program as it was given and as it was rewritten; a dot marks ops that the other has not."""
-    given, best = case.original_plans(), case.plans()
-    name, files = label_of(case.path), []
-    with plt.rc_context(STYLE):
-        for label, plan, other in (("original", given, best), ("rewritten", best, given)):
-            files += save_figure(draw_graph(plan, other, case.machine, f"{label}; {caption(case)}"), folder,
-                                 f"{name}-{label}")  # fmt: skip
-    return files
-
-
 def draw_case(case: Case, folder: Path) -> list[Path]:
-    """Draws a decision and, beside it, its default; returns the files. Without a simulator there is no timeline."""
-    name = label_of(case.path)
-    plan, default = case.plans(), case.default_plans()
+    """Draws an answer and its default; returns the files. A dot marks what the other does otherwise. No timeline
+    without a simulator, nor where both have graphs of their own (rewritten programs)."""
+    plan, default, name = case.solution.plans, case.solution.default_plans, label_of(case.path)
     with plt.rc_context(STYLE):
+        if plan.graph is not default.graph:
+            sides = ("original", default, plan), ("rewritten", plan, default)
+            return [
+                file
+                for label, own, other in sides
+                for file in save_figure(draw_graph(own, other, case.machine, f"{label}; {caption(case)}"), folder,
+                                        f"{name}-{label}")
+            ]  # fmt: skip
         files = save_figure(draw_graph(plan, default, case.machine, caption(case)), folder, f"{name}-graph")
         simulator = next((model for model in (case.cost, case.judge) if isinstance(model, Simulates)), None)
         if simulator is None:
@@ -54,7 +46,7 @@ def draw_case(case: Case, folder: Path) -> list[Path]:
     return [*files, trace]
 
 
-def caption(case: Case | RewriteCase) -> str:
+def caption(case: Case) -> str:
     """What was decided, by whom, and what it gained."""
     row, prices = case.decision.header["row"], case.decision.prices
     maker = f"{row.get('algo', 'an unknown method')}, {row.get('evals_cap', '?')} evaluations"

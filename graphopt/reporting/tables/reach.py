@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from graphopt.records.decision_file import load
+from graphopt.records.answer_file import load
 from graphopt.records.packed import is_there
 from graphopt.reporting.tables.improvement import settings_of
 from graphopt.reporting.tables.read_rows import Collected, Entry, Setting

@@ -126,7 +126,7 @@ def formulate(problem: AssignProblem, work: Workload, *, lanes: bool) -> Formula
 def best_run(problem: AssignProblem) -> Trace:
     """What happens under the best plan so far, which has been priced."""
     simulator = Simulator(name="run", machine=problem.task.machine, objective=problem.objective, threads=1)
-    return simulator.simulate(problem.plans())
+    return simulator.simulate(problem.solution().plans)
 
 
 def search(problem: AssignProblem, work: Workload, formulation: Formulation, limits: SolverLimits) -> Proof:

@@ -70,7 +70,7 @@ def edit(file: Path) -> None:
 
 
 def _some_op(file: Path) -> str:
-    from graphopt.records.decision_file import load
+    from graphopt.records.answer_file import load
 
     return load(file).op_names[0]
 

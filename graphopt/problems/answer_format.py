@@ -4,19 +4,18 @@ A header and arrays come from a file, so every field is looked at: its type, its
 sentence; after that the rest of the program may rely on it.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.plan import CHOICE
-from graphopt.errors import Unreadable, UserError
-from graphopt.records import packed
-from graphopt.utils.limits import MIB, parse_json, read_npz
+from graphopt.errors import Unreadable
+from graphopt.utils.limits import MIB, parse_json
 
 Arrays = dict[str, NDArray[Any]]
 FILE_BYTES = 256 * MIB  # of all arrays: an op takes tens of bytes
@@ -27,37 +26,14 @@ PRICES = ("initial", "searched", "judged", "noise")
 PLAN_ARRAYS = frozenset({"device", "priority", "inline", "transfer"})
 
 
-class DecisionError(UserError):
-    """A decision file is missing, damaged, or of another graph; the message says which and what to do."""
-
-
-def read_answer(source: Path) -> tuple[dict[str, Any], Arrays]:
-    """(header, arrays) of an answer of any format, in a file or in a pack. Raises DecisionError when it is missing or
-    damaged, or its header is not what all formats share."""
-    place = packed.place_of(source)
-    if not (source if place is None else place[0]).is_file():
-        raise DecisionError(f"no decision file {source}: give the path of a decisions/*.npz, or {packed.NAME}#DIGEST")
-    try:
-        header, arrays = _read_file(source) if place is None else packed.read(*place)
-        check_header(header)
-        return header, arrays
-    except Unreadable as error:
-        raise damaged(source, error) from None
-
-
-def _read_file(source: Path) -> tuple[dict[str, Any], Arrays]:
-    arrays = read_npz(source, FILE_BYTES)
-    header = parse_json(_part(arrays, "header").tobytes(), "its header", HEADER_BYTES)
-    return header, {name: array for name, array in arrays.items() if name != "header"}
+def json_bytes(value: Any) -> NDArray[np.uint8]:
+    """JSON as an array of bytes."""
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
 def read_text(arrays: Arrays, name: str) -> Any:
     """The JSON value that an array of bytes holds. Raises Unreadable."""
-    return parse_json(_part(arrays, name).tobytes(), f"its {name}", TEXT_BYTES)
-
-
-def damaged(source: Path, error: Exception | str) -> DecisionError:
-    return DecisionError(f"{source} is not a readable decision file ({error}): write it again")
+    return parse_json(part(arrays, name).tobytes(), f"its {name}", TEXT_BYTES)
 
 
 def check_header(header: Any) -> None:
@@ -97,7 +73,7 @@ def op_names(arrays: Arrays) -> tuple[str, ...]:
 
 def choices(arrays: Arrays, name: str, ops: int, counts: Sequence[int]) -> NDArray[np.int16]:
     """[N, H] choices, each below its head's number. Raises Unreadable."""
-    found = _part(arrays, name)
+    found = part(arrays, name)
     _must(found.shape == (ops, len(counts)), f"its arrays disagree with its {ops:,} op names: {name} is {found.shape}")
     _must(found.dtype.kind in "iu", f"its {name} are no whole numbers")
     wrong = np.argwhere((found < 0) | (found >= np.array(counts)))
@@ -109,7 +85,7 @@ def choices(arrays: Arrays, name: str, ops: int, counts: Sequence[int]) -> NDArr
 
 def trace(arrays: Arrays) -> NDArray[np.float64]:
     """[S, 3] evaluations, seconds, best cost. Raises Unreadable."""
-    found = _part(arrays, "trace")
+    found = part(arrays, "trace")
     _must(found.ndim == 2 and found.shape[1] == 3 and found.dtype.kind in "iuf", "its trace is no [S, 3] numbers")
     _must(not np.isnan(found).any(), "its trace holds what is no number")
     return found.astype(np.float64)
@@ -139,7 +115,7 @@ def rule_names(header: Mapping[str, Any]) -> None:
     _must(_texts(header.get("rules")), "its rules are no texts")
 
 
-def _part(arrays: Arrays, name: str) -> NDArray[Any]:
+def part(arrays: Arrays, name: str) -> NDArray[Any]:
     _must(name in arrays, f"it has no {name}")
     return arrays[name]
 
