@@ -7,6 +7,7 @@ lies in memory afterwards (unpacked), not what lies on disk. All raise `Unreadab
 
 import gzip
 import json
+import lzma
 import math
 import os
 import re
@@ -102,6 +103,17 @@ def parse_npz(content: bytes, source: str, max_bytes: int) -> dict[str, NDArray[
         raise Unreadable(f"{source} is damaged ({_short(error)})") from None
 
 
+def unpack_xz(content: bytes, max_bytes: int, source: str) -> bytes:
+    """What is packed by LZMA, as xz does it. source: what it is of, for messages."""
+    try:
+        with lzma.LZMAFile(BytesIO(content)) as file:
+            return _all_of(file, max_bytes, source)
+    except Unreadable:
+        raise
+    except Exception as error:  # as above
+        raise Unreadable(f"{source} is damaged ({_short(error)})") from None
+
+
 def read_member(path: Path | str, name: str, max_bytes: int) -> bytes:
     """One part of a .zip file. Raises KeyError when there is none of that name."""
     try:
@@ -172,7 +184,7 @@ def _array(content: bytes) -> NDArray[Any]:
     return array.reshape(shape[::-1]).T if by_column else array.reshape(shape)
 
 
-def _all_of(file: IO[bytes] | gzip.GzipFile, max_bytes: int, source: str) -> bytes:
+def _all_of(file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile, max_bytes: int, source: str) -> bytes:
     """What a stream holds, asked for in parts: a reader sets aside, or unpacks, as much as it is asked for at once."""
     parts, left = [], max_bytes + 1
     while left and (part := file.read(min(left, MIB))):

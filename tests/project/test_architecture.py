@@ -26,9 +26,9 @@ LAYERS = (
     ("utils",),
     ("cli", "core"),
     ("encoders", "readers"),
-    ("problems",),
+    ("library", "problems"),
     ("rewrite",),
-    ("datasets", "measure", "tasks"),
+    ("datasets", "gather", "measure", "tasks"),
     ("costs",),
     ("config", "search"),
     ("advantages", "compat", "filter", "records", "tune"),
@@ -43,7 +43,16 @@ MOST_FILES = 20  # of a folder
 LEARNING = {"torch", "torch_geometric", "pytorch_lightning"}
 # Who may load them: learners, what reads torch modules, what runs programs.
 MAY_LEARN = (
-    *("algos/", "encoders/", "training/", "ship.py", "readers/pytorch/", "datasets/module.py", "datasets/zoo/"),
+    *(
+        "algos/",
+        "encoders/",
+        "training/",
+        "ship.py",
+        "readers/pytorch/",
+        "library/",
+        "datasets/module.py",
+        "datasets/zoo/",
+    ),
     *("rewrite/ir/execution.py", "rewrite/io/torch_", "measure/op_worker.py"),
 )
 # Classical methods, readers, tables and pictures: what a user needs who never trains.

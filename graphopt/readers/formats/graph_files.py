@@ -14,7 +14,7 @@ from graphopt.errors import Unreadable
 from graphopt.utils.limits import MIB, parse_json, parse_npz, read_bytes
 
 FORMAT = 1  # of the file; a reader refuses others
-_ARRAYS = ("kind", "input_ptr", "input_tensor", "producer", "is_weight", "is_output", "dtype", "tensor_bytes",
+ARRAYS = ("kind", "input_ptr", "input_tensor", "producer", "is_weight", "is_output", "dtype", "tensor_bytes",
            "shape_ptr", "shape", "flops")  # fmt: skip
 _KINDS = {name: np.dtype(kind) for name, kind in {
     "kind": np.int16, "input_tensor": np.int32, "producer": np.int32, "is_weight": np.bool_, "is_output": np.bool_,
@@ -44,7 +44,7 @@ def save_graph(path: str | Path, graph: Graph) -> None:
 
 def _arrays(graph: Graph) -> dict[str, Any]:
     """All arrays of the graph by name; those that are empty for most graphs only where they are not."""
-    arrays = {name: getattr(graph, name) for name in _ARRAYS}
+    arrays = {name: getattr(graph, name) for name in ARRAYS}
     shared = {"together": graph.together} if len(graph.together) else {}
     return {**arrays, **shared, **{_MEASURED + kind: seconds for kind, seconds in graph.measured.items()}}
 
@@ -68,7 +68,7 @@ def _check_texts(texts: Any) -> None:
 def _stored_arrays(file: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """The graph's arrays in the types that it has. Raises ValueError where one is of another kind."""
     arrays = {}
-    for name in (*_ARRAYS, *(["together"] if "together" in file else [])):
+    for name in (*ARRAYS, *(["together"] if "together" in file else [])):
         kind = _KINDS.get(name, np.dtype(np.int64))
         if not np.can_cast(file[name].dtype, kind) or file[name].ndim != 1:
             raise ValueError(f"{name} is {file[name].dtype} {file[name].shape}, not {kind} in one dimension")

@@ -1,0 +1,162 @@
+"""Captures the catalogue of models (`graphopt.library`) as graphs, without weights:
+
+    pip install graphopt[models]
+    python -m graphopt.gather outputs/models            # an hour; goes on where it stopped
+    python -m graphopt.gather outputs/models --only timm monai
+
+    python -m graphopt.gather outputs/models --pack graphopt/datasets/models    # what the package ships
+
+FOLDER/graphs/*.npz holds the graphs, FOLDER/entries.jsonl a line for every entry: its graph, or why there is none.
+"""
+
+import argparse
+import json
+import multiprocessing
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from graphopt.cli import sentences
+from graphopt.errors import UserError
+from graphopt.library.catalogue import LIBRARIES, LibraryModel, library
+from graphopt.library.packing import pack
+from graphopt.library.worker import work
+from graphopt.utils.progress import Bar
+
+MEMORY = 12 << 30  # bytes of addresses that a capturing process may have
+ENTRIES = "entries.jsonl"
+
+
+class Capturing:
+    """A process that captures; begun anew when an entry takes longer than `seconds` or ends it."""
+
+    def __init__(self, seconds: float, most_ops: int) -> None:
+        self.seconds, self.most_ops = seconds, most_ops
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def capture(self, entry: LibraryModel, file: Path) -> dict[str, Any]:
+        """What became of an entry."""
+        pipe = self._started()
+        try:
+            pipe.send((entry, str(file), self.most_ops))
+            if pipe.poll(self.seconds):
+                answer: dict[str, Any] = pipe.recv()
+                return answer
+            reason = f"not captured within {self.seconds:.0f} s"
+        except (EOFError, OSError):
+            reason = "ended the capturing process"
+        self.close()
+        return {"reason": reason}
+
+    def _started(self) -> Connection:
+        if self._pipe is None:
+            ours, theirs = multiprocessing.get_context("spawn").Pipe()
+            self._process = multiprocessing.get_context("spawn").Process(
+                target=work, args=(theirs, MEMORY), daemon=True
+            )
+            self._process.start()
+            theirs.close()
+            self._pipe = ours
+        return self._pipe
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+            self._process.kill()
+            self._process.join()
+            self._pipe = None
+
+
+def gather(entries: Sequence[LibraryModel], folder: Path, capturing: Capturing) -> list[dict[str, Any]]:
+    """A line for every entry; those that have one are passed over."""
+    (folder / "graphs").mkdir(parents=True, exist_ok=True)
+    done = {line["name"]: line for line in lines_of(folder)}
+    with Bar("capture", len(entries)) as bar, open(folder / ENTRIES, "a") as log:
+        for entry in entries:
+            if entry.name not in done:
+                began = time.perf_counter()
+                file = folder / "graphs" / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', entry.name)}.npz"
+                line = {"name": entry.name, **entry.said, **capturing.capture(entry, file)}
+                done[entry.name] = line | {"seconds": round(time.perf_counter() - began, 2)}
+                log.write(json.dumps(done[entry.name]) + "\n")
+                log.flush()
+            bar.step(f"{entry.name}: {done[entry.name].get('ops', '-')}")
+    return [done[entry.name] for entry in entries]
+
+
+def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """What is known of entries so far; a line that a killed run left unfinished is not."""
+    with suppress(FileNotFoundError), open(folder / ENTRIES) as log:
+        for text in log:
+            with suppress(json.JSONDecodeError):
+                yield json.loads(text)
+
+
+def installed(names: Sequence[str]) -> list[LibraryModel]:
+    """The entries of some libraries. Raises UserError where one is not installed."""
+    found: list[LibraryModel] = []
+    for name in names:
+        try:
+            found += library(name).entries()
+        except ImportError as error:
+            raise UserError(f"{library(name).PACKAGE} is not installed ({error}): pip install graphopt[models], or "
+                            "leave it out with --only") from error  # fmt: skip
+    return found
+
+
+def versions(names: Sequence[str]) -> dict[str, str]:
+    """Library -> version, licence and source, for the table of what was captured."""
+    said = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            made = library(name)
+            said[name] = f"{version(made.PACKAGE)}, {made.LICENCE}, {made.SOURCE}"
+    return said
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m graphopt.gather", description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="+", choices=LIBRARIES, default=LIBRARIES, metavar="LIBRARY")
+    parser.add_argument("--seconds", type=float, default=120.0, help="that an entry may take (%(default)s)")
+    parser.add_argument("--most-ops", type=int, default=20_000, help="larger graphs are left out (%(default)s)")
+    parser.add_argument("--pack", type=Path, metavar="TARGET", help="capture nothing: pack what is there")
+    args = parser.parse_args(arguments)
+    if args.pack:
+        return _pack(args.folder, args.pack)
+    capturing = Capturing(args.seconds, args.most_ops)
+    try:
+        lines = gather(installed(args.only), args.folder, capturing)
+    finally:
+        capturing.close()
+    (args.folder / "versions.json").write_text(json.dumps(versions(args.only), indent=1))
+    graphs = [line for line in lines if "graph" in line]
+    print(f"{len(graphs):,} graphs of {len({line['hash'] for line in graphs}):,} kinds and "
+          f"{len({(line['library'], line['family']) for line in graphs}):,} families in {args.folder}; "
+          f"{len(lines) - len(graphs):,} entries have none ({ENTRIES} says why)")  # fmt: skip
+    return 0
+
+
+def _pack(folder: Path, target: Path) -> int:
+    lines = sorted((line for line in lines_of(folder) if "graph" in line), key=lambda line: str(line["name"]))
+    if not lines:
+        raise UserError(f"{folder} has no graphs; python -m graphopt.gather {folder} captures them")
+    index = pack(folder, lines, versions(LIBRARIES), target)
+    parts = {split: [line for line in index if line["split"] == split] for split in ("train", "val", "test")}
+    print(f"{len(index):,} of {len(lines):,} graphs are no copies, in {target}")
+    for split, own in parts.items():
+        print(f"{split}: {len(own):,} graphs, {len({(line['library'], line['family']) for line in own})} families, "
+              f"{len({line['cluster'] for line in own})} clusters")  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    with sentences():
+        sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,150 @@
+"""The collection of library models: captured, packed, read again; what went wrong is said, and a second run goes on."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.datasets.models import Models
+from graphopt.errors import UserError
+from graphopt.gather import Capturing, gather, installed, lines_of, main
+from graphopt.library.catalogue import LibraryModel, library
+from graphopt.library.packing import canonical, clustered, neighbourhoods, pack, split_clusters
+from graphopt.library.worker import capture_entry
+from graphopt.readers.formats.graph_files import load_graph, save_graph
+
+
+def chain(kinds: Sequence[str], name: str = "chain", width: int = 4, order: Sequence[int] = ()) -> Graph:
+    """Ops after each other, and beside them a second input; `order` exchanges independent ops."""
+    b = GraphBuilder(name, name)
+    x = b.tensor((width,))
+    for kind in kinds:
+        y = b.tensor((width,))
+        b.op(kind, [x], [y])
+        x = y
+    b.output(x)
+    return b.build()
+
+
+def two_branches(swapped: bool) -> Graph:
+    b = GraphBuilder("g", "g")
+    x, ends = b.tensor((4,)), []
+    for kind in ("tanh", "exp")[:: -1 if swapped else 1]:
+        ends.append(b.tensor((4,)))
+        b.op(kind, [x], ends[-1:])
+    total = b.tensor((4,))
+    b.op("add", ends, [total])
+    b.output(total)
+    return b.build()
+
+
+def collection(tmp_path: Path, graphs: Sequence[Graph]) -> tuple[Path, list[dict[str, object]]]:
+    lines: list[dict[str, object]] = []
+    for i, graph in enumerate(graphs):
+        save_graph(tmp_path / "raw" / "graphs" / f"{i}.npz", graph)
+        lines.append({"name": graph.name, "library": "own", "family": graph.family, "backward": False,
+                      "graph": f"{i}.npz", "ops": graph.num_ops, "hash": graph.hash})  # fmt: skip
+    return tmp_path / "raw", lines
+
+
+def test_copies_are_found_whatever_the_order_of_ops() -> None:
+    assert two_branches(False).hash != two_branches(True).hash
+    assert canonical(two_branches(False)) == canonical(two_branches(True))
+    assert canonical(chain(["exp", "tanh"])) != canonical(chain(["tanh", "exp"]))
+    assert canonical(chain(["exp"], width=4)) != canonical(chain(["exp"], width=8))
+
+
+def test_families_with_the_same_neighbourhoods_are_one_cluster() -> None:
+    graphs = {"a": chain(["exp", "tanh", "neg"] * 9), "b": chain(["exp", "tanh", "neg"] * 5, width=64),
+              "c": chain(["sqrt", "relu", "abs"] * 5)}  # fmt: skip
+    clusters = clustered({("own", name): set(neighbourhoods(graph).tolist()) for name, graph in graphs.items()})
+    assert clusters["own", "a"] == clusters["own", "b"] != clusters["own", "c"]
+    assert clustered({("own", "a"): {1}}) == {("own", "a"): 0}
+
+
+def test_splits_are_of_clusters_and_the_largest_are_for_training() -> None:
+    clusters = {("own", f"{i}-{j}"): i for i in range(40) for j in range(1 + 5 * (i < 5))}
+    splits = split_clusters(clusters)
+    assert [splits[i] for i in range(5)] == ["train"] * 5 and splits == split_clusters(clusters)
+    assert list(splits.values()).count("test") == 10 and list(splits.values()).count("val") == 4
+
+
+def test_packed_graphs_come_back(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    kinds = ("exp", "tanh", "neg", "relu", "sqrt", "abs", "sigmoid")
+    graphs = [chain(rng.choice(kinds, 60).tolist(), f"m{i}", int(rng.integers(2, 50))) for i in range(30)]
+    folder, lines = collection(tmp_path, [*graphs, graphs[3]])
+    index = pack(folder, lines, {"own": "1.0"}, tmp_path / "packed")
+    assert len(index) == 30  # the copy is left out
+    data = models(tmp_path / "packed")
+    found = {graph.name: graph for split in ("train", "val", "test") for graph in data.graphs(split)}
+    assert {name: graph.hash for name, graph in found.items()} == {graph.name: graph.hash for graph in graphs}
+    assert len(set(found["m0"].op_names)) == found["m0"].num_ops
+    some = models(tmp_path / "packed", training=7).graphs("train")
+    assert len(some) == 7 and {g.hash for g in some} <= {g.hash for g in data.graphs("train")}
+    assert not models(tmp_path / "packed", min_ops=61).graphs("train")
+
+
+def models(path: Path, *, min_ops: int = 1, training: int | None = None) -> Models:
+    return Models(name="models", min_ops=min_ops, max_ops=1000, training=training, path=str(path))
+
+
+@pytest.mark.parametrize("damage", ["no index", "cut", "other", "hash"])
+def test_damaged_collections_are_one_sentence(tmp_path: Path, damage: str) -> None:
+    folder, lines = collection(tmp_path, [chain(["exp"] * 9, f"m{i}", 4 + i) for i in range(8)])
+    pack(folder, lines, {}, tmp_path)
+    index = json.loads((tmp_path / "index.json").read_text())
+    if damage == "no index":
+        (tmp_path / "index.json").unlink()
+    elif damage == "cut":
+        content = (tmp_path / "graphs.zip").read_bytes()
+        (tmp_path / "graphs.zip").write_bytes(content[: len(content) // 2])
+    elif damage == "other":
+        index["graphs"].pop()
+    else:
+        index["graphs"][0]["hash"] = "0" * 16
+    if damage in ("other", "hash"):
+        (tmp_path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(GraphError, match=r"cannot be read|holds no collection|is damaged"):
+        models(tmp_path).graphs("train")
+
+
+def test_what_is_captured_is_the_library_s_and_a_second_run_goes_on(tmp_path: Path) -> None:
+    small = [entry for entry in installed(["torch_geometric"]) if entry.model in ("SAGEConv", "LEConv")][:3]
+    strange = LibraryModel("torch_geometric", "NoConv", "none")
+    capturing = Capturing(seconds=100.0, most_ops=1000)
+    try:
+        first = gather([*small, strange], tmp_path, capturing)
+        before = (tmp_path / "entries.jsonl").read_text()
+        assert gather([*small, strange], tmp_path, capturing) == first
+        assert (tmp_path / "entries.jsonl").read_text() == before
+    finally:
+        capturing.close()
+    assert "NoConv" in first[-1]["reason"]
+    for line, entry in zip(first, small):
+        assert load_graph(tmp_path / "graphs" / line["graph"]).hash == line["hash"] == capture_entry(entry).hash
+        assert entry.name == line["name"] and entry.backward == line["name"].endswith("+backward")
+
+
+def test_an_entry_that_takes_too_long_costs_itself_only(tmp_path: Path) -> None:
+    entries = installed(["torch_geometric"])[:1]
+    capturing = Capturing(seconds=0.01, most_ops=1000)
+    assert "within" in gather(entries, tmp_path, capturing)[0]["reason"]
+    capturing.close()
+    (tmp_path / "entries.jsonl").open("a").write('{"name": "cut')
+    assert len(list(lines_of(tmp_path))) == 1
+
+
+def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise ImportError("no module")
+
+    monkeypatch.setattr(library("monai"), "entries", missing)
+    with pytest.raises(UserError, match=r"graphopt\[models\]"):
+        installed(["monai"])
+    with pytest.raises(UserError, match="has no graphs"):
+        main([str(tmp_path), "--pack", str(tmp_path / "packed")])
