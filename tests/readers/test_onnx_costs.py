@@ -213,7 +213,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
     script = Path(__file__).parent / "hostile_models.py"
     ours = os.environ | {"PYTHONPATH": str(Path(graphopt.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(script), str(folder)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=ours)
+    ended = subprocess.run(command, capture_output=True, text=True, env=ours)
     found = {name: what for line in ended.stdout.splitlines() for name, what in json.loads(line).items()}
     assert ended.returncode == 0, ended.stderr[-2000:] + str(list(found)[-1:])
     return found

@@ -57,32 +57,36 @@ def test_twenty_kills_and_a_full_disk_at_every_write(study: str) -> None:
 # --- SIGTERM ends a command as Ctrl-C does: one sentence, nothing half written.
 
 ROOT = Path(__file__).resolve().parents[2]
-SOLVE = [
-    "dataset=layered", "dataset.ops=[400]", "dataset.train=2", "dataset.val=1", "dataset.test=40",
-    "task=joint", "budget.evals=100000",
+SOLVE = [  # little to compile and to compute until the first answer; the second search would take hours
+    "dataset=layered", "dataset.ops=[20]", "dataset.train=1", "dataset.val=1", "dataset.test=1",
+    "task=scheduling", "budget.evals=[5,1000000000]",
 ]  # fmt: skip
 TRAIN = ["algo=go", "trainer.steps=100000", "trainer.save_every=1"]
 
 
 def wait_for(ready: "subprocess.Popen[str]", place: Path, pattern: str) -> None:
-    until = time.monotonic() + 100
+    """As long as it takes: how fast a busy machine compiles is nothing that a test should know."""
     while not list(place.rglob(pattern)):
-        assert ready.poll() is None and time.monotonic() < until, ready.communicate()
+        assert ready.poll() is None, ready.communicate()
         time.sleep(0.1)
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["terminated", "interrupted"]
 )
-@pytest.mark.parametrize(("words", "begun"), [(["algo=annealing"], "decisions/*.npz"), (TRAIN, "last.ckpt")])
+@pytest.mark.parametrize(
+    ("words", "begun"), [(["algo=annealing"], "decisions/[!.]*.npz"), (TRAIN, "last.ckpt")], ids=["search", "training"]
+)
 def test_a_signal_is_one_sentence(tmp_path: Path, number: int, code: int, words: list[str], begun: str) -> None:
     command = [sys.executable, "run.py", *SOLVE, *words, f"output_dir={tmp_path}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True)
-    wait_for(run, tmp_path, begun)
-    time.sleep(1.0)
-    run.send_signal(number)
-    _, said = run.communicate(timeout=60)
+    try:
+        wait_for(run, tmp_path, begun)
+        run.send_signal(number)
+        _, said = run.communicate()
+    finally:
+        run.kill()
     assert run.returncode == code
     assert said.splitlines()[-1] == "interrupted; the same command goes on where it stopped"
     assert "Traceback" not in said
@@ -238,7 +242,7 @@ def test_a_signal_is_heeded_while_the_main_thread_cannot(number: int, code: int,
     assert run.stdout.readline() == "begun\n"
     run.send_signal(number)
     try:
-        _, said = run.communicate(timeout=60)
+        _, said = run.communicate()
     finally:
         run.kill()
     assert run.returncode == code
@@ -259,5 +263,5 @@ def test_a_forked_process_does_not_report_its_signals_to_its_parent() -> None:
     print("over")
 """
     )
-    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (0, "begun\nover\n"), run.stderr
