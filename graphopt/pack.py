@@ -15,8 +15,6 @@ Left out is what no number needs: checkpoints (`ckpt/`), rewritten models (`mode
 import argparse
 import gzip
 import json
-import os
-import shutil
 import sys
 import zipfile
 from collections import defaultdict
@@ -35,6 +33,7 @@ from graphopt.records.rows import PACKED_ROWS, ROWS, Row, lines, parse
 from graphopt.utils.limits import MIB, member_names, parse_json, read_member
 from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar
+from graphopt.utils.whole import whole_folder
 
 LEFT_OUT = ("ckpt", "models", "pictures")
 PAGE, FIRST = "README.md", ("README.md", "about.md")  # what a packed study says, and where that stood before
@@ -128,14 +127,8 @@ def _filled(target: Path, fill: Callable[[Path], None]) -> None:
     """Makes a folder, all or nothing."""
     if target.exists():
         raise UserError(f"{target} exists: give a folder that is not there yet, or move that one away")
-    partial = target.absolute().with_name(f".{target.name}.{os.getpid()}.part")
-    with writing(target):
-        partial.mkdir(parents=True)
-        try:
-            fill(partial)
-            os.replace(partial, target)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    with writing(target), whole_folder(target.absolute()) as part:
+        fill(part)
 
 
 def _write_answers(study: Path, cells: Sequence[Path], target: Path) -> Names:

@@ -12,10 +12,8 @@ Shape legend: see graphopt.advantages.gibbs.
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -33,6 +31,7 @@ from graphopt.problems.pricing import Pricing
 from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import slots_in
 from graphopt.utils.commit import commit
+from graphopt.utils.whole import whole_file, whole_folder
 
 FORMAT = 1  # of the files; a reader refuses others
 _ARRAYS = tuple(field.name for field in fields(Samples) if field.name != "evals")
@@ -64,9 +63,8 @@ class Store:
     def write(self, name: str, samples: Samples, seconds: float) -> None:
         """Adds a shard, all or nothing. Raises UserError when the disk does not take it."""
         try:
-            with tempfile.TemporaryDirectory(dir=self.folder, prefix=f".{name}", ignore_cleanup_errors=True) as place:
-                _fill(Path(place), samples, seconds)
-                os.replace(place, self.folder / name)
+            with whole_folder(self.folder / name) as place:
+                _fill(place, samples, seconds)
         except OSError as error:
             if (self.folder / name / "shard.json").exists():
                 return  # another process was faster; its samples are the same
@@ -129,11 +127,8 @@ def open_store(root: Path, graph: Graph, task: AssignTask, cost: CostModel, how:
 
 def _write_header(folder: Path, about: Mapping[str, Any]) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=folder, prefix=".header")
-        with os.fdopen(handle, "w") as file:
-            json.dump(about, file, indent=1)
-        os.replace(part, folder / "header.json")
+        with whole_file(folder / "header.json") as file:
+            file.write(json.dumps(about, indent=1).encode())
     except OSError as error:
         raise UserError(
             f"cannot keep samples in {folder} ({error.strerror or error}); choose another algo.collection.folder=..."

@@ -1,7 +1,6 @@
 """`Trace`: what happened in one simulated run, and its file for Chrome's tracing page and Perfetto."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.operators import OPERATORS
+from graphopt.utils.whole import whole_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +43,8 @@ def write_trace(path: Path, trace: Trace, graph: Graph, machine: Machine) -> Non
     events = (
         _names(trace, machine) + _kernels(trace, graph) + _transfers(trace, graph, machine) + _memory(trace, machine)
     )
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}))
-    os.replace(partial, path)
+    with whole_file(path) as file:
+        file.write(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}).encode())
 
 
 def slots(trace: Trace) -> NDArray[np.int64]:

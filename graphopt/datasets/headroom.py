@@ -14,6 +14,7 @@ from typing import Any, Literal
 from graphopt.core.graph import GraphError
 from graphopt.datasets.dataset import Split
 from graphopt.utils.printable import short
+from graphopt.utils.whole import whole_file
 
 Filter = Literal["none", "regal", "gap"]
 SHIPPED = Path(__file__).parent / "headroom_prices"
@@ -101,10 +102,8 @@ def save_headroom(room: HeadroomPrices) -> None:
         for key, reached in sorted(room.reached.items())
     }
     lines = ",\n".join(f"  {json.dumps(key)}: {row}" for key, row in rows.items())
-    room.path.parent.mkdir(parents=True, exist_ok=True)
-    partial = room.path.with_suffix(".part")
-    partial.write_text(f'{{"recipe": {json.dumps(room.recipe)},\n "reached": {{\n{lines}\n}}}}\n')
-    partial.replace(room.path)
+    with whole_file(room.path) as file:
+        file.write(f'{{"recipe": {json.dumps(room.recipe)},\n "reached": {{\n{lines}\n}}}}\n'.encode())
 
 
 def _plain(price: float) -> float | int | None:

@@ -12,7 +12,6 @@ The file is an npz without pickles:
 (`graphopt.records.packed`): everywhere the path of one may be `STUDY/answers.zip#DIGEST`.
 """
 
-import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -34,6 +33,7 @@ from graphopt.problems.solution import Decided
 from graphopt.problems.task import Task
 from graphopt.records import packed
 from graphopt.utils.limits import parse_json, read_npz
+from graphopt.utils.whole import whole_file
 
 CONFIG_KEYS = ("machine", "task", "cost", "judge", "dataset", "objective", "seed")
 ROW_KEYS = (
@@ -93,15 +93,8 @@ def write(path: Path | str, decided: Decided) -> None:
 
 def write_arrays(path: Path | str, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Writes atomically: a reader never sees half a file."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as stream:
-            np.savez_compressed(stream, allow_pickle=False, **arrays)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(Path(path)) as file:
+        np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def copy(source: Path | str, target: Path | str) -> None:

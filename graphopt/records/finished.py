@@ -15,6 +15,7 @@ from typing import Any
 
 from graphopt.errors import Unreadable, writing
 from graphopt.utils.limits import MIB, read_json
+from graphopt.utils.whole import whole_file
 
 MOST = 64 * MIB
 
@@ -45,11 +46,9 @@ class Finished:
     def mark(self, request: str, rows: Collection[Mapping[str, Any]]) -> None:
         """rows: those that are done. Raises UserError when the disk does not take it."""
         names = [row[key] for row in rows for key in ("decision", "model") if row.get(key)]
-        part = self.file.with_suffix(".part")
-        with writing(self.file):
+        with writing(self.file), whole_file(self.file) as part:
             files = {name: os.stat(self.folder / name).st_size for name in ("rows.jsonl", *names) if rows}
-            part.write_text(json.dumps({"request": request, "files": files}))
-            os.replace(part, self.file)
+            part.write(json.dumps({"request": request, "files": files}).encode())
 
 
 def digest_of(files: Sequence[Path]) -> str:

@@ -27,6 +27,7 @@ from typing import Any
 
 from graphopt.errors import UserError, writing
 from graphopt.utils.limits import MIB, read_gzip
+from graphopt.utils.whole import whole_file
 
 Row = dict[str, Any]
 ROWS, PACKED_ROWS = "rows.jsonl", "rows.jsonl.gz"  # of a cell; of a packed study, all cells' after each other
@@ -122,7 +123,7 @@ class RowFile:
         if not self._clean or key_of(row) in self.done:
             self._rewrite([old for old in self._kept() if key_of(old) != key_of(row)])
         self._clean = False  # if the disk takes half a line, the next row does not follow it
-        _write(self.path, "a", _text([row]))
+        _append(self.path, _text([row]))
         self._clean = True
         self._stored.append(row)
         if row["status"] in DONE:
@@ -132,7 +133,7 @@ class RowFile:
         """Moves done rows into the file `name` beside this one; returns how many."""
         moved = [row for row in self.done.values() if unwanted(row)]
         if moved:
-            _write(self.path.with_name(name), "a", _text(moved))
+            _append(self.path.with_name(name), _text(moved))
             self._rewrite([row for row in self._kept() if not unwanted(row)])
             self.done = _done(self._stored)
         return len(moved)
@@ -149,9 +150,8 @@ class RowFile:
 
     def _rewrite(self, rows: list[Row]) -> None:
         if self.path.exists():
-            temporary = self.path.with_suffix(".part")
-            _write(temporary, "w", _text(rows))
-            os.replace(temporary, self.path)
+            with writing(self.path), whole_file(self.path) as file:
+                file.write(_text(rows).encode())
         self._stored, self._clean = rows, True
 
 
@@ -163,10 +163,10 @@ def _text(rows: list[Row]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def _write(path: Path, mode: str, text: str) -> None:
+def _append(path: Path, text: str) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open(mode) as file:
+        with path.open("a") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

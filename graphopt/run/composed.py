@@ -20,6 +20,7 @@ from typing import Any
 from graphopt import CONF, OWN_OPTIONS, cache_dir
 from graphopt.errors import Unreadable
 from graphopt.utils.limits import MIB, read_json
+from graphopt.utils.whole import whole_file
 
 MOST = 4 * MIB
 OTHER_INPUTS = (b"${oc.", b"${now:")  # what a value may depend on besides words and files
@@ -43,14 +44,10 @@ def keep(words: Sequence[str], sources: Sequence[str], config: Any) -> None:
     path = _path(words, sources)
     if path is None or (path.exists() and find(words, sources) == config):
         return
-    part = path.with_suffix(f".{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps({"digest": _digest(config), "config": config}))
-        os.replace(part, path)
-    except (OSError, TypeError, ValueError):  # or a value that JSON does not know
-        with suppress(OSError):
-            part.unlink()
+    with suppress(OSError, TypeError, ValueError):  # or a value that JSON does not know
+        text = json.dumps({"digest": _digest(config), "config": config})
+        with whole_file(path) as file:
+            file.write(text.encode())
 
 
 def _path(words: Sequence[str], sources: Sequence[str]) -> Path | None:

@@ -8,7 +8,6 @@ alone, made by `python -m graphopt.ship`.
 
 import io
 import json
-import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from graphopt.config.stored import RESERVED, node_of, words
 from graphopt.encoders.columns import DIGEST
 from graphopt.errors import ConfigError, Unreadable, UsageError, UserError, writing
 from graphopt.utils.limits import MIB, check_zip, parse_json
+from graphopt.utils.whole import whole_file
 
 State = dict[str, Any]
 FILE_BYTES = 1024 * MIB  # of all tensors
@@ -190,17 +190,8 @@ def _choices(heads: Mapping[str, int]) -> str:
 
 def save(path: Path, state: State) -> None:
     """Writes all or nothing. Raises UserError when the disk does not take it."""
-    temporary = path.with_suffix(".part")
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(_bytes(state))
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path), whole_file(path) as file:
+        file.write(_bytes(state))
 
 
 class WholeFiles(TorchCheckpointIO):

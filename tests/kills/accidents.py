@@ -112,6 +112,7 @@ def _finish(study: Study, plain: Undisturbed, after: Accident) -> None:
     """Runs it without accident and compares."""
     assert study.run(Accident("none")) == 0, f"after {after}: {study.said}"
     assert study.result() == plain.result, f"after {after}: {study.result()} instead of {plain.result}"
+    assert not list(study.place.rglob(".*.part")), f"after {after}: parts are left"
 
 
 def through_full_disks(name: str, place: Path, every: int = 1) -> dict[str, int]:

@@ -44,7 +44,7 @@ VARYING = ("seconds", "train_seconds", "commit")  # fields that the clock or the
 FULL = os.strerror(errno.ENOSPC)
 PLACES = {
     ".locks/": "lock", "config.yaml": "configuration", "/graphs/": "graph", "/decisions/": "decision",
-    "rows.part": "row rewrite", "rows.jsonl": "row", "/ckpt/": "checkpoint", "metrics.": "metrics",
+    "/.rows.jsonl.": "row rewrite", "rows.jsonl": "row", "/ckpt/": "checkpoint", "metrics.": "metrics",
     "finished.": "finished", "/profiled/": "op table", "/advantages/": "sample",
 }  # fmt: skip # a part of the path -> what is written there; the first one counts
 

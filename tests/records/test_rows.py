@@ -97,16 +97,16 @@ def test_a_row_does_not_follow_half_a_line(tmp_path: Path, monkeypatch: pytest.M
     """The disk took half a row; there is room again, and the same process writes the next."""
     rows = RowFile(tmp_path / "rows.jsonl")
     rows.append(row("x"))
-    write = rows_module._write
+    write = rows_module._append
 
-    def half(path: Path, mode: str, text: str) -> None:
-        write(path, mode, text[:20])
+    def half(path: Path, text: str) -> None:
+        write(path, text[:20])
         raise UserError("full")
 
-    monkeypatch.setattr(rows_module, "_write", half)
+    monkeypatch.setattr(rows_module, "_append", half)
     with pytest.raises(UserError):
         rows.append(row("y"))
-    monkeypatch.setattr(rows_module, "_write", write)
+    monkeypatch.setattr(rows_module, "_append", write)
     rows.append(row("z"))
     assert [json.loads(text)["graph"] for text in rows.path.read_text().splitlines()] == ["x", "z"]
 

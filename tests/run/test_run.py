@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,49 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert other._run.id != first
     other.close(failed=False)
     assert list(tmp_path.rglob("*.wandb"))
+
+
+class FakeWandb(types.ModuleType):
+    """What a server has at the end: all that was logged, by the run's id, from however many processes."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.runs: dict[str, list[dict[str, Any]]] = {}
+
+    def init(
+        self, *, id: str, project: str, mode: str, dir: str, name: str, group: str, config: Any, resume: str
+    ) -> Any:
+        assert resume == "allow"
+        logged = self.runs.setdefault(id, [])
+        return types.SimpleNamespace(
+            id=id, log=logged.append, define_metric=lambda *names, **options: None, finish=lambda exit_code: None
+        )
+
+
+def test_wandb_gets_each_point_once_however_often_a_run_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints every 3 steps; killed after 8, after 7 (before it makes up for what is sent), in the middle of 10,
+    and where the last checkpoint is damaged; train and val are sent one after the other."""
+    from graphopt.run.loggers import WandbLog
+
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    whole = [(step, name) for step in range(12) for name in ("train/loss", *["val/speedup"] * (step % 2 == 0))]
+    for first, last, cut in [(-1, 8, 0), (6, 7, 0), (6, 10, 1), (3, 9, 0), (6, 11, 0)]:
+        log = WandbLog(name="wandb", project="graphopt", mode="offline")
+        log.open(tmp_path, {"study": "s"})
+        log.rewind(first)
+        points = [point for point in whole if first < point[0] <= last]
+        for step, name in points[: len(points) - cut]:
+            log.metrics(step, {name: step / 2})
+    assert len(fake.runs) == 1
+    [sent] = fake.runs.values()
+    assert sorted((p["train_steps"], name, p[name]) for p in sent for name in p if name != "train_steps") == sorted(
+        (step, name, step / 2) for step, name in whole
+    )
+    drawn = [tuple(line.split(",")[:2]) for line in (tmp_path / "metrics.csv").read_text().splitlines()[1:]]
+    assert drawn == [(str(step), name) for step, name in whole]
 
 
 def test_without_wandb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,6 @@
 """Graphs as files: one `.npz` per graph, without pickles; the executable program is not stored."""
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from numpy.typing import NDArray
 from graphopt.core.graph import Graph, GraphError
 from graphopt.errors import Unreadable
 from graphopt.utils.limits import MIB, parse_json, parse_npz, read_bytes
+from graphopt.utils.whole import whole_file
 
 FORMAT = 1  # of the file; a reader refuses others
 ARRAYS = ("kind", "input_ptr", "input_tensor", "producer", "is_weight", "is_output", "dtype", "tensor_bytes",
@@ -27,19 +26,11 @@ _MEASURED = "measured_"  # start of the names of arrays that not every graph has
 
 def save_graph(path: str | Path, graph: Graph) -> None:
     """Writes the graph, all or nothing: a reader never sees half a file. Attributes must be plain JSON values."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     texts = {"format": FORMAT, "name": graph.name, "family": graph.family, "op_names": graph.op_names,
              "attributes": [dict(a) for a in graph.attributes], "hash": graph.hash}  # fmt: skip
     packed = np.frombuffer(json.dumps(texts).encode(), np.uint8)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, texts=packed, **_arrays(graph))
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with whole_file(Path(path)) as file:
+        np.savez_compressed(file, texts=packed, **_arrays(graph))
 
 
 def _arrays(graph: Graph) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """How pictures look: one colour-blind safe palette, one colour per method everywhere, one way to save."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+
+from graphopt.utils.whole import whole_file
 
 INK, MUTED, GRID, PAPER = "#222222", "#6b6b6b", "#e3e3e3", "#ffffff"
 # Okabe and Ito (2008), yellow darkened so that lines show on white, and three of Tol's muted scheme
@@ -68,17 +69,12 @@ def lighten(colour: str, share: float) -> tuple[float, float, float]:
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Writes NAME.png and NAME.svg, each all at once."""
-    folder.mkdir(parents=True, exist_ok=True)
     files = []
     for suffix in ("png", "svg"):
         file = folder / f"{name}.{suffix}"
-        partial = folder / f".{name}.part.{suffix}"
         undated = {"Date": None} if suffix == "svg" else None
-        try:
-            figure.savefig(partial, dpi=160, bbox_inches="tight", pad_inches=0.15, metadata=undated)
-            os.replace(partial, file)
-        finally:
-            partial.unlink(missing_ok=True)
+        with whole_file(file) as to:
+            figure.savefig(to, format=suffix, dpi=160, bbox_inches="tight", pad_inches=0.15, metadata=undated)
         files.append(file)
     plt.close(figure)
     return files
