@@ -30,7 +30,7 @@ from graphopt.errors import UserError, writing
 from graphopt.records import packed
 from graphopt.records.answer_file import copy, read_answer
 from graphopt.records.rows import PACKED_ROWS, ROWS, Row, lines, parse
-from graphopt.utils.limits import MIB, member_names, parse_json, read_member
+from graphopt.utils.limits import MIB, member_names, read_member
 from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar
 from graphopt.utils.whole import whole_folder
@@ -223,8 +223,7 @@ def _renamed(row: Row, name_of: Callable[[str], str]) -> Row:
 
 def _names(pack: Path) -> Names:
     """Which answer is which file, those about one graph after each other: they are read together."""
-    text = read_member(pack, packed.NAMES, packed.TEXT_BYTES)
-    names = parse_json(text, f"{packed.NAMES} of {pack}", packed.TEXT_BYTES)
+    names = packed.json_of(pack, packed.NAMES)
     if not isinstance(names, dict) or not all(isinstance(digest, str) for digest in names.values()):
         raise UserError(f"{pack} is damaged: its {packed.NAMES} names no answers")
     graph_of = packed.digests(pack)

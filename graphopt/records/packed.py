@@ -137,7 +137,7 @@ def stamp(pack: Path) -> Stamp:
 
 @lru_cache(maxsize=4)
 def _index(pack: Path, at: Stamp) -> Mapping[str, str]:
-    index = _json(pack, INDEX)
+    index = json_of(pack, INDEX)
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         raise Unreadable(f"{pack} is no pack of the format {FORMAT!r}: python -m graphopt.pack writes such files")
     answers = index.get("answers")
@@ -148,7 +148,7 @@ def _index(pack: Path, at: Stamp) -> Mapping[str, str]:
 
 @lru_cache(maxsize=4)
 def _group(pack: Path, graph_hash: str, at: Stamp) -> Group:
-    said, content = _json(pack, f"answers/{graph_hash}.json"), _member(pack, f"answers/{graph_hash}.bin", PART_BYTES)
+    said, content = json_of(pack, f"answers/{graph_hash}.json"), _member(pack, f"answers/{graph_hash}.bin", PART_BYTES)
     try:
         values, listed, answers = said["values"], said["arrays"], said["answers"]
         types, first = [], 0
@@ -176,7 +176,8 @@ def _size(value: Any) -> int:
     return value
 
 
-def _json(pack: Path, name: str) -> Any:
+def json_of(pack: Path, name: str) -> Any:
+    """The value in one of its parts. Raises Unreadable."""
     return parse_json(_member(pack, name, TEXT_BYTES), f"{name} of {pack}", TEXT_BYTES)
 
 

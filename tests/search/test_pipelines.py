@@ -63,8 +63,12 @@ def random_graph(seed: int, ops: int) -> Graph:
     return b.build()
 
 
+def place(machine: Machine) -> Placement:
+    return Placement(name="p", machine=machine, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
+
+
 def setting(graph: Graph, on: Machine) -> tuple[Pipeline, AssignTask, CostModel]:
-    task = Placement(name="p", machine=on, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
+    task = place(on)
     return (
         pipeline_of(SchedulingInstance(graph, task)),
         task,
@@ -233,34 +237,13 @@ def test_what_costs_nothing_beside_its_only_neighbour_stays_with_it() -> None:
 # --- Moves of runs: loads against the cost model, repairs, starts, and what comes out on published graphs.
 
 GRAPHS = ("bert24_inference", "bert24_training", "gnmt_inference")
-MACHINE = Machine(
-    name="m", devices=(Device(capacity=60.0), Device(capacity=60.0), Device(vector_flops=0.4, pays_transfers=False)),
-    link_bandwidth=10.0, link_latency=0.5,
-)  # fmt: skip
-
-
-def random_model(seed: int, ops: int) -> Graph:
-    """Ops of up to 8 s that read one or two results and a weight of up to 20 bytes, some of them shared."""
-    rng, b = np.random.default_rng(seed), GraphBuilder("random")
-    made, shared = [b.tensor((1,), num_bytes=7)], b.tensor((1,), weight=True, num_bytes=5)
-    for n in range(ops):
-        reads = [made[i] for i in rng.choice(len(made), min(len(made), int(rng.integers(1, 3))), replace=False)]
-        own = b.tensor((1,), weight=True, num_bytes=int(rng.integers(1, 20)))
-        made.append(b.tensor((1,), num_bytes=int(rng.choice([0, 10, 60]))))
-        group = f"group{rng.integers(3)}" if rng.random() < 0.3 else None
-        b.op("opaque", [*reads, own if rng.random() < 0.7 else shared], [made[-1]], flops=float(rng.integers(9)),
-             name=f"op{n}", together=group)  # fmt: skip
-    return b.build()
-
-
-def place(machine: Machine) -> Placement:
-    return Placement(name="p", machine=machine, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
+MACHINE = machine(60.0)
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_loads_are_those_of_the_cost_model(seed: int) -> None:
-    graph, rng = random_model(seed, 12), np.random.default_rng(seed)
+    graph, rng = random_graph(seed, 12), np.random.default_rng(seed)
     task = place(MACHINE)
     line = pipeline_of(SchedulingInstance(graph, task))
     rows = rng.integers(0, 3, (8, line.num_items))
@@ -276,7 +259,7 @@ def test_loads_are_those_of_the_cost_model(seed: int) -> None:
 @given(seed=st.integers(0, 10**6))
 def test_repairs_make_plans_fit(seed: int) -> None:
     """All on the first accelerator, over its capacity; the host always has room."""
-    graph = random_model(seed, 20)
+    graph = random_graph(seed, 20)
     task = place(MACHINE)
     line = pipeline_of(SchedulingInstance(graph, task))
     found = repaired(line, np.zeros(line.num_items, np.int64))
@@ -300,7 +283,7 @@ def test_published_graphs_go_below_the_best_contiguous_split(name: str) -> None:
 
 
 def test_one_evaluation_is_the_best_contiguous_split() -> None:
-    graph, task = random_model(5, 20), place(MACHINE)
+    graph, task = random_graph(5, 20), place(MACHINE)
     cost = Simulator(name="s", machine=MACHINE, objective="max_load", threads=1)
     found = [solve(construct(registry.option("algo", name), "algo", {}), graph, task, cost, evals=1)[0].best_cost
              for name in ("load_balance", "contiguous")]  # fmt: skip
@@ -308,7 +291,7 @@ def test_one_evaluation_is_the_best_contiguous_split() -> None:
 
 
 def test_metis_is_asked_for_and_named_where_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, task = random_model(5, 20), place(MACHINE)
+    graph, task = random_graph(5, 20), place(MACHINE)
     cost = Simulator(name="s", machine=MACHINE, objective="max_load", threads=1)
     algo: LoadBalance = construct(registry.option("algo", "load_balance") | {"starts": ["metis"]}, "algo", {})
     pytest.importorskip("pymetis")

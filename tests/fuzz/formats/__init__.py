@@ -7,9 +7,10 @@ from .configs import CONFIGS
 from .egraphs import EGRAPHS
 from .graphs import GRAPHS
 from .onnx_models import ONNX
+from .packs import PACKS
 from .rules import RULES
 from .tables import TABLES
 
 FORMATS: dict[str, Format] = {
-    form.name: form for form in (*GRAPHS, *ONNX, *ANSWERS, *CHECKPOINTS, *EGRAPHS, *RULES, *TABLES, *CONFIGS)
+    form.name: form for form in (*GRAPHS, *ONNX, *ANSWERS, *PACKS, *CHECKPOINTS, *EGRAPHS, *RULES, *TABLES, *CONFIGS)
 }

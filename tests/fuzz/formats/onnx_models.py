@@ -1,6 +1,5 @@
 """ONNX models: as graphs (`dataset=onnx`) and as programs to be rewritten."""
 
-import random
 import warnings
 from functools import lru_cache
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from google.protobuf.message import Message
-from hostile_models import bombs, nonsense
+from hostile_models import FLOAT, INT, bombs, model, nested, node, nonsense, value
 from onnx import ModelProto, TensorProto, helper
 
 from graphopt.datasets.onnx import OnnxFiles
@@ -22,21 +21,13 @@ from ..judge import Format, Wrong
 from ..mutate import Draw, damaged_bytes, number, text
 from .graphs import verify
 
-FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
-value = helper.make_tensor_value_info
-node = helper.make_node
-
 
 def _stored(name: str, array: Any) -> TensorProto:
     return onnx.numpy_helper.from_array(np.asarray(array), name)
 
 
-def _model(
-    nodes: list[Any], inputs: list[Any], outputs: list[Any], weights: dict[str, Any], opset: int = 17
-) -> ModelProto:
-    graph = helper.make_graph(nodes, "g", inputs, outputs, [_stored(n, w) for n, w in weights.items()])
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("my.ops", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+def _model(nodes: list[Any], inputs: list[Any], outputs: list[Any], weights: dict[str, Any]) -> ModelProto:
+    return model(nodes, [_stored(name, array) for name, array in weights.items()], inputs=inputs, outputs=outputs)
 
 
 def convnet() -> ModelProto:
@@ -62,7 +53,7 @@ def constants() -> ModelProto:
         node("Range", ["r0", "r1", "r2"], ["seq"]),
         node("Pad", ["a", "pads"], ["padded"]), node("Slice", ["e", "from", "to"], ["cut"]),
         node("Transpose", ["cut"], ["y"], perm=[1, 0]), node("Split", ["padded"], ["s1", "s2"], axis=0),
-        node("MyOp", ["t"], ["mine"], domain="my.ops", level=3), node("Softmax", ["s1"], ["soft"], axis=-1),
+        node("MyOp", ["t"], ["mine"], domain="d", level=3), node("Softmax", ["s1"], ["soft"], axis=-1),
     ]  # fmt: skip
     weights = {"big": np.array([2, 3]), "pads": np.array([1, 0, 1, 0]), "from": np.array([0, 0]),
                "to": np.array([2, 2]), "r0": np.array(0), "r1": np.array(6), "r2": np.array(1)}  # fmt: skip
@@ -184,23 +175,6 @@ def _external(rng: Draw, model: ModelProto) -> None:
         weight.external_data.add(key=key, value=entry)
 
 
-def _nested(rng: random.Random) -> bytes:
-    """A model whose graph holds an attribute that holds a graph, and so on."""
-    inner = b""
-    for _ in range(rng.choice((50, 2000))):
-        for tag in (b"\x32", b"\x2a", b"\x0a"):  # attribute.g, node.attribute, graph.node
-            inner = tag + _length(len(inner)) + inner
-    return b"\x08\x08\x3a" + _length(len(inner)) + inner
-
-
-def _length(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
-
-
 def write(rng: Draw, folder: Path) -> Path:
     hostile = rng.random() < 0.1 and not rng.sound
     sound = rng.choice(list(hostiles())) if hostile else rng.choice(models())
@@ -211,7 +185,7 @@ def write(rng: Draw, folder: Path) -> Path:
     content = model.SerializeToString()
     if rng.random() < 0.1:
         content = damaged_bytes(rng, content)
-    file.write_bytes(_nested(rng) if rng.random() < 0.01 and not rng.sound else content)
+    file.write_bytes(nested(rng.choice((50, 2000))) if rng.random() < 0.01 and not rng.sound else content)
     return file
 
 
