@@ -224,7 +224,7 @@ def _renamed(row: Row, name_of: Callable[[str], str]) -> Row:
 def _names(pack: Path) -> Names:
     """Which answer is which file, those about one graph after each other: they are read together."""
     names = packed.json_of(pack, packed.NAMES)
-    if not isinstance(names, dict) or not all(isinstance(digest, str) for digest in names.values()):
+    if not isinstance(names, dict) or not all(map(packed.is_digest, names.values())):
         raise UserError(f"{pack} is damaged: its {packed.NAMES} names no answers")
     graph_of = packed.digests(pack)
     return dict(sorted(names.items(), key=lambda item: graph_of.get(item[1], "")))

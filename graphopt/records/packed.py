@@ -60,6 +60,11 @@ def place_of(path: Path) -> tuple[Path, str] | None:
     return (path.with_name(NAME), digest) if name == NAME else None
 
 
+def is_digest(value: Any) -> bool:
+    """Whether it can be the name of an answer, or the start of one: it becomes a part of a path."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
 def path_of(pack: Path, digest: str) -> Path:
     """How an answer of a pack is called."""
     return pack.with_name(f"{pack.name}#{digest}")
@@ -86,7 +91,7 @@ def read(pack: Path, digest: str) -> tuple[dict[str, Any], Arrays]:
     """(header, arrays) of an answer; the start of its digest will do where it is the only one. Raises Unreadable."""
     index = digests(pack)
     found = [digest] if digest in index else [full for full in index if full.startswith(digest)]
-    if not _DIGEST.fullmatch(digest) or len(found) != 1:
+    if not is_digest(digest) or len(found) != 1:
         raise Unreadable(
             f"{pack} holds {len(index):,} answers, {len(found) if digest else 'none'} called {digest[:20]!r}: give "
             f"{NAME}#DIGEST as a row's decision says it, or at least four of its digits"
@@ -141,7 +146,11 @@ def _index(pack: Path, at: Stamp) -> Mapping[str, str]:
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         raise Unreadable(f"{pack} is no pack of the format {FORMAT!r}: python -m graphopt.pack writes such files")
     answers = index.get("answers")
-    if not isinstance(answers, dict) or not all(isinstance(graph, str) for graph in answers.values()):
+    if (
+        not isinstance(answers, dict)
+        or not all(isinstance(graph, str) for graph in answers.values())
+        or not all(map(is_digest, answers))
+    ):
         raise _damaged(pack, "its index names no answers")
     return answers
 

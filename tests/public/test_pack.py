@@ -296,6 +296,31 @@ def test_a_pack_that_is_none(small: Path, content: bytes, capsys: pytest.Capture
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def rename_all(part: str, digest: str) -> Callable[[dict[str, bytes]], None]:
+    """Every answer that the index, or the list of files, names gets the digest."""
+
+    def change(parts: dict[str, bytes]) -> None:
+        said = json.loads(parts[part])
+        named = {digest: "0"} if part == packed.INDEX else dict.fromkeys(said, digest)
+        parts[part] = json.dumps(said | {"answers": named} if part == packed.INDEX else named).encode()
+
+    return change
+
+
+@pytest.mark.parametrize("part", [packed.INDEX, packed.NAMES])
+@pytest.mark.parametrize("digest", ["0123/../../x", "", "no digest", "/tmp/x"])
+def test_what_is_no_digest_becomes_no_path(small: Path, tmp_path: Path, part: str, digest: str) -> None:
+    rewrite(small, rename_all(part, digest))
+    with pytest.raises(UserError, match="is damaged"):
+        unpack(small, tmp_path / "mine")
+
+
+def test_a_pack_without_names_is_damaged(small: Path, tmp_path: Path) -> None:
+    rewrite(small, lambda parts: parts.pop(packed.NAMES))
+    with pytest.raises(UserError, match=r"is damaged \(it has no names.json\)"):
+        unpack(small, tmp_path / "mine")
+
+
 @pytest.mark.parametrize("digest", ["", "a", "ffffffff", "..", "[", "0" * 2000])
 def test_an_answer_that_is_not_there(small: Path, digest: str) -> None:
     with pytest.raises((DecisionError, OSError)):
