@@ -102,7 +102,8 @@ def _show(args: argparse.Namespace) -> int:
         say(f"edited by hand: {edit}")
     for label, text in decision.facts():
         say(f"{label}: {text}")
-    print_sheets(list(rule_sheets(decision)))
+    if rules := list(rule_sheets(decision)):
+        print_sheets(rules)
     if decision.described:
         _show_changes(args, decision)
     return 0
