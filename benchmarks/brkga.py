@@ -106,7 +106,7 @@ def end_to_end(sizes: list[int], repetitions: int) -> None:
 def pymoo_solve(problem: AssignProblem, seed: int) -> None:
     """pymoo's BRKGA with the same parameters, decoder, prices and meter."""
     from pymoo.algorithms.soo.nonconvex.brkga import BRKGA as Peer
-    from pymoo.core.problem import AssignProblem as PeerProblem
+    from pymoo.core.problem import Problem as PeerProblem
     from pymoo.optimize import minimize
 
     price, own = priced_by(problem), BRKGA.evolution
