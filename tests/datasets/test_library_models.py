@@ -70,7 +70,7 @@ def test_splits_are_of_clusters_and_the_largest_are_for_training() -> None:
     clusters = {("own", f"{i}-{j}"): i for i in range(40) for j in range(1 + 5 * (i < 5))}
     splits = split_clusters(clusters)
     assert [splits[i] for i in range(5)] == ["train"] * 5 and splits == split_clusters(clusters)
-    assert list(splits.values()).count("test") == 10 and list(splits.values()).count("val") == 4
+    assert list(splits.values()).count("test") == 14 and list(splits.values()).count("val") == 4
 
 
 def test_packed_graphs_come_back(tmp_path: Path) -> None:
