@@ -307,6 +307,7 @@ def test_two_processes_may_collect_the_same(tmp_path: Path) -> None:
 
 def test_a_disk_that_takes_no_folder_is_a_sentence(tmp_path: Path) -> None:
     samples = collect(GRAPHS, TASK, cost(), collection_in(tmp_path), 3)[0].read("0-initial-0001")
+    (tmp_path / "nowhere").write_text("a file")
     with pytest.raises(UserError, match=r"cannot write .*nowhere.*make room"):
         Store(tmp_path / "nowhere").write("0-initial-0001", samples, 0.0)
 

@@ -253,12 +253,12 @@ def test_a_full_disk_ends_the_run_and_the_same_call_goes_on(
     run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every write of a case in turn: its graph, its answer, its row, the marker."""
-    writes = [(evaluate, "save_graph"), (evaluate.answer_file, "save"), (rows_module, "_write"), (os, "replace")]
+    writes = [(evaluate, "save_graph"), (evaluate.answer_file, "save"), (rows_module, "_append"), (os, "replace")]
     undisturbed = [(r["ops"], r["judged"]) for r in run(study="undisturbed")]
     for module, name in writes:
 
         def full(*args: Any, **keys: Any) -> None:
-            raise UserError("full") if name == "_write" else OSError(28, "No space left on device")  # noqa: B023
+            raise UserError("full") if name == "_append" else OSError(28, "No space left on device")  # noqa: B023
 
         with monkeypatch.context() as patch:
             patch.setattr(module, name, full)
