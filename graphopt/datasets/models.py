@@ -19,6 +19,7 @@ from graphopt.library.packing import GRAPHS, INDEX, MOST, Line, member, unpack
 from graphopt.utils.limits import MIB, read_json, read_member
 from graphopt.utils.progress import Bar
 
+KEYS = {"name": str, "family": str, "hash": str, "split": str, "ops": int, "cluster": int}  # of a line of the index
 SHIPPED = Path(__file__).parent / "models"
 
 
@@ -41,7 +42,9 @@ class Models(Dataset):
             said = read_json(self.path / INDEX, 64 * MIB)["graphs"]
             found: dict[int, list[Line]] = {}
             for line in said:
-                found.setdefault(int(line["cluster"]), []).append(line)
+                if any(type(line[key]) is not kind for key, kind in KEYS.items()):
+                    raise ValueError("a line of its index is none")
+                found.setdefault(line["cluster"], []).append(line)
         except (Unreadable, OSError, KeyError, TypeError, ValueError) as error:
             raise GraphError(f"{self.path} holds no collection of models ({error}); `python -m graphopt.gather FOLDER "
                              "--pack TARGET` makes one") from None  # fmt: skip
@@ -75,7 +78,7 @@ class Models(Dataset):
         try:
             content = read_member(self.path / GRAPHS, member(number), MOST)
             graphs = unpack(content, source, [(line["name"], line["family"]) for line in lines])
-        except (Unreadable, KeyError, ValueError) as error:
+        except (Unreadable, KeyError, ValueError, TypeError, IndexError, OverflowError) as error:
             raise GraphError(f"{source} cannot be read ({error}); make the collection anew") from None
         wrong = next((line["name"] for graph, line in zip(graphs, lines) if graph.hash != line["hash"]), None)
         if wrong:

@@ -25,7 +25,7 @@ from graphopt.core.colours import colours, largest_result
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import OPERATORS
 from graphopt.errors import Unreadable, writing
-from graphopt.readers.formats.graph_files import ARRAYS, load_graph
+from graphopt.readers.formats.graph_files import ARRAYS, load_graph, stored_arrays
 from graphopt.utils.limits import MIB, parse_npz, unpack_xz
 
 GRAPHS, INDEX = "graphs.zip", "index.json"
@@ -53,7 +53,7 @@ def pack(folder: Path, lines: Iterable[Line], versions: Mapping[str, str], targe
         for number in sorted(set(clusters.values())):
             graphs = [load_graph(folder / "graphs" / line["graph"]) for line, said in zip(kept, index)
                       if said["cluster"] == number]  # fmt: skip
-            packed.writestr(member(number), _together(graphs))
+            packed.writestr(member(number), together(graphs))
     (target / INDEX).write_text(json.dumps({"versions": dict(versions), "graphs": index}, indent=0) + "\n")
     return index
 
@@ -113,7 +113,7 @@ def split_clusters(clusters: Mapping[tuple[str, str], int]) -> dict[int, str]:
     return {n: "test" if n in test else "val" if n in val else "train" for n in range(len(sizes))}
 
 
-def _together(graphs: Sequence[Graph]) -> bytes:
+def together(graphs: Sequence[Graph]) -> bytes:
     """The arrays of all graphs, each kind one after another, and how long each is [graphs, arrays]; packed by LZMA."""
     arrays = {name: [_as_steps(name, getattr(graph, name)) for graph in graphs] for name in ARRAYS}
     joined: dict[str, Any] = {name: np.concatenate(column) for name, column in arrays.items()}
@@ -138,7 +138,7 @@ def unpack(content: bytes, source: str, called: Sequence[tuple[str, str]]) -> li
 
 
 def _graph(own: dict[str, Any], name: str, family: str) -> Graph:
-    own |= {key: np.cumsum(own[key], dtype=own[key].dtype) for key in STEPS}
+    own = stored_arrays(own | {key: np.cumsum(own[key], dtype=own[key].dtype) for key in STEPS})
     if len(own["kind"]) and not 0 <= own["kind"].min() <= own["kind"].max() < len(OPERATORS):
         raise GraphError(f"{name}: there are operators that this version does not know")
     names = tuple(f"{OPERATORS[kind].name}_{op}" for op, kind in enumerate(own["kind"].tolist()))

@@ -1,6 +1,8 @@
 """The collection of library models: captured, packed, read again; what went wrong is said, and a second run goes on."""
 
+import io
 import json
+import lzma
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,10 +12,10 @@ import pytest
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.datasets.models import Models
-from graphopt.errors import UserError
+from graphopt.errors import Unreadable, UserError
 from graphopt.gather import Capturing, gather, installed, lines_of, main
 from graphopt.library.catalogue import LibraryModel, library
-from graphopt.library.packing import canonical, clustered, neighbourhoods, pack, split_clusters
+from graphopt.library.packing import canonical, clustered, neighbourhoods, pack, split_clusters, together, unpack
 from graphopt.library.worker import capture_entry
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 
@@ -93,7 +95,7 @@ def models(path: Path, *, min_ops: int = 1, training: int | None = None) -> Mode
     return Models(name="models", min_ops=min_ops, max_ops=1000, training=training, path=str(path))
 
 
-@pytest.mark.parametrize("damage", ["no index", "cut", "other", "hash"])
+@pytest.mark.parametrize("damage", ["no index", "cut", "other", "hash", "ops", "name", "lines"])
 def test_damaged_collections_are_one_sentence(tmp_path: Path, damage: str) -> None:
     folder, lines = collection(tmp_path, [chain(["exp"] * 9, f"m{i}", 4 + i) for i in range(8)])
     pack(folder, lines, {}, tmp_path)
@@ -105,12 +107,34 @@ def test_damaged_collections_are_one_sentence(tmp_path: Path, damage: str) -> No
         (tmp_path / "graphs.zip").write_bytes(content[: len(content) // 2])
     elif damage == "other":
         index["graphs"].pop()
+    elif damage == "lines":
+        index["graphs"] = [3]
     else:
-        index["graphs"][0]["hash"] = "0" * 16
-    if damage in ("other", "hash"):
+        index["graphs"][0][damage] = "0" * 16 if damage == "hash" else [1]
+    if damage not in ("no index", "cut"):
         (tmp_path / "index.json").write_text(json.dumps(index))
     with pytest.raises(GraphError, match=r"cannot be read|holds no collection|is damaged"):
         models(tmp_path).graphs("train")
+
+
+def test_damaged_arrays_are_one_sentence() -> None:
+    """Numbers changed at random in what is packed, whole otherwise: a graph, or a sentence."""
+    arrays = np.load(io.BytesIO(lzma.decompress(together([chain(["exp", "tanh"] * 9), chain(["neg"] * 12)]))))
+    refused = 0
+    for seed in range(120):
+        rng = np.random.default_rng(seed)
+        changed = {name: array.copy() for name, array in arrays.items()}
+        name = str(rng.choice(list(changed)))
+        flat = changed[name].reshape(-1)
+        flat[rng.integers(len(flat))] = rng.choice([0, 1, -1, 100, 2**40]).astype(flat.dtype)
+        buffer = io.BytesIO()
+        np.savez(buffer, **changed)
+        try:
+            for graph in unpack(lzma.compress(buffer.getvalue()), "c", [("a", "a"), ("b", "b")]):
+                assert graph.num_ops
+        except (Unreadable, GraphError, ValueError, TypeError, IndexError, OverflowError):
+            refused += 1
+    assert refused > 20  # of other numbers the graph is another one, which its digest says
 
 
 def test_what_is_captured_is_the_library_s_and_a_second_run_goes_on(tmp_path: Path) -> None:

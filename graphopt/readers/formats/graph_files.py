@@ -56,7 +56,7 @@ def _check_texts(texts: Any) -> None:
         raise ValueError("attributes are no objects")
 
 
-def _stored_arrays(file: dict[str, NDArray[Any]]) -> dict[str, Any]:
+def stored_arrays(file: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """The graph's arrays in the types that it has. Raises ValueError where one is of another kind."""
     arrays = {}
     for name in (*ARRAYS, *(["together"] if "together" in file else [])):
@@ -87,7 +87,7 @@ def parse_graph(content: bytes, path: str | Path) -> Graph:
         _check_texts(texts)
         measured = {name.removeprefix(_MEASURED): file[name] for name in file if name.startswith(_MEASURED)}
         graph = Graph(name=texts["name"], family=texts["family"], op_names=tuple(texts["op_names"]),
-                      attributes=tuple(texts["attributes"]), measured=measured, **_stored_arrays(file))  # fmt: skip
+                      attributes=tuple(texts["attributes"]), measured=measured, **stored_arrays(file))  # fmt: skip
     except _OtherFormat as error:
         raise GraphError(f"graph file {path} has format {error}, this version reads {FORMAT}; write it anew") from None
     except (Unreadable, KeyError, ValueError, TypeError, IndexError) as error:
