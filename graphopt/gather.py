@@ -4,7 +4,7 @@
     python -m graphopt.gather outputs/models            # an hour; goes on where it stopped
     python -m graphopt.gather outputs/models --only timm monai
 
-    python -m graphopt.gather outputs/models --pack graphopt/datasets/models    # what the package ships
+    python -m graphopt.gather outputs/models --pack graphopt/datasets/model_graphs    # what the package ships
 
 FOLDER/graphs/*.npz holds the graphs, FOLDER/entries.jsonl a line for every entry: its graph, or why there is none.
 """

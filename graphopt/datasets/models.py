@@ -20,7 +20,7 @@ from graphopt.utils.limits import MIB, read_json, read_member
 from graphopt.utils.progress import Bar
 
 KEYS = {"name": str, "family": str, "hash": str, "split": str, "ops": int, "cluster": int}  # of a line of the index
-SHIPPED = Path(__file__).parent / "models"
+SHIPPED = Path(__file__).parent / "model_graphs"
 
 
 class Models(Dataset):

@@ -204,6 +204,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_wheel_has_all_files(site: Path) -> None:
+    def files(package: Path) -> set[str]:
+        found = (path.relative_to(package) for path in package.rglob("*") if path.is_file())
+        return {path.as_posix() for path in found if "__pycache__" not in path.parts}
+
+    assert {name for name in files(PACKAGE) if not name.startswith("conf/")} <= files(site / "graphopt")
+
+
 def graphopt(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The installed command, called in a folder of the user's."""
     around = {**os.environ, "PYTHONPATH": str(site)}
