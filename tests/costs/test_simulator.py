@@ -386,6 +386,4 @@ def test_plans_that_follow_from_others_cost_what_they_cost_alone(seed: int, long
     for other in (batches, turns):
         assert np.concatenate([p.cost for p in other]).tolist() == [p.cost[0] for p in alone]
         assert np.concatenate([p.excess for p in other]).tolist() == [p.excess[0] for p in alone]
-    assert (
-        seed or np.isfinite([p.cost[0] for p in alone]).any()
-    )  # of other seeds memory may be too short for all
+    assert seed or np.isfinite([p.cost[0] for p in alone]).any()  # of other seeds memory may be too short for all
