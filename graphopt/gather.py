@@ -17,13 +17,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import asdict
+from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from graphopt.cli import sentences
-from graphopt.errors import UserError
+from graphopt.errors import UserError, writing
 from graphopt.library.catalogue import LIBRARIES, LibraryModel, library
 from graphopt.library.packing import pack
 from graphopt.library.worker import work
@@ -78,15 +79,22 @@ def gather(entries: Sequence[LibraryModel], folder: Path, capturing: Capturing) 
     """A line for every entry; those that have one are passed over."""
     (folder / "graphs").mkdir(parents=True, exist_ok=True)
     done = {line["name"]: line for line in lines_of(folder)}
-    with Bar("capture", len(entries)) as bar, open(folder / ENTRIES, "a") as log:
+    with Bar("capture", len(entries)) as bar, open(folder / ENTRIES, "a+") as log:
+        if log.tell() and not (folder / ENTRIES).read_bytes().endswith(b"\n"):
+            log.write("\n")  # the line that a killed run left unfinished ends here
         for entry in entries:
             if entry.name not in done:
                 began = time.perf_counter()
                 file = folder / "graphs" / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', entry.name)}.npz"
-                line = {"name": entry.name, **entry.said, **capturing.capture(entry, file)}
-                done[entry.name] = line | {"seconds": round(time.perf_counter() - began, 2)}
-                log.write(json.dumps(done[entry.name]) + "\n")
-                log.flush()
+                line = {"name": entry.name, **asdict(entry), **capturing.capture(entry, file)}
+                line |= {
+                    "seconds": round(time.perf_counter() - began, 2),
+                    "version": version(library(entry.library).PACKAGE),
+                }
+                with writing(folder / ENTRIES):
+                    log.write(json.dumps(line) + "\n")
+                    log.flush()
+                done[entry.name] = line
             bar.step(f"{entry.name}: {done[entry.name].get('ops', '-')}")
     return [done[entry.name] for entry in entries]
 
@@ -111,14 +119,13 @@ def installed(names: Sequence[str]) -> list[LibraryModel]:
     return found
 
 
-def versions(names: Sequence[str]) -> dict[str, str]:
-    """Library -> version, licence and source, for the table of what was captured."""
-    said = {}
-    for name in names:
-        with suppress(PackageNotFoundError):
-            made = library(name)
-            said[name] = f"{version(made.PACKAGE)}, {made.LICENCE}, {made.SOURCE}"
-    return said
+def origins(lines: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Library -> versions that were captured, licence and source."""
+    found: dict[str, set[str]] = {}
+    for line in lines:
+        found.setdefault(line["library"], set()).add(line["version"])
+    return {name: f"{' and '.join(sorted(said))}, {(made := library(name)).LICENCE}, {made.SOURCE}"
+            for name, said in sorted(found.items())}  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -136,7 +143,6 @@ def main(arguments: Sequence[str]) -> int:
         lines = gather(installed(args.only), args.folder, capturing)
     finally:
         capturing.close()
-    (args.folder / "versions.json").write_text(json.dumps(versions(args.only), indent=1))
     graphs = [line for line in lines if "graph" in line]
     print(f"{len(graphs):,} graphs of {len({line['hash'] for line in graphs}):,} kinds and "
           f"{len({(line['library'], line['family']) for line in graphs}):,} families in {args.folder}; "
@@ -148,7 +154,7 @@ def _pack(folder: Path, target: Path) -> int:
     lines = sorted((line for line in lines_of(folder) if "graph" in line), key=lambda line: str(line["name"]))
     if not lines:
         raise UserError(f"{folder} has no graphs; python -m graphopt.gather {folder} captures them")
-    index = pack(folder, lines, versions(LIBRARIES), target)
+    index = pack(folder, lines, origins(lines), target)
     parts = {split: [line for line in index if line["split"] == split] for split in ("train", "val", "test")}
     print(f"{len(index):,} of {len(lines):,} graphs are no copies, in {target}")
     for split, own in parts.items():

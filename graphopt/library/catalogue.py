@@ -1,19 +1,18 @@
 """The catalogue: every model that is captured, where it comes from, and how it is called.
 
-A library's module has `VERSION_OF`, `LICENCE` and `SOURCE`, `entries()` (names and families, which builds nothing) and
+A library's module has `PACKAGE`, `LICENCE` and `SOURCE`, `entries()` (names and families, which builds nothing) and
 `build(entry)`, which makes the module on torch's meta device, without weights, and says how it may be called.
 """
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
 LIBRARIES = (
     *("transformers", "timm", "diffusers", "monai", "vit_pytorch", "x_transformers", "segmentation", "torch_geometric"),
 )
-SIZES = ("small", "full")
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,6 @@ class LibraryModel:
         """What the graph is called: `timm/beit_base_patch16_224`, `transformers/bert-small+backward`."""
         size = "-small" if self.size == "small" else ""
         return f"{self.library}/{self.model}{size}{'+backward' if self.backward else ''}"
-
-    @property
-    def said(self) -> dict[str, Any]:
-        return asdict(self)
 
     def pick(self, *values: int) -> int:
         """One of some values, always the same for this model: sizes of batches and sequences vary over models."""
@@ -59,8 +54,3 @@ def library(name: str) -> Library:
     """The module of one of LIBRARIES; it imports the library only when it is asked something."""
     found: Any = import_module(f"graphopt.library.from_{name}")
     return found  # type: ignore[no-any-return]
-
-
-def all_entries(libraries: tuple[str, ...] = LIBRARIES) -> list[LibraryModel]:
-    """Every entry of the libraries that are installed, in a fixed order. Raises ImportError where one is missing."""
-    return [entry for name in libraries for entry in library(name).entries()]

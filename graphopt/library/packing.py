@@ -27,6 +27,7 @@ from graphopt.core.operators import OPERATORS
 from graphopt.errors import Unreadable, writing
 from graphopt.readers.formats.graph_files import ARRAYS, load_graph, stored_arrays
 from graphopt.utils.limits import MIB, parse_npz, unpack_xz
+from graphopt.utils.whole import whole_file
 
 GRAPHS, INDEX = "graphs.zip", "index.json"
 STEPS = ("input_ptr", "shape_ptr", "producer")  # kept as differences
@@ -49,17 +50,24 @@ def pack(folder: Path, lines: Iterable[Line], versions: Mapping[str, str], targe
         for line in kept
     ]
     target.mkdir(parents=True, exist_ok=True)
-    with writing(target / GRAPHS), zipfile.ZipFile(target / GRAPHS, "w") as packed:
+    with writing(target / GRAPHS), whole_file(target / GRAPHS) as file, zipfile.ZipFile(file, "w") as packed:
         for number in sorted(set(clusters.values())):
             graphs = [load_graph(folder / "graphs" / line["graph"]) for line, said in zip(kept, index)
                       if said["cluster"] == number]  # fmt: skip
             packed.writestr(member(number), together(graphs))
-    (target / INDEX).write_text(json.dumps({"versions": dict(versions), "graphs": index}, indent=0) + "\n")
+    with writing(target / INDEX), whole_file(target / INDEX) as file:
+        file.write(_index_text(versions, index).encode())
     return index
 
 
 def member(cluster: int) -> str:
     return f"{cluster}.npz.xz"
+
+
+def _index_text(versions: Mapping[str, str], index: Sequence[Line]) -> str:
+    """JSON with a line for every graph."""
+    lines = ",\n".join(json.dumps(line) for line in index)
+    return f'{{"versions": {json.dumps(dict(versions), indent=1)},\n"graphs": [\n{lines}\n]}}\n'
 
 
 def distinct(folder: Path, lines: Iterable[Line]) -> tuple[list[Line], dict[tuple[str, str], set[int]]]:

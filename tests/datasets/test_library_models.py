@@ -13,7 +13,7 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.datasets.models import Models
 from graphopt.errors import Unreadable, UserError
-from graphopt.gather import Capturing, gather, installed, lines_of, main
+from graphopt.gather import Capturing, gather, installed, lines_of, main, origins
 from graphopt.library.catalogue import LibraryModel, library
 from graphopt.library.packing import canonical, clustered, neighbourhoods, pack, split_clusters, together, unpack
 from graphopt.library.worker import capture_entry
@@ -159,8 +159,13 @@ def test_an_entry_that_takes_too_long_costs_itself_only(tmp_path: Path) -> None:
     capturing = Capturing(seconds=0.01, most_ops=1000)
     assert "within" in gather(entries, tmp_path, capturing)[0]["reason"]
     capturing.close()
-    (tmp_path / "entries.jsonl").open("a").write('{"name": "cut')
+    with (tmp_path / "entries.jsonl").open("a") as log:
+        log.write('{"name": "cut')
     assert len(list(lines_of(tmp_path))) == 1
+    more = installed(["torch_geometric"])[:2]
+    gather(more, tmp_path, Capturing(seconds=0.01, most_ops=1000))  # what is written next is a line of its own
+    assert [line["name"] for line in lines_of(tmp_path)] == [entry.name for entry in more]
+    assert "MIT" in origins(list(lines_of(tmp_path)))["torch_geometric"]
 
 
 def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

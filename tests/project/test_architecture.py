@@ -60,7 +60,7 @@ WITHOUT_TORCH = """
     core.graph core.plan core.machine problems.problem problems.optimizer run.evaluate config.build config.compatibility
     report decision core.oracles core.trace tasks.joint tasks.scheduling tasks.placement tasks.fusion costs.simulator
     search.walks.local search.fusion.xla_priority search.heuristics.list_scheduling reporting.replay
-    reporting.tables.lines datasets.synthetic datasets.onnx datasets.files datasets.zoo_dataset
+    reporting.tables.lines datasets.synthetic datasets.onnx datasets.files datasets.zoo_dataset datasets.models
 """
 
 
