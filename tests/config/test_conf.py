@@ -134,8 +134,8 @@ def nest(levels: int) -> list[Any]:
     return found
 
 
-def run(words: tuple[str, ...], path: str, value: Any) -> None:
-    """Builds a small run with one setting changed, and solves a graph."""
+def run(words: tuple[str, ...], path: str, value: Any) -> float:
+    """Builds a small run with one setting changed, and solves a graph; what the answer costs."""
     config = composed([*SMALL, *words])
     *parents, key = path.split(".")
     node: Any = config
@@ -144,7 +144,7 @@ def run(words: tuple[str, ...], path: str, value: Any) -> None:
     node[key] = value
     settings_of(config)
     parts = build(config)
-    solve(parts.algo, parts.dataset.graphs("test")[0], parts.task, parts.cost, evals=6)
+    return solve(parts.algo, parts.dataset.graphs("test")[0], parts.task, parts.cost, evals=6)[0].best_cost
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_every_learner_fits_its_limits() -> None:
 @pytest.mark.timeout(60)
 def test_a_neighbourhood_ends_with_the_graph() -> None:
     """A radius beyond the graph takes no longer than one that spans it."""
-    run(FUSION, "algo.hops", 10**18)
+    assert run(FUSION, "algo.hops", 10**18) == run(FUSION, "algo.hops", 1000)
 
 
 def test_a_deep_nest_in_place_of_a_word_is_a_sentence() -> None:
