@@ -1,0 +1,157 @@
+"""Files of programs: what is read computes what was written, bit for bit, and names nothing but tensor operators."""
+
+import gzip
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from graphopt.core.graph import GraphError
+from graphopt.readers.pytorch.program_file import (
+    FxProgram,
+    InputSpec,
+    describe,
+    load_program,
+    make_inputs,
+    save_program,
+)
+from tests.check_data import check_data
+
+
+def traced(fn: Callable[..., Any], inputs: list[Tensor]) -> FxProgram:
+    gm = make_fx(fn, tracing_mode="fake")(*inputs)
+    return FxProgram(gm, tuple(describe(t) for t in inputs))
+
+
+def bits(tensors: list[Tensor]) -> list[tuple[Any, ...]]:
+    return [(t.shape, t.stride(), t.dtype, t.contiguous().reshape(-1).view(torch.uint8).tolist()) for t in tensors]
+
+
+def many_kinds(x: Tensor, y: Tensor, index: Tensor, mask: Tensor) -> list[Tensor]:
+    table = torch.tensor([[0.5, float("-inf")], [float("nan"), -0.0]])
+    half = x[:, ::2].to(torch.float64).permute(1, 0)
+    best, place = torch.topk(y, 2)
+    x.copy_(torch.where(mask, x, x.clamp(-0.25, float("inf"))))
+    return [half.contiguous(memory_format=torch.contiguous_format), best, place, y[index], table + 1.0, x * 3]
+
+
+def example() -> list[Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(4, 6, generator=draw).t().contiguous().t()
+    return [
+        x,
+        torch.rand(6, 4, generator=draw),
+        torch.tensor([3, 0, 3]),
+        torch.tensor([[True], [False], [True], [False]]),
+    ]
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    save_program(tmp_path / "p.program.json.gz", traced(many_kinds, example()))
+    return tmp_path / "p.program.json.gz"
+
+
+def run(program: FxProgram, seed: int) -> list[tuple[Any, ...]]:
+    inputs = make_inputs(program.inputs, seed)
+    return bits([*program.gm(*inputs), *inputs])
+
+
+def test_what_is_read_computes_what_was_written(stored: Path) -> None:
+    written, read = traced(many_kinds, example()), load_program(stored)
+    assert run(read, 3) == run(written, 3) != run(written, 4)
+    names = [(n.name, str(n.target), str(n.args), str(n.kwargs)) for n in written.gm.graph.nodes]
+    assert [(n.name, str(n.target), str(n.args), str(n.kwargs)) for n in read.gm.graph.nodes] == names
+    for mine, theirs in zip(read.gm.graph.nodes, written.gm.graph.nodes):
+        if mine.op == "call_function" and isinstance(mine.meta["val"], Tensor):
+            assert mine.meta["val"].stride() == theirs.meta["val"].stride()
+
+
+@pytest.mark.parametrize("name", ["gnn", "adamw", "attention_math", "color_jitter"])
+def test_real_programs_compute_the_same(name: str, tmp_path: Path) -> None:
+    program = traced(*runpy.run_path(str(check_data("programs/programs.py")))["P"][name]())
+    save_program(tmp_path / "p.program.json.gz", program)
+    assert run(load_program(tmp_path / "p.program.json.gz"), 5) == run(program, 5)
+
+
+def test_inputs_are_like_the_users() -> None:
+    wide = torch.randn(200, 100) * 3 + 5
+    specs = [describe(t) for t in (wide.t(), wide.abs(), wide.bfloat16()[:, None].expand(200, 7, 100), wide > 5)]
+    made = make_inputs(specs, 0)
+    assert [s.fill for s in specs] == ["normal", "uniform", "normal", "exact"]
+    assert [(t.shape, t.stride(), t.dtype) for t in made[:2]] == [((100, 200), (1, 100), torch.float32),
+                                                                 ((200, 100), (100, 1), torch.float32)]  # fmt: skip
+    assert made[2].stride() == (100, 0, 1) and made[2].dtype is torch.bfloat16
+    assert abs(made[0].mean() - 5) < 0.2 and abs(made[0].std() - 3) < 0.2
+    assert made[1].min() >= wide.abs().min() and made[1].max() <= wide.abs().max()
+    assert made[3].equal(wide > 5)
+
+
+def test_large_indices_stay_within_their_range() -> None:
+    spec = describe(torch.arange(2**21) % 1000)
+    (made,) = make_inputs([spec], 0)
+    assert (spec.fill, spec.numbers, made.dtype) == ("uniform", (0.0, 999.0), torch.int64)
+    assert (int(made.min()), int(made.max())) == (0, 999)
+
+
+def test_what_is_no_tensor_operator_is_not_written(tmp_path: Path) -> None:
+    graph = torch.fx.Graph()
+    graph.output((graph.call_function(print, (graph.placeholder("x"),)),))
+    program = FxProgram(torch.fx.GraphModule({}, graph), (describe(torch.zeros(2)),))
+    with pytest.raises(GraphError, match="no tensor operator"):
+        save_program(tmp_path / "p.program.json.gz", program)
+
+
+def test_inputs_beyond_the_memory_are_refused() -> None:
+    with pytest.raises(GraphError, match="half of this machine's memory"):
+        make_inputs([InputSpec((2**40,), (1,), "float32", "normal")], 0)
+
+
+def change_target(nodes: list[Any], target: str) -> None:
+    next(node for node in nodes if node["op"] == "call_function")["target"] = target
+
+
+def change_name(nodes: list[Any], name: str) -> None:
+    nodes[0]["name"] = nodes[0]["target"] = name
+
+
+HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "python": lambda d: change_target(d["nodes"], "os.system"),
+    "file": lambda d: change_target(d["nodes"], "aten.from_file.default"),
+    "attribute": lambda d: change_target(d["nodes"], "aten.__class__.__init__"),
+    "unknown": lambda d: change_target(d["nodes"], "aten.no_such.default"),
+    "code": lambda d: change_name(d["nodes"], "x=__import__('os').system('false')"),
+    "keyword": lambda d: change_name(d["nodes"], "lambda"),
+    "cycle": lambda d: d["nodes"].reverse(),
+    "shape": lambda d: d["inputs"][0].update(shape=[5, 6]),
+    "large": lambda d: d["inputs"][0].update(shape=[2**47, 6], fill="normal"),
+    "strides": lambda d: next(n for n in d["nodes"] if n["op"] == "call_function").update(strides=[2**40, 2**40]),
+    "values": lambda d: d["inputs"][2].update(values="AAAA"),
+    "phase": lambda d: d.update(phase="sideways"),
+    "format": lambda d: d.update(format=99),
+    "no list": lambda d: d.update(nodes={}),
+    "missing": lambda d: d.pop("inputs"),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE)
+def test_a_bad_file_is_one_sentence(change: str, stored: Path) -> None:
+    content = json.loads(gzip.decompress(stored.read_bytes()))
+    HOSTILE[change](content)
+    stored.write_bytes(gzip.compress(json.dumps(content).encode()))
+    with pytest.raises(GraphError) as error:
+        make_inputs(load_program(stored).inputs, 0)
+    assert "\n" not in str(error.value)
+
+
+def test_damage_is_said(stored: Path, tmp_path: Path) -> None:
+    stored.write_bytes(stored.read_bytes()[:-30])
+    for path in (stored, tmp_path / "none.program.json.gz"):
+        with pytest.raises(GraphError, match=path.name):
+            load_program(path)
