@@ -3,12 +3,16 @@
 `python -m graphopt.report DIR` prints the tables of every rows.jsonl below DIR and writes DIR/table.md and
 DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's;
 `--replay` re-prices every stored decision and writes no tables unless `--markdown` or `--csv` ask for them,
-`--end-to-end` runs rewritten programs whole (DIR/end_to_end.md), `--plots` draws into DIR/pictures.
+`--figures` prints the headline
+figures of a stored experiment, `--end-to-end` runs rewritten programs whole (DIR/end_to_end.md), `--plots` draws into
+DIR/pictures.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from graphopt.cli import sentences
@@ -121,6 +125,14 @@ def end_to_end(place: Path) -> Path:
     return file
 
 
+def print_figures(place: Path) -> None:
+    """Name, value, low and high of each, as JSON lines. Raises UserError where the experiment has none."""
+    from graphopt.reporting.figures.reading import figures_of
+
+    for figure in figures_of(place):
+        print(json.dumps(asdict(figure)))
+
+
 def draw(place: Path) -> list[Path]:
     """Curves, bars and the decision that gains most, into a pictures folder."""
     from graphopt.reporting.pictures.curves import draw_study
@@ -149,6 +161,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--improvement-over", metavar="METHOD", help="improvement over this method, and gap")
     result.add_argument("--reach", metavar="METHOD", help="evaluations to reach what this method ends at")
     result.add_argument("--end-to-end", action="store_true", help="run rewritten programs against their originals")
+    result.add_argument("--figures", action="store_true", help="only the experiment's headline figures, as JSON lines")
     result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
     result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
     result.add_argument("--csv", type=Path, metavar="FILE", help="instead of DIR/table.csv")
@@ -170,6 +183,9 @@ def _tables(args: argparse.Namespace) -> list[Path]:
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
     try:
+        if args.figures:
+            print_figures(args.place)
+            return 0
         for file in _tables(args):
             say(f"wrote {file}")
         if args.end_to_end:

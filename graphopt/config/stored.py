@@ -77,6 +77,10 @@ FORMER: dict[str, dict[str, str]] = {
 }
 
 
+# Settings that came later -> what files that lack them mean.
+ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None}}
+
+
 class StoredError(UserError):
     """A file says something of a configuration that means nothing in this installation; the message says what."""
 
@@ -100,7 +104,8 @@ def node_of(group: str, said: Any) -> dict[str, Any]:
     when they name no option, or hold anything but plain values."""
     if not isinstance(said, Mapping):
         raise StoredError(f"{group} is {_short(said)}, not an option with its values")
-    node: dict[str, Any] = {TARGET: _target(group, said)}
+    target = _target(group, said)
+    node: dict[str, Any] = {TARGET: target, **ADDED.get(target, {})}
     for key, value in said.items():
         if key not in RESERVED:
             node[str(key)] = None if key in OWN else _plain(group, value, f"{group}.{_short(key)}", key)

@@ -65,7 +65,7 @@ class AssignProblem(Problem):
         if allowed:
             prices = self._pricing.decisions(priced)
             cost, self.last_excess = prices.cost, prices.excess
-            self._bill(cost, self.digest(priced).tolist(), lambda i: priced[i])
+            self.bill(cost, self.digest(priced).tolist(), lambda i: (priced[i].copy(), None))
         if allowed < len(decisions):
             raise OutOfBudget
         return cost
@@ -93,10 +93,9 @@ class AssignProblem(Problem):
         return float(self._bill_keys(keys[None], plans, priced[0])[0]), priced[1]
 
     def _bill_keys(self, keys: Keys, plans: Plans, prices: Prices) -> F64:
-        cost, self.last_excess, before = prices.cost, prices.excess, self.best_cost
-        self._bill(cost, digests(keys).tolist(), lambda i: self.best)
-        if self.best_cost < before:
-            self.best_plan = plans[int(np.argmin(cost))].copy()  # keys belong to the caller, who may reuse them
+        cost, self.last_excess, best = prices.cost, prices.excess, self.best
+        # keys belong to the caller, who may reuse them
+        self.bill(cost, digests(keys).tolist(), lambda i: (best, plans[i].copy()))
         return cost
 
     def flips(self, decision: Decision) -> PricedFlips | None:
@@ -112,7 +111,7 @@ class AssignProblem(Problem):
         cost = np.zeros(0)
         if len(allowed):
             cost = price(allowed)
-            self._bill(cost, self._digests(base, allowed), lambda i: _flipped(base, int(allowed[i])))
+            self.bill(cost, self._digests(base, allowed), lambda i: (_flipped(base, int(allowed[i])), None))
         if len(allowed) < len(ops):
             raise OutOfBudget
         return cost
@@ -134,10 +133,12 @@ class AssignProblem(Problem):
         if self.evals == 0 and self.evals_cap == 0:
             self.best_plan = self.task.realise_keys(self.graph, keys[None].copy())
 
-    def _bill(self, cost: NDArray[np.float64], digests: list[int], decision_at: Callable[[int], Decision]) -> None:
-        winner = self.bill(cost, digests)
-        if winner is not None:
-            self.best, self.best_plan = decision_at(winner).copy(), None
+    def take_best(self, state: tuple[Decision, Plans | None]) -> None:
+        """A decision, or the plan that random keys gave beside the best decision then."""
+        self.best, self.best_plan = state
+
+    def default_state(self) -> tuple[Decision, Plans | None]:
+        return self.initial, None
 
     def digest(self, decisions: Decisions) -> NDArray[np.uint64]:
         """[B] 64-bit digests: sums of a random-looking number per (op, head, choice), so a flip's is a difference."""

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
 from graphopt.problems.cost_model import CostModel, Objective
+from graphopt.problems.finalists import Finalists
 from graphopt.problems.solution import Solution
 from graphopt.utils.compiled import compiling_seconds
 
@@ -41,6 +42,7 @@ class Problem(ABC):
 
     initial: Any
     best: Any
+    finalists: "Finalists | None"
 
     def __init__(self, graph: Graph, task: "Task", cost: CostModel, *, evals: int, seconds: float = float("inf"),
                  seed: int = 0) -> None:  # fmt: skip
@@ -52,6 +54,7 @@ class Problem(ABC):
         self.bound = 0.0  # no decision costs less than this: what a solver has proved, 0 where nothing has
         self.notes: list[str] = []  # sentences about how the answer came about, for its row
         self._seen: set[int] = set()
+        self.finalists = None if cost.deterministic else Finalists(self.solution)
         self._known: tuple[tuple[Any, ...], Solution] | None = None
         self._start = _clock()
         self.trace: list[Incumbent] = [Incumbent(0, 0.0, self.initial_cost)]
@@ -113,8 +116,8 @@ class Problem(ABC):
         """Notes a lower bound on the cost of every decision, from an exact method. Free; the largest counts."""
         self.bound = max(self.bound, bound)
 
-    def bill(self, cost: NDArray[np.float64], digests: Sequence[int]) -> int | None:
-        """Counts a batch of prices; which of them is the new best, or None when none is."""
+    def bill(self, cost: NDArray[np.float64], digests: Sequence[int], state_at: Callable[[int], Any]) -> None:
+        """Counts a batch of prices; takes the lowest if it is the new best. state_at: what `take` takes, of each."""
         now = self.seconds
         if self.best_cost == self.initial_cost:
             own = self.approach[-1].cost if self.approach else np.inf
@@ -122,11 +125,29 @@ class Problem(ABC):
         self.trace += self._better(cost, self.best_cost, now)
         self.evals += len(cost)
         self._seen.update(digests)
+        if self.finalists is not None:
+            self.finalists.offer(cost, digests, state_at)
         winner = int(np.argmin(cost))
-        if cost[winner] >= self.best_cost:
-            return None
-        self.best_cost = float(cost[winner])
-        return winner
+        if cost[winner] < self.best_cost:
+            self.best_cost = float(cost[winner])
+            self.take_best(state_at(winner))
+
+    @abstractmethod
+    def take_best(self, state: Any) -> None:
+        """Makes it the best."""
+
+    def settle(self, judge: CostModel) -> None:
+        """Where prices are measured, the lowest of many is low by luck as well: the judge prices the best few again and
+        the lowest of these is the answer; the default where none is shown to be better than it."""
+        if self.finalists is not None:
+            state = self.finalists.winner(judge, self.take_best)
+            if state is None:
+                self.notes.append("no answer was shown to be better than the default")
+            self.take_best(self.default_state() if state is None else state)
+
+    @abstractmethod
+    def default_state(self) -> Any:
+        """The default heuristic's, as `take_best` takes it."""
 
     def _better(self, cost: NDArray[np.float64], before: float, now: float) -> list[Incumbent]:
         """The new bests in a batch that is about to be counted."""

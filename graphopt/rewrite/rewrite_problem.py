@@ -55,8 +55,7 @@ class RewriteProblem(Problem):
         if not self.remaining:
             raise OutOfBudget
         price = self._price(outputs)
-        if self.bill(np.array([price]), [self.neighbours.digest(outputs)]) is not None:
-            self.best, self.best_rules = outputs, rules
+        self.bill(np.array([price]), [self.neighbours.digest(outputs)], lambda _: (outputs, rules))
         return price
 
     def _price(self, outputs: Outputs) -> float:
@@ -92,16 +91,21 @@ class RewriteProblem(Problem):
         if self.term_price is None:
             prices = (self.cost(around.apply(step.match), (*point.rules, step.match.rule.name)) for step in steps)
             return [step._replace(cost=price) for step, price in zip(steps, prices)]
-        winner = self.bill(np.array([step.cost for step in steps]), [step.digest for step in steps]) if steps else None
-        if winner is not None:
-            match = steps[winner].match
-            self.best, self.best_rules = around.apply(match), (*point.rules, match.rule.name)
+        if steps:
+            costs, digests = np.array([step.cost for step in steps]), [step.digest for step in steps]
+            self.bill(costs, digests, lambda i: _state(around.apply(steps[i].match), point.rules, steps[i].match))
         return steps
 
     def take(self, point: Point, step: RewriteStep) -> Point:
         """Where a step of that program leads."""
         outputs = self.neighbours.apply(point.outputs, step.match)
         return Point(outputs, (*point.rules, step.match.rule.name), step.cost, step.ops)
+
+    def take_best(self, state: tuple[Outputs, Rules]) -> None:
+        self.best, self.best_rules = state
+
+    def default_state(self) -> tuple[Outputs, Rules]:
+        return self.initial.outputs, ()
 
     def _best(self) -> tuple[Any, ...]:
         return (self.best,)
@@ -111,3 +115,7 @@ class RewriteProblem(Problem):
         best = replayed(self.initial, self.best)
         header = {"rules": list(self.best_rules)}
         return Solution(self.graph, self.task, Rewritten(header, self.trace_array(), self.initial, best, can_run=True))
+
+
+def _state(outputs: Outputs, rules: Rules, match: Match) -> tuple[Outputs, Rules]:
+    return outputs, (*rules, match.rule.name)

@@ -129,6 +129,7 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
     problem, spent = solve(
         contender.optimizer, graph, arena.task, arena.cost, evals=evals, seconds=arena.seconds, seed=seed
     )
+    problem.settle(arena.judge)
     solution = problem.solution()
     judged, initial = solution.price(arena.judge), solution.default_price(arena.judge)
     problems = solution.violations() + mismatch(problem, arena.cost, judged.cost if arena.judge is arena.cost else None)

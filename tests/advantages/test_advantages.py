@@ -55,7 +55,7 @@ class WithoutFlips(CostModel):
 
 def fusion(device: Device = GPU) -> tuple[Fusion, Simulator]:
     machine = Machine(name="m", devices=(device,))
-    task = Fusion(name="fusion", machine=machine, decision="binary", levels=2, **CAPS)
+    task = Fusion(name="fusion", machine=machine, decision="binary", numerics=None, levels=2, **CAPS)
     return task, Simulator(name="s", machine=machine, objective="runtime", threads=1)
 
 

@@ -32,7 +32,7 @@ from graphopt.tasks.joint import Joint
 
 MACHINE = Machine(name="m", devices=(GPU, GPU, GPU), link_bandwidth=20e9)
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
-FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", levels=2, **CAPS)
+FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", numerics=None, levels=2, **CAPS)
 JOINT = Joint(name="joint", machine=MACHINE, levels=5, fuse=True, **CAPS)
 SIMULATOR = Simulator(name="s", machine=MACHINE, objective="runtime", threads=1)
 NETWORK = PolicySizes(attention_layers=1, attention_heads=2, segment=16, superposition=True, iterations=2,

@@ -38,7 +38,7 @@ from graphopt.utils import registry
 
 MACHINE = Machine(name="m", devices=(GPU,))
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
-FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", levels=2, **CAPS)
+FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", numerics=None, levels=2, **CAPS)
 SIMULATOR = Simulator(name="s", machine=MACHINE, objective="runtime", threads=1)
 STEPS = Steps(start="initial", hops=1, change=0.5, batch=1)
 GUIDE = Guidance(top=20.0, refresh=4, order="magnitude", fresh=False, trusted=0, optimism=0.0)
@@ -280,7 +280,7 @@ def train(learner: LAF, graphs: list[Graph], steps: int) -> None:
 @pytest.mark.parametrize("target", ["magnitude", "signed"])
 def test_a_model_that_overfits_one_graph_ranks_its_ops(tmp_path: Path, target: Any) -> None:
     machine = Machine(name="rich", devices=(RICH,))
-    task = Fusion(name="fusion", machine=machine, decision="binary", levels=2, **CAPS)
+    task = Fusion(name="fusion", machine=machine, decision="binary", numerics=None, levels=2, **CAPS)
     cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
     model = Model(target=target, members=1)
     graph, learner = example_graph(), laf(task, cost, folder=tmp_path, model=model, priority=0.5, least_labels=20)

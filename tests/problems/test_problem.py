@@ -238,7 +238,14 @@ def test_flips_are_billed_traced_and_counted_as_whole_decisions(seed: int, moves
 def test_the_best_of_real_fusion_flips_has_the_price_that_was_billed(seed: int) -> None:
     machine = Machine(name="m", devices=(GPU,))
     task = Fusion(
-        name="fusion", machine=machine, decision="binary", levels=2, max_ops=6, max_inputs=5, max_duplicates=2
+        name="fusion",
+        machine=machine,
+        decision="binary",
+        numerics=None,
+        levels=2,
+        max_ops=6,
+        max_inputs=5,
+        max_duplicates=2,
     )
     cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
     problem = AssignProblem(random_graph(seed, 60), task, cost, evals=10_000)

@@ -48,8 +48,8 @@ CONFIG = {
         "devices": {"gpu": {**{key: value for key, value in GPU.items() if key != "name"}, "count": 2}}, "transfer": {},
     },
     "task": {
-        "_target_": "graphopt.tasks.fusion.Fusion", "name": "fusion", "decision": "binary", "levels": 4, "max_ops": 64,
-        "max_inputs": 16, "max_duplicates": 8,
+        "_target_": "graphopt.tasks.fusion.Fusion", "name": "fusion", "decision": "binary", "numerics": None,
+        "levels": 4, "max_ops": 64, "max_inputs": 16, "max_duplicates": 8,
     },
     "cost": {
         "_target_": "graphopt.costs.simulator.Simulator", "name": "simulator", "objective": "runtime", "threads": 1,
@@ -79,7 +79,14 @@ def machine() -> Machine:
 
 def fusion() -> Fusion:
     return Fusion(
-        name="fusion", machine=machine(), decision="binary", levels=4, max_ops=64, max_inputs=16, max_duplicates=8
+        name="fusion",
+        machine=machine(),
+        decision="binary",
+        numerics=None,
+        levels=4,
+        max_ops=64,
+        max_inputs=16,
+        max_duplicates=8,
     )
 
 

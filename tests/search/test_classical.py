@@ -174,7 +174,14 @@ def capped_chain(deltas: bool) -> tuple[AssignProblem, Walk]:
     """Four ops, at most two per kernel, everything stored."""
     machine = Machine(name="m", devices=(GPU,))
     task = Fusion(
-        name="fusion", machine=machine, decision="binary", levels=2, max_ops=2, max_inputs=16, max_duplicates=8
+        name="fusion",
+        machine=machine,
+        decision="binary",
+        numerics=None,
+        levels=2,
+        max_ops=2,
+        max_inputs=16,
+        max_duplicates=8,
     )
     cost = Simulator(name="simulator", machine=machine, objective="runtime", threads=1)
     problem = AssignProblem(chain(4), task, cost, evals=50)

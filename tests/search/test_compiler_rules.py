@@ -268,8 +268,8 @@ class _KernelSum(CostModel):
 
 
 def problem(graph: Graph, decision: str, evals: int, device: Device = GPU) -> AssignProblem:
-    task = Fusion(name="fusion", machine=Machine(name="m", devices=(device,)), decision=decision, levels=20,
-                  max_ops=64, max_inputs=16, max_duplicates=8)  # type: ignore[arg-type]  # fmt: skip
+    task = Fusion(name="fusion", machine=Machine(name="m", devices=(device,)), decision=decision, numerics=None,
+                  levels=20,                  max_ops=64, max_inputs=16, max_duplicates=8)  # type: ignore[arg-type]  # fmt: skip
     return AssignProblem(graph, task, _KernelSum(), evals=evals)
 
 

@@ -63,8 +63,8 @@ def best(optimizer: MotifScan | RulesScan, blocks: int, evals: int) -> float:
     for i in range(blocks):
         x = net("relu", net("neg", x, name=f"neg{i}"), name=f"relu{i}")
     net.output(x)
-    task = Fusion(name="fusion", machine=Machine(name="one", devices=(XLA,)), decision="binary", levels=2, max_ops=64,
-                  max_inputs=16, max_duplicates=8)  # fmt: skip
+    task = Fusion(name="fusion", machine=Machine(name="one", devices=(XLA,)), decision="binary", numerics=None,
+                  levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
     problem, _ = solve(optimizer, net.build(), task, Taste(), evals=evals)
     return problem.best_cost
 

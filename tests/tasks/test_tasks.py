@@ -35,7 +35,9 @@ SEEDS = st.integers(0, 10**6)
 
 
 def fusion(decision: str, levels: int = 20, **caps: int) -> Fusion:
-    return Fusion(name="fusion", machine=GPUS, decision=decision, levels=levels, **{**FUSION_CAPS, **caps})
+    return Fusion(
+        name="fusion", machine=GPUS, decision=decision, numerics=None, levels=levels, **{**FUSION_CAPS, **caps}
+    )
 
 
 BOTH = pytest.mark.parametrize("task", [fusion("binary"), fusion("priority", 5)], ids=["binary", "priority"])

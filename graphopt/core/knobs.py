@@ -1,0 +1,39 @@
+"""Settings of a compiler that a task may decide for a whole graph, declared here: nothing else of a compiler is ever
+set by what a file says.
+
+Equal: outputs stay the same bit for bit, which is tested. Close: arithmetic changes, so a user has to allow it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Numerics = Literal["equal", "close"]
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """option: of torch._inductor.config. values: choice k is values[k]; the first, None, leaves the option alone."""
+
+    name: str
+    option: str
+    values: tuple[Any, ...]
+    numerics: Numerics
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the choices are called."""
+        return ("default", *map(str, self.values[1:]))
+
+
+KNOBS = (
+    Knob("reads_threshold", "realize_reads_threshold", (None, 1, 2, 16), "equal"),
+    Knob("opcount_threshold", "realize_opcount_threshold", (None, 12, 100), "equal"),
+    Knob("simdlen", "cpp.simdlen", (None, 256), "equal"),
+    Knob("decompose_tanh", "cpp.use_decompose_tanh", (None, True), "close"),
+    Knob("two_step_variance", "cpp.use_two_step_variance_threshold", (None, 1 << 30), "close"),
+)
+
+
+def knobs(numerics: Numerics | None) -> tuple[Knob, ...]:
+    """Those that leave numbers equal, with `close` all; none for None."""
+    return tuple(knob for knob in KNOBS if numerics == "close" or knob.numerics == numerics)

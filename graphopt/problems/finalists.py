@@ -1,0 +1,46 @@
+"""`Finalists`: the few lowest measured prices of a solve. Which of them is lowest is partly luck, so they are priced
+once more before one is the answer."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.problems.cost_model import CostModel, better
+from graphopt.problems.solution import Solution
+
+KEPT = 4
+
+
+class _Candidate(NamedTuple):
+    cost: float
+    state: Any  # what a problem takes as its best
+
+
+class Finalists:
+    """The `KEPT` lowest prices of different decisions. solution: of the problem's best."""
+
+    def __init__(self, solution: Callable[[], Solution]) -> None:
+        self._solution = solution
+        self._of: dict[int, _Candidate] = {}  # digest ->
+
+    def offer(self, cost: NDArray[np.float64], digests: Sequence[int], state_at: Callable[[int], Any]) -> None:
+        """Keeps what belongs to them."""
+        for i in np.argsort(cost, kind="stable")[:KEPT].tolist():
+            known = self._of.get(digests[i])
+            if np.isfinite(cost[i]) and (known is None or cost[i] < known.cost):
+                self._of[digests[i]] = _Candidate(float(cost[i]), state_at(i))
+        lowest = sorted(self._of.items(), key=lambda item: item[1].cost)[:KEPT]
+        self._of = dict(lowest)
+
+    def winner(self, judge: CostModel, take: Callable[[Any], None]) -> Any | None:
+        """The state that the judge prices lowest, None where none is shown to be better than the default."""
+        found, lowest = None, float("inf")
+        for candidate in self._of.values():
+            take(candidate.state)
+            solution = self._solution()
+            price = solution.price(judge)
+            if price.cost < lowest and better(price, solution.default_price(judge)):
+                found, lowest = candidate.state, price.cost
+        return found

@@ -1,0 +1,21 @@
+"""From a stored experiment to its headline figures: by the file here that is called like its study."""
+
+from importlib import import_module
+from pathlib import Path
+
+from graphopt.errors import UserError
+from graphopt.reporting.figures.figure import Figure
+from graphopt.reporting.tables.read_rows import read_rows, row_files
+
+BESIDE = ("__init__", "figure", "reading")
+
+
+def figures_of(place: Path) -> list[Figure]:
+    """The figures of the study whose rows lie in a folder. Raises UserError where nobody says what they are."""
+    rows = [row for row in read_rows(row_files(place))[0] if row.get("status") == "ok"]
+    known = sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in BESIDE)
+    named = {str(row.get("study")) for row in rows} & set(known)
+    if len(named) != 1:
+        raise UserError(f"{place} holds no experiment with headline figures; those that have are: {', '.join(known)}")
+    found: list[Figure] = import_module(f"{__package__}.{named.pop()}").figures(rows)
+    return found
