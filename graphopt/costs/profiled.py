@@ -5,18 +5,20 @@ and spread of several blocks. A table that travels with results makes their pric
 """
 
 import math
-import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from graphopt import cache_dir
 from graphopt.costs.additive import Additive, input_types, is_free
-from graphopt.errors import UserError
-from graphopt.measure.op_process import Measuring, OpProcess
-from graphopt.measure.op_table import Line, OpTable
+from graphopt.costs.tables import settled
+from graphopt.measure.memo import Line
+from graphopt.measure.rounds import error_of_median
+from graphopt.measure.service import Service
+from graphopt.measure.subject import Measuring, Subject
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType, text_of
+
+TABLE = Path("profiled") / "ops.jsonl"  # below the cache folder
 
 
 class Profiled(Additive):
@@ -29,20 +31,15 @@ class Profiled(Additive):
 
     def __init__(self, *, name: str, table: str | None, environment: str | None, measuring: Measuring) -> None:
         self.name = name
-        self.environment = environment or environment_here(measuring)
-        self._measures = environment is None
-        self._table = OpTable(cache_dir() / "profiled" / "ops.jsonl" if table is None else Path(table))
-        self._process = OpProcess(measuring)
+        file = cache_dir() / TABLE if table is None else Path(table)
+        self.service = Service(measuring, table=file, environment=environment, name=name)
 
     def stored(self) -> Mapping[str, object]:
-        return {"environment": self.environment}
+        return {"environment": self.service.environment}
 
     @staticmethod
     def settled(node: Mapping[str, object], near: Path) -> Mapping[str, object]:
-        """Prices come from lines that are there: the table is looked for, the environment must be stored."""
-        if not isinstance(node.get("environment"), str):
-            raise UserError(f"{near} does not say in which environment its ops were measured: solve the graph again")
-        return {**node, "table": str(found_table(node.get("table"), near))}
+        return settled(node, near, TABLE)
 
     def op_seconds(self, operation: Operation, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:
         return 0.0 if operation.name == "opaque" else float(self.measured(operation, inputs)["seconds"])
@@ -61,63 +58,13 @@ class Profiled(Additive):
 
     def measured(self, operation: Operation, inputs: Sequence[TensorType]) -> Line:
         """The table's line of an op: seconds, spread (relative), blocks. Measures it where it is not known yet."""
-        op = signature_of(operation, inputs)
-        return self._table.find(op, self.environment) or self._measure(op, operation, inputs)
-
-    def _measure(self, op: str, operation: Operation, inputs: Sequence[TensorType]) -> Line:
-        if not self._measures:
-            raise UserError(self._lack(op))
-        with self._table.turn():
-            known = self._table.find(op, self.environment)  # by another process meanwhile
-            if known is None:
-                request = {"name": operation.name, "params": operation.params, "inputs": list(inputs)}
-                known = {"op": op, "environment": self.environment, **self._process.ask(op, request)}
-                self._table.add(known)
-            return known
-
-    def _lack(self, op: str) -> str:
-        there = self._table.environments()
-        holds = f"it has those of {'; '.join(there)}" if there else "it is empty or missing"
-        return (
-            f"{self._table.path} has no line of the op {op!r} in the environment {self.environment!r}: {holds}. "
-            f"Run where the table lies, bring it there, or set {self.name}'s environment=null to measure here"
-        )
+        payload = {"name": operation.name, "params": operation.params, "inputs": list(inputs)}
+        return self.service.alone(Subject("op", signature_of(operation, inputs), payload))
 
 
 def standard_error(line: Line) -> float:
-    """Relative, of a median of blocks whose middle half spreads over `spread` of it, the blocks being normal: their
-    standard deviation is spread / 1.349, that of their median 1.253 times as large over the root of their number."""
-    return float(1.253 / 1.349 * line.get("spread", 0.0) / math.sqrt(line.get("blocks", 1)))
-
-
-def found_table(stored: object, near: Path) -> Path:
-    """The table that a file was priced by, which is only read: one of that name in a folder above the file, or the path
-    below this installation; a file without one was priced by this user's own."""
-    if not isinstance(stored, str):
-        return cache_dir() / "profiled" / "ops.jsonl"
-    places = [folder / Path(stored).name for folder in near.resolve().parents]
-    if not Path(stored).is_absolute() and ".." not in Path(stored).parts:
-        places.append(Path(__file__).resolve().parents[2] / stored)
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise UserError(f"{near} was priced by a table of measured ops, {Path(stored).name!r}, which is in no folder "
-                        "above it: bring it there")  # fmt: skip
-    return found
-
-
-def environment_here(measuring: Measuring) -> str:
-    """What a measurement depends on besides the op."""
-    where = processor() if measuring.device == "cpu" else "cuda"
-    return f"torch {version('torch')}, {where}, {measuring.device}, {measuring.threads} threads"
-
-
-def processor() -> str:
-    """The processor's name, as Linux knows it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    """Relative, of a measured op."""
+    return float(error_of_median(line.get("spread", 0.0), line.get("blocks", 1)))
 
 
 def signature_of(operation: Operation, inputs: Sequence[TensorType]) -> str:

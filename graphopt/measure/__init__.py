@@ -1,1 +1,1 @@
-"""Measuring on this machine, in processes of their own."""
+"""The one measuring service: subjects are timed by turns in processes of their own, and what was measured is kept."""

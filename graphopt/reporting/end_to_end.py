@@ -17,8 +17,10 @@ from typing import Any
 
 from graphopt.config.construct import construct
 from graphopt.config.stored import node_of
-from graphopt.costs.profiled import Profiled, processor
+from graphopt.costs.profiled import Profiled
 from graphopt.errors import UserError
+from graphopt.measure.environment import processor
+from graphopt.measure.subject import Ratio
 from graphopt.problems.cost_model import CostModel
 from graphopt.reporting.replay import Case, open_case
 from graphopt.reporting.tables.read_rows import read_rows, row_files
@@ -26,7 +28,7 @@ from graphopt.reporting.tables.sheet import Sheet
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.random_weights import with_random_weights
 from graphopt.rewrite.ir.terms import Program
-from graphopt.rewrite.race import Race, Ratio, race
+from graphopt.rewrite.race import Race, race
 
 ROWS, TABLE = "end_to_end.jsonl", "ops_again.jsonl"
 Found = dict[str, Any]

@@ -6,38 +6,24 @@ interval and the speed-up's overlap, nothing is shown.
 """
 
 import argparse
-import json
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
-from graphopt.errors import ConfigError, UserError
-from graphopt.utils.channel import is_seconds
+from graphopt.errors import ConfigError, Unmeasured, UserError
+from graphopt.measure.races import Rounds, fresh_rounds, ratio_of
+from graphopt.measure.subject import Comparing, Failure, Ratio, Subject
 
 PROCESSES = 6  # extremes of six medians hold the true median with a probability of 97 % (1 - 2 / 2^6)
 SECONDS = 4.0  # of turns in each process
 ROUNDS = 9  # at least
-LIMIT_SECONDS = 7200.0  # for one process to answer
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Over processes: the median, and the extremes, of each one's median ratio."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+BLOCK_SECONDS = 0.005
+LIMIT_SECONDS = 3600.0  # for a process to make a model ready
 
 
 @dataclass(frozen=True)
@@ -67,53 +53,30 @@ def race(before: Path, after: Path, *, dims: Mapping[str, int] | None = None, pr
     """
     if find_spec("onnxruntime") is None:
         raise ConfigError("ONNX Runtime is not installed; pip install -e '.[onnx]'")
-    asked = {"models": [str(file) for file in (before, after, before)], "dims": dict(dims or {}),
-             "seconds": seconds, "rounds": rounds}  # fmt: skip
-    return result_of([_process(asked) for _ in range(processes)])
-
-
-def result_of(taken: Sequence[Sequence[Sequence[float]]]) -> Race:
-    """From seconds [processes, rounds, (before, after, before)]; processes may have rounds of different number."""
-    arrays = [np.asarray(rounds) for rounds in taken]
-    first, second = (median(float(np.median(a[:, model])) for a in arrays) for model in (0, 1))
-    speedup, noise = (_ratio([float(np.median(a[:, 0] / a[:, other])) for a in arrays]) for other in (1, 2))
-    return Race(first, second, speedup, noise, len(arrays), sum(len(a) for a in arrays))
-
-
-def _ratio(values: list[float]) -> Ratio:
-    return Ratio(median(values), min(values), max(values))
-
-
-def _process(asked: Mapping[str, object]) -> list[list[float]]:
-    command = [sys.executable, "-m", "graphopt.measure.race_worker", json.dumps(asked)]
-    with tempfile.TemporaryFile() as file:  # nobody else's: what libraries print goes to standard error
-        command.append(str(file.fileno()))
-        try:
-            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[file.fileno()], timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise UserError(
-                f"ONNX Runtime has not run the two models in {LIMIT_SECONDS:g} s; give smaller ones"
-            ) from None
-        file.seek(0)
-        return rounds_in(file.read())
-
-
-def rounds_in(answer: bytes) -> list[list[float]]:
-    """[rounds, models] seconds. Raises UserError unless the answer of a process holds such, all finite and positive."""
+    first, second = (onnx_subject(file, str(file), dims=dims) for file in (before, after))
+    how = Comparing(device="cpu", threads=1, block_seconds=BLOCK_SECONDS, rounds=rounds, noise=0.0, seconds=seconds / 3,
+                    limit_seconds=LIMIT_SECONDS, pool="local", workers=1, address=None)  # fmt: skip
     try:
-        said = json.loads(answer or b'{"error": "its process ended, out of memory?"}')
-    except ValueError:
-        said = {"error": "its process ended before it had answered"}
-    answered: dict[str, Any] = said if isinstance(said, dict) else {}
-    rounds = answered.get("rounds")
-    if isinstance(rounds, list) and rounds and all(map(_is_round, rounds)):
-        return rounds
-    why = answered.get("error", "it measured no time")
-    raise UserError(f"ONNX Runtime cannot run the two models: {why}")
+        taken = fresh_rounds(first, [second], how, processes)
+    except Unmeasured as error:
+        raise UserError(f"ONNX Runtime cannot run the two models: {error}") from None
+    if isinstance(taken, Failure):
+        raise UserError(f"ONNX Runtime cannot run the two models: {taken.reason}")
+    return result_of(taken)
 
 
-def _is_round(models: Any) -> bool:
-    return isinstance(models, list) and len(models) == 3 and all(map(is_seconds, models))
+def onnx_subject(file: Path, digest: str, *, optimisations: str = "default",
+                 dims: Mapping[str, int] | None = None) -> Subject:  # fmt: skip
+    """A whole ONNX file in ONNX Runtime."""
+    return Subject("onnx", digest, {"path": str(file), "dims": dict(dims or {}), "optimisations": optimisations})
+
+
+def result_of(taken: Rounds) -> Race:
+    """From seconds [processes, rounds, (before, its copy, after)]; processes may have rounds of different number."""
+    arrays = [np.asarray(rounds) for rounds in taken]
+    first, second = (median(float(np.median(a[:, model])) for a in arrays) for model in (0, 2))
+    speedup, noise = (ratio_of([np.median(a[:, 0] / a[:, other]) for a in arrays]) for other in (2, 1))
+    return Race(first, second, speedup, noise, len(arrays), sum(len(a) for a in arrays))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,14 @@ import pytest
 from graphopt.core.machine import Device, make_machine
 from graphopt.core.plan import Plans
 from graphopt.costs.additive import Flops, flop
-from graphopt.costs.profiled import Profiled, environment_here, signature_of, standard_error
+from graphopt.costs.profiled import Profiled, signature_of, standard_error
 from graphopt.errors import Unmeasured, UserError
-from graphopt.measure.op_process import Measuring, OpProcess
-from graphopt.measure.op_table import OpTable
+from graphopt.measure.environment import environment_here
+from graphopt.measure.memo import Memo
+from graphopt.measure.pool import LocalPool
+from graphopt.measure.rounds import Runner, alone
+from graphopt.measure.service import Service
+from graphopt.measure.subject import Measuring, Subject
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
@@ -103,10 +107,10 @@ def write(table: Path, lines: list[Mapping[str, Any]]) -> None:
 def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring anything is an error."""
 
-    def ask(self: OpProcess, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        raise AssertionError(f"{name} is measured")
+    def ask(self: LocalPool, requests: Sequence[Mapping[str, Any]], seconds: Sequence[float]) -> list[Any]:
+        raise AssertionError(f"{requests} are measured")
 
-    monkeypatch.setattr(OpProcess, "ask", ask)
+    monkeypatch.setattr(LocalPool, "ask", ask)
 
 
 def test_more_work_takes_longer_and_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +152,7 @@ def test_a_program_costs_the_sum_of_what_runs(tmp_path: Path, monkeypatch: pytes
 def test_of_another_environment_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_process(monkeypatch)
     table, op = tmp_path / "ops.jsonl", signature_of(MATMUL, square(8))
-    here = {"op": op, "environment": environment_here(QUICK), "seconds": 1.0}
+    here = {"op": op, "environment": environment_here("cpu", 1), "seconds": 1.0}
     write(table, [here, {**here, "environment": "elsewhere", "seconds": 2.0}])
     assert model(table).op_seconds(MATMUL, square(8), ()) == 1.0
     assert model(table, "elsewhere").op_seconds(MATMUL, square(8), ()) == 2.0
@@ -162,7 +166,7 @@ def test_what_others_measure_meanwhile_counts(tmp_path: Path, monkeypatch: pytes
     no_process(monkeypatch)
     table = tmp_path / "ops.jsonl"
     late = model(table)
-    line = {"op": signature_of(MATMUL, square(8)), "environment": late.environment, "seconds": 1.0}
+    line = {"op": signature_of(MATMUL, square(8)), "environment": late.service.environment, "seconds": 1.0}
     write(table, [line, {**line, "seconds": 2.0}])  # the first line counts
     assert late.op_seconds(MATMUL, square(8), ()) == 1.0
 
@@ -186,54 +190,58 @@ def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
         model(tmp_path / "ops.jsonl").op_seconds(MATMUL, (TensorType((2, 3)), TensorType((2, 3))), ())
 
 
-def request(n: int) -> dict[str, Any]:
-    return {"name": "matmul", "params": ("none",), "inputs": [((n, n), "float32")] * 2}
+def product(n: int) -> Subject:
+    payload = {"name": "matmul", "params": ("none",), "inputs": [((n, n), "float32")] * 2}
+    return Subject("op", f"product {n}", payload)
 
 
-def test_a_crashed_process_is_begun_again() -> None:
-    process = OpProcess(QUICK)
-    process.ask("op", request(8))
-    assert process._worker is not None
-    os.kill(process._worker.process.pid, signal.SIGKILL)
-    assert process.ask("op", request(8))["seconds"] > 0
+def service(tmp_path: Path, how: Measuring = QUICK) -> Service:
+    return Service(how, table=tmp_path / "ops.jsonl", environment=None, name="profiled")
 
 
-def test_a_process_that_never_begins_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.measure.op_process.WORKER", "platform")  # prints a line and ends
+def test_a_crashed_process_is_begun_again(tmp_path: Path) -> None:
+    measures = service(tmp_path)
+    measures.alone(product(8))
+    assert isinstance(measures.pool, LocalPool) and measures.pool.process.number is not None
+    os.kill(measures.pool.process.number, signal.SIGKILL)
+    assert measures.alone(product(9))["seconds"] > 0
+    assert measures.pool.counts["starts"] == 2
+
+
+def test_a_process_that_never_begins_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphopt.measure.pool.WORKER", "platform")  # prints a line and ends
     with pytest.raises(UserError, match="ends before it has begun") as caught:
-        OpProcess(QUICK).ask("op", request(8))
+        service(tmp_path).alone(product(8))
     assert not isinstance(caught.value, Unmeasured)
 
 
-def test_an_op_has_a_limit_of_time() -> None:
+def test_an_op_has_a_limit_of_time(tmp_path: Path) -> None:
     limited = Measuring(**{**vars(QUICK), "op_seconds": 60.0, "spread": 0.0, "limit_seconds": 0.2})
-    process = OpProcess(limited)
+    measures = service(tmp_path, limited)
     with pytest.raises(Unmeasured, match=r"cannot be measured in measuring.limit_seconds=0.2"):
-        process.ask("op", request(64))
-    assert process._worker is None
+        measures.alone(product(64))
+    assert measures.pool.counts["hangs"] == 1
 
 
 def test_noisy_blocks_are_followed_by_more() -> None:
-    from graphopt.measure.op_worker import measure, torch
-
     noise, spoken = iter([1.0, 1.0, 1.0, 1.0, 2.0, 3.0, *[1.0] * 90]), list[int]()
 
-    def timed(run: Any, runs: int) -> float:
+    def timed(runner: Runner, runs: int) -> float:
         spoken.append(runs)
         return next(noise)
 
     settings = {"block_seconds": 0.5, "blocks": 3, "spread": 0.05, "op_seconds": 60.0}
-    answer = measure(request(2), torch.ones(16), timed, settings)
+    answer = alone(Runner(lambda: None), timed, settings)
     assert answer["seconds"] == 1.0
     assert answer["spread"] <= 0.05
     assert 3 < answer["blocks"] == len(spoken) - 3  # three to warm up and count
-    late = measure(request(2), torch.ones(16), lambda run, runs: 1.0 + len(spoken), {**settings, "op_seconds": 0.0})
+    late = alone(Runner(lambda: None), lambda runner, runs: 1.0 + len(spoken), {**settings, "op_seconds": 0.0})
     assert late["blocks"] == 3
 
 
 def test_the_table_gives_turns(tmp_path: Path) -> None:
-    table = OpTable(tmp_path / "ops.jsonl")
-    other = OpTable(tmp_path / "ops.jsonl")
+    table = Memo(tmp_path / "ops.jsonl")
+    other = Memo(tmp_path / "ops.jsonl")
     with table.turn():
         table.add({"op": "a", "environment": "e", "seconds": 1.0})
     assert other.find("a", "e") is None

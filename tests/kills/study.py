@@ -19,7 +19,7 @@ import numba
 from graphopt import command
 from graphopt.cli import composed
 from graphopt.config.stored import words
-from graphopt.measure import op_process
+from graphopt.measure import pool, process
 from graphopt.records.answer_file import read_answer
 from graphopt.records.rows import Row, read
 
@@ -119,7 +119,7 @@ class Study:
             sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
             os.environ["GRAPHOPT_CACHE"] = str(self.place / "cache")
             os.environ["PYTHONPATH"] = str(HERE)
-            op_process.WORKER = "stub_worker"
+            pool.WORKER = "stub_worker"
             happen = _Happening(accident, self.place)
             sys.argv = ["run.py", f"output_dir={self.place / 'out'}", *STUDIES[self.name]]
             try:
@@ -161,7 +161,7 @@ class _Happening:
         return size
 
     def _kill_workers(self) -> None:
-        send = op_process._Worker._send
+        send = process._Worker._send
 
         def sent(worker: Any, text: bytes, deadline: float) -> None:
             self.asked += 1
@@ -172,7 +172,7 @@ class _Happening:
             if due and self.accident.kind == "asked":
                 self._kill(worker.process.pid)
 
-        op_process._Worker._send = sent  # type: ignore[method-assign]
+        process._Worker._send = sent  # type: ignore[method-assign]
 
     def _kill(self, process: int) -> None:
         self._note()

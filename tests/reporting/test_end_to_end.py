@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from commands import Answer, command
 
+from graphopt.measure.subject import Ratio
 from graphopt.report import main as report
 from graphopt.reporting import end_to_end
 from graphopt.rewrite.equivalence import run_onnx
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
-from graphopt.rewrite.race import Race, Ratio
+from graphopt.rewrite.race import Race
 
 pytest.importorskip("onnxruntime")
 

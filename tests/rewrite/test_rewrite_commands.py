@@ -1,8 +1,8 @@
 """`python -m graphopt.rewrite.race | check`."""
 
-import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,14 +10,16 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_models import FLOAT, light, model_of, value
 
-from graphopt.errors import UserError
-from graphopt.measure import race_worker
+from graphopt.errors import Unmeasured, UserError
+from graphopt.measure.rounds import Runner, by_turns
+from graphopt.measure.service import timings_of
+from graphopt.measure.subject import Ratio
 from graphopt.rewrite.check import main as check_command
 from graphopt.rewrite.io import onnx_call
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.rewrite.race import Ratio, race, result_of, rounds_in
 from graphopt.rewrite.race import main as race_command
+from graphopt.rewrite.race import race, result_of
 
 # --- Two models by turns: who is faster is found out, and a copy is not.
 
@@ -46,9 +48,9 @@ def test_more_layers_are_slower(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_ratios_are_of_rounds_and_intervals_of_processes() -> None:
-    slow_then_fast = [[2.0, 1.0, 2.0], [4.0, 2.0, 4.0], [2.0, 1.0, 2.2]]  # a neighbour disturbs the second round
-    other = [[3.0, 2.0, 3.3], [3.0, 2.0, 2.7]]
-    found = result_of([slow_then_fast, other, other])
+    slow_then_fast = [[2.0, 2.0, 1.0], [4.0, 4.0, 2.0], [2.0, 2.2, 1.0]]  # a neighbour disturbs the second round
+    other = [[3.0, 3.3, 2.0], [3.0, 2.7, 2.0]]
+    found = result_of([np.array(rounds) for rounds in (slow_then_fast, other, other)])
     assert found.speedup == Ratio(1.5, 1.5, 2.0)
     assert (found.before, found.after) == (3.0, 2.0)
     assert found.noise.low <= 1.0 <= found.noise.high
@@ -60,17 +62,25 @@ def test_ratios_are_of_rounds_and_intervals_of_processes() -> None:
     [(0.99, "no difference shown"), (0.9, "faster"), (1.2, "slower")],
 )
 def test_a_verdict_needs_more_than_the_noise(after: float, verdict: str) -> None:
-    processes = [[[1.0, after * wobble, 1.0 / copy]] for wobble, copy in ((1.0, 0.98), (0.99, 1.02), (1.01, 1.0))]
+    processes = [
+        np.array([[1.0, 1.0 / copy, after * wobble]]) for wobble, copy in ((1.0, 0.98), (0.99, 1.02), (1.01, 1.0))
+    ]
     assert result_of(processes).verdict == verdict
 
 
-def test_every_model_begins_a_round_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    order = list[str]()
-    clock = itertools.count()
-    monkeypatch.setattr(race_worker.time, "thread_time", lambda: next(clock))
-    rounds = race_worker.rounds_of([lambda m=model: order.append(m) for model in "abc"], 0.0, 3)
-    assert rounds == [[1.0] * 3] * 3
-    assert "".join(order[9:]) == "abcbcacab"
+def test_rounds_come_in_random_order() -> None:
+    order = list[int]()
+
+    def timed(runner: Runner, runs: int) -> float:
+        order.append(runner.run())
+        return 2.0 * runs
+
+    runners, how = [Runner(lambda m=model: m) for model in range(3)], {"rounds": 40, "noise": 0.0, "seconds": 0.0}
+    rounds = by_turns(runners, [1, 2, 3], timed, {**how, "seconds": 60.0}, np.random.default_rng(0))
+    assert rounds == [[2.0] * 3] * 40
+    turns = [tuple(order[i : i + 3]) for i in range(0, len(order), 3)]
+    assert all(sorted(turn) == [0, 1, 2] for turn in turns) and len(set(turns)) == 6
+    assert len(by_turns(runners, [1, 2, 3], timed, how, np.random.default_rng(0))) == 3  # late from the start
 
 
 def test_what_cannot_be_run_is_one_sentence(tmp_path: Path) -> None:
@@ -91,14 +101,12 @@ def test_open_dimensions_have_to_be_given(tmp_path: Path) -> None:
     assert race(file, file, dims={"batch": 8}, processes=1, seconds=0.01).before > 0
 
 
-@pytest.mark.parametrize("answer", [
-    b"", b"{", b"[]", b"noise", b'{"rounds": []}', b'{"rounds": [[1.0, 1.0]]}', b'{"rounds": [[1.0, NaN, 1.0]]}',
-    b'{"rounds": [[1.0, -1.0, 1.0]]}', b'{"rounds": [["1", "1", "1"]]}', b'{"rounds": 3}', b'{"rounds": [3]}',
-])  # fmt: skip
-def test_what_is_no_measurement_is_refused(answer: bytes) -> None:
-    with pytest.raises(UserError, match="cannot run the two models"):
-        rounds_in(answer)
-    assert rounds_in(b'{"rounds": [[1.0, 2.0, 1.0]]}') == [[1.0, 2.0, 1.0]]
+@pytest.mark.parametrize("rounds", [None, 3, [], [3], [[1.0]], [[1.0, float("nan"), 1.0]], [[1.0, -1.0, 1.0]],
+                                    [["1", "1", "1"]], [[1.0, 1.0], [1.0]]])  # fmt: skip
+def test_what_is_no_measurement_is_refused(rounds: Any) -> None:
+    with pytest.raises(Unmeasured, match="are no times"):
+        timings_of(rounds)
+    assert [timing.ratio for timing in timings_of([[1.0, 1.0, 2.0]])] == [1.0, 2.0]
 
 
 # --- The command that takes a model in and out.

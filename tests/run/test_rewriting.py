@@ -8,10 +8,10 @@ import onnx
 import pytest
 from commands import Answer, command
 
-from graphopt.costs import profiled
 from graphopt.decision import main as decide
 from graphopt.errors import DecisionError
-from graphopt.measure.op_process import OpProcess
+from graphopt.measure import service
+from graphopt.measure.pool import LocalPool
 from graphopt.records import answer_file
 from graphopt.report import main as report
 from graphopt.reporting.replay import _pricing
@@ -81,8 +81,8 @@ def test_measured_prices_replay_on_another_machine(
     def nothing(*_: object) -> None:
         raise AssertionError("an op is measured")
 
-    monkeypatch.setattr(profiled, "environment_here", lambda measuring: "elsewhere")
-    monkeypatch.setattr(OpProcess, "ask", nothing)
+    monkeypatch.setattr(service, "environment_here", lambda *_: "elsewhere")
+    monkeypatch.setattr(LocalPool, "ask", nothing)
     assert report([str(answer.folder), "--replay"]) == 0
     (tmp_path / "ops.jsonl").unlink()
     _pricing.cache_clear()

@@ -199,12 +199,14 @@ def onnxruntime_runner(model: ModelProto | str) -> Run:
     return run
 
 
-def onnxruntime_session(model: ModelProto | str) -> Any:
-    """A model, or a file, made ready on one thread, with all of ONNX Runtime's own optimisations."""
+def onnxruntime_session(model: ModelProto | str, *, optimised: bool = True) -> Any:
+    """A model, or a file, made ready on one thread, with all of ONNX Runtime's own optimisations, or none."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     source = model if isinstance(model, str) else model.SerializeToString()
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 

@@ -1,4 +1,5 @@
-"""The measuring process: whatever it does, no op gets another one's seconds, and a crash costs a row, not the run."""
+"""Subjects measured alone: whatever the process does, none gets another one's seconds, and a crash costs a row, not the
+run."""
 
 import json
 import os
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 from graphopt.errors import Unmeasured, UserError
-from graphopt.measure.op_process import Measuring, OpProcess
-from graphopt.measure.op_table import OpTable
+from graphopt.measure.memo import Memo
+from graphopt.measure.pool import LocalPool
+from graphopt.measure.service import Service
+from graphopt.measure.subject import Measuring, Subject
 
 QUICK = Measuring(device="cpu", threads=1, block_seconds=0.001, blocks=3, spread=0.1, op_seconds=0.05, limit_seconds=60)
 HEAD = """
@@ -28,20 +31,37 @@ def say(**answer):
 say(id=0, ready=True)
 for line in requests:
     q = json.loads(line)
-    n, i = q["n"], q["id"]
+    n, i = q["subjects"][0]["payload"]["n"], q["id"]
 """
-Worker = Callable[..., OpProcess]
+
+
+class Asked:
+    """A service and its process."""
+
+    def __init__(self, how: Measuring, folder: Path) -> None:
+        self.service = Service(how, table=folder / "ops.jsonl", environment=None, name="profiled")
+        assert isinstance(self.service.pool, LocalPool)
+        self.process = self.service.pool.process
+
+    def ask(self, name: str, payload: dict[str, Any]) -> dict[str, Any]:
+        return dict(self.service.alone(Subject("op", name, payload)))
+
+    def count(self, what: str) -> int:
+        return self.service.pool.counts[what]
+
+
+Worker = Callable[..., Asked]
 
 
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
     """A measuring process that does to every request {"n", "id"} what the lines say."""
 
-    def make(*lines: str, **limits: Any) -> OpProcess:
+    def make(*lines: str, **limits: Any) -> Asked:
         (tmp_path / "stub_worker.py").write_text(HEAD + "".join(f"    {line}\n" for line in lines))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-        monkeypatch.setattr("graphopt.measure.op_process.WORKER", "stub_worker")
-        return OpProcess(Measuring(**{**vars(QUICK), **limits}))
+        monkeypatch.setattr("graphopt.measure.pool.WORKER", "stub_worker")
+        return Asked(Measuring(**{**vars(QUICK), **limits}), tmp_path)
 
     return make
 
@@ -88,7 +108,7 @@ def test_half_a_line_is_waited_for_and_no_longer_than_the_limit(worker: Worker) 
     ]
     assert worker(*half, "answers.write(text[9:]); answers.flush()").ask("op", {"n": 1})["seconds"] == 1
     with pytest.raises(Unmeasured, match="limit_seconds=1"):  # an hour would be longer than a test may take
-        worker(*half, "time.sleep(3600)", limit_seconds=1).ask("op", {"n": 1})
+        worker(*half, "time.sleep(3600)", limit_seconds=1).ask("late", {"n": 1})
 
 
 def test_an_op_that_crashes_costs_itself_only_and_is_not_tried_again(worker: Worker, tmp_path: Path) -> None:
@@ -107,7 +127,8 @@ def test_an_op_that_hangs_is_waited_for_once(worker: Worker, tmp_path: Path) -> 
     for _ in range(2):
         with pytest.raises(Unmeasured, match="limit_seconds=1"):
             process.ask("b", {"n": 2})
-    assert starts(tmp_path) == 1 and process.ask("c", {"n": 3})["seconds"] == 3
+    assert starts(tmp_path) == 1 and process.count("hangs") == 1
+    assert process.ask("c", {"n": 3})["seconds"] == 3
 
 
 def test_a_process_that_always_crashes_is_not_begun_for_ever(worker: Worker, tmp_path: Path) -> None:
@@ -115,7 +136,7 @@ def test_a_process_that_always_crashes_is_not_begun_for_ever(worker: Worker, tmp
     for n in range(4):
         with pytest.raises(Unmeasured):
             process.ask(f"op{n}", {"n": n})
-    with pytest.raises(UserError, match="each of 5 ops in a row") as caught:
+    with pytest.raises(UserError, match="each of 5 requests in a row") as caught:
         process.ask("op4", {"n": 4})
     assert not isinstance(caught.value, Unmeasured) and starts(tmp_path) == 10
 
@@ -126,21 +147,21 @@ def test_killed_in_the_middle_of_a_measurement(worker: Worker, tmp_path: Path) -
     def kill() -> None:
         while not (tmp_path / "asked").exists():
             time.sleep(0.01)
-        assert process._worker is not None
-        os.kill(process._worker.process.pid, signal.SIGKILL)
+        assert process.process.number is not None
+        os.kill(process.process.number, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
     assert process.ask("op", {"n": 7})["seconds"] == 7
     killer.join()
-    assert starts(tmp_path) == 2
+    assert starts(tmp_path) == 2 and process.count("crashes") == 1
 
 
 def test_the_process_ends_with_its_owner(worker: Worker) -> None:
     process = worker("say(id=i, seconds=n)")
     process.ask("op", {"n": 1})
-    assert process._worker is not None
-    inner = process._worker.process
+    assert process.process._worker is not None
+    inner = process.process._worker.process
     del process
     assert inner.wait() == -signal.SIGKILL
 
@@ -153,7 +174,7 @@ def test_a_table_line_that_is_no_measurement_does_not_count(tmp_path: Path, seco
     good = json.dumps({"op": "a", "environment": "e", "seconds": 2.0, "spread": 0.1, "blocks": 3})
     (tmp_path / "t").write_text(f'{{"op": "a", "environment": "e", "seconds": {seconds}}}\n{good}\n')
     with pytest.warns(UserWarning, match="1 lines cannot be read"):
-        table = OpTable(tmp_path / "t")
+        table = Memo(tmp_path / "t")
     assert (table.find("a", "e") or {})["seconds"] == 2.0
 
 
@@ -162,17 +183,17 @@ def test_a_table_line_that_is_no_measurement_does_not_count(tmp_path: Path, seco
 def test_a_table_line_of_wrong_types_does_not_count(tmp_path: Path, line: str) -> None:
     (tmp_path / "t").write_text(line + "\n")
     with pytest.warns(UserWarning, match="1 lines cannot be read"):
-        assert OpTable(tmp_path / "t").environments() == []
+        assert Memo(tmp_path / "t").environments() == []
 
 
 def test_no_part_of_a_line_counts(tmp_path: Path) -> None:
     whole = json.dumps({"op": "a", "environment": "e", "seconds": 12.5, "spread": 0.25, "blocks": 3})
     for end in range(len(whole)):
         (tmp_path / "t").write_text(whole[:end])
-        assert OpTable(tmp_path / "t").find("a", "e") is None
+        assert Memo(tmp_path / "t").find("a", "e") is None
 
 
 def test_a_table_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write"), OpTable(tmp_path / "file" / "t").turn():
+    with pytest.raises(UserError, match="cannot write"), Memo(tmp_path / "file" / "t").turn():
         pass

@@ -1,0 +1,30 @@
+"""Tables of what was measured, as stored answers name them: with them their prices are had again anywhere."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from graphopt import cache_dir
+from graphopt.errors import UserError
+
+
+def settled(node: Mapping[str, object], near: Path, usual: Path) -> Mapping[str, object]:
+    """The configuration of a cost model whose prices come from lines that are there: the table is looked for, the
+    environment must be stored. near: the file that says it; usual: where tables are below the cache folder."""
+    if not isinstance(node.get("environment"), str):
+        raise UserError(f"{near} does not say in which environment its prices were measured: solve the graph again")
+    return {**node, "table": str(found_table(node.get("table"), near, usual))}
+
+
+def found_table(stored: object, near: Path, usual: Path) -> Path:
+    """The table that a file was priced by, which is only read: one of that name in a folder above the file, or the path
+    below this installation; a file without one was priced by this user's own."""
+    if not isinstance(stored, str):
+        return cache_dir() / usual
+    places = [folder / Path(stored).name for folder in near.resolve().parents]
+    if not Path(stored).is_absolute() and ".." not in Path(stored).parts:
+        places.append(Path(__file__).resolve().parents[2] / stored)
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise UserError(f"{near} was priced by a table of measurements, {Path(stored).name!r}, which is in no folder "
+                        "above it: bring it there")  # fmt: skip
+    return found

@@ -1,0 +1,45 @@
+"""What processes that measure are started in, and what a measurement depends on besides its subject."""
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from graphopt import cache_dir
+
+# Without these, page faults of fresh allocations made one kernel read 0.86x and 1.99x in two processes.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184",
+             "MALLOC_TOP_PAD_": "268435456"}  # fmt: skip
+KEEPS_MEMORY = "malloc keeps memory"  # ALLOCATOR in words
+
+
+def variables(threads: int) -> dict[str, str]:
+    """Environment variables of a process that measures or builds: they count only if they are set before it starts."""
+    counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache_dir() / "inductor"))
+    inductor = {"TORCHINDUCTOR_CACHE_DIR": compiled, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return {**os.environ, **ALLOCATOR, **counts, **inductor}
+
+
+def pin(threads: int, place: int = 0) -> None:
+    """This process stays on one processor where it has one thread: the last, or that so many places before it."""
+    if threads == 1 and hasattr(os, "sched_setaffinity"):
+        there = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {there[-1 - place % len(there)]})
+
+
+def environment_here(device: str, threads: int, libraries: tuple[str, ...] = ()) -> str:
+    """What the time of a single op depends on; with `libraries` (beside torch), that of whole programs, which depends
+    on the allocator too."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", *libraries))
+    where = processor() if device == "cpu" else "cuda"
+    return f"{packages}, {where}, {device}, {threads} threads"
+
+
+def processor() -> str:
+    """The processor's name, as Linux knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,185 @@
+"""`Process`: a process of its own that answers requests, JSON lines through two pipes that nobody else knows."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from graphopt.errors import UserError
+from graphopt.utils.channel import is_finite
+
+START_SECONDS = 120.0  # within which a process must have loaded its libraries
+TRIES = 2  # to start one
+ANSWER_BYTES = 1 << 20  # of a line at most
+
+
+class _Lost(Exception):
+    """No answer. at: what the process last said it was at."""
+
+    def __init__(self, at: int | None = None) -> None:
+        super().__init__()
+        self.at = at
+
+
+class Ended(_Lost):
+    """The process has gone, or says what nobody asked."""
+
+
+class Late(_Lost):
+    """The process has not answered in time."""
+
+
+class Process:
+    """Starts with the first request, ends with this object, and is begun again after a crash. What libraries print in
+    it goes to standard error.
+
+    module: run by `python -m`, with `setting` as JSON and the numbers of the pipes for requests and answers
+    (`serving.serve`). variables: its environment. starts: how often it was begun.
+    """
+
+    def __init__(self, module: str, setting: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+        self.module, self.starts = module, 0
+        self._setting, self._variables = dict(setting), dict(variables)
+        self._worker: _Worker | None = None
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """The answer. seconds: until it comes, or until the process says where it is, after which they count anew.
+
+        Raises Ended and Late, after which the next request begins another process, and UserError where none begins.
+        """
+        worker = self._running()
+        try:
+            return worker.ask(request, seconds)
+        except _Lost:
+            self.end()
+            raise
+
+    @property
+    def number(self) -> int | None:
+        """The process id, while there is one."""
+        return None if self._worker is None else self._worker.process.pid
+
+    def end(self) -> None:
+        """The next request begins another one."""
+        if self._worker is not None:
+            self._worker.end()
+        self._worker = None
+
+    def _running(self) -> "_Worker":
+        if self._worker is not None and self._worker.process.poll() is not None:
+            self.end()
+        for _ in range(TRIES):
+            worker = self._worker or self._begun()
+            try:
+                worker.await_start()
+                return worker
+            except Ended:
+                self.end()
+            except Late:
+                self.end()
+                raise UserError(f"{self.module} was not loaded in {START_SECONDS:g} s; is the machine overloaded?"
+                                ) from None  # fmt: skip
+        raise UserError(
+            "the process that measures ends before it has begun; what it says stands above "
+            f"(python -m {self.module} is started with {sys.executable})"
+        )
+
+    def _begun(self) -> "_Worker":
+        self._worker = worker = _Worker(self.module, self._setting, self._variables)
+        self.starts += 1
+        weakref.finalize(self, worker.end)
+        return worker
+
+
+class _Worker:
+    """One process and two pipes."""
+
+    def __init__(self, module: str, setting: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+        theirs, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        command = [sys.executable, "-m", module, json.dumps(setting), str(theirs), str(answers)]
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs, answers), env=dict(variables)
+            )
+        except OSError as error:
+            self._close()
+            raise UserError(f"the process that measures cannot be started: {error.strerror or error}") from error
+        finally:
+            os.close(theirs)
+            os.close(answers)
+        os.set_blocking(self._requests, False)
+        self._number, self._ready, self._ended = 0, False, False
+        self._begun = b""  # of a line whose end has not come yet
+
+    def await_start(self) -> None:
+        """Raises Ended, Late."""
+        if not self._ready:
+            self._answer(0, START_SECONDS)
+            self._ready = True
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Raises Ended, Late."""
+        self._number += 1
+        self._send(json.dumps({**request, "id": self._number}).encode() + b"\n", time.monotonic() + seconds)
+        return self._answer(self._number, seconds)
+
+    def _send(self, text: bytes, deadline: float) -> None:
+        while text:
+            _, free, _ = select.select([], [self._requests], [], max(0.0, deadline - time.monotonic()))
+            if not free:
+                raise Late
+            try:
+                text = text[os.write(self._requests, text) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise Ended from None
+
+    def _answer(self, number: int, seconds: float) -> dict[str, Any]:
+        """The answer to the request of that number; of another one there can be none. Lines that say `at` come before;
+        `more`: seconds that this takes beside those allowed."""
+        at, allowed = None, seconds
+        while True:
+            said = self._said(number, at, time.monotonic() + allowed)
+            if "at" not in said:
+                return said
+            at = said["at"] if isinstance(said["at"], int) else None
+            allowed = seconds + (said["more"] if is_finite(said.get("more")) else 0.0)
+
+    def _said(self, number: int, at: int | None, deadline: float) -> dict[str, Any]:
+        try:
+            said = json.loads(self._line(at, deadline))
+        except (ValueError, RecursionError):
+            raise Ended(at) from None
+        if not isinstance(said, dict) or said.get("id") != number:
+            raise Ended(at)
+        return said
+
+    def _line(self, at: int | None, deadline: float) -> bytes:
+        """The next whole line, however many parts it comes in."""
+        while b"\n" not in self._begun:
+            if not select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise Late(at)
+            part = os.read(self._answers, ANSWER_BYTES)
+            if not part or len(self._begun) > ANSWER_BYTES:
+                raise Ended(at)
+            self._begun += part
+        line, _, self._begun = self._begun.partition(b"\n")
+        return line
+
+    def end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self.process.kill()
+            self.process.wait()
+            self._close()
+
+    def _close(self) -> None:
+        for pipe in (self._requests, self._answers):
+            os.close(pipe)

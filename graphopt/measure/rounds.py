@@ -1,0 +1,117 @@
+"""How things that run are timed: in blocks of runs, alone or by turns. Pure loops over clocks that are given.
+
+Shape legend: R rounds, C columns (the default, its copy, then the other subjects).
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST = 3  # blocks or rounds of what takes longer than it should
+MOST_ROUNDS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """run: one run. reset: what must happen before each run, outside of the time: runs that change their inputs would
+    otherwise drift to other numbers; None where nothing changes."""
+
+    run: Callable[[], Any]
+    reset: Callable[[], None] | None = None
+
+
+Timed = Callable[[Runner, int], float]
+"""Seconds of so many runs."""
+
+
+def cpu_timed(clock: Callable[[], float]) -> Timed:
+    """By a clock: `time.thread_time`, so that other processes do not count, where one thread does all the work."""
+
+    def timed(runner: Runner, runs: int) -> float:
+        if runner.reset is not None:
+            return sum(_once(runner.run, runner.reset) for _ in range(runs))
+        run, start = runner.run, clock()
+        for _ in range(runs):
+            run()
+        return clock() - start
+
+    def _once(run: Callable[[], Any], reset: Callable[[], None]) -> float:
+        reset()
+        start = clock()
+        run()
+        return clock() - start
+
+    return timed
+
+
+def runs_for(timed: Timed, runner: Runner, seconds: float) -> int:
+    """How many runs last that long, or one; of two blocks the shorter counts. Finding out warms up."""
+    timed(runner, 1)
+    runs = 1
+    while (took := min(timed(runner, runs), timed(runner, runs))) < seconds:
+        runs = max(runs + 1, min(10 * runs, ceil(1.1 * runs * seconds / max(took, 1e-9))))
+    return runs
+
+
+def alone(runner: Runner, timed: Timed, how: dict[str, Any]) -> dict[str, Any]:
+    """Median and relative interquartile range of the seconds of one run, over blocks of equally many runs. how: fields
+    of `Measuring`."""
+    runs = runs_for(timed, runner, how["block_seconds"])
+    blocks, end = list[float](), time.perf_counter() + how["op_seconds"]
+    while True:
+        blocks.append(timed(runner, runs) / runs)
+        enough = len(blocks) >= how["blocks"] and spread_of(blocks) <= how["spread"]
+        if enough or (len(blocks) >= LEAST and time.perf_counter() >= end):
+            return {"seconds": float(np.median(blocks)), "spread": spread_of(blocks), "blocks": len(blocks)}
+
+
+def by_turns(runners: Sequence[Runner], runs: Sequence[int], timed: Timed, how: dict[str, Any],
+             rng: np.random.Generator) -> list[list[float]]:  # fmt: skip
+    """[R, C] seconds of one run; in every round the columns come in another random order. how: `rounds`, `noise`,
+    `seconds` of `Comparing`."""
+    taken, end = list[list[float]](), time.perf_counter() + how["seconds"] * len(runners)
+    while not _enough(taken, how, time.perf_counter() >= end):
+        row = [0.0] * len(runners)
+        for column in rng.permutation(len(runners)):
+            row[column] = timed(runners[column], runs[column]) / runs[column]
+        taken.append(row)
+    return taken
+
+
+def _enough(taken: list[list[float]], how: dict[str, Any], late: bool) -> bool:
+    if late or len(taken) >= MOST_ROUNDS:
+        return len(taken) >= LEAST
+    if len(taken) < max(how["rounds"], LEAST):
+        return False
+    return bool(relative_errors(np.asarray(taken)).max() <= how["noise"])
+
+
+def ratios(taken: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[R, C - 1] of the columns after the first to the first, in the same round."""
+    found: NDArray[np.float64] = taken[:, 1:] / taken[:, :1]
+    return found
+
+
+def relative_errors(taken: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[C - 1] relative standard errors of the median ratios."""
+    low, middle, high = np.quantile(ratios(taken), [0.25, 0.5, 0.75], axis=0)
+    errors: NDArray[np.float64] = error_of_median((high - low) / middle, len(taken))
+    return errors
+
+
+def error_of_median(spread: Any, blocks: int) -> Any:
+    """Relative, of a median of blocks whose middle half spreads over `spread` of it, the blocks being normal: their
+    standard deviation is spread / 1.349, that of their median 1.253 times as large over the root of their number."""
+    return 1.253 / 1.349 * spread / math.sqrt(blocks)
+
+
+def spread_of(blocks: Sequence[float]) -> float:
+    """Interquartile range over the median."""
+    low, middle, high = np.quantile(blocks, [0.25, 0.5, 0.75])
+    return float((high - low) / max(middle, 1e-12))

@@ -1,0 +1,235 @@
+"""`Service`: measured prices of subjects, alone or against a default, remembered on disk."""
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphopt.errors import Unmeasured, UserError
+from graphopt.measure.environment import KEEPS_MEMORY, environment_here
+from graphopt.measure.memo import Line, Memo
+from graphopt.measure.pool import Answer, LocalPool, Lost, Pool
+from graphopt.measure.rounds import ratios, relative_errors
+from graphopt.measure.subject import Comparing, Failure, Measured, Measuring, Subject, Timing
+from graphopt.utils.channel import is_measurement, is_seconds
+
+MOST_TOGETHER = 8  # subjects that run by turns beside their default: all of them are in memory at once
+
+
+class Service:
+    """table: the file of the memo. environment: None: this machine's, and what the table lacks is measured here; else
+    only the table's lines of that environment count, and nothing is measured. libraries: beside torch, whose versions
+    belong to the environment. name: of the cost model, for messages.
+
+    A subject that cannot be measured costs itself only; it is not tried again by this object. counts: `replayed` from
+    the table, `measured`, `failed`; those of the processes are `pool.counts`.
+    """
+
+    def __init__(self, how: Measuring | Comparing, *, table: Path, environment: str | None, name: str,
+                 libraries: tuple[str, ...] = ()) -> None:  # fmt: skip
+        self.how, self.name, self.counts = how, name, Counter[str]()
+        self.measures = environment is None
+        self.environment = environment or _environment(how, libraries)
+        self.memo = Memo(table)
+        self.pool = pool_of(how)
+        self._failed: dict[tuple[str, str], Failure] = {}
+
+    def alone(self, subject: Subject) -> Line:
+        """The table's line of a subject by itself: seconds, spread (relative), blocks.
+
+        Raises Unmeasured where it cannot be measured, and UserError where nothing can, or where nothing may be and the
+        table lacks it."""
+        known = self.memo.find(subject.digest, self.environment)
+        if known is None:
+            self._may_measure(subject)
+            with self.memo.turn():
+                known = self.memo.find(subject.digest, self.environment)  # by another process meanwhile
+                if known is None:
+                    known = {"op": subject.digest, "environment": self.environment, **self._alone(subject)}
+                    self.memo.add(known)
+                    self.counts["measured"] += 1
+        return known
+
+    def reference(self, default: Subject) -> Timing:
+        """The default's own: its seconds, by which the ratios of others become seconds, and how its copy differs."""
+        self._missing(default, [default])
+        return self._timing(default, default)
+
+    def compare(self, default: Subject, others: Sequence[Subject]) -> list[Measured]:
+        """One for each of the others, in their order. Raises Unmeasured where the default itself cannot be run."""
+        self._missing(default, [default, *others])
+        found = (self.known(default, other) for other in others)
+        return [answer for answer in found if answer is not None]
+
+    def known(self, default: Subject, subject: Subject) -> Measured | None:
+        """What is known without measuring."""
+        failed = self._failed.get((default.digest, subject.digest))
+        return failed or (self._stored(default, subject) if self._has(default, subject) else None)
+
+    def refuse(self, default: Subject, subject: Subject, failure: Failure) -> Failure:
+        """A subject that was found out elsewhere not to run; remembered if that lasts."""
+        with self.memo.turn():
+            self._fail(default, subject, failure)
+        return failure
+
+    def _missing(self, default: Subject, wanted: Iterable[Subject]) -> None:
+        """Measures what is not known yet, each digest once."""
+        itself = self._failed.get((default.digest, default.digest))
+        if itself is not None:
+            raise Unmeasured(itself.reason)
+        if not (lacking := self._lacking(default, wanted)):
+            return
+        self._may_measure(lacking[-1])
+        with self.memo.turn():
+            lacking = [s for s in self._lacking(default, lacking) if s.digest != default.digest]  # by others meanwhile
+            self._measure(default, lacking)
+
+    def _lacking(self, default: Subject, wanted: Iterable[Subject]) -> list[Subject]:
+        found = {s.digest: s for s in wanted}
+        lacking = [s for s in found.values() if self.known(default, s) is None]
+        self.counts["replayed"] += len(found) - len(lacking)
+        return lacking
+
+    def _measure(self, default: Subject, others: list[Subject]) -> None:
+        """By as many requests as the pool answers at once; those that lose a subject are made again without it."""
+        size = min(MOST_TOGETHER, math.ceil(len(others) / self.pool.width) or 1)
+        queue = [others[i : i + size] for i in range(0, len(others), size)] or [[]]
+        while queue:
+            requests = [
+                {"subjects": [s.asked() for s in (default, *batch)], "how": self.how.asked()} for batch in queue
+            ]
+            answers = self.pool.ask(requests, [self.how.limit_seconds] * len(queue))
+            queue = [left for batch, answer in zip(queue, answers, strict=True)
+                     for left in self._settled(default, batch, answer)]  # fmt: skip
+
+    def _settled(self, default: Subject, batch: list[Subject], answer: Answer) -> list[list[Subject]]:
+        """Keeps what an answer says; what is to be asked again."""
+        if isinstance(answer, Lost):
+            return self._without_lost(default, batch, answer)
+        if "error" in answer:
+            raise self._failing(default, _why(answer))
+        errors = {int(at): why for at, why in answer["errors"].items()}
+        for at, (reason, lasting) in errors.items():
+            self._fail(default, batch[at - 1], Failure(reason, bool(lasting)))
+        timings = timings_of(answer["rounds"])
+        ran = [subject for at, subject in enumerate(batch, 1) if at not in errors]
+        seconds = self._reference_seconds(default, timings[0])
+        for subject, timing in zip(ran, timings[1:], strict=True):
+            self._keep(default, subject, replace(timing, seconds=timing.ratio * seconds))
+        return []
+
+    def _without_lost(self, default: Subject, batch: list[Subject], lost: Lost) -> list[list[Subject]]:
+        """Where the process ended or hung in the rounds of several, each is asked alone."""
+        if lost.at == 0 or not batch:
+            raise self._failing(default, lost.reason)
+        if lost.at is None and len(batch) > 1:
+            return [[subject] for subject in batch]
+        gone = batch[(lost.at or 1) - 1]
+        self._fail(default, gone, Failure(f"it cannot be measured{lost.reason}"))
+        rest = [subject for subject in batch if subject is not gone]
+        return [rest] if rest or not self._has(default, default) else []
+
+    def _failing(self, default: Subject, why: str) -> Unmeasured:
+        """A default that cannot be run: nothing has a price against it."""
+        self._failed[default.digest, default.digest] = Failure(f"{default.digest} cannot be measured{why}")
+        self.counts["failed"] += 1
+        return Unmeasured(self._failed[default.digest, default.digest].reason)
+
+    def _reference_seconds(self, default: Subject, timing: Timing) -> float:
+        if not self._has(default, default):
+            self._keep(default, default, timing)
+        return self._timing(default, default).seconds
+
+    def _has(self, default: Subject, subject: Subject) -> bool:
+        return self.memo.find(subject.digest, self.environment, default.digest) is not None
+
+    def _keep(self, default: Subject, subject: Subject, timing: Timing) -> None:
+        self.counts["measured"] += 1
+        self.memo.add(self._line(default, subject) | asdict(timing))
+
+    def _fail(self, default: Subject, subject: Subject, failure: Failure) -> None:
+        self.counts["failed"] += 1
+        self._failed[default.digest, subject.digest] = failure
+        if failure.lasting:
+            self.memo.add(self._line(default, subject) | {"failure": failure.reason})
+
+    def _line(self, default: Subject, subject: Subject) -> dict[str, Any]:
+        return {"digest": subject.digest, "default": default.digest, "environment": self.environment}
+
+    def _timing(self, default: Subject, subject: Subject) -> Timing:
+        found = self._stored(default, subject)
+        assert isinstance(found, Timing)
+        return found
+
+    def _stored(self, default: Subject, subject: Subject) -> Measured:
+        line = self.memo.find(subject.digest, self.environment, default.digest)
+        assert line is not None
+        if "failure" in line:
+            return Failure(line["failure"], lasting=True)
+        return Timing(**{key: line[key] for key in ("seconds", "ratio", "noise", "rounds", "aa")})
+
+    def _alone(self, subject: Subject) -> dict[str, Any]:
+        key = ("", subject.digest)
+        if key not in self._failed:
+            request = {"alone": True, "subjects": [subject.asked()], "how": self.how.asked()}
+            (answer,) = self.pool.ask([request], [self.how.limit_seconds])
+            if not isinstance(answer, Lost) and is_measurement(answer):
+                return {k: answer[k] for k in ("seconds", "spread", "blocks") if k in answer}
+            self._failed[key] = Failure(_why(answer))
+            self.counts["failed"] += 1
+        raise Unmeasured(f"{subject.digest} cannot be measured{self._failed[key].reason}")
+
+    def _may_measure(self, subject: Subject) -> None:
+        if self.measures:
+            return
+        there = self.memo.environments()
+        holds = f"it has those of {'; '.join(there)}" if there else "it is empty or missing"
+        raise UserError(
+            f"{self.memo.path} has no line of the {subject.kind} {subject.digest!r} in the environment "
+            f"{self.environment!r}: {holds}. Run where the table lies, bring it there, or set {self.name}'s "
+            "environment=null to measure here"
+        )
+
+
+def timings_of(taken: Any) -> list[Timing]:
+    """From rounds [R, C]: of the default itself (ratio 1), then of the columns after its copy. Raises Unmeasured for
+    what are no times."""
+    if not (isinstance(taken, list) and taken and all(isinstance(row, list) and len(row) == len(taken[0]) > 1
+                                                      and all(map(is_seconds, row)) for row in taken)):  # fmt: skip
+        raise Unmeasured(f"{str(taken)[:200]} are no times")
+    rounds = np.asarray(taken, np.float64)
+    middle, errors = np.median(ratios(rounds), axis=0), relative_errors(rounds)
+    seconds, aa = float(np.median(rounds[:, 0])), float(middle[0])
+    least = max(abs(aa - 1.0), float(errors[0]))
+    first = Timing(seconds, 1.0, least, len(rounds), aa)
+    return [first, *(Timing(seconds * float(ratio), float(ratio), max(abs(aa - 1.0), float(error)), len(rounds), aa)
+                     for ratio, error in zip(middle[1:], errors[1:]))]  # fmt: skip
+
+
+def pool_of(how: Measuring | Comparing) -> Pool:
+    """The processes that settings ask for."""
+    if isinstance(how, Comparing) and how.pool == "ray":
+        from graphopt.measure.ray_pool import RayPool
+
+        return RayPool(how.device, how.threads, how.workers, how.address)
+    if isinstance(how, Comparing) and how.workers > 1:
+        warnings.warn("measuring.workers counts with measuring.pool=ray only: one process measures", stacklevel=2)
+    return LocalPool(how.device, how.threads)
+
+
+def _environment(how: Measuring | Comparing, libraries: tuple[str, ...]) -> str:
+    plain = environment_here(how.device, how.threads, libraries)
+    return plain if isinstance(how, Measuring) else f"{plain}, {KEEPS_MEMORY}"
+
+
+def _why(answer: Answer) -> str:
+    if isinstance(answer, Lost):
+        return answer.reason
+    return (
+        f": {answer['error']}" if isinstance(answer.get("error"), str) else f": {str(answer)[:200]} is no measurement"
+    )

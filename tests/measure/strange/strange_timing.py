@@ -1,0 +1,8 @@
+"""The timing process, with one kind of subject more."""
+
+import sys
+
+from graphopt.measure import timing_worker
+
+timing_worker.KINDS["strange"] = "strange_kind"
+sys.exit(timing_worker.main(sys.argv[1:]))

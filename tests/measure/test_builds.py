@@ -1,0 +1,87 @@
+"""The build processes, and batches that flow through them to the timer."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_compare import QUICK
+
+from graphopt.measure.build_pipeline import BuildPipeline, Evaluated, Skipped
+from graphopt.measure.builds import Builds, Built
+from graphopt.measure.service import Service
+from graphopt.measure.subject import Failure, Subject, Timing
+
+
+def test_a_crash_a_hang_or_an_error_costs_one_request(log: Path) -> None:
+    builds = Builds(1, limit_seconds=3.0)
+    given = [{"spin": 1}, *({"spin": 2, "does": does} for does in ("crash", "hang", "fail")), {"spin": 3}]
+    asked = [builds.ask("lower", one) for one in given]
+    good, crash, hang, fail, last = [one.result() for one in asked]
+    assert isinstance(good, dict) and good["digest"] == "code 1" and isinstance(last, dict)
+    assert isinstance(crash, Failure) and "ends the process" in crash.reason and not crash.lasting
+    assert hang == Failure("lower takes more than 3 s")
+    assert fail == Failure("lower: cannot be lowered", lasting=True)
+    assert builds.counts == {"lower": 5, "crashes": 1, "hangs": 1, "errors": 1}
+    builds.end()
+
+
+def test_requests_go_on_in_several_processes_while_others_wait(log: Path) -> None:
+    builds = Builds(2, limit_seconds=60.0)
+    slow = builds.ask("lower", {"spin": 1, "does": "hang"})
+    assert isinstance(builds.ask("lower", {"spin": 2}).result(), dict)
+    assert isinstance(builds.ask("lower", {"spin": 3}).result(), dict)
+    while "lower 1\n" not in log.read_text():
+        time.sleep(0.01)
+    assert not slow.done()
+    for process in builds.processes:
+        assert process.number is not None
+        os.kill(process.number, signal.SIGKILL)
+    assert isinstance(slow.result(), Failure)
+    builds.end()
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, log: Path) -> Any:
+    def make(keep: Any = None) -> BuildPipeline:
+        service = Service(QUICK, table=tmp_path / "t.jsonl", environment=None, name="strange")
+        return BuildPipeline(Builds(1, 60.0), service, subject_of, keep)
+
+    return make
+
+
+def subject_of(built: Built) -> Subject:
+    return Subject("strange", str(built["digest"]), {"spin": built["spin"]})
+
+
+DEFAULT = Subject("strange", "code 500", {"spin": 500})
+
+
+def test_equal_code_is_compiled_and_timed_once(pipeline: Any, log: Path) -> None:
+    line = pipeline()
+    found = line.evaluate(DEFAULT, [{"spin": n} for n in (100, 200, 100, 500)] + [{"spin": 9, "does": "fail"}])
+    assert found[0] == found[2] and all(isinstance(one.measured, Timing) for one in found[:4])
+    assert found[4] == Evaluated(None, Failure("lower: cannot be lowered", lasting=True))
+    said = log.read_text().splitlines()
+    assert (said.count("lower 100"), said.count("compile 100")) == (2, 1)
+    again = pipeline().evaluate(DEFAULT, [{"spin": 200}, {"spin": 300}])
+    assert again[0] == found[1] and isinstance(again[1].measured, Timing)
+    assert log.read_text().splitlines().count("compile 200") == 1  # known without compiling
+
+
+def test_a_filter_spares_compiling(pipeline: Any, log: Path) -> None:
+    line = pipeline(lambda lowered: [built["bytes"] < 8 * 300 for built in lowered])
+    first, second = line.evaluate(DEFAULT, [{"spin": 200}, {"spin": 300}])
+    assert isinstance(first.measured, Timing) and second.measured == Skipped()
+    assert "compile 300" not in log.read_text()
+
+
+def test_what_does_not_compile_is_known_next_time(pipeline: Any, log: Path) -> None:
+    first = pipeline()
+    bad, good = first.evaluate(DEFAULT, [{"spin": 200, "compiles": False}, {"spin": 300}])
+    assert bad.measured == Failure("compile: g++ refuses it", lasting=True) and isinstance(good.measured, Timing)
+    assert first.service.counts["failed"] == 1
+    (again,) = pipeline().evaluate(DEFAULT, [{"spin": 200, "compiles": False}])
+    assert again.measured == bad.measured and log.read_text().splitlines().count("compile 200") == 1

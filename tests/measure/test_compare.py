@@ -1,0 +1,190 @@
+"""Subjects against a default by turns: their prices, and that a crash, a hang or a refusal costs one of them."""
+
+import errno
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphopt.errors import Unmeasured, UserError
+from graphopt.measure.memo import Memo
+from graphopt.measure.pool import LocalPool
+from graphopt.measure.races import race
+from graphopt.measure.service import Service, timings_of
+from graphopt.measure.subject import Comparing, Failure, Raced, Subject, Timing
+
+QUICK = Comparing(device="cpu", threads=1, block_seconds=0.0005, rounds=5, noise=0.2, seconds=0.5, limit_seconds=20.0,
+                  pool="local", workers=1, address=None)  # fmt: skip
+
+
+def spin(work: int, does: str = "", **more: Any) -> Subject:
+    """work: of a run; equal work and doing are equal code."""
+    return Subject("strange", f"spin {work} {does}", {"spin": work, "does": does, **more})
+
+
+def service(tmp_path: Path, environment: str | None = None, **changed: Any) -> Service:
+    how = Comparing(**{**vars(QUICK), **changed})
+    return Service(how, table=tmp_path / "t" / "programs.jsonl", environment=environment, name="strange")
+
+
+DEFAULT = spin(500)
+
+
+def test_a_price_is_the_ratio_times_the_seconds_of_the_default(tmp_path: Path, log: Path) -> None:
+    measures = service(tmp_path, rounds=9, noise=0.02, block_seconds=0.003)
+    half, twice, same = measures.compare(DEFAULT, [spin(250), spin(1000), DEFAULT])
+    assert isinstance(half, Timing) and isinstance(twice, Timing)
+    assert 0.3 < half.ratio < 0.75 and 1.4 < twice.ratio < 2.8
+    default = measures.reference(DEFAULT)
+    assert same == default and default.ratio == 1.0
+    assert half.seconds == pytest.approx(half.ratio * default.seconds)
+    assert half.noise >= abs(half.aa - 1.0) and half.rounds >= 3
+    assert measures.counts["measured"] == 3 and measures.pool.counts["starts"] == 1
+
+
+def test_what_was_measured_is_known_everywhere(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measures = service(tmp_path)
+    found = measures.compare(DEFAULT, [spin(100), spin(200), spin(100)])
+    assert found[0] == found[2] and log.read_text().count("\n") == 4  # the default, its copy, two others
+    monkeypatch.setattr(LocalPool, "ask", lambda *_: pytest.fail("something is measured"))
+    again = service(tmp_path, measures.environment)
+    assert again.compare(DEFAULT, [spin(100), spin(200)]) == found[:2]
+    assert again.counts == {"replayed": 3}
+    with pytest.raises(UserError, match=r"no line of the strange 'spin 300 '.*environment=null to measure here"):
+        again.compare(DEFAULT, [spin(300)])
+    with pytest.raises(UserError, match="no line of the strange"):  # another default is another price
+        again.compare(spin(100), [DEFAULT])
+
+
+@pytest.mark.parametrize("when", ["load", "run"])
+def test_a_crash_costs_one_subject(tmp_path: Path, log: Path, when: str) -> None:
+    measures = service(tmp_path)
+    good, bad, also = measures.compare(DEFAULT, [spin(100), spin(200, f"crash at {when}"), spin(300)])
+    assert isinstance(good, Timing) and isinstance(also, Timing)
+    assert isinstance(bad, Failure) and "it ends the process" in bad.reason and not bad.lasting
+    assert measures.counts["failed"] == 1 and measures.pool.counts["crashes"] >= 2
+    crashes = measures.pool.counts["crashes"]
+    assert measures.compare(DEFAULT, [bad_one := spin(200, f"crash at {when}")]) == [bad]
+    assert measures.pool.counts["crashes"] == crashes  # not tried again
+    assert Memo(measures.memo.path).find(bad_one.digest, measures.environment, DEFAULT.digest) is None
+
+
+@pytest.mark.parametrize("when", ["load", "run"])
+def test_a_kernel_that_hangs_costs_one_subject(tmp_path: Path, log: Path, when: str) -> None:
+    measures = service(tmp_path, limit_seconds=2.0)
+    good, bad = measures.compare(DEFAULT, [spin(100), spin(200, f"hang at {when}")])
+    assert isinstance(good, Timing)
+    assert isinstance(bad, Failure) and "measuring.limit_seconds=2" in bad.reason
+    assert measures.counts["failed"] == 1 and measures.pool.counts["hangs"] >= 1
+
+
+def test_what_does_not_compile_is_remembered_and_want_of_memory_is_not(tmp_path: Path, log: Path) -> None:
+    measures = service(tmp_path)
+    refused, short = spin(100, "fail at load"), spin(100, "no memory at load")
+    found = measures.compare(DEFAULT, [refused, short, spin(200)])
+    assert found[:2] == [Failure("it does not compile", lasting=True), Failure("cannot allocate")]
+    assert isinstance(found[2], Timing) and measures.counts["failed"] == 2
+    again = service(tmp_path, measures.environment)
+    assert again.compare(DEFAULT, [refused]) == found[:1]
+    with pytest.raises(UserError, match="no line of"):
+        again.compare(DEFAULT, [short])
+
+
+def test_a_worker_that_is_killed_is_begun_again(tmp_path: Path, log: Path) -> None:
+    measures = service(tmp_path, rounds=400, noise=0.0, seconds=1.0)
+    assert isinstance(measures.pool, LocalPool)
+    process = measures.pool.process
+
+    def kill() -> None:
+        while not log.exists() or log.read_text().count("\n") < 3:
+            time.sleep(0.01)
+        time.sleep(0.2)  # in the rounds
+        assert process.number is not None
+        os.kill(process.number, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    (found,) = measures.compare(DEFAULT, [spin(100)])
+    killer.join()
+    assert isinstance(found, Timing)
+    assert measures.pool.counts["crashes"] == 1 and measures.pool.counts["starts"] == 2
+    assert measures.counts["failed"] == 0
+
+
+def test_what_is_killed_once_is_not_to_blame(tmp_path: Path, log: Path) -> None:
+    measures = service(tmp_path)
+    (found,) = measures.compare(DEFAULT, [spin(100, "killed once at run", flag=str(tmp_path / "flag"))])
+    assert isinstance(found, Timing) and measures.pool.counts["crashes"] == 1
+
+
+def test_a_default_that_cannot_be_run_is_an_error_and_not_run_again(tmp_path: Path, log: Path) -> None:
+    measures = service(tmp_path)
+    for does, why in (("fail at load", "it does not compile"), ("crash at load", "it ends the process")):
+        for _ in range(2):
+            with pytest.raises(Unmeasured, match=f"spin 500 {does} cannot be measured: {why}"):
+                measures.compare(spin(500, does), [spin(100)])
+    assert measures.counts["failed"] == 2 and measures.pool.counts["crashes"] == 2
+    assert isinstance(measures.compare(DEFAULT, [spin(100)])[0], Timing)
+
+
+def test_a_full_disk_ends_the_run_with_one_sentence_and_loses_nothing(
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measures = service(tmp_path)
+    (first,) = measures.compare(DEFAULT, [spin(100)])
+    size = measures.memo.path.stat().st_size
+    open_as = Path.open
+
+    def full(path: Path, mode: str = "r", *rest: Any, **more: Any) -> Any:
+        if path == measures.memo.path and mode == "a" and size_of(path) > size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return open_as(path, mode, *rest, **more)
+
+    def size_of(path: Path) -> int:
+        return path.stat().st_size + (1 if measures.pool.counts["requests"] > 1 else 0)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(UserError, match=r"cannot write .*programs.jsonl: No space left on device; make room"):
+        measures.compare(DEFAULT, [spin(200)])
+    monkeypatch.undo()
+    assert measures.memo.path.stat().st_size == size
+    again = service(tmp_path, measures.environment)
+    assert again.compare(DEFAULT, [spin(100)]) == [first]
+
+
+def test_noise_is_never_below_what_the_copy_shows() -> None:
+    """By hand: the copy takes 1.1 of the default in every round, another one half, but for one round."""
+    rounds = [[1.0, 1.1, 0.5]] * 8 + [[2.0, 2.2, 3.0]]
+    default, other = timings_of(rounds)
+    assert (default.ratio, other.ratio, other.rounds) == (1.0, 0.5, 9)
+    assert other.aa == pytest.approx(1.1) and other.noise == pytest.approx(0.1)
+    assert other.seconds == 0.5
+
+
+def test_noise_is_the_standard_error_of_the_median_ratio() -> None:
+    rng = np.random.default_rng(0)
+    said, found = [], []
+    for _ in range(2000):
+        default = rng.uniform(1.0, 2.0, 15)
+        ratio = 0.8 * (1 + rng.normal(0, 0.03, 15))
+        rounds = np.stack([default, default, default * ratio], 1)
+        (_, other) = timings_of(rounds.tolist())
+        said.append(other.noise)
+        found.append(other.ratio)
+    assert np.mean(said) == pytest.approx(np.std(found) / 0.8, rel=0.1)
+
+
+def test_a_race_is_run_in_fresh_processes(log: Path) -> None:
+    found = race(DEFAULT, [spin(1000), spin(500, "fail at load")], QUICK, processes=3)
+    slow, refused = found
+    assert isinstance(slow, Raced) and slow.processes == 3 and slow.rounds >= 9
+    assert 1.3 < slow.ratio.low <= slow.ratio.value <= slow.ratio.high
+    assert slow.aa.low <= slow.aa.value <= slow.aa.high
+    assert refused == Failure("it does not compile", lasting=True)
+    lines = [line.split()[0] for line in log.read_text().splitlines()]
+    assert len(set(lines[:9])) == 3  # default, copy and other in each of three processes
