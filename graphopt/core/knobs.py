@@ -4,6 +4,7 @@ set by what a file says.
 Equal: outputs stay the same bit for bit, which is tested. Close: arithmetic changes, so a user has to allow it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,3 +38,12 @@ KNOBS = (
 def knobs(numerics: Numerics | None) -> tuple[Knob, ...]:
     """Those that leave numbers equal, with `close` all; none for None."""
     return tuple(knob for knob in KNOBS if numerics == "close" or knob.numerics == numerics)
+
+
+def options(settings: Mapping[str, int]) -> dict[str, Any]:
+    """Options of the compiler and their values, of settings: knob -> choice. Raises ValueError for what is none."""
+    declared = {knob.name: knob for knob in KNOBS}
+    for name, choice in settings.items():
+        if name not in declared or not 0 <= choice < len(declared[name].values):
+            raise ValueError(f"there is no choice {str(choice)[:20]} of a knob {name[:50]!r}")
+    return {declared[name].option: declared[name].values[choice] for name, choice in settings.items() if choice}

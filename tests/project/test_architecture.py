@@ -26,7 +26,7 @@ LAYERS = (
     ("utils",),
     ("cli", "core", "measure"),
     ("encoders", "readers"),
-    ("library", "problems"),
+    ("inductor", "library", "problems"),
     ("rewrite",),
     ("datasets", "gather", "kinds", "tasks"),
     ("costs",),
@@ -46,6 +46,7 @@ MAY_LEARN = (
     *(
         "algos/",
         "encoders/",
+        "inductor/",
         "training/",
         "ship.py",
         "readers/pytorch/",

@@ -22,9 +22,13 @@ def flops(name: str, kind: str, args: Sequence[Any], operands: Sequence[Any], re
         return _fourier(name, args[1], operands[0].shape, results[0].shape)
     if name == "_embedding_bag":  # every row that is looked up is added
         return _numel(operands[1]) * float(operands[0].shape[-1])
+    if name.startswith("_scaled_dot_product"):  # query, key: two products forward; these again and three more backward
+        backward = name.endswith("_backward")
+        query, key = operands[backward : backward + 2]
+        return (10.0 if backward else 4.0) * _numel(query) * float(key.shape[-2])
     if _CATEGORY[kind] is not Category.CONTRACTION:
         return None
-    first, second = operands[:2]
+    first, second = operands[1:3] if name in ("addmm", "baddbmm") else operands[:2]
     if kind == "matmul":
         return 2.0 * _numel(results[0]) * float(first.shape[-1])
     if name == "convolution_backward":  # both gradients cost what the forward convolution did

@@ -29,14 +29,15 @@ _NAMES: dict[str, str] = {
     "logical": "logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor "
     "bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__",
     "select": "where threshold_backward masked_fill",
+    "affine": "fma",
     "cast": "_to_copy convert_element_type to",
     "clamp": "clamp clamp_min clamp_max hardtanh",
     "round": "round ceil floor trunc",
     "sign": "sign signbit copysign",
-    "copy": "clone contiguous copy lift_fresh_copy lift_fresh complex",
+    "copy": "clone contiguous copy copy_ lift_fresh_copy lift_fresh complex inductor_force_stride_order",
     "fill": "full fill full_like zeros zeros_like ones ones_like empty empty_like new_full new_zeros new_ones "
     "new_empty scalar_tensor empty_strided new_empty_strided empty_permuted",
-    "iota": "arange iota linspace eye",
+    "iota": "arange iota linspace eye _low_memory_max_pool_offsets_to_indices",
     "sqrt": "sqrt",
     "rsqrt": "rsqrt",
     "reciprocal": "reciprocal",
@@ -66,17 +67,19 @@ _NAMES: dict[str, str] = {
     "amin": "amin min",
     "prod": "prod",
     "argmax": "argmax argmin",
-    "pool_max": "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d",
+    "pool_max": "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d _low_memory_max_pool_with_offsets",
     "pool_avg": "avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d",
     "cumsum": "cumsum cumprod",
-    "norm_stats": "var var_mean std std_mean",
-    "matmul": "mm bmm _int_mm _scaled_mm",
-    "conv": "convolution convolution_backward",
-    "scatter": "scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add "
-    "max_pool2d_with_indices_backward",
+    "norm_stats": "var var_mean std std_mean prepare_softmax_online",
+    "matmul": "mm bmm addmm baddbmm _int_mm _scaled_mm _linear_pointwise _mkl_linear",
+    "conv": "convolution convolution_backward _convolution_pointwise",
+    "scatter": "scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_put index_put_ "
+    "_unsafe_index_put _unsafe_index_put_ index_add max_pool2d_with_indices_backward",
     "sort": "sort",
     "topk": "topk",
-    "random": "rand randn randint rand_like randn_like randint_like bernoulli multinomial normal uniform randperm",
+    "random": "rand randn randint rand_like randn_like randint_like bernoulli multinomial normal uniform randperm "
+    "inductor_seed inductor_seeds inductor_lookup_seed inductor_random inductor_randint",
+    "opaque": "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward",
 }
 KIND: dict[str, str] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 ALIAS = frozenset(("alias", "alias_copy", "detach", "detach_copy", "lift_fresh"))  # results that are their operand

@@ -14,7 +14,7 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.operators import OPERATOR_ID, OPERATORS, Category
 from graphopt.readers.pytorch.aten_flops import complex_factor, flops
-from graphopt.readers.pytorch.aten_table import ALIAS, METADATA_ONLY, WRITES_INTO, kind_of
+from graphopt.readers.pytorch.aten_table import ALIAS, KIND, METADATA_ONLY, WRITES_INTO, kind_of
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +22,9 @@ _CATEGORY = {name: OPERATORS[i].category for name, i in OPERATOR_ID.items()}
 _LARGEST_ATTRIBUTE = 64  # longer lists of constants say nothing about cost
 
 
-def read_fx(graph: FxGraph, *, name: str, family: str, weights: int, program: Any) -> Graph:
-    """The graph of a traced module whose first `weights` placeholders are parameters and buffers.
+def read_fx(graph: FxGraph, *, name: str, family: str, weights: int, program: Any, keep_writes: bool = False) -> Graph:
+    """The graph of a traced module whose first `weights` placeholders are parameters and buffers. keep_writes: what is
+    written into inputs counts as an output.
 
     Shapes come from `node.meta["val"]`. What depends on weights and constants alone is folded into one weight tensor; a
     view of a weight stays a view where the weight itself is read as well. Constants with one value everywhere are
@@ -32,7 +33,8 @@ def read_fx(graph: FxGraph, *, name: str, family: str, weights: int, program: An
     """
     reader = _FxReader(graph, name, weights)
     reader.classify()
-    return reader.build(family, program)
+    writes = [node for node in reader.nodes if keep_writes and _writes(node)]
+    return reader.build(family, program, writes)
 
 
 class _FxReader:
@@ -53,6 +55,8 @@ class _FxReader:
     def operands(self, node: Node) -> list[Node]:
         """Tensors the node is given, in order, with repetitions. A reshape of a reshape reads the first's source."""
         given = [self.root(n) for n in nodes_in((node.args, node.kwargs))]
+        if node.op == "call_function" and _op_name(node) == "copy_":
+            return given[1:]  # what it overwrites is not read
         if self.kind.get(node) == "reshape" and self.kind.get(given[0]) == "reshape" and given[0] not in self.constant:
             return self.operands(given[0])
         return given
@@ -174,8 +178,8 @@ class _FxReader:
             path.append(self.operands(path[-1])[0])
         return path if path[-1] in self.weights else []
 
-    def build(self, family: str, program: Any) -> Graph:
-        outputs = [self.root(n) for n in self.nodes[-1].all_input_nodes]
+    def build(self, family: str, program: Any, writes: list[Node]) -> Graph:
+        outputs = [self.root(n) for n in (*self.nodes[-1].all_input_nodes, *writes)]
         alive = self._alive(outputs)
         parts: dict[Node, list[Node]] = defaultdict(list)  # several results: the getitems that are needed
         for node in self.nodes:
@@ -200,7 +204,7 @@ class _FxReader:
     def _warn(self, alive: set[Node]) -> None:
         """One warning that counts the operators that have no kind."""
         made = [n for n in self.nodes if n in alive and n not in self.constant]
-        unknown = Counter(_op_name(n) for n in made if self.kind.get(n) == "opaque")
+        unknown = Counter(_op_name(n) for n in made if self.kind.get(n) == "opaque" and _op_name(n) not in KIND)
         if unknown:
             counts = ", ".join(f"{op} ({count})" for op, count in unknown.most_common())
             log.warning("%s: operators without a kind become opaque ops: %s", self.name, counts)
@@ -236,6 +240,11 @@ def _op_name(node: Node) -> str:
     """`add` of `aten.add.Tensor`."""
     target: Any = node.target
     return target._opname if isinstance(target, torch._ops.OpOverload) else str(getattr(target, "__name__", target))
+
+
+def _writes(node: Node) -> bool:
+    """Whether the node writes into one of its operands."""
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
 
 def _permutation(node: Node) -> list[int]:

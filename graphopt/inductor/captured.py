@@ -1,0 +1,163 @@
+"""What TorchInductor is given to lower: graphs after all its passes, of whole steps or of what `torch.compile` makes.
+
+Names of nodes are those that lowering and `post_grad_custom_post_pass` see.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._functorch import config as functorch_config
+from torch._inductor import compile_fx as inductor
+from torch._inductor import config
+from torch._inductor.utils import get_donated_idxs
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from graphopt.core.graph import Graph, GraphError
+from graphopt.inductor.hooks import replaced
+from graphopt.inductor.lowering import lower
+from graphopt.inductor.version import check_version
+from graphopt.readers.pytorch.fx_reader import read_fx
+from graphopt.readers.pytorch.nested_tensors import arguments_of, tensors_in
+from graphopt.readers.pytorch.program_file import FxProgram, Phase
+from graphopt.readers.pytorch.program_inputs import describe
+from graphopt.readers.pytorch.trace_errors import complaint, quiet
+
+FRESH = {"fx_graph_cache": False, "fx_graph_remote_cache": False, "compile_threads": 1}
+
+
+class _Reached(Exception):
+    """What follows is not wanted: lowering, or running."""
+
+
+@dataclass
+class _Spy:
+    """Stands where graphs are lowered: keeps them, and gives back functions that, if it `computes`, run them as is."""
+
+    computes: bool
+    found: list[tuple[GraphModule, Phase, tuple[int, ...]]] = field(default_factory=list)
+    programs: dict[int, FxProgram] = field(default_factory=dict)  # by number of the graph, as they are run
+
+    def compile(self, gm: GraphModule, example_inputs: Sequence[Any], **settings: Any) -> Any:
+        """In place of `compile_fx_inner`."""
+        seen = self._post_grad(gm, example_inputs, settings)
+        phase: Phase = "backward" if settings.get("is_backward") else "forward"
+        self.found.append((seen, "inference" if settings.get("is_inference") else phase, _donated(settings)))
+        return self._runner(len(self.found) - 1)
+
+    def _post_grad(self, gm: GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any]) -> GraphModule:
+        reached: list[GraphModule] = []
+
+        def lowering(gm: GraphModule, **_: Any) -> None:
+            reached.append(gm)
+            raise _Reached
+
+        try:
+            with replaced(inductor, "GraphLowering", lowering):
+                inductor.compile_fx_inner(gm, example_inputs, **settings)
+        except Exception:
+            if not reached:
+                raise
+        return reached[0] if reached else gm  # which computes nothing
+
+    def _runner(self, number: int) -> Callable[[list[Any]], Any]:
+        """Notes what the graph is run on the first time."""
+        gm, phase, donated = self.found[number]
+
+        def run(inputs: list[Any]) -> Any:
+            if number not in self.programs:
+                if not all(isinstance(given, Tensor) for given in inputs):
+                    raise GraphError("a compiled graph takes numbers beside tensors; give inputs of fixed shapes")
+                self.programs[number] = FxProgram(gm, tuple(map(describe, inputs)), phase, donated)
+            if not self.computes:
+                raise _Reached
+            made = gm(*inputs)
+            inputs.clear()
+            return made
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+
+def _donated(settings: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(get_donated_idxs() or ()) if settings.get("is_backward") else ()
+
+
+@contextmanager
+def _capturing(*, computes: bool) -> Iterator[_Spy]:
+    check_version()
+    threads = torch.get_num_threads()
+    with config.patch(FRESH), functorch_config.patch(enable_autograd_cache=False), quiet():
+        try:
+            yield _Spy(computes)
+        except (GraphError, MemoryError):
+            raise
+        except Exception as error:
+            raise GraphError(f"it cannot be captured: {complaint(error)}") from error
+        finally:
+            torch.set_num_threads(threads)
+
+
+def capture_step(fn: Callable[..., Any], inputs: Sequence[Tensor]) -> FxProgram:
+    """A whole step as one graph: `fn(*inputs) -> tensors`, gradients that it takes itself and updates in place
+    included. Raises GraphError."""
+    with _capturing(computes=False) as spy:
+        traced = _traced(fn, inputs)
+        with torch.no_grad(), suppress(_Reached):
+            compiled: Any = inductor.compile_fx(traced, list(inputs), inner_compile=spy.compile)
+            compiled(*inputs)
+        if len(spy.programs) != 1:
+            raise GraphError(f"the step became {len(spy.found)} graphs; give a function that computes with its tensors")
+        return spy.programs[0]
+
+
+def _traced(fn: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModule:
+    """The operators that a function calls, found without computing."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [mode.from_tensor(t) for t in inputs]
+    with mode:
+        return make_fx(fn)(*fakes)
+
+
+def capture_compiled(fn: Callable[..., Any] | nn.Module, inputs: Any) -> dict[str, FxProgram]:
+    """The graphs that `torch.compile` makes of a function or module, and of its gradient where an output has one:
+    `forward` and `backward`, or `inference`; after graph breaks they are numbered. It is run once on the inputs. Raises
+    GraphError."""
+    torch._dynamo.reset()
+    with _capturing(computes=True) as spy:
+        compiled = torch.compile(
+            fn, backend=lambda gm, given: inductor.compile_fx(gm, given, spy.compile), dynamic=False
+        )
+        args, kwargs = arguments_of(inputs)
+        _backward(compiled(*args, **kwargs))
+    torch._dynamo.reset()
+    if not spy.programs:
+        raise GraphError("torch.compile made no graph of it; give a function or module that computes with tensors")
+    named: dict[str, FxProgram] = {}
+    for _, program in sorted(spy.programs.items()):
+        if any(node.op == "call_function" for node in program.gm.graph.nodes):
+            twins = sum(name.split(".")[0] == program.phase for name in named)
+            named[f"{program.phase}.{twins}" if twins else program.phase] = program
+    return named
+
+
+def _backward(result: Any) -> None:
+    """Takes the gradient of all outputs that have one."""
+    ends = [t for t in tensors_in(result) if t.requires_grad]
+    if ends:
+        torch.autograd.backward(ends, [torch.randn_like(t) for t in ends])
+
+
+def as_graph(program: FxProgram, *, name: str, family: str) -> Graph:
+    """The program as a `Graph`, which holds it. Its ops are called like nodes of `program.gm`, and have an attribute
+    `stored`: whether Inductor, left alone, writes their result to memory. Raises GraphError."""
+    stored = lower(program, {}, {}).stored
+    graph = read_fx(program.gm.graph, name=name, family=family, weights=0, program=program, keep_writes=True)
+    attributes = graph.attributes or ({},) * graph.num_ops
+    told = tuple({**of, "stored": op in stored} for op, of in zip(graph.op_names, attributes))
+    return replace(graph, attributes=told)

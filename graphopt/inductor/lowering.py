@@ -1,0 +1,106 @@
+"""A program through TorchInductor's lowering, with decisions, to source that compiles: without its compiler's cost.
+
+The post-grad graph is lowered as it is, so neither autograd nor the passes before run again.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import thread_time
+from typing import Any
+
+import torch
+from torch._inductor import config
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.debug import DebugContext
+from torch._inductor.graph import GraphLowering
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from graphopt.core.graph import GraphError
+from graphopt.core.knobs import options
+from graphopt.inductor.code_features import features
+from graphopt.inductor.hooks import Request, Requests, carried_out
+from graphopt.inductor.version import check_version
+from graphopt.readers.pytorch.program_file import FxProgram
+from graphopt.readers.pytorch.program_inputs import raw
+
+# One thread, nothing in the background, and as `compile_fx` sets it for CPUs.
+BASE: dict[str, Any] = {"compile_threads": 1, "cpp.threads": 1, "comprehensive_padding": False, "fx_graph_cache": False}
+_COMMENT = re.compile(r"^\s*(#(?! *include| *pragma)|//).*\n", re.MULTILINE)
+_KERNEL_NAME = re.compile(r"\bcpp_fused_\w*?_(\d+)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """Generated source, which needs nothing but torch to run: `call(list of inputs)` of the module."""
+
+    source: str
+    digest: str  # of the source without comments and names
+    stored: frozenset[str]  # names of nodes whose values are realised
+    features: dict[str, float]
+    seconds: float  # of this processor, that the lowering took
+
+
+def lower(program: FxProgram, requests: Mapping[str, Request], knobs: Mapping[str, int]) -> Lowered:
+    """requests: names of nodes of `program.gm` -> what is asked of them; the others Inductor decides. knobs: name ->
+    which of its values. Raises GraphError where Inductor cannot lower it."""
+    check_version()
+    start, settings, asked = thread_time(), options(knobs), Requests(requests)
+    try:
+        with config.patch({**BASE, **settings}), _started(program) as (graph, examples), carried_out(asked):
+            graph.run(*examples)
+            stored = asked.stored
+            code = graph.codegen()[0].value
+            found = features(graph, code)
+    except (MemoryError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise GraphError(f"TorchInductor cannot lower it: {type(error).__name__}: {error}") from error
+    source = _complete(code, settings, graph.constants)
+    return Lowered(source, digest_of(source), stored, found, thread_time() - start)
+
+
+@contextmanager
+def _started(program: FxProgram) -> Iterator[tuple[GraphLowering, list[Any]]]:
+    """A lowering that is ready to run, and its example inputs."""
+    examples = [node.meta["val"] for node in program.gm.graph.find_nodes(op="placeholder")]
+    mode = next((example.fake_mode for example in examples), None) or FakeTensorMode()
+    with torch.no_grad(), V.set_fake_mode(mode), DebugContext():
+        graph = GraphLowering(program.gm, example_inputs=examples, is_inference=program.phase == "inference",
+                              is_backward=program.phase == "backward", inputs_to_check=[])  # fmt: skip
+        graph.bw_donated_idxs = list(program.donated) or None
+        with V.set_graph_handler(graph), V.set_extern_kernel_nodes([]):
+            yield graph, examples
+
+
+def _complete(code: str, settings: Mapping[str, Any], constants: Mapping[str, torch.Tensor]) -> str:
+    """The source with the options that its kernels are compiled with, and with its constants."""
+    before = ["from torch._inductor import config", f"_options = config.patch({ {**BASE, **settings}!r})",
+              "_options.__enter__()"]  # fmt: skip
+    after = ["_options.__exit__(None, None, None)", *(_constant(name, t) for name, t in constants.items())]
+    return "\n".join([*before, code, *after, ""])
+
+
+def _constant(name: str, tensor: torch.Tensor) -> str:
+    text = base64.b64encode(raw(tensor)).decode()
+    shape, stride, dtype = tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
+    return (f"import base64\n{name} = torch.empty_strided({shape}, {stride}, dtype={dtype}).copy_(torch.frombuffer("
+            f"bytearray(base64.b64decode('{text}')), dtype={dtype}).reshape({shape}))")  # fmt: skip
+
+
+def digest_of(source: str) -> str:
+    """Sources of one digest compute the same in the same way: comments and kernels' names do not count."""
+    plain = _KERNEL_NAME.sub(r"kernel_\1", _COMMENT.sub("", source))
+    return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def compile_source(lowered: Lowered) -> Path:
+    """Compiles the kernels; the module's file, which any process may load from then on at no great cost."""
+    key, path = PyCodeCache.write(lowered.source)
+    PyCodeCache.load_by_key_path(key, path, set_sys_modules=False)
+    return Path(path)

@@ -1,0 +1,190 @@
+"""Lowering under decisions: every hook still acts, results stay equal, and without decisions it is Inductor's own."""
+
+import runpy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._functorch import config as functorch_config
+from torch._inductor import compile_fx as inductor
+from torch._inductor import config
+from torch._inductor.graph import GraphLowering
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from graphopt.core.graph import GraphError
+from graphopt.errors import UserError
+from graphopt.inductor import version
+from graphopt.inductor.captured import capture_compiled, capture_step
+from graphopt.inductor.hooks import LARGEST_TREE, Request, replaced
+from graphopt.inductor.lowering import _complete, digest_of
+from graphopt.readers.pytorch.program_file import FxProgram, describe, load_program, save_program
+from tests.check_data import check_data
+from tests.inductor.programs import adam, eager, lowered, only, results, steep, two_reader_program, two_readers
+
+STORE, INLINE, CUT = Request.STORE, Request.INLINE, Request.CUT
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def program() -> FxProgram:
+    return two_reader_program()
+
+
+class Enough(Exception):
+    """The source is there."""
+
+
+def own_sources(run: Callable[[], Any]) -> list[str]:
+    """What Inductor itself writes, before it is compiled."""
+    written: list[str] = []
+
+    def keep(code: str) -> None:
+        written.append(code)
+        raise Enough
+
+    with (
+        config.patch(fx_graph_cache=False, compile_threads=1),
+        functorch_config.patch(enable_autograd_cache=False),
+        replaced(GraphLowering, "save_output_code", staticmethod(keep)),
+        pytest.raises(Exception, match="Enough"),
+    ):
+        run()
+    return [digest_of(_complete(code, {}, {})) for code in written]
+
+
+def test_what_is_stored_is_observed(program: FxProgram) -> None:
+    made = lowered(program)
+    assert only(program, "aten.exp.default") in made.stored
+    assert only(program, "aten.add.Tensor") not in made.stored
+    assert lowered(program).digest == made.digest  # nothing is left behind in the program
+
+
+def test_store_writes_a_value(program: FxProgram) -> None:
+    add, plain = only(program, "aten.add.Tensor"), lowered(program)
+    made = lowered(program, {add: STORE})
+    assert made.stored == plain.stored | {add} and made.digest != plain.digest
+    assert made.features["steps"] == plain.features["steps"] + 1
+    for mine, theirs in zip(results(program, made), results(program, plain), strict=True):
+        assert mine.equal(theirs)
+
+
+def test_inline_computes_a_value_twice(program: FxProgram) -> None:
+    exp, plain = only(program, "aten.exp.default"), lowered(program)
+    made = lowered(program, {exp: INLINE})
+    assert made.stored == plain.stored - {exp}
+    assert made.features["ops.exp"] == 2 * plain.features["ops.exp"] == 2 * 64 * 48
+    for mine, theirs in zip(results(program, made), results(program, plain), strict=True):
+        assert mine.equal(theirs)
+
+
+def test_cut_keeps_a_value_out_of_its_readers_loops(program: FxProgram) -> None:
+    exp, plain = only(program, "aten.exp.default"), lowered(program)
+    made = lowered(program, {exp: CUT})
+    assert made.stored == plain.stored
+    assert (plain.features["nests"], made.features["nests"]) == (1, 2)
+    for mine, theirs in zip(results(program, made), results(program, plain), strict=True):
+        assert mine.equal(theirs)
+
+
+def test_knobs_reach_the_code_and_its_compiler(program: FxProgram) -> None:
+    plain = lowered(program)
+    assert "Vectorized<float>" in plain.source and lowered(program, simdlen=0).digest == plain.digest
+    made = lowered(program, simdlen=1)
+    assert made.digest != plain.digest and "'cpp.simdlen': 256" in made.source
+    for mine, theirs in zip(results(program, made), eager(program), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_results_are_those_of_the_operators(program: FxProgram) -> None:
+    for mine, theirs in zip(results(program, lowered(program)), eager(program), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_inlining_everything_ends() -> None:
+    program = capture_step(steep, [torch.randn(100)])
+    names = [node.name for node in program.gm.graph.nodes if node.op == "call_function"]
+    made = lowered(program, dict.fromkeys(names, INLINE))
+    assert 2 <= len(made.stored) < len(names)  # else an expression of 2 ** 40 nodes
+    assert made.features["ops.mul"] / 100 < LARGEST_TREE * len(made.stored)
+
+
+def test_updates_in_place_arrive() -> None:
+    program = capture_step(adam, [torch.randn(50), torch.randn(50), torch.randn(50)])
+    names = [node.name for node in program.gm.graph.nodes if str(node.target) == "aten.mul.Tensor"]
+    for made in (lowered(program), lowered(program, {names[0]: STORE})):
+        for mine, theirs in zip(results(program, made), eager(program), strict=True):
+            torch.testing.assert_close(mine, theirs)
+
+
+def test_constants_come_with_the_source() -> None:
+    table, x = torch.randn(40).reshape(4, 10).t(), torch.randn(3, 10)
+    traced = make_fx(lambda x: [x @ table, x * table[:, 0]])(x)
+    program = FxProgram(traced, (describe(x),))
+    assert lowered(program).digest != lowered(capture_step(traced, [x])).digest  # where it is an input
+    for mine, theirs in zip(results(program, lowered(program)), eager(program), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_what_a_step_closes_over_is_an_input() -> None:
+    rows = torch.tensor([2, 0, 1])
+    program = capture_step(lambda x: [x[rows].exp()], [torch.randn(3, 10)])
+    assert sorted(spec.dtype for spec in program.inputs) == ["float32", "int64"]
+    for mine, theirs in zip(results(program, lowered(program)), eager(program), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_capturing_a_step_changes_no_input() -> None:
+    inputs = [torch.randn(50) for _ in range(3)]
+    before = [t.clone() for t in inputs]
+    capture_step(adam, inputs)
+    assert all(t.equal(b) for t, b in zip(inputs, before))
+
+
+def test_without_decisions_it_is_inductors_own() -> None:
+    inputs = [torch.randn(64, 48), torch.randn(48)]
+    own = own_sources(lambda: inductor.compile_fx(make_fx(two_readers)(*inputs), inputs))
+    assert own == [lowered(capture_step(two_readers, inputs)).digest]
+
+
+def test_forward_and_backward_are_inductors_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.GELU())
+    x = torch.randn(8, 16)
+    made = capture_compiled(layer, x)
+    assert list(made) == ["forward", "backward"] and made["backward"].donated
+    for phase, program in made.items():
+        save_program(tmp_path / f"{phase}.program.json.gz", program)
+        read = lowered(load_program(tmp_path / f"{phase}.program.json.gz"))
+        assert read.digest == lowered(program).digest
+    torch._dynamo.reset()
+    own = own_sources(lambda: torch.compile(layer)(x))
+    assert own == [lowered(made["forward"]).digest]
+
+
+@pytest.mark.parametrize("name", ["swiglu_bwd", "rmsnorm_rotary", "color_jitter"])
+def test_of_real_programs_as_well(name: str, tmp_path: Path) -> None:
+    fn, inputs = runpy.run_path(str(check_data("programs/programs.py")))["P"][name]()
+    save_program(tmp_path / "p.program.json.gz", capture_step(fn, inputs))
+    own = own_sources(lambda: inductor.compile_fx(make_fx(fn)(*inputs), inputs))
+    assert own == [lowered(load_program(tmp_path / "p.program.json.gz")).digest]
+
+
+def test_other_versions_are_refused(program: FxProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "KNOWN", ("1.0",))
+    with pytest.raises(UserError, match=r"install `torch==1\.0\.\*`"):
+        lowered(program)
+
+
+def test_what_it_cannot_lower_is_one_error(program: FxProgram) -> None:
+    broken = FxProgram(program.gm, program.inputs)
+    with replaced(GraphLowering, "codegen", None), pytest.raises(GraphError, match="cannot lower it"):
+        lowered(broken)
