@@ -1,0 +1,185 @@
+"""`compiler_search`: what suits a compiler that answers some twenty evaluations a minute, and whose default is strong.
+
+It never leaves the default's neighbourhood: single knobs, those that help together, rules that store or inline many ops
+at once, rules with knobs, classes of alike ops, then flips of one to three ops that several others read.
+
+Shape legend: N ops, H heads.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from typing import Literal
+
+import numpy as np
+
+from graphopt.core.graph import I64, Bool
+from graphopt.core.head import Head, Role
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decision
+from graphopt.problems.optimizer import Optimizer
+from graphopt.search.fusion.compiler_rules import reader_counts, rules
+from graphopt.search.walks.motifs import motifs
+
+Stage = Literal["knobs", "combine", "sweep", "rules", "classes", "cuts", "flips"]
+Order = Literal["bytes", "random"]
+LARGEST_FLIP = 3
+
+
+class CompilerSearch(Optimizer):
+    """stages: what is done, in this order. knobs: every value of every knob alone; combine: those that helped, the best
+    first, each kept if it helps further; sweep: further settings of all knobs, at random, until the budget ends; rules:
+    `only` of the rules, all if empty, from the default and from the best; cuts: each stored op that others read, kept
+    apart from them; classes, flips: see above.
+
+    batch: decisions that are priced together, from the same best one; where several of them help, all together are
+    tried next. margin: relative gain from which a measured price counts as lower. order: of ops that are flipped, by
+    the bytes that their readers read, or random.
+    """
+
+    needs_roles = frozenset({Role.FUSION})
+
+    def __init__(self, *, name: str, stages: list[Stage], only: list[str], batch: int, margin: float,
+                 order: Order) -> None:  # fmt: skip
+        self.name, self.stages, self.only = name, stages, only
+        self.batch, self.margin, self.order = batch, margin, order
+
+    def solve(self, problem: AssignProblem) -> None:
+        climb = _Climb(problem, self.batch, self.margin)
+        for stage in self.stages:
+            getattr(self, f"_{stage}")(problem, climb)
+
+    def _knobs(self, problem: AssignProblem, climb: "_Climb") -> None:
+        climb.alone(changed for changed in single_knobs(problem))
+
+    def _combine(self, problem: AssignProblem, climb: "_Climb") -> None:
+        """Forward selection among the knobs that helped alone."""
+        for changes in climb.helpful():
+            climb.try_all([changes])
+
+    def _sweep(self, problem: AssignProblem, climb: "_Climb") -> None:
+        columns = knob_columns(problem)
+        settings = list(product(*(range(problem.task.heads[c].count) for c in columns)))
+        order = problem.rng.permutation(len(settings))
+        climb.alone([(0, c, k) for c, k in zip(columns, settings[i], strict=True)] for i in order)
+
+    def _rules(self, problem: AssignProblem, climb: "_Climb") -> None:
+        found = [rule for rule in rules(problem.graph, climb.free) if not self.only or rule.name in self.only]
+        changes = [climb.fusion(rule.ops, rule.choice) for rule in found]
+        climb.alone(changes)
+        climb.try_all(changes)
+
+    def _classes(self, problem: AssignProblem, climb: "_Climb") -> None:
+        for classes in motifs(problem.graph, climb.free, 3):
+            climb.try_all(climb.flip(ops) for ops in classes)
+
+    def _cuts(self, problem: AssignProblem, climb: "_Climb") -> None:
+        names = [head.name for head in problem.task.heads]
+        if "cut" in names:
+            stored = climb.decision[:, climb.head] == 0
+            ops = flip_order(problem, problem.task.mask(problem.graph)[:, names.index("cut")] & stored, self.order)
+            climb.try_all([(int(op), names.index("cut"), 1)] for op in ops)
+
+    def _flips(self, problem: AssignProblem, climb: "_Climb") -> None:
+        """All single ops first; then pairs and triples of neighbours in the order, until the budget ends."""
+        ops = flip_order(problem, climb.free, self.order)
+        while problem.open and len(ops):
+            climb.try_all(climb.flip(ops[i : i + 1]) for i in range(len(ops)))
+            for size in range(2, LARGEST_FLIP + 1):
+                picks = (problem.rng.choice(len(ops), min(size, len(ops)), replace=False) for _ in range(len(ops)))
+                climb.try_all(climb.flip(ops[pick]) for pick in picks)
+
+
+Changes = Sequence[tuple[int, int, int]]
+"""(op, head, choice) of each slot that becomes another."""
+
+
+class _Climb:
+    """The best decision so far, and what single changes of the default brought."""
+
+    def __init__(self, problem: AssignProblem, batch: int, margin: float) -> None:
+        self.problem, self.batch, self.margin = problem, batch, margin
+        self.decision, self.score = problem.initial, problem.initial_cost
+        self.head = problem.task.column(Role.FUSION)
+        self.free: Bool = problem.task.mask(problem.graph)[:, self.head]
+        self._gain: list[tuple[float, Changes]] = []
+
+    def fusion(self, ops: I64, choice: int) -> Changes:
+        return [(int(op), self.head, choice) for op in ops]
+
+    def flip(self, ops: I64) -> Changes:
+        """The other choice of each, of the decision as it is now."""
+        return [(int(op), self.head, 1 - min(1, int(self.decision[op, self.head]))) for op in ops]
+
+    def alone(self, changes: Iterable[Changes]) -> None:
+        """Prices each change of the default; the best of them is taken if it is better than what is best now."""
+        for some in _batches(changes, self.batch):
+            self._price(self.problem.initial, some)
+
+    def try_all(self, changes: Iterable[Changes]) -> None:
+        """Prices changes of the best decision, batch by batch, and takes what helps; what helps alone, all together."""
+        for some in _batches(changes, self.batch):
+            base = self.decision
+            helped = self._price(base, some)
+            if len(helped) > 1:
+                self._price(base, [[slot for part in helped for slot in part]])
+
+    def helpful(self) -> list[Changes]:
+        """The changes of the default that helped alone, the best first."""
+        return [changes for gain, changes in sorted(self._gain, key=lambda pair: -pair[0])]
+
+    def _price(self, base: Decision, changes: Sequence[Changes]) -> list[Changes]:
+        """Those that are better than the best was before."""
+        new = [(part, made) for part in changes if (made := _changed(base, part)) is not None]
+        if not new:
+            return []
+        costs, before = self.problem.cost(np.stack([made for _, made in new])), self.score
+        if base is self.problem.initial:
+            gains = 1.0 - costs / self.problem.initial_cost
+            self._gain += [(gain, part) for gain, (part, _) in zip(gains.tolist(), new) if gain > self.margin]
+        best = int(np.argmin(costs))
+        if costs[best] < self.score * (1.0 - self.margin):
+            self.decision, self.score = new[best][1], float(costs[best])
+        return [part for cost, (part, _) in zip(costs, new) if cost < before * (1.0 - self.margin)]
+
+
+def _changed(base: Decision, changes: Changes) -> Decision | None:
+    """None where nothing changes."""
+    out = base.copy()
+    for op, head, choice in changes:
+        out[op, head] = choice
+    return None if np.array_equal(out, base) else out
+
+
+def _batches(changes: Iterable[Changes], size: int) -> Iterator[list[Changes]]:
+    """Of `size`, the last one of what is left."""
+    held: list[Changes] = []
+    for change in changes:
+        held.append(change)
+        if len(held) == size:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def knob_columns(problem: AssignProblem) -> list[int]:
+    """Heads whose choice is made once, at the first op, for the whole graph."""
+    counts = problem.task.counts(problem.graph)
+    return [column for column, head in enumerate(problem.task.heads)
+            if head.role is Role.CHOICE and counts[0, column] > 1 and not (counts[1:, column] > 1).any()]  # fmt: skip
+
+
+def single_knobs(problem: AssignProblem) -> list[Changes]:
+    """Every value of every knob but the default's."""
+    heads: Sequence[Head] = problem.task.heads
+    return [[(0, column, choice)] for column in knob_columns(problem) for choice in range(1, heads[column].count)]
+
+
+def flip_order(problem: AssignProblem, free: Bool, order: Order) -> I64:
+    """Ops with a choice that several others read, those first that are read most; without any, all with a choice."""
+    graph, readers = problem.graph, reader_counts(problem.graph)
+    shared = free & (readers > 1)
+    ops = np.flatnonzero(shared if shared.any() else free)
+    if order == "random":
+        return problem.rng.permutation(ops)
+    return ops[np.argsort(-(graph.result_bytes * readers)[ops], kind="stable")]
