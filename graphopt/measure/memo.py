@@ -1,7 +1,8 @@
 """`Memo`: what was measured, a file of JSON lines that processes append to in turns.
 
 A line is of a subject alone (`op`, `environment`, `seconds`, `spread`, `blocks`), or against a default (`digest`,
-`default`, `environment`, and the fields of `Timing`, or `failure`, a reason that lasts).
+`default`, `environment`, and the fields of `Timing`, or `failure`, a reason that lasts), or of a request to a compiler
+(`request`, `environment`, and `digest` of what it became, `features` of that, or `failure`).
 """
 
 import fcntl
@@ -25,12 +26,17 @@ class Memo:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._known: dict[tuple[str, str, str], Line] = {}
+        self._lowered: dict[tuple[str, str], Line] = {}
         self._read = 0  # bytes of the file
         self._refresh()
 
     def find(self, digest: str, environment: str, default: str = "") -> Line | None:
         """The line of a subject, alone or against a default; None where it was not measured in that environment."""
         return self._known.get((digest, default, environment))
+
+    def lowered(self, request: str, environment: str) -> Line | None:
+        """What became of a request to a compiler; None where it was not made in that environment."""
+        return self._lowered.get((request, environment))
 
     def environments(self) -> list[str]:
         """Where something was measured."""
@@ -79,6 +85,8 @@ class Memo:
             return False
         if not isinstance(line, dict):
             return False
+        if "request" in line:
+            return self._keep_lowered(line)
         sound = is_comparison(line) if "digest" in line else is_measurement(line) and "default" not in line
         own, default, environment = line.get("op", line.get("digest")), line.get("default", ""), line.get("environment")
         if not (sound and isinstance(own, str) and isinstance(default, str) and isinstance(environment, str)):
@@ -86,6 +94,21 @@ class Memo:
         seconds = {} if "failure" in line else {"seconds": float(line["seconds"])}
         self._known.setdefault((own, default, environment), {**line, **seconds})
         return True
+
+    def _keep_lowered(self, line: dict[str, Any]) -> bool:
+        request, environment = line["request"], line.get("environment")
+        if not (is_lowered(line) and isinstance(request, str) and isinstance(environment, str)):
+            return False
+        self._lowered.setdefault((request, environment), line)
+        return True
+
+
+def is_lowered(line: Mapping[str, Any]) -> bool:
+    """A line of a request to a compiler."""
+    if "failure" in line:
+        return isinstance(line["failure"], str)
+    features = line.get("features")
+    return isinstance(line.get("digest"), str) and isinstance(features, dict) and all(map(is_finite, features.values()))
 
 
 def is_comparison(line: Mapping[str, Any]) -> bool:

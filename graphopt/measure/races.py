@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from graphopt.errors import Unmeasured
 from graphopt.measure.pool import Answer, LocalPool, Lost
 from graphopt.measure.rounds import ratios
-from graphopt.measure.service import timings_of
 from graphopt.measure.subject import Comparing, Failure, Raced, Ratio, Subject
+from graphopt.measure.timings import timings_of
 
 Rounds = list[NDArray[np.float64]]
 """Per process: [R, C] seconds of the default, its copy and the others."""

@@ -8,15 +8,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from graphopt.errors import Unmeasured, UserError
 from graphopt.measure.environment import KEEPS_MEMORY, environment_here
 from graphopt.measure.memo import Line, Memo
 from graphopt.measure.pool import Answer, LocalPool, Lost, Pool
-from graphopt.measure.rounds import ratios, relative_errors
+from graphopt.measure.races import fresh_rounds
 from graphopt.measure.subject import Comparing, Failure, Measured, Measuring, Subject, Timing
-from graphopt.utils.channel import is_measurement, is_seconds
+from graphopt.measure.timings import across, timings_of
+from graphopt.utils.channel import is_measurement
 
 MOST_TOGETHER = 8  # subjects that run by turns beside their default: all of them are in memory at once
 
@@ -26,15 +25,20 @@ class Service:
     only the table's lines of that environment count, and nothing is measured. libraries: beside torch, whose versions
     belong to the environment. name: of the cost model, for messages.
 
+    processes: 0: a process that stays measures; else every comparison is a race in so many fresh processes, of which
+    the median counts, and the noise is how they differ.
+
     A subject that cannot be measured costs itself only; it is not tried again by this object. counts: `replayed` from
     the table, `measured`, `failed`; those of the processes are `pool.counts`.
     """
 
     def __init__(self, how: Measuring | Comparing, *, table: Path, environment: str | None, name: str,
-                 libraries: tuple[str, ...] = ()) -> None:  # fmt: skip
+                 libraries: tuple[str, ...] = (), processes: int = 0) -> None:  # fmt: skip
+        self.processes = processes
         self.how, self.name, self.counts = how, name, Counter[str]()
         self.measures = environment is None
-        self.environment = environment or _environment(how, libraries)
+        fresh = f", {processes} fresh processes" if processes else ""
+        self.environment = environment or _environment(how, libraries) + fresh
         self.memo = Memo(table)
         self.pool = pool_of(how)
         self._failed: dict[tuple[str, str], Failure] = {}
@@ -97,6 +101,8 @@ class Service:
 
     def _measure(self, default: Subject, others: list[Subject]) -> None:
         """By as many requests as the pool answers at once; those that lose a subject are made again without it."""
+        if self.processes:
+            return self._race(default, others)
         size = min(MOST_TOGETHER, math.ceil(len(others) / self.pool.width) or 1)
         queue = [others[i : i + size] for i in range(0, len(others), size)] or [[]]
         while queue:
@@ -106,6 +112,19 @@ class Service:
             answers = self.pool.ask(requests, [self.how.limit_seconds] * len(queue))
             queue = [left for batch, answer in zip(queue, answers, strict=True)
                      for left in self._settled(default, batch, answer)]  # fmt: skip
+
+    def _race(self, default: Subject, others: list[Subject]) -> None:
+        """Each alone against the default; the default alone against its copy."""
+        assert isinstance(self.how, Comparing)
+        for subject in others or [default]:
+            taken = fresh_rounds(default, [] if subject is default else [subject], self.how, self.processes)
+            if isinstance(taken, Failure):
+                self._fail(default, subject, taken)
+                continue
+            timing = across(taken)
+            seconds = self._reference_seconds(default, replace(timing, ratio=1.0))
+            if subject is not default:
+                self._keep(default, subject, replace(timing, seconds=timing.ratio * seconds))
 
     def _settled(self, default: Subject, batch: list[Subject], answer: Answer) -> list[list[Subject]]:
         """Keeps what an answer says; what is to be asked again."""
@@ -194,21 +213,6 @@ class Service:
             f"{self.environment!r}: {holds}. Run where the table lies, bring it there, or set {self.name}'s "
             "environment=null to measure here"
         )
-
-
-def timings_of(taken: Any) -> list[Timing]:
-    """From rounds [R, C]: of the default itself (ratio 1), then of the columns after its copy. Raises Unmeasured for
-    what are no times."""
-    if not (isinstance(taken, list) and taken and all(isinstance(row, list) and len(row) == len(taken[0]) > 1
-                                                      and all(map(is_seconds, row)) for row in taken)):  # fmt: skip
-        raise Unmeasured(f"{str(taken)[:200]} are no times")
-    rounds = np.asarray(taken, np.float64)
-    middle, errors = np.median(ratios(rounds), axis=0), relative_errors(rounds)
-    seconds, aa = float(np.median(rounds[:, 0])), float(middle[0])
-    least = max(abs(aa - 1.0), float(errors[0]))
-    first = Timing(seconds, 1.0, least, len(rounds), aa)
-    return [first, *(Timing(seconds * float(ratio), float(ratio), max(abs(aa - 1.0), float(error)), len(rounds), aa)
-                     for ratio, error in zip(middle[1:], errors[1:]))]  # fmt: skip
 
 
 def pool_of(how: Measuring | Comparing) -> Pool:

@@ -15,8 +15,9 @@ from graphopt.errors import Unmeasured, UserError
 from graphopt.measure.memo import Memo
 from graphopt.measure.pool import LocalPool
 from graphopt.measure.races import race
-from graphopt.measure.service import Service, timings_of
+from graphopt.measure.service import Service
 from graphopt.measure.subject import Comparing, Failure, Raced, Subject, Timing
+from graphopt.measure.timings import timings_of
 
 QUICK = Comparing(device="cpu", threads=1, block_seconds=0.0005, rounds=5, noise=0.2, seconds=0.5, limit_seconds=20.0,
                   pool="local", workers=1, address=None)  # fmt: skip

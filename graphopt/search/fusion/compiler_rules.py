@@ -13,7 +13,7 @@ from graphopt.core.graph import F64, I64, Bool, Graph
 STORE, INLINE = 0, 1  # choices of a binary fusion head
 
 
-class Rule(NamedTuple):
+class AtOnce(NamedTuple):
     """ops: [K] that are given one choice."""
 
     name: str
@@ -21,7 +21,7 @@ class Rule(NamedTuple):
     choice: int
 
 
-def rules(graph: Graph, free: Bool) -> list[Rule]:
+def rules(graph: Graph, free: Bool) -> list[AtOnce]:
     """Those that name any op, the best known first. free: [N] ops with a choice.
 
     `wide_R`: store what a reader of at least R times its elements would compute again for each of these (a scale per
@@ -31,13 +31,13 @@ def rules(graph: Graph, free: Bool) -> list[Rule]:
     f = fusible(graph)
     widest, readers, expensive = widest_reader(graph), reader_counts(graph), f.op["expensive"]
     wanted = [
-        Rule(f"wide_{ratio}", np.flatnonzero(free & (widest >= ratio * f.op["numel"])), STORE) for ratio in (8, 2)
+        AtOnce(f"wide_{ratio}", np.flatnonzero(free & (widest >= ratio * f.op["numel"])), STORE) for ratio in (8, 2)
     ]
-    wanted += [Rule(f"readers_{least}", np.flatnonzero(free & (readers >= least)), STORE) for least in (2, 3)]
+    wanted += [AtOnce(f"readers_{least}", np.flatnonzero(free & (readers >= least)), STORE) for least in (2, 3)]
     wanted += [
-        Rule("costly", np.flatnonzero(free & expensive & (readers >= 2)), STORE),
-        Rule("once", np.flatnonzero(free & (readers == 1)), INLINE),
-        Rule("cheap", np.flatnonzero(free & ~expensive & (readers >= 2)), INLINE),
+        AtOnce("costly", np.flatnonzero(free & expensive & (readers >= 2)), STORE),
+        AtOnce("once", np.flatnonzero(free & (readers == 1)), INLINE),
+        AtOnce("cheap", np.flatnonzero(free & ~expensive & (readers >= 2)), INLINE),
     ]
     return [rule for rule in wanted if len(rule.ops)]
 
