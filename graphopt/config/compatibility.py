@@ -86,7 +86,7 @@ def unread(cost: type[CostModel], task: Node) -> str:
     choices = {name for name, role in decided.items() if role is Role.CHOICE}
     beside = choices - cost.reads
     if cost.prices_programs and not target.makes_programs:
-        return f"prices ops one by one, so that only rewriting makes a difference, not task={task['name']}"
+        return f"prices programs, whatever their plan, so that only rewriting counts, not task={task['name']}"
     if beside or (decided and not cost.reads & {*choices, *decided.values()}):
         return f"does not read {', '.join(sorted(beside or decided))}, which task={task['name']} decides"
     missing = {name for name in cost.reads if isinstance(name, str)} - cost.assumes - choices

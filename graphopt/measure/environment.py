@@ -31,7 +31,7 @@ def pin(threads: int, place: int = 0) -> None:
 def environment_here(device: str, threads: int, libraries: tuple[str, ...] = ()) -> str:
     """What the time of a single op depends on; with `libraries` (beside torch), that of whole programs, which depends
     on the allocator too."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", *libraries))
+    packages = ", ".join(f"{name} {version(name)}" for name in dict.fromkeys(("torch", *libraries)))
     where = processor() if device == "cpu" else "cuda"
     return f"{packages}, {where}, {device}, {threads} threads"
 

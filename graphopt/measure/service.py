@@ -14,7 +14,7 @@ from graphopt.measure.memo import Line, Memo
 from graphopt.measure.pool import Answer, LocalPool, Lost, Pool
 from graphopt.measure.races import fresh_rounds
 from graphopt.measure.subject import Comparing, Failure, Measured, Measuring, Subject, Timing
-from graphopt.measure.timings import across, timings_of
+from graphopt.measure.timings import rounds_in, timings_of, timings_of_race
 from graphopt.utils.channel import is_measurement
 
 MOST_TOGETHER = 8  # subjects that run by turns beside their default: all of them are in memory at once
@@ -34,8 +34,7 @@ class Service:
 
     def __init__(self, how: Measuring | Comparing, *, table: Path, environment: str | None, name: str,
                  libraries: tuple[str, ...] = (), processes: int = 0) -> None:  # fmt: skip
-        self.processes = processes
-        self.how, self.name, self.counts = how, name, Counter[str]()
+        self.how, self.name, self.processes, self.counts = how, name, processes, Counter[str]()
         self.measures = environment is None
         fresh = f", {processes} fresh processes" if processes else ""
         self.environment = environment or _environment(how, libraries) + fresh
@@ -91,7 +90,10 @@ class Service:
         self._may_measure(lacking[-1])
         with self.memo.turn():
             lacking = [s for s in self._lacking(default, lacking) if s.digest != default.digest]  # by others meanwhile
-            self._measure(default, lacking)
+            if isinstance(self.how, Comparing) and self.processes:
+                self._race(default, lacking, self.how)
+            else:
+                self._measure(default, lacking)
 
     def _lacking(self, default: Subject, wanted: Iterable[Subject]) -> list[Subject]:
         found = {s.digest: s for s in wanted}
@@ -101,8 +103,6 @@ class Service:
 
     def _measure(self, default: Subject, others: list[Subject]) -> None:
         """By as many requests as the pool answers at once; those that lose a subject are made again without it."""
-        if self.processes:
-            return self._race(default, others)
         size = min(MOST_TOGETHER, math.ceil(len(others) / self.pool.width) or 1)
         queue = [others[i : i + size] for i in range(0, len(others), size)] or [[]]
         while queue:
@@ -113,19 +113,6 @@ class Service:
             queue = [left for batch, answer in zip(queue, answers, strict=True)
                      for left in self._settled(default, batch, answer)]  # fmt: skip
 
-    def _race(self, default: Subject, others: list[Subject]) -> None:
-        """Each alone against the default; the default alone against its copy."""
-        assert isinstance(self.how, Comparing)
-        for subject in others or [default]:
-            taken = fresh_rounds(default, [] if subject is default else [subject], self.how, self.processes)
-            if isinstance(taken, Failure):
-                self._fail(default, subject, taken)
-                continue
-            timing = across(taken)
-            seconds = self._reference_seconds(default, replace(timing, ratio=1.0))
-            if subject is not default:
-                self._keep(default, subject, replace(timing, seconds=timing.ratio * seconds))
-
     def _settled(self, default: Subject, batch: list[Subject], answer: Answer) -> list[list[Subject]]:
         """Keeps what an answer says; what is to be asked again."""
         if isinstance(answer, Lost):
@@ -135,12 +122,30 @@ class Service:
         errors = {int(at): why for at, why in answer["errors"].items()}
         for at, (reason, lasting) in errors.items():
             self._fail(default, batch[at - 1], Failure(reason, bool(lasting)))
-        timings = timings_of(answer["rounds"])
         ran = [subject for at, subject in enumerate(batch, 1) if at not in errors]
-        seconds = self._reference_seconds(default, timings[0])
+        self._keep_all(default, ran, timings_of(rounds_in(answer["rounds"])))
+        return []
+
+    def _race(self, default: Subject, others: list[Subject], how: Comparing) -> None:
+        """Each in processes of its own."""
+        for batch in [[other] for other in others] or [[]]:
+            try:
+                taken = fresh_rounds(default, batch, how, self.processes)
+            except Unmeasured as error:
+                self._failed[default.digest, default.digest] = Failure(str(error))
+                raise
+            if isinstance(taken, Failure):
+                self._fail(default, batch[0], taken)
+            else:
+                self._keep_all(default, batch, timings_of_race(taken))
+
+    def _keep_all(self, default: Subject, ran: list[Subject], timings: list[Timing]) -> None:
+        """timings: of the default, then of what ran."""
+        if not self._has(default, default):
+            self._keep(default, default, timings[0])
+        seconds = self._timing(default, default).seconds
         for subject, timing in zip(ran, timings[1:], strict=True):
             self._keep(default, subject, replace(timing, seconds=timing.ratio * seconds))
-        return []
 
     def _without_lost(self, default: Subject, batch: list[Subject], lost: Lost) -> list[list[Subject]]:
         """Where the process ended or hung in the rounds of several, each is asked alone."""
@@ -158,11 +163,6 @@ class Service:
         self._failed[default.digest, default.digest] = Failure(f"{default.digest} cannot be measured{why}")
         self.counts["failed"] += 1
         return Unmeasured(self._failed[default.digest, default.digest].reason)
-
-    def _reference_seconds(self, default: Subject, timing: Timing) -> float:
-        if not self._has(default, default):
-            self._keep(default, default, timing)
-        return self._timing(default, default).seconds
 
     def _has(self, default: Subject, subject: Subject) -> bool:
         return self.memo.find(subject.digest, self.environment, default.digest) is not None

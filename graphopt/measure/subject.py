@@ -103,7 +103,7 @@ class Comparing:
     error of every ratio is at most `noise`, or the rounds have taken `seconds` per subject.
 
     limit_seconds: for one subject to become ready, and on top of `seconds` for the rounds. pool: local, one process
-    here; ray: `workers` of them in a Ray cluster, where `address` names one, else here.
+    here; ray: `workers` of them in a Ray cluster, the one at `address`, or one that is begun here.
     """
 
     device: Device

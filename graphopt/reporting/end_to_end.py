@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,8 @@ from graphopt.reporting.replay import Case, open_case
 from graphopt.reporting.tables.read_rows import read_rows, row_files
 from graphopt.reporting.tables.sheet import Sheet
 from graphopt.rewrite.io.onnx_export import save_onnx
+from graphopt.rewrite.ir.digests import portable
 from graphopt.rewrite.ir.random_weights import with_random_weights
-from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.race import Race, race
 
 ROWS, TABLE = "end_to_end.jsonl", "ops_again.jsonl"
@@ -57,21 +56,8 @@ def _answers(place: Path) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
     for row in read_rows(row_files(place))[0]:
         if row.get("task") == "rewrite" and row.get("status") == "ok" and row.get("decision"):
             case = _case(row)
-            found.setdefault((row["graph_hash"], digest(case.decision.best)), []).append(row)
+            found.setdefault((row["graph_hash"], portable(case.decision.best)), []).append(row)
     return dict(sorted(found.items(), key=lambda item: str(item[1][0]["graph"])))
-
-
-def digest(program: Program) -> str:
-    """Equal for equal programs, whatever store they are in."""
-    terms, of = program.terms, dict[int, str]()
-    for term in program.live():
-        operation = terms.operation[term]
-        of[term] = _short([operation.name, operation.params, *(of[i] for i in terms.inputs[term])])
-    return _short([of[output] for output in program.outputs])
-
-
-def _short(value: list[Any]) -> str:
-    return sha256(repr(value).encode()).hexdigest()[:12]
 
 
 def _case(row: Mapping[str, Any]) -> Case:
@@ -89,7 +75,7 @@ def _measured(row: Mapping[str, Any], folder: Path) -> Found:
     again = _second_judge(case, folder)
     if again is not None:
         line["priced_again"] = [case.solution.default_price(again).cost, case.solution.price(again).cost]
-    if digest(case.decision.best) != digest(case.decision.original):
+    if portable(case.decision.best) != portable(case.decision.original):
         line |= asdict(_raced(case))
     return line
 

@@ -1,7 +1,7 @@
 """The contract of cost models that price programs: they get the program itself, no plan of its graph."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
 import numpy as np
@@ -26,6 +26,10 @@ class ProgramCost(CostModel):
     def price_program(self, program: Program) -> float:
         """What a program costs."""
 
+    def price_programs(self, programs: Sequence[Program]) -> list[float]:
+        """What programs cost that were made from one another."""
+        return [self.price_program(program) for program in programs]
+
     def term_price(self, terms: Terms) -> TermPrice | None:
         """What each term of a program costs, where a program costs the sum of its live terms; else None."""
         return None
@@ -44,6 +48,17 @@ class ProgramCost(CostModel):
 def prices_programs(cost: CostModel) -> TypeGuard[ProgramCost]:
     """Whether a cost model takes programs."""
     return cost.prices_programs
+
+
+PlansOf = Callable[[Program], Plans]
+"""The plan of a program's graph."""
+
+
+def costs_of(programs: Sequence[Program], cost: CostModel, plans: PlansOf) -> list[float]:
+    """What programs cost that were made from one another."""
+    if prices_programs(cost):
+        return cost.price_programs(programs)
+    return [cost.price(plans(program)).of(0).cost for program in programs]
 
 
 def price_of(program: Program, cost: CostModel, plans: Callable[[], Plans]) -> Price:

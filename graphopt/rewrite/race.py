@@ -16,8 +16,9 @@ from statistics import median
 import numpy as np
 
 from graphopt.errors import ConfigError, Unmeasured, UserError
-from graphopt.measure.races import Rounds, fresh_rounds, ratio_of
+from graphopt.measure.races import fresh_rounds
 from graphopt.measure.subject import Comparing, Failure, Ratio, Subject
+from graphopt.measure.timings import Rounds, ratio_of
 
 PROCESSES = 6  # extremes of six medians hold the true median with a probability of 97 % (1 - 2 / 2^6)
 SECONDS = 4.0  # of turns in each process
@@ -55,7 +56,8 @@ def race(before: Path, after: Path, *, dims: Mapping[str, int] | None = None, pr
         raise ConfigError("ONNX Runtime is not installed; pip install -e '.[onnx]'")
     first, second = (onnx_subject(file, str(file), dims=dims) for file in (before, after))
     how = Comparing(device="cpu", threads=1, block_seconds=BLOCK_SECONDS, rounds=rounds, noise=0.0, seconds=seconds / 3,
-                    limit_seconds=LIMIT_SECONDS, pool="local", workers=1, address=None)  # fmt: skip
+                    limit_seconds=LIMIT_SECONDS, pool="local", workers=1,
+                    address=None)  # fmt: skip
     try:
         taken = fresh_rounds(first, [second], how, processes)
     except Unmeasured as error:

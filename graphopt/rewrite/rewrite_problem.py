@@ -1,6 +1,7 @@
 """`RewriteProblem`: one graph to be rewritten, all that a rewriting optimiser sees."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from graphopt.problems.problem import OutOfBudget, Problem
 from graphopt.problems.solution import Solution
 from graphopt.rewrite.ir.terms import Outputs, Program, reachable
-from graphopt.rewrite.program_cost import price_of, prices_programs
+from graphopt.rewrite.program_cost import costs_of, prices_programs
 from graphopt.rewrite.rewritten import Rewritten
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import Neighbours, RewriteStep, free, replayed
@@ -16,6 +17,7 @@ from graphopt.rewrite.rules.steps import Neighbours, RewriteStep, free, replayed
 if TYPE_CHECKING:
     from graphopt.rewrite.rewrite_task import RewriteTask
 
+TOGETHER = 8  # programs that are priced at once where each is priced as a whole
 Rules = tuple[str, ...]  # names of the rules that were applied, in order
 
 
@@ -61,8 +63,11 @@ class RewriteProblem(Problem):
     def _price(self, outputs: Outputs) -> float:
         if self.term_price is not None:
             return float(sum(map(self.term_price, reachable(self.terms, outputs))))
-        program = replayed(self.initial, outputs)
-        return price_of(program, self._cost, lambda: self.task.realise(self.graph, program)).cost
+        return self._prices([outputs])[0]
+
+    def _prices(self, several: Sequence[Outputs]) -> list[float]:
+        programs = [replayed(self.initial, outputs) for outputs in several]
+        return costs_of(programs, self._cost, lambda program: self.task.realise(self.graph, program))
 
     def start(self) -> Point:
         """The program as it was given."""
@@ -89,12 +94,24 @@ class RewriteProblem(Problem):
             raise OutOfBudget
         steps = [step for step, _ in zip(around.steps(extra), range(left))]
         if self.term_price is None:
-            prices = (self.cost(around.apply(step.match), (*point.rules, step.match.rule.name)) for step in steps)
-            return [step._replace(cost=price) for step, price in zip(steps, prices)]
+            return self._priced(point, steps, [around.apply(step.match) for step in steps])
         if steps:
             costs, digests = np.array([step.cost for step in steps]), [step.digest for step in steps]
             self.bill(costs, digests, lambda i: _state(around.apply(steps[i].match), point.rules, steps[i].match))
         return steps
+
+    def _priced(self, point: Point, steps: list[RewriteStep], outputs: list[Outputs]) -> list[RewriteStep]:
+        """Steps with the prices of whole programs, several at a time: measured ones run by turns."""
+        found = list[RewriteStep]()
+        for start in range(0, len(steps), TOGETHER):
+            if not self.remaining:
+                raise OutOfBudget
+            some, made = steps[start : start + TOGETHER], outputs[start : start + TOGETHER]
+            costs = self._prices(made)
+            self.bill(np.array(costs), [self.neighbours.digest(o) for o in made],
+                      partial(_state_of, point.rules, made, some))  # fmt: skip
+            found += [step._replace(cost=cost) for step, cost in zip(some, costs)]
+        return found
 
     def take(self, point: Point, step: RewriteStep) -> Point:
         """Where a step of that program leads."""
@@ -115,6 +132,10 @@ class RewriteProblem(Problem):
         best = replayed(self.initial, self.best)
         header = {"rules": list(self.best_rules)}
         return Solution(self.graph, self.task, Rewritten(header, self.trace_array(), self.initial, best, can_run=True))
+
+
+def _state_of(rules: Rules, made: Sequence[Outputs], steps: Sequence[RewriteStep], i: int) -> tuple[Outputs, Rules]:
+    return _state(made[i], rules, steps[i].match)
 
 
 def _state(outputs: Outputs, rules: Rules, match: Match) -> tuple[Outputs, Rules]:

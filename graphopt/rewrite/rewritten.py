@@ -6,7 +6,7 @@ and `best` (JSON as bytes, `graphopt.rewrite.ir.program_files`), without the val
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -38,7 +38,7 @@ class Rewritten(Decided):
     def read(cls, header: dict[str, Any], arrays: Arrays) -> Self:
         answer_format.rule_names(header)
         original = from_json(answer_format.read_text(arrays, "original"))
-        best = from_json(answer_format.read_text(arrays, "best"), original.terms)
+        best = replace(from_json(answer_format.read_text(arrays, "best"), original.terms), given=original.outputs)
         return cls(header, answer_format.trace(arrays), original, best, can_run=False)
 
     def arrays(self) -> Arrays:

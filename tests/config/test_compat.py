@@ -145,5 +145,5 @@ def test_prices_of_single_ops_are_for_rewriting() -> None:
     config = {"task": registry.option("task", "fusion"), "algo": registry.option("algo", "default"),
               "dataset": registry.option("dataset", "onnx"), "judge": registry.option("cost", "simulator"),
               "cost": registry.option("cost", "flops")}  # fmt: skip
-    with pytest.raises(Incompatible, match=r"cost=flops prices ops one by one.*Cost models for it: .*simulator"):
+    with pytest.raises(Incompatible, match=r"cost=flops prices programs, .*Cost models for it: .*simulator"):
         compatibility.check(config)

@@ -17,10 +17,10 @@ from graphopt.measure.pool import LocalPool
 from graphopt.measure.races import race
 from graphopt.measure.service import Service
 from graphopt.measure.subject import Comparing, Failure, Raced, Subject, Timing
-from graphopt.measure.timings import timings_of
+from graphopt.measure.timings import timings_of, timings_of_race
 
-QUICK = Comparing(device="cpu", threads=1, block_seconds=0.0005, rounds=5, noise=0.2, seconds=0.5, limit_seconds=20.0,
-                  pool="local", workers=1, address=None)  # fmt: skip
+QUICK = Comparing(device="cpu", threads=1, block_seconds=0.0005, rounds=5, noise=0.2, seconds=0.5,
+                  limit_seconds=20.0, pool="local", workers=1, address=None)  # fmt: skip
 
 
 def spin(work: int, does: str = "", **more: Any) -> Subject:
@@ -28,9 +28,9 @@ def spin(work: int, does: str = "", **more: Any) -> Subject:
     return Subject("strange", f"spin {work} {does}", {"spin": work, "does": does, **more})
 
 
-def service(tmp_path: Path, environment: str | None = None, **changed: Any) -> Service:
-    how = Comparing(**{**vars(QUICK), **changed})
-    return Service(how, table=tmp_path / "t" / "programs.jsonl", environment=environment, name="strange")
+def service(tmp_path: Path, environment: str | None = None, processes: int = 0, **changed: Any) -> Service:
+    how, table = Comparing(**{**vars(QUICK), **changed}), tmp_path / "t" / "programs.jsonl"
+    return Service(how, table=table, environment=environment, name="strange", processes=processes)
 
 
 DEFAULT = spin(500)
@@ -161,7 +161,7 @@ def test_a_full_disk_ends_the_run_with_one_sentence_and_loses_nothing(
 def test_noise_is_never_below_what_the_copy_shows() -> None:
     """By hand: the copy takes 1.1 of the default in every round, another one half, but for one round."""
     rounds = [[1.0, 1.1, 0.5]] * 8 + [[2.0, 2.2, 3.0]]
-    default, other = timings_of(rounds)
+    default, other = timings_of(np.array(rounds))
     assert (default.ratio, other.ratio, other.rounds) == (1.0, 0.5, 9)
     assert other.aa == pytest.approx(1.1) and other.noise == pytest.approx(0.1)
     assert other.seconds == 0.5
@@ -174,7 +174,7 @@ def test_noise_is_the_standard_error_of_the_median_ratio() -> None:
         default = rng.uniform(1.0, 2.0, 15)
         ratio = 0.8 * (1 + rng.normal(0, 0.03, 15))
         rounds = np.stack([default, default, default * ratio], 1)
-        (_, other) = timings_of(rounds.tolist())
+        (_, other) = timings_of(rounds)
         said.append(other.noise)
         found.append(other.ratio)
     assert np.mean(said) == pytest.approx(np.std(found) / 0.8, rel=0.1)
@@ -189,3 +189,24 @@ def test_a_race_is_run_in_fresh_processes(log: Path) -> None:
     assert refused == Failure("it does not compile", lasting=True)
     lines = [line.split()[0] for line in log.read_text().splitlines()]
     assert len(set(lines[:9])) == 3  # default, copy and other in each of three processes
+
+
+def test_a_price_by_fresh_processes_is_remembered_beside_that_of_one_that_stays(tmp_path: Path, log: Path) -> None:
+    staying, fresh = service(tmp_path), service(tmp_path, processes=2)
+    staying.compare(DEFAULT, [spin(1000)])
+    begun = len(log.read_text().splitlines())
+    slow, refused = fresh.compare(DEFAULT, [spin(1000), spin(500, "fail at load")])
+    assert isinstance(slow, Timing) and slow.ratio > 1.3 and slow.rounds >= 10
+    assert refused == Failure("it does not compile", lasting=True)
+    lines = [line.split()[0] for line in log.read_text().splitlines()[begun:]]
+    assert len(set(lines)) == 3  # two that finish, one that fails
+    assert fresh.environment == f"{staying.environment}, 2 fresh processes"
+    assert fresh.compare(DEFAULT, [spin(1000)]) == [slow] and len(log.read_text().splitlines()) == begun + len(lines)
+
+
+def test_processes_differ_by_more_than_their_rounds() -> None:
+    """By hand: three processes whose rounds agree, and whose ratios are 0.8, 0.9 and 1.0."""
+    taken = [np.array([[1.0, 1.0, ratio]] * 4) for ratio in (0.8, 0.9, 1.0)]
+    _, other = timings_of_race(taken)
+    assert other.ratio == 0.9 and other.rounds == 12
+    assert other.noise == pytest.approx(1.253 * 0.1 / 3**0.5 / 0.9)

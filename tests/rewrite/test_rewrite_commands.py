@@ -13,7 +13,7 @@ from onnx_models import FLOAT, light, model_of, value
 from graphopt.errors import Unmeasured, UserError
 from graphopt.measure.rounds import Runner, by_turns
 from graphopt.measure.subject import Ratio
-from graphopt.measure.timings import timings_of
+from graphopt.measure.timings import rounds_in, timings_of
 from graphopt.rewrite.check import main as check_command
 from graphopt.rewrite.io import onnx_call
 from graphopt.rewrite.io.onnx_export import save_onnx
@@ -105,8 +105,8 @@ def test_open_dimensions_have_to_be_given(tmp_path: Path) -> None:
                                     [["1", "1", "1"]], [[1.0, 1.0], [1.0]]])  # fmt: skip
 def test_what_is_no_measurement_is_refused(rounds: Any) -> None:
     with pytest.raises(Unmeasured, match="are no times"):
-        timings_of(rounds)
-    assert [timing.ratio for timing in timings_of([[1.0, 1.0, 2.0]])] == [1.0, 2.0]
+        rounds_in(rounds)
+    assert [timing.ratio for timing in timings_of(rounds_in([[1.0, 1.0, 2.0]]))] == [1.0, 2.0]
 
 
 # --- The command that takes a model in and out.

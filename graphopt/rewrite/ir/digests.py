@@ -9,9 +9,11 @@ C(r), the sum over all ways from the outputs to r of the products on the way, is
 """
 
 from collections.abc import Sequence
+from hashlib import sha256
 from random import Random
+from typing import Any
 
-from graphopt.rewrite.ir.terms import Terms
+from graphopt.rewrite.ir.terms import Program, Terms
 
 PRIME = (1 << 61) - 1
 Vector = tuple[int, int]
@@ -87,3 +89,16 @@ class Digests:
                 x, y = weights[i]
                 weights[i] = (x + u * a + v * c, y + u * b + v * d)
         return weights
+
+
+def portable(program: Program) -> str:
+    """Equal for equal programs, whatever store they are in, here and elsewhere."""
+    terms, of = program.terms, dict[int, str]()
+    for term in program.live():
+        operation = terms.operation[term]
+        of[term] = _short([operation.name, operation.params, *(of[i] for i in terms.inputs[term])])
+    return _short([of[output] for output in program.outputs])
+
+
+def _short(value: list[Any]) -> str:
+    return sha256(repr(value).encode()).hexdigest()[:12]

@@ -165,6 +165,7 @@ class Program:
     weights: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what the name of each weight stands for
     opaque: Mapping[str, Any] = field(default_factory=dict)  # `OpaqueCall` by the key of its operation
     origin: Any = None  # what export needs to know of the model that the program was read from, if any
+    given: Outputs | None = None  # outputs of the program that it was made from by rewriting; None: it is that one
 
     def live(self) -> list[int]:
         """Terms that the outputs need, in topological order."""
@@ -176,7 +177,12 @@ class Program:
 
     def with_outputs(self, outputs: tuple[int, ...]) -> "Program":
         """The same inputs and weights, other outputs."""
-        return replace(self, outputs=outputs)
+        return replace(self, outputs=outputs, given=self.given or self.outputs)
+
+    @property
+    def original(self) -> "Program":
+        """The program that it was made from by rewriting, or itself."""
+        return self if self.given is None else replace(self, outputs=self.given, given=None)
 
     def parameters(self) -> int:
         """Elements of all weights that the outputs need."""

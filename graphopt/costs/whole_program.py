@@ -1,0 +1,108 @@
+"""`WholeProgram`: cost models that run whole programs, and so see how ops act on one another (X-RLflow's end-to-end
+reward). A program's price is its ratio to the original, by turns in the same rounds, times the original's seconds.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+from graphopt import cache_dir
+from graphopt.costs.tables import settled
+from graphopt.errors import ConfigError, Unmeasured, UserError
+from graphopt.measure.service import Service
+from graphopt.measure.subject import Comparing, Failure, Measured, Subject
+from graphopt.rewrite.io.onnx_export import save_onnx
+from graphopt.rewrite.ir.digests import portable
+from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.program_cost import ProgramCost
+from graphopt.utils.ranges import Between
+
+Processes = Annotated[int, Between(0, 64)]
+TABLE = Path("measured") / "programs.jsonl"  # below the cache folder
+
+
+class WholeProgram(ProgramCost):
+    """table: file of measured programs; null: measured/ in $GRAPHOPT_CACHE, else in ~/.cache/graphopt.
+
+    environment: null: this machine's, and programs that the table lacks are measured here. Otherwise only the table's
+    lines of that environment count and nothing is measured: so stored answers are priced again. A program that cannot
+    be run costs inf; where the original cannot, Unmeasured is raised. fresh_processes: 0: a process that stays
+    measures, for searching; else every price is a race with the original in so many fresh processes, for judging.
+    """
+
+    objective = "runtime"
+    deterministic = False
+
+    def __init__(self, *, name: str, table: str | None, environment: str | None, fresh_processes: Processes,
+                 measuring: Comparing, libraries: tuple[str, ...]) -> None:  # fmt: skip
+        self.name = name
+        file = cache_dir() / TABLE if table is None else Path(table)
+        self.service = Service(measuring, table=file, environment=environment, name=name, libraries=libraries,
+                               processes=fresh_processes)  # fmt: skip
+        self._folder: TemporaryDirectory[str] | None = None
+
+    @abstractmethod
+    def subject(self, program: Program, file: Path) -> Subject:
+        """What is measured of a program whose ONNX file that is; the digest does not depend on the file."""
+
+    def stored(self) -> Mapping[str, object]:
+        return {"environment": self.service.environment}
+
+    @staticmethod
+    def settled(node: Mapping[str, object], near: Path) -> Mapping[str, object]:
+        return settled(node, near, TABLE)
+
+    def price_program(self, program: Program) -> float:
+        return self.price_programs([program])[0]
+
+    def price_programs(self, programs: Sequence[Program]) -> list[float]:
+        found = self._measured(programs)
+        return [math.inf if isinstance(one, Failure) else one.seconds for one in found]
+
+    def noise_of(self, program: Program) -> tuple[float, int]:
+        (found,) = self._measured([program])
+        return (0.0, 0) if isinstance(found, Failure) else (found.noise, found.rounds)
+
+    def _measured(self, programs: Sequence[Program]) -> list[Measured]:
+        """Of programs made from one another. Only what is not known yet is written as files."""
+        original = programs[0].original
+        default, *subjects = (self.subject(program, self._file(program)) for program in (original, *programs))
+        with ExitStack() as stack:
+            if self.service.measures:
+                lacking = [p for p, subject in zip(programs, subjects) if self.service.known(default, subject) is None]
+                for program in (original, *lacking) if lacking else ():
+                    stack.enter_context(self._written(program))
+            return self.service.compare(default, subjects)
+
+    def _file(self, program: Program) -> Path:
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="graphopt-")
+        return Path(self._folder.name) / f"{portable(program)}.onnx"
+
+    @contextmanager
+    def _written(self, program: Program) -> Iterator[None]:
+        """The program's file, as long as it is needed; that of an original stays for the next ones."""
+        file = self._file(program)
+        try:
+            if not file.exists():
+                _save(program, file)
+            yield
+        finally:
+            if program.given is not None and program.outputs != program.given:
+                for part in (file, Path(f"{file}.weights")):
+                    part.unlink(missing_ok=True)
+
+
+def _save(program: Program, file: Path) -> None:
+    try:
+        save_onnx(program, file)
+    except OSError as error:
+        file.unlink(missing_ok=True)
+        raise ConfigError(f"no room for a model in {file.parent}: {error.strerror or error}; make some, or set TMPDIR"
+                          ) from error  # fmt: skip
+    except UserError as error:
+        raise Unmeasured(f"the program cannot be written as ONNX, by which it is measured: {error}") from error

@@ -1,0 +1,93 @@
+"""What can be timed: each kind made ready in this process, run, and seen to compute what it should."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from graphopt.measure.kinds import eager_kind, inductor_kind, onnx_kind, program_kind
+from graphopt.measure.kinds.tensors import runner_of
+from graphopt.readers.pytorch.program_file import FxProgram, describe, save_program
+from graphopt.rewrite.equivalence import random_inputs
+from graphopt.rewrite.io.onnx_export import save_onnx
+from graphopt.rewrite.ir.execution import Executor
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.random_weights import with_random_weights
+
+
+def test_what_a_run_changes_is_put_back_before_the_next() -> None:
+    """A step that multiplies by 1.5 in place: the numbers would be infinite after 220 runs."""
+    seen, weights, untouched = list[float](), torch.full((4,), 2.0), torch.ones(3)
+
+    def step(given: list[Tensor]) -> None:
+        seen.append(float(given[0][0]))
+        given[0].mul_(1.5)
+        given.clear()
+
+    runner = runner_of(step, [weights, untouched])
+    assert runner.reset is not None
+    for _ in range(500):
+        runner.reset()
+        runner.run()
+    assert set(seen) == {2.0} and len(seen) == 501
+
+
+def test_what_changes_nothing_is_run_without_care() -> None:
+    def call(given: list[Tensor]) -> Tensor:
+        (x,) = given
+        given.clear()
+        return x + 1
+
+    x = torch.tensor([1.0, float("nan")])  # a NaN is no change
+    runner = runner_of(call, [x])
+    assert runner.reset is None
+    assert runner.run()[0] == runner.run()[0] == 2.0
+
+
+def program_of(function: Any, *inputs: Tensor) -> FxProgram:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    gm = make_fx(function)(*inputs)
+    return FxProgram(gm, tuple(map(describe, inputs)))
+
+
+def adam(weight: Tensor, gradient: Tensor) -> list[Tensor]:
+    return [weight.mul_(0.5).add_(gradient)]
+
+
+def test_an_fx_program_is_run_on_what_its_file_says(tmp_path: Path) -> None:
+    save_program(tmp_path / "p.program.json.gz", program_of(adam, torch.randn(8), torch.randn(8)))
+    runner = eager_kind.load({"program": str(tmp_path / "p.program.json.gz"), "seed": 0}, "cpu")
+    assert runner.reset is not None  # an optimiser's step
+    runs = []
+    for _ in range(3):
+        runner.reset()
+        runs.append(runner.run()[0].clone())
+    assert torch.equal(runs[0], runs[1]) and torch.equal(runs[0], runs[2])
+
+
+def test_a_generated_module_is_called_with_a_list_that_it_may_empty(tmp_path: Path) -> None:
+    save_program(tmp_path / "p.program.json.gz", program_of(lambda a, b: [a + b], torch.randn(8), torch.randn(8)))
+    (tmp_path / "made.py").write_text("def call(args):\n    a, b = args\n    args.clear()\n    return (a + b,)\n")
+    payload = {"source": str(tmp_path / "made.py"), "digest": "made", "program": str(tmp_path / "p.program.json.gz")}
+    made = inductor_kind.load({**payload, "seed": 3}, "cpu")
+    eager = eager_kind.load({"program": payload["program"], "seed": 3}, "cpu")
+    assert torch.equal(made.run()[0], eager.run()[0]) and torch.equal(made.run()[0], eager.run()[0])
+
+
+def test_a_rewriting_program_runs_in_torch_and_in_onnx_runtime(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    b = ProgramBuilder()
+    program = b.build(b.op("relu", inputs=(b.linear(b.input((4, 8)), 6),)))
+    save_onnx(with_random_weights(program, 0), tmp_path / "p.onnx")
+    payload = {"path": str(tmp_path / "p.onnx"), "dims": {}}
+    (ours,) = program_kind.load(payload, "cpu").run()
+    inputs = random_inputs(program, np.random.default_rng(0))
+    (known,) = Executor(with_random_weights(program, 0))(inputs)
+    np.testing.assert_allclose(ours, known, rtol=1e-5)
+    for optimisations in ("default", "off"):
+        (theirs,) = onnx_kind.load({**payload, "optimisations": optimisations}, "cpu").run()
+        np.testing.assert_allclose(theirs, known, rtol=1e-5, atol=1e-6)
