@@ -1,0 +1,190 @@
+"""`Inductor`: the time that a program takes as TorchInductor compiles it, measured on this machine.
+
+What is stored, inlined or kept apart otherwise than by default is asked of the compiler, its knobs are set, the source
+that comes of it is compiled and timed by turns with that of the default. A price is that
+ratio times the default's time.
+
+Shape legend: B plans, N ops.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from graphopt import cache_dir
+from graphopt.core.compiler_choice import compiler_choice
+from graphopt.core.graph import Graph
+from graphopt.core.head import Role
+from graphopt.core.knobs import KNOBS
+from graphopt.core.plan import Plans
+from graphopt.costs.tables import settled
+from graphopt.errors import Unmeasured
+from graphopt.measure.build_pipeline import BuildPipeline, Evaluated, Skipped
+from graphopt.measure.builds import Builds, Built
+from graphopt.measure.service import Service
+from graphopt.measure.subject import Comparing, Failure, Measured, Subject, Timing
+from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.utils.ranges import Between, Positive
+
+TABLE = Path("measured") / "inductor.jsonl"
+CUT = "cut"
+SEED = 0  # of a program's inputs
+
+
+class Asked(NamedTuple):
+    """What a plan asks of the compiler. requests: op -> store, inline or cut; knobs: name -> which of its values."""
+
+    requests: dict[str, str]
+    knobs: dict[str, int]
+
+    def key(self, graph: Graph) -> str:
+        """Equal for the same asked of the same program."""
+        text = json.dumps([graph_key(graph), sorted(self.requests.items()), sorted(self.knobs.items())])
+        return sha256(text.encode()).hexdigest()[:24]
+
+
+class Inductor(CostModel):
+    """table: file of what was measured; null: measured/ in $GRAPHOPT_CACHE, else in ~/.cache/graphopt. environment:
+    null: this machine's; else only the table's lines of that one count, and nothing is compiled or measured.
+    fresh_processes: 0: a process that stays measures, for searching; else a price is a race with the default in so many
+    fresh processes, for judging. builders: processes that lower and compile; build_seconds: for one of them to answer.
+
+    A plan that does not compile, crashes or hangs costs inf.
+    """
+
+    objective = "runtime"
+    needs = frozenset({"compiled_program"})
+    deterministic = False
+    reads: ClassVar[frozenset[Role | str]] = frozenset({Role.FUSION, CUT, *(knob.name for knob in KNOBS)})
+    assumes = frozenset({CUT, *(knob.name for knob in KNOBS)})
+
+    def __init__(self, *, name: str, table: str | None, environment: str | None,
+                 fresh_processes: Annotated[int, Between(0, 64)], builders: Annotated[int, Between(1, 256)],
+                 build_seconds: Positive, measuring: Comparing) -> None:  # fmt: skip
+        self.name = name
+        self.service = Service(measuring, table=cache_dir() / TABLE if table is None else Path(table), name=name,
+                               environment=environment, libraries=("torch",), processes=fresh_processes)  # fmt: skip
+        self.builds = Builds(builders, build_seconds)
+        self._pipeline = BuildPipeline(self.builds, self.service, subject_of)
+        self._defaults: WeakKeyDictionary[Graph, Subject] = WeakKeyDictionary()
+        self._files: WeakKeyDictionary[Graph, Path] = WeakKeyDictionary()
+
+    def stored(self) -> Mapping[str, object]:
+        return {"environment": self.service.environment}
+
+    @staticmethod
+    def settled(node: Mapping[str, object], near: Path) -> Mapping[str, object]:
+        return settled(node, near, TABLE)
+
+    def price(self, plans: Plans) -> Prices:
+        found = self.measured(plans.graph, [asked_of(plans, b) for b in range(len(plans))])
+        timings = [one if isinstance(one, Timing) else None for one in found]
+        return Prices(
+            np.array([np.inf if t is None else t.seconds for t in timings]),
+            np.array([1.0 if t is None else 0.0 for t in timings]),
+            np.array([0.0 if t is None else t.noise for t in timings]),
+            np.array([0 if t is None else t.rounds for t in timings]),
+        )
+
+    def measured(self, graph: Graph, asked: Sequence[Asked]) -> list[Measured]:
+        """A timing for each, or why there is none. Raises Unmeasured where the default itself cannot be run."""
+        default = self._default(graph)
+        known = [self._known(graph, default, one) for one in asked]
+        fresh = [i for i, answer in enumerate(known) if answer is None]
+        if fresh:
+            evaluated = self._pipeline.evaluate(default, [self._request(graph, asked[i]) for i in fresh])
+            for i, one in zip(fresh, evaluated, strict=True):
+                self._remember(asked[i].key(graph), one)
+                known[i] = Failure("left out by a filter") if isinstance(one.measured, Skipped) else one.measured
+        return [answer for answer in known if answer is not None]
+
+    def _known(self, graph: Graph, default: Subject, asked: Asked) -> Measured | None:
+        line = self.service.memo.lowered(asked.key(graph), self.service.environment)
+        if line is None:
+            return None
+        if "failure" in line:
+            return Failure(line["failure"], lasting=True)
+        if line["digest"] == default.digest:
+            return self.service.reference(default)
+        return self.service.known(default, Subject("inductor", line["digest"], {}))
+
+    def _default(self, graph: Graph) -> Subject:
+        if graph not in self._defaults:
+            self._defaults[graph] = self._made_default(graph)
+        return self._defaults[graph]
+
+    def _made_default(self, graph: Graph) -> Subject:
+        key = Asked({}, {}).key(graph)
+        line = self.service.memo.lowered(key, self.service.environment)
+        if line is not None and "failure" not in line and not self.service.measures:
+            return Subject("inductor", line["digest"], {})
+        (lowered,) = self._pipeline.lower([self._request(graph, Asked({}, {}))])
+        compiled = lowered if isinstance(lowered, Failure) else self.builds.ask("compile", lowered).result()
+        if isinstance(lowered, Failure) or isinstance(compiled, Failure):
+            why = lowered if isinstance(lowered, Failure) else compiled
+            raise Unmeasured(f"{graph.name} cannot be compiled: {why.reason if isinstance(why, Failure) else why}")
+        self._remember(key, Evaluated(lowered, Skipped()))
+        return subject_of({**lowered, "program": str(self._file(graph))})
+
+    def _request(self, graph: Graph, asked: Asked) -> dict[str, Any]:
+        return {"program": str(self._file(graph)), "requests": asked.requests, "knobs": asked.knobs}
+
+    def _file(self, graph: Graph) -> Path:
+        """The graph's program as a file that other processes read."""
+        if graph not in self._files:
+            from graphopt.readers.pytorch.program_file import ENDING, save_program
+
+            path = cache_dir() / "programs" / f"{graph_key(graph)}{ENDING}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_program(path, graph.program)
+            self._files[graph] = path
+        return self._files[graph]
+
+    def _remember(self, key: str, one: Evaluated) -> None:
+        """What became of a request, for good; not what failed by chance."""
+        memo, environment = self.service.memo, self.service.environment
+        if memo.lowered(key, environment) is None:
+            line = {"request": key, "environment": environment}
+            if one.lowered is not None:
+                said = {"digest": one.lowered["digest"], "features": one.lowered["features"]}
+            elif isinstance(one.measured, Failure) and one.measured.lasting:
+                said = {"failure": one.measured.reason}
+            else:
+                return
+            with memo.turn():
+                memo.add(line | said)
+
+
+def subject_of(built: Built) -> Subject:
+    """What is timed, of what was lowered."""
+    payload = {"source": built["source"], "digest": built["key"], "program": built["program"], "seed": SEED}
+    return Subject("inductor", built["digest"], payload)
+
+
+def asked_of(plans: Plans, b: int) -> Asked:
+    """What a plan of the batch asks otherwise than the compiler's default."""
+    graph, names = plans.graph, plans.graph.op_names
+    own = compiler_choice(graph)
+    inline = plans.inline[b]
+    changed = np.zeros(0, np.int64) if own is None else np.flatnonzero(own.free & (inline != own.inline))
+    requests = {names[op]: "inline" if inline[op] else "store" for op in changed.tolist()}
+    if CUT in plans.choices:
+        requests |= {names[op]: "cut" for op in np.flatnonzero(plans.choices[CUT][b]).tolist()}
+    settings = {knob.name: int(plans.choices[knob.name][b].flat[0]) for knob in KNOBS if knob.name in plans.choices}
+    return Asked(requests, {name: choice for name, choice in settings.items() if choice})
+
+
+_KEYS: "WeakKeyDictionary[Graph, str]" = WeakKeyDictionary()
+
+
+def graph_key(graph: Graph) -> str:
+    """Equal for graphs of the same program: names of ops and their attributes count."""
+    if graph not in _KEYS:
+        text = json.dumps([graph.hash, graph.op_names, [dict(of) for of in graph.attributes]], sort_keys=True)
+        _KEYS[graph] = sha256(text.encode()).hexdigest()[:16]
+    return _KEYS[graph]
