@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.inductor.hooks import replaced
-from graphopt.inductor.lowering import lower
+from graphopt.inductor.lowering import lower, output_strides
 from graphopt.inductor.version import check_version
 from graphopt.readers.pytorch.fx_reader import read_fx
 from graphopt.readers.pytorch.nested_tensors import arguments_of, tensors_in
@@ -46,9 +46,10 @@ class _Spy:
     def compile(self, gm: GraphModule, example_inputs: Sequence[Any], **settings: Any) -> Any:
         """In place of `compile_fx_inner`."""
         seen = self._post_grad(gm, example_inputs, settings)
-        phase: Phase = "backward" if settings.get("is_backward") else "forward"
-        self.found.append((seen, "inference" if settings.get("is_inference") else phase, _donated(settings)))
-        return self._runner(len(self.found) - 1)
+        after: Phase = "backward" if settings.get("is_backward") else "forward"
+        phase = "inference" if settings.get("is_inference") else after
+        self.found.append((seen, phase, _donated(settings)))
+        return self._runner(len(self.found) - 1, _told_strides(seen) if phase == "forward" else None)
 
     def _post_grad(self, gm: GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any]) -> GraphModule:
         reached: list[GraphModule] = []
@@ -65,8 +66,8 @@ class _Spy:
                 raise
         return reached[0] if reached else gm  # which computes nothing
 
-    def _runner(self, number: int) -> Callable[[list[Any]], Any]:
-        """Notes what the graph is run on the first time."""
+    def _runner(self, number: int, strides: list[tuple[int, ...] | None] | None) -> Callable[[list[Any]], Any]:
+        """Runs a graph, and notes what it is run on the first time. strides: that its results are to have."""
         gm, phase, donated = self.found[number]
 
         def run(inputs: list[Any]) -> Any:
@@ -78,10 +79,25 @@ class _Spy:
                 raise _Reached
             made = gm(*inputs)
             inputs.clear()
-            return made
+            return made if strides is None else [_laid_out(t, s) for t, s in zip(made, strides, strict=True)]
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
+
+
+def _told_strides(gm: GraphModule) -> list[tuple[int, ...] | None]:
+    """Strides of the results once compiled. `torch.compile` is told them: a backward graph depends on them."""
+    strides = output_strides(FxProgram(gm, (), "forward"))
+    context = torch._guards.TracingContext.try_get()
+    if context is not None and context.output_strides is not None:
+        context.output_strides.extend(strides)
+    return strides
+
+
+def _laid_out(value: Any, stride: tuple[int, ...] | None) -> Any:
+    if not isinstance(value, Tensor) or stride is None or value.stride() == stride:
+        return value
+    return torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
 
 
 def _donated(settings: dict[str, Any]) -> tuple[int, ...]:

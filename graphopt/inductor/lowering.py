@@ -17,20 +17,23 @@ import torch
 from torch._inductor import config
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.debug import DebugContext
+from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
 from torch._inductor.graph import GraphLowering
+from torch._inductor.ir import IRNode
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphopt.core.graph import GraphError
 from graphopt.core.knobs import options
 from graphopt.inductor.code_features import features
-from graphopt.inductor.hooks import Request, Requests, carried_out
+from graphopt.inductor.hooks import Request, Requests, carried_out, replaced
 from graphopt.inductor.version import check_version
 from graphopt.readers.pytorch.program_file import FxProgram
 from graphopt.readers.pytorch.program_inputs import raw
 
-# One thread, nothing in the background, and as `compile_fx` sets it for CPUs.
-BASE: dict[str, Any] = {"compile_threads": 1, "cpp.threads": 1, "comprehensive_padding": False, "fx_graph_cache": False}
+# One thread, nothing in the background, no benchmark beside the code, and what `compile_fx` sets for CPUs.
+BASE: dict[str, Any] = {"compile_threads": 1, "cpp.threads": 1, "benchmark_harness": False,
+                        "comprehensive_padding": False, "fx_graph_cache": False}  # fmt: skip
 _COMMENT = re.compile(r"^\s*(#(?! *include| *pragma)|//).*\n", re.MULTILINE)
 _KERNEL_NAME = re.compile(r"\bcpp_fused_\w*?_(\d+)\b")
 
@@ -52,7 +55,12 @@ def lower(program: FxProgram, requests: Mapping[str, Request], knobs: Mapping[st
     check_version()
     start, settings, asked = thread_time(), options(knobs), Requests(requests)
     try:
-        with config.patch({**BASE, **settings}), _started(program) as (graph, examples), carried_out(asked):
+        with (
+            config.patch({**BASE, **settings}),
+            _started(program) as (graph, examples),
+            carried_out(asked),
+            _set_once(),
+        ):
             graph.run(*examples)
             stored = asked.stored
             code = graph.codegen()[0].value
@@ -63,6 +71,15 @@ def lower(program: FxProgram, requests: Mapping[str, Request], knobs: Mapping[st
         raise GraphError(f"TorchInductor cannot lower it: {type(error).__name__}: {error}") from error
     source = _complete(code, settings, graph.constants)
     return Lowered(source, digest_of(source), stored, found, thread_time() - start)
+
+
+def output_strides(program: FxProgram) -> list[tuple[int, ...] | None]:
+    """Of what the compiled program returns: Inductor lays out some tensors otherwise than operators do."""
+    with config.patch(BASE), _started(program) as (graph, examples):
+        graph.run(*examples)
+        tensors = [isinstance(out, IRNode) and out.has_tensor_output() for out in graph.graph_outputs]
+        return [tuple(int(s) for s in out.get_layout().stride) if tensor else None
+                for out, tensor in zip(graph.graph_outputs, tensors)]  # fmt: skip
 
 
 @contextmanager
@@ -76,6 +93,15 @@ def _started(program: FxProgram) -> Iterator[tuple[GraphLowering, list[Any]]]:
         graph.bw_donated_idxs = list(program.donated) or None
         with V.set_graph_handler(graph), V.set_extern_kernel_nodes([]):
             yield graph, examples
+
+
+@contextmanager
+def _set_once() -> Iterator[None]:
+    """Within the block Inductor does not fill its one table of result types anew for every operation: a sixth of the
+    time."""
+    DtypePropagationOpsHandler()
+    with replaced(DtypePropagationOpsHandler, "__init__", lambda self: None):
+        yield
 
 
 def _complete(code: str, settings: Mapping[str, Any], constants: Mapping[str, torch.Tensor]) -> str:
