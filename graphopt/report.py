@@ -4,8 +4,8 @@
 DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's;
 `--replay` re-prices every stored decision and writes no tables unless `--markdown` or `--csv` ask for them,
 `--figures` prints the headline
-figures of a stored experiment, `--end-to-end` runs rewritten programs whole (DIR/end_to_end.md), `--plots` draws into
-DIR/pictures.
+figures of a stored experiment, `--end-to-end` runs rewritten programs whole (DIR/end_to_end.md), `--discrepancy` sets
+sums over ops against whole programs (DIR/discrepancy.md), `--plots` draws into DIR/pictures.
 """
 
 import argparse
@@ -125,6 +125,20 @@ def end_to_end(place: Path) -> Path:
     return file
 
 
+def discrepancy(place: Path) -> Path:
+    """What sums over ops say of models against what these take as a whole; prints and writes the table."""
+    from graphopt.reporting.tables.discrepancy import discrepancy_sheet, prices_of
+    from graphopt.reporting.tables.read_rows import read_rows, row_files
+    from graphopt.reporting.tables.sheet import as_markdown
+    from graphopt.reporting.tables.terminal import print_sheets
+
+    table = discrepancy_sheet(prices_of(read_rows(row_files(place))[0]))
+    print_sheets([table])
+    file = (place if place.is_dir() else place.parent) / "discrepancy.md"
+    file.write_text(as_markdown([table]))
+    return file
+
+
 def print_figures(place: Path) -> None:
     """Name, value, low and high of each, as JSON lines. Raises UserError where the experiment has none."""
     from graphopt.reporting.figures.reading import figures_of
@@ -161,6 +175,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--improvement-over", metavar="METHOD", help="improvement over this method, and gap")
     result.add_argument("--reach", metavar="METHOD", help="evaluations to reach what this method ends at")
     result.add_argument("--end-to-end", action="store_true", help="run rewritten programs against their originals")
+    result.add_argument("--discrepancy", action="store_true", help="sums over ops against whole programs")
     result.add_argument("--figures", action="store_true", help="only the experiment's headline figures, as JSON lines")
     result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
     result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
@@ -185,6 +200,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if args.figures:
             print_figures(args.place)
+            return 0
+        if args.discrepancy:
+            say(f"wrote {discrepancy(args.place)}")
             return 0
         for file in _tables(args):
             say(f"wrote {file}")

@@ -41,14 +41,14 @@ class Pool(Protocol):
 
 
 class LocalPool:
-    """One process that stays, pinned, with a steady allocator. What ends it is tried a second time. place: of several
-    on one machine."""
+    """One process that stays, pinned, with a steady allocator. What ends it is tried a second time. place: among
+    several on one machine; module: what is run, None: `WORKER`."""
 
     width = 1
 
-    def __init__(self, device: Device, threads: int, place: int = 0) -> None:
+    def __init__(self, device: Device, threads: int, place: int = 0, module: str | None = None) -> None:
         setting = {"device": device, "threads": threads, "place": place}
-        self.process = Process(WORKER, setting, variables(threads))
+        self.process = Process(module or WORKER, setting, variables(threads))
         self.counts = Counter[str]()
         self._given_up = 0  # requests in a row that ended the process
 

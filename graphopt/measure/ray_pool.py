@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from graphopt.errors import ConfigError
+from graphopt.measure import pool
 from graphopt.measure.pool import Answer, LocalPool, Lost
 from graphopt.measure.subject import Device
 
@@ -44,7 +45,7 @@ class RayPool:
 
     def _actor(self, place: int) -> Any:
         remote: Any = self._ray.remote(CountedPool)
-        return remote.options(num_cpus=self._threads).remote(self._device, self._threads, place)
+        return remote.options(num_cpus=self._threads).remote(self._device, self._threads, place, pool.WORKER)
 
     def _answer(self, place: int, asked: Any) -> Answer:
         try:
