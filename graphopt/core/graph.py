@@ -79,7 +79,9 @@ class Graph:
     together: I32 = field(
         default_factory=lambda: np.zeros(0, np.int32)
     )  # [N] the op whose device each op shares, or empty
-    program: Any = field(default=None, repr=False)  # the executable it came from (FX GraphModule, ONNX model), if any
+    program: Any = field(
+        default=None, repr=False
+    )  # what it came from, if any: FX GraphModule, FxProgram, the content of a program's file, ONNX model
 
     def __post_init__(self) -> None:
         _validate(self)

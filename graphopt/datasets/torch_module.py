@@ -39,12 +39,12 @@ class TorchModule(Dataset):
         from graphopt.readers.pytorch.capture import capture
 
         label = self._module or ""
-        module, inputs = _made(label)
+        module, inputs = made_by(label)
         name = label.replace(":", ".")
         return capture(module, inputs, name=name, family=name, backward=self._backward, keep_program=True)
 
 
-def _made(label: str) -> tuple[Any, Any]:
+def made_by(label: str) -> tuple[Any, Any]:
     """(module, example inputs) from the factory that `package.module:factory` names."""
     from torch import nn
 

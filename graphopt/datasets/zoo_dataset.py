@@ -99,8 +99,9 @@ def family_of(spec: Spec) -> str:
     return SHARED_FAMILIES.get(spec["model"], str(spec["model"]))
 
 
-def capture_model(spec: Spec) -> Graph:
-    """The graph of a `{model: ...}` entry. Raises GraphError, naming what exists, on unknown models and sizes."""
+def capture_model(spec: Spec, *, keep_program: bool = False) -> Graph:
+    """The graph of a `{model: ...}` entry; `keep_program` as in `capture`. Raises GraphError, naming what exists, on
+    unknown models and sizes."""
     from graphopt.datasets.zoo import MODELS
     from graphopt.readers.pytorch.capture import capture, fake_mode
 
@@ -120,4 +121,4 @@ def capture_model(spec: Spec) -> Graph:
     except (RuntimeError, ValueError, TypeError) as error:
         raise GraphError(f"model {spec_name(spec)} cannot be built with these sizes: {error}") from error
     return capture(module, inputs, name=spec_name(spec), family=family_of(spec), backward=bool(spec.get("backward")),
-                   keep_program=False)  # fmt: skip
+                   keep_program=keep_program)  # fmt: skip

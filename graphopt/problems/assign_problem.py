@@ -1,12 +1,14 @@
 """`AssignProblem`: a graph whose ops are given choices, by whole decisions, by random keys, or flip by flip."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64
+from graphopt.core.live_storage import LiveStorage
 from graphopt.core.plan import Plans
 from graphopt.errors import Unsolved
 from graphopt.problems.choices import chosen, described
@@ -43,6 +45,17 @@ class AssignProblem(Problem):
     def by_events(self) -> bool:
         """Whether prices are those of the event simulator."""
         return self._cost.by_events and self._cost.objective != "max_load"
+
+    @cached_property
+    def storage(self) -> LiveStorage | None:
+        """What every op allocates, where prices are peaks of orders; None where they are not."""
+        return self._cost.storage(self.graph)
+
+    def spend(self, prices: int) -> None:
+        """Bills prices that a method has computed by itself, from `storage`. Raises OutOfBudget where none is left."""
+        if prices > self.remaining:
+            raise OutOfBudget
+        self.evals += prices
 
     def _best(self) -> tuple[Any, ...]:
         return self.best, self.best_plan

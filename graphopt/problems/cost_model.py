@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits
+from graphopt.core.live_storage import LiveStorage
 from graphopt.core.plan import Plans
 
 Objective = Literal["runtime", "peak_memory", "max_load"]
@@ -102,6 +103,10 @@ class CostModel(ABC):
     def peak_bytes(self, plan: Plans) -> NDArray[np.int64] | None:
         """[D] bytes that each device holds at its worst time under a plan (a batch of one); None where no device's
         capacity counts."""
+        return None
+
+    def storage(self, graph: Graph) -> LiveStorage | None:
+        """What every op allocates, where the price of a plan is the peak of its order on one device; else None."""
         return None
 
     def stored(self) -> Mapping[str, object]:

@@ -45,14 +45,18 @@ def read_bytes(path: Path | str, max_bytes: int) -> bytes:
 
 def read_gzip(path: Path | str, max_bytes: int) -> bytes:
     """The unpacked content of a .gz file."""
-    packed = read_bytes(path, max_bytes)
+    return unpack_gzip(read_bytes(path, max_bytes), max_bytes, str(path))
+
+
+def unpack_gzip(packed: bytes, max_bytes: int, source: str) -> bytes:
+    """What is packed by gzip. source: what it is of, for messages."""
     try:
         with gzip.GzipFile(fileobj=BytesIO(packed)) as file:
-            return _all_of(file, max_bytes, str(path))
+            return _all_of(file, max_bytes, source)
     except Unreadable:
         raise
     except Exception as error:  # zlib, end-of-file and format errors: whatever a damaged file raises
-        raise Unreadable(f"{path} is damaged ({_short(error)})") from None
+        raise Unreadable(f"{source} is damaged ({_short(error)})") from None
 
 
 def read_json(path: Path | str, max_bytes: int, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Graphs as files: one `.npz` per graph, without pickles; the executable program is not stored."""
+"""Graphs as files: one `.npz` per graph, without pickles; of programs those that are the content of a program file."""
 
 import json
 from pathlib import Path
@@ -21,6 +21,7 @@ _KINDS = {name: np.dtype(kind) for name, kind in {
 }.items()}  # fmt: skip # of all others: int64
 FILE_BYTES = 1024 * MIB  # of all arrays and texts of a graph: about 100 bytes an op
 TEXT_BYTES = 256 * MIB
+_PROGRAM = "program"  # the content of a program file, where a graph has one
 _MEASURED = "measured_"  # start of the names of arrays that not every graph has
 
 
@@ -37,6 +38,8 @@ def _arrays(graph: Graph) -> dict[str, Any]:
     """All arrays of the graph by name; those that are empty for most graphs only where they are not."""
     arrays = {name: getattr(graph, name) for name in ARRAYS}
     shared = {"together": graph.together} if len(graph.together) else {}
+    if isinstance(graph.program, bytes):
+        shared[_PROGRAM] = np.frombuffer(graph.program, np.uint8)
     return {**arrays, **shared, **{_MEASURED + kind: seconds for kind, seconds in graph.measured.items()}}
 
 
@@ -86,8 +89,10 @@ def parse_graph(content: bytes, path: str | Path) -> Graph:
         texts = parse_json(file["texts"].tobytes(), "its text", TEXT_BYTES)
         _check_texts(texts)
         measured = {name.removeprefix(_MEASURED): file[name] for name in file if name.startswith(_MEASURED)}
+        program = file[_PROGRAM].astype(np.uint8).tobytes() if _PROGRAM in file else None
         graph = Graph(name=texts["name"], family=texts["family"], op_names=tuple(texts["op_names"]),
-                      attributes=tuple(texts["attributes"]), measured=measured, **stored_arrays(file))  # fmt: skip
+                      attributes=tuple(texts["attributes"]), measured=measured, program=program,
+                      **stored_arrays(file))  # fmt: skip
     except _OtherFormat as error:
         raise GraphError(f"graph file {path} has format {error}, this version reads {FORMAT}; write it anew") from None
     except (Unreadable, KeyError, ValueError, TypeError, IndexError) as error:

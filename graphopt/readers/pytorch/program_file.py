@@ -32,10 +32,11 @@ from graphopt.readers.pytorch.program_inputs import (
     raw,
     torch_dtype,
 )
-from graphopt.utils.limits import machine_memory, read_json
+from graphopt.utils.limits import machine_memory, parse_json, read_bytes, unpack_gzip
 from graphopt.utils.whole import whole_file
 
-__all__ = ["FxProgram", "InputSpec", "describe", "load_program", "make_inputs", "save_program"]
+__all__ = ["FxProgram", "InputSpec", "describe", "load_program", "make_inputs", "packed_program", "save_program",
+           "unpacked_program"]  # fmt: skip
 
 Phase = Literal["inference", "forward", "backward"]
 FORMAT = 1  # of the file; a reader refuses others
@@ -65,9 +66,14 @@ class FxProgram:
 def save_program(path: str | Path, program: FxProgram) -> None:
     """Writes the program, all or nothing. Raises GraphError when it holds what is no tensor operator, or large
     constants."""
-    text = json.dumps(_to_json(program), separators=(",", ":")).encode()
+    content = packed_program(program)
     with whole_file(Path(path)) as file:
-        file.write(gzip.compress(text, mtime=0))
+        file.write(content)
+
+
+def packed_program(program: FxProgram) -> bytes:
+    """The content of a program's file. Raises GraphError as `save_program`."""
+    return gzip.compress(json.dumps(_to_json(program), separators=(",", ":")).encode(), mtime=0)
 
 
 def _to_json(program: FxProgram) -> dict[str, Any]:
@@ -137,7 +143,16 @@ def _origin(node: Node) -> str | None:
 def load_program(path: str | Path) -> FxProgram:
     """Reads what `save_program` wrote. Raises GraphError, in one sentence, when the file is none, or damaged."""
     try:
-        stored = read_json(path, FILE_BYTES)
+        content = read_bytes(path, FILE_BYTES)
+    except Unreadable as error:
+        raise GraphError(str(error)) from None
+    return unpacked_program(content, str(path))
+
+
+def unpacked_program(content: bytes, path: str) -> FxProgram:
+    """The same of a file's content that is at hand. path: what it is of, for messages."""
+    try:
+        stored = parse_json(unpack_gzip(content, FILE_BYTES, path), path, FILE_BYTES)
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:
             raise GraphError(f"it has another format than this version reads, {FORMAT}")
         program = _from_json(stored)

@@ -1,0 +1,1 @@
+"""Decisions acted on in the user's own program."""

@@ -1,0 +1,113 @@
+"""`programs`: models with the programs that compute them, for cost models that run these.
+
+An entry of a split says where a model comes from, and its sizes:
+
+- `{zoo: bert, layers: 2, width: 64}`: a model of `graphopt.datasets.zoo`;
+- `{timm: NAME, batch: 8, size: 64, settings: {...}}`, `{transformers: TYPE, ...}`: a library's, which has to be
+  installed; `settings` are arguments of the architecture, or fields of the configuration;
+- `{module: package.module:factory}`: your own; `factory()` returns (nn.Module, example inputs).
+
+With `backward: true` the gradients belong to the program. `name` is what the graph is called, `family` what it is split
+by: no family stands in two splits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from graphopt.core.graph import Graph, GraphError
+from graphopt.datasets.cache import GraphCache
+from graphopt.datasets.dataset import Dataset, Split, check_splits
+from graphopt.datasets.zoo_dataset import capture_model
+from graphopt.utils.progress import Bar
+
+Spec = Mapping[str, Any]
+SOURCES = ("zoo", "timm", "transformers", "module")
+
+
+class Programs(Dataset):
+    """cache_dir: folder of captured programs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt."""
+
+    gives: ClassVar[frozenset[str]] = frozenset({"fx_program"})
+
+    def __init__(
+        self, *, name: str, train: list[Spec], val: list[Spec], test: list[Spec], cache_dir: str | None
+    ) -> None:
+        self.name, self._cache = name, GraphCache(cache_dir)
+        self._specs: dict[Split, list[Spec]] = {"train": train, "val": val, "test": test}
+        self._graphs: dict[Split, list[Graph]] = {}
+
+    def graphs(self, split: Split) -> list[Graph]:
+        if split not in self._graphs:
+            self._graphs[split] = self._load(self._specs[split])
+            check_splits(self._graphs)
+        return self._graphs[split]
+
+    def _load(self, specs: Sequence[Spec]) -> list[Graph]:
+        graphs = []
+        with Bar("capture", len(specs)) as bar:
+            for spec in specs:
+                graphs.append(self._graph(spec))
+                bar.step(graphs[-1].name)
+        return graphs
+
+    def _graph(self, spec: Spec) -> Graph:
+        source = _source(spec)
+        if source == "module":  # its code may change
+            return _captured(source, spec)
+        stem = str(spec.get("name", spec[source])).replace("/", "_")
+        return self._cache.get(f"program-{stem}", dict(spec), lambda: _captured(source, spec))
+
+
+def _source(spec: Spec) -> str:
+    sources = [key for key in SOURCES if key in spec] if isinstance(spec, Mapping) else []
+    if len(sources) != 1:
+        raise GraphError(f"a program's entry names one of {', '.join(SOURCES)}, not {spec!r}")
+    return sources[0]
+
+
+def _captured(source: str, spec: Spec) -> Graph:
+    """The graph of an entry, its program as the content of a program file."""
+    from graphopt.execution.runnable import as_program
+    from graphopt.readers.pytorch.program_file import packed_program
+
+    graph = _zoo(spec) if source == "zoo" else _module(spec) if source == "module" else _library(source, spec)
+    name, family = str(spec.get("name", graph.name)), str(spec.get("family", graph.family))
+    return replace(graph, name=name, family=family, program=packed_program(as_program(graph.program)))
+
+
+def _zoo(spec: Spec) -> Graph:
+    sizes = {key: value for key, value in spec.items() if key not in ("zoo", "name", "family")}
+    return capture_model({"model": spec["zoo"], **sizes}, keep_program=True)
+
+
+def _library(source: str, spec: Spec) -> Graph:
+    from graphopt.library.sized import SIZED
+    from graphopt.readers.pytorch.capture import capture
+
+    unknown = set(spec) - {source, "batch", "size", "settings", "backward", "name", "family"}
+    if unknown:
+        raise GraphError(f"entry {spec[source]} has no {', '.join(sorted(unknown))}; it has batch, size and settings")
+    try:
+        made = SIZED[source](spec[source], spec.get("batch", 1), spec.get("size", 64), spec.get("settings", {}))
+    except ImportError as error:
+        raise GraphError(f"entry {spec[source]} needs {source} ({error}): pip install graphopt[models]") from error
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise GraphError(f"{source} makes no {spec[source]} of these settings: {error}") from error
+    name = f"{source}/{spec[source]}"
+    return capture(
+        *made,
+        name=name + "_backward" * bool(spec.get("backward")),
+        family=str(spec[source]),
+        backward=bool(spec.get("backward")),
+        keep_program=True,
+    )
+
+
+def _module(spec: Spec) -> Graph:
+    from graphopt.datasets.torch_module import made_by
+    from graphopt.readers.pytorch.capture import capture
+
+    module, inputs = made_by(str(spec["module"]))
+    name = str(spec["module"]).replace(":", ".")
+    return capture(module, inputs, name=name, family=name, backward=bool(spec.get("backward")), keep_program=True)

@@ -1,0 +1,58 @@
+"""An order acted on in the user's module."""
+
+import numpy as np
+import pytest
+import torch
+from execution.small_programs import INPUTS, Branches, branches, plans
+
+from graphopt.apply.order import apply_order
+from graphopt.core.graph import GraphError
+from graphopt.core.live_storage import orders_of, peaks
+from graphopt.execution.session import Session
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_module_computes_the_same_bits_in_another_order(backward: bool) -> None:
+    module = Branches()
+    graph = branches(backward, module)
+    priorities = np.stack([np.random.default_rng(0).random(graph.num_ops), -np.arange(float(graph.num_ops))])
+    random, own = (apply_order(module, plans(graph, priority[None])) for priority in priorities)
+    results = []
+    for applied in (random, own):
+        torch.manual_seed(5)
+        results.append(applied.module(*INPUTS))
+    assert all(torch.equal(a, b) for a, b in zip(*results) if a is not None)
+    assert own.before == own.after == random.before
+    table = Session(graph, "cpu", 1).table
+    order = orders_of(table, np.random.default_rng(0).random((1, graph.num_ops)))
+    assert random.after == int(peaks(table, order)[0])
+
+
+def test_it_is_the_module_with_its_weights_of_now() -> None:
+    module = Branches().eval()
+    graph = branches(False, module)
+    applied = apply_order(module, plans(graph, np.zeros((1, graph.num_ops)))).module
+    with torch.no_grad():
+        module.back.bias += 1
+        assert torch.allclose(applied(*INPUTS)[0], module(*INPUTS))
+
+
+def test_gradients_are_autograds() -> None:
+    module = Branches()
+    module.drop.p = 0.0
+    graph = branches(True, module)
+    applied = apply_order(module, plans(graph, np.random.default_rng(0).random((1, graph.num_ops)))).module
+    output, *gradients = applied(*INPUTS)
+    module.train()(*INPUTS).backward(torch.ones_like(output))
+    for own, parameter in zip(gradients, module.parameters(), strict=True):
+        assert torch.allclose(own, parameter.grad, atol=1e-5)
+
+
+def test_another_module_or_other_inputs_are_a_sentence() -> None:
+    module = Branches()
+    graph = branches(False, module)
+    with pytest.raises(GraphError, match="not captured from this module"):
+        apply_order(torch.nn.Linear(3, 3), plans(graph, np.zeros((1, graph.num_ops))))
+    applied = apply_order(module, plans(graph, np.zeros((1, graph.num_ops)))).module
+    with pytest.raises(GraphError, match="other shapes"):
+        applied(INPUTS[0][:4], INPUTS[1][:4])
