@@ -18,9 +18,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from graphopt.core.compiler_choice import STORED
 from graphopt.core.graph import Graph, GraphError
 from graphopt.inductor.hooks import replaced
-from graphopt.inductor.lowering import lower, output_strides
+from graphopt.inductor.lowering import output_strides, own_choices
 from graphopt.inductor.version import check_version
 from graphopt.readers.pytorch.fx_reader import read_fx
 from graphopt.readers.pytorch.nested_tensors import arguments_of, tensors_in
@@ -170,10 +171,10 @@ def _backward(result: Any) -> None:
 
 
 def as_graph(program: FxProgram, *, name: str, family: str) -> Graph:
-    """The program as a `Graph`, which holds it. Its ops are called like nodes of `program.gm`, and have an attribute
-    `stored`: whether Inductor, left alone, writes their result to memory. Raises GraphError."""
-    stored = lower(program, {}, {}).stored
+    """The program as a `Graph`, which holds it. Its ops are called like nodes of `program.gm`; those that Inductor may
+    as well store as inline have an attribute `stored`: which it does. Raises GraphError."""
+    choices = own_choices(program)
     graph = read_fx(program.gm.graph, name=name, family=family, weights=0, program=program, keep_writes=True)
     attributes = graph.attributes or ({},) * graph.num_ops
-    told = tuple({**of, "stored": op in stored} for op, of in zip(graph.op_names, attributes))
-    return replace(graph, attributes=told)
+    told = [{STORED: choices[op]} if op in choices else {} for op in graph.op_names]
+    return replace(graph, attributes=tuple({**of, **fact} for of, fact in zip(attributes, told)))

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch._inductor.choices import InductorChoices
 from torch._inductor.graph import GraphLowering
-from torch._inductor.ir import BaseView, IRNode, MutableBox, StorageBox
+from torch._inductor.ir import BaseView, ComputedBuffer, IRNode, MutableBox, Pointwise, StorageBox
 from torch._inductor.virtualized import V
 from torch.fx import Node
 
@@ -36,6 +36,7 @@ class Requests:
         self.inline = {name for name, request in asked.items() if request is Request.INLINE}
         self.store = set(asked) - self.inline
         self.cut = {name for name, request in asked.items() if request is Request.CUT}
+        self.full = set[str]()  # nodes that were stored since inlining had made them too large
         self._owner: dict[int, tuple[StorageBox, Node]] = {}  # by id of the box, which is kept alive
         self._tree: dict[Node, int] = {}  # nodes with inlined parts that are not stored -> size of their expression
 
@@ -44,6 +45,11 @@ class Requests:
         """Names of the nodes whose value, or a part of it, has been stored so far."""
         owned = [(box, node) for box, node in self._owner.values() if node.op == "call_function"]
         return frozenset(node.name for box, node in owned if IRNode.is_realized_node(box.data))
+
+    @property
+    def loops(self) -> frozenset[str]:
+        """Names of the nodes whose value is computed element by element, so that it can be stored or inlined."""
+        return frozenset(node.name for box, node in self._owner.values() if isinstance(_loop(box), Pointwise))
 
     def cut_buffers(self) -> set[str]:
         owned = [box for box, node in self._owner.values() if node.name in self.cut]
@@ -75,6 +81,7 @@ class Requests:
             size = 1 + sum(self._tree[n] for n in given for _ in range(_uses(node, n)))
             if size > LARGEST_TREE:
                 box.realize()
+                self.full.add(node.name)
             else:
                 self._tree[node] = size
 
@@ -87,6 +94,11 @@ def _box(result: object) -> StorageBox | None:
     while isinstance(result, (MutableBox, BaseView)) and not isinstance(result, StorageBox):
         result = result.data
     return result if isinstance(result, StorageBox) else None
+
+
+def _loop(box: StorageBox) -> object:
+    """What a box computes, stored or not."""
+    return box.data.data if isinstance(box.data, ComputedBuffer) else box.data
 
 
 @contextmanager

@@ -54,23 +54,42 @@ def lower(program: FxProgram, requests: Mapping[str, Request], knobs: Mapping[st
     which of its values. Raises GraphError where Inductor cannot lower it."""
     check_version()
     start, settings, asked = thread_time(), options(knobs), Requests(requests)
+    chosen = config.patch({**BASE, **settings})
+    with _in_words(), chosen, _started(program) as (graph, examples), carried_out(asked), _set_once():
+        graph.run(*examples)
+        stored = asked.stored
+        code = graph.codegen()[0].value
+        found = features(graph, code)
+    source = _complete(code, settings, graph.constants)
+    return Lowered(source, digest_of(source), stored, found, thread_time() - start)
+
+
+def own_choices(program: FxProgram) -> dict[str, bool]:
+    """Nodes that Inductor may as well store as inline -> whether it stores them, left alone. The others are calls of
+    libraries, reductions or views, or their readers or the caller need them stored. Raises GraphError."""
+    check_version()
+    default = _run(program, Requests({}))
+    inlined = _run(program, Requests(dict.fromkeys(default.loops, Request.INLINE)))
+    free = default.loops - (inlined.stored - inlined.full)
+    return {name: name in default.stored for name in sorted(free)}
+
+
+def _run(program: FxProgram, asked: Requests) -> Requests:
+    """Lowers without writing code."""
+    with _in_words(), config.patch(BASE), _started(program) as (graph, examples), carried_out(asked):
+        graph.run(*examples)
+    return asked
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Raises GraphError for whatever goes wrong in the block."""
     try:
-        with (
-            config.patch({**BASE, **settings}),
-            _started(program) as (graph, examples),
-            carried_out(asked),
-            _set_once(),
-        ):
-            graph.run(*examples)
-            stored = asked.stored
-            code = graph.codegen()[0].value
-            found = features(graph, code)
-    except (MemoryError, KeyboardInterrupt):
+        yield
+    except (MemoryError, KeyboardInterrupt, GraphError):
         raise
     except Exception as error:
         raise GraphError(f"TorchInductor cannot lower it: {type(error).__name__}: {error}") from error
-    source = _complete(code, settings, graph.constants)
-    return Lowered(source, digest_of(source), stored, found, thread_time() - start)
 
 
 def output_strides(program: FxProgram) -> list[tuple[int, ...] | None]:

@@ -130,7 +130,7 @@ class _FxReader:
         """A reshape, slice or broadcast that keeps shape and dtype, or a permutation that keeps the order."""
         value = self.value(node)
         given = self.value(source)
-        if isinstance(value, tuple) or value.shape != given.shape or value.dtype != given.dtype:
+        if isinstance(value, (list, tuple)) or value.shape != given.shape or value.dtype != given.dtype:
             return False
         return self.kind[node] != "transpose" or list(_permutation(node)) == list(range(len(value.shape)))
 
@@ -212,7 +212,7 @@ class _FxReader:
     def _flops(self, node: Node, inputs: list[int], outputs: list[int], builder: GraphBuilder) -> float:
         kind, made = self.kind[node], self.value(node)
         operands = [self.value(o) for o in self.operands(node)]
-        results = list(made) if isinstance(made, tuple) else [made]
+        results = list(made) if isinstance(made, (list, tuple)) else [made]
         counted = flops(_op_name(node), kind, node.args, operands, results)
         plain = builder.default_flops(kind, inputs, outputs) if counted is None else counted
         return plain * complex_factor(kind, [*operands, *results])
