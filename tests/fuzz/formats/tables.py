@@ -34,6 +34,11 @@ def write_ops(rng: Draw, folder: Path) -> Path:
     rows: list[object] = [
         {"op": f"op{i}", "environment": "here", "seconds": 0.5 + i, "spread": 0.1, "blocks": 7} for i in range(3)
     ]
+    rows += [
+        {"digest": f"op{i}", "default": "op0", "environment": "here", "seconds": 1.0, "ratio": 0.5, "noise": 0.1,
+         "rounds": 9, "aa": 1.01} for i in range(2)
+    ]  # fmt: skip
+    rows.append({"digest": "op2", "default": "op0", "environment": "here", "failure": "it does not compile"})
     (folder / "ops.jsonl").write_bytes(_lines(rng, rows))
     return folder / "ops.jsonl"
 
@@ -45,6 +50,9 @@ def read_ops(file: Path) -> None:
         line = table.find(f"op{op}", "here")
         if line is not None and not 0 <= line["seconds"] < float("inf"):
             raise Wrong(f"op{op} takes {line['seconds']} seconds")
+        line = table.find(f"op{op}", "here", "op0")
+        if line is not None and "failure" not in line and not (line["seconds"] > 0 and line["noise"] >= 0):
+            raise Wrong(f"op{op} takes {line['seconds']} seconds with a noise of {line['noise']}")
     if not all(isinstance(name, str) for name in table.environments()):
         raise Wrong("an environment that is no text")
     with table.turn():
