@@ -56,7 +56,7 @@ class OrderWalk(Optimizer):
         ops, best, lowest = op_storage(table), order, float(peaks(table, order[None])[0])
         walk, scale = walk_from(ops, order), lowest
         found, until = np.empty_like(order), (turn + 1) / self.rounds
-        while (share := self._share(problem)) < until and problem.best_cost > problem.bound:
+        while problem.remaining > 1 and (share := self._share(problem)) < until and problem.best_cost > problem.bound:
             heat = self.hot * (self.cold / self.hot) ** (share * self.rounds - turn)
             moves = min(CHUNK, problem.remaining - 1)
             problem.spend(moves)
