@@ -7,8 +7,8 @@ Shape legend: N ops, K ordered ops, F features, S storages.
 import numpy as np
 
 from graphopt.core.graph import F64, I64
-from graphopt.core.live_storage import LiveStorage
-from graphopt.core.op_storage import OpStorage, op_storage
+from graphopt.core.live_storage import LiveStorage, peaks
+from graphopt.core.op_storage import op_storage
 from graphopt.utils.compiled import njit
 
 FEATURES = (
@@ -25,19 +25,25 @@ FEATURES = (
     "kept",  # bytes of its results that are outputs
     "workspace",  # bytes that go again at once
 )
-"""In shares of the peak of the graph's own order, or of the number of ops; `readers` by the tenth root."""
+"""Of a ready op. Bytes count in shares of the peak of the graph's own order, places and times in those of all ops."""
 
 
-def scored_order(table: LiveStorage, scale: float, weights: F64) -> I64:
-    """[K] the order of weights [F]. scale: bytes."""
-    ops = op_storage(table)
+def scored_order(table: LiveStorage, weights: F64) -> I64:
+    """[K] the order of weights [F]."""
+    ops, own = op_storage(table), float(peaks(table, table.ordered[None])[0])
     order = np.empty(len(table.ordered), np.int64)
-    _scored(ops, table.ordered, scale, weights, order)
+    _scored(ops, table.ordered, weights / _units(own), order)
     return order
 
 
+def _units(own: float) -> F64:
+    """[F] what a feature is measured in: the peak of the graph's own order, where it is bytes."""
+    plain = {"fits": 1.0, "place": 1.0, "waiting": 1.0, "follows": 1.0, "readers": 10.0}
+    return np.array([plain.get(feature, own) for feature in FEATURES])
+
+
 @njit(cache=True, nogil=True)
-def _scored(ops, ordered, scale, weights, order):  # type: ignore[no-untyped-def]
+def _scored(ops, ordered, weights, order):  # type: ignore[no-untyped-def]
     """Into order: the ready op with the largest score, again and again."""
     count, left = len(ordered), np.zeros(len(ops.size), np.int64)
     for storage in ops.read:
@@ -54,9 +60,8 @@ def _scored(ops, ordered, scale, weights, order):  # type: ignore[no-untyped-def
         best, top = 0, -np.inf
         for i in range(size):
             _describe(ops, ready[i], live, high, last, left, begun, waiting, values)
+            values[6] = ready[i] / len(ops.workspace)
             values[7] = (step - since[ready[i]]) / count
-            values[6] = ready[i] / len(ops.workspace) * scale
-            values[7] *= scale
             score = (values * weights).sum()
             if score > top:
                 best, top = i, score
