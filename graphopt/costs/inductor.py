@@ -23,13 +23,14 @@ from graphopt.core.head import Role
 from graphopt.core.knobs import KNOBS
 from graphopt.core.plan import Plans
 from graphopt.costs.tables import settled
-from graphopt.errors import Unmeasured
+from graphopt.errors import Unmeasured, writing
 from graphopt.measure.build_pipeline import BuildPipeline, Evaluated, Skipped
 from graphopt.measure.builds import Builds, Built
 from graphopt.measure.service import Service
 from graphopt.measure.subject import Comparing, Failure, Measured, Subject, Timing
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.utils.ranges import Between, Positive
+from graphopt.utils.whole import whole_file
 
 TABLE = Path("measured") / "inductor.jsonl"
 CUT = "cut"
@@ -137,11 +138,11 @@ class Inductor(CostModel):
     def _file(self, graph: Graph) -> Path:
         """The graph's program as a file that other processes read."""
         if graph not in self._files:
-            from graphopt.readers.pytorch.program_file import ENDING, save_program
-
-            path = cache_dir() / "programs" / f"{graph_key(graph)}{ENDING}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save_program(path, graph.program)
+            path = cache_dir() / "programs" / f"{graph_key(graph)}.program.json.gz"
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with whole_file(path) as file:
+                    file.write(graph.program)
             self._files[graph] = path
         return self._files[graph]
 

@@ -127,17 +127,21 @@ class Service:
         return []
 
     def _race(self, default: Subject, others: list[Subject], how: Comparing) -> None:
-        """Each in processes of its own."""
-        for batch in [[other] for other in others] or [[]]:
+        """All in the same processes; where one fails, each in processes of its own."""
+        queue = [others]
+        while queue:
+            batch = queue.pop()
             try:
                 taken = fresh_rounds(default, batch, how, self.processes)
             except Unmeasured as error:
                 self._failed[default.digest, default.digest] = Failure(str(error))
                 raise
-            if isinstance(taken, Failure):
-                self._fail(default, batch[0], taken)
-            else:
+            if not isinstance(taken, Failure):
                 self._keep_all(default, batch, timings_of_race(taken))
+            elif len(batch) > 1:
+                queue += [[other] for other in batch]
+            else:
+                self._fail(default, batch[0], taken)
 
     def _keep_all(self, default: Subject, ran: list[Subject], timings: list[Timing]) -> None:
         """timings: of the default, then of what ran."""

@@ -12,7 +12,7 @@ from graphopt.core.live_storage import LiveStorage
 from graphopt.core.plan import Plans
 from graphopt.errors import Unsolved
 from graphopt.problems.choices import chosen, described
-from graphopt.problems.cost_model import Prices
+from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import Keys, digests
 from graphopt.problems.pricing import PricedFlips, Pricing
@@ -149,6 +149,14 @@ class AssignProblem(Problem):
     def take_best(self, state: tuple[Decision, Plans | None]) -> None:
         """A decision, or the plan that random keys gave beside the best decision then."""
         self.best, self.best_plan = state
+
+    def settle(self, judge: CostModel) -> None:
+        """All in one call first: a judge that measures runs them together, and remembers."""
+        states: list[tuple[Decision, Plans | None]] = [] if self.finalists is None else self.finalists.states
+        decisions = [decision for decision, plan in states if plan is None]
+        if decisions:
+            judge.price(self.task.realise(self.graph, np.stack(decisions)))
+        super().settle(judge)
 
     def default_state(self) -> tuple[Decision, Plans | None]:
         return self.initial, None

@@ -34,6 +34,11 @@ class Finalists:
         lowest = sorted(self._of.items(), key=lambda item: item[1].cost)[:KEPT]
         self._of = dict(lowest)
 
+    @property
+    def states(self) -> list[Any]:
+        """Theirs, the lowest first."""
+        return [candidate.state for candidate in self._of.values()]
+
     def winner(self, judge: CostModel, take: Callable[[Any], None]) -> Any | None:
         """The state that the judge prices lowest, None where none is shown to be better than the default."""
         found, lowest = None, float("inf")

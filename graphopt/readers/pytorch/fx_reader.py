@@ -63,7 +63,8 @@ class _FxReader:
 
     def value(self, node: Node) -> Any:
         """Shape and dtype of what the node makes (a fake tensor or a `TensorType`), or a tuple of them."""
-        return node.meta["val"]
+        value = node.meta["val"]
+        return tuple(value) if isinstance(value, list) else value
 
     def classify(self) -> None:
         for node in self.nodes:

@@ -1,0 +1,85 @@
+"""Measured prices: what is lowest in a search is judged again before it is the answer."""
+
+import numpy as np
+import pytest
+
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine
+from graphopt.core.plan import Plans
+from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.tasks.fusion import Fusion
+
+XLA = Device(name="gpu", launch=1e-6, vector_flops=1e13, contraction_flops=1e14, bandwidth=1e12)
+
+
+def chain(ops: int) -> Graph:
+    net = GraphBuilder("chain")
+    tensors = [net.tensor((64,)) for _ in range(ops + 1)]
+    for i in range(ops):
+        net.op("relu", [tensors[i]], [tensors[i + 1]], name=f"op{i}")
+    net.output(tensors[-1])
+    return net.build()
+
+
+class Measured(CostModel):
+    """1 + the sum of what each inlined op brings, and an error that a search sees and a judge does not."""
+
+    name, objective, deterministic = "measured", "runtime", False
+
+    def __init__(self, brings: np.ndarray, luck: dict[int, float], noise: float) -> None:
+        self.brings, self.luck, self.noise = brings, luck, noise
+
+    def price(self, plans: Plans) -> Prices:
+        inline = plans.inline[:, : len(self.brings)]
+        cost = 10.0 + inline @ self.brings
+        cost += [self.luck.get(int(np.flatnonzero(row)[0]) if row.sum() == 1 else -1, 0.0) for row in inline]
+        return Prices(cost, np.zeros(len(cost)), np.full(len(cost), self.noise), np.full(len(cost), 5))
+
+
+def opened(brings: list[float], luck: dict[int, float], noise: float):  # type: ignore[no-untyped-def]
+    graph = chain(len(brings) + 1)
+    task = Fusion(name="fusion", machine=Machine(name="one", devices=(XLA,)), decision="binary", numerics=None,
+                  levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
+    problem = task.open(graph, Measured(np.array(brings), luck, noise), evals=100)
+    return problem, Measured(np.array(brings), {}, noise)
+
+
+def priced(problem) -> None:  # type: ignore[no-untyped-def]
+    """Each op stored alone, of a default that inlines all of them, would be one flip: from a decision of none."""
+    count = problem.graph.num_ops
+    decisions = np.zeros((count - 1, count, 1), np.int16)
+    decisions[np.arange(count - 1), np.arange(count - 1), 0] = 1
+    problem.cost(decisions)
+
+
+def inlined(problem) -> list[int]:  # type: ignore[no-untyped-def]
+    return np.flatnonzero(problem.solution().plans.inline[0]).tolist()
+
+
+def test_the_judge_picks_among_the_lowest() -> None:
+    """The search's lowest, op 3, was lucky; op 1 is lower in truth."""
+    brings = [6.0, -9.0, 6.0, -8.5, 6.0]
+    problem, judge = opened(brings, {3: -1.0}, noise=0.001)
+    priced(problem)
+    assert inlined(problem) == [3]
+    problem.settle(judge)
+    assert inlined(problem) == [1]
+
+
+def test_what_is_not_shown_to_be_better_than_the_default_is_not_the_answer() -> None:
+    """The default inlines all: 10 + 0. Inlining op 0 alone seems to cost 8, and costs 9.9 with noise of 5 %."""
+    problem, judge = opened([-0.1, 0.1], {0: -2.0}, noise=0.05)
+    priced(problem)
+    assert inlined(problem) == [0]
+    problem.settle(judge)
+    assert inlined(problem) == [0, 1]
+    assert problem.notes == ["no answer was shown to be better than the default"]
+
+
+def test_computed_prices_are_not_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Measured, "deterministic", True)
+    problem, judge = opened([-0.1, 0.1], {0: -2.0}, noise=0.0)
+    priced(problem)
+    problem.settle(judge)
+    assert inlined(problem) == [0]
