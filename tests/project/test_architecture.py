@@ -49,6 +49,7 @@ MAY_LEARN = (
         "encoders/",
         "execution/",
         "inductor/",
+        "library/own_programs.py",
         "training/",
         "ship.py",
         "readers/pytorch/",

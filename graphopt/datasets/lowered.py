@@ -1,4 +1,4 @@
-"""`compiled`: programs as a compiler sees them, for cost models that compile: what TorchInductor lowers.
+"""`lowered`: programs as a compiler sees them, for cost models that compile: what TorchInductor lowers.
 
 A source is a Python file of the user's, with a mapping `PROGRAMS` (or `P`): name -> function of no arguments that gives
 (function or nn.Module, its example inputs).
@@ -14,11 +14,11 @@ from graphopt.datasets.cache import GraphCache
 from graphopt.datasets.dataset import Dataset, Split
 from graphopt.utils.progress import Bar
 
-OWN = Path(__file__).with_name("own_programs.py")
+OWN = Path(__file__).parents[1] / "library" / "own_programs.py"
 Made = Callable[[], tuple[Any, Any]]
 
 
-class Compiled(Dataset):
+class LoweredPrograms(Dataset):
     """source: the file; null: the one that comes with graphopt. only: names; empty: all. graphs: `step`, the whole
     program as one graph, gradients included that it takes itself; `compiled`, those that torch.compile makes of it:
     forward and backward. cache_dir: folder of captured graphs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt.
