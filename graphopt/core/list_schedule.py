@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I32, I64, Graph
-from graphopt.core.machine import Machine
+from graphopt.core.machine import Device, Machine
+from graphopt.core.operators import Category
 from graphopt.utils.compiled import njit
 
 
@@ -216,3 +217,14 @@ def _readers(needs, num):  # type: ignore[no-untyped-def]
             reader[ptr[maker + 1]] = n
             ptr[maker + 1] += 1
     return waiting, ptr, reader
+
+
+def rough_seconds(graph: Graph, device: Device) -> F64:
+    """[N] launch + the larger of FLOP / peak and bytes / bandwidth, or what was measured on this kind of device; views
+    take none."""
+    read = np.bincount(graph.operand_op, graph.tensor_bytes[graph.input_tensor], graph.num_ops)
+    contraction = graph.category == Category.CONTRACTION
+    arithmetic = graph.flops / np.where(contraction, device.contraction_flops, device.vector_flops)
+    estimate = device.launch + np.maximum(arithmetic, (read + graph.result_bytes) / device.bandwidth)
+    seconds = graph.measured.get(device.kind, estimate)
+    return np.where(graph.category == Category.VIEW, 0.0, seconds)

@@ -8,8 +8,9 @@ statistics, in its blocks of 512 bytes.
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -140,6 +141,14 @@ def _on_cpu(values: Values) -> _Recorded:
             live += change
             peak, workspace[node] = max(peak, live), max(workspace[node], live - before)
     return _Recorded(peak, workspace)
+
+
+def allocated_peak(run: Callable[[], object]) -> int:
+    """Most bytes that a CPU's allocator had given out at any moment of a call, over those from before it."""
+    with profile(use_cpu=True, profile_memory=True) as profiler:
+        run()
+    tree: Any = profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
+    return max(0, *accumulate(change for _, _, change in sorted(_changes(tree))))
 
 
 def _changes(tree: Any) -> Iterator[tuple[int, int, int]]:

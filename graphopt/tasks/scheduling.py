@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits
-from graphopt.core.list_schedule import dependencies, heft, links
+from graphopt.core.list_schedule import dependencies, heft, links, rough_seconds
 from graphopt.core.machine import Machine
-from graphopt.core.operators import Category
 from graphopt.core.plan import Plans
 from graphopt.problems import keys as random_keys
 from graphopt.problems.decisions import Decision, Decisions, checked_levels
@@ -82,13 +81,5 @@ def place(graph: Graph, machine: Machine, heuristic: Heuristic) -> NDArray[np.in
 
 
 def _rough_times(graph: Graph, machine: Machine) -> F64:
-    """[N, D] seconds of each op alone: launch + the larger of FLOP / peak and bytes / bandwidth; views take none."""
-    read = np.bincount(graph.operand_op, graph.tensor_bytes[graph.input_tensor], graph.num_ops)
-    moved = read + graph.result_bytes
-    contraction = graph.category == Category.CONTRACTION
-    columns = []
-    for d in machine.devices:
-        arithmetic = graph.flops / np.where(contraction, d.contraction_flops, d.vector_flops)
-        estimate = d.launch + np.maximum(arithmetic, moved / d.bandwidth)
-        columns.append(graph.measured.get(d.kind, estimate))
-    return np.where(graph.category == Category.VIEW, 0.0, np.stack(columns)).T.copy()
+    """[N, D] seconds of each op alone on each device."""
+    return np.stack([rough_seconds(graph, device) for device in machine.devices]).T.copy()

@@ -83,8 +83,9 @@ def test_cost_and_judge_price_the_same_thing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algo", ALGOS)
 def test_every_refusal_names_an_alternative(task: str, algo: str) -> None:
     config = {group: registry.option(group, name) for group, name in (("task", task), ("algo", algo))}
-    config["dataset"] = registry.option("dataset", "onnx")
-    config["cost"] = config["judge"] = registry.option("cost", "simulator")
+    dataset, cost = ("training_step", "step") if task == "recompute" else ("onnx", "simulator")
+    config["dataset"] = registry.option("dataset", dataset)
+    config["cost"] = config["judge"] = registry.option("cost", cost)
     fit = compatibility.mismatch(target_of(config["algo"], "algo"), config["task"]) is None
     try:
         compatibility.check(config)

@@ -61,8 +61,9 @@ MAY_LEARN = (
 )
 # Classical methods, readers, tables and pictures: what a user needs who never trains.
 WITHOUT_TORCH = """
-    core.graph core.plan core.machine problems.problem problems.optimizer run.evaluate config.build config.compatibility
-    report decision core.oracles core.trace tasks.joint tasks.scheduling tasks.placement tasks.fusion costs.simulator
+    core.graph core.plan core.machine problems.problem problems.optimizer run.evaluate config.build
+    config.compatibility report decision core.oracles core.trace tasks.joint tasks.scheduling tasks.placement
+    tasks.fusion tasks.recomputing costs.simulator costs.step search.recompute.segments datasets.training_step
     search.walks.local search.fusion.xla_priority search.heuristics.list_scheduling reporting.replay
     reporting.tables.lines datasets.synthetic datasets.onnx datasets.files datasets.zoo_dataset datasets.models
 """

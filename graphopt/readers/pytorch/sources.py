@@ -44,7 +44,7 @@ def _own_files(name: str) -> Iterator[tuple[str, Path]]:
 def _spec(name: str, below: list[str] | None) -> ModuleSpec | None:
     try:
         return PathFinder.find_spec(name, below)
-    except (ImportError, ValueError):
+    except (ImportError, ValueError, KeyError):  # KeyError: a package without a file, whose parent is not imported
         return None
 
 

@@ -1,0 +1,1 @@
+"""Searches for which activations the backward pass recomputes."""

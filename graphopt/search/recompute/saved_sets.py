@@ -1,0 +1,124 @@
+"""The best saved sets of a step: bytes at the worst moment against the time of what is computed twice.
+
+A budget b in [0, 1] stands for the limit `floor + b (top - floor)` on the peak: top is the peak of the first start,
+what a compiler saves when only time counts, and floor the lowest peak found. The answer is the set with the least work
+done twice within the limit. All budgets are answered from one front, so the peak never rises when the budget falls.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from graphopt.core.graph import F64, Bool
+from graphopt.core.split import Footprint, Step, complete, evaluate, footprint
+from graphopt.search.recompute.frontiers import segmented
+from graphopt.utils.compiled import njit
+
+RUNGS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75)  # budgets whose limits are searched for
+FLOOR_WEIGHT = 0.02  # of work done twice, as a share of all, beside the peak, while the lowest peak is looked for
+EXCESS_WEIGHT = 10.0  # of bytes over the limit, as a share of top, beside work done twice
+HOT = 0.003  # first temperature of walks; it falls to 0
+REACH = 12  # how many ops away a swap may go
+
+
+@dataclass
+class Front:
+    """Saved sets of which none is lower in the peak and no slower than another, by ascending peak."""
+
+    step: Step
+    work: F64
+    sets: list[tuple[Footprint, Bool]] = field(default_factory=list)
+
+    def add(self, saved: Bool) -> Footprint:
+        kept = complete(self.step, saved)
+        new = footprint(self.step, kept, self.work)
+        if not any(old.peak <= new.peak and old.again <= new.again for old, _ in self.sets):
+            self.sets = [pair for pair in self.sets if not (new.peak <= pair[0].peak and new.again <= pair[0].again)]
+            self.sets.append((new, kept))
+            self.sets.sort(key=lambda pair: pair[0].peak)
+        return new
+
+    def within(self, limit: float) -> tuple[Footprint, Bool]:
+        """The fastest set with at most so many bytes at its peak; the lowest peak where there is none."""
+        fitting = [pair for pair in self.sets if pair[0].peak <= limit]
+        return fitting[-1] if fitting else self.sets[0]
+
+
+def search(step: Step, work: F64, starts: Sequence[Bool], *, evals: int, seed: int) -> tuple[Front, int]:
+    """The front from these starts, and the first start's peak (top). evals: prices to compute in the walks."""
+    front = Front(step, work)
+    top = front.add(starts[0]).peak
+    for start in (*starts[1:], *segmented(step)):
+        front.add(start)
+    each = max(1, evals // (len(RUNGS) + 2))
+    _walk(front, front.sets[0][1], 0.0, top, 2 * each, seed)
+    for place, rung in enumerate(RUNGS):
+        floor = front.sets[0][0].peak
+        limit = floor + rung * (top - floor)
+        _walk(front, front.within(limit)[1], limit, top, each, seed + 1 + place)
+    return front, top
+
+
+def choose(front: Front, top: int, budget: float) -> tuple[Footprint, Bool]:
+    """The set that a budget stands for."""
+    floor = front.sets[0][0].peak
+    return front.within(floor + budget * (top - floor))
+
+
+def _walk(front: Front, start: Bool, limit: float, top: int, evals: int, seed: int) -> None:
+    """Adds to the front what a walk from a start finds: within a limit the least work, or (limit 0) the lowest peak."""
+    share = front.work / max(float(front.work.sum()), 1e-30)
+    rng = np.random.default_rng(seed)
+    front.add(_walked(front.step, share, start.copy(), float(limit), float(max(1, top)), evals, rng))
+
+
+@njit(cache=True, nogil=True)
+def _energy(step, saved, share, limit, top):  # type: ignore[no-untyped-def]
+    forward, backward, _, again = evaluate(step, saved, share)
+    peak = float(max(forward, backward))
+    if limit == 0.0:
+        return peak / top + FLOOR_WEIGHT * again
+    return EXCESS_WEIGHT * max(0.0, peak - limit) / top + again
+
+
+@njit(cache=True, nogil=True)
+def _walked(
+    step: Step, share: F64, saved: Bool, limit: float, top: float, evals: int, rng: np.random.Generator
+) -> Bool:
+    """[N] the best set of an annealed walk that flips an op, or swaps a saved op with one nearby."""
+    ops = np.flatnonzero(step.choice)
+    best = saved.copy()
+    if len(ops) == 0:
+        return best
+    here = lowest = _energy(step, saved, share, limit, top)
+    for i in range(evals):
+        first = ops[_drawn(rng, saved, ops)]
+        second = ops[min(max(np.searchsorted(ops, first) + rng.integers(-REACH, REACH + 1), 0), len(ops) - 1)]
+        swaps = second != first and saved[first] != saved[second] and rng.random() < 0.5
+        saved[first] = not saved[first]
+        if swaps:
+            saved[second] = not saved[second]
+        there = _energy(step, saved, share, limit, top)
+        if there <= here or rng.random() < np.exp((here - there) / (HOT * (1.0 - i / evals))):
+            here = there
+            if here < lowest:
+                lowest = here
+                best[:] = saved
+        else:
+            saved[first] = not saved[first]
+            if swaps:
+                saved[second] = not saved[second]
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _drawn(rng, saved, ops):  # type: ignore[no-untyped-def]
+    """A place in `ops`: of two thirds of the draws one that is saved, if fifty tries find one."""
+    place = rng.integers(0, len(ops))
+    if rng.random() < 2 / 3:
+        for _ in range(50):
+            if saved[ops[place]]:
+                break
+            place = rng.integers(0, len(ops))
+    return place

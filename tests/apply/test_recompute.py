@@ -1,0 +1,145 @@
+"""What torch asks while it compiles: our solver and our partitioner, executed; bytes as the allocator reports them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from steps import stack
+from torch import Tensor, nn
+from torch._functorch import config as functorch
+from torch.utils.checkpoint import checkpoint
+
+from graphopt.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_backend
+from graphopt.apply.recompute_race import SplitStep
+from graphopt.core.split import step_of
+from graphopt.execution.running import allocated_peak
+from graphopt.readers.pytorch.step_capture import capture_step
+
+FAST = replace(SETTINGS, evals=300)
+BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> Iterator[None]:
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(recompile_limit=100):
+        yield
+    torch._dynamo.reset()
+
+
+@contextmanager
+def budget(share: float, solver: Any = "dp") -> Iterator[None]:
+    with functorch.patch(activation_memory_budget=share, activation_memory_budget_solver=solver):
+        yield
+
+
+def stepped(module: nn.Module, inputs: list[Tensor], call: Callable[..., Any]) -> tuple[list[Tensor], int]:
+    """(gradients, bytes at the worst moment) of one step; the first one compiles."""
+    call(*inputs).backward()
+    module.zero_grad(set_to_none=True)
+    torch.manual_seed(1)
+    peak = allocated_peak(lambda: call(*inputs).backward())
+    return [p.grad.clone() for p in module.parameters() if p.grad is not None], peak
+
+
+def split(module: nn.Module, inputs: list[Tensor], share: float, partition: Any) -> tuple[list[Tensor], int]:
+    with budget(share):
+        return stepped(module, inputs, torch.compile(module, backend=eager_backend(partition), fullgraph=True))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_executed_bytes_are_the_simulated_ones_and_gradients_the_same(dropout: float) -> None:
+    module, inputs = stack(dropout=dropout)
+    wanted, plain = split(module, inputs, 1.0, torch._functorch.partitioners.min_cut_rematerialization_partition)
+    peaks = []
+    for share in BUDGETS[1:]:
+        ours = Partitioner(FAST)
+        gradients, peak = split(module, inputs, share, ours)
+        assert ours.found is not None
+        assert abs(peak - ours.found.footprint.peak) <= 0.02 * peak
+        assert all(torch.equal(a, b) for a, b in zip(gradients, wanted, strict=True))
+        peaks.append(peak)
+    assert [plain, *peaks] == sorted([plain, *peaks], reverse=True)
+
+
+def test_a_quarter_less_than_torchs_solver_at_the_lowest_budget() -> None:
+    module, inputs = stack(blocks=12)
+    _, theirs = split(module, inputs, 0.05, torch._functorch.partitioners.min_cut_rematerialization_partition)
+    _, ours = split(module, inputs, 0.05, Partitioner(SETTINGS))
+    assert ours < 0.75 * theirs
+
+
+def test_torch_asks_the_solver_and_saves_what_it_says() -> None:
+    module, inputs = stack(dropout=0.1)
+    wanted, peak = split(module, inputs, 0.05, Partitioner(FAST))
+    plain = torch._functorch.partitioners.min_cut_rematerialization_partition
+    with budget(0.05, BudgetSolver(FAST)):
+        call = torch.compile(module, backend=eager_backend(plain), fullgraph=True)
+        gradients, asked = stepped(module, inputs, call)
+    assert asked == peak
+    assert all(torch.equal(a, b) for a, b in zip(gradients, wanted, strict=True))
+
+
+class Checkpointed(nn.Module):
+    """A region that the user checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, _ = stack(blocks=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        loss: Tensor = checkpoint(self.inner, x, use_reentrant=False)
+        return loss + x.mean()
+
+
+def test_steps_with_the_users_own_checkpoints_are_left_to_torch() -> None:
+    module, inputs = Checkpointed(), [torch.randn(64, 32)]
+    ours = Partitioner(FAST)
+    gradients, _ = split(module, inputs, 0.05, ours)
+    module.zero_grad(set_to_none=True)
+    module(*inputs).backward()
+    assert ours.found is None
+    for p, g in zip(module.parameters(), gradients, strict=True):
+        assert torch.allclose(p.grad, g, rtol=1e-4, atol=1e-6)  # type: ignore[arg-type]
+
+
+def test_steps_with_open_shapes_are_left_to_torch() -> None:
+    module, inputs = stack(blocks=2)
+    ours = Partitioner(FAST)
+    torch._dynamo.mark_dynamic(inputs[0], 0)
+    with budget(0.05):
+        torch.compile(module, backend=eager_backend(ours), fullgraph=True)(*inputs).backward()
+    assert ours.found is None
+
+
+def test_caches_tell_settings_apart() -> None:
+    assert BudgetSolver(FAST).uuid() == BudgetSolver(FAST).uuid() != BudgetSolver(SETTINGS).uuid()
+    assert Partitioner(FAST).uuid() != Partitioner(SETTINGS).uuid()
+
+
+def test_a_captured_step_has_what_torch_saves_by_itself() -> None:
+    module, inputs = stack(blocks=3)
+    graph = capture_step(module, inputs, name="stack", family="stack")
+    step = step_of(graph)
+    assert step.saved.any() and step.late.any() and not step.late.all()
+    gradients = [b for b, who in zip(step.num_bytes, step.returned) if who & 2]
+    assert sum(gradients) == sum(p.numel() * 4 for p in module.parameters())
+
+
+def test_a_module_without_gradients_is_refused() -> None:
+    with pytest.raises(Exception, match="it has no gradient; give a module whose result is a loss"):
+        capture_step(nn.Identity(), [torch.ones(4)], name="nothing", family="nothing")
+
+
+@pytest.mark.parametrize("which", ["torch", "solver", "partitioner"])
+def test_races_compile_each_split_with_a_backend_of_its_own(which: str) -> None:
+    module, inputs = stack(blocks=4)
+    first, second = (SplitStep(module, inputs, which, b, "eager") for b in (0.05, 1.0))
+    compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert first.peak() < second.peak() == SplitStep(module, inputs, "torch", 1.0, "eager").peak()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compiled + 1
+    assert all(np.isfinite(g).all() for g in first.step())
