@@ -1,5 +1,5 @@
-"""`hardware_fusion`: time over the compiler's default, raced in fresh processes, for whole steps and for the graphs that
-torch.compile makes, with numbers equal or close."""
+"""`hardware_fusion`: time over the compiler's default, raced in fresh processes, for whole steps and for the graphs
+that torch.compile makes, with numbers equal or close."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ LARGEST_FLIP = 3
 class CompilerSearch(Optimizer):
     """stages: what is done, in this order. knobs: every value of every knob alone; combine: those that helped, the best
     first, each kept if it helps further; sweep: further settings of all knobs, at random, until the budget ends; rules:
-    `only` of the rules, all if empty, from the default and from the best; cuts: each stored op that others read, kept
+    `only` of the rules, all if empty, alone and with what helped before; cuts: each stored op that others read, kept
     apart from them; classes, flips: see above.
 
     batch: decisions that are priced together, from the same best one; where several of them help, all together are
@@ -52,7 +52,7 @@ class CompilerSearch(Optimizer):
         climb.alone(changed for changed in single_knobs(problem))
 
     def _combine(self, problem: AssignProblem, climb: "_Climb") -> None:
-        """Forward selection among the knobs that helped alone."""
+        """Forward selection among the changes of the default that helped alone."""
         for changes in climb.helpful():
             climb.try_all([changes])
 
@@ -66,7 +66,7 @@ class CompilerSearch(Optimizer):
         found = [rule for rule in rules(problem.graph, climb.free) if not self.only or rule.name in self.only]
         changes = [climb.fusion(rule.ops, rule.choice) for rule in found]
         climb.alone(changes)
-        climb.try_all(changes)
+        self._combine(problem, climb)
 
     def _classes(self, problem: AssignProblem, climb: "_Climb") -> None:
         for classes in motifs(problem.graph, climb.free, 3):

@@ -1,0 +1,90 @@
+"""Programs as TorchInductor compiles them: what is asked of it, what is remembered, what fails."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from graphopt.core.compiler_choice import compiler_choice
+from graphopt.core.graph import Graph
+from graphopt.core.knobs import KNOBS
+from graphopt.core.machine import Device, Machine
+from graphopt.costs.inductor import Asked, Inductor, asked_of
+from graphopt.errors import UserError
+from graphopt.inductor.captured import as_graph, capture_step
+from graphopt.measure.subject import Comparing, Failure, Timing
+from graphopt.readers.pytorch.program_file import packed_program
+from graphopt.tasks.fusion import Fusion
+
+CORE = Device(name="cpu", launch=1e-6, vector_flops=1e11, contraction_flops=3e11, bandwidth=2e10)
+QUICK = Comparing(device="cpu", threads=1, block_seconds=0.001, rounds=3, noise=0.5, seconds=0.05, limit_seconds=120,
+                  pool="local", workers=1, address=None)  # fmt: skip
+
+
+def scaled_rows(x: Tensor, w: Tensor) -> list[Tensor]:
+    scale = torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+    return [torch.tanh(x * scale * w) + x * scale]
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    program = capture_step(scaled_rows, [torch.randn(64, 128), torch.randn(128)])
+    return replace(as_graph(program, name="rows", family="rows"), program=packed_program(program))
+
+
+def task(numerics: str | None = "close") -> Fusion:
+    return Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics=numerics,
+                  levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # type: ignore[arg-type]  # fmt: skip
+
+
+def model(table: Path, environment: str | None = None) -> Inductor:
+    return Inductor(name="inductor", table=str(table), environment=environment, fresh_processes=0, builders=1,
+                    build_seconds=120, measuring=QUICK)  # fmt: skip
+
+
+def test_a_plan_asks_only_for_what_differs_from_the_default(graph: Graph) -> None:
+    fusion, own = task(), compiler_choice(graph)
+    assert own is not None and own.inline.any()
+    decision = fusion.initial(graph)
+    assert asked_of(fusion.realise(graph, decision[None]), 0) == Asked({}, {})
+    op, last = int(np.flatnonzero(own.inline)[0]), len(KNOBS) - 1
+    decision[op, 0] = 0
+    decision[0, 2 + last] = 1
+    asked = asked_of(fusion.realise(graph, decision[None]), 0)
+    assert asked == Asked({graph.op_names[op]: "store"}, {KNOBS[last].name: 1})
+    decision[op, 1] = 1
+    assert asked_of(fusion.realise(graph, decision[None]), 0).requests == {graph.op_names[op]: "cut"}
+
+
+def test_prices_are_measured_once_and_replay_without_measuring(graph: Graph, tmp_path: Path) -> None:
+    fusion, own = task(), compiler_choice(graph)
+    assert own is not None
+    decisions = np.repeat(fusion.initial(graph)[None], 3, 0)
+    decisions[1, np.flatnonzero(own.inline)[0], 0] = 0
+    decisions[2] = decisions[1]
+    plans = fusion.realise(graph, decisions)
+    table = tmp_path / "measured.jsonl"
+    first = model(table)
+    prices = first.price(plans)
+    assert (prices.cost > 0).all() and np.isfinite(prices.cost).all() and (np.asarray(prices.noise) > 0).all()
+    assert prices.cost[1] == prices.cost[2] != prices.cost[0]
+    assert first.builds.counts["compile"] == 2  # the default and the one that differs
+    written = table.read_text()
+    replayed = model(table, first.service.environment)
+    assert (replayed.price(plans).cost == prices.cost).all()
+    assert table.read_text() == written and not replayed.builds.counts
+    decisions[0, 0, 2] = 1
+    with pytest.raises(UserError, match="has no line"):
+        replayed.price(fusion.realise(graph, decisions[:1]))
+
+
+def test_what_cannot_be_compiled_costs_one_evaluation(graph: Graph, tmp_path: Path) -> None:
+    cost = model(tmp_path / "measured.jsonl")
+    good, bad = cost.measured(graph, [Asked({}, {}), Asked({}, {"no_such_knob": 1})])
+    assert isinstance(good, Timing) and good.ratio == 1.0
+    assert isinstance(bad, Failure) and "no_such_knob" in bad.reason
+    assert cost.builds.counts["errors"] == 1 and math.isfinite(good.seconds)

@@ -1,0 +1,102 @@
+"""The search around a compiler's default, on costs whose best decision is known."""
+
+import numpy as np
+import pytest
+
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.knobs import KNOBS
+from graphopt.core.machine import Device, Machine
+from graphopt.core.plan import Plans
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.problems.optimizer import solve
+from graphopt.search.fusion.compiler_rules import rules
+from graphopt.search.fusion.compiler_search import CompilerSearch, Stage
+from graphopt.tasks.fusion import Fusion
+
+CORE = Device(name="cpu", launch=1e-6, vector_flops=1e11, contraction_flops=3e11, bandwidth=2e10)
+EVERY: list[Stage] = ["knobs", "combine", "rules", "classes", "cuts", "flips"]
+
+
+def rows_and_scale(blocks: int = 3) -> Graph:
+    """Per block a number per row, read by every element of it, and a large value that two ops read."""
+    net = GraphBuilder("rows")
+    x = net.tensor((64, 128))
+    for i in range(blocks):
+        row, scale, shared, a, b, out = (net.tensor(s) for s in [(64, 1)] * 2 + [(64, 128)] * 4)
+        net.op("sum", [x], [row], name=f"sum{i}", attributes={})
+        net.op("rsqrt", [row], [scale], name=f"rsqrt{i}", attributes={"stored": False})
+        net.op("mul", [x, scale], [shared], name=f"mul{i}", attributes={"stored": False})
+        net.op("tanh", [shared], [a], name=f"tanh{i}", attributes={"stored": False})
+        net.op("relu", [shared], [b], name=f"relu{i}", attributes={"stored": False})
+        net.op("add", [a, b], [out], name=f"add{i}", attributes={"stored": True} if i < blocks - 1 else {})
+        x = out
+    net.output(x)
+    return net.build()
+
+
+class Table(CostModel):
+    """100, and what each wish that is fulfilled brings: (op, inline?) or (knob, choice)."""
+
+    name, objective = "table", "runtime"
+    reads = CostModel.reads | {"cut", *(knob.name for knob in KNOBS)}
+
+    def __init__(self, brings: dict[tuple[str, int], float]) -> None:
+        self.brings = brings
+
+    def price(self, plans: Plans) -> Prices:
+        return Prices(np.array([self._one(plans, b) for b in range(len(plans))]), np.zeros(len(plans)))
+
+    def _one(self, plans: Plans, b: int) -> float:
+        names, cost = plans.graph.op_names, 100.0
+        for (what, choice), brought in self.brings.items():
+            is_now = plans.inline[b, names.index(what)] if what in names else plans.choices[what][b, 0]
+            cost += brought * (int(is_now) == choice)
+        return cost
+
+
+def solved(brings: dict[tuple[str, int], float], *, evals: int, stages: list[Stage] = EVERY,
+           only: list[str] | None = None) -> AssignProblem:  # fmt: skip
+    task = Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics="close",
+                  levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
+    algo = CompilerSearch(name="s", stages=stages, only=only or [], batch=4, margin=0.001, order="bytes")
+    return solve(algo, rows_and_scale(), task, Table(brings), evals=evals)[0]
+
+
+def test_the_wide_rule_stores_what_each_row_would_compute_again() -> None:
+    graph = rows_and_scale()
+    free = np.array(["stored" in of for of in graph.attributes])
+    named = {rule.name: [graph.op_names[op] for op in rule.ops] for rule in rules(graph, free)}
+    assert named["wide_8"] == ["rsqrt0", "rsqrt1", "rsqrt2"]
+    assert set(named["readers_2"]) >= {"mul0", "mul1", "mul2"} and "rsqrt0" not in named["readers_2"]
+
+
+def test_a_rule_is_found_in_a_few_evaluations() -> None:
+    brings = {(f"rsqrt{i}", 0): -5.0 for i in range(3)}
+    assert solved(brings, evals=10, stages=["rules"]).best_cost == 85.0
+    assert solved(brings, evals=1, stages=["rules"], only=["wide_8"]).best_cost == 85.0
+
+
+def test_knobs_that_help_alone_are_combined() -> None:
+    first, second = KNOBS[0].name, KNOBS[1].name
+    problem = solved({(first, 1): -3.0, (second, 1): -4.0}, evals=40, stages=["knobs", "combine"])
+    assert problem.best_cost == 93.0
+    assert solved({(first, 1): -3.0, (second, 1): -4.0}, evals=40, stages=["knobs"]).best_cost == 96.0
+
+
+def test_rules_join_the_knobs_that_were_found() -> None:
+    brings = {(KNOBS[0].name, 1): -3.0, ("rsqrt0", 0): -2.0, ("rsqrt1", 0): -2.0, ("rsqrt2", 0): -2.0}
+    assert solved(brings, evals=60).best_cost == 91.0
+
+
+@pytest.mark.parametrize("op", ["mul1", "mul2"])
+def test_single_ops_that_several_read_are_flipped(op: str) -> None:
+    """Storing one of three alike ops helps, all three do not: only a flip finds it."""
+    brings = {(op, 0): -3.0, **{(f"mul{i}", 0): 2.0 for i in range(3) if f"mul{i}" != op}}
+    assert solved(brings, evals=80).best_cost == 97.0
+
+
+def test_it_ends_with_its_budget_and_never_above_the_default() -> None:
+    problem = solved({("mul0", 0): 7.0}, evals=15)
+    assert problem.evals <= 15 and problem.best_cost == 100.0
