@@ -55,6 +55,7 @@ MAY_LEARN = (
         "readers/pytorch/",
         "library/",
         "datasets/module.py",
+        "datasets/own_programs.py",
         "datasets/zoo/",
     ),
     *("rewrite/ir/execution.py", "rewrite/io/torch_", "measure/kinds/"),

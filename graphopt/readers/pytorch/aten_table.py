@@ -57,7 +57,7 @@ _NAMES: dict[str, str] = {
     "hardswish": "hardswish",
     "concat": "cat slice_scatter select_scatter diagonal_scatter roll stack",
     "pad": "constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d",
-    "gather": "embedding index gather index_select take _unsafe_index",
+    "gather": "embedding index gather index_select take _unsafe_index _unsafe_masked_index",
     "reverse": "flip",
     "upsample": "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d "
     "_upsample_nearest_exact2d avg_pool2d_backward upsample_nearest2d_backward upsample_bilinear2d_backward",
@@ -74,7 +74,8 @@ _NAMES: dict[str, str] = {
     "matmul": "mm bmm addmm baddbmm _int_mm _scaled_mm _linear_pointwise _mkl_linear",
     "conv": "convolution convolution_backward _convolution_pointwise",
     "scatter": "scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_put index_put_ "
-    "_unsafe_index_put _unsafe_index_put_ index_add max_pool2d_with_indices_backward",
+    "_unsafe_index_put _unsafe_index_put_ _unsafe_masked_index_put_accumulate index_add "
+    "max_pool2d_with_indices_backward",
     "sort": "sort",
     "topk": "topk",
     "random": "rand randn randint rand_like randn_like randint_like bernoulli multinomial normal uniform randperm "
