@@ -1,68 +1,91 @@
 """`lowered`: programs as a compiler sees them, for cost models that compile: what TorchInductor lowers.
 
 A source is a Python file of the user's, with a mapping `PROGRAMS` (or `P`): name -> function of no arguments that gives
-(function or nn.Module, its example inputs).
+(function or nn.Module, its example inputs). Gradients are computed of parameters and of inputs that require them.
 """
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.cache import GraphCache
 from graphopt.datasets.dataset import Dataset, Split
+from graphopt.datasets.files import find_files
+from graphopt.datasets.torch_module import made_by
 from graphopt.utils.progress import Bar
 
 OWN = Path(__file__).parents[1] / "library" / "own_programs.py"
+ENDING = ".program.json.gz"
+MODELS = ("timm", "transformers", "module")
 Made = Callable[[], tuple[Any, Any]]
 
 
 class LoweredPrograms(Dataset):
-    """source: the file; null: the one that comes with graphopt. only: names; empty: all. graphs: `step`, the whole
-    program as one graph, gradients included that it takes itself; `compiled`, those that torch.compile makes of it:
-    forward and backward. cache_dir: folder of captured graphs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt.
+    """source: the file; null: the one that comes with graphopt. only: names; empty: all. models: more of them, entries
+    as those of `dataset=programs` from timm, transformers or a module of yours. path: program files, which were saved
+    before (`*.program.json.gz`), a folder of them or a pattern; without a source these alone count. graphs: `step`, the
+    whole program and its gradient as one graph; `compiled`, those that torch.compile makes of it: forward and backward.
+    cache_dir: folder of captured graphs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt.
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"compiled_program"})
 
-    def __init__(self, *, name: str, source: str | None, only: list[str], graphs: Literal["step", "compiled"],
-                 cache_dir: str | None) -> None:  # fmt: skip
-        self.name, self.only, self.mode = name, only, graphs
+    def __init__(self, *, name: str, source: str | None, only: list[str], models: list[Mapping[str, Any]],
+                 path: str | None, graphs: Literal["step", "compiled"], cache_dir: str | None) -> None:  # fmt: skip
+        self.name, self.only, self.models, self.path, self.mode = name, only, models, path, graphs
         self.source = OWN if source is None else Path(source)
+        self._alone = source is None and path is not None  # program files, and nothing else
         self._cache = GraphCache(cache_dir)
         self._graphs: list[Graph] | None = None
 
     def files(self) -> list[Path]:
-        return [self.source]
+        return [*([] if self._alone else [self.source]), *self._saved()]
+
+    def _saved(self) -> list[Path]:
+        return find_files(self.path, (f"*{ENDING}",)) if self.path else []
 
     def graphs(self, split: Split) -> list[Graph]:
         if split != "test":
             return []
         if self._graphs is None:
-            programs = self._programs()
-            self._graphs = []
-            with Bar("capture", len(programs)) as bar:
-                for name, make in programs.items():
-                    self._graphs += self._captured(name, make)
+            programs, saved = self._programs(), self._saved()
+            found: list[Graph] = []
+            with Bar("capture", len(programs) + len(saved)) as bar:
+                for name, (said, make) in programs.items():
+                    found += self._captured(name, said, make)
                     bar.step(name)
+                for file in saved:
+                    found.append(_loaded(file))
+                    bar.step(file.name)
+            self._graphs = found
         return self._graphs
 
-    def _programs(self) -> Mapping[str, Made]:
-        found = programs_in(self.source)
+    def _programs(self) -> Mapping[str, tuple[str, Made]]:
+        """Name -> what a captured graph depends on, and what makes the program."""
+        models = {
+            model_name(spec): (repr(sorted(spec.items(), key=str)), partial(model_of, spec)) for spec in self.models
+        }
+        if self._alone or (models and self.source == OWN and not self.only):
+            return models
+        found, text = programs_in(self.source), self.source.read_text()
         unknown = [name for name in self.only if name not in found]
         if unknown:
             raise GraphError(f"{self.source} has no program {unknown[0]!r}; it has {', '.join(found)}")
-        return {name: found[name] for name in self.only or found}
+        return {name: (text, found[name]) for name in self.only or found} | models
 
-    def _captured(self, name: str, make: Made) -> list[Graph]:
+    def _captured(self, name: str, said: str, make: Made) -> list[Graph]:
         """Its graphs, each in the cache by what the source says now."""
-        request = {"source": self.source.read_text(), "name": name, "graphs": self.mode}
+        request = {"source": said, "name": name, "graphs": self.mode}
         if self.mode == "step":
             return [self._cache.get(f"step-{name}", request, lambda: _steps(name, make)[0])]
         parts = [part for part in PARTS if self._cache.has(f"compiled-{name}.{part}", request)]
         if not parts:
-            made = {graph.name.partition(".")[2]: graph for graph in _compiled(name, make)}
+            made = {graph.name.removeprefix(f"{name}."): graph for graph in _compiled(name, make)}
             return [self._cache.get(f"compiled-{name}.{part}", request, lambda g=graph: g)  # type: ignore[misc]
                     for part, graph in made.items()]  # fmt: skip
         return [self._cache.get(f"compiled-{name}.{part}", request, _gone) for part in parts]
@@ -78,22 +101,39 @@ def _gone() -> Graph:
 
 def _steps(name: str, make: Made) -> list[Graph]:
     from graphopt.inductor.captured import capture_step
+    from graphopt.inductor.whole_step import whole_step
 
     function, inputs = _made(name, make)
-    return [_graph(capture_step(function, inputs), name, name)]
+    with _about(name):
+        return [_graph(capture_step(*whole_step(function, inputs)), name, name)]
 
 
 def _compiled(name: str, make: Made) -> list[Graph]:
     from graphopt.inductor.captured import capture_compiled
 
     function, inputs = _made(name, make)
-    parts = capture_compiled(function, inputs)
-    return [_graph(program, f"{name}.{part}", name) for part, program in parts.items()]
+    with _about(name):
+        parts = capture_compiled(function, inputs)
+        return [_graph(program, f"{name}.{part}", name) for part, program in parts.items()]
+
+
+def _loaded(file: Path) -> Graph:
+    from graphopt.readers.pytorch.program_file import load_program
+
+    name = file.name.removesuffix(ENDING)
+    return _graph(load_program(file), name, name)
+
+
+@contextmanager
+def _about(name: str) -> Iterator[None]:
+    """Errors say which program they are of."""
+    try:
+        yield
+    except GraphError as error:
+        raise GraphError(f"program {name}: {error}") from error
 
 
 def _graph(program: Any, name: str, family: str) -> Graph:
-    from dataclasses import replace
-
     from graphopt.inductor.captured import as_graph
     from graphopt.readers.pytorch.program_file import packed_program
 
@@ -125,3 +165,28 @@ def programs_in(file: Path) -> Mapping[str, Made]:
     if not isinstance(found, dict) or not found:
         raise GraphError(f"{file} has no PROGRAMS: name -> function that gives (function or module, example inputs)")
     return found
+
+
+def model_name(spec: Mapping[str, Any]) -> str:
+    place = next((spec[key] for key in MODELS if key in spec), "?")
+    return str(spec.get("name", place)).replace("/", "_").replace(":", ".")
+
+
+def model_of(spec: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The module of an entry, with random weights, and its inputs. Raises GraphError."""
+    source = next((key for key in MODELS if key in spec), None)
+    if source is None or set(spec) - {source, "batch", "size", "settings", "name"}:
+        raise GraphError(f"a model's entry has one of {', '.join(MODELS)}, and batch, size, settings, name; not "
+                         f"{dict(spec)!r}")  # fmt: skip
+    if source == "module":
+        return made_by(str(spec["module"]))
+    try:
+        from graphopt.library.sized import sized_and_random
+
+        settings = spec.get("settings", {})
+        return sized_and_random(source, spec[source], spec.get("batch", 1), spec.get("size", 64), settings)
+    except ImportError as error:
+        raise GraphError(f"entry {spec[source]} needs {source} ({error}): pip install graphopt[models]") from error
+    except Exception as error:  # whatever constructors raise
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise GraphError(f"{source} makes no {spec[source]} of these settings: {said}") from error

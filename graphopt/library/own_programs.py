@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Program = tuple[Any, list[Tensor]]
@@ -96,6 +97,112 @@ def gated_recurrent_steps() -> Program:
             return h
 
     return training_step(Unrolled(), torch.randn(6, 256, 96))
+
+
+def random(*shape: int, learned: bool = False) -> Tensor:
+    return torch.randn(*shape).requires_grad_(learned)
+
+
+@program
+def norm_residual() -> Program:
+    """Two residual blocks of layer norm, gate and scale, without matrix products."""
+    rows, width = 4096, 192
+
+    def block(x: Tensor, scale: Tensor, shift: Tensor, gate: Tensor) -> Tensor:
+        for _ in range(2):
+            h = F.layer_norm(x, (width,), scale, shift)
+            x = x + F.gelu(h * gate, approximate="tanh") * torch.sigmoid(h)
+        return x
+
+    weights = [random(width, learned=True) for _ in range(3)]
+    return block, [random(rows, width, learned=True), *weights]
+
+
+@program
+def biased_attention() -> Program:
+    """Scores with a learned bias per distance, bounded by tanh, causal."""
+    batch, heads, length, width = 2, 6, 320, 32
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        place = torch.arange(length)
+        distance = place[:, None] - place[None, :]
+        scores = 20.0 * torch.tanh((q @ k.transpose(-1, -2)) * width**-0.5 / 20.0) + bias[:, distance.abs()]
+        return torch.softmax(scores.masked_fill(distance < 0, float("-inf")), -1) @ v
+
+    given = [random(batch, heads, length, width, learned=True) for _ in range(3)]
+    return attention, [*given, random(heads, length, learned=True)]
+
+
+@program
+def focal_loss() -> Program:
+    """Classification with label smoothing and a weight that falls with certainty."""
+    rows, classes = 1024, 4096
+
+    def loss(logits: Tensor, label: Tensor) -> Tensor:
+        logs = F.log_softmax(logits, -1)
+        of_label = logs.gather(1, label[:, None])[:, 0]
+        smooth = 0.95 * of_label + 0.05 * logs.mean(-1)
+        return -((1 - of_label.exp()) ** 2 * smooth).mean()
+
+    return loss, [random(rows, classes, learned=True), torch.randint(0, classes, (rows,))]
+
+
+@program
+def edge_messages() -> Program:
+    """Two rounds of gated messages along edges, summed at nodes and normalised."""
+    nodes, edges, width = 4096, 16384, 48
+
+    def rounds(x: Tensor, e: Tensor, gate: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        for _ in range(2):
+            message = torch.tanh(x[source]) * torch.sigmoid(e * gate + x[target])
+            x = F.layer_norm(x + torch.zeros_like(x).index_add(0, target, message), (width,))
+        return x
+
+    learned = [random(nodes, width, learned=True), random(edges, width, learned=True), random(width, learned=True)]
+    return rounds, [*learned, torch.randint(0, nodes, (edges,)), torch.randint(0, nodes, (edges,))]
+
+
+@program
+def group_norm_block() -> Program:
+    """Group norm, a shift per picture, activation, and a gate per channel."""
+    batch, channels, size = 4, 48, 56
+
+    def block(x: Tensor, shift: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+        h = F.silu(F.group_norm(x, 6, scale, bias) + shift[:, :, None, None])
+        return x + h * torch.sigmoid(h.mean((2, 3), keepdim=True))
+
+    learned = [random(channels, learned=True), random(channels, learned=True)]
+    return block, [random(batch, channels, size, size, learned=True), random(batch, channels, learned=True), *learned]
+
+
+@program
+def heat_and_advection() -> Program:
+    """Three steps of a field that spreads and is carried along, on a ring in both directions."""
+    size = 768
+
+    def steps(t: Tensor, u: Tensor, v: Tensor) -> list[Tensor]:
+        for _ in range(3):
+            west, east, north, south = (t.roll(by, dim) for dim in (1, 0) for by in (1, -1))
+            carried = u.clamp(min=0) * (t - west) + u.clamp(max=0) * (east - t)
+            carried = carried + v.clamp(min=0) * (t - north) + v.clamp(max=0) * (south - t)
+            t = t - 0.1 * carried + 0.1 * (west + east + north + south - 4 * t)
+        return [t]
+
+    return steps, [torch.rand(size, size), 0.5 * random(size, size), 0.5 * random(size, size)]
+
+
+@program
+def picture_statistics() -> Program:
+    """Pictures brightened, compressed, and normalised by their own mean and deviation."""
+
+    def transform(x: Tensor, light: Tensor, gamma: Tensor) -> list[Tensor]:
+        x = (x * light).clamp(0, 1) ** gamma
+        grey = (x * torch.tensor([0.3, 0.6, 0.1])[None, :, None, None]).sum(1, keepdim=True)
+        x = torch.where(grey > 0.8, 0.5 * (x + grey), x)
+        return [(x - x.mean((2, 3), keepdim=True)) / (x.std((2, 3), keepdim=True) + 1e-4)]
+
+    one = (8, 1, 1, 1)
+    return transform, [torch.rand(8, 3, 224, 224), torch.rand(one) + 0.5, torch.rand(one) + 0.5]
 
 
 def _layer_of(architecture: str, settings: dict[str, Any], tokens: bool = True) -> Program:
