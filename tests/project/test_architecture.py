@@ -55,7 +55,6 @@ MAY_LEARN = (
         "readers/pytorch/",
         "library/",
         "datasets/module.py",
-        "datasets/own_programs.py",
         "datasets/zoo/",
     ),
     *("rewrite/ir/execution.py", "rewrite/io/torch_", "measure/kinds/"),
