@@ -2,7 +2,7 @@
 
 A member is a weighted sum of what a ready op would do to memory and of where it stands (`scored_order`); members
 complement each other: each is trained, in turn, to lower the peaks that the others leave. An answer prices one order
-per member, and the best of them is taken: no search.
+per member, and a few of members that are drawn around them; the best is taken: no search.
 
 Training is an evolution strategy with a diagonal Gaussian (cross-entropy method): the next mean and deviations are
 those of the elite of a population. What it lowers is the mean over graphs of log (least peak of the members and of the
@@ -45,18 +45,18 @@ class CrossEntropy:
 
 
 class OrderPolicy(Learner):
-    """yaml: conf/algo/order_policy.yaml."""
+    """yaml: conf/algo/order_policy.yaml. samples, noise: further orders of an answer, and by how much, relatively,
+    their weights differ from a member's (standard deviation)."""
 
     needs_roles = frozenset({Role.PRIORITY})
     network_settings = frozenset({"members"})
     spread_MF: Tensor
     done: Tensor  # steps
 
-    def __init__(
-        self, *, name: str, task: AssignTask, cost: CostModel, seed: int, members: int, evolution: CrossEntropy
-    ) -> None:
+    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, members: int, samples: int,
+                 noise: float, evolution: CrossEntropy) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
-        self.evolution = evolution
+        self.samples, self.noise, self.evolution = samples, noise, evolution
         first = torch.tensor([FIRST.get(feature, 0.0) for feature in FEATURES])
         self.weights_MF = nn.Parameter(first.repeat(members, 1), requires_grad=False)
         self.register_buffer("spread_MF", torch.full((members, len(FEATURES)), evolution.spread))
@@ -69,7 +69,10 @@ class OrderPolicy(Learner):
 
     def solve(self, problem: AssignProblem) -> None:
         table = storage_of(problem)
-        orders = [scored_order(table, weights) for weights in self._members()]
+        members = self._members()
+        near = members[np.arange(self.samples) % len(members)]
+        drawn = near + (self.noise * np.abs(near) + LEAST_SPREAD) * problem.rng.standard_normal(near.shape)
+        orders = [scored_order(table, weights) for weights in (*members, *drawn)]
         keys = np.stack([keys_of(problem, order) for order in orders])
         problem.commit_keys(keys[0])
         if problem.open:

@@ -52,7 +52,8 @@ def test_the_policy_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peaks of its own training graphs fall towards the least ones, which are known."""
     tables = {str(seed): random_table(seed) for seed in range(30)}
     settings = CrossEntropy(population=16, elite=4, spread=0.5, turn=4)
-    policy = OrderPolicy(name="p", task=Task(), cost=Tables(tables), seed=0, members=2, evolution=settings)  # type: ignore[arg-type]
+    policy = OrderPolicy(name="p", task=Task(), cost=Tables(tables), seed=0, members=2, samples=0, noise=0.0,
+                         evolution=settings)  # type: ignore[arg-type]  # fmt: skip
     policy.weights_MF.zero_()
     monkeypatch.setattr(policy, "_finished_step", lambda: None)
     monkeypatch.setattr(policy, "log_dict", lambda values: None)
