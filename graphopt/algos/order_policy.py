@@ -49,6 +49,7 @@ class OrderPolicy(Learner):
     their weights differ from a member's (standard deviation)."""
 
     needs_roles = frozenset({Role.PRIORITY})
+    knows_roles = frozenset({Role.PRIORITY})
     network_settings = frozenset({"members"})
     spread_MF: Tensor
     done: Tensor  # steps

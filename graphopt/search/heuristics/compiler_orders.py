@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from graphopt.core.graph import I64, Bool
+from graphopt.core.head import Role
 from graphopt.core.live_storage import LiveStorage
 from graphopt.core.op_storage import OpStorage, op_storage
 from graphopt.errors import Unsolved
@@ -21,6 +22,9 @@ from graphopt.search.heuristics.encoding import F32, encode
 
 class CompilerOrder(Optimizer):
     """One evaluation, or the answer to a budget of 0. order: `lpmf` least peak memory first, `bfs`, `dfs`."""
+
+    needs_roles = frozenset({Role.PRIORITY})
+    knows_roles = frozenset({Role.PRIORITY})
 
     def __init__(self, *, name: str, order: Literal["lpmf", "bfs", "dfs"]) -> None:
         self.name, self.order = name, order

@@ -31,6 +31,7 @@ class OrderWalk(Optimizer):
     """
 
     needs_roles = frozenset({Role.PRIORITY})
+    knows_roles = frozenset({Role.PRIORITY})
 
     def __init__(self, *, name: str, rounds: int, hot: float, cold: float, sharpness: float, widest: int) -> None:
         self.name, self.rounds, self.widest = name, rounds, widest
