@@ -3,7 +3,7 @@
 Names of nodes are those that lowering and `post_grad_custom_post_pass` see.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -47,8 +47,7 @@ class _Spy:
     def compile(self, gm: GraphModule, example_inputs: Sequence[Any], **settings: Any) -> Any:
         """In place of `compile_fx_inner`."""
         seen = self._post_grad(gm, example_inputs, settings)
-        after: Phase = "backward" if settings.get("is_backward") else "forward"
-        phase = "inference" if settings.get("is_inference") else after
+        phase = phase_of(settings)
         self.found.append((seen, phase, _donated(settings)))
         return self._runner(len(self.found) - 1, _told_strides(seen) if phase == "forward" else None)
 
@@ -84,6 +83,13 @@ class _Spy:
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
+
+
+def phase_of(settings: Mapping[str, Any]) -> Phase:
+    """Of a graph, by the settings that `compile_fx_inner` is called with."""
+    if settings.get("is_inference"):
+        return "inference"
+    return "backward" if settings.get("is_backward") else "forward"
 
 
 def _told_strides(gm: GraphModule) -> list[tuple[int, ...] | None]:
@@ -151,7 +157,7 @@ def capture_compiled(fn: Callable[..., Any] | nn.Module, inputs: Any) -> dict[st
             fn, backend=lambda gm, given: inductor.compile_fx(gm, given, spy.compile), dynamic=False
         )
         args, kwargs = arguments_of(inputs)
-        _backward(compiled(*args, **kwargs))
+        backpropagate(compiled(*args, **kwargs))
     torch._dynamo.reset()
     if not spy.programs:
         raise GraphError("torch.compile made no graph of it; give a function or module that computes with tensors")
@@ -163,8 +169,8 @@ def capture_compiled(fn: Callable[..., Any] | nn.Module, inputs: Any) -> dict[st
     return named
 
 
-def _backward(result: Any) -> None:
-    """Takes the gradient of all outputs that have one."""
+def backpropagate(result: Any) -> None:
+    """Takes the gradient of all outputs that have one, for random ones that arrive."""
     ends = [t for t in tensors_in(result) if t.requires_grad]
     if ends:
         torch.autograd.backward(ends, [torch.randn_like(t) for t in ends])

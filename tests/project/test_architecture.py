@@ -32,9 +32,9 @@ LAYERS = (
     ("costs",),
     ("config", "search"),
     ("advantages", "compat", "filter", "records", "tune"),
-    ("algos", "apply", "pack", "reporting"),
+    ("algos", "pack", "reporting"),
     ("answer", "decision", "report"),
-    ("run",),
+    ("apply", "run"),
     ("training",),
     ("api", "collect", "command", "ship"),
 )
@@ -254,3 +254,10 @@ def test_an_algorithm_of_ones_own_needs_no_change_of_the_package(site: Path, tmp
     assert {row["algo"]: row["evals"] for row in rows} == {"local": 50, "coin": 50}
     wrong = graphopt(site, tmp_path, "algo=coin", *SMALL)
     assert wrong.returncode == 1 and "algo=coin does not exist" in wrong.stderr and wrong.stderr.count("\n") == 1
+
+
+def test_torch_compile_finds_the_backend(site: Path, tmp_path: Path) -> None:
+    code = "import torch; print('graphopt' in torch._dynamo.list_backends())"
+    around = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=around, capture_output=True, text=True)
+    assert done.stdout.strip() == "True", done.stderr

@@ -10,6 +10,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -35,8 +36,8 @@ from graphopt.readers.pytorch.program_inputs import (
 from graphopt.utils.limits import machine_memory, parse_json, read_bytes, unpack_gzip
 from graphopt.utils.whole import whole_file
 
-__all__ = ["FxProgram", "InputSpec", "describe", "load_program", "make_inputs", "packed_program", "save_program",
-           "unpacked_program"]  # fmt: skip
+__all__ = ["FxProgram", "InputSpec", "describe", "key_of", "load_program", "make_inputs", "packed_program",
+           "save_program", "unpacked_program"]  # fmt: skip
 
 Phase = Literal["inference", "forward", "backward"]
 FORMAT = 1  # of the file; a reader refuses others
@@ -74,6 +75,18 @@ def save_program(path: str | Path, program: FxProgram) -> None:
 def packed_program(program: FxProgram) -> bytes:
     """The content of a program's file. Raises GraphError as `save_program`."""
     return gzip.compress(json.dumps(_to_json(program), separators=(",", ":")).encode(), mtime=0)
+
+
+def key_of(gm: GraphModule, phase: Phase) -> str:
+    """Equal for the same nodes, by their names, on inputs of the same shapes and types, whatever these hold: a program
+    and what is read from its file agree. Raises GraphError as `save_program`, and where shapes are not fixed."""
+    given = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    sizes = [size for value in given for size in getattr(value, "shape", ("none",))]
+    if not all(type(size) is int for size in sizes):
+        raise GraphError("a program of changing shapes has no key; give inputs of fixed shapes")
+    inputs = [[list(value.shape), str(value.dtype)] for value in given]
+    nodes = [{k: v for k, v in _node_to_json(node).items() if k != "of"} for node in gm.graph.nodes]
+    return sha256(json.dumps([phase, inputs, nodes], sort_keys=True).encode()).hexdigest()[:24]
 
 
 def _to_json(program: FxProgram) -> dict[str, Any]:
