@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphopt.core.compiler_choice import compiler_choice
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.operators import Category
@@ -64,6 +65,10 @@ def _bases(graph: Graph) -> list[int]:
 
 
 def _check_inline(graph: Graph, inline: list[bool]) -> list[str]:
+    asked = compiler_choice(graph)
+    if asked is not None:  # the compiler sees to what kernels may hold
+        extra = np.flatnonzero(np.array(inline) & ~asked.free & (graph.category != Category.VIEW))
+        return [f"op {graph.op_names[op]}, about which the compiler has no choice, is inlined" for op in extra.tolist()]
     wrong, base, name, category = [], _bases(graph), graph.op_names, graph.category
     needed = {int(graph.producer[base[t]]) for t in np.flatnonzero(graph.is_output).tolist()}
     found = kernels(graph, inline)

@@ -1,5 +1,6 @@
 """Tasks: what their heads mean, and the plans that decisions make."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -296,3 +297,18 @@ def test_a_misspelt_machine_field_is_a_sentence():
         make_machine(name="m", devices={"gpu": {"bandwith": 1}}, link_bandwidth=1.0, link_latency=0.0, transfer={})
     with pytest.raises(UserError, match="machine 'm', transfer has no field lanes"):
         make_machine(name="m", devices={"gpu": {}}, link_bandwidth=1.0, link_latency=0.0, transfer={"lanes": "link"})
+
+
+def test_of_a_compilers_graph_its_own_choices_are_the_default_and_ops_without_a_choice_stay() -> None:
+    net = GraphBuilder("asked")
+    x, a, b, c = (net.tensor((8,)) for _ in range(4))
+    net.op("relu", [x], [a], name="free", attributes={"stored": False})
+    net.op("exp", [a], [b], name="kept", attributes={"stored": True})
+    net.op("opaque", [b], [c], name="extern")
+    net.output(c)
+    graph, task = net.build(), fusion("binary")
+    assert task.initial(graph)[:, 0].tolist() == [1, 0, 0] and task.mask(graph)[:, 0].tolist() == [True, True, False]
+    plans = task.realise(graph, np.ones((1, 3, 1), np.int16))
+    assert plans.inline[0].tolist() == [True, True, False] and check(plans, GPUS) == []  # fed to an opaque op as well
+    wrong = replace(plans, inline=np.ones((1, 3), np.bool_))
+    assert check(wrong, GPUS) == ["op extern, about which the compiler has no choice, is inlined"]
