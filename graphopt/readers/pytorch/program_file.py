@@ -268,8 +268,12 @@ def _propagate(gm: GraphModule, inputs: tuple[InputSpec, ...], stored: list[Mapp
 def _restrided(value: Any, strides: Any) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(_restrided(v, s) for v, s in zip(value, strides["several"], strict=True))
-    if not isinstance(value, torch.Tensor) or tuple(value.stride()) == _whole(strides):
+    if not isinstance(value, torch.Tensor):
         return value
-    if len(strides) != value.dim() or extent(value.shape, strides) * value.element_size() > machine_memory():
-        raise GraphError(f"strides {strides} are none of a tensor of shape {list(value.shape)}")
+    if len(_whole(strides)) != value.dim() or extent(value.shape, strides) * value.element_size() > machine_memory():
+        raise GraphError(
+            f"no tensor of shape {list(value.shape)} and strides {strides} fits into this machine's memory"
+        )
+    if tuple(value.stride()) == tuple(strides):
+        return value
     return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)

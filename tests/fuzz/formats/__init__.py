@@ -8,9 +8,11 @@ from .egraphs import EGRAPHS
 from .graphs import GRAPHS
 from .onnx_models import ONNX
 from .packs import PACKS
+from .programs import PROGRAMS
 from .rules import RULES
 from .tables import TABLES
 
 FORMATS: dict[str, Format] = {
-    form.name: form for form in (*GRAPHS, *ONNX, *ANSWERS, *PACKS, *CHECKPOINTS, *EGRAPHS, *RULES, *TABLES, *CONFIGS)
+    form.name: form
+    for form in (*GRAPHS, *ONNX, *ANSWERS, *PACKS, *CHECKPOINTS, *EGRAPHS, *RULES, *TABLES, *PROGRAMS, *CONFIGS)
 }
