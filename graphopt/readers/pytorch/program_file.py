@@ -272,7 +272,7 @@ def _restrided(value: Any, strides: Any) -> Any:
         return value
     if len(_whole(strides)) != value.dim() or extent(value.shape, strides) * value.element_size() > machine_memory():
         raise GraphError(
-            f"no tensor of shape {list(value.shape)} and strides {strides} fits into this machine's memory"
+            f"no tensor of shape {list(value.shape)}, strides {strides} fits into this machine's memory"
         )
     if tuple(value.stride()) == tuple(strides):
         return value
