@@ -89,6 +89,13 @@ class Answer:
         return float(self._case.decision.prices["initial"])
 
     @property
+    def prices(self) -> dict[str, float]:
+        """By the judge: `initial` (the default's) and `judged`, with its relative `noise`. By the cost model of the
+        search: `searched_initial`, and `searched`, the lowest, not always the answer's where prices are measured."""
+        trace, prices = self._case.decision.trace, dict(self._case.decision.prices)
+        return {**prices, "searched_initial": float(trace[0, 2]) if len(trace) else prices["initial"]}
+
+    @property
     def speedup(self) -> float:
         """default_price / price."""
         return self.default_price / self.price if self.price else float("inf")

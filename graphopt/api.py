@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from graphopt.answer import Answer
 from graphopt.cli import composed, explained
@@ -15,14 +15,22 @@ from graphopt.run.cell import Cell
 from graphopt.run.evaluate import evaluate_cell
 from graphopt.utils.progress import silent
 
+if TYPE_CHECKING:
+    from graphopt.apply.optimized import Optimized
+
 HELD = {"_target_": "graphopt.datasets.in_memory.InMemory", "name": "given"}
 
 
-def optimize(
-    model: Any, example_inputs: Any = None, *, task: str = "fusion", algo: str = "local", machine: str = "gpu2",
-    objective: str | None = None, budget: int = 1000, seconds: float | None = None, seed: int = 0,
-    ckpt: str | None = None, backward: bool = False, settings: Sequence[str] = (), progress: bool = False,
-) -> Answer:  # fmt: skip
+@overload
+def optimize(model: Any, example_inputs: Any = None, *, cost: None = None, **options: Any) -> Answer: ...
+@overload
+def optimize(model: Any, example_inputs: Any, *, cost: Literal["inductor"], **options: Any) -> "Optimized": ...
+def optimize(  # type: ignore[misc]  # overloads name what decides the result's type, and leave the options to this one
+    model: Any, example_inputs: Any = None, *, cost: Literal["inductor"] | None = None, task: str = "fusion",
+    algo: str | None = None, machine: str | None = None, objective: str | None = None, budget: int | None = None,
+    seconds: float | None = None, seed: int = 0, ckpt: str | None = None, backward: bool = False,
+    numerics: Literal["equal", "close"] | None = None, settings: Sequence[str] = (), progress: bool = False,
+) -> "Answer | Optimized":  # fmt: skip
     """Solves one model and returns the best answer found; the compiler's default is always a candidate.
 
     model: an nn.Module (then example_inputs are what it is called with: a tensor, a tuple, a mapping of keyword
@@ -32,19 +40,48 @@ def optimize(
     take gradients of all parameters into the graph. settings: further words of the command line, such as
     `machine.link_bandwidth=50e9`.
 
+    cost=inductor (task=fusion, an nn.Module): every graph that torch.compile makes of the module, with `backward` also
+    those of its gradient, is compiled and timed on this machine (budget and seconds: for each of them) and an nn.Module
+    is returned that runs what was found, checked against torch.compile's default. numerics: `equal`, outputs and
+    gradients stay the same bit for bit, or `close`. torch.compile's caches in this process are cleared.
+
     Raises UserError (with GraphError for models) in one sentence that says what to do.
     """
-    words = [f"task={task}", f"algo={algo}", f"machine={machine}", f"budget.evals=[{budget}]", f"seed={seed}",
-             "logger=none", "study=answer", *_optional("cost.objective", objective),
-             *_optional("judge.objective", objective), *_optional("budget.seconds", seconds),
-             *_optional("ckpt", ckpt), *settings]  # fmt: skip
-    given, held = _model(model, example_inputs, backward)
-    kept = TemporaryDirectory(prefix="graphopt-")
-    config = {**_composed([*words, *given]), "output_dir": kept.name}
-    if held is not None:
-        config["dataset"] = HELD
+    measured = cost is not None
+    usual = ("compiler_search", "cpu_gpu", 40) if measured else ("local", "gpu2", 1000)
+    words = [f"task={task}", f"algo={algo or usual[0]}", f"machine={machine or usual[1]}",
+             f"budget.evals=[{usual[2] if budget is None else budget}]", f"seed={seed}", "logger=none", "study=answer",
+             *_optional("cost.objective", objective), *_optional("judge.objective", objective),
+             *_optional("budget.seconds", seconds), *_optional("ckpt", ckpt)]  # fmt: skip
     with silent(not progress):
-        return _solved(config, held, kept)
+        if not measured:
+            return _answer([*words, *_optional("task.numerics", numerics), *settings], model, example_inputs, backward)
+        told = [
+            *words,
+            f"cost={cost}",
+            f"cost@judge={cost}",
+            "judge.fresh_processes=3",
+            f"task.numerics={numerics or 'equal'}",
+        ]
+        return _applied([*told, *settings], model, example_inputs, backward, numerics or "equal")
+
+
+def _answer(words: Sequence[str], model: Any, example_inputs: Any, backward: bool) -> Answer:
+    given, held = _model(model, example_inputs, backward)
+    return _solved([*words, *given], held)
+
+
+def _applied(words: Sequence[str], module: Any, inputs: Any, backward: bool, numerics: Literal["equal", "close"]
+             ) -> "Optimized":  # fmt: skip
+    from torch import nn
+
+    from graphopt.apply.optimized import optimized
+
+    if not isinstance(module, nn.Module):
+        raise UsageError(
+            f"cost=inductor runs an nn.Module, not a {type(module).__name__}; give the module and its inputs"
+        )
+    return optimized(module, inputs, backward=backward, numerics=numerics, solve=lambda graph: _solved(words, graph))
 
 
 def load(path: str | Path) -> Answer:
@@ -83,8 +120,10 @@ def _model(model: Any, example_inputs: Any, backward: bool) -> tuple[list[str], 
     return [], capture(model, example_inputs, name=name, family=name, backward=backward, keep_program=True)
 
 
-def _solved(config: dict[str, Any], held: Graph | None, kept: "TemporaryDirectory[str]") -> Answer:
+def _solved(words: Sequence[str], held: Graph | None) -> Answer:
     """The answer to the configuration's only graph."""
+    kept = TemporaryDirectory(prefix="graphopt-")
+    config = {**_composed(words), "output_dir": kept.name, **({} if held is None else {"dataset": HELD})}
     cell = Cell(config)
     cell.start()
     try:

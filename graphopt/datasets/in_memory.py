@@ -10,7 +10,9 @@ from graphopt.datasets.dataset import Dataset, Split
 class InMemory(Dataset):
     """No option of the command line: programs make it."""
 
-    gives: ClassVar[frozenset[str]] = frozenset({"fx_program", "onnx_program", "terms"})  # as far as the graphs do
+    gives: ClassVar[frozenset[str]] = frozenset(
+        {"compiled_program", "fx_program", "onnx_program", "terms"}
+    )  # as far as the graphs do
 
     def __init__(self, *, name: str, held: Sequence[Graph]) -> None:
         self.name, self._held = name, list(held)

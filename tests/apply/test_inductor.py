@@ -1,6 +1,7 @@
 """Fusion decisions in the user's own program: generated code is otherwise where that is asked, outputs are equal."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,11 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch._inductor.utils import run_and_get_code
 
+import graphopt
+from graphopt.apply import compile_backend
 from graphopt.apply.compile_backend import decided
+from graphopt.apply.optimized import TOLERANCE, Check, Optimized, _kept
+from graphopt.apply.stored_pass import REALISED, StoredPass
 from graphopt.costs.inductor import Asked
+from graphopt.errors import UserError
 from graphopt.inductor.captured import capture_compiled
 from graphopt.inductor.lowering import digest_of
 from graphopt.readers.pytorch.program_file import FxProgram, key_of, packed_program, unpacked_program
+from graphopt.records.answer_file import load, write
 
 
 class Tiny(nn.Module):
@@ -80,3 +87,82 @@ def test_what_is_decided_is_carried_out_forward_and_backward(programs: dict[str,
 def test_without_a_decision_the_code_is_inductors() -> None:
     made, usual = (step(backend)[1] for backend in (decided({"other": Asked({"sin": "store"}, {})}), "inductor"))
     assert [digest_of(source) for source in made] == [digest_of(source) for source in usual]
+
+
+@pytest.fixture(scope="module")
+def best() -> Optimized:
+    """Two evaluations of a tiny graph, judged by the process that searched: the parts together, not good times."""
+    short = [f"{which}.measuring.{what}" for which in ("cost", "judge") for what in ("seconds=0.05", "rounds=3")]
+    return graphopt.optimize(Tiny(), X, cost="inductor", budget=2, settings=["judge.fresh_processes=0", *short])
+
+
+def test_optimize_gives_a_module_and_a_report(best: Optimized) -> None:
+    (answer,) = best.answers.values()
+    with torch.no_grad():
+        assert torch.equal(best(X), torch.compile(best.module)(X))
+    report, prices = str(best), answer.prices
+    assert list(best.answers) == ["inference"] and answer.facts["evals"] == 2
+    assert f"default {1e3 * prices['initial']:.4g} ms" in report and "2 evaluations" in report
+    assert f"noise {100 * prices['noise']:.2g} %" in report
+    assert list(best.state_dict()) == ["module.w"]
+
+
+def stored_sin(best: Optimized, folder: Path) -> Path:
+    """A folder with the answer's file, in which `sin` is stored otherwise than before."""
+    told = load(best.save(folder) / "inference.npz")
+    op = told.op("sin")
+    told.choices[:] = told.default
+    told.choices[op, 0] = 1 - told.default[op, 0]
+    write(folder / "inference.npz", told)
+    return folder
+
+
+def test_files_are_read_by_the_backend_and_the_pass(best: Optimized, tmp_path: Path) -> None:
+    usual, folder = StoredPass(best.save(tmp_path / "a")).uuid(), stored_sin(best, tmp_path / "b")
+    ((_, asked),) = compile_backend.decisions_in(folder).items()
+    assert asked == Asked({"sin": "store"}, {})
+    stores, graph = StoredPass(folder), capture_inference().gm.graph
+    stores(graph)
+    assert [node.name for node in graph.nodes if node.meta.get(REALISED)] == ["sin"]
+    assert stores.uuid() == StoredPass(folder).uuid() != usual
+    marked, unmarked = (inference_code(given) for given in (stores, None))
+    assert digest_of(marked) != digest_of(unmarked)
+
+
+def inference_code(given: StoredPass | None) -> str:
+    """The source with a graph pass, or without."""
+    torch._dynamo.reset()
+    with torch.no_grad(), torch._inductor.config.patch(post_grad_custom_post_pass=given, fx_graph_cache=False):
+        _, (source,) = run_and_get_code(torch.compile(Tiny()), X)
+    return source
+
+
+def capture_inference() -> FxProgram:
+    with torch.no_grad():
+        return capture_compiled(Tiny(), X)["inference"]
+
+
+def test_the_backend_takes_a_folder(best: Optimized, tmp_path: Path) -> None:
+    options = {"decisions": stored_sin(best, tmp_path)}
+    torch._dynamo.reset()
+    with torch.no_grad():
+        assert torch.equal(torch.compile(Tiny(), backend=compile_backend.backend, options=options)(X), best(X))
+    with pytest.raises(UserError, match="no decision files"):
+        compile_backend.decisions_in(tmp_path / "none")
+
+
+def test_equal_is_to_the_bit_and_close_within_the_tolerance() -> None:
+    one, near, far = (torch.tensor([1.0, 1.0 + delta]) for delta in (0.0, TOLERANCE / 2, TOLERANCE * 2))
+    assert Check("equal", [one]).holds([one.clone()]) and not Check("equal", [one]).holds([near])
+    assert Check("close", [one]).holds([near]) and not Check("close", [one]).holds([far])
+    assert not Check("close", [one]).holds([])
+
+
+def test_decisions_that_change_outputs_are_undone() -> None:
+    """The one of `backward` does, alone or not; the other one stays."""
+
+    def outcome(names: list[str]) -> list[Tensor]:
+        return [torch.tensor([1.0 + ("backward" in names)])]
+
+    assert _kept(["forward", "backward"], outcome, "equal") == ["forward"]
+    assert _kept(["backward"], outcome, "equal") == [] and _kept(["forward"], outcome, "equal") == ["forward"]

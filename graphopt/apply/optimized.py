@@ -1,0 +1,138 @@
+"""`Optimized`: a module that runs as TorchInductor compiles it under the decisions found for its graphs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from graphopt.answer import Answer
+from graphopt.apply.compile_backend import NOTHING, decided
+from graphopt.apply.report_page import page
+from graphopt.core.graph import Graph
+from graphopt.core.knobs import Numerics
+from graphopt.costs.inductor import Asked, asked_of
+from graphopt.inductor.captured import as_graph, backpropagate, capture_compiled
+from graphopt.readers.pytorch.nested_tensors import arguments_of, tensors_in
+from graphopt.readers.pytorch.program_file import FxProgram, key_of, packed_program
+from graphopt.readers.pytorch.program_inputs import raw
+
+TOLERANCE = 1e-3  # of `close`: difference over the largest absolute value of a tensor
+Solve = Callable[[Graph], Answer]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Outputs and gradients under decisions against those of Inductor's default. numerics: what had to hold."""
+
+    numerics: Numerics
+    reference: list[Tensor]
+
+    def holds(self, found: list[Tensor]) -> bool:
+        pairs = list(zip(self.reference, found))
+        return len(found) == len(self.reference) and all(a.shape == b.shape and self._alike(a, b) for a, b in pairs)
+
+    def _alike(self, a: Tensor, b: Tensor) -> bool:
+        if raw(a) == raw(b) or self.numerics == "equal" or not a.is_floating_point():
+            return raw(a) == raw(b)
+        limit = TOLERANCE * float(a.abs().nan_to_num(0.0, 0.0, 0.0).max())
+        return torch.allclose(a, b, rtol=0.0, atol=limit, equal_nan=True)
+
+
+class Optimized(nn.Module):
+    """Called as `module` is, whose weights it uses. answers: by names of graphs (`inference`, or `forward` and
+    `backward`), each with all that was measured; undone: names of those whose decision is not used, since outputs or
+    gradients would not have been as they have to be.
+
+    Inputs of other shapes, or calls with gradients where none were asked for, make graphs that nothing was decided
+    about: these are compiled by default.
+    """
+
+    _compiled: Any
+
+    def __init__(self, module: nn.Module, answers: Mapping[str, Answer], decisions: Mapping[str, Asked],
+                 undone: tuple[str, ...], numerics: Numerics) -> None:  # fmt: skip
+        super().__init__()
+        self.module, self.answers, self.undone, self.numerics = module, dict(answers), undone, numerics
+        compiled = torch.compile(module, backend=decided(decisions))
+        object.__setattr__(self, "_compiled", compiled)  # no second module of the same weights
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._compiled(*args, **kwargs)
+
+    def report(self) -> str:
+        """A page of text: per graph times, noise, evaluations, what is done otherwise and what was declined."""
+        return page(type(self.module).__name__, self.answers, self.undone, self.numerics)
+
+    __str__ = report
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes the decisions that are used, as files that backend="graphopt" of torch.compile reads."""
+        for name, answer in self.answers.items():
+            if name not in self.undone:
+                answer.save(Path(folder) / f"{name}.npz")
+        return Path(folder)
+
+
+def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numerics, solve: Solve) -> Optimized:
+    """Captures the graphs that torch.compile makes, solves each, and keeps what leaves outputs and gradients as
+    `numerics` says. The module and the inputs stay as they are. Raises GraphError."""
+    with torch.set_grad_enabled(backward):
+        programs = capture_compiled(deepcopy(module), _own(inputs))
+    answers = {name: solve(_graph(program, f"{type(module).__name__}.{name}")) for name, program in programs.items()}
+    asked = {name: asked_of(answer.plan, 0) for name, answer in answers.items()}
+    found = {name: wanted for name, wanted in asked.items() if wanted != NOTHING}
+    keys = {name: key_of(program.gm, program.phase) for name, program in programs.items()}
+
+    def outcome(names: list[str]) -> list[Tensor]:
+        return _outcome(module, inputs, {keys[name]: found[name] for name in names}, backward)
+
+    kept = _kept(list(found), outcome, numerics)
+    undone = tuple(name for name in found if name not in kept)
+    return Optimized(module, answers, {keys[name]: found[name] for name in kept}, undone, numerics)
+
+
+def _kept(names: list[str], outcome: Callable[[list[str]], list[Tensor]], numerics: Numerics) -> list[str]:
+    """The graphs whose decisions hold together: all, or as many as can be added one by one."""
+    if not names:
+        return []
+    check, kept = Check(numerics, outcome([])), list[str]()
+    if check.holds(outcome(names)):
+        return names
+    for name in names if len(names) > 1 else []:
+        kept += [name] if check.holds(outcome([*kept, name])) else []
+    return kept
+
+
+def _graph(program: FxProgram, name: str) -> Graph:
+    return replace(as_graph(program, name=name, family=name.partition(".")[0]), program=packed_program(program))
+
+
+def _outcome(module: nn.Module, inputs: Any, decisions: Mapping[str, Asked], backward: bool) -> list[Tensor]:
+    """What a copy of the module returns, then its gradients and those of inputs, then its weights and buffers."""
+    own, (args, kwargs) = deepcopy(module), arguments_of(_own(inputs))
+    backend = decided(decisions)
+    with _seeded(), torch.set_grad_enabled(backward):
+        made = torch.compile(own, backend=backend)(*args, **kwargs)
+        results = [t.detach().clone() for t in tensors_in(made)]
+        backpropagate(made)
+    held = [*own.parameters(), *own.buffers()]
+    gradients = [t.grad for t in [*held, *tensors_in((args, kwargs))] if t.grad is not None]
+    return [*results, *gradients, *(t.detach() for t in held)]
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Random numbers are the same in every such block, and the caller's go on as if there had been none."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def _own(inputs: Any) -> Any:
+    return tree_map_only(Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), inputs)
