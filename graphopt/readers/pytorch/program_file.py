@@ -271,9 +271,7 @@ def _restrided(value: Any, strides: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     if len(_whole(strides)) != value.dim() or extent(value.shape, strides) * value.element_size() > machine_memory():
-        raise GraphError(
-            f"no tensor of shape {list(value.shape)}, strides {strides} fits into this machine's memory"
-        )
+        raise GraphError(f"no tensor of shape {list(value.shape)}, strides {strides} fits into this machine's memory")
     if tuple(value.stride()) == tuple(strides):
         return value
     return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
