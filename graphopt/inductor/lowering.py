@@ -123,12 +123,24 @@ def _set_once() -> Iterator[None]:
         yield
 
 
+_COMPILER = "async_compile = AsyncCompile()\n"  # of the source: what compiles its kernels
+_WITH_OPTIONS = """from torch._inductor import config
+
+class _Compiler(AsyncCompile):
+    def cpp_pybinding(self, *kernel):
+        with config.patch(%r):
+            return super().cpp_pybinding(*kernel)
+
+async_compile = _Compiler()
+"""
+
+
 def _complete(code: str, settings: Mapping[str, Any], constants: Mapping[str, torch.Tensor]) -> str:
     """The source with the options that its kernels are compiled with, and with its constants."""
-    before = ["from torch._inductor import config", f"_options = config.patch({ {**BASE, **settings}!r})",
-              "_options.__enter__()"]  # fmt: skip
-    after = ["_options.__exit__(None, None, None)", *(_constant(name, t) for name, t in constants.items())]
-    return "\n".join([*before, code, *after, ""])
+    if code.count(_COMPILER) != 1:
+        raise GraphError("TorchInductor's source does not compile its kernels where it should; install `torch==2.13.*`")
+    compiling = code.replace(_COMPILER, _WITH_OPTIONS % {**BASE, **settings})
+    return "\n".join([compiling, *(_constant(name, tensor) for name, tensor in constants.items()), ""])
 
 
 def _constant(name: str, tensor: torch.Tensor) -> str:

@@ -2,6 +2,7 @@
 
 import runpy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as inductor
 from torch._inductor import config
+from torch._inductor.exc import CppCompileError
 from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -19,7 +21,7 @@ from graphopt.errors import UserError
 from graphopt.inductor import version
 from graphopt.inductor.captured import capture_compiled, capture_step
 from graphopt.inductor.hooks import LARGEST_TREE, Request, replaced
-from graphopt.inductor.lowering import _complete, digest_of
+from graphopt.inductor.lowering import _complete, compile_source, digest_of
 from graphopt.readers.pytorch.program_file import FxProgram, describe, load_program, save_program
 from tests.check_data import check_data
 from tests.inductor.programs import adam, eager, lowered, only, results, steep, two_reader_program, two_readers
@@ -106,6 +108,14 @@ def test_knobs_reach_the_code_and_its_compiler(program: FxProgram) -> None:
     assert made.digest != plain.digest and "'cpp.simdlen': 256" in made.source
     for mine, theirs in zip(results(program, made), eager(program), strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+def test_options_end_where_compiling_fails(program: FxProgram) -> None:
+    made = lowered(program, simdlen=1)
+    broken = replace(made, source=made.source.replace("#include <torch", "#error here\n#include <torch"))
+    with pytest.raises(CppCompileError):
+        compile_source(broken)
+    assert config.cpp.simdlen is None and config.compile_threads != 1
 
 
 def test_results_are_those_of_the_operators(program: FxProgram) -> None:
