@@ -66,6 +66,15 @@ def test_executed_bytes_are_the_simulated_ones_and_gradients_the_same(dropout: f
     assert [plain, *peaks] == sorted([plain, *peaks], reverse=True)
 
 
+def test_random_numbers_are_drawn_once() -> None:
+    """torch's own solver draws dropout's masks again in the backward pass: its gradients are of another function."""
+    module, inputs = stack(dropout=0.5)
+    plain = torch._functorch.partitioners.min_cut_rematerialization_partition
+    wanted, _ = split(module, inputs, 1.0, plain)
+    ours, _ = split(module, inputs, 0.0, Partitioner(FAST))
+    assert all(torch.equal(a, b) for a, b in zip(ours, wanted, strict=True))
+
+
 def test_a_quarter_less_than_torchs_solver_at_the_lowest_budget() -> None:
     module, inputs = stack(blocks=12)
     _, theirs = split(module, inputs, 0.05, torch._functorch.partitioners.min_cut_rematerialization_partition)

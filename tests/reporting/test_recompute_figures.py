@@ -7,7 +7,7 @@ from graphopt.reporting.figures.hardware_recompute import figures
 def test_ratios_and_rises() -> None:
     def row(split: str, budget: float, peak: int, **more: float) -> dict[str, object]:
         return {"graph": "m", "backend": "eager", "split": split, "budget": budget, "peak_bytes": peak,
-                "gradient_error": 0.0, **more}  # fmt: skip
+                "gradient_error": 0.5 * (split == "torch"), **more}  # fmt: skip
 
     race = {"ratio": 0.9, "ratio_low": 0.8, "ratio_high": 1.1}
     rows = [row("torch", 1.0, 100), row("torch", 0.5, 80), row("torch", 0.05, 90, **race),
@@ -20,4 +20,5 @@ def test_ratios_and_rises() -> None:
         Figure("recompute_monotone", 0.0, 0.0, 0.0),
         Figure("recompute_monotone_torch", 1.0, 1.0, 1.0),
         Figure("recompute_gradient", 0.0, 0.0, 0.0),
+        Figure("recompute_gradient_torch", 0.5, 0.5, 0.5),
     ]
