@@ -75,6 +75,18 @@ def test_random_numbers_are_drawn_once() -> None:
     assert all(torch.equal(a, b) for a, b in zip(ours, wanted, strict=True))
 
 
+def test_inductor_asks_the_partitioner() -> None:
+    """With random numbers, which Inductor makes of seeds: these are saved."""
+    module, inputs = stack(blocks=3, dropout=0.5)
+    splits = (("torch", 1.0), ("partitioner", 0.0))
+    wanted, ours = (SplitStep(module, inputs, split, budget, "inductor") for split, budget in splits)
+    assert ours.partitioner.found is not None
+    assert ours.peak() < wanted.peak()
+    gradients = [g.clone() for g in wanted.step()]
+    for a, b in zip(ours.step(), gradients, strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
 def test_a_quarter_less_than_torchs_solver_at_the_lowest_budget() -> None:
     module, inputs = stack(blocks=12)
     _, theirs = split(module, inputs, 0.05, torch._functorch.partitioners.min_cut_rematerialization_partition)
