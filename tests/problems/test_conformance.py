@@ -31,7 +31,7 @@ from graphopt.rewrite.rewrite_task import RewriteTask
 from graphopt.utils import registry
 
 BUDGETS = (0, 1, 7, 50)
-OF_STEPS = ("recompute",)  # of captured training steps alone: tests/search/test_recompute.py
+OF_STEPS = ("recompute",)  # of captured training steps alone: tests/search/test_saved_sets.py
 OF_ORDERS = ("lpmf", "bfs", "dfs", "order_walk", "order_policy")  # priced by cost=live_bytes alone: tests/search
 OF_PIPELINES = ("contiguous", "load_balance")  # they balance the loads of a pipeline, and refuse other objectives
 TINY: dict[str, Any] = {"width": 8, "layers": 1}  # of encoders, so that learners are quick
