@@ -13,12 +13,14 @@ Numerics = Literal["equal", "close"]
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """option: of torch._inductor.config. values: choice k is values[k]; the first, None, leaves the option alone."""
+    """option: of torch._inductor.config. values: choice k is values[k]; the first, None, leaves the option alone.
+    compiles: the option counts when generated source is compiled, not only when it is written."""
 
     name: str
     option: str
     values: tuple[Any, ...]
     numerics: Numerics
+    compiles: bool = False
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -29,9 +31,11 @@ class Knob:
 KNOBS = (
     Knob("reads_threshold", "realize_reads_threshold", (None, 1, 2, 16), "equal"),
     Knob("opcount_threshold", "realize_opcount_threshold", (None, 12, 100), "equal"),
-    Knob("simdlen", "cpp.simdlen", (None, 256), "close"),  # sums are of other parts
+    Knob("acc_reads_threshold", "realize_acc_reads_threshold", (None, 4), "equal"),
+    Knob("simdlen", "cpp.simdlen", (None, 256), "close", compiles=True),  # sums are of other parts
     Knob("decompose_tanh", "cpp.use_decompose_tanh", (None, True), "close"),
     Knob("two_step_variance", "cpp.use_two_step_variance_threshold", (None, 1 << 30), "close"),
+    Knob("contract", "cpp.enable_floating_point_contract_flag", (None, "fast"), "close", compiles=True),  # a * b + c
 )
 
 
@@ -40,10 +44,12 @@ def knobs(numerics: Numerics | None) -> tuple[Knob, ...]:
     return tuple(knob for knob in KNOBS if numerics == "close" or knob.numerics == numerics)
 
 
-def options(settings: Mapping[str, int]) -> dict[str, Any]:
-    """Options of the compiler and their values, of settings: knob -> choice. Raises ValueError for what is none."""
+def options(settings: Mapping[str, int], compiling: bool = False) -> dict[str, Any]:
+    """Options of the compiler and their values, of settings: knob -> choice; compiling: those alone that count after
+    the source is written. Raises ValueError for what is none."""
     declared = {knob.name: knob for knob in KNOBS}
     for name, choice in settings.items():
         if name not in declared or not 0 <= choice < len(declared[name].values):
             raise ValueError(f"there is no choice {str(choice)[:20]} of a knob {name[:50]!r}")
-    return {declared[name].option: declared[name].values[choice] for name, choice in settings.items() if choice}
+    return {declared[name].option: declared[name].values[choice] for name, choice in settings.items()
+            if choice and (declared[name].compiles or not compiling)}  # fmt: skip

@@ -94,11 +94,11 @@ class Inductor(CostModel):
 
     def measured(self, graph: Graph, asked: Sequence[Asked]) -> list[Measured]:
         """A timing for each, or why there is none. Raises Unmeasured where the default itself cannot be run."""
-        default = self._default(graph)
+        default = self.default(graph)
         known = [self._known(graph, default, one) for one in asked]
         fresh = [i for i, answer in enumerate(known) if answer is None]
         if fresh:
-            evaluated = self._pipeline.evaluate(default, [self._request(graph, asked[i]) for i in fresh])
+            evaluated = self._pipeline.evaluate(default, [self.request(graph, asked[i]) for i in fresh])
             for i, one in zip(fresh, evaluated, strict=True):
                 self._remember(asked[i].key(graph), one)
                 known[i] = Failure("left out by a filter") if isinstance(one.measured, Skipped) else one.measured
@@ -114,7 +114,8 @@ class Inductor(CostModel):
             return self.service.reference(default)
         return self.service.known(default, Subject("inductor", line["digest"], {}))
 
-    def _default(self, graph: Graph) -> Subject:
+    def default(self, graph: Graph) -> Subject:
+        """What the graph's own time is measured of. Raises Unmeasured where it cannot be compiled."""
         if graph not in self._defaults:
             self._defaults[graph] = self._made_default(graph)
         return self._defaults[graph]
@@ -124,7 +125,7 @@ class Inductor(CostModel):
         line = self.service.memo.lowered(key, self.service.environment)
         if line is not None and "failure" not in line and not self.service.measures:
             return Subject("inductor", line["digest"], {})
-        (lowered,) = self._pipeline.lower([self._request(graph, Asked({}, {}))])
+        (lowered,) = self._pipeline.lower([self.request(graph, Asked({}, {}))])
         compiled = lowered if isinstance(lowered, Failure) else self.builds.ask("compile", lowered).result()
         if isinstance(lowered, Failure) or isinstance(compiled, Failure):
             why = lowered if isinstance(lowered, Failure) else compiled
@@ -132,7 +133,8 @@ class Inductor(CostModel):
         self._remember(key, Evaluated(lowered, Skipped()))
         return subject_of({**lowered, "program": str(self._file(graph))})
 
-    def _request(self, graph: Graph, asked: Asked) -> dict[str, Any]:
+    def request(self, graph: Graph, asked: Asked) -> dict[str, Any]:
+        """What build processes take."""
         return {"program": str(self._file(graph)), "requests": asked.requests, "knobs": asked.knobs}
 
     def _file(self, graph: Graph) -> Path:

@@ -60,7 +60,7 @@ def lower(program: FxProgram, requests: Mapping[str, Request], knobs: Mapping[st
         stored = asked.stored
         code = graph.codegen()[0].value
         found = features(graph, code)
-    source = _complete(code, settings, graph.constants)
+    source = _complete(code, options(knobs, compiling=True), graph.constants)
     return Lowered(source, digest_of(source), stored, found, thread_time() - start)
 
 

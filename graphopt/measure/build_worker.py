@@ -8,6 +8,7 @@ import importlib
 import sys
 from typing import Any
 
+from graphopt.measure.environment import keep_off
 from graphopt.measure.process import START_SECONDS
 from graphopt.measure.serving import Request, Tell, serve
 
@@ -19,6 +20,7 @@ TASKS = {
 
 
 def main(arguments: list[str]) -> int:
+    keep_off()
     return serve(arguments, answer)
 
 

@@ -28,6 +28,13 @@ def pin(threads: int, place: int = 0) -> None:
         os.sched_setaffinity(0, {there[-1 - place % len(there)]})
 
 
+def keep_off() -> None:
+    """This process and those it starts leave the last processor, where `pin` puts what measures; not an only one."""
+    if hasattr(os, "sched_setaffinity"):
+        *others, _ = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, others or os.sched_getaffinity(0))
+
+
 def environment_here(device: str, threads: int, libraries: tuple[str, ...] = ()) -> str:
     """What the time of a single op depends on; with `libraries` (beside torch), that of whole programs, which depends
     on the allocator too."""

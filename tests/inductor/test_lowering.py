@@ -17,6 +17,7 @@ from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from graphopt.core.graph import GraphError
+from graphopt.core.knobs import Knob, knobs
 from graphopt.errors import UserError
 from graphopt.inductor import version
 from graphopt.inductor.captured import capture_compiled, capture_step
@@ -108,6 +109,35 @@ def test_knobs_reach_the_code_and_its_compiler(program: FxProgram) -> None:
     assert made.digest != plain.digest and "'cpp.simdlen': 256" in made.source
     for mine, theirs in zip(results(program, made), eager(program), strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+def test_a_knob_that_changes_no_code_makes_the_same_subject(program: FxProgram) -> None:
+    assert lowered(program, opcount_threshold=2).digest == lowered(program).digest
+    assert lowered(program, contract=1).digest != lowered(program).digest  # the same text, otherwise compiled
+
+
+def many_readers(*given: torch.Tensor) -> list[torch.Tensor]:
+    """A long expression with two readers, a short one with three, one that reads many values, and sums of all."""
+    a, b, c, d, e, f = given
+    long, short = a, torch.sigmoid(b) * c
+    for _ in range(10):
+        long = torch.sin(long) * b + c
+    wide = a * b + c * d + e * f + (a - d) * torch.relu(b - c)
+    made = [long.softmax(-1), long.cos().sum(0), (short + a).sum(-1), short.exp() * d, torch.tanh(short), wide.abs()]
+    return [*made, *(x.mean(-1) for x in (wide, made[0] * short))]
+
+
+@pytest.mark.parametrize("knob", knobs("equal"), ids=lambda knob: knob.name)
+def test_knobs_called_equal_leave_every_bit(knob: Knob) -> None:
+    program = capture_step(many_readers, [torch.randn(48, 96) for _ in range(6)])
+    plain = lowered(program)
+    others = [lowered(program, **{knob.name: choice}) for choice in range(1, len(knob.values))]
+    changed = {made.digest: made for made in others if made.digest != plain.digest}
+    assert changed
+    expected = results(program, plain)
+    for made in changed.values():
+        for mine, theirs in zip(results(program, made), expected, strict=True):
+            assert mine.equal(theirs)
 
 
 def test_options_end_where_compiling_fails(program: FxProgram) -> None:

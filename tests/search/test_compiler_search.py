@@ -16,7 +16,7 @@ from graphopt.search.fusion.compiler_search import CompilerSearch, Stage
 from graphopt.tasks.fusion import Fusion
 
 CORE = Device(name="cpu", launch=1e-6, vector_flops=1e11, contraction_flops=3e11, bandwidth=2e10)
-EVERY: list[Stage] = ["knobs", "combine", "rules", "classes", "cuts", "flips"]
+EVERY: list[Stage] = ["knobs", "combine", "rules", "retune", "classes", "cuts", "flips"]
 
 
 def rows_and_scale(blocks: int = 3) -> Graph:
@@ -37,31 +37,33 @@ def rows_and_scale(blocks: int = 3) -> Graph:
 
 
 class Table(CostModel):
-    """100, and what each wish that is fulfilled brings: (op, inline?) or (knob, choice)."""
+    """100, and what each wish that is fulfilled brings: (op, inline?) or (knob, choice). together: what all of them
+    bring beside that."""
 
     name, objective = "table", "runtime"
     reads = CostModel.reads | {"cut", *(knob.name for knob in KNOBS)}
 
-    def __init__(self, brings: dict[tuple[str, int], float]) -> None:
-        self.brings = brings
+    def __init__(self, brings: dict[tuple[str, int], float], together: float = 0.0) -> None:
+        self.brings, self.together = brings, together
 
     def price(self, plans: Plans) -> Prices:
         return Prices(np.array([self._one(plans, b) for b in range(len(plans))]), np.zeros(len(plans)))
 
     def _one(self, plans: Plans, b: int) -> float:
-        names, cost = plans.graph.op_names, 100.0
+        names, cost, kept = plans.graph.op_names, 100.0, 0
         for (what, choice), brought in self.brings.items():
             is_now = plans.inline[b, names.index(what)] if what in names else plans.choices[what][b, 0]
             cost += brought * (int(is_now) == choice)
-        return cost
+            kept += int(is_now) == choice
+        return cost + self.together * (kept == len(self.brings))
 
 
 def solved(brings: dict[tuple[str, int], float], *, evals: int, stages: list[Stage] = EVERY,
-           only: list[str] | None = None) -> AssignProblem:  # fmt: skip
+           only: list[str] | None = None, together: float = 0.0) -> AssignProblem:  # fmt: skip
     task = Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics="close",
                   levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
     algo = CompilerSearch(name="s", stages=stages, only=only or [], batch=4, margin=0.001, order="bytes")
-    return solve(algo, rows_and_scale(), task, Table(brings), evals=evals)[0]
+    return solve(algo, rows_and_scale(), task, Table(brings, together), evals=evals)[0]
 
 
 def test_the_wide_rule_stores_what_each_row_would_compute_again() -> None:
@@ -88,6 +90,12 @@ def test_knobs_that_help_alone_are_combined() -> None:
 def test_rules_join_the_knobs_that_were_found() -> None:
     brings = {(KNOBS[0].name, 1): -3.0, ("rsqrt0", 0): -2.0, ("rsqrt1", 0): -2.0, ("rsqrt2", 0): -2.0}
     assert solved(brings, evals=60).best_cost == 91.0
+
+
+def test_a_knob_that_does_harm_alone_is_tried_again_with_a_rule() -> None:
+    brings = {(KNOBS[1].name, 1): 4.0, **{(f"rsqrt{i}", 0): -1.0 for i in range(3)}}
+    assert solved(brings, evals=60, stages=["knobs", "rules"], together=-9.0).best_cost == 97.0
+    assert solved(brings, evals=60, stages=["knobs", "rules", "retune"], together=-9.0).best_cost == 92.0
 
 
 @pytest.mark.parametrize("op", ["mul1", "mul2"])

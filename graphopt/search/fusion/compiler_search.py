@@ -20,7 +20,7 @@ from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.compiler_rules import reader_counts, rules
 from graphopt.search.walks.motifs import motifs
 
-Stage = Literal["knobs", "combine", "sweep", "rules", "classes", "cuts", "flips"]
+Stage = Literal["knobs", "combine", "sweep", "rules", "retune", "classes", "cuts", "flips"]
 Order = Literal["bytes", "random"]
 LARGEST_FLIP = 3
 
@@ -28,7 +28,8 @@ LARGEST_FLIP = 3
 class CompilerSearch(Optimizer):
     """stages: what is done, in this order. knobs: every value of every knob alone; combine: those that helped, the best
     first, each kept if it helps further; sweep: further settings of all knobs, at random, until the budget ends; rules:
-    `only` of the rules, all if empty, alone and with what helped before; cuts: each stored op that others read, kept
+    `only` of the rules, all if empty, alone and with what helped before; retune: every value of every knob with the
+    best so far; cuts: each stored op that others read, kept
     apart from them; classes, flips: see above.
 
     batch: decisions that are priced together, from the same best one; where several of them help, all together are
@@ -67,6 +68,11 @@ class CompilerSearch(Optimizer):
         changes = [climb.fusion(rule.ops, rule.choice) for rule in found]
         climb.alone(changes)
         self._combine(problem, climb)
+
+    def _retune(self, problem: AssignProblem, climb: "_Climb") -> None:
+        """A knob that does harm alone may help with a rule."""
+        if climb.decision is not problem.initial:
+            climb.try_all(single_knobs(problem))
 
     def _classes(self, problem: AssignProblem, climb: "_Climb") -> None:
         for classes in motifs(problem.graph, climb.free, 3):
