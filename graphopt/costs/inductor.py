@@ -23,7 +23,7 @@ from graphopt.core.head import Role
 from graphopt.core.knobs import KNOBS
 from graphopt.core.plan import Plans
 from graphopt.costs.tables import settled
-from graphopt.errors import Unmeasured, writing
+from graphopt.errors import ConfigError, Unmeasured, writing
 from graphopt.measure.build_pipeline import BuildPipeline, Evaluated, Skipped
 from graphopt.measure.builds import Builds, Built
 from graphopt.measure.service import Service
@@ -67,6 +67,8 @@ class Inductor(CostModel):
     def __init__(self, *, name: str, table: str | None, environment: str | None,
                  fresh_processes: Annotated[int, Between(0, 64)], builders: Annotated[int, Between(1, 256)],
                  build_seconds: Positive, measuring: Comparing) -> None:  # fmt: skip
+        if measuring.device != "cpu":
+            raise ConfigError(f"cost={name} compiles for CPUs only: set measuring.device=cpu")
         self.name = name
         self.service = Service(measuring, table=cache_dir() / TABLE if table is None else Path(table), name=name,
                                environment=environment, libraries=("torch",), processes=fresh_processes)  # fmt: skip

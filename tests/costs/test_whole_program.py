@@ -11,6 +11,7 @@ import torch
 from commands import command
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from graphopt.config.construct import construct
 from graphopt.costs.onnx_runtime import OnnxRuntime
 from graphopt.costs.torch_eager import TorchEager
 from graphopt.costs.whole_program import WholeProgram
@@ -23,6 +24,7 @@ from graphopt.rewrite.io.torch_import import import_fx
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.random_weights import with_random_weights
 from graphopt.rewrite.ir.terms import Program
+from graphopt.utils.registry import option
 
 pytest.importorskip("onnxruntime")
 
@@ -91,8 +93,16 @@ def test_a_program_that_cannot_be_written_costs_its_row(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="one thread of a CPU"):
         onnx(tmp_path / "t.jsonl", threads=2)
-    with pytest.raises(ConfigError, match="on CPUs only"):
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_a_gpus_prices_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a GPU that torch can use, and there is none here"):
         eager(tmp_path / "t.jsonl", device="cuda")
+    with pytest.raises(ConfigError, match="compiles for CPUs only"):
+        construct({**option("cost", "inductor"), "measuring": {**option("cost", "gpu")["measuring"]}}, "cost")
+    stored = option("cost", "gpu") | {"table": str(tmp_path / "t.jsonl"), "environment": "torch 2.13, some GPU"}
+    assert construct(stored, "cost").name == "gpu"  # stored prices replay anywhere
 
 
 @pytest.mark.parametrize("cost", ["onnxruntime", "torch"])

@@ -52,6 +52,21 @@ def test_random_programs_on_integers(seed: int) -> None:
         agree(random_program(rng, 12), rng)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_program_stays_on_its_device(seed: int) -> None:
+    """`meta` tells shapes without computing, and refuses to meet tensors of a CPU, as a GPU does."""
+    rng = RNG(seed)
+    program = random_program(rng, 12)
+    leaves = reference.random_leaves(program, rng)
+    names = {program.terms.operation[t].params[0]: v for t, v in leaves.items() if t not in program.inputs}
+    weights = {name: value.astype(np.float32) for name, value in names.items()}
+    inputs = [np.zeros(program.terms.shape(t), np.float32) for t in program.inputs]
+    ready = Program(program.terms, program.outputs, program.output_names, program.inputs, weights)
+    here, there = (Executor(ready, device=device) for device in ("cpu", "meta"))
+    made = there.results(there.given(inputs))
+    assert [(x.device.type, tuple(x.shape)) for x in made] == [("meta", np.shape(x)) for x in here(inputs)]
+
+
 def test_the_random_programs_cover_the_exact_vocabulary() -> None:
     met = {o.name for seed in range(200) for o in random_program(RNG(seed), 12).terms.operation}
     inexact = {"pool_avg", "mean_kernel", "tanh", "sigmoid", "rsqrt", "batch_norm", "opaque"}

@@ -24,17 +24,23 @@ class Executor:
     """A program made ready: call it with one array per input, in order, to get one array per output.
 
     double: floating-point tensors are float64 throughout. Opaque operations may round to their own type inside.
+    device: of torch, on which it runs; what depends on weights alone is computed before, on the CPU.
     Raises ValueError for inputs of the wrong number or shape.
     """
 
-    def __init__(self, program: Program, *, double: bool = False) -> None:
-        self.program, self.double = program, double
+    def __init__(self, program: Program, *, double: bool = False, device: str = "cpu") -> None:
+        self.program, self.double, self.device = program, double, device
         self._live = program.live()
-        self._statics = static_values(program, frontier(program), double=double)
+        statics = static_values(program, frontier(program), double=double)
+        self._statics = {term: self._placed(value) for term, value in statics.items()}
         self._last = _last_use(program.terms, self._live)
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
-        values: dict[int, Value] = {**self._statics, **self._given(inputs)}
+        return [to_array(value) for value in self.results(self.given(inputs))]
+
+    def results(self, given: Mapping[int, Value]) -> list[Value]:
+        """The outputs, on the device, of what `given` makes of the inputs."""
+        values: dict[int, Value] = {**self._statics, **given}
         keep = {*self.program.outputs, *self._statics}
         with torch.inference_mode():
             for term in self._live:
@@ -43,9 +49,10 @@ class Executor:
                     for used in self.program.terms.inputs[term]:
                         if self._last[used] == term and used not in keep:
                             values.pop(used, None)
-        return [to_array(values[o]) for o in self.program.outputs]
+        return [values[o] for o in self.program.outputs]
 
-    def _given(self, inputs: Sequence[Array]) -> dict[int, Value]:
+    def given(self, inputs: Sequence[Array]) -> dict[int, Value]:
+        """Input term -> its value on the device."""
         terms, leaves = self.program.terms, self.program.inputs
         if len(inputs) != len(leaves):
             raise ValueError(f"the program takes {len(leaves)} inputs, not {len(inputs)}")
@@ -53,8 +60,13 @@ class Executor:
             if np.shape(array) != terms.shape(leaf):
                 name = terms.operation[leaf].params[0]
                 raise ValueError(f"input {name!r} has the shape {terms.shape(leaf)}, not {np.shape(array)}")
-        return {leaf: _widened(to_value(_typed(array, terms.type_of(leaf).dtype)), self.double)
-                for leaf, array in zip(leaves, inputs, strict=True)}  # fmt: skip
+        values = (to_value(_typed(array, terms.type_of(leaf).dtype)) for leaf, array in zip(leaves, inputs))
+        return {leaf: self._placed(_widened(value, self.double)) for leaf, value in zip(leaves, values)}
+
+    def _placed(self, value: Value) -> Value:
+        if isinstance(value, tuple):
+            return tuple(self._placed(part) for part in value)
+        return value.to(self.device) if isinstance(value, Tensor) else value
 
 
 def frontier(program: Program) -> list[int]:
