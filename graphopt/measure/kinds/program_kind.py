@@ -24,7 +24,7 @@ def load(payload: dict[str, Any], device: str) -> Runner:
 
 def _cuda_graph(executor: Executor, inputs: list[Any]) -> Runner:
     """Replays all kernels by one launch. Inputs, results and what lies between stay in the graph's own memory."""
-    given, beside, graph = executor.given(inputs), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    given, beside, graph = executor.given(inputs), torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):
         for _ in range(WARM_UP):
