@@ -16,8 +16,8 @@ from graphopt.apply.compile_backend import NOTHING, decided
 from graphopt.apply.report_page import page
 from graphopt.core.graph import Graph
 from graphopt.core.knobs import Numerics
-from graphopt.costs.inductor import Asked, asked_of
 from graphopt.inductor.captured import as_graph, backpropagate, capture_compiled
+from graphopt.ranking.asked import Asked, asked_of
 from graphopt.readers.pytorch.nested_tensors import arguments_of, tensors_in
 from graphopt.readers.pytorch.program_file import FxProgram, key_of, packed_program
 from graphopt.readers.pytorch.program_inputs import raw

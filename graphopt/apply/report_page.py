@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from graphopt.answer import Answer
 from graphopt.core.knobs import KNOBS
-from graphopt.costs.inductor import Asked, asked_of
+from graphopt.ranking.asked import Asked, asked_of
 
 WORDS = {"store": "stored", "inline": "inlined", "cut": "cut"}  # of requests
 NAMED = 12  # ops of a kind that are named

@@ -9,8 +9,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph as FxGraph
 
 from graphopt.apply.compile_backend import answers_in, program_of
-from graphopt.costs.inductor import asked_of
 from graphopt.inductor.version import check_version
+from graphopt.ranking.asked import asked_of
 
 REALISED = "inductor_realize_to_strides"  # in a node's meta: its value is stored, with the strides that it has
 

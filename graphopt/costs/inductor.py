@@ -7,17 +7,14 @@ ratio times the default's time.
 Shape legend: B plans, N ops.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from graphopt import cache_dir
-from graphopt.core.compiler_choice import compiler_choice
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.knobs import KNOBS
@@ -29,24 +26,12 @@ from graphopt.measure.builds import Builds, Built
 from graphopt.measure.service import Service
 from graphopt.measure.subject import Comparing, Failure, Measured, Subject, Timing
 from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.ranking.asked import CUT, Asked, asked_of, graph_key
 from graphopt.utils.ranges import Between, Positive
 from graphopt.utils.whole import whole_file
 
 TABLE = Path("measured") / "inductor.jsonl"
-CUT = "cut"
 SEED = 0  # of a program's inputs
-
-
-class Asked(NamedTuple):
-    """What a plan asks of the compiler. requests: op -> store, inline or cut; knobs: name -> which of its values."""
-
-    requests: dict[str, str]
-    knobs: dict[str, int]
-
-    def key(self, graph: Graph) -> str:
-        """Equal for the same asked of the same program."""
-        text = json.dumps([graph_key(graph), sorted(self.requests.items()), sorted(self.knobs.items())])
-        return sha256(text.encode()).hexdigest()[:24]
 
 
 class Inductor(CostModel):
@@ -102,7 +87,7 @@ class Inductor(CostModel):
         if fresh:
             evaluated = self._pipeline.evaluate(default, [self.request(graph, asked[i]) for i in fresh])
             for i, one in zip(fresh, evaluated, strict=True):
-                self._remember(asked[i].key(graph), one)
+                self._remember(graph, asked[i], one)
                 known[i] = Failure("left out by a filter") if isinstance(one.measured, Skipped) else one.measured
         return [answer for answer in known if answer is not None]
 
@@ -132,7 +117,7 @@ class Inductor(CostModel):
         if isinstance(lowered, Failure) or isinstance(compiled, Failure):
             why = lowered if isinstance(lowered, Failure) else compiled
             raise Unmeasured(f"{graph.name} cannot be compiled: {why.reason if isinstance(why, Failure) else why}")
-        self._remember(key, Evaluated(lowered, Skipped()))
+        self._remember(graph, Asked({}, {}), Evaluated(lowered, Skipped()))
         return subject_of({**lowered, "program": str(self._file(graph))})
 
     def request(self, graph: Graph, asked: Asked) -> dict[str, Any]:
@@ -150,11 +135,11 @@ class Inductor(CostModel):
             self._files[graph] = path
         return self._files[graph]
 
-    def _remember(self, key: str, one: Evaluated) -> None:
-        """What became of a request, for good; not what failed by chance."""
-        memo, environment = self.service.memo, self.service.environment
+    def _remember(self, graph: Graph, asked: Asked, one: Evaluated) -> None:
+        """What was asked and what became of it, for good; not what failed by chance."""
+        memo, environment, key = self.service.memo, self.service.environment, asked.key(graph)
         if memo.lowered(key, environment) is None:
-            line = {"request": key, "environment": environment}
+            line = {"request": key, "environment": environment, "program": graph_key(graph), **asked._asdict()}
             if one.lowered is not None:
                 said = {"digest": one.lowered["digest"], "features": one.lowered["features"]}
             elif isinstance(one.measured, Failure) and one.measured.lasting:
@@ -169,27 +154,3 @@ def subject_of(built: Built) -> Subject:
     """What is timed, of what was lowered."""
     payload = {"source": built["source"], "digest": built["key"], "program": built["program"], "seed": SEED}
     return Subject("inductor", built["digest"], payload)
-
-
-def asked_of(plans: Plans, b: int) -> Asked:
-    """What a plan of the batch asks otherwise than the compiler's default."""
-    graph, names = plans.graph, plans.graph.op_names
-    own = compiler_choice(graph)
-    inline = plans.inline[b]
-    changed = np.zeros(0, np.int64) if own is None else np.flatnonzero(own.free & (inline != own.inline))
-    requests = {names[op]: "inline" if inline[op] else "store" for op in changed.tolist()}
-    if CUT in plans.choices:
-        requests |= {names[op]: "cut" for op in np.flatnonzero(plans.choices[CUT][b]).tolist()}
-    settings = {knob.name: int(plans.choices[knob.name][b].flat[0]) for knob in KNOBS if knob.name in plans.choices}
-    return Asked(requests, {name: choice for name, choice in settings.items() if choice})
-
-
-_KEYS: "WeakKeyDictionary[Graph, str]" = WeakKeyDictionary()
-
-
-def graph_key(graph: Graph) -> str:
-    """Equal for graphs of the same program: names of ops and their attributes count."""
-    if graph not in _KEYS:
-        text = json.dumps([graph.hash, graph.op_names, [dict(of) for of in graph.attributes]], sort_keys=True)
-        _KEYS[graph] = sha256(text.encode()).hexdigest()[:16]
-    return _KEYS[graph]

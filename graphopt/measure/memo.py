@@ -2,7 +2,8 @@
 
 A line is of a subject alone (`op`, `environment`, `seconds`, `spread`, `blocks`), or against a default (`digest`,
 `default`, `environment`, and the fields of `Timing`, or `failure`, a reason that lasts), or of a request to a compiler
-(`request`, `environment`, and `digest` of what it became, `features` of that, or `failure`).
+(`request`, `environment`; `program`, of what, `requests` and `knobs`, what was asked; and `digest` of what it became,
+`features` of that, or `failure`).
 """
 
 import fcntl
@@ -37,6 +38,10 @@ class Memo:
     def lowered(self, request: str, environment: str) -> Line | None:
         """What became of a request to a compiler; None where it was not made in that environment."""
         return self._lowered.get((request, environment))
+
+    def requests(self) -> list[Line]:
+        """All lines of requests to a compiler."""
+        return list(self._lowered.values())
 
     def environments(self) -> list[str]:
         """Where something was measured."""

@@ -13,10 +13,11 @@ from graphopt.core.compiler_choice import compiler_choice
 from graphopt.core.graph import Graph
 from graphopt.core.knobs import KNOBS
 from graphopt.core.machine import Device, Machine
-from graphopt.costs.inductor import Asked, Inductor, asked_of
+from graphopt.costs.inductor import Inductor
 from graphopt.errors import UserError
 from graphopt.inductor.captured import as_graph, capture_step
 from graphopt.measure.subject import Comparing, Failure, Timing
+from graphopt.ranking.asked import Asked, asked_of, plans_of
 from graphopt.readers.pytorch.program_file import packed_program
 from graphopt.tasks.fusion import Fusion
 
@@ -57,7 +58,9 @@ def test_a_plan_asks_only_for_what_differs_from_the_default(graph: Graph) -> Non
     asked = asked_of(fusion.realise(graph, decision[None]), 0)
     assert asked == Asked({graph.op_names[op]: "store"}, {KNOBS[last].name: 1})
     decision[op, 1] = 1
-    assert asked_of(fusion.realise(graph, decision[None]), 0).requests == {graph.op_names[op]: "cut"}
+    asked = asked_of(fusion.realise(graph, decision[None]), 0)
+    assert asked.requests == {graph.op_names[op]: "cut"}
+    assert asked_of(plans_of(graph, [Asked({}, {}), asked]), 1) == asked
 
 
 def test_prices_are_measured_once_and_replay_without_measuring(graph: Graph, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ LAYERS = (
     ("utils",),
     ("cli", "core", "measure"),
     ("encoders", "readers"),
-    ("execution", "inductor", "library", "problems"),
+    ("execution", "inductor", "library", "problems", "ranking"),
     ("rewrite",),
     ("datasets", "gather", "kinds", "tasks"),
     ("costs",),

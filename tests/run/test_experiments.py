@@ -49,7 +49,7 @@ WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small the
 }
 
 
-RUN_PROGRAMS = ("hardware_fusion", "hardware_memory", "hardware_recompute")
+RUN_PROGRAMS = ("calibration", "hardware_fusion", "hardware_memory", "hardware_recompute")
 
 
 def composed(*words: str) -> DictConfig:
