@@ -4,12 +4,12 @@ What is stored, inlined or kept apart otherwise than by default is asked of the 
 that comes of it is compiled and timed by turns with that of the default. A price is that
 ratio times the default's time.
 
-Shape legend: B plans, N ops.
+Shape legend: B plans.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,18 +20,22 @@ from graphopt.core.head import Role
 from graphopt.core.knobs import KNOBS
 from graphopt.core.plan import Plans
 from graphopt.costs.tables import settled
-from graphopt.errors import ConfigError, Unmeasured, writing
+from graphopt.errors import ConfigError, Unmeasured
 from graphopt.measure.build_pipeline import BuildPipeline, Evaluated, Skipped
 from graphopt.measure.builds import Builds, Built
 from graphopt.measure.service import Service
 from graphopt.measure.subject import Comparing, Failure, Measured, Subject, Timing
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.ranking.asked import CUT, Asked, asked_of, graph_key
+from graphopt.ranking.asked import CUT, Asked, asked_of
+from graphopt.ranking.lowered_requests import LoweredRequests
+from graphopt.ranking.screen import Screen, keep_of
 from graphopt.utils.ranges import Between, Positive
-from graphopt.utils.whole import whole_file
 
 TABLE = Path("measured") / "inductor.jsonl"
 SEED = 0  # of a program's inputs
+NOTHING = Asked({}, {})
+ASSUMED = frozenset({CUT, *(knob.name for knob in KNOBS)})
+READS: frozenset[Role | str] = frozenset({Role.FUSION, *ASSUMED})
 
 
 class Inductor(CostModel):
@@ -39,28 +43,33 @@ class Inductor(CostModel):
     null: this machine's; else only the table's lines of that one count, and nothing is compiled or measured.
     fresh_processes: 0: a process that stays measures, for searching; else a price is a race with the default in so many
     fresh processes, for judging. builders: processes that lower and compile; build_seconds: for one of them to answer.
+    filter: which of the plans that are priced together are worth compiling, by predicted time; null: all.
 
-    A plan that does not compile, crashes or hangs costs inf.
+    A plan that does not compile, crashes or hangs costs inf, and so does one that the filter leaves out: it counts as
+    an evaluation, and among `Prices.left_out`.
     """
 
     objective = "runtime"
     needs = frozenset({"compiled_program"})
     deterministic = False
-    reads: ClassVar[frozenset[Role | str]] = frozenset({Role.FUSION, CUT, *(knob.name for knob in KNOBS)})
-    assumes = frozenset({CUT, *(knob.name for knob in KNOBS)})
+    reads: ClassVar[frozenset[Role | str]] = READS
+    assumes = ASSUMED
 
     def __init__(self, *, name: str, table: str | None, environment: str | None,
                  fresh_processes: Annotated[int, Between(0, 64)], builders: Annotated[int, Between(1, 256)],
-                 build_seconds: Positive, measuring: Comparing) -> None:  # fmt: skip
+                 build_seconds: Positive, filter: Screen | None, measuring: Comparing) -> None:  # fmt: skip
         if measuring.device != "cpu":
             raise ConfigError(f"cost={name} compiles for CPUs only: set measuring.device=cpu")
+        if filter is not None and fresh_processes:
+            raise ConfigError(f"cost={name}: a filter is for searching: set filter=null where fresh_processes is not 0")
         self.name = name
         self.service = Service(measuring, table=cache_dir() / TABLE if table is None else Path(table), name=name,
                                environment=environment, libraries=("torch",), processes=fresh_processes)  # fmt: skip
         self.builds = Builds(builders, build_seconds)
-        self._pipeline = BuildPipeline(self.builds, self.service, subject_of)
+        self.lowered = LoweredRequests(self.service.memo, self.service.environment, self.builds)
+        keep = None if filter is None else keep_of(filter)
+        self._pipeline = BuildPipeline(self.builds, self.service, subject_of, keep)
         self._defaults: WeakKeyDictionary[Graph, Subject] = WeakKeyDictionary()
-        self._files: WeakKeyDictionary[Graph, Path] = WeakKeyDictionary()
 
     def stored(self) -> Mapping[str, object]:
         return {"environment": self.service.environment}
@@ -74,25 +83,31 @@ class Inductor(CostModel):
         timings = [one if isinstance(one, Timing) else None for one in found]
         return Prices(
             np.array([np.inf if t is None else t.seconds for t in timings]),
-            np.array([1.0 if t is None else 0.0 for t in timings]),
+            np.array([float(isinstance(one, Failure)) for one in found]),
             np.array([0.0 if t is None else t.noise for t in timings]),
             np.array([0 if t is None else t.rounds for t in timings]),
+            np.array([isinstance(one, Skipped) for one in found]),
         )
 
-    def measured(self, graph: Graph, asked: Sequence[Asked]) -> list[Measured]:
+    def measured(self, graph: Graph, asked: Sequence[Asked]) -> list[Measured | Skipped]:
         """A timing for each, or why there is none. Raises Unmeasured where the default itself cannot be run."""
         default = self.default(graph)
-        known = [self._known(graph, default, one) for one in asked]
+        known: list[Measured | Skipped | None] = [self._known(graph, default, one) for one in asked]
         fresh = [i for i, answer in enumerate(known) if answer is None]
         if fresh:
             evaluated = self._pipeline.evaluate(default, [self.request(graph, asked[i]) for i in fresh])
             for i, one in zip(fresh, evaluated, strict=True):
                 self._remember(graph, asked[i], one)
-                known[i] = Failure("left out by a filter") if isinstance(one.measured, Skipped) else one.measured
+                known[i] = one.measured
         return [answer for answer in known if answer is not None]
 
+    def _remember(self, graph: Graph, asked: Asked, one: Evaluated) -> None:
+        made = one.measured if one.lowered is None else one.lowered
+        if isinstance(made, dict | Failure):
+            self.lowered.remember(graph, asked, made)
+
     def _known(self, graph: Graph, default: Subject, asked: Asked) -> Measured | None:
-        line = self.service.memo.lowered(asked.key(graph), self.service.environment)
+        line = self.lowered.line(graph, asked)
         if line is None:
             return None
         if "failure" in line:
@@ -108,46 +123,18 @@ class Inductor(CostModel):
         return self._defaults[graph]
 
     def _made_default(self, graph: Graph) -> Subject:
-        key = Asked({}, {}).key(graph)
-        line = self.service.memo.lowered(key, self.service.environment)
+        line = self.lowered.line(graph, NOTHING)
         if line is not None and "failure" not in line and not self.service.measures:
             return Subject("inductor", line["digest"], {})
-        (lowered,) = self._pipeline.lower([self.request(graph, Asked({}, {}))])
+        (lowered,) = self._pipeline.lower([self.request(graph, NOTHING)])
         compiled = lowered if isinstance(lowered, Failure) else self.builds.ask("compile", lowered).result()
         if isinstance(lowered, Failure) or isinstance(compiled, Failure):
             why = lowered if isinstance(lowered, Failure) else compiled
             raise Unmeasured(f"{graph.name} cannot be compiled: {why.reason if isinstance(why, Failure) else why}")
-        self._remember(graph, Asked({}, {}), Evaluated(lowered, Skipped()))
-        return subject_of({**lowered, "program": str(self._file(graph))})
 
     def request(self, graph: Graph, asked: Asked) -> dict[str, Any]:
         """What build processes take."""
-        return {"program": str(self._file(graph)), "requests": asked.requests, "knobs": asked.knobs}
-
-    def _file(self, graph: Graph) -> Path:
-        """The graph's program as a file that other processes read."""
-        if graph not in self._files:
-            path = cache_dir() / "programs" / f"{graph_key(graph)}.program.json.gz"
-            with writing(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with whole_file(path) as file:
-                    file.write(graph.program)
-            self._files[graph] = path
-        return self._files[graph]
-
-    def _remember(self, graph: Graph, asked: Asked, one: Evaluated) -> None:
-        """What was asked and what became of it, for good; not what failed by chance."""
-        memo, environment, key = self.service.memo, self.service.environment, asked.key(graph)
-        if memo.lowered(key, environment) is None:
-            line = {"request": key, "environment": environment, "program": graph_key(graph), **asked._asdict()}
-            if one.lowered is not None:
-                said = {"digest": one.lowered["digest"], "features": one.lowered["features"]}
-            elif isinstance(one.measured, Failure) and one.measured.lasting:
-                said = {"failure": one.measured.reason}
-            else:
-                return
-            with memo.turn():
-                memo.add(line | said)
+        return self.lowered.request(graph, asked)
 
 
 def subject_of(built: Built) -> Subject:

@@ -56,7 +56,7 @@ def _traffic(nodes: list[BaseSchedulerNode]) -> dict[str, float]:
 
 def _level(name: str, size: int, recent: Mapping[str, int]) -> str:
     distance = size
-    for other in reversed(recent):
+    for other in reversed([*recent]):
         if other == name:
             break
         distance += recent[other]

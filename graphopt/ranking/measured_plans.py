@@ -56,9 +56,9 @@ def _graph(memo: Memo, program: str, environment: str, lines: list[Line]) -> Mea
     default = next((line for line in lines if not line["requests"] and not line["knobs"]), None)
     if default is None:
         return None
-    plans = [_plan(memo, line, default["digest"]) for line in lines]
-    own = plans[lines.index(default)]
-    return own and MeasuredGraph(program, environment, own, tuple(p for p in plans if p is not None and p is not own))
+    own = _plan(memo, default, default["digest"])
+    plans = (_plan(memo, line, default["digest"]) for line in lines if line is not default)
+    return None if own is None else MeasuredGraph(program, environment, own, tuple(p for p in plans if p is not None))
 
 
 def _plan(memo: Memo, line: Line, default: str) -> MeasuredPlan | None:
