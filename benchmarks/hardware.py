@@ -20,8 +20,9 @@ from graphopt.config.construct import construct
 from graphopt.core.compiler_choice import compiler_choice
 from graphopt.core.graph import Graph
 from graphopt.core.knobs import knobs
-from graphopt.costs.inductor import Asked, Inductor, subject_of
+from graphopt.costs.inductor import Inductor, subject_of
 from graphopt.measure.subject import Failure, Timing
+from graphopt.ranking.asked import Asked
 from graphopt.utils.registry import option
 
 OWN = ["norm_residual", "biased_attention", "edge_messages", "group_norm_block"]

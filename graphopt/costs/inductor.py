@@ -9,7 +9,7 @@ Shape legend: B plans.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -131,6 +131,8 @@ class Inductor(CostModel):
         if isinstance(lowered, Failure) or isinstance(compiled, Failure):
             why = lowered if isinstance(lowered, Failure) else compiled
             raise Unmeasured(f"{graph.name} cannot be compiled: {why.reason if isinstance(why, Failure) else why}")
+        self.lowered.remember(graph, NOTHING, lowered)
+        return subject_of({**lowered, "program": str(self.lowered.file(graph))})
 
     def request(self, graph: Graph, asked: Asked) -> dict[str, Any]:
         """What build processes take."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from graphopt.core.knobs import KNOBS
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.problems.cost_model import CostModel, Prices
@@ -26,7 +27,7 @@ class Recorded(CostModel):
         return Prices(np.ones(len(plans)), np.zeros(len(plans)))
 
 
-def sampled(evals: int, random: int = 8, near: int = 24) -> list[Asked]:
+def sampled(evals: int, random: int = 8, near: int = 26) -> list[Asked]:
     task = Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics="close",
                   levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
     cost = Recorded()
@@ -43,8 +44,9 @@ def test_masks_reach_from_the_default_to_random_ones() -> None:
 
 def test_near_the_default_are_knobs_rules_and_small_flips_each_once() -> None:
     asked = sampled(64, random=0)
-    assert len(asked) == len({repr(one) for one in asked}) == 24
-    knobs, others = asked[:8], asked[8:]
+    assert len(asked) == len({repr(one) for one in asked}) == 26
+    count = sum(len(knob.values) - 1 for knob in KNOBS)
+    knobs, others = asked[:count], asked[count:]
     assert all(len(one.knobs) == 1 and not one.requests for one in knobs)
     assert not any(one.knobs for one in others)
     wide = {"rsqrt0": "store", "rsqrt1": "store", "rsqrt2": "store"}
