@@ -78,7 +78,8 @@ FORMER: dict[str, dict[str, str]] = {
 
 
 # Settings that came later -> what files that lack them mean.
-ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None}}
+ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None},
+                                    "graphopt.costs.inductor.Inductor": {"filter": None}}  # fmt: skip
 
 
 class StoredError(UserError):

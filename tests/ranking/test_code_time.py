@@ -15,7 +15,7 @@ from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan
 from graphopt.ranking.weights import SHIPPED, Weights, load_weights, save_weights, weights_file
 from tests.ranking.test_measured_plans import request, timed
 
-TRUE = CodeTime({"v.tanh": 40e-9, "v.exp": 2e-9, "bytes.far": 0.1e-9, "s.load": 1e-9})
+TRUE = CodeTime({"v.tanh": 5e-9, "v.exp": 40e-9, "bytes.far": 0.02e-9, "s.load": 8e-9})
 
 
 def made(program: str, seed: int, *, plans: int = 40, noise: float = 0.01) -> MeasuredGraph:

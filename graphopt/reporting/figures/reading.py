@@ -1,4 +1,5 @@
-"""From a stored experiment to its headline figures: by the file here that is called like its study."""
+"""From a stored experiment to its headline figures: by the file here that is called like its study: by
+`figures(rows)`, or, where rows do not say it all, by `figures_in(place, rows)`."""
 
 from importlib import import_module
 from pathlib import Path
@@ -17,5 +18,6 @@ def figures_of(place: Path) -> list[Figure]:
     named = {str(row.get("study")) for row in rows} & set(known)
     if len(named) != 1:
         raise UserError(f"{place} holds no experiment with headline figures; those that have are: {', '.join(known)}")
-    found: list[Figure] = import_module(f"{__package__}.{named.pop()}").figures(rows)
+    module = import_module(f"{__package__}.{named.pop()}")
+    found: list[Figure] = module.figures_in(place, rows) if hasattr(module, "figures_in") else module.figures(rows)
     return found

@@ -1,0 +1,84 @@
+"""`calibration`: how well cost models rank measured plans of fusion, graph by graph. `learned` is fitted to the plans
+of the other graphs each time. Knobs are left out, since simulators know nothing of them; plans of one code count once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphopt.config.construct import construct
+from graphopt.core.graph import F64, Graph
+from graphopt.errors import UserError
+from graphopt.measure.memo import Memo
+from graphopt.problems.cost_model import CostModel
+from graphopt.ranking.agreement import LEAST, agreement, measured_again, recall, spearman
+from graphopt.ranking.asked import graph_key, plans_of
+from graphopt.ranking.code_time import distinct, fitted
+from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan, measured_graphs
+from graphopt.reporting.figures.figure import Figure
+from graphopt.reporting.replay import decision_of, open_case
+from graphopt.utils import registry
+
+TABLE = "measured.jsonl"
+SIMULATORS = ("simulator", "calibrated")  # those that are options here
+Score = Callable[[F64, F64], float]
+
+
+def figures_in(place: Path, rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    """Of each model and graph `spearman`, over all masks, `spearman_near`, over those that ask for little, and
+    `top5_recall`; `again` is the same between two measurements, as their noise says, and `over` the number of masks."""
+    tables = sorted(place.rglob(TABLE))
+    if not tables:
+        raise UserError(f"{place} has no {TABLE}: bring the table there that its prices were measured into")
+    measured = measured_graphs(Memo(tables[0]))
+    graphs = {str(row["graph"]): open_case(decision_of(row)).graph for row in rows}
+    known = {name: measured[graph_key(graph)] for name, graph in graphs.items() if graph_key(graph) in measured}
+    found: list[Figure] = []
+    for name, one in sorted(known.items()):
+        masks = [plan for plan in distinct(one) if not plan.asked.knobs]
+        predicted = dict(_predicted(graphs[name], one, masks, [*known.values()], str(rows[0]["machine"])))
+        found += _of_graph(name, one, masks, predicted)
+    return found
+
+
+def _predicted(graph: Graph, one: MeasuredGraph, masks: Sequence[MeasuredPlan], known: Sequence[MeasuredGraph],
+               machine: str) -> Iterator[tuple[str, F64]]:  # fmt: skip
+    """Model -> its times of the masks."""
+    others = [other for other in known if other is not one]
+    if others:
+        model = fitted(others)
+        yield "learned", np.array([model.of(plan.features) for plan in masks])
+    yield "count_bytes", np.array([plan.features.get("bytes", 0.0) for plan in masks])
+    plans = plans_of(graph, [plan.asked for plan in masks])
+    for name in SIMULATORS:
+        if name in registry.options("cost"):
+            cost = _simulator(name, machine)
+            read = {head: array for head, array in plans.choices.items() if head in cost.reads}
+            yield name, cost.price(replace(plans, choices=read)).cost
+
+
+def _simulator(name: str, machine: str) -> CostModel:
+    around: dict[str, Any] = {"machine": construct(registry.option("machine", machine), "machine")}
+    around["task"] = construct(registry.option("task", "fusion"), "task", around)
+    cost: CostModel = construct(registry.option("cost", name), "cost", around)
+    return cost
+
+
+def _of_graph(name: str, one: MeasuredGraph, masks: Sequence[MeasuredPlan],
+              predicted: Mapping[str, F64]) -> Iterator[Figure]:  # fmt: skip
+    ratio, noise = (np.array([getattr(plan, field) for plan in masks]) for field in ("ratio", "noise"))
+    near = np.array([one.near(plan) for plan in masks], np.bool_)
+    every = np.ones(len(masks), np.bool_)
+    scores: list[tuple[str, Score, Any]] = [("spearman", spearman, every), ("spearman_near", spearman, near),
+                                            ("top5_recall", recall, every)]  # fmt: skip
+    for kind, score, of in scores:
+        if of.sum() < LEAST:
+            continue
+        for model, times in predicted.items():
+            yield Figure(f"{kind}/{model}/{name}", *agreement(score, times[of], ratio[of]))
+        best = measured_again(score, ratio[of], noise[of])
+        yield Figure(f"{kind}/again/{name}", best, best, best)
+        yield Figure(f"{kind}/over/{name}", *[float(of.sum())] * 3)
