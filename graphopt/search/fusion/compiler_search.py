@@ -45,47 +45,47 @@ class CompilerSearch(Optimizer):
         self.batch, self.margin, self.order = batch, margin, order
 
     def solve(self, problem: AssignProblem) -> None:
-        climb = _Climb(problem, self.batch, self.margin)
+        climb = Climb(problem, self.batch, self.margin)
         for stage in self.stages:
             getattr(self, f"_{stage}")(problem, climb)
 
-    def _knobs(self, problem: AssignProblem, climb: "_Climb") -> None:
-        climb.alone(changed for changed in single_knobs(problem))
+    def _knobs(self, problem: AssignProblem, climb: "Climb") -> None:
+        climb.alone(single_knobs(problem))
 
-    def _combine(self, problem: AssignProblem, climb: "_Climb") -> None:
+    def _combine(self, problem: AssignProblem, climb: "Climb") -> None:
         """Forward selection among the changes of the default that helped alone."""
         for changes in climb.helpful():
             climb.try_all([changes])
 
-    def _sweep(self, problem: AssignProblem, climb: "_Climb") -> None:
+    def _sweep(self, problem: AssignProblem, climb: "Climb") -> None:
         columns = knob_columns(problem)
         settings = list(product(*(range(problem.task.heads[c].count) for c in columns)))
         order = problem.rng.permutation(len(settings))
         climb.alone([(0, c, k) for c, k in zip(columns, settings[i], strict=True)] for i in order)
 
-    def _rules(self, problem: AssignProblem, climb: "_Climb") -> None:
+    def _rules(self, problem: AssignProblem, climb: "Climb") -> None:
         found = [rule for rule in rules(problem.graph, climb.free) if not self.only or rule.name in self.only]
         changes = [climb.fusion(rule.ops, rule.choice) for rule in found]
         climb.alone(changes)
         self._combine(problem, climb)
 
-    def _retune(self, problem: AssignProblem, climb: "_Climb") -> None:
+    def _retune(self, problem: AssignProblem, climb: "Climb") -> None:
         """A knob that does harm alone may help with a rule."""
         if climb.decision is not problem.initial:
             climb.try_all(single_knobs(problem))
 
-    def _classes(self, problem: AssignProblem, climb: "_Climb") -> None:
+    def _classes(self, problem: AssignProblem, climb: "Climb") -> None:
         for classes in motifs(problem.graph, climb.free, 3):
             climb.try_all(climb.flip(ops) for ops in classes)
 
-    def _cuts(self, problem: AssignProblem, climb: "_Climb") -> None:
+    def _cuts(self, problem: AssignProblem, climb: "Climb") -> None:
         names = [head.name for head in problem.task.heads]
         if "cut" in names:
             stored = climb.decision[:, climb.head] == 0
             ops = flip_order(problem, problem.task.mask(problem.graph)[:, names.index("cut")] & stored, self.order)
             climb.try_all([(int(op), names.index("cut"), 1)] for op in ops)
 
-    def _flips(self, problem: AssignProblem, climb: "_Climb") -> None:
+    def _flips(self, problem: AssignProblem, climb: "Climb") -> None:
         """All single ops first; then pairs and triples of neighbours in the order, until the budget ends."""
         ops = flip_order(problem, climb.free, self.order)
         while problem.open and len(ops):
@@ -99,7 +99,7 @@ Changes = Sequence[tuple[int, int, int]]
 """(op, head, choice) of each slot that becomes another."""
 
 
-class _Climb:
+class Climb:
     """The best decision so far, and what single changes of the default brought."""
 
     def __init__(self, problem: AssignProblem, batch: int, margin: float) -> None:
@@ -119,23 +119,23 @@ class _Climb:
     def alone(self, changes: Iterable[Changes]) -> None:
         """Prices each change of the default; the best of them is taken if it is better than what is best now."""
         for some in _batches(changes, self.batch):
-            self._price(self.problem.initial, some)
+            self.price(self.problem.initial, some)
 
     def try_all(self, changes: Iterable[Changes]) -> None:
         """Prices changes of the best decision, batch by batch, and takes what helps; what helps alone, all together."""
         for some in _batches(changes, self.batch):
             base = self.decision
-            helped = self._price(base, some)
+            helped = self.price(base, some)
             if len(helped) > 1:
-                self._price(base, [[slot for part in helped for slot in part]])
+                self.price(base, [[slot for part in helped for slot in part]])
 
     def helpful(self) -> list[Changes]:
         """The changes of the default that helped alone, the best first."""
         return [changes for gain, changes in sorted(self._gain, key=lambda pair: -pair[0])]
 
-    def _price(self, base: Decision, changes: Sequence[Changes]) -> list[Changes]:
-        """Those that are better than the best was before."""
-        new = [(part, made) for part in changes if (made := _changed(base, part)) is not None]
+    def price(self, base: Decision, changes: Sequence[Changes]) -> list[Changes]:
+        """Prices changes of a decision together, and takes the best; those that are better than the best was before."""
+        new = [(part, made) for part in changes if (made := changed(base, part)) is not None]
         if not new:
             return []
         costs, before = self.problem.cost(np.stack([made for _, made in new])), self.score
@@ -148,7 +148,7 @@ class _Climb:
         return [part for cost, (part, _) in zip(costs, new) if cost < before * (1.0 - self.margin)]
 
 
-def _changed(base: Decision, changes: Changes) -> Decision | None:
+def changed(base: Decision, changes: Changes) -> Decision | None:
     """None where nothing changes."""
     out = base.copy()
     for op, head, choice in changes:

@@ -1,0 +1,65 @@
+"""The policy that measures in the order of predicted times, on costs whose best decision is known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from graphopt.core.machine import Machine
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decisions
+from graphopt.problems.optimizer import solve
+from graphopt.ranking.asked import asked_of
+from graphopt.ranking.weights import SHIPPED
+from graphopt.search.fusion.compiler_policy import CompilerPolicy, Predicted
+from graphopt.search.fusion.compiler_search import CompilerSearch
+from graphopt.tasks.fusion import Fusion
+from tests.search.test_compiler_search import CORE, EVERY, Table, rows_and_scale
+
+BRINGS = {("mul2", 0): -20.0, ("decompose_tanh", 1): -10.0, ("rsqrt1", 0): -5.0, ("tanh0", 0): 9.0}
+
+
+def solved(brings: dict[tuple[str, int], float], *, evals: int, each: int = 6, fails: str = "") -> AssignProblem:
+    """Predictions are the true costs; what stores `fails` cannot be lowered."""
+    cost, graph = Table(BRINGS), rows_and_scale()
+    told = Table(brings)
+    task = Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics="close",
+                  levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
+    algo = CompilerPolicy(name="p", pool=200, each=each, batch=3, margin=0.001, weights=SHIPPED, table=None, builders=1)
+
+    def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
+        plans = task.realise(graph, decisions)
+        asked = [asked_of(plans, b) for b in range(len(plans))]
+        return [(math.inf if fails in one.requests else seconds, repr(one))
+                for one, seconds in zip(asked, told.price(plans).cost.tolist(), strict=True)]  # fmt: skip
+
+    algo.predict = predict
+    return solve(algo, graph, task, cost, evals=evals)[0]
+
+
+def test_with_true_predictions_it_is_at_the_best_in_fewer_evaluations_than_the_search() -> None:
+    problem, best = solved(BRINGS, evals=60), 100.0 - 35.0
+    assert problem.best_cost == best
+    task = problem.task
+    search = CompilerSearch(name="s", stages=EVERY, only=[], batch=3, margin=0.001, order="bytes")
+    peer = solve(search, problem.graph, task, Table(BRINGS), evals=60)[0]
+    assert peer.best_cost == best
+    reached, peers = (next(step.evals for step in of.trace if step.cost == best) for of in (problem, peer))
+    assert reached < peers
+
+
+def test_misleading_predictions_cost_evaluations_and_no_more() -> None:
+    wrong = {what: -brought for what, brought in BRINGS.items()}
+    assert solved(wrong, evals=400).best_cost == 65.0
+
+
+def test_what_cannot_be_lowered_is_not_measured_and_nothing_is_measured_twice() -> None:
+    problem = solved(BRINGS, evals=300, fails="mul2")
+    assert problem.best_cost == 85.0
+    assert problem.evals <= problem.distinct + 12  # of those tried together in a batch
+
+
+@pytest.mark.parametrize("evals", [1, 5])
+def test_it_stays_within_its_budget(evals: int) -> None:
+    problem = solved(BRINGS, evals=evals)
+    assert problem.evals == evals and np.isfinite(problem.best_cost)
