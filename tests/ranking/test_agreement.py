@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from graphopt.ranking.agreement import agreement, measured_again, recall, spearman
+from graphopt.ranking.agreement import agreement, measured_again, needed, recall, spearman
 
 
 def test_rank_correlation_is_scipys_also_with_ties() -> None:
@@ -28,3 +28,8 @@ def test_intervals_hold_the_value_and_noise_limits_what_can_be_seen() -> None:
     assert found.low < found.value < found.high < 1.0
     assert measured_again(spearman, truth, np.zeros(40)) == pytest.approx(1.0)
     assert 0.5 < measured_again(spearman, truth, np.full(40, 0.1)) < 0.98
+
+
+def test_evaluations_until_nine_tenths_of_the_gain() -> None:
+    ratio = np.array([1.5, 0.8, 0.91, 0.81])
+    assert needed(np.arange(4), ratio) == 2 and needed(np.array([2, 0, 3, 1]), ratio) == 3

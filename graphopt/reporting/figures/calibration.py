@@ -14,22 +14,26 @@ from graphopt.core.graph import F64, Graph
 from graphopt.errors import UserError
 from graphopt.measure.memo import Memo
 from graphopt.problems.cost_model import CostModel
-from graphopt.ranking.agreement import LEAST, agreement, measured_again, recall, spearman
+from graphopt.ranking.agreement import LEAST, agreement, measured_again, needed, recall, spearman
 from graphopt.ranking.asked import graph_key, plans_of
 from graphopt.ranking.code_time import distinct, fitted
 from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan, measured_graphs
 from graphopt.reporting.figures.figure import Figure
 from graphopt.reporting.replay import decision_of, open_case
+from graphopt.reporting.tables.statistics import bootstrap
 from graphopt.utils import registry
 
 TABLE = "measured.jsonl"
+GAIN = 0.02  # of the best plan, from which there is something to be found
 SIMULATORS = ("simulator", "calibrated")  # those that are options here
 Score = Callable[[F64, F64], float]
 
 
 def figures_in(place: Path, rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
     """Of each model and graph `spearman`, over all masks, `spearman_near`, over those that ask for little, and
-    `top5_recall`; `again` is the same between two measurements, as their noise says, and `over` the number of masks."""
+    `top5_recall`; `again` is the same between two measurements, as their noise says, `over` the number of masks.
+    `evals_to_90`: what measuring in the order of learned times needs over the order of the sample (geometric mean over
+    graphs), and of each graph both numbers."""
     tables = sorted(place.rglob(TABLE))
     if not tables:
         raise UserError(f"{place} has no {TABLE}: bring the table there that its prices were measured into")
@@ -37,6 +41,7 @@ def figures_in(place: Path, rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
     graphs = {str(row["graph"]): open_case(decision_of(row)).graph for row in rows}
     known = {name: measured[graph_key(graph)] for name, graph in graphs.items() if graph_key(graph) in measured}
     found: list[Figure] = []
+    found += _of_policy(known)
     for name, one in sorted(known.items()):
         masks = [plan for plan in distinct(one) if not plan.asked.knobs]
         predicted = dict(_predicted(graphs[name], one, masks, [*known.values()], str(rows[0]["machine"])))
@@ -82,3 +87,25 @@ def _of_graph(name: str, one: MeasuredGraph, masks: Sequence[MeasuredPlan],
         best = measured_again(score, ratio[of], noise[of])
         yield Figure(f"{kind}/again/{name}", best, best, best)
         yield Figure(f"{kind}/over/{name}", *[float(of.sum())] * 3)
+
+
+def _of_policy(known: Mapping[str, MeasuredGraph]) -> list[Figure]:
+    """Among knobs, and what asks for little: knobs first, then in the order of the sample."""
+    found, logs = list[Figure](), list[float]()
+    for name, one in sorted(known.items()):
+        others = [other for other in known.values() if other is not one]
+        plans = [plan for plan in distinct(one) if plan.asked.knobs or one.near(plan)]
+        plans.sort(key=lambda plan: not plan.asked.knobs)
+        ratio = np.array([plan.ratio for plan in plans])
+        if others and len(ratio) and ratio.min() <= 1 - GAIN:
+            model = fitted(others)
+            by_time = np.argsort([model.of(plan.features) for plan in plans], kind="stable")
+            counts = needed(by_time, ratio), needed(np.arange(len(ratio)), ratio)
+            logs.append(float(np.log(counts[0] / counts[1])))
+            found += [Figure(f"evals_to_90/{order}/{name}", *[float(count)] * 3)
+                      for order, count in zip(("learned", "in_order"), counts, strict=True)]  # fmt: skip
+    if not logs:
+        return []
+    mean = bootstrap(np.array(logs)[:, None]).exp()
+    interval = (mean.low, mean.high) if mean.known else (mean.mean, mean.mean)
+    return [Figure("evals_to_90", mean.mean, *interval), *found]
