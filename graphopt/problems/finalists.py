@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from graphopt.problems.cost_model import CostModel, better
 from graphopt.problems.solution import Solution
 
-KEPT = 4
+KEPT = 6
 
 
 class _Candidate(NamedTuple):
@@ -19,7 +19,8 @@ class _Candidate(NamedTuple):
 
 
 class Finalists:
-    """The `KEPT` lowest prices of different decisions. solution: of the problem's best."""
+    """The `KEPT` lowest prices of different decisions: of those of one price, which for measured ones means one code,
+    the first. solution: of the problem's best."""
 
     def __init__(self, solution: Callable[[], Solution]) -> None:
         self._solution = solution
@@ -27,12 +28,16 @@ class Finalists:
 
     def offer(self, cost: NDArray[np.float64], digests: Sequence[int], state_at: Callable[[int], Any]) -> None:
         """Keeps what belongs to them."""
-        for i in np.argsort(cost, kind="stable")[:KEPT].tolist():
+        _, first = np.unique(cost, return_index=True)  # the lowest first
+        for i in first[:KEPT].tolist():
             known = self._of.get(digests[i])
-            if np.isfinite(cost[i]) and (known is None or cost[i] < known.cost):
+            if np.isfinite(cost[i]) and (known is None or cost[i] < known.cost) and not self._has(float(cost[i])):
                 self._of[digests[i]] = _Candidate(float(cost[i]), state_at(i))
         lowest = sorted(self._of.items(), key=lambda item: item[1].cost)[:KEPT]
         self._of = dict(lowest)
+
+    def _has(self, cost: float) -> bool:
+        return any(candidate.cost == cost for candidate in self._of.values())
 
     @property
     def states(self) -> list[Any]:

@@ -67,6 +67,15 @@ def test_the_judge_picks_among_the_lowest() -> None:
     assert inlined(problem) == [1]
 
 
+def test_what_costs_the_same_takes_one_place() -> None:
+    """Eight decisions lead to the code that is lowest by luck; op 8, behind them, is lower in truth."""
+    problem, judge = opened([6.0] * 8 + [4.0], dict.fromkeys(range(8), -9.0), noise=0.001)
+    priced(problem)
+    assert inlined(problem) == [0] and len(problem.finalists.states) == 2
+    problem.settle(judge)
+    assert inlined(problem) == [8]
+
+
 def test_what_is_not_shown_to_be_better_than_the_default_is_not_the_answer() -> None:
     """The default inlines all: 10 + 0. Inlining op 0 alone seems to cost 8, and costs 9.9 with noise of 5 %."""
     problem, judge = opened([-0.1, 0.1], {0: -2.0}, noise=0.05)
