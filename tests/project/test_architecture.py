@@ -31,7 +31,7 @@ LAYERS = (
     ("datasets", "gather", "kinds", "tasks"),
     ("costs",),
     ("config", "search"),
-    ("advantages", "compat", "filter", "learn_cost", "records", "tune"),
+    ("advantages", "calibrate", "compat", "filter", "learn_cost", "records", "tune"),
     ("algos", "pack", "reporting"),
     ("answer", "decision", "report"),
     ("apply", "run"),

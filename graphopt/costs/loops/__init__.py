@@ -1,0 +1,1 @@
+"""What TorchInductor makes of a program and a set of stored values, predicted from the program's loops."""

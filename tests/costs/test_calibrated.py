@@ -1,0 +1,171 @@
+"""Loops of programs by hand: what is stored, what shares a nest, what it costs. No compiler runs here."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphopt.costs.calibrated import Calibrated
+from graphopt.costs.loops import preset as presets
+from graphopt.costs.loops.derived import derived
+from graphopt.costs.loops.estimate import Estimate, Made
+from graphopt.costs.loops.preset import Preset, load, read, save, shipped
+from graphopt.costs.loops.stored_values import Rules
+from graphopt.errors import UserError
+from graphopt.inductor.loop_program import Buffer, Hint, Index, LibraryCall, Loop, LoopProgram, Read
+
+ROWS, COLUMNS = 512, 64
+SIZE = ROWS * COLUMNS
+FLAT: Index = ("add", ("mul", ("number", COLUMNS), ("loop", 0)), ("loop", 1))
+ROW: Index = ("loop", 0)
+COLUMN: Index = ("loop", 1)
+COMMAND = r"python -m graphopt\.calibrate"
+TABLE = {"exp": 2.0, "mul": 0.5, "inner.sum": 0.25, "read": 0.0, "write": 0.0, "uneven": 0.0, "unknown": 1.0}
+BARE = Preset(TABLE, {name: 8 * cost for name, cost in TABLE.items()}, ((1e12, 0.0),), ((1e12, 0.0),), 0.0, 0.0, 0.0)
+
+
+def loop(buffer: int, op: str, work: str, *reads: Read, shape: tuple[int, ...] = (ROWS, COLUMNS), **of: Any) -> Loop:
+    steps = {1: (1,), 2: (COLUMNS, 1)}[len(shape)]
+    return Loop(buffer, op, shape, of.get("reduced", ()), steps, reads, {work: 1.0})
+
+
+def estimate(*steps: Loop | LibraryCall, kept: tuple[int, ...], small: dict[int, int] | None = None) -> Estimate:
+    """Buffers are numbered; 0 is an input."""
+    count = 1 + max(max([s.buffer] if isinstance(s, Loop) else s.makes) for s in steps)
+    buffers = tuple(Buffer(f"b{i}", (small or {}).get(i, SIZE), 4, kept=i in kept) for i in range(count))
+    hints = tuple(Hint(s.op, "made") for s in steps if isinstance(s, Loop) and s.op)
+    return Estimate(LoopProgram(buffers, steps, hints))
+
+
+def nanoseconds(of: Estimate, made: Made, preset: Preset = BARE) -> float:
+    return of.seconds(made, preset) * 1e9
+
+
+def chain() -> Estimate:
+    """exp, then two products of which the last is kept."""
+    return estimate(loop(1, "a", "exp", Read(0, FLAT)), loop(2, "b", "mul", Read(1, FLAT)),
+                    loop(3, "", "mul", Read(2, FLAT)), kept=(3,))  # fmt: skip
+
+
+def test_storing_ends_nothing() -> None:
+    of = chain()
+    for asked in ({}, {"b": True}, {"a": True, "b": True}):
+        made = of.made(asked, frozenset(), Rules())
+        assert made.stored == frozenset(asked) and len(made.nests) == made.kernels == 1
+        assert nanoseconds(of, made) == pytest.approx(SIZE * (2.0 + 0.5 + 0.5))
+
+
+def test_what_is_cut_is_a_nest_of_its_own() -> None:
+    of = chain()
+    made = of.made({}, frozenset({"a"}), Rules())
+    assert made.stored == {"a"} and [len(group.leaves) for group, _ in made.nests] == [1, 1]
+
+
+def test_two_results_share_a_nest_and_what_they_read() -> None:
+    of = estimate(loop(1, "a", "exp", Read(0, FLAT)), loop(2, "", "mul", Read(1, FLAT)),
+                  loop(3, "", "mul", Read(1, FLAT)), kept=(2, 3))  # fmt: skip
+    for asked in ({}, {"a": True}):
+        made = of.made(asked, frozenset(), Rules())
+        assert len(made.nests) == 1 and nanoseconds(of, made) == pytest.approx(SIZE * (2.0 + 0.5 + 0.5))
+
+
+def test_what_has_fewer_elements_is_evaluated_for_each_of_its_readers() -> None:
+    """A value per column is evaluated in every row; one per row is computed before the inner loop."""
+    for index, length, times in ((COLUMN, COLUMNS, SIZE), (ROW, ROWS, ROWS)):
+        of = estimate(loop(1, "v", "exp", Read(0, ROW), shape=(length,)),
+                      loop(2, "", "mul", Read(1, index), Read(3, FLAT)), loop(3, "", "mul", Read(0, FLAT)),
+                      kept=(2, 3), small={1: length})  # fmt: skip
+        assert nanoseconds(of, of.made({}, frozenset(), Rules())) == pytest.approx(2.0 * times + 0.5 * 2 * SIZE)
+        stored = of.made({"v": True}, frozenset(), Rules())
+        assert len(stored.nests) == 2
+        assert nanoseconds(of, stored) == pytest.approx(2.0 * length + 0.5 * 2 * SIZE)
+
+
+def reduced() -> Estimate:
+    """A value, its sums along rows, and products of the two."""
+    return estimate(loop(1, "v", "exp", Read(0, FLAT)),
+                    loop(2, "", "reduction.sum", Read(1, FLAT), shape=(ROWS,), reduced=(COLUMNS,)),
+                    loop(3, "", "mul", Read(1, FLAT), Read(2, ROW)), kept=(3,), small={2: ROWS})  # fmt: skip
+
+
+def test_a_reduction_shares_its_outer_loop_with_what_reads_it() -> None:
+    of = reduced()
+    inlined, stored = (of.made(asked, frozenset(), Rules()) for asked in ({}, {"v": True}))
+    assert len(inlined.nests) == 1 and len(inlined.nests[0][1]) == 2  # one nest of two inner loops
+    assert nanoseconds(of, inlined) == pytest.approx(SIZE * (2.0 + 0.25 + 2.0 + 0.5))
+    assert nanoseconds(of, stored) == pytest.approx(SIZE * (2.0 + 0.25 + 0.5))
+
+
+def test_a_call_between_ends_a_kernel() -> None:
+    of = estimate(
+        loop(1, "", "exp", Read(0, FLAT)), LibraryCall((1,), (2,)), loop(3, "", "mul", Read(2, FLAT)), kept=(3,)
+    )
+    made = of.made({}, frozenset(), Rules())
+    assert (len(made.nests), made.kernels) == (2, 2)
+
+
+def test_far_data_costs_more() -> None:
+    of = estimate(loop(1, "", "exp", Read(0, FLAT)), kept=(1,))
+    far = Preset(BARE.vector, BARE.scalar, ((1e6, 0.0), (1e12, 0.25)), BARE.write, 0.0, 0.0, 0.0)
+    made = of.made({}, frozenset(), Rules())
+    assert nanoseconds(of, made, far) == pytest.approx(SIZE * 2.0 + SIZE * 4 * 0.25)
+
+
+def test_inductors_own_rules_decide_where_nothing_is_asked() -> None:
+    of = chain()
+    program = of.program
+    read_twice = LoopProgram(program.buffers, program.steps, (Hint("a", "reuse"), Hint("a", "made"), Hint("b", "made")))
+    for asked, stored in (({}, {"a"}), ({"a": False}, set()), ({"b": True}, {"a", "b"})):
+        assert Estimate(read_twice).made(asked, frozenset(), Rules()).stored == stored
+    assert of.made({}, frozenset(), Rules(size=0)).stored == set()  # large values too are stored when they are shared
+
+
+def test_presets_are_read_as_they_were_written(tmp_path: Path) -> None:
+    save(tmp_path / "p.json", BARE, "some machine", "2026-01-01")
+    assert read(tmp_path / "p.json") == BARE
+    for name in shipped():
+        assert load(name).vector["tanh"] > load(name).vector["mul"] > 0
+
+
+@pytest.mark.parametrize("change", [
+    {"format": 2}, {"vector": {"mul": 1.0}}, {"vector": {**TABLE, "mul": -1.0}}, {"vector": {**TABLE, "mul": "1"}},
+    {"scalar": None}, {"read": []}, {"read": [[2, 1], [1, 1]]}, {"write": [[1]]}, {"result": float("nan")},
+    {"kernel": True}, {"flop": 1e300},
+])  # fmt: skip
+def test_a_damaged_preset_is_one_sentence(change: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "p.json"
+    save(file, BARE, "some machine", "2026-01-01")
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(UserError, match=COMMAND):
+        read(file)
+
+
+def test_a_preset_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match=COMMAND):
+        Calibrated(name="calibrated", preset=None)
+    with pytest.raises(UserError, match=shipped()[0]):
+        Calibrated(name="calibrated", preset="../../etc/passwd")
+    save(tmp_path / presets.FILE, BARE, "some machine", "2026-01-01")
+    assert Calibrated(name="calibrated", preset=None).preset == BARE
+
+
+def test_a_preset_is_what_probes_differ_by() -> None:
+    sizes = {"terms": 8, "elements": 1000, "rows": 10, "columns": 100, "width": 10, "chosen": 100, "side": 10}
+    sums = {"plain": 2e-6, "add": 10e-6, "mul": 6e-6, "exp": 18e-6}
+    seconds = {
+        f"{mode} {name}": value * factor
+        for mode, factor in (("vector", 1), ("scalar", 4))
+        for name, value in sums.items()
+    }
+    seconds |= {"nests 1": 1e-6, "nests 9": 9e-6, "products": 3e-6, "inner welford_reduce": 2e-6}
+    seconds |= {f"{way} {name}": 2e-6 for way in ("inner", "outer") for name in ("sum", "max", "min")}
+    seconds |= {"fill 1000": 2e-6, "copy 1000": 3e-6, "fill 4000": 9e-6, "copy 4000": 25e-6}
+    seconds |= {"gathered plain": 2e-6, "gathered rows": 3e-6, "gathered elements": 4e-6, "gathered added": 5e-6}
+    found = derived(seconds, sizes)
+    assert found.vector["exp"] == pytest.approx(2.0) and found.scalar["exp"] == pytest.approx(8.0)
+    assert (found.result, found.kernel, found.flop) == pytest.approx((1000.0, 1000.0, 1.0))
+    assert [cost for _, cost in found.read] == pytest.approx([0.0, 3.0])  # 1 and 4 ns of a byte
+    assert [cost for _, cost in found.write] == pytest.approx([0.0, 1.0])  # 1 and 2
+    assert found.vector["uneven"] == pytest.approx(4.0 + 2.0)
