@@ -17,7 +17,7 @@ MOST = 0.9
 LEAST = 5  # plans from which there is a correlation
 
 
-class Agreement(NamedTuple):
+class Correlation(NamedTuple):
     """low, high: the 95 % interval of drawing plans anew."""
 
     value: float
@@ -38,13 +38,13 @@ def recall(predicted: F64, measured: F64) -> float:
     return len(first & wanted) / max(1, len(wanted))
 
 
-def agreement(score: Callable[[F64, F64], float], predicted: F64, measured: F64) -> Agreement:
+def agreement(score: Callable[[F64, F64], float], predicted: F64, measured: F64) -> Correlation:
     """A score [P, P -> one number], with its interval."""
     rng, count = np.random.default_rng(0), len(measured)
     draws = (rng.integers(0, count, count) for _ in range(DRAWS))
     drawn = [score(predicted[of], measured[of]) for of in draws]
     low, high = np.quantile(drawn, (0.025, 0.975))
-    return Agreement(score(predicted, measured), float(low), float(high))
+    return Correlation(score(predicted, measured), float(low), float(high))
 
 
 def measured_again(score: Callable[[F64, F64], float], measured: F64, noise: F64) -> float:
