@@ -16,7 +16,7 @@ Setting = tuple[tuple[str, str], ...]  # what must be equal before two prices ma
 SETTING_FIELDS = ("study", "task", "machine", "cost", "judge", "objective", "split")
 IDENTITY_FIELDS = (
     *("study", "dataset", "split", "graph", "graph_hash", "task", "machine", "cost", "judge", "objective", "encoder"),
-    *("algo", "seed", "evals_cap", "seconds_cap", "config_hash"),
+    *("algo", "seed", "evals_cap", "seconds_cap", "config_hash", "backend", "budget"),
 )
 
 
