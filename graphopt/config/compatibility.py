@@ -2,7 +2,7 @@
 
 Facts are class attributes: optimisers say what they accept (`accepts`, `needs_roles`, `needs_one_of`, `knows_roles`),
 tasks what they decide (`noun`, `roles`, with settings `roles_of`), costs what of it counts (`reads`, `assumes`), tasks
-and costs what a graph must carry (`needs`), data sets what graphs carry (`gives`).
+costs and optimisers what a graph must carry (`needs`), data sets what graphs carry (`gives`).
 `python -m graphopt.compat` prints the table of tasks and algorithms as Markdown, with `--families` its short form.
 """
 
@@ -60,7 +60,7 @@ def check(config: Mapping[str, Any]) -> None:
         raise Incompatible(_sentence(config, *wrong))
     costs = {group: target_of(config[group], group) for group in ("cost", "judge")}
     check_reads(config)
-    for group, part in (("task", task), *costs.items()):
+    for group, part in (("task", task), ("algo", algo), *costs.items()):
         missing = part.needs - dataset.gives
         if missing:
             raise Incompatible(

@@ -20,7 +20,7 @@ class Solver(ABC, Generic[AnyProblem]):
 
     accepts: the classes of task it can solve. needs_roles: roles that heads of the task must have (empty: any).
     needs_one_of: roles of which it must have at least one (empty: none). knows_roles: roles beyond which it can solve
-    nothing (empty: it can with any).
+    nothing (empty: it can with any). needs: what graphs must carry, as those of cost models.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Solver(ABC, Generic[AnyProblem]):
     needs_roles: ClassVar[frozenset[Role]] = frozenset()
     needs_one_of: ClassVar[frozenset[Role]] = frozenset()
     knows_roles: ClassVar[frozenset[Role]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def solve(self, problem: AnyProblem) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from graphopt import cache_dir
-from graphopt.core.graph import Graph
+from graphopt.core.graph import Graph, GraphError
 from graphopt.errors import UserError, writing
 from graphopt.measure.builds import Builds, Built
 from graphopt.measure.memo import Line, Memo
@@ -43,7 +43,9 @@ class LoweredRequests:
         return {"program": str(self.file(graph)), "requests": asked.requests, "knobs": asked.knobs}
 
     def file(self, graph: Graph) -> Path:
-        """The graph's program."""
+        """The graph's program. Raises GraphError where it has none."""
+        if graph.program is None:
+            raise GraphError(f"{graph.name} comes without the program that is to be lowered; use dataset=lowered")
         if graph not in self._files:
             path = cache_dir() / "programs" / f"{graph_key(graph)}.program.json.gz"
             with writing(path):

@@ -84,7 +84,8 @@ def test_cost_and_judge_price_the_same_thing(tmp_path: Path) -> None:
 def test_every_refusal_names_an_alternative(task: str, algo: str) -> None:
     config = {group: registry.option(group, name) for group, name in (("task", task), ("algo", algo))}
     dataset, cost = ("training_step", "step") if task == "recompute" else ("onnx", "simulator")
-    config["dataset"] = registry.option("dataset", dataset)
+    needs = target_of(config["algo"], "algo").needs
+    config["dataset"] = registry.option("dataset", "lowered" if "compiled_program" in needs else dataset)
     config["cost"] = config["judge"] = registry.option("cost", cost)
     fit = compatibility.mismatch(target_of(config["algo"], "algo"), config["task"]) is None
     try:

@@ -32,6 +32,7 @@ from graphopt.utils import registry
 
 BUDGETS = (0, 1, 7, 50)
 OF_STEPS = ("recompute",)  # of captured training steps alone: tests/search/test_saved_sets.py
+OF_PROGRAMS = ("compiler_policy",)  # lowers programs that graphs carry: tests/search
 OF_ORDERS = ("lpmf", "bfs", "dfs", "order_walk", "order_policy")  # priced by cost=live_bytes alone: tests/search
 OF_PIPELINES = ("contiguous", "load_balance")  # they balance the loads of a pipeline, and refuse other objectives
 TINY: dict[str, Any] = {"width": 8, "layers": 1}  # of encoders, so that learners are quick
@@ -89,7 +90,7 @@ def fits(algo: str, label: str) -> bool:
     return not compatibility.refusal(algo, task_nodes()[label])
 
 
-ALGOS = [algo for algo in registry.options("algo") if algo not in OF_ORDERS]
+ALGOS = [algo for algo in registry.options("algo") if algo not in (*OF_ORDERS, *OF_PROGRAMS)]
 LABELS = {algo: [label for label in task_nodes() if fits(algo, label)] for algo in ALGOS}
 # Options of one class differ in values alone: that of the shortest name is tried on every task, the others on one.
 CLASSES = {algo: registry.option("algo", algo)["_target_"] for algo in ALGOS}
@@ -279,10 +280,10 @@ def test_every_yes_solves_a_graph(algo: str, label: str) -> None:
 
 @pytest.mark.parametrize("label", task_nodes())
 def test_every_illegal_cell_names_an_alternative(label: str) -> None:
-    node, common = task_nodes()[label], {"dataset": registry.option("dataset", "onnx")}
-    common["cost"] = common["judge"] = registry.option("cost", "simulator")
+    node, simulator = task_nodes()[label], registry.option("cost", "simulator")
     for algo in registry.options("algo"):
-        config = common | {"task": node, "algo": registry.option("algo", algo)}
+        config = {"task": node, "algo": registry.option("algo", algo), "cost": simulator, "judge": simulator}
+        config["dataset"] = registry.option("dataset", "lowered" if algo in OF_PROGRAMS else "onnx")
         if fits(algo, label):
             compatibility.check(config)
             continue

@@ -36,6 +36,7 @@ SMALL: dict[str, list[str]] = {  # by data set
 OF_LAF = ("algo.collection.sweeps=1", "algo.collection.slots=10", "algo.collection.folder=samples")
 OF_REGAL = ("algo.learning.evals=20", "algo.evolution.population=10", "trainer.val_evals=20")
 WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small there
+    "cost_discrepancy": ("judge.table=ops.jsonl",),
     "go_tasks": ("task=joint",),
     "laf_ablation": ("algo=choice(laf_fresh)", *OF_LAF),
     "laf_figure1": ("algo=choice(laf_gain_random_start)", *OF_LAF),

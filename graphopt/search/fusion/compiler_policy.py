@@ -37,6 +37,7 @@ class CompilerPolicy(Optimizer):
     batch, margin: as of `compiler_search`. weights, table, builders: as of `cost=learned`."""
 
     needs_roles = frozenset({Role.FUSION})
+    needs = frozenset({"compiled_program"})
 
     def __init__(self, *, name: str, pool: Annotated[int, Between(1, 2000)], each: Few, batch: int, margin: float,
                  weights: str | None, table: str | None, builders: Workers) -> None:  # fmt: skip
