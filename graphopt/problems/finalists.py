@@ -13,8 +13,8 @@ from graphopt.problems.solution import Solution
 KEPT = 6
 
 
-class _Candidate(NamedTuple):
-    cost: float
+class Candidate(NamedTuple):
+    cost: float  # by the search's cost model
     state: Any  # what a problem takes as its best
 
 
@@ -24,7 +24,7 @@ class Finalists:
 
     def __init__(self, solution: Callable[[], Solution]) -> None:
         self._solution = solution
-        self._of: dict[int, _Candidate] = {}  # digest ->
+        self._of: dict[int, Candidate] = {}  # digest ->
 
     def offer(self, cost: NDArray[np.float64], digests: Sequence[int], state_at: Callable[[int], Any]) -> None:
         """Keeps what belongs to them."""
@@ -32,7 +32,7 @@ class Finalists:
         for i in first[:KEPT].tolist():
             known = self._of.get(digests[i])
             if np.isfinite(cost[i]) and (known is None or cost[i] < known.cost) and not self._has(float(cost[i])):
-                self._of[digests[i]] = _Candidate(float(cost[i]), state_at(i))
+                self._of[digests[i]] = Candidate(float(cost[i]), state_at(i))
         lowest = sorted(self._of.items(), key=lambda item: item[1].cost)[:KEPT]
         self._of = dict(lowest)
 
@@ -44,13 +44,13 @@ class Finalists:
         """Theirs, the lowest first."""
         return [candidate.state for candidate in self._of.values()]
 
-    def winner(self, judge: CostModel, take: Callable[[Any], None]) -> Any | None:
-        """The state that the judge prices lowest, None where none is shown to be better than the default."""
+    def winner(self, judge: CostModel, take: Callable[[Any], None]) -> Candidate | None:
+        """What the judge prices lowest, None where none is shown to be better than the default."""
         found, lowest = None, float("inf")
         for candidate in self._of.values():
             take(candidate.state)
             solution = self._solution()
             price = solution.price(judge)
             if price.cost < lowest and better(price, solution.default_price(judge)):
-                found, lowest = candidate.state, price.cost
+                found, lowest = candidate, price.cost
         return found

@@ -141,10 +141,11 @@ class Problem(ABC):
         """Where prices are measured, the lowest of many is low by luck as well: the judge prices the best few again and
         the lowest of these is the answer; the default where none is shown to be better than it."""
         if self.finalists is not None:
-            state = self.finalists.winner(judge, self.take_best)
-            if state is None:
+            winner = self.finalists.winner(judge, self.take_best)
+            if winner is None:
                 self.notes.append("no answer was shown to be better than the default")
-            self.take_best(self.default_state() if state is None else state)
+            self.take_best(self.default_state() if winner is None else winner.state)
+            self.best_cost = self.initial_cost if winner is None else winner.cost
 
     @abstractmethod
     def default_state(self) -> Any:

@@ -63,8 +63,9 @@ def test_the_judge_picks_among_the_lowest() -> None:
     problem, judge = opened(brings, {3: -1.0}, noise=0.001)
     priced(problem)
     assert inlined(problem) == [3]
+    assert problem.best_cost == 10.0 - 8.5 - 1.0
     problem.settle(judge)
-    assert inlined(problem) == [1]
+    assert inlined(problem) == [1] and problem.best_cost == 10.0 - 9.0
 
 
 def test_what_costs_the_same_takes_one_place() -> None:
@@ -82,7 +83,7 @@ def test_what_is_not_shown_to_be_better_than_the_default_is_not_the_answer() -> 
     priced(problem)
     assert inlined(problem) == [0]
     problem.settle(judge)
-    assert inlined(problem) == [0, 1]
+    assert inlined(problem) == [0, 1] and problem.best_cost == problem.initial_cost
     assert problem.notes == ["no answer was shown to be better than the default"]
 
 
