@@ -51,9 +51,7 @@ class SplitStep:
         self.call = torch.compile(module, backend=self._backend(split, backend), fullgraph=True, dynamic=False)
         with (
             functorch.patch(activation_memory_budget=budget, activation_memory_budget_solver=asked),
-            functorch.patch(
-                enable_autograd_cache=False
-            ),  # else nobody is asked twice
+            functorch.patch(enable_autograd_cache=False),  # else nobody is asked twice
         ):
             self.step()
         self.compiling = time.thread_time() - began
