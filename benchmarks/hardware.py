@@ -46,7 +46,7 @@ def phases(cost: Inductor, graph: Graph, asked: list[Asked]) -> dict[str, list[f
     taken: dict[str, list[float]] = {"lower": [], "compile": [], "time": [], "duplicate": []}
     for one in asked:
         start = time.perf_counter()
-        lowered = cost.builds.ask("lower", cost.request(graph, one)).result()
+        lowered = cost.builds.ask("lower", cost.lowered.request(graph, one)).result()
         taken["lower"].append(time.perf_counter() - start)
         if isinstance(lowered, Failure):
             continue

@@ -6,7 +6,7 @@ become one. Their operations, reads and writes cost what a preset says, which `p
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,13 +17,13 @@ from graphopt.core.head import Role
 from graphopt.core.knobs import KNOBS
 from graphopt.core.operators import Category
 from graphopt.core.plan import Plans
-from graphopt.costs.loops.estimate import Estimate
+from graphopt.costs.loops.estimate import Estimate, Made
 from graphopt.costs.loops.preset import load
 from graphopt.costs.loops.stored_values import Rules
 from graphopt.errors import UserError
 from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.ranking.asked import ASSUMED, CUT, READS, Asked, asked_of
 
-CUT = "cut"
 # Knobs -> what of Inductor's rules they set. The others are accepted, and without effect on a price.
 RULES = {"reads_threshold": "reads", "opcount_threshold": "size", "acc_reads_threshold": "gathered"}
 
@@ -36,8 +36,8 @@ class Calibrated(CostModel):
 
     objective = "runtime"
     needs = frozenset({"compiled_program"})
-    reads: ClassVar[frozenset[Role | str]] = frozenset({Role.FUSION, CUT, *(knob.name for knob in KNOBS)})
-    assumes = frozenset({CUT, *(knob.name for knob in KNOBS)})
+    reads: ClassVar[frozenset[Role | str]] = READS
+    assumes = ASSUMED
 
     def __init__(self, *, name: str, preset: str | None) -> None:
         self.name, self.preset = name, load(preset)
@@ -45,8 +45,8 @@ class Calibrated(CostModel):
 
     def price(self, plans: Plans) -> Prices:
         estimate, fixed = self.estimate(plans.graph), self._libraries(plans.graph)
-        made = (estimate.made(*asked_of(plans, b)) for b in range(len(plans)))
-        seconds = [estimate.seconds(one, self.preset) + fixed for one in made]
+        asked = (asked_of(plans, b) for b in range(len(plans)))
+        seconds = [estimate.seconds(_made(estimate, one), self.preset) + fixed for one in asked]
         return Prices(np.array(seconds), np.zeros(len(plans)))
 
     def estimate(self, graph: Graph) -> Estimate:
@@ -73,22 +73,14 @@ def _estimate(graph: Graph) -> Estimate:
     return Estimate(loop_program(unpacked_program(graph.program, graph.name), names))
 
 
-def asked_of(plans: Plans, b: int) -> tuple[Mapping[str, bool], frozenset[str], Rules]:
-    """What a plan of the batch asks otherwise than the compiler's default: op -> whether to store it; what to keep
-    apart; its rules."""
-    graph = plans.graph
-    own = compiler_choice(graph)
-    assert own is not None
-    changed = np.flatnonzero(own.free & (plans.inline[b] != own.inline))
-    asked = {graph.op_names[op]: not plans.inline[b, op] for op in changed.tolist()}
-    cut = np.flatnonzero(plans.choices[CUT][b]).tolist() if CUT in plans.choices else []
-    return asked, frozenset(graph.op_names[op] for op in cut), Rules(**_settings(plans, b))
+def _made(estimate: Estimate, asked: Asked) -> Made:
+    """What Inductor makes of what is asked."""
+    stored = {name: word == "store" for name, word in asked.requests.items() if word != CUT}
+    cut = frozenset(name for name, word in asked.requests.items() if word == CUT)
+    return estimate.made(stored, cut, _rules(asked.knobs))
 
 
-def _settings(plans: Plans, b: int) -> dict[str, Any]:
-    found = {}
-    for knob in KNOBS:
-        choice = int(plans.choices[knob.name][b].flat[0]) if knob.name in plans.choices else 0
-        if choice and knob.name in RULES:
-            found[RULES[knob.name]] = knob.values[choice]
-    return found
+def _rules(knobs: Mapping[str, int]) -> Rules:
+    """Inductor's, with knobs: name -> which of its values."""
+    return Rules(**{RULES[knob.name]: knob.values[knobs[knob.name]]
+                    for knob in KNOBS if knob.name in knobs and knob.name in RULES})  # fmt: skip

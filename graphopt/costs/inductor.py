@@ -9,7 +9,7 @@ Shape legend: B plans.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,7 +17,6 @@ import numpy as np
 from graphopt import cache_dir
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
-from graphopt.core.knobs import KNOBS
 from graphopt.core.plan import Plans
 from graphopt.costs.tables import settled
 from graphopt.errors import ConfigError, Unmeasured
@@ -26,7 +25,7 @@ from graphopt.measure.builds import Builds, Built
 from graphopt.measure.service import Service
 from graphopt.measure.subject import Comparing, Failure, Measured, Subject, Timing
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.ranking.asked import CUT, Asked, asked_of
+from graphopt.ranking.asked import ASSUMED, READS, Asked, asked_of
 from graphopt.ranking.lowered_requests import LoweredRequests
 from graphopt.ranking.screen import Screen, keep_of
 from graphopt.utils.ranges import Between, Positive
@@ -34,8 +33,6 @@ from graphopt.utils.ranges import Between, Positive
 TABLE = Path("measured") / "inductor.jsonl"
 SEED = 0  # of a program's inputs
 NOTHING = Asked({}, {})
-ASSUMED = frozenset({CUT, *(knob.name for knob in KNOBS)})
-READS: frozenset[Role | str] = frozenset({Role.FUSION, *ASSUMED})
 
 
 class Inductor(CostModel):
@@ -95,7 +92,7 @@ class Inductor(CostModel):
         known: list[Measured | Skipped | None] = [self._known(graph, default, one) for one in asked]
         fresh = [i for i, answer in enumerate(known) if answer is None]
         if fresh:
-            evaluated = self._pipeline.evaluate(default, [self.request(graph, asked[i]) for i in fresh])
+            evaluated = self._pipeline.evaluate(default, [self.lowered.request(graph, asked[i]) for i in fresh])
             for i, one in zip(fresh, evaluated, strict=True):
                 self._remember(graph, asked[i], one)
                 known[i] = one.measured
@@ -126,17 +123,13 @@ class Inductor(CostModel):
         line = self.lowered.line(graph, NOTHING)
         if line is not None and "failure" not in line and not self.service.measures:
             return Subject("inductor", line["digest"], {})
-        (lowered,) = self._pipeline.lower([self.request(graph, NOTHING)])
+        (lowered,) = self._pipeline.lower([self.lowered.request(graph, NOTHING)])
         compiled = lowered if isinstance(lowered, Failure) else self.builds.ask("compile", lowered).result()
         if isinstance(lowered, Failure) or isinstance(compiled, Failure):
             why = lowered if isinstance(lowered, Failure) else compiled
             raise Unmeasured(f"{graph.name} cannot be compiled: {why.reason if isinstance(why, Failure) else why}")
         self.lowered.remember(graph, NOTHING, lowered)
         return subject_of({**lowered, "program": str(self.lowered.file(graph))})
-
-    def request(self, graph: Graph, asked: Asked) -> dict[str, Any]:
-        """What build processes take."""
-        return self.lowered.request(graph, asked)
 
 
 def subject_of(built: Built) -> Subject:

@@ -16,13 +16,13 @@ from graphopt import cache_dir
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
-from graphopt.costs.inductor import ASSUMED, READS, TABLE
+from graphopt.costs.inductor import TABLE
 from graphopt.costs.tables import settled
 from graphopt.measure.builds import Builds
 from graphopt.measure.environment import KEEPS_MEMORY, environment_here
 from graphopt.measure.memo import Line, Memo
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.ranking.asked import Asked, asked_of
+from graphopt.ranking.asked import ASSUMED, READS, Asked, asked_of
 from graphopt.ranking.lowered_requests import LoweredRequests
 from graphopt.ranking.weights import load_weights, weights_file
 from graphopt.utils.ranges import Between, Positive

@@ -106,13 +106,12 @@ class _Reader:
 
     def described(self, name: str) -> Buffer:
         buffer = self.graph.try_get_buffer(name)
-        try:
-            layout = buffer.get_layout()  # type: ignore[union-attr]
-            dtype = layout.dtype
-            kept = name in self.kept or isinstance(layout, MutationLayoutSHOULDREMOVE)
-            return Buffer(name, int(sympy.prod(layout.size)), dtype.itemsize, not dtype.is_floating_point, kept)
-        except (AttributeError, NotImplementedError):  # of no tensor, or of several
+        if not isinstance(buffer, IRNode) or not buffer.has_tensor_output():  # none, or several tensors at once
             return Buffer(name, 1, 4)
+        layout = buffer.get_layout()
+        kept = name in self.kept or isinstance(layout, MutationLayoutSHOULDREMOVE)
+        dtype = layout.dtype
+        return Buffer(name, int(sympy.prod(layout.size)), dtype.itemsize, not dtype.is_floating_point, kept)
 
     def step(self, leaf: BaseSchedulerNode) -> Loop | LibraryCall:
         node = leaf.node

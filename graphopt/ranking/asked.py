@@ -14,11 +14,14 @@ import numpy as np
 from graphopt.core.compiler_choice import compiler_choice
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
+from graphopt.core.head import Role
 from graphopt.core.knobs import KNOBS
 from graphopt.core.plan import Plans
 
 CUT = "cut"
 WORDS = ("store", "inline", CUT)
+ASSUMED = frozenset({CUT, *(knob.name for knob in KNOBS)})  # choices of plans that may be missing
+READS: frozenset[Role | str] = frozenset({Role.FUSION, *ASSUMED})  # what counts of a plan
 
 
 class Asked(NamedTuple):

@@ -29,8 +29,7 @@ class CompilerSearch(Optimizer):
     """stages: what is done, in this order. knobs: every value of every knob alone; combine: those that helped, the best
     first, each kept if it helps further; sweep: further settings of all knobs, at random, until the budget ends; rules:
     `only` of the rules, all if empty, alone and with what helped before; retune: every value of every knob with the
-    best so far; cuts: each stored op that others read, kept
-    apart from them; classes, flips: see above.
+    best so far; cuts: each stored op that others read, kept apart from them; classes, flips: see above.
 
     batch: decisions that are priced together, from the same best one; where several of them help, all together are
     tried next. margin: relative gain from which a measured price counts as lower. order: of ops that are flipped, by
