@@ -338,6 +338,17 @@ def test_the_first_population_holds_every_heuristic() -> None:
     assert solved.best_cost == min(best, problem.initial_cost)
 
 
+def test_brkga_begins_with_what_the_local_search_has_found() -> None:
+    then, alone = algo("local_then_brkga", local_evals=300), algo("regal_local_heuristic")
+    first, _ = solve(alone, GRAPH, TASK, simulator(), evals=400, seed=2)
+    both, _ = solve(then, GRAPH, TASK, simulator(), evals=900, seed=2)
+    switch = next(at for at in range(300, 400) if (at - len(heuristic_keys(both))) % then.local.batch == 0)
+    kept = [(s.evals, s.cost) for s in first.trace if s.evals <= switch]
+    assert [(s.evals, s.cost) for s in both.trace][: len(kept)] == kept
+    assert both.evals == 900
+    assert both.best_cost <= kept[-1][1]
+
+
 def test_a_neutral_proposal_is_plain_brkga_number_by_number() -> None:
     neutral = BrkgaInformed(name="i", evolution=algo("brkga").evolution, runtime=NEUTRAL, peak_memory=NEUTRAL)
     ours, plain = (solve(a, GRAPH, TASK, simulator(), evals=700, seed=3)[0] for a in (neutral, algo("brkga")))

@@ -150,7 +150,7 @@ def test_it_takes_the_best_of_a_batch_walks_plateaus_and_starts_again_from_the_b
 
     keys = np.full(problem.task.key_count(problem.graph), 0.99, np.float32)
     with pytest.raises(Enough):
-        algo._descend(keys, float(3 * len(priorities)), price, moves, np.random.default_rng(0))
+        list(algo._descend(keys, float(3 * len(priorities)), price, moves, np.random.default_rng(0)))
     assert current[-1] <= 3
 
 

@@ -17,6 +17,7 @@ Our choices, where REGAL's text only names the method: batches instead of all mo
 Shape legend: K keys, B moves, N ops, D devices.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,15 +59,21 @@ class RegalLocal(Optimizer):
         self.batch, self.patience, self.kick = batch, patience, kick
 
     def solve(self, problem: AssignProblem) -> None:
-        if not problem.open or not problem.task.key_count(problem.graph):
-            return
+        if problem.open and problem.task.key_count(problem.graph):
+            for _ in self.bests(problem):
+                pass
+
+    def bests(self, problem: AssignProblem) -> Iterator[F32]:
+        """The best keys [K] after the start and after every batch, as long as nobody stops and the budget lasts; of a
+        problem in which nothing can move, those of the start."""
         price = priced_by(problem)
         keys, cost = first_plan(problem, self.start, price)
         moves = RandomKeyMoves(problem, self.moves)
+        yield keys
         if moves.any:
-            self._descend(keys, cost, price, moves, problem.rng)
+            yield from self._descend(keys, cost, price, moves, problem.rng)
 
-    def _descend(self, keys: F32, cost: float, price: Price, moves: "RandomKeyMoves", rng: Generator) -> None:
+    def _descend(self, keys: F32, cost: float, price: Price, moves: "RandomKeyMoves", rng: Generator) -> Iterator[F32]:
         """Until `price` raises OutOfBudget."""
         best, best_cost, since = keys, cost, 0
         while True:
@@ -82,6 +89,7 @@ class RegalLocal(Optimizer):
             if since >= self.patience:
                 start = moves.kicked(best, self.kick, rng)
                 keys, cost, since = start[0], float(price(start)[0]), 0
+            yield best
 
 
 class RandomKeyMoves:
