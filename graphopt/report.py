@@ -1,11 +1,11 @@
 """From rows to tables, curves and pictures.
 
 `python -m graphopt.report DIR` prints the tables of every rows.jsonl below DIR and writes DIR/table.md and
-DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's;
-`--replay` re-prices every stored decision and writes no tables unless `--markdown` or `--csv` ask for them,
-`--figures` prints the headline
-figures of a stored experiment, `--end-to-end` runs rewritten programs whole (DIR/end_to_end.md), `--discrepancy` sets
-sums over ops against whole programs (DIR/discrepancy.md), `--plots` draws into DIR/pictures.
+DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's, `--reach
+best_unlearned` the same against the best method without parameters of each graph; `--replay` re-prices every stored
+decision and writes no tables unless `--markdown` or `--csv` ask for them, `--figures` prints the headline figures of a
+stored experiment, `--end-to-end` runs rewritten programs whole (DIR/end_to_end.md), `--discrepancy` sets sums over ops
+against whole programs (DIR/discrepancy.md), `--plots` draws into DIR/pictures.
 """
 
 import argparse
@@ -173,7 +173,7 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--against", default="local", metavar="METHOD", help="compare pairwise with this method")
     result.add_argument("--improvement-over", metavar="METHOD", help="improvement over this method, and gap")
-    result.add_argument("--reach", metavar="METHOD", help="evaluations to reach what this method ends at")
+    result.add_argument("--reach", metavar="METHOD", help="evaluations to reach what METHOD ends at, or best_unlearned")
     result.add_argument("--end-to-end", action="store_true", help="run rewritten programs against their originals")
     result.add_argument("--discrepancy", action="store_true", help="sums over ops against whole programs")
     result.add_argument("--figures", action="store_true", help="only the experiment's headline figures, as JSON lines")

@@ -21,7 +21,7 @@ from graphopt.reporting.tables.lines import Difference, Line, best_known, blocks
 from graphopt.reporting.tables.read_rows import Collected, collect
 from graphopt.reporting.tables.render import numbers, sheets
 from graphopt.reporting.tables.sheet import as_markdown
-from graphopt.reporting.tables.statistics import bootstrap, mean_of_graphs, table_GS
+from graphopt.reporting.tables.statistics import bootstrap, mean_of_graphs, tabled
 
 pytestmark = pytest.mark.usefixtures("toy_options")
 
@@ -115,9 +115,19 @@ def test_pairing_cancels_what_graphs_share(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = []
     for g, base in enumerate(rng.uniform(1, 8, 20)):
-        rows += [row("local", f"g{g}", base), row("go", f"g{g}", base / 1.1)]
+        rows += [row(m, f"g{g}", price, family=f"f{g}") for m, price in (("local", base), ("go", base / 1.1))]
     (difference,) = differences(collect(store(tmp_path, rows)).entries, "local")
     assert (difference.ratio.low, difference.ratio.high) == (pytest.approx(1.1), pytest.approx(1.1))
+
+
+def test_budgets_of_training_and_the_time_to_the_best_stand_beside_the_total(tmp_path: Path) -> None:
+    timed = {"trace": [[0, 0.0, 8.0], [5, 0.2, 4.0]], "seconds": 0.5}
+    rows = [row("go", "a", 4.0, train_evals=4_700_000, **timed), row("local", "a", 4.0, **timed)]
+    line = lines(collect(store(tmp_path, rows)))["go", 20]
+    assert (line.train_evals, line.best_seconds, line.seconds) == (4_700_000, 0.2, 0.5)
+    text = as_markdown(sheets(collect(tmp_path), "local"))
+    assert "| s to best | s/graph | training evals |" in text
+    assert "| 0.2 | 0.5 | 4.7 M |" in text and "| 0.2 | 0.5 | - |" in text
 
 
 def test_best_known_is_per_graph_and_setting(tmp_path: Path) -> None:
@@ -150,31 +160,52 @@ def test_encoders_are_named_only_where_they_differ(tmp_path: Path) -> None:
 
 def test_graphs_count_equally_however_many_seeds() -> None:
     assert mean_of_graphs(np.array([[1.0, 1.0, 1.0], [4.0, np.nan, np.nan]])) == 2.5
-    graphs, seeds, values = table_GS([("b", 1, 2.0), ("a", 0, 1.0), ("b", 1, 4.0)])
-    assert (graphs, seeds) == (["a", "b"], [0, 1])
-    np.testing.assert_equal(values, [[1.0, np.nan], [np.nan, 3.0]])
+    found = tabled([("b", "y", 1, 2.0), ("a", "x", 0, 1.0), ("b", "y", 1, 4.0)])
+    assert (found.graphs, found.families, found.seeds) == (["a", "b"], ["x", "y"], [0, 1])
+    np.testing.assert_equal(found.values_GS, [[1.0, np.nan], [np.nan, 3.0]])
 
 
 def test_interval_of_a_constant_is_the_constant() -> None:
-    interval = bootstrap(np.full((5, 3), 0.25))
+    interval = bootstrap(np.full((5, 3), 0.25), list("aabbc"))
     assert (interval.mean, interval.low, interval.high) == (0.25, 0.25, 0.25)
 
 
-def test_intervals_cover_the_truth() -> None:
-    """30 graphs, 5 seeds, mean 1 with spread over graphs: close to 95 of 100 intervals hold the truth."""
-    rng = np.random.default_rng(1)
-    held = 0
+def covered(families: list[str]) -> float:
+    """How often an interval of 30 families of 4 graphs, which are alike in each, 5 seeds and mean 1 holds that mean."""
+    rng, held = np.random.default_rng(1), 0
     for trial in range(200):
-        values = 1.0 + rng.normal(0, 0.5, (30, 1)) + rng.normal(0, 0.3, (30, 5))
-        interval = bootstrap(values, resamples=500, seed=trial)
+        values = 1.0 + np.repeat(rng.normal(0, 0.5, (30, 1)), 4, 0) + rng.normal(0, 0.3, (120, 5))
+        interval = bootstrap(values, families, resamples=500, seed=trial)
         held += interval.low <= 1.0 <= interval.high
-    assert 0.90 <= held / 200 <= 0.99
+    return held / 200
+
+
+def test_intervals_over_families_cover_the_truth() -> None:
+    """Close to 95 of 100; siblings that count as independent make intervals far too narrow."""
+    families = [str(i // 4) for i in range(120)]
+    assert 0.90 <= covered(families) <= 0.99
+    assert covered([str(i) for i in range(120)]) < 0.75
+
+
+def test_one_family_has_no_interval_and_the_mean_is_over_graphs() -> None:
+    values = np.array([[1.0], [1.0], [4.0]])
+    assert not bootstrap(values, ["a", "a", "a"]).known
+    two = bootstrap(values, ["a", "a", "b"])
+    assert (two.mean, two.low, two.high) == (2.0, 1.0, 4.0)
+
+
+def test_random_graphs_are_their_own_families(tmp_path: Path) -> None:
+    rows = [row("go", name, 4.0, family="erdos_renyi", dataset="regal") for name in "ab"]
+    rows += [row("go", name, 4.0, family="gnmt") for name in "cd"]
+    sampled = {e.graph_name: e.sampled for e in collect(store(tmp_path, rows)).entries}
+    assert sampled == {"a": "regal/a", "b": "regal/b", "c": "gnmt", "d": "gnmt"}
 
 
 def test_seed_spread_widens_the_interval() -> None:
     graphs = np.zeros((50, 1))
-    calm = bootstrap(graphs + np.zeros((1, 3)))
-    shaky = bootstrap(graphs + np.array([[-0.1, 0.0, 0.1]]))  # the whole training run is better or worse
+    families = [str(i) for i in range(50)]
+    calm = bootstrap(graphs + np.zeros((1, 3)), families)
+    shaky = bootstrap(graphs + np.array([[-0.1, 0.0, 0.1]]), families)  # the whole training run is better or worse
     assert calm.high - calm.low == 0
     assert shaky.high - shaky.low > 0.1
 
@@ -182,8 +213,9 @@ def test_seed_spread_widens_the_interval() -> None:
 def test_bootstrap_is_reproducible_and_takes_gaps() -> None:
     values = np.random.default_rng(2).normal(size=(8, 3))
     values[0, 1:] = np.nan
-    assert bootstrap(values) == bootstrap(values)
-    assert np.isfinite([bootstrap(values).low, bootstrap(values).high]).all()
+    found = bootstrap(values, list("abcdeefg"))
+    assert found == bootstrap(values, list("abcdeefg"))
+    assert np.isfinite([found.low, found.high]).all()
 
 
 def test_partial_and_repeated_lines_are_tolerated(tmp_path: Path) -> None:
@@ -223,7 +255,7 @@ def test_one_graph_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
     store(tmp_path, rows)
     text = as_markdown(sheets(collect(tmp_path), "local"))
     assert "[" not in text and "better" not in text and "no difference" not in text and "95 %" in text
-    assert "No interval and no verdict from a single graph." in text
+    assert "No interval and no verdict from a single family." in text
     assert main([str(tmp_path), "--improvement-over", "local"]) == 0
     assert "| go | 1 | 3 | -2.50 | 2.50 |" in (tmp_path / "improvement.md").read_text()
     assert main([str(tmp_path), "--reach", "local"]) == 0

@@ -6,7 +6,7 @@ from graphopt.reporting.figures.hardware_memory import figures
 
 
 def row(graph: str, algo: str, judged: float) -> dict[str, object]:
-    return {"graph": graph, "algo": algo, "judged": judged}
+    return {"graph": graph, "family": graph, "algo": algo, "judged": judged}
 
 
 def test_ratios_are_over_the_best_of_the_compilers_orders() -> None:

@@ -14,7 +14,7 @@ from test_report import FOUR, row, store
 
 from graphopt.report import main
 from graphopt.reporting.tables.improvement import Improvement, improvement_csv, improvement_sheets, improvements
-from graphopt.reporting.tables.reach import ALL, Reach, reaches
+from graphopt.reporting.tables.reach import ALL, BEST_UNLEARNED, Reach, reaches
 from graphopt.reporting.tables.read_rows import collect
 from graphopt.reporting.tables.render import sheets
 from graphopt.reporting.tables.sheet import Sheet, as_csv, as_markdown
@@ -128,6 +128,21 @@ def lines_of(tmp_path: Path, rows: list[dict[str, object]]) -> dict[tuple[str, s
     file.write_text("".join(json.dumps(r) + "\n" for r in rows))
     (entries,) = collect(file).by_setting().values()
     return {(line.graph, line.method): line for line in reaches(entries, "slow")}
+
+
+def test_samples_are_counted_against_the_best_method_without_parameters(tmp_path: Path) -> None:
+    rows = [
+        traced("slow", 0, [(0, 10.0), (50, 9.0)]), traced("best", 0, [(0, 10.0), (10, 8.0), (40, 6.0)]),
+        traced("late", 0, [(0, 10.0), (90, 6.0)]), {**traced("learned", 0, [(0, 10.0), (4, 5.0)]), "params": 9},
+    ]  # fmt: skip
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (entries,) = collect(tmp_path).by_setting().values()
+    found = {line.method: line for line in reaches(entries, BEST_UNLEARNED)}
+    assert {name: line.share.mean for name, line in found.items()} == pytest.approx(
+        {"learned": 4 / 40, "best": 1.0, "late": 90 / 40, "slow": 100 / 40}
+    )
+    assert [name for name, line in found.items() if line.missed] == ["slow"]
+    assert main([str(tmp_path), "--reach", BEST_UNLEARNED]) == 0
 
 
 def test_a_method_is_counted_until_it_is_as_good_as_the_reference_ends(tmp_path: Path) -> None:

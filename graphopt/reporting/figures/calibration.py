@@ -18,7 +18,7 @@ from graphopt.ranking.agreement import LEAST, agreement, measured_again, needed,
 from graphopt.ranking.asked import graph_key, plans_of
 from graphopt.ranking.code_time import distinct, fitted
 from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan, measured_graphs
-from graphopt.reporting.figures.figure import Figure
+from graphopt.reporting.figures.figure import Figure, figure
 from graphopt.reporting.replay import decision_of, open_case
 from graphopt.reporting.tables.statistics import bootstrap
 from graphopt.utils import registry
@@ -41,7 +41,7 @@ def figures_in(place: Path, rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
     graphs = {str(row["graph"]): open_case(decision_of(row)).graph for row in rows}
     known = {name: measured[graph_key(graph)] for name, graph in graphs.items() if graph_key(graph) in measured}
     found: list[Figure] = []
-    found += _of_policy(known)
+    found += _of_policy(known, {str(row["graph"]): str(row["family"]) for row in rows})
     for name, one in sorted(known.items()):
         masks = [plan for plan in distinct(one) if not plan.asked.knobs]
         predicted = dict(_predicted(graphs[name], one, masks, [*known.values()], str(rows[0]["machine"])))
@@ -89,9 +89,9 @@ def _of_graph(name: str, one: MeasuredGraph, masks: Sequence[MeasuredPlan],
         yield Figure(f"{kind}/over/{name}", *[float(of.sum())] * 3)
 
 
-def _of_policy(known: Mapping[str, MeasuredGraph]) -> list[Figure]:
+def _of_policy(known: Mapping[str, MeasuredGraph], family_of: Mapping[str, str]) -> list[Figure]:
     """Among knobs, and what asks for little: knobs first, then in the order of the sample."""
-    found, logs = list[Figure](), list[float]()
+    found, logs = list[Figure](), dict[str, float]()
     for name, one in sorted(known.items()):
         others = [other for other in known.values() if other is not one]
         plans = [plan for plan in distinct(one) if plan.asked.knobs or one.near(plan)]
@@ -101,11 +101,10 @@ def _of_policy(known: Mapping[str, MeasuredGraph]) -> list[Figure]:
             model = fitted(others)
             by_time = np.argsort([model.of(plan.features) for plan in plans], kind="stable")
             counts = needed(by_time, ratio), needed(np.arange(len(ratio)), ratio)
-            logs.append(float(np.log(counts[0] / counts[1])))
+            logs[name] = float(np.log(counts[0] / counts[1]))
             found += [Figure(f"evals_to_90/{order}/{name}", *[float(count)] * 3)
                       for order, count in zip(("learned", "in_order"), counts, strict=True)]  # fmt: skip
     if not logs:
         return []
-    mean = bootstrap(np.array(logs)[:, None]).exp()
-    interval = (mean.low, mean.high) if mean.known else (mean.mean, mean.mean)
-    return [Figure("evals_to_90", mean.mean, *interval), *found]
+    mean = bootstrap(np.array([*logs.values()])[:, None], [family_of[name] for name in logs]).exp()
+    return [figure("evals_to_90", mean), *found]

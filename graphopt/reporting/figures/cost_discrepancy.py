@@ -11,12 +11,12 @@ from graphopt.reporting.tables.statistics import bootstrap
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    """One for every pair of a sum and a way to run the whole; intervals are over models."""
+    """One for every pair of a sum and a way to run the whole; intervals are over models, each a family of its own."""
     found, made = prices_of(rows), list[Figure]()
     for measured in WHOLE:
         for predicted in ADDITIVE:
             values = np.abs(discrepancies(found, predicted, measured))
             if len(values):
-                interval = bootstrap(values[:, None])
+                interval = bootstrap(values[:, None], list(map(str, range(len(values)))))
                 made.append(Figure(f"{predicted} to {measured}", interval.mean, interval.low, interval.high))
     return made

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from graphopt.reporting.tables.statistics import Interval
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -11,3 +13,8 @@ class Figure:
     value: float
     low: float
     high: float
+
+
+def figure(name: str, mean: Interval) -> Figure:
+    """Of an interval that may be none."""
+    return Figure(name, mean.mean, *((mean.low, mean.high) if mean.known else (mean.mean, mean.mean)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from graphopt.problems.cost_model import Price, better
-from graphopt.reporting.figures.figure import Figure
+from graphopt.reporting.figures.figure import Figure, figure
 from graphopt.reporting.tables.statistics import bootstrap
 
 Row = Mapping[str, Any]
@@ -34,8 +34,8 @@ def _mean(name: str, rows: Sequence[Row]) -> Figure:
     families: dict[str, list[float]] = {}
     for row in rows:
         families.setdefault(str(row["family"]), []).append(math.log(row["judged"] / row["initial"]))
-    means = bootstrap(np.array([[sum(logs) / len(logs)] for logs in families.values()])).exp()
-    return Figure(name, means.mean, *((means.low, means.high) if means.known else (means.mean, means.mean)))
+    means = bootstrap(np.array([[sum(logs) / len(logs)] for logs in families.values()]), list(families)).exp()
+    return figure(name, means)
 
 
 def _slower(row: Row) -> bool:

@@ -21,7 +21,7 @@ from graphopt.reporting.pictures.style import INK, MUTED, STYLE, lighten, method
 from graphopt.reporting.tables.lines import blocks
 from graphopt.reporting.tables.read_rows import Collected, Entry, Setting
 from graphopt.reporting.tables.render import budget_label, setting_title
-from graphopt.reporting.tables.statistics import table_GS
+from graphopt.reporting.tables.statistics import tabled
 
 MOST_BARS = 40  # graphs in the bar picture; beyond, families stand for their graphs
 MOST_PANELS = 12  # graphs that get a panel of their own
@@ -179,7 +179,7 @@ def _zero_shot(axes: Axes, entries: Sequence[Entry], method: str, colour: str) -
     """A star at zero evaluations for methods that answer without any."""
     part = [e for e in entries if e.method == method and e.budget == 0 and e.trace]
     if any(e.searched != e.trace[0][1] for e in part):
-        logs = table_GS((e.graph, e.seed, math.log(e.searched / e.trace[0][1])) for e in part)[2]
+        logs = tabled((e.graph, e.family, e.seed, math.log(e.searched / e.trace[0][1])) for e in part).values_GS
         value = math.exp(float(np.nanmean(logs)))
         shown = min(value, STAR_CEILING)
         axes.plot([0], [shown], "*", color=colour, ms=11, mec="white", mew=0.6, clip_on=False, zorder=5)
@@ -266,6 +266,6 @@ def _range(part: Sequence[Entry]) -> tuple[float, float, float]:
     """(lowest, mean, highest) over seeds of the geometric mean speed-up over graphs; NaN when there are none."""
     if not part:
         return math.nan, math.nan, math.nan
-    _, _, logs = table_GS((e.graph, e.seed, math.log(e.speedup)) for e in part)
+    logs = tabled((e.graph, e.family, e.seed, math.log(e.speedup)) for e in part).values_GS
     seeds = np.exp(np.nanmean(logs, 0))
     return float(seeds.min()), math.exp(float(np.nanmean(logs))), float(seeds.max())

@@ -2,7 +2,7 @@
 
 Per graph, improvement = (reference - cost) / reference, where the reference's cost is the mean of its seeds at the same
 budget, and gap = cost / best known - 1, best known over all methods, budgets, seeds and rows of the setting. Means are
-over graphs, of means over seeds; intervals resample graphs x seeds, and take the reference's mean as it is.
+over graphs, of means over seeds; intervals resample families x seeds, and take the reference's mean as it is.
 """
 
 import math
@@ -15,17 +15,17 @@ import numpy as np
 from graphopt.errors import UserError
 from graphopt.reporting.tables.lines import TIE, best_known, blocks
 from graphopt.reporting.tables.read_rows import Collected, Entry, Setting
-from graphopt.reporting.tables.render import budget_label, interval_title, setting_title
+from graphopt.reporting.tables.render import budget_label, interval_title, setting_title, training
 from graphopt.reporting.tables.sheet import Sheet, as_csv
-from graphopt.reporting.tables.statistics import Interval, bootstrap, table_GS
+from graphopt.reporting.tables.statistics import Interval, tabled
 
 OTHER_BUDGET, OTHER_WORK = "†", "‡"
 NOTE = (
-    "improvement: mean over graphs of (reference - found) / reference, reference: the mean over seeds of {over} "
-    "at this budget; gap: mean of found / best known - 1, best known over all rows of the setting; in brackets: 95 % "
-    "intervals over graphs x seeds, of several graphs. wins: graphs within 0.1 % of the lowest mean over seeds of "
-    "methods without mark. Not comparable at equal budget: † has another budget, ‡ proves bounds by work that "
-    "evaluations do not count."
+    "improvement: mean over graphs of (reference - found) / reference, reference: the mean over seeds of {over} at "
+    "this budget; gap: mean of found / best known - 1, best known over all rows of the setting; in brackets: 95 % "
+    "intervals over families x seeds (of random graphs over graphs x seeds). wins: graphs within 0.1 % of the lowest mean over "
+    "seeds of methods without mark. s to best: seconds until the answer was found. Not comparable at equal budget: † "
+    "has another budget, ‡ proves bounds by work that evaluations do not count."
 )
 
 
@@ -46,6 +46,8 @@ class Improvement:
     improvement: Interval  # %
     gap: Interval  # %
     wins: int | None  # None for marked methods
+    train_evals: float  # mean prices paid for in training
+    best_seconds: float  # mean seconds until the answer was found
     seconds: float  # mean seconds of a solve
 
 
@@ -109,6 +111,8 @@ def _block(
             improvement=_interval((e, 100 * (1 - e.judged / reference[e.graph])) for e in part),
             gap=_interval((e, 100 * (e.judged / best[e.graph] - 1)) for e in part),
             wins=wins.get((method, budget)),
+            train_evals=float(np.mean([e.train_evals for e in part])),
+            best_seconds=float(np.mean([e.best_seconds for e in part])),
             seconds=float(np.mean([e.seconds for e in part])),
         )
         for (method, budget), part in groups.items()
@@ -117,15 +121,15 @@ def _block(
 
 
 def _interval(values: Iterable[tuple[Entry, float]]) -> Interval:
-    return bootstrap(table_GS((e.graph, e.seed, value) for e, value in values)[2])
+    return tabled((e.graph, e.sampled, e.seed, value) for e, value in values).interval
 
 
 def _wins(groups: Mapping[tuple[str, float], Sequence[Entry]]) -> dict[tuple[str, float], int]:
     """Graphs on which a method's mean over seeds is within 0.1 % of the lowest."""
     means: dict[tuple[str, float], dict[str, float]] = {}
     for key, part in groups.items():
-        graphs, _, costs = table_GS((e.graph, e.seed, e.judged) for e in part)
-        means[key] = dict(zip(graphs, np.nanmean(costs, 1).tolist()))
+        costs = tabled((e.graph, e.sampled, e.seed, e.judged) for e in part)
+        means[key] = dict(zip(costs.graphs, np.nanmean(costs.values_GS, 1).tolist()))
     lowest: dict[str, float] = {}
     for found in means.values():
         for graph, cost in found.items():
@@ -153,13 +157,23 @@ def _title(setting: Setting, entries: Sequence[Entry], dataset: str, at: float, 
 
 def _sheet(title: str, lines: Sequence[Improvement]) -> Sheet:
     ends = interval_title(line.improvement for line in lines)
-    columns = ["method", "graphs", "seeds", f"improvement %{ends}", f"gap %{ends}", "wins", "s/graph"]
+    columns = [
+        "method",
+        "graphs",
+        "seeds",
+        f"improvement %{ends}",
+        f"gap %{ends}",
+        "wins",
+        "s to best",
+        "s/graph",
+        "training evals",
+    ]
     sheet = Sheet(title, columns, [], note=NOTE.format(over=lines[0].over))
     for line in lines:
         wins = "-" if line.wins is None else f"{line.wins}/{line.graphs}"
         sheet.rows.append([
             _name(line), str(line.graphs), str(line.seeds), _percent(line.improvement, "+"), _percent(line.gap),
-            wins, f"{line.seconds:.3g}",
+            wins, f"{line.best_seconds:.3g}", f"{line.seconds:.3g}", training(line.train_evals),
         ])  # fmt: skip
     top = max((line.improvement.mean for line in lines if not line.mark), default=math.nan)
     sheet.bold = {(i, 3) for i, line in enumerate(lines) if not line.mark and line.improvement.mean == top}

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphopt.problems.cost_model import SURE
 from graphopt.reporting.tables.read_rows import Entry
-from graphopt.reporting.tables.statistics import Interval, bootstrap, table_GS
+from graphopt.reporting.tables.statistics import Interval, Values, tabled
 
 SIZES: tuple[tuple[str, int, float], ...] = (
     ("<300 ops", 0, 300),
@@ -38,6 +38,8 @@ class Line:
     proved_gap: float  # mean of (judged - best bound) / best bound, %, of graphs with a bound; NaN where none has
     reach: float  # median of evaluations to 90 % of the best known improvement; inf when less than half reach it
     reached: float  # share of solved graphs that reach it; NaN when no graph can be improved
+    train_evals: float  # mean prices paid for in training
+    best_seconds: float  # mean seconds until the answer was found
     seconds: float  # mean seconds of a solve
 
 
@@ -94,7 +96,7 @@ def _line(block: str, method: str, budget: float, part: list[Entry], wins: int, 
     reaches = [r for r in (evals_to_reach(entry, best.searched[entry.graph]) for entry in part) if r is not None]
     return Line(
         block, method, budget, len({entry.graph for entry in part}), len({entry.seed for entry in part}),
-        speedup=bootstrap(_matrix(part, lambda e: math.log(e.speedup))).exp(),
+        speedup=_table(part, lambda e: math.log(e.speedup)).interval.exp(),
         improvement=_mean(part, lambda e: 100 * (e.initial - e.judged) / e.initial),
         wins=wins,
         losses=sum(entry.lost for entry in part),
@@ -102,16 +104,18 @@ def _line(block: str, method: str, budget: float, part: list[Entry], wins: int, 
         proved_gap=_mean(bounded, lambda e: 100 * (e.judged / best.bound[e.graph] - 1)) if bounded else math.nan,
         reach=float(np.median(reaches)) if reaches else math.nan,
         reached=sum(math.isfinite(r) for r in reaches) / len(reaches) if reaches else math.nan,
+        train_evals=_mean(part, lambda e: e.train_evals),
+        best_seconds=_mean(part, lambda e: e.best_seconds),
         seconds=_mean(part, lambda e: e.seconds),
     )  # fmt: skip
 
 
-def _matrix(part: Iterable[Entry], value: Callable[[Entry], float]) -> np.ndarray:  # [G, S]
-    return table_GS((entry.graph, entry.seed, value(entry)) for entry in part)[2]
+def _table(part: Iterable[Entry], value: Callable[[Entry], float]) -> Values:
+    return tabled((entry.graph, entry.sampled, entry.seed, value(entry)) for entry in part)
 
 
 def _mean(part: Iterable[Entry], value: Callable[[Entry], float]) -> float:
-    return float(np.nanmean(np.nanmean(_matrix(part, value), 1)))
+    return float(np.nanmean(np.nanmean(_table(part, value).values_GS, 1)))
 
 
 def count_wins(groups: dict[tuple[float, str], list[Entry]]) -> dict[tuple[float, str], int]:
@@ -119,8 +123,8 @@ def count_wins(groups: dict[tuple[float, str], list[Entry]]) -> dict[tuple[float
     what the noise of measured prices makes of it."""
     cost: dict[tuple[float, str], dict[str, float]] = {}
     for key, part in groups.items():
-        graphs, _, logs = table_GS((entry.graph, entry.seed, math.log(entry.judged)) for entry in part)
-        cost[key] = dict(zip(graphs, np.nanmean(logs, 1).tolist()))
+        logs = _table(part, lambda e: math.log(e.judged))
+        cost[key] = dict(zip(logs.graphs, np.nanmean(logs.values_GS, 1).tolist()))
     noise: dict[str, float] = {}
     for entry in (entry for part in groups.values() for entry in part):
         noise[entry.graph] = max(entry.noise, noise.get(entry.graph, 0.0))
@@ -166,13 +170,13 @@ def differences(entries: Sequence[Entry], against: str) -> list[Difference]:
         if other is None or method == against:
             continue
         logs = paired_logs(part, other)
-        if logs.size:
-            lines.append(Difference(method, against, budget, len(logs), bootstrap(logs).exp()))
+        if logs.graphs:
+            lines.append(Difference(method, against, budget, len(logs.graphs), logs.interval.exp()))
     return lines
 
 
-def paired_logs(part: Sequence[Entry], other: Sequence[Entry]) -> np.ndarray:
-    """[G, S] log(other's cost / this one's). Paired by seed, or with the other's mean over its seeds."""
+def paired_logs(part: Sequence[Entry], other: Sequence[Entry]) -> Values:
+    """log(other's cost / this one's). Paired by seed, or with the other's mean over its seeds."""
     theirs: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for entry in other:
         theirs[entry.graph][entry.seed].append(math.log(entry.judged))
@@ -181,8 +185,8 @@ def paired_logs(part: Sequence[Entry], other: Sequence[Entry]) -> np.ndarray:
         seeds = theirs.get(entry.graph)
         if seeds:
             logs = seeds.get(entry.seed) or [log for values in seeds.values() for log in values]
-            cells.append((entry.graph, entry.seed, float(np.mean(logs)) - math.log(entry.judged)))
-    return table_GS(cells)[2]
+            cells.append((entry.graph, entry.sampled, entry.seed, float(np.mean(logs)) - math.log(entry.judged)))
+    return tabled(cells)
 
 
 def repeated(entries: Iterable[Entry]) -> int:

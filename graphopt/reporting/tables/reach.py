@@ -4,6 +4,9 @@ Per graph and seed, a method's samples are the evaluations after which its trace
 ends at with the same seed; for the reference itself, when it got there. The share of samples is their ratio; a method
 that never gets there counts with its whole budget, which flatters it, and is marked with >. Traces are those of the
 decision files, which hold every improvement.
+
+The reference is a method, or `best_unlearned`: of each graph the method without parameters that ends lowest, in the
+mean over seeds, with the fewest evaluations to its best among equals.
 """
 
 from collections import defaultdict
@@ -18,16 +21,16 @@ from graphopt.reporting.tables.improvement import settings_of
 from graphopt.reporting.tables.read_rows import Collected, Entry, Setting
 from graphopt.reporting.tables.render import budget_label, setting_title
 from graphopt.reporting.tables.sheet import Sheet, as_csv
-from graphopt.reporting.tables.statistics import Interval, bootstrap, table_GS
+from graphopt.reporting.tables.statistics import Interval, tabled
 
 NOTE = (
     "improvement: median over seeds of (default - found) / default, least and most in brackets. samples: median over "
     "seeds of the evaluations after which a method is as good as {over} ends with the same seed. share: geometric mean "
     "over seeds of samples / those of {over}, least and most in brackets; in the last table over graphs and seeds, "
-    "with 95 % intervals that resample both. "
+    "with 95 % intervals that resample families and seeds. "
     "> : some seeds did not get there (as many as in brackets) and count with the whole budget."
 )
-ALL = "all graphs"
+ALL, BEST_UNLEARNED = "all graphs", "best_unlearned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class _Solve:
 def reaches(entries: Sequence[Entry], over: str) -> list[Reach]:
     """Lines of one setting: per budget, graphs by number of ops, methods by rising share; then all graphs."""
     lines = []
-    for budget in sorted({e.budget for e in entries if e.method == over}):
+    for budget in sorted({e.budget for e in entries if over in (e.method, BEST_UNLEARNED)}):
         solves = _solves([e for e in entries if e.budget == budget], over)
         graphs: dict[str, list[_Solve]] = defaultdict(list)
         for solve in solves:
@@ -73,7 +76,7 @@ def reaches(entries: Sequence[Entry], over: str) -> list[Reach]:
 
 def _solves(entries: Sequence[Entry], over: str) -> list[_Solve]:
     """Those with a reference of the same graph and seed, which found something better than the default."""
-    goals = {(e.graph, e.seed): e for e in entries if e.method == over and e.searched < _start(e)}
+    goals = {(e.graph, e.seed): e for e in _references(entries, over) if e.searched < _start(e)}
     own = {key: _samples(goal, goal.searched) for key, goal in goals.items()}
     found = []
     for entry in entries:
@@ -87,6 +90,22 @@ def _solves(entries: Sequence[Entry], over: str) -> list[_Solve]:
         samples = reference if entry is goal else _samples(entry, goal.searched)
         found.append(_Solve(entry, samples or entry.budget, (samples or entry.budget) / reference, samples is None))
     return found
+
+
+def _references(entries: Sequence[Entry], over: str) -> list[Entry]:
+    """Those of the method, or of each graph's best unlearned one."""
+    if over != BEST_UNLEARNED:
+        return [e for e in entries if e.method == over]
+    groups: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
+    for entry in entries:
+        if not entry.learned:
+            groups[entry.graph][entry.method].append(entry)
+    return [entry for methods in groups.values() for entry in min(methods.values(), key=_rank)]
+
+
+def _rank(part: Sequence[Entry]) -> tuple[float, float]:
+    """(mean of the ends, mean evaluations to them)."""
+    return float(np.mean([e.searched for e in part])), float(np.mean([e.trace[-1][0] if e.trace else 0 for e in part]))
 
 
 def _start(entry: Entry) -> float:
@@ -112,10 +131,10 @@ def _lines(solves: Sequence[_Solve], budget: float, graph: str) -> list[Reach]:
     lines = []
     for method, part in methods.items():
         gains = [100 * (1 - s.entry.judged / s.entry.initial) for s in part]
-        logs = table_GS((s.entry.graph, s.entry.seed, float(np.log(s.share))) for s in part)[2]
+        logs = tabled((s.entry.graph, s.entry.sampled, s.entry.seed, float(np.log(s.share))) for s in part)
         lines.append(Reach(
             budget, graph, part[0].entry.ops, method, len({s.entry.seed for s in part}), float(np.median(gains)),
-            min(gains), max(gains), float(np.median([s.samples for s in part])), bootstrap(logs).exp(),
+            min(gains), max(gains), float(np.median([s.samples for s in part])), logs.interval.exp(),
             min(s.share for s in part), max(s.share for s in part), sum(s.missed for s in part),
         ))  # fmt: skip
     return sorted(lines, key=lambda line: line.share.mean)
@@ -123,13 +142,17 @@ def _lines(solves: Sequence[_Solve], budget: float, graph: str) -> list[Reach]:
 
 def reach_lines(found: Collected, over: str) -> dict[Setting, list[Reach]]:
     """`reaches` of every setting that has the reference; reads every decision file once."""
-    return {setting: reaches(entries, over) for setting, entries in settings_of(found, over).items()}
+    return {setting: reaches(entries, over) for setting, entries in _settings(found, over).items()}
+
+
+def _settings(found: Collected, over: str) -> Mapping[Setting, Sequence[Entry]]:
+    return found.by_setting() if over == BEST_UNLEARNED else settings_of(found, over)
 
 
 def reach_sheets(found: Collected, lines_of: Mapping[Setting, Sequence[Reach]], over: str) -> list[Sheet]:
     """Per setting and budget: one table over graphs and methods, one over all graphs."""
     result = []
-    for setting, entries in settings_of(found, over).items():
+    for setting, entries in _settings(found, over).items():
         tables: dict[tuple[float, bool], list[Reach]] = defaultdict(list)
         for line in lines_of[setting]:
             tables[line.budget, line.graph == ALL].append(line)

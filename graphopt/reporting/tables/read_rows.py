@@ -3,11 +3,12 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphopt.datasets.regal import KNOWN
 from graphopt.errors import UserError
 from graphopt.problems.cost_model import Price, better
 from graphopt.records.rows import DONE, PACKED_ROWS, ROWS, text_of
@@ -39,8 +40,10 @@ class Entry:
     judged: float
     bound: float  # no decision costs less, as an exact method has proved; 0 where nothing is proved
     noise: float  # relative standard error of the judge's prices, 0 for simulators
+    train_evals: int  # prices paid for before anything was solved
     evals: int
     seconds: float
+    best_seconds: float  # when the answer was found; 0 for the default's
     trace: tuple[tuple[float, float], ...]  # (evaluations, best cost by the search's model), in order, thinned
     decision: Path | None = None  # file of the answer, with the whole trace
     approach: tuple[tuple[float, float], ...] = ()  # its own best while that was no better than the default, thinned
@@ -48,6 +51,11 @@ class Entry:
     @property
     def speedup(self) -> float:
         return self.initial / self.judged
+
+    @property
+    def sampled(self) -> str:
+        """What intervals resample as a whole: its family; of random graphs, which nobody built alike, the graph."""
+        return self.graph if self.family in KNOWN else self.family
 
     @property
     def lost(self) -> bool:
@@ -161,6 +169,13 @@ def _steps(row: Mapping[str, Any], field: str) -> tuple[tuple[float, float], ...
     return tuple((float(step[0]), float(step[-1])) for step in row.get(field) or ())
 
 
+def _best_seconds(row: Mapping[str, Any]) -> float:
+    """Of the last improvement; without evaluations the answer's own, and where no step says it those of the solve."""
+    trace: Sequence[Sequence[float]] = row.get("trace") or ()
+    timed = len(trace) > 0 and len(trace[-1]) == 3 and row.get("evals_cap") != 0
+    return float(trace[-1][1]) if timed else _number(row, "seconds", 0.0)
+
+
 def _read_entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Entry | None:
     """None where a field of a damaged row is nothing that it can be."""
     try:
@@ -187,8 +202,10 @@ def _entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Ent
         judged=_number(row, "judged"),
         bound=_number(row, "bound", 0.0),
         noise=_number(row, "noise", 0.0),
+        train_evals=int(_number(row, "train_evals", 0)),
         evals=int(_number(row, "evals", 0)),
         seconds=_number(row, "seconds", 0.0),
+        best_seconds=_best_seconds(row),
         trace=_steps(row, "trace"),
         approach=_steps(row, "approach"),
         decision=Path(row["_file"]).parent / str(row["decision"]) if row.get("decision") and "_file" in row else None,

@@ -40,12 +40,14 @@ def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) 
         "gap %",
         "evals to 90 %",
         "improved %",
+        "s to best",
         "s/graph",
     ]
     rows = [
         [
             *(budget_label(line.budget), line.method, _with_span(line.speedup), f"{line.wins}/{line.graphs}"),
-            *(str(line.losses), f"{line.gap:.2f}", _reach(line), f"{line.improvement:.2f}", _seconds(line.seconds)),
+            *(str(line.losses), f"{line.gap:.2f}", _reach(line), f"{line.improvement:.2f}"),
+            *(_seconds(line.best_seconds), _seconds(line.seconds)),
         ]
         for line in lines
     ]
@@ -54,6 +56,10 @@ def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) 
         columns.insert(6, "proved gap %")
         for row, line in zip(rows, lines):
             row.insert(6, "-" if math.isnan(line.proved_gap) else f"{line.proved_gap:.2f}")
+    if any(line.train_evals for line in lines):
+        columns.append("training evals")
+        for row, line in zip(rows, lines):
+            row.append(training(line.train_evals))
     sheet = Sheet(setting_title(setting, entries), columns, rows, left=2)
     for i, line in enumerate(lines):
         if line.speedup.mean >= max(other.speedup.mean for other in lines if other.budget == line.budget) * (1 - 1e-9):
@@ -61,8 +67,9 @@ def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) 
     sheet.breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
     noise = max(entry.noise for entry in entries)
     sheet.note = (
-        f"{ratio}: geometric mean of default / found by the judge, graphs x seeds resampled. wins: graphs within 0.1 % "
-        "of the best at this budget. losses: solves slower than the default. gap: over the best known of all rows. "
+        f"{ratio}: geometric mean of default / found by the judge; 95 % intervals over families x seeds (of random "
+        "graphs over graphs x seeds). wins: graphs within 0.1 % of the best at this budget. losses: solves slower than "
+        "the default. gap: over the best known of all rows. s to best: seconds until the answer was found. "
         f"{'proved gap: over the highest bound proved, of graphs that have one. ' if proved else ''}"
         "evals to 90 %: median to 90 % of the best known improvement (share that reaches it)."
         f"{f' The judge measures: its prices have standard errors of up to {100 * noise:.2g} %.' if noise else ''}"
@@ -147,7 +154,7 @@ def _paired(entries: Sequence[Entry], against: str) -> list[Sheet]:
     ]
     columns = ["budget", "method", "% faster", "95 %", "verdict", "graphs"]
     breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
-    note = "" if all(d.ratio.known for d in lines) else "No interval and no verdict from a single graph."
+    note = "" if all(d.ratio.known for d in lines) else "No interval and no verdict from a single family."
     title = f"paired with {against} at equal budget, by graph and seed"
     return [Sheet(title, columns, rows, breaks=breaks, left=2, note=note)]
 
@@ -178,6 +185,11 @@ def _reach(line: Line) -> str:
         return "-"
     share = f"({100 * line.reached:.0f} %)"
     return f"{line.reach:,.0f} {share}" if math.isfinite(line.reach) else f"> {budget_label(line.budget)} {share}"
+
+
+def training(evals: float) -> str:
+    """Prices paid for in training: `44.1 M`, `14,160`; nothing of what does not train."""
+    return "-" if not evals else f"{evals:,.0f}" if evals < 1e6 else f"{evals / 1e6:.3g} M"
 
 
 def _seconds(seconds: float) -> str:

@@ -1,10 +1,11 @@
-"""Geometric means and bootstrap intervals over graphs x seeds. One graph has no interval: it says nothing about others.
+"""Geometric means and bootstrap intervals over families x seeds. Graphs of one family are much alike, so a family is
+resampled as a whole; one family has no interval: it says nothing about others.
 
-Legend: G graphs, S seeds, R resamples. A value that was not measured is NaN.
+Legend: G graphs, S seeds, F families, R resamples. A value that was not measured is NaN.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,16 +37,32 @@ class Interval:
         return Interval(float(np.exp(self.mean)), float(np.exp(self.low)), float(np.exp(self.high)))
 
 
-def table_GS(cells: Iterable[tuple[str, int, float]]) -> tuple[list[str], list[int], F64]:
-    """(graphs, seeds, [G, S]) of (graph, seed, value) triples; repeated cells are averaged, missing ones are NaN."""
-    triples = list(cells)
-    graphs, seeds = sorted({g for g, _, _ in triples}), sorted({s for _, s, _ in triples})
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One value per graph and seed."""
+
+    graphs: list[str]
+    families: list[str]  # of each graph
+    seeds: list[int]
+    values_GS: F64
+
+    @property
+    def interval(self) -> Interval:
+        return bootstrap(self.values_GS, self.families)
+
+
+def tabled(cells: Iterable[tuple[str, str, int, float]]) -> Values:
+    """Of (graph, family, seed, value); repeated cells are averaged, missing ones are NaN."""
+    found = list(cells)
+    family_of = {graph: family for graph, family, _, _ in found}
+    graphs, seeds = sorted(family_of), sorted({seed for _, _, seed, _ in found})
     row, column = {g: i for i, g in enumerate(graphs)}, {s: i for i, s in enumerate(seeds)}
     total, count = np.zeros((len(graphs), len(seeds))), np.zeros((len(graphs), len(seeds)))
-    for graph, seed, value in triples:
+    for graph, _, seed, value in found:
         total[row[graph], column[seed]] += value
         count[row[graph], column[seed]] += 1
-    return graphs, seeds, np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    values_GS = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return Values(graphs, [family_of[graph] for graph in graphs], seeds, values_GS)
 
 
 def mean_of_graphs(values_GS: F64) -> float:
@@ -54,18 +71,20 @@ def mean_of_graphs(values_GS: F64) -> float:
     return float(per_graph.sum() / known.sum())
 
 
-def bootstrap(values_GS: F64, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """95 % percentile interval of the mean; graphs and seeds are resampled with replacement, both at once.
+def bootstrap(values_GS: F64, families: Sequence[str], resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """95 % percentile interval of the mean over graphs; families [G], each with all of its graphs, and seeds are
+    resampled with replacement, both at once.
 
-    Crossed, since a seed of a learned method is one training run that decides about every graph. With one graph there
+    Crossed, since a seed of a learned method is one training run that decides about every graph. With one family there
     is no interval. Resamples in which no value was measured are left out.
     """
-    graphs, seeds = values_GS.shape
-    mean = mean_of_graphs(values_GS)
-    if graphs == 1:
+    seeds, mean = values_GS.shape[1], mean_of_graphs(values_GS)
+    names, family_G = np.unique(np.asarray(families), return_inverse=True)
+    if len(names) == 1:
         return Interval(mean, math.nan, math.nan)
     rng = np.random.default_rng(seed)
-    weight_RG = rng.multinomial(graphs, np.full(graphs, 1 / graphs), resamples).astype(np.float64)
+    weight_RF = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), resamples)
+    weight_RG = weight_RF[:, family_G].astype(np.float64)
     weight_RS = rng.multinomial(seeds, np.full(seeds, 1 / seeds), resamples).astype(np.float64)
     per_graph_RG, known_RG = _seed_means(values_GS, weight_RS)
     weight_RG *= known_RG
