@@ -17,7 +17,8 @@ Our choices where the paper is silent (conf/algo/laf.yaml has the constants):
 - Top alpha %: all ops whose prediction reaches the quantile, so that a constant model is uniform search.
 Beyond the paper, off by default: an ensemble of heads on one encoder, each trained on its own half of the labels;
 ordering by predicted gain; no second try before something near has changed; changes that the model alone accepts;
-batches; a start from the same choice everywhere, where that is better; refitting to what the search has seen.
+batches; a start from the same choice everywhere, where that is better; whole classes of alike ops before single ones
+(graphopt/algos/laf_motifs.py); refitting to what the search has seen.
 
 Shape legend: N ops of all graphs of a batch, H heads, K choices, E members, L labels, D width.
 """
@@ -35,6 +36,7 @@ from torch import Tensor, nn
 from graphopt.advantages.collecting import Collection, collect, names
 from graphopt.advantages.labels import ExampleSet, TrainingExample, compressed
 from graphopt.algos.laf_guide import Guidance, LearnedMutations, Refit
+from graphopt.algos.laf_motifs import ClassMoves, class_search
 from graphopt.algos.learner import Learner, answering
 from graphopt.core.graph import Graph
 from graphopt.encoders.encoder import Encoder
@@ -44,7 +46,7 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import Decision
 from graphopt.problems.task import AssignTask
-from graphopt.search.walks.moves import F64, Slots, slots_in, slots_of
+from graphopt.search.walks.moves import F64, Slots, Walk, slots_in, slots_of
 from graphopt.search.walks.progressive import Steps, first_walk, progressive_search
 from graphopt.utils.ranges import Between, NotNegative, Share, Whole
 
@@ -74,6 +76,7 @@ class LAFSearchSettings:
     """How `solve` spends a budget."""
 
     steps: Steps
+    classes: ClassMoves
     guide: Guidance
     refit: Refit
 
@@ -102,8 +105,12 @@ class LAF(Learner):
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int, model: Model,
                  collection: Collection, learning: RegressionSettings, search: LAFSearchSettings) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
-        if model.target == "magnitude" and (search.guide.order == "gain" or search.guide.trusted):
-            raise ConfigError("algo.search.guide.order=gain and .trusted need the sign: set algo.model.target=signed")
+        classes = search.classes.depth is not None or search.classes.leaps > 0
+        if model.target == "magnitude" and (search.guide.order == "gain" or search.guide.trusted or classes):
+            raise ConfigError(
+                "algo.search.guide.order=gain, .trusted and algo.search.classes need the sign: "
+                "set algo.model.target=signed"
+            )
         self.model, self.collection, self.learning, self.search = model, collection, learning, search
         self.network = AdvantageNetwork(encoder, len(task.heads), task.num_choices, model.members)
         self.automatic_optimization = False
@@ -217,14 +224,29 @@ class LAF(Learner):
 
     def _search(self, problem: AssignProblem, slots: Slots) -> None:
         steps = self.search.steps
-        walk = first_walk(problem, slots, steps.start)
+        walk = self._first_walk(problem, slots)
 
         def predict(network: nn.Module, graph: Graph, decision: Decision) -> Tensor:
             return self._predict_by(network, [graph], [decision])
 
         signed = self.model.target == "signed"
+        class_search(
+            problem, slots, walk, lambda decision: self._advantages(problem, slots, decision), self.search.classes
+        )
         guide = LearnedMutations(problem, slots, self.network, predict, signed, self.search.guide, self.search.refit)
         progressive_search(problem, slots, walk, guide, steps)
+
+    def _first_walk(self, problem: AssignProblem, slots: Slots) -> Walk:
+        return first_walk(problem, slots, self.search.steps.start)
+
+    @torch.no_grad()
+    def _advantages(self, problem: AssignProblem, slots: Slots, decision: Decision) -> F64:
+        """[M, K] predicted f of every choice, in units of sigma; inf where a choice does not exist."""
+        canonical = problem.task.canonical(problem.graph, decision)
+        f_NHK = self.predict([problem.graph], [canonical]).mean(0).double().cpu().numpy()
+        f_NHK[:, :, 0] = 0.0
+        f_MK = at_slots(np.sign(f_NHK) * np.expm1(np.abs(f_NHK)) if self.learning.transform == "log" else f_NHK, slots)
+        return np.nan_to_num(f_MK, nan=np.inf)
 
     # ---- judging
 

@@ -19,6 +19,7 @@ from graphopt.advantages.gibbs import Samples
 from graphopt.advantages.labels import ExampleSet, advantages, compressed
 from graphopt.algos.laf import LAF, LAFSearchSettings, Model, RegressionSettings
 from graphopt.algos.laf_guide import Guidance, LearnedMutations, Refit
+from graphopt.algos.laf_motifs import ClassMoves
 from graphopt.config.build import encoder
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
@@ -40,24 +41,26 @@ MACHINE = Machine(name="m", devices=(GPU,))
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", numerics=None, levels=2, **CAPS)
 SIMULATOR = Simulator(name="s", machine=MACHINE, objective="runtime", threads=1)
-STEPS = Steps(start="initial", hops=1, change=0.5, batch=1)
+STEPS = Steps(start="initial", hops=1, change=0.5, centre="changed", batch=1)
 GUIDE = Guidance(top=20.0, refresh=4, order="magnitude", fresh=False, trusted=0, optimism=0.0)
 MODEL = Model(target="magnitude", members=1)
 NO_REFIT = Refit(every=0, steps=1, rate=1e-2)
+NO_CLASSES = ClassMoves(depth=None, leaps=0, refresh=16)
 LEARNING = RegressionSettings(
     transform="log", priority=0.9, important=0.1, least_labels=1, rate=3e-3, gradient_clip=1.0
 )
 
 
 def laf(task: AssignTask = FUSION, cost: CostModel = SIMULATOR, *, folder: Path | None = None, steps: Steps = STEPS,
-        guide: Guidance = GUIDE, refit: Refit = NO_REFIT, model: Model = MODEL, **learning: Any) -> LAF:  # fmt: skip
+        guide: Guidance = GUIDE, refit: Refit = NO_REFIT, model: Model = MODEL, classes: ClassMoves = NO_CLASSES,
+        **learning: Any) -> LAF:  # fmt: skip
     node = registry.option("encoder", "graphsage") | {"width": 32, "layers": 2}
     net = encoder({"algo": registry.option("algo", "laf"), "encoder": node, "seed": 0}, task)
     collection = Collection(folder=str(folder), chains=["initial", "random"], sweeps=3, temperature=1.0, slots=1000,
                             surveys=True, workers=1)  # fmt: skip
     return LAF(name="laf", task=task, cost=cost, encoder=net, seed=0, model=model, collection=collection,
                learning=replace(LEARNING, **learning),
-               search=LAFSearchSettings(steps=steps, guide=guide, refit=refit))  # fmt: skip
+               search=LAFSearchSettings(steps=steps, classes=classes, guide=guide, refit=refit))  # fmt: skip
 
 
 def trace(problem: AssignProblem) -> list[tuple[int, float]]:
@@ -197,8 +200,8 @@ def test_doubt_of_an_ensemble_counts_as_much_as_asked() -> None:
 
 def test_with_a_constant_model_the_search_is_the_unguided_one() -> None:
     graph = random_graph(9, 60)
-    for hops, batch, start in ((0, 1, "initial"), (1, 3, "random")):
-        steps = Steps(start=start, hops=hops, change=0.5, batch=batch)  # type: ignore[arg-type]
+    for hops, batch, start, centre in ((0, 1, "initial", "changed"), (1, 3, "random", "free")):
+        steps = Steps(start=start, hops=hops, change=0.5, centre=centre, batch=batch)  # type: ignore[arg-type]
         learner = laf(steps=steps).eval()
         nn.init.zeros_(learner.network.head[-1].weight)
         guided, _ = solve(learner, graph, FUSION, SIMULATOR, evals=150, seed=5)
@@ -211,9 +214,11 @@ def test_with_a_constant_model_the_search_is_the_unguided_one() -> None:
     {"guide": replace(GUIDE, order="gain", trusted=2), "model": Model(target="signed", members=1)},
     {"model": Model(target="magnitude", members=3), "guide": replace(GUIDE, optimism=1.0)},
     {"refit": Refit(every=7, steps=2, rate=1e-2)},
-    {"steps": Steps(start="random", hops=0, change=0.0, batch=4)},
-    {"steps": Steps(start="constant", hops=0, change=0.0, batch=1)},
-], ids=["fresh", "trusted", "ensemble", "refit", "batch", "constant"])  # fmt: skip
+    {"steps": Steps(start="random", hops=0, change=0.0, centre="changed", batch=4)},
+    {"steps": Steps(start="constant", hops=0, change=0.0, centre="changed", batch=1)},
+    {"steps": Steps(start="initial", hops=2, change=0.2, centre="free", batch=1)},
+    {"classes": ClassMoves(depth=2, leaps=1, refresh=3), "model": Model(target="signed", members=1)},
+], ids=["fresh", "trusted", "ensemble", "refit", "batch", "constant", "free", "classes"])  # fmt: skip
 def test_options_spend_the_same_budget_and_leave_the_learner_alone(changes: dict[str, Any]) -> None:
     learner, graph = laf(**changes).eval(), random_graph(9, 60)
     before = {name: value.clone() for name, value in learner.state_dict().items()}

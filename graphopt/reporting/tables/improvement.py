@@ -23,9 +23,9 @@ OTHER_BUDGET, OTHER_WORK = "†", "‡"
 NOTE = (
     "improvement: mean over graphs of (reference - found) / reference, reference: the mean over seeds of {over} at "
     "this budget; gap: mean of found / best known - 1, best known over all rows of the setting; in brackets: 95 % "
-    "intervals over families x seeds (of random graphs over graphs x seeds). wins: graphs within 0.1 % of the lowest mean over "
-    "seeds of methods without mark. s to best: seconds until the answer was found. Not comparable at equal budget: † "
-    "has another budget, ‡ proves bounds by work that evaluations do not count."
+    "intervals over families x seeds (of random graphs over graphs x seeds). wins: graphs within 0.1 % of the lowest "
+    "mean over seeds of methods without mark. s to best: seconds until the answer was found. Not comparable at equal "
+    "budget: † has another budget, ‡ proves bounds by work that evaluations do not count."
 )
 
 

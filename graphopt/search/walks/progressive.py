@@ -28,7 +28,8 @@ class Steps:
 
     start: Literal["initial", "random", "constant"]
     hops: int  # k: radius of the mutated neighbourhood; 0: the op alone
-    change: float  # probability that a slot of the neighbourhood is redrawn; that of the op itself always changes
+    change: float  # probability that a slot of the neighbourhood is redrawn
+    centre: Literal["changed", "free"]  # the op itself always changes, or as its neighbours do
     batch: int  # candidates per step; the best of them is compared with the current decision (the paper: 1)
 
     def __post_init__(self) -> None:
@@ -118,8 +119,9 @@ def progressive_search(problem: AssignProblem, slots: Slots, walk: Walk, guide: 
 
 def mutated(problem: AssignProblem, slots: Slots, current: Decision, centre: int, choice: int | None,
             steps: Steps) -> Decision:  # fmt: skip
-    """The centre slot changes: alone to `choice`, if given; else to any other, and every other slot within `hops` of
-    its op is redrawn uniformly with probability `change`."""
+    """Every slot within `hops` of the centre's op is redrawn uniformly with probability `change`. The centre changes to
+    any other choice: always, or, where it is `free`, only if nothing else has changed. With `choice` given the centre
+    takes it, and nothing else changes."""
     candidate, rng = current.copy(), problem.rng
     op, head = int(slots.op[centre]), int(slots.head[centre])
     if steps.hops and choice is None:
@@ -127,6 +129,8 @@ def mutated(problem: AssignProblem, slots: Slots, current: Decision, centre: int
         rows = np.concatenate([np.arange(slots.first[n], slots.first[n + 1]) for n in near])
         rows = rows[rng.random(len(rows)) < steps.change]
         candidate[slots.op[rows], slots.head[rows]] = rng.integers(0, slots.choices[rows])
+    if choice is None and steps.centre == "free" and (candidate != current).any():
+        return candidate
     now = int(current[op, head])
     candidate[op, head] = other_choice(rng, now, int(slots.choices[centre])) if choice is None else choice
     return candidate
