@@ -79,6 +79,9 @@ class Graph:
     together: I32 = field(
         default_factory=lambda: np.zeros(0, np.int32)
     )  # [N] the op whose device each op shares, or empty
+    held_out: Bool = field(
+        default_factory=lambda: np.zeros(0, np.bool_)
+    )  # [N] ops that learners must not be taught by, since some of a test are like them, or empty
     program: Any = field(
         default=None, repr=False
     )  # what it came from, if any: FX GraphModule, FxProgram, the content of a program's file, ONNX model
@@ -107,6 +110,11 @@ class Graph:
         if len(self.together):
             digest.update(b"together|" + np.ascontiguousarray(self.together, np.int32).tobytes())
         return digest.hexdigest()[:16]
+
+    @cached_property
+    def taught(self) -> Bool:
+        """[N] ops that learners may be taught by."""
+        return ~self.held_out if len(self.held_out) else np.ones(self.num_ops, np.bool_)
 
     @cached_property
     def category(self) -> NDArray[np.int8]:
@@ -244,6 +252,8 @@ def _validate(graph: Graph) -> None:
         len(graph.together) != n or not np.array_equal(graph.together[graph.together], graph.together)
     ):
         raise GraphError(f"graph {graph.name!r}: every op must share the device of an op that leads itself")
+    if len(graph.held_out) not in (0, n):
+        raise GraphError(f"graph {graph.name!r}: held_out must say of every op whether it is held out")
     if np.any(graph.tensor_bytes < 0) or np.any(graph.flops < 0) or not np.all(np.isfinite(graph.flops)):
         raise GraphError(f"graph {graph.name!r}: sizes and FLOP must be finite and not negative")
     every = (graph.flops, *graph.measured.values())

@@ -29,6 +29,8 @@ def xla_kernel_time(f, root, work, w, device):  # type: ignore[no-untyped-def]
         tensor = w.touched[i]
         slot = len(f.op) + tensor
         size = f.tensor[tensor].num_bytes
+        if size == 0:
+            continue
         element_bytes = size / f.tensor[tensor].numel
         total = element_bytes * (w.slot[slot].once + w.slot[slot].more)
         memory += _read_time(size, total, element_bytes, w.slot[slot].strided, blocks, device)

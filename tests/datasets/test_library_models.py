@@ -91,8 +91,29 @@ def test_packed_graphs_come_back(tmp_path: Path) -> None:
     assert not models(tmp_path / "packed", min_ops=61).graphs("train")
 
 
-def models(path: Path, *, min_ops: int = 1, training: int | None = None) -> Models:
-    return Models(name="models", min_ops=min_ops, max_ops=1000, training=training, path=str(path))
+def models(path: Path, *, min_ops: int = 1, training: int | None = None, purged: bool = False) -> Models:
+    return Models(
+        name="models", min_ops=min_ops, max_ops=1000, training=training, purged=purged, path=str(path)
+    )
+
+
+def test_ops_whose_surroundings_are_tested_are_held_out(tmp_path: Path) -> None:
+    """The middle of one kind of chain occurs in all; its ends and whole other chains do not."""
+    common = ["exp"] * 6
+    graphs = [chain([kind, *common, kind], f"m{i}", 4 + i) for i, kind in enumerate(("tanh", "neg", "abs", "relu") * 8)]
+    folder, lines = collection(tmp_path, graphs)
+    pack(folder, lines, {}, tmp_path)
+    index = json.loads((tmp_path / "index.json").read_text())
+    for line in index["graphs"]:
+        line["split"] = {"4": "train", "5": "test", "6": "val"}.get(str(4 + int(line["name"][1:]) % 4), "train")
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    far = models(tmp_path, purged=True)
+    for split, later in (("train", ("val", "test")), ("val", ("test",)), ("test", ())):
+        asked = {n for other in later for graph in far.graphs(other) for n in neighbourhoods(graph).tolist()}
+        for graph in far.graphs(split):
+            assert graph.taught.tolist() == [n not in asked for n in neighbourhoods(graph).tolist()]
+            assert asked == set() or 0 < graph.taught.sum() < graph.num_ops
+    assert all(graph.taught.all() for graph in models(tmp_path).graphs("train"))
 
 
 @pytest.mark.parametrize("damage", ["no index", "cut", "other", "hash", "ops", "name", "lines"])
