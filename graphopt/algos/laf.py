@@ -198,10 +198,12 @@ class LAF(Learner):
         return np.asarray(weight * 2.0 * (self._random.random((members, *weight.shape)) < 0.5), np.float32)
 
     def labels(self, graph: Graph, example: TrainingExample) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """([L, K] what to predict, 0 where unknown; [L, K] weights, which sum to at most one)."""
+        """([L, K] what to predict, 0 where unknown; [L, K] weights, which sum to at most one). What is held out weighs
+        nothing."""
         advantage, learning = example.advantage, self.learning
         known = np.isfinite(advantage)
         known[:, 0] = False  # f of the first choice is 0 by definition
+        known[~graph.taught[slots_in(self.task, graph).op[example.row]]] = False
         value = np.where(known, advantage, 0.0)
         if self.model.target == "magnitude":
             value = np.abs(value)
@@ -263,7 +265,8 @@ class LAF(Learner):
         return [value for value in found if np.isfinite(value)]
 
     def _skill(self, graph: Graph, example: TrainingExample) -> float:
-        true, guess = (part[:, 1:] for part in self._around(graph, example))
+        taught = graph.taught[slots_in(self.task, graph).op[example.row]]
+        true, guess = (part[taught, 1:] for part in self._around(graph, example))
         return correlation(np.abs(true) if self.model.target == "magnitude" else true, guess)
 
     def summary(self, mean: float) -> float:

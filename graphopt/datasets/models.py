@@ -30,14 +30,15 @@ SHIPPED = Path(__file__).parent / "model_graphs"
 
 
 class Models(Dataset):
-    """min_ops, max_ops: sizes of graphs. training: at most so many training graphs, spread over the clusters; null:
-    all. purged: whether ops of training and validation that look like some of a test, and ops of training that look
+    """min_ops, max_ops: sizes of graphs. training, testing: at most so many training and test graphs, spread over the
+    clusters; null: all. purged: whether ops of training and validation that look like some of a test, and ops of training that look
     like some of validation, are held out from teaching. path: folder of another collection that `graphopt.gather
     --pack` made; null: the one in the package."""
 
-    def __init__(self, *, name: str, min_ops: int, max_ops: int, training: int | None, purged: bool,
+    def __init__(self, *, name: str, min_ops: int, max_ops: int, training: int | None, testing: int | None, purged: bool,
                  path: str | None) -> None:  # fmt: skip
-        self.name, self.min_ops, self.max_ops, self.training = name, min_ops, max_ops, training
+        self.name, self.min_ops, self.max_ops = name, min_ops, max_ops
+        self.most: dict[Split, int | None] = {"train": training, "val": None, "test": testing}
         self.purged = purged
         self.path = SHIPPED if path is None else Path(path)
         self._graphs: dict[Split, list[Graph]] = {}
@@ -63,7 +64,7 @@ class Models(Dataset):
     def graphs(self, split: Split) -> list[Graph]:
         if split not in self._graphs:
             mine = {n: lines for n, lines in self.index.items() if lines[0]["split"] == split}
-            chosen = {line["hash"] for line in self._chosen(mine, self.training if split == "train" else None)}
+            chosen = {line["hash"] for line in self._chosen(mine, self.most[split])}
             graphs = self._read(mine, chosen)
             tested = self._tested(split) if self.purged else np.zeros(0, np.uint64)
             self._graphs[split] = [without(graph, tested) for graph in graphs] if len(tested) else graphs

@@ -91,10 +91,10 @@ def test_packed_graphs_come_back(tmp_path: Path) -> None:
     assert not models(tmp_path / "packed", min_ops=61).graphs("train")
 
 
-def models(path: Path, *, min_ops: int = 1, training: int | None = None, purged: bool = False) -> Models:
-    return Models(
-        name="models", min_ops=min_ops, max_ops=1000, training=training, purged=purged, path=str(path)
-    )
+def models(path: Path, *, min_ops: int = 1, training: int | None = None, testing: int | None = None,
+           purged: bool = False) -> Models:  # fmt: skip
+    return Models(name="models", min_ops=min_ops, max_ops=1000, training=training, testing=testing, purged=purged,
+                  path=str(path))  # fmt: skip
 
 
 def test_ops_whose_surroundings_are_tested_are_held_out(tmp_path: Path) -> None:
