@@ -46,7 +46,7 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import Decision
 from graphopt.problems.task import AssignTask
-from graphopt.search.walks.moves import F64, Slots, Walk, slots_in, slots_of
+from graphopt.search.walks.moves import F64, Slots, slots_in, slots_of
 from graphopt.search.walks.progressive import Steps, first_walk, progressive_search
 from graphopt.utils.ranges import Between, NotNegative, Share, Whole
 
@@ -226,7 +226,7 @@ class LAF(Learner):
 
     def _search(self, problem: AssignProblem, slots: Slots) -> None:
         steps = self.search.steps
-        walk = self._first_walk(problem, slots)
+        walk = first_walk(problem, slots, steps.start)
 
         def predict(network: nn.Module, graph: Graph, decision: Decision) -> Tensor:
             return self._predict_by(network, [graph], [decision])
@@ -237,9 +237,6 @@ class LAF(Learner):
         )
         guide = LearnedMutations(problem, slots, self.network, predict, signed, self.search.guide, self.search.refit)
         progressive_search(problem, slots, walk, guide, steps)
-
-    def _first_walk(self, problem: AssignProblem, slots: Slots) -> Walk:
-        return first_walk(problem, slots, self.search.steps.start)
 
     @torch.no_grad()
     def _advantages(self, problem: AssignProblem, slots: Slots, decision: Decision) -> F64:

@@ -25,7 +25,15 @@ from graphopt.library.packing import GRAPHS, INDEX, MOST, Line, member, neighbou
 from graphopt.utils.limits import MIB, read_json, read_member
 from graphopt.utils.progress import Bar
 
-KEYS = {"name": str, "library": str, "family": str, "hash": str, "split": str, "ops": int, "cluster": int}  # of a line of the index
+KEYS = {
+    "name": str,
+    "library": str,
+    "family": str,
+    "hash": str,
+    "split": str,
+    "ops": int,
+    "cluster": int,
+}  # of a line of the index
 SHIPPED = Path(__file__).parent / "model_graphs"
 
 

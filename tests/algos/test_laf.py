@@ -19,7 +19,7 @@ from graphopt.advantages.gibbs import Samples
 from graphopt.advantages.labels import ExampleSet, advantages, compressed
 from graphopt.algos.laf import LAF, LAFSearchSettings, Model, RegressionSettings
 from graphopt.algos.laf_guide import Guidance, LearnedMutations, Refit
-from graphopt.algos.laf_motifs import ClassMoves
+from graphopt.algos.laf_motifs import ClassMoves, class_search
 from graphopt.config.build import encoder
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
@@ -32,8 +32,8 @@ from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.search.walks.moves import slots_in, slots_of
-from graphopt.search.walks.progressive import ProgressiveSearch, Steps, first_walk
+from graphopt.search.walks.moves import Walk, slots_in, slots_of
+from graphopt.search.walks.progressive import ProgressiveSearch, Steps, first_walk, mutated
 from graphopt.tasks.fusion import Fusion
 from graphopt.utils import registry
 
@@ -259,7 +259,46 @@ def test_a_constant_start_is_the_best_of_the_default_and_every_choice(best: int,
     assert walk.decision[:, 0].tolist() == start and walk.score == 2.0 and problem.evals == 2
 
 
+def test_a_free_centre_changes_only_where_nothing_else_does() -> None:
+    problem = AssignProblem(random_graph(9, 60), FUSION, SIMULATOR, evals=10, seed=3)
+    slots = slots_of(problem)
+    free = replace(STEPS, hops=2, change=0.2, centre="free")
+    for steps, kept in ((free, True), (replace(free, centre="changed"), False), (replace(free, change=0.0), False)):
+        made = [mutated(problem, slots, problem.initial, 5, None, steps) for _ in range(200)]
+        op, head = slots.op[5], slots.head[5]
+        assert all((candidate != problem.initial).any() for candidate in made)
+        assert any(candidate[op, head] == problem.initial[op, head] for candidate in made) == kept
+
+
+@pytest.mark.parametrize(("better", "kept"), [(1, [1] * 8), (0, [0] * 8)])
+def test_a_class_with_a_predicted_gain_is_tried_once_and_kept_if_it_helps(better: int, kept: list[int]) -> None:
+    """All ops of a toy graph are alike, as far as no neighbours count."""
+    problem, cost = toy_problem(8, {"inline": 2}, 10, pair_weight=0.0)
+    cost.unary[:] = 0.75
+    cost.unary[:, better] = 0.25
+    problem.initial_cost = 4.0
+    slots = slots_of(problem)
+    walk = Walk(problem, np.zeros_like(problem.initial), 4.0, deltas=False)
+    class_search(problem, slots, walk, lambda decision: np.tile([0.0, -1.0], (len(slots), 1)),
+                 ClassMoves(depth=0, leaps=0, refresh=16))  # fmt: skip
+    assert walk.decision[:, 0].tolist() == kept and problem.evals == 1
+
+
+def test_leaps_make_all_predicted_gains_at_once() -> None:
+    problem, cost = toy_problem(8, {"inline": 2}, 10, pair_weight=0.0)
+    cost.unary[:] = 0.75
+    cost.unary[:, 1] = 0.25
+    problem.initial_cost = 6.0
+    slots = slots_of(problem)
+    walk = first_walk(problem, slots, "initial")
+    class_search(problem, slots, walk, lambda decision: np.tile([0.0, -1.0], (len(slots), 1)),
+                 ClassMoves(depth=None, leaps=2, refresh=1))  # fmt: skip
+    assert walk.decision[:, 0].tolist() == [1] * 8 and (walk.score, problem.evals) == (2.0, 1)
+
+
 def test_the_sign_is_needed_for_gains() -> None:
+    with pytest.raises(ConfigError, match=r"set algo\.model\.target=signed"):
+        laf(classes=ClassMoves(depth=1, leaps=0, refresh=1))
     with pytest.raises(ConfigError, match=r"set algo\.model\.target=signed"):
         laf(guide=replace(GUIDE, order="gain"))
 
@@ -313,6 +352,17 @@ def test_a_model_that_tells_no_ops_apart_has_no_skill(tmp_path: Path) -> None:
     graph, learner = example_graph(), laf(folder=tmp_path)
     nn.init.zeros_(learner.network.head[-1].weight)
     assert learner.says(graph) == []  # which validation counts as 0
+
+
+def test_ops_that_are_held_out_teach_nothing(tmp_path: Path) -> None:
+    graph, learner = example_graph(), laf(folder=tmp_path)
+    learner.gather([graph])
+    example = learner._examples[graph.hash].at(0)
+    op = slots_in(FUSION, graph).op[example.row]
+    held = replace(graph, held_out=np.isin(np.arange(graph.num_ops), op[::2]))
+    weight, all_weights = learner.labels(held, example)[1], learner.labels(graph, example)[1]
+    taught = held.taught[op]
+    assert (weight[~taught] == 0).all() and weight[taught].sum() > 0 < all_weights[~taught].sum()
 
 
 def test_collecting_is_training_cost_and_is_counted_once(tmp_path: Path) -> None:
