@@ -111,7 +111,7 @@ def open_store(root: Path, graph: Graph, task: AssignTask, cost: CostModel, how:
         "ops": graph.num_ops, "slots": len(slots_in(task, graph)),
         "task": {"name": task.name, "heads": named_counts(task.heads)},
         "machine": task.machine.name, "cost": {"name": cost.name, "objective": cost.objective},
-        "prices": _fingerprint(graph, task, cost), **how,
+        "prices": fingerprint(graph, task, cost), **how,
     }  # fmt: skip
     named = {key: value for key, value in about.items() if key != "graph"} | {"graph": graph.hash}
     key = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:12]
@@ -154,7 +154,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def _fingerprint(graph: Graph, task: AssignTask, cost: CostModel) -> str:
+def fingerprint(graph: Graph, task: AssignTask, cost: CostModel) -> str:
     """What tells this task and cost model from others on this graph: default, slots, and the prices of a few random
     decisions (names alone where prices are measured)."""
     slots, initial = slots_in(task, graph), task.initial(graph)
