@@ -52,7 +52,7 @@ def _inlining(f: Fusible, device: Device) -> dict[str, NDArray[np.generic]]:
     """An inlined op is evaluated once for every element that its readers read."""
     op, reader, source, read = _reads(f)
     evaluations, again = read["reads"] / np.maximum(op["numel"], 1)[source], read["same"]
-    total, inputs = np.bincount(source, evaluations, len(op)), _distinct_inputs(f)
+    total, inputs = np.bincount(source, evaluations, len(op)).astype(np.float64), _distinct_inputs(f)
     unit = device.launch or 1e-6
     own = op["flops"] / np.where(op["heavy"] == CONTRACTION, device.contraction_flops, device.vector_flops) / unit
     bytes_in = _bytes_read(f)
@@ -73,7 +73,8 @@ def _inlining(f: Fusible, device: Device) -> dict[str, NDArray[np.generic]]:
         "repeated_over_saved": _log(repeated) - _log(saved),
         "inputs": np.log2(1 + inputs) / 2, "readers_inputs": np.log2(1 + _largest(source, inputs[reader], len(op))) / 2,
         "readers_time": _log(_largest(source, np.maximum(own, moved)[reader], len(op))),
-        "occupancy": _log(occupancy), "readers_occupancy": _log(1 / _largest(source, 1 / occupancy[reader], len(op), 1)),
+        "occupancy": _log(occupancy),
+        "readers_occupancy": _log(1 / _largest(source, 1 / occupancy[reader], len(op), 1)),
         "reduction": op["heavy"] == REDUCTION, "contraction": op["heavy"] == CONTRACTION,
     }  # fmt: skip
 

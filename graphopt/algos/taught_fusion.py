@@ -7,8 +7,8 @@ a motif scan. What networks they have is theirs (`motif_policy`, `lookup_policy`
   the decision, is the gradient of the expected logarithm of the price: no variance from the op's own draw, no baseline.
 - *Worth*: a second output says how much an op matters at the optimum, which orders moves.
 
-While learning, operators of some ops are hidden, as graphs of other libraries have other operators. Weights are averaged
-over steps (Polyak), and it is these that answer. Nobody is taught by ops that are held out (`Graph.taught`).
+While learning, operators of some ops are hidden, as graphs of other libraries have other operators. Weights are
+averaged over steps (Polyak), and it is these that answer. Nobody is taught by ops that are held out (`Graph.taught`).
 
 Shape legend: N ops of all graphs of a batch.
 """
@@ -161,7 +161,8 @@ class TaughtFusion(Learner):
         now = flips.decision[ops, 0] > 0
         change = np.log(flips.price(ops) / flips.cost)
         credit = np.zeros(graph.num_ops)
-        credit[ops] = np.where(now == drawn[ops], np.where(now, -change, change), 0.0)  # what was refused teaches nothing
+        kept = now == drawn[ops]  # what was refused teaches nothing
+        credit[ops] = np.where(kept, np.where(now, -change, change), 0.0)
         return np.clip(credit, -LARGEST_CREDIT, LARGEST_CREDIT)
 
     # ---- answering

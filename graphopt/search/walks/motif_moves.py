@@ -67,4 +67,4 @@ class ExpectedMoves:
         """[C]"""
         changes = walk.decision[self._ops, head] != self._choices[side]
         worth = np.where(changes, self._gain if side else -self._gain, 0.0)
-        return np.bincount(self._owner, worth, len(self._classes))
+        return np.bincount(self._owner, worth, len(self._classes)).astype(np.float64)
