@@ -5,6 +5,7 @@
     python -m graphopt.gather outputs/models --only timm monai
 
     python -m graphopt.gather outputs/models --pack graphopt/datasets/model_graphs    # what the package ships
+    python -m graphopt.gather graphopt/datasets/model_graphs --draw docs/pictures     # what is in it
 
 FOLDER/graphs/*.npz holds the graphs, FOLDER/entries.jsonl a line for every entry: its graph, or why there is none.
 """
@@ -135,7 +136,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=120.0, help="that an entry may take (%(default)s)")
     parser.add_argument("--most-ops", type=int, default=20_000, help="larger graphs are left out (%(default)s)")
     parser.add_argument("--pack", type=Path, metavar="TARGET", help="capture nothing: pack what is there")
+    parser.add_argument("--draw", type=Path, metavar="TARGET", help="capture nothing: draw what a packed folder holds")
     args = parser.parse_args(arguments)
+    if args.draw:
+        return _draw(args.folder, args.draw)
     if args.pack:
         return _pack(args.folder, args.pack)
     capturing = Capturing(args.seconds, args.most_ops)
@@ -160,6 +164,16 @@ def _pack(folder: Path, target: Path) -> int:
     for split, own in parts.items():
         print(f"{split}: {len(own):,} graphs, {len({(line['library'], line['family']) for line in own})} families, "
               f"{len({line['cluster'] for line in own})} clusters")  # fmt: skip
+    return 0
+
+
+def _draw(folder: Path, target: Path) -> int:
+    from graphopt.datasets.models import index_of
+    from graphopt.reporting.pictures.collection import draw_collection
+
+    with writing(target):
+        files = draw_collection(index_of(folder), target)
+    print("\n".join(str(file) for file in files))
     return 0
 
 

@@ -57,16 +57,9 @@ class Models(Dataset):
     @cached_property
     def index(self) -> dict[int, list[Line]]:
         """Cluster -> what is known of its graphs, in their order. Raises GraphError where there is no collection."""
-        try:
-            said = read_json(self.path / INDEX, 64 * MIB)["graphs"]
-            found: dict[int, list[Line]] = {}
-            for line in said:
-                if any(type(line[key]) is not kind for key, kind in KEYS.items()):
-                    raise ValueError("a line of its index is none")
-                found.setdefault(line["cluster"], []).append(line)
-        except (Unreadable, OSError, KeyError, TypeError, ValueError) as error:
-            raise GraphError(f"{self.path} holds no collection of models ({error}); `python -m graphopt.gather FOLDER "
-                             "--pack TARGET` makes one") from None  # fmt: skip
+        found: dict[int, list[Line]] = {}
+        for line in index_of(self.path):
+            found.setdefault(line["cluster"], []).append(line)
         return found
 
     def graphs(self, split: Split) -> list[Graph]:
@@ -115,6 +108,18 @@ class Models(Dataset):
         if wrong:
             raise GraphError(f"{source} is damaged: {wrong} is not the graph that the index names")
         return graphs
+
+
+def index_of(folder: Path) -> list[Line]:
+    """What is known of the graphs of a collection. Raises GraphError where there is none."""
+    try:
+        said: list[Line] = read_json(folder / INDEX, 64 * MIB)["graphs"]
+        if any(type(line[key]) is not kind for line in said for key, kind in KEYS.items()):
+            raise ValueError("a line of its index is none")
+    except (Unreadable, OSError, KeyError, TypeError, ValueError) as error:
+        raise GraphError(f"{folder} holds no collection of models ({error}); `python -m graphopt.gather FOLDER "
+                         "--pack TARGET` makes one") from None  # fmt: skip
+    return said
 
 
 def cluster_name(lines: Sequence[Line]) -> str:
