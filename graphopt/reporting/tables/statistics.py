@@ -71,7 +71,7 @@ def mean_of_graphs(values_GS: F64) -> float:
     return float(per_graph.sum() / known.sum())
 
 
-def bootstrap(values_GS: F64, families: Sequence[str], resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def bootstrap(values_GS: F64, families: Sequence[str] | range, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
     """95 % percentile interval of the mean over graphs; families [G], each with all of its graphs, and seeds are
     resampled with replacement, both at once.
 
