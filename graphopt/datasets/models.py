@@ -39,12 +39,12 @@ SHIPPED = Path(__file__).parent / "model_graphs"
 
 class Models(Dataset):
     """min_ops, max_ops: sizes of graphs. training, testing: at most so many training and test graphs, spread over the
-    clusters; null: all. purged: whether ops of training and validation that look like some of a test, and ops of training that look
-    like some of validation, are held out from teaching. path: folder of another collection that `graphopt.gather
-    --pack` made; null: the one in the package."""
+    clusters; null: all. purged: whether ops of training and validation that look like some of a test, and ops of
+    training that look like some of validation, are held out from teaching. path: folder of another collection that
+    `graphopt.gather --pack` made; null: the one in the package."""
 
-    def __init__(self, *, name: str, min_ops: int, max_ops: int, training: int | None, testing: int | None, purged: bool,
-                 path: str | None) -> None:  # fmt: skip
+    def __init__(self, *, name: str, min_ops: int, max_ops: int, training: int | None, testing: int | None,
+                 purged: bool, path: str | None) -> None:  # fmt: skip
         self.name, self.min_ops, self.max_ops = name, min_ops, max_ops
         self.most: dict[Split, int | None] = {"train": training, "val": None, "test": testing}
         self.purged = purged
