@@ -9,7 +9,7 @@ import numpy as np
 
 from graphopt.problems.cost_model import SURE
 from graphopt.reporting.tables.read_rows import Entry
-from graphopt.reporting.tables.statistics import Interval, GraphValues, tabled
+from graphopt.reporting.tables.statistics import GraphValues, Interval, tabled
 
 SIZES: tuple[tuple[str, int, float], ...] = (
     ("<300 ops", 0, 300),
