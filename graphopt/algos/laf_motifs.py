@@ -37,13 +37,13 @@ def class_search(problem: AssignProblem, slots: Slots, walk: Walk, predict: Adva
             _try(problem, walk, _leap(slots, walk.decision, predict(walk.decision)))
     if settings.depth is None:
         return
-    moves = _Moves(problem, slots, settings.depth)
+    moves = _ClassChoices(problem, slots, settings.depth)
     while problem.open and moves.left.any():
         if not _round(problem, walk, moves, moves.gains(walk.decision, predict(walk.decision)), settings.refresh):
             return
 
 
-def _round(problem: AssignProblem, walk: Walk, moves: "_Moves", gain: F64, refresh: int) -> bool:
+def _round(problem: AssignProblem, walk: Walk, moves: "_ClassChoices", gain: F64, refresh: int) -> bool:
     """Tries the best moves until one helps, at most `refresh`; whether there were any."""
     order = [move for move in np.argsort(-gain, kind="stable")[:refresh].tolist() if gain[move] > 0]
     for move in order:
@@ -71,7 +71,7 @@ def _leap(slots: Slots, decision: Decision, advantage_MK: F64) -> Decision:
     return candidate
 
 
-class _Moves:
+class _ClassChoices:
     """Each class of each head with each choice; `left`: [V] not tried yet."""
 
     def __init__(self, problem: AssignProblem, slots: Slots, depth: int) -> None:

@@ -17,6 +17,6 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         for predicted in ADDITIVE:
             values = np.abs(discrepancies(found, predicted, measured))
             if len(values):
-                interval = bootstrap(values[:, None], list(map(str, range(len(values)))))
+                interval = bootstrap(values[:, None], range(len(values)))
                 made.append(Figure(f"{predicted} to {measured}", interval.mean, interval.low, interval.high))
     return made

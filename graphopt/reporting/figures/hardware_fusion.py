@@ -34,7 +34,7 @@ def _mean(name: str, rows: Sequence[Row]) -> Figure:
     families: dict[str, list[float]] = {}
     for row in rows:
         families.setdefault(str(row["family"]), []).append(math.log(row["judged"] / row["initial"]))
-    means = bootstrap(np.array([[sum(logs) / len(logs)] for logs in families.values()]), list(families)).exp()
+    means = bootstrap(np.array([[sum(logs) / len(logs)] for logs in families.values()]), range(len(families))).exp()
     return figure(name, means)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from graphopt.problems.cost_model import SURE
 from graphopt.reporting.tables.read_rows import Entry
-from graphopt.reporting.tables.statistics import Interval, Values, tabled
+from graphopt.reporting.tables.statistics import GraphValues, Interval, tabled
 
 SIZES: tuple[tuple[str, int, float], ...] = (
     ("<300 ops", 0, 300),
@@ -110,7 +110,7 @@ def _line(block: str, method: str, budget: float, part: list[Entry], wins: int, 
     )  # fmt: skip
 
 
-def _table(part: Iterable[Entry], value: Callable[[Entry], float]) -> Values:
+def _table(part: Iterable[Entry], value: Callable[[Entry], float]) -> GraphValues:
     return tabled((entry.graph, entry.sampled, entry.seed, value(entry)) for entry in part)
 
 
@@ -175,7 +175,7 @@ def differences(entries: Sequence[Entry], against: str) -> list[Difference]:
     return lines
 
 
-def paired_logs(part: Sequence[Entry], other: Sequence[Entry]) -> Values:
+def paired_logs(part: Sequence[Entry], other: Sequence[Entry]) -> GraphValues:
     """log(other's cost / this one's). Paired by seed, or with the other's mean over its seeds."""
     theirs: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for entry in other:

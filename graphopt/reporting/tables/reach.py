@@ -49,7 +49,8 @@ class Reach:
     share: Interval  # of the reference's samples, geometric mean; an interval over several graphs only
     share_least: float
     share_most: float
-    missed: int  # solves that never got as far as the reference
+    missed: int  # solves that never got as far as the reference ...
+    solves: int  # ... of so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def _lines(solves: Sequence[_Solve], budget: float, graph: str) -> list[Reach]:
         lines.append(Reach(
             budget, graph, part[0].entry.ops, method, len({s.entry.seed for s in part}), float(np.median(gains)),
             min(gains), max(gains), float(np.median([s.samples for s in part])), logs.interval.exp(),
-            min(s.share for s in part), max(s.share for s in part), sum(s.missed for s in part),
+            min(s.share for s in part), max(s.share for s in part), sum(s.missed for s in part), len(part),
         ))  # fmt: skip
     return sorted(lines, key=lambda line: line.share.mean)
 

@@ -38,7 +38,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class GraphValues:
     """One value per graph and seed."""
 
     graphs: list[str]
@@ -51,7 +51,7 @@ class Values:
         return bootstrap(self.values_GS, self.families)
 
 
-def tabled(cells: Iterable[tuple[str, str, int, float]]) -> Values:
+def tabled(cells: Iterable[tuple[str, str, int, float]]) -> GraphValues:
     """Of (graph, family, seed, value); repeated cells are averaged, missing ones are NaN."""
     found = list(cells)
     family_of = {graph: family for graph, family, _, _ in found}
@@ -62,7 +62,7 @@ def tabled(cells: Iterable[tuple[str, str, int, float]]) -> Values:
         total[row[graph], column[seed]] += value
         count[row[graph], column[seed]] += 1
     values_GS = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    return Values(graphs, [family_of[graph] for graph in graphs], seeds, values_GS)
+    return GraphValues(graphs, [family_of[graph] for graph in graphs], seeds, values_GS)
 
 
 def mean_of_graphs(values_GS: F64) -> float:
@@ -71,7 +71,7 @@ def mean_of_graphs(values_GS: F64) -> float:
     return float(per_graph.sum() / known.sum())
 
 
-def bootstrap(values_GS: F64, families: Sequence[str], resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def bootstrap(values_GS: F64, families: Sequence[str] | range, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
     """95 % percentile interval of the mean over graphs; families [G], each with all of its graphs, and seeds are
     resampled with replacement, both at once.
 
