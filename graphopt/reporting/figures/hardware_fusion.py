@@ -69,7 +69,7 @@ def _of_policy(rows: Sequence[Row]) -> list[Figure]:
 
 def _gain(row: Row) -> float:
     """What the best price was below the default's, relative."""
-    return 1.0 - min(cost for _, _, cost in row["trace"]) / row["trace"][0][2]
+    return float(1.0 - min(cost for _, _, cost in row["trace"]) / row["trace"][0][2])
 
 
 def _needed(row: Row, gain: float) -> int | None:
