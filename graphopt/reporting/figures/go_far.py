@@ -10,14 +10,14 @@ from graphopt.reporting.figures.over_families import Key, gain, least, priced, s
 DATASETS = {"near": "models", "far": "models_far"}
 POLICY, SEARCH = "motif_policy", "motif_scan"
 RULES = ("default", "inline_all", "xla_priority")
-OTHERS = {"network_on_over_off": "network_off", "go_over_lookup": "lookup_policy"}
+OTHERS = {"network_on_over_off": "network_off", "go_over_lookup": "lookup_policy", "go_over_untrained": "untrained"}
 BUDGETS = (0, 20, 200, 1000)
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
     """In percent, paired, families counted once: `go_over_motif_scan/{near,far}/BUDGET` (at 0 over the best rule of
     each graph), `go_over_default/.../0`, `slower_than_default/.../0` (share of answers), `network_on_over_off/...` (the
-    same policy without message passing), `go_over_lookup/...` (a table in its place)."""
+    same policy without message passing), `go_over_lookup/...` (a table in its place), `go_over_untrained/...`."""
     family = {row["graph"]: row["family"] for row in rows}
     return [
         figure for place, dataset in DATASETS.items() for budget in BUDGETS
