@@ -31,17 +31,21 @@ SMALL: dict[str, list[str]] = {  # by data set
     "regal_mixed": [*(f"dataset.synthetic.{word}" for word in OF_ROOM), *(f"dataset.real.{word}" for word in OF_ZOO),
                     "dataset.test=[synthetic]", "dataset.perturb.copies=1"],
     "rewrite_models": [f"dataset.{MODEL}"],
+    "models_far": ["dataset.min_ops=50", "dataset.max_ops=100", "dataset.training=2", "dataset.testing=1"],
     "layered": ["dataset.ops=[20]", "dataset.train=1", "dataset.val=1", "dataset.test=1"],
 }  # fmt: skip
 OF_LAF = ("algo.collection.sweeps=1", "algo.collection.slots=10", "algo.collection.folder=samples")
 OF_REGAL = ("algo.learning.evals=20", "algo.evolution.population=10", "trainer.val_evals=20")
 WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small there
     "cost_discrepancy": ("judge.table=ops.jsonl",),
+    "go_far": ("algo=motif_policy", "algo.teaching.evals=5"),
     "go_tasks": ("task=joint",),
     "laf_ablation": ("algo=choice(laf_fresh)", *OF_LAF),
+    "laf_far": ("algo=laf_refit", *OF_LAF),
     "laf_figure1": ("algo=choice(laf_gain_random_start)", *OF_LAF),
     "laf_sensitivity": ("algo=laf_gain", "algo.search.guide.top=10", *OF_LAF),
     "laf_table1": ("algo=laf", *OF_LAF),
+    "learning_curve": ("algo=motif_policy", "algo.teaching.evals=5"),
     "regal_runtime": ("algo=regal", *OF_REGAL),
     "regal_table1": ("algo=gas", *OF_REGAL),
     "regal_table3": ("algo.use={placement: true, scheduling: false, elite_bias: true}", *OF_REGAL),
@@ -104,9 +108,11 @@ def test_every_cell_composes_and_fits(experiment: str) -> None:
 def test_an_own_algorithm_is_its_option_with_these_values(experiment: str, name: str) -> None:
     words = list(plan_of(experiment).algos[name])
     option = words[0].removeprefix("algo=")
-    node = composed(f"experiment={experiment}", *spelled_out([f"algo={name}"], plan_of(experiment).algos)).algo
-    found, plain = flat(OmegaConf.to_container(node)), flat(registry.option("algo", option))
-    changed = dict(word.split("=") for word in words[1:])
+    made = composed(f"experiment={experiment}", *spelled_out([f"algo={name}"], plan_of(experiment).algos))
+    found, plain = flat(OmegaConf.to_container(made.algo)), flat(registry.option("algo", option))
+    said = dict(word.split("=") for word in words[1:])
+    changed = {key: value for key, value in said.items() if key.startswith("algo.")}
+    assert all(str(OmegaConf.select(made, key)) == said[key] for key in said.keys() - changed.keys())
     assert name not in registry.options("algo") and found.keys() == plain.keys()
     assert {key for key in plain if found[key] != plain[key]} == {"algo.name", *changed} and found["algo.name"] == name
     assert all(re.sub("[' ]", "", str(found[key])).lower().replace("none", "null") == value.replace("none", "null")

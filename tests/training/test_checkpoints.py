@@ -125,7 +125,7 @@ def test_a_checkpoint_of_an_older_version_loads_where_it_fits(cell: Cell, tmp_pa
 # --- The checkpoints that come with the package answer, with the commands that docs/using.md gives.
 
 PACKAGED = sorted(checkpoint.PRETRAINED.glob("*.ckpt"))
-ENCODERS = {"regal": "message_passing", "gas": "sequence"}
+ENCODERS = {"regal": "message_passing", "gas": "sequence", "motif_policy": "graphsage"}
 DATA = ["dataset=layered", "dataset.ops=[40]", "dataset.train=1", "dataset.val=1", "dataset.test=2"]
 
 
@@ -137,7 +137,8 @@ def test_answers_at_once(file: Path, tmp_path: Path) -> None:
     assert answer.code == 0, answer.err
     assert len(answer.rows) == 2
     for row in answer.rows:
-        assert row["status"] == "ok" and row["evals"] == 300 and row["train_evals"] > 0
+        assert row["status"] == "ok" and row["train_evals"] > 0
+        assert row["evals"] == 300 or (task == "fusion" and 0 < row["evals"] < 300)  # a scan ends where nothing helps
         assert row["encoder"] == ENCODERS[algo]
 
 
