@@ -29,6 +29,7 @@ from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
 from graphopt.core.operators import OPERATOR_ID
 from graphopt.encoders.features import batch, graph_features
+from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import Decision
@@ -39,6 +40,7 @@ from graphopt.utils.progress import Bar
 from graphopt.utils.ranges import Between, Count, NotNegative, Positive, Share
 
 LARGEST_CREDIT = 0.5  # of the logarithm of a price
+MOST_ANSWERS = 100
 WARM_UP = 0.1  # of the steps, until the learning rate is reached
 
 
@@ -66,6 +68,11 @@ class MotifSearch:
     thresholds: list[float]
     depth: Annotated[int, Between(0, 16)]
     ordered: bool
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.thresholds) <= MOST_ANSWERS:
+            raise ConfigError("algo.search.thresholds says from which log-odds ops are inlined; give 1 to "
+                              f"{MOST_ANSWERS}, e.g. [1.0, 0.0]")  # fmt: skip
 
 
 class TaughtFusion(Learner):

@@ -179,6 +179,11 @@ def test_a_task_without_exact_flips_is_one_sentence() -> None:
         policy(task).gather([random_graph(1, 20)])
 
 
+def test_answers_need_a_threshold() -> None:
+    with pytest.raises(ConfigError, match=r"algo\.search\.thresholds"):
+        MotifSearch(thresholds=[], depth=3, ordered=True)
+
+
 # ---- that it learns, and what it spends
 
 
