@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I64, Graph
-from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Device
 from graphopt.errors import ConfigError
 from graphopt.problems.task import AssignTask
-from graphopt.search.fusion.xla_priority import priority_fusion
+from graphopt.search.fusion.xla_priority import xla_choice
 
 COLUMNS = (
     "default", "free", "inline_all", "xla_priority",
@@ -30,18 +29,18 @@ F32 = NDArray[np.float32]
 def fusion_columns(graph: Graph, task: AssignTask) -> F32:
     """[N, len(COLUMNS)] of a task whose first head is store or inline."""
     device = task.machine.devices[0]
-    given = {**_rules(graph, task, device), **_inlining(fusible(graph), device)}
+    given = {**_rules(graph, task), **_inlining(fusible(graph), device)}
     table = np.stack([np.asarray(given[name], np.float64) for name in COLUMNS], 1)
     return np.clip(np.nan_to_num(table), -LIMIT, LIMIT).astype(np.float32)
 
 
-def _rules(graph: Graph, task: AssignTask, device: Device) -> dict[str, NDArray[np.generic]]:
+def _rules(graph: Graph, task: AssignTask) -> dict[str, NDArray[np.generic]]:
     """What is done by default, by inlining everything that is legal, and by XLA (nothing, where the machine does not
     say what XLA's model reads)."""
     free, everything = task.mask(graph)[:, 0], task.initial(graph)
     everything[:, 0] = free
     try:
-        xla = priority_fusion(graph, device, task.limits or KernelLimits(1000, 95, 64))[0] & free
+        xla = xla_choice(graph, task)[0] & free
     except ConfigError:
         xla = np.zeros(graph.num_ops, np.bool_)
     legal = task.canonical(graph, everything)[:, 0]

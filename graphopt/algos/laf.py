@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from graphopt.advantages.collecting import Collection, collect, names
 from graphopt.advantages.labels import ExampleSet, TrainingExample, compressed
 from graphopt.algos.laf_guide import Guidance, LearnedMutations, Refit
-from graphopt.algos.laf_motifs import ClassMoves, class_search
+from graphopt.algos.laf_motifs import ClassMoves, leaps_and_classes
 from graphopt.algos.learner import Learner, answering
 from graphopt.core.graph import Graph
 from graphopt.encoders.encoder import Encoder
@@ -100,6 +100,7 @@ class LAF(Learner):
     """Local advantages guide progressive search; see the module's docstring. conf/algo/laf.yaml explains all."""
 
     network_settings = frozenset({"model"})
+    heeds_held_out = True
     measure = "skill"
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, encoder: Encoder, seed: int, model: Model,
@@ -232,7 +233,7 @@ class LAF(Learner):
             return self._predict_by(network, [graph], [decision])
 
         signed = self.model.target == "signed"
-        class_search(
+        leaps_and_classes(
             problem, slots, walk, lambda decision: self._advantages(problem, slots, decision), self.search.classes
         )
         guide = LearnedMutations(problem, slots, self.network, predict, signed, self.search.guide, self.search.refit)

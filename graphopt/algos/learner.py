@@ -54,10 +54,12 @@ class Learner(pl.LightningModule, Optimizer):
 
     network_settings: keys of its yaml file that its weights belong to; a checkpoint brings them along.
     training_only: how names of parameters begin that `solve` does not use; packaged checkpoints leave them out.
+    heeds_held_out: whether ops that are held out (`Graph.held_out`) teach it nothing.
     """
 
     network_settings: ClassVar[frozenset[str]] = frozenset()
     training_only: ClassVar[tuple[str, ...]] = ()
+    heeds_held_out: ClassVar[bool] = False
     measure: ClassVar[str] = "speedup"
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int) -> None:

@@ -81,6 +81,7 @@ class TaughtFusion(Learner):
     needs_roles = frozenset({Role.FUSION})
     knows_roles = frozenset({Role.FUSION})
     training_only = ("network.",)
+    heeds_held_out = True
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, network: nn.Module,
                  teaching: Teaching, search: MotifSearch) -> None:  # fmt: skip

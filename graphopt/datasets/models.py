@@ -5,7 +5,8 @@ sources). Splits are of clusters of related families: what is tested is of no fa
 that is built alike. A graph's family is its cluster, named by the family that has the most graphs in it.
 
 `models_far` holds out more: what is within two hops of an op of a test (operators, and how they are joined) also occurs
-in graphs of other clusters, and no learner is taught by ops of which that holds (`Graph.held_out`).
+in graphs of other clusters, and no learner is taught by ops of which that holds (`Graph.held_out`); those that
+cannot leave ops out are refused.
 """
 
 from collections import Counter
@@ -25,15 +26,8 @@ from graphopt.library.packing import GRAPHS, INDEX, MOST, Line, member, neighbou
 from graphopt.utils.limits import MIB, read_json, read_member
 from graphopt.utils.progress import Bar
 
-KEYS = {
-    "name": str,
-    "library": str,
-    "family": str,
-    "hash": str,
-    "split": str,
-    "ops": int,
-    "cluster": int,
-}  # of a line of the index
+# Of a line of the index.
+KEYS = {"name": str, "library": str, "family": str, "hash": str, "split": str, "ops": int, "cluster": int}
 SHIPPED = Path(__file__).parent / "model_graphs"
 
 

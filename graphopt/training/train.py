@@ -17,6 +17,7 @@ from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from graphopt.algos.learner import Learner
 from graphopt.config.build import Parts
 from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
 from graphopt.datasets.module import GraphBatches
 from graphopt.errors import ConfigError, UserError
 from graphopt.run.cell import Cell, digest
@@ -58,6 +59,7 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings,
             f"algo={learner.name} has to be trained, but dataset={parts.dataset.name} has no graphs in split train; "
             "give ckpt=..., or a dataset with training graphs"
         )
+    refuse_held_out(learner, parts.dataset.name, graphs)
     about["taught"] = taught = digest([graph.hash for graph in (*graphs, *val_graphs)])
     last = checkpoint.newest(cell.path / "ckpt")
     if last is not None:
@@ -77,6 +79,15 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings,
     batches = GraphBatches(graphs, val_graphs, schedule.batch_graphs, cell.settings.seed)
     trainer = trainer_for(learner, schedule, cell, about, validates=bool(val_graphs))
     fit(trainer, learner, batches, last)
+
+
+def refuse_held_out(learner: Learner, dataset: str, graphs: list[Graph]) -> None:
+    """Raises UserError where ops are held out and the learner would be taught by them all the same."""
+    if not learner.heeds_held_out and any(graph.held_out.any() for graph in graphs):
+        raise UserError(
+            f"dataset={dataset} holds ops of its training graphs out, which algo={learner.name} would be taught by; "
+            "choose dataset.purged=false, or an algorithm that heeds it, such as laf or motif_policy"
+        )
 
 
 def trainer_for(

@@ -19,7 +19,7 @@ from graphopt.advantages.gibbs import Samples
 from graphopt.advantages.labels import ExampleSet, advantages, compressed
 from graphopt.algos.laf import LAF, LAFSearchSettings, Model, RegressionSettings
 from graphopt.algos.laf_guide import Guidance, LearnedMutations, Refit
-from graphopt.algos.laf_motifs import ClassMoves, class_search
+from graphopt.algos.laf_motifs import ClassMoves, leaps_and_classes
 from graphopt.config.build import encoder
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
@@ -279,7 +279,7 @@ def test_a_class_with_a_predicted_gain_is_tried_once_and_kept_if_it_helps(better
     problem.initial_cost = 4.0
     slots = slots_of(problem)
     walk = Walk(problem, np.zeros_like(problem.initial), 4.0, deltas=False)
-    class_search(problem, slots, walk, lambda decision: np.tile([0.0, -1.0], (len(slots), 1)),
+    leaps_and_classes(problem, slots, walk, lambda decision: np.tile([0.0, -1.0], (len(slots), 1)),
                  ClassMoves(depth=0, leaps=0, refresh=16))  # fmt: skip
     assert walk.decision[:, 0].tolist() == kept and problem.evals == 1
 
@@ -291,7 +291,7 @@ def test_leaps_make_all_predicted_gains_at_once() -> None:
     problem.initial_cost = 6.0
     slots = slots_of(problem)
     walk = first_walk(problem, slots, "initial")
-    class_search(problem, slots, walk, lambda decision: np.tile([0.0, -1.0], (len(slots), 1)),
+    leaps_and_classes(problem, slots, walk, lambda decision: np.tile([0.0, -1.0], (len(slots), 1)),
                  ClassMoves(depth=None, leaps=2, refresh=1))  # fmt: skip
     assert walk.decision[:, 0].tolist() == [1] * 8 and (walk.score, problem.evals) == (2.0, 1)
 

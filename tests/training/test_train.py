@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import frame_parts as parts_of
+import numpy as np
 import pytest
 import torch
 
 from graphopt.config.build import build
+from graphopt.core.graph import Graph
 from graphopt.datasets.module import GraphStream
 from graphopt.errors import ConfigError, UserError
 from graphopt.run import evaluate
@@ -162,6 +164,24 @@ def test_no_training_graphs_is_a_sentence(train: Callable[..., Any]) -> None:
     data = parts_of.node(parts_of.ToyGraphs, "toys", empty=["train"])
     with pytest.raises(UserError, match="no graphs in split train; give ckpt"):
         train(config={"dataset": data})
+
+
+@pytest.mark.parametrize("heeds", [False, True])
+def test_nobody_is_taught_by_ops_that_are_held_out(
+    train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, heeds: bool
+) -> None:
+    monkeypatch.setattr(parts_of.ToyGraphs, "graphs", held_out(parts_of.ToyGraphs.graphs))
+    monkeypatch.setattr(parts_of.Learns, "heeds_held_out", heeds)
+    if heeds:
+        assert train(steps=2)[0].train_steps == 2
+    else:
+        with pytest.raises(UserError, match=r"algo=learns would be taught by; choose dataset\.purged=false"):
+            train(steps=2)
+
+
+def held_out(graphs: Callable[..., list[Graph]]) -> Callable[..., list[Graph]]:
+    """The same graphs, with one op that teaches nobody."""
+    return lambda self, split: [replace(g, held_out=np.arange(g.num_ops) == 0) for g in graphs(self, split)]
 
 
 def test_a_checkpoint_serves_another_run(train: Callable[..., Any]) -> None:

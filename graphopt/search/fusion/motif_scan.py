@@ -1,14 +1,21 @@
 """`motif_scan`: price what the compilers' rules answer, then try each choice for whole classes of alike ops, then scan.
 The search without learning that a learned policy has to beat: it finds out by itself that blocks repeat."""
 
+from itertools import product
+
+import numpy as np
+
 from graphopt.core.graph import F64
 from graphopt.core.head import Role
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.rules_scan import price_rules
-from graphopt.search.walks.motif_moves import ExpectedMoves, every_class, try_class
+from graphopt.search.walks.motif_moves import class_search, try_decision
+from graphopt.search.walks.motifs import motifs
 from graphopt.search.walks.moves import Walk, slots_of
 from graphopt.search.walks.scan import scan
+
+REFUSED = 8  # moves that were expected to help most and did not, after which the rest is left
 
 
 class MotifScan(Optimizer):
@@ -36,10 +43,13 @@ def scan_motifs(problem: AssignProblem, depth: int, gain: F64 | None = None) -> 
     walk = Walk(problem, problem.best, problem.best_cost, deltas=False)
     head = problem.task.column(Role.FUSION)
     most = problem.task.heads[head].count - 1
-    classes = every_class(problem.graph, problem.task.mask(problem.graph)[:, head], depth)
     if gain is not None:
-        ExpectedMoves(classes, gain, most).run(problem, walk, head)
-    for ops in classes:
-        for choice in (most, 0):
-            try_class(problem, walk, ops, head, choice)
+        expected_MK = np.zeros((len(slots), int(slots.choices.max())))
+        expected_MK[slots.head == head, most] = -gain[slots.op[slots.head == head]]
+        class_search(problem, slots, walk, lambda decision: expected_MK, depth=depth, refresh=REFUSED, patient=False)
+    for classes in motifs(problem.graph, problem.task.mask(problem.graph)[:, head], depth):
+        for ops, choice in product(classes, (most, 0)):
+            candidate = walk.decision.copy()
+            candidate[ops, head] = choice
+            try_decision(problem, walk, candidate)
     scan(problem, slots, walk)

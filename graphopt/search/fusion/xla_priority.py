@@ -27,6 +27,7 @@ from graphopt.costs.kernel_time import Workspace, clear, device_constants, kerne
 from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.task import AssignTask
 from graphopt.search.fusion.fused import answer
 from graphopt.utils.compiled import njit
 
@@ -45,8 +46,12 @@ class XlaPriority(Optimizer):
         self.name = name
 
     def solve(self, problem: AssignProblem) -> None:
-        limits = problem.task.limits or KernelLimits(1000, MAX_OPERANDS, 64)
-        answer(problem, *priority_fusion(problem.graph, problem.task.machine.devices[0], limits))
+        answer(problem, *xla_choice(problem.graph, problem.task))
+
+
+def xla_choice(graph: Graph, task: AssignTask) -> tuple[NDArray[np.bool_], I64]:
+    """`priority_fusion` for a task's first device, within the task's caps on kernels or XLA's own."""
+    return priority_fusion(graph, task.machine.devices[0], task.limits or KernelLimits(1000, MAX_OPERANDS, 64))
 
 
 def priority_fusion(graph: Graph, device: Device, limits: KernelLimits) -> tuple[NDArray[np.bool_], I64]:
