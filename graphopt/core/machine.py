@@ -20,12 +20,13 @@ _PerLink = float | Sequence[Sequence[float]]
 class Device:
     """One processor and how its kernels are priced (SI units: FLOP/s, B/s, s, B).
 
-    `fusion_model: roofline` reads the fields of the first two blocks; `xla_gpu` reads the third (XLA's GPU cost model).
+    `fusion_model: roofline` reads the fields of the first two blocks; `xla_gpu` reads the third (XLA's GPU cost model);
+    `learned` a network's numbers beside peaks, bandwidth and launch (`graphopt.costs.learned_kernel`).
     Defaults are those of an ideal device: no launch cost, no memory cost, 1 FLOP/s, so FLOP are seconds.
     """
 
     name: str = "ideal"
-    fusion_model: Literal["roofline", "xla_gpu"] = "roofline"
+    fusion_model: Literal["roofline", "xla_gpu", "learned"] = "roofline"
     vector_flops: float = 1.0  # peak of elementwise and reduction work
     contraction_flops: float = 1.0  # peak of matrix products and convolutions
     bandwidth: float = float("inf")
@@ -48,6 +49,7 @@ class Device:
 
     kind: str = ""  # graphs with measured seconds of this kind of device are priced by them
     pays_transfers: bool = True  # objective max_load: sending and receiving takes the device's own time
+    numbers: tuple[float, ...] = ()  # of a learned model of kernels, which an algorithm gives; nobody writes them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +127,11 @@ class Machine:
             if device.fusion_model == "xla_gpu" and min(device.clock, device.cores, device.fpus_per_core) <= 0:
                 raise ValueError(
                     f"machine {self.name!r}, device {device.name!r}: xla_gpu needs clock, cores, fpus_per_core"
+                )
+            if device.fusion_model == "learned" and not device.numbers:
+                raise ValueError(
+                    f"machine {self.name!r}, device {device.name!r}: learned kernels are what algo=kernel_model makes; "
+                    "choose roofline or xla_gpu"
                 )
         if np.any(self.link_bandwidth_DD <= 0) or np.any(self.link_latency_DD < 0):
             raise ValueError(f"machine {self.name!r}: link bandwidth must be positive and latency not negative")

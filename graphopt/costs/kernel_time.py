@@ -1,4 +1,5 @@
-"""What one kernel costs on a device: a roofline with the corrections of docs/semantics.md, or XLA's GPU model.
+"""What one kernel costs on a device: a roofline with the corrections of docs/semantics.md, XLA's GPU model, or a model
+that was learned.
 
 Times are rounded to multiples of 2^-40 s (about 1 ps), so that float64 sums of kernel times below 8192 s are exact
 whatever their order: delta pricing then equals full pricing to the last digit.
@@ -18,19 +19,19 @@ from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I32, I64, Bool, Graph
 from graphopt.core.kernels import gather
 from graphopt.core.machine import Device
+from graphopt.costs.learned_kernel import NUMBERS, learned_kernel_time
 from graphopt.costs.xla_gpu import xla_kernel_time
 from graphopt.utils.compiled import njit
 
 QUANTUM = 2.0**-40
-_FUSION_MODELS = {"roofline": 0, "xla_gpu": 1}
-
+_FUSION_MODELS = {"roofline": 0, "xla_gpu": 1, "learned": 2}
 
 DEVICE = np.dtype([
     ("model", np.int64), ("vector_flops", np.float64), ("contraction_flops", np.float64), ("bandwidth", np.float64),
     ("launch", np.float64), ("strided_factor", np.float64), ("reread_factor", np.float64), ("spill_inputs", np.int64),
     ("spill_factor", np.float64), ("cache_bytes", np.float64), ("cache_speedup", np.float64),
     ("saturation", np.float64), ("prologue_factor", np.float64), ("clock", np.float64), ("cores", np.int64),
-    ("fpus_per_core", np.int64), ("l2_bytes", np.float64),
+    ("fpus_per_core", np.int64), ("l2_bytes", np.float64), ("numbers", np.float64, (NUMBERS,)),
 ])  # fmt: skip
 
 SLOT = np.dtype([
@@ -45,8 +46,10 @@ def device_constants(devices: Sequence[Device]) -> NDArray[np.void]:
     out = np.zeros(len(devices), DEVICE)
     for d, device in enumerate(devices):
         out[d]["model"] = _FUSION_MODELS[device.fusion_model]
-        for name in DEVICE.names[1:] if DEVICE.names else ():
+        for name in DEVICE.names[1:-1] if DEVICE.names else ():
             out[d][name] = getattr(device, name)
+        if device.fusion_model == "learned":
+            out[d]["numbers"] = device.numbers
     return out
 
 
@@ -138,6 +141,8 @@ def kernel_time(f: Fusible, root: int, work: KernelWork, w: Workspace, device: A
     """Seconds of the kernel on one device (a DEVICE record), a multiple of 2^-40 s."""
     if device.model == 1:
         return _quantise(xla_kernel_time(f, root, work, w, device))
+    if device.model == 2:
+        return _quantise(learned_kernel_time(f, root, work, w, device))
     return _quantise(_roofline_time(f, root, work, w, device))
 
 

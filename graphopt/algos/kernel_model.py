@@ -1,0 +1,146 @@
+"""`kernel_model`: learns how long a kernel takes from what lowering says about it, then searches by that model, which
+costs no evaluation, and spends the budget on what the model finds best.
+
+After Kaufman, Phothilimthana, Zhou, Mendis, Roy, Sabne, Burrows, "A Learned Performance Model for Tensor Processing
+Units" (MLSys 2021), sections 3 (kernels, loss on their times) and 6 (an autotuner of fusion that asks the model first
+and the hardware for what is best). Our choices: sums over a kernel instead of a network over its ops
+(`graphopt.costs.learned_kernel`), a correction of a plain roofline, motif scan as the search, the plans that are drawn
+to learn on.
+
+Shape legend: N ops, R kernels, F columns.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from graphopt.algos.learner import Learner
+from graphopt.core.graph import F64, Graph
+from graphopt.core.head import Role
+from graphopt.core.machine import Device
+from graphopt.costs.kernel_table import kernel_table
+from graphopt.costs.learned_kernel import COLUMNS, HIDDEN, SCALE, as_numbers
+from graphopt.errors import ConfigError
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.decisions import Decision
+from graphopt.problems.task import AssignTask
+from graphopt.search.fusion.modelled_scan import modelled_by, plain_roofline, search_by_model
+from graphopt.search.fusion.xla_priority import xla_choice
+from graphopt.utils.progress import Bar
+from graphopt.utils.ranges import Count, NotNegative, Whole
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Of one graph's plans. columns: [R, F]. logs: [R] logarithm of the time over the plain roofline's. weight: [R]
+    share of its plan's time."""
+
+    columns: Tensor
+    logs: Tensor
+    weight: Tensor
+
+
+class KernelModel(Learner):
+    """yaml: conf/algo/kernel_model.yaml."""
+
+    needs_roles = frozenset({Role.FUSION})
+    knows_roles = frozenset({Role.FUSION})
+    heeds_held_out = True
+
+    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, plans: Count, rate: NotNegative,
+                 depth: Whole, modelled: Count) -> None:  # fmt: skip
+        super().__init__(name=name, task=task, cost=cost, seed=seed)
+        self.plans, self.rate, self.depth, self.modelled = plans, rate, depth, modelled
+        correction = nn.Linear(HIDDEN, 1)
+        nn.init.zeros_(correction.weight)  # a plain roofline before training
+        nn.init.zeros_(correction.bias)
+        hidden = [nn.Linear(len(COLUMNS), HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU()]
+        self.network = nn.Sequential(*hidden, correction)
+        self._kernels: dict[str, Kernels] = {}
+
+    def configure_optimizers(self) -> Any:
+        steps = max(2, int(self.trainer.estimated_stepping_batches))
+        optimizer = torch.optim.Adam(self.network.parameters(), lr=self.rate)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.rate, total_steps=steps + 1)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    # ---- learning
+
+    def gather(self, graphs: list[Graph]) -> None:  # type: ignore[override]
+        """Times the kernels of some plans of every training graph: an evaluation each."""
+        if self.cost.objective != "runtime":
+            raise ConfigError("algo=kernel_model learns how long kernels take; choose cost.objective=runtime")
+        before = self.train_evals
+        with Bar("time kernels", len(graphs)) as bar:
+            for graph in graphs:
+                draw = np.random.default_rng([self.val_seed, int(graph.hash[:8], 16)])
+                self._kernels[graph.hash] = self._timed(graph, draw)
+                bar.step(graph.name)
+        if self.train_steps:
+            self.train_evals = before
+
+    def _timed(self, graph: Graph, draw: np.random.Generator) -> Kernels:
+        parts = [self._kernels_of(graph, decision) for decision in self._drawn(graph, draw)]
+        table = np.unique(np.concatenate(parts), axis=0)
+        columns, logs, weight = np.split(table.astype(np.float32), [len(COLUMNS), len(COLUMNS) + 1], 1)
+        return Kernels(torch.from_numpy(columns), torch.from_numpy(logs[:, 0]), torch.from_numpy(weight[:, 0]))
+
+    def _drawn(self, graph: Graph, draw: np.random.Generator) -> list[Decision]:
+        """The default, all inlined, XLA's choice, then these with a share of the ops decided otherwise."""
+        free = self.task.mask(graph)[:, 0]
+        starts = [self.task.initial(graph)[:, 0] > 0, free, xla_choice(graph, self.task)[0]]
+        drawn = []
+        for i in range(self.plans):
+            flipped = draw.random(graph.num_ops) < (draw.choice((0.05, 0.2, 0.5)) if i >= len(starts) else 0.0)
+            decision = self.task.initial(graph)
+            decision[free, 0] = (starts[i % len(starts)] ^ flipped)[free]
+            drawn.append(self.task.canonical(graph, decision))
+        return drawn
+
+    def _kernels_of(self, graph: Graph, decision: Decision) -> F64:
+        """[R, F + 2] columns, logarithm of the time over the roofline's, share of the plan's time."""
+        plan = self.task.realise(graph, decision[None])
+        found = self.pricing(graph).ends(plan)
+        if found is None:
+            raise ConfigError("algo=kernel_model learns from times of kernels; choose cost=simulator")
+        root, x = kernel_table(graph, plan.inline[0], self._sheet)
+        seconds = durations(found[1])
+        seconds, total = seconds[root], seconds.sum()
+        logs = np.log(seconds / self._sheet.launch) - x[:, 0] / SCALE
+        return np.concatenate([x, logs[:, None], (seconds / total)[:, None]], 1)
+
+    def training_step(self, graphs: list[Graph], batch_idx: int) -> Tensor:
+        parts = [self._kernels[graph.hash] for graph in graphs]
+        columns = torch.cat([part.columns for part in parts]).to(self.device)
+        logs = torch.cat([part.logs for part in parts]).to(self.device)
+        weight = torch.cat([part.weight + 0.1 / max(1, len(part.weight)) for part in parts]).to(self.device)
+        error = (self.network(columns)[:, 0] - logs) ** 2
+        loss: Tensor = (error * weight).sum() / weight.sum().clamp(min=1e-9)
+        self.log("losses/kernels", loss.detach())
+        return loss
+
+    # ---- answering
+
+    def solve(self, problem: AssignProblem) -> None:
+        weights = [part.detach().cpu().numpy() for part in self.network.parameters()]
+        device = replace(self._sheet, fusion_model="learned", numbers=as_numbers(weights))
+        machine = modelled_by(self.task.machine, device)
+        search_by_model(problem, machine, depth=self.depth, modelled=self.modelled)
+
+    @property
+    def _sheet(self) -> Device:
+        """The first device as its data sheet has it."""
+        return plain_roofline(self.task.machine.devices[0])
+
+
+def durations(ends: F64) -> NDArray[np.float64]:
+    """[N] how long each kernel took, of kernels that ran one after another and ended at `ends` [N] (0: no kernel)."""
+    order = np.argsort(ends, kind="stable")
+    seconds = np.zeros(len(ends))
+    seconds[order] = np.diff(ends[order], prepend=0.0)
+    return seconds

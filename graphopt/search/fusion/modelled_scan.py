@@ -1,0 +1,62 @@
+"""`modelled_scan`: motif scan by a model of kernels that is no evaluation, then by evaluations from what it found. What
+a compiler does that has a cost model of its own, and then measures; the unlearned peer of `kernel_model`."""
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from graphopt.core.head import Role
+from graphopt.core.machine import Device, Machine
+from graphopt.costs.simulator import Simulator
+from graphopt.errors import ConfigError
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.optimizer import Optimizer, solve
+from graphopt.search.fusion.motif_scan import MotifScan, scan_motifs
+from graphopt.utils.ranges import Count, Whole
+
+LAUNCH = 1e-6  # s, what a kernel's start takes on machines that say nothing
+
+
+class ModelledScan(Optimizer):
+    """model: `xla_gpu`, XLA's GPU cost model of the machine's first device, or `roofline`, launch + max(arithmetic,
+    memory) by its peaks and bandwidth. depth: of motif scan; modelled: plans that the model prices."""
+
+    needs_roles: ClassVar[frozenset[Role]] = frozenset({Role.FUSION})
+
+    def __init__(self, *, name: str, model: Literal["xla_gpu", "roofline"], depth: Whole, modelled: Count) -> None:
+        self.name, self.model, self.depth, self.modelled = name, model, depth, modelled
+
+    def solve(self, problem: AssignProblem) -> None:
+        machine = problem.task.machine
+        device = plain_roofline(machine.devices[0])
+        if self.model == "xla_gpu":
+            if min(device.clock, device.cores, device.fpus_per_core) <= 0:
+                raise ConfigError(f"algo={self.name} needs clock, cores and fpus_per_core of device {device.name!r}; "
+                                  "choose algo.model=roofline, or a machine that has them, e.g. gpu2")  # fmt: skip
+            device = replace(device, fusion_model="xla_gpu")
+        search_by_model(problem, modelled_by(machine, device), depth=self.depth, modelled=self.modelled)
+
+
+def plain_roofline(device: Device) -> Device:
+    """A device by its data sheet: launch + max(arithmetic, memory), whatever else its own model corrects."""
+    return Device(
+        name=device.name, vector_flops=device.vector_flops, contraction_flops=device.contraction_flops,
+        bandwidth=device.bandwidth, launch=device.launch or LAUNCH, spill_inputs=device.spill_inputs,
+        clock=device.clock, cores=device.cores, fpus_per_core=device.fpus_per_core, l2_bytes=device.l2_bytes,
+    )  # fmt: skip
+
+
+def modelled_by(machine: Machine, device: Device) -> Machine:
+    """A machine with another first device."""
+    return replace(machine, devices=(device, *machine.devices[1:]))
+
+
+def search_by_model(problem: AssignProblem, machine: Machine, *, depth: int, modelled: int) -> None:
+    """Motif scan with so many prices of kernels as a simulator of `machine` has them, none of them billed; what it ends
+    with is the answer, or where there is a budget the start of a motif scan with evaluations."""
+    model = Simulator(name="model", machine=machine, objective="runtime", threads=1)
+    found, _ = solve(MotifScan(name="motif_scan", depth=depth), problem.graph, problem.task, model, evals=modelled)
+    if not problem.open:
+        problem.commit(found.best)
+        return
+    problem.cost(found.best[None])
+    scan_motifs(problem, depth)
