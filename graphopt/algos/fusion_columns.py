@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I64, Graph
 from graphopt.core.machine import Device
-from graphopt.errors import ConfigError
 from graphopt.problems.task import AssignTask
-from graphopt.search.fusion.xla_priority import xla_choice
+from graphopt.search.fusion.xla_priority import xla_choice, xla_models
 
 COLUMNS = (
     "default", "free", "inline_all", "xla_priority",
@@ -39,10 +38,8 @@ def _rules(graph: Graph, task: AssignTask) -> dict[str, NDArray[np.generic]]:
     say what XLA's model reads)."""
     free, everything = task.mask(graph)[:, 0], task.initial(graph)
     everything[:, 0] = free
-    try:
-        xla = xla_choice(graph, task)[0] & free
-    except ConfigError:
-        xla = np.zeros(graph.num_ops, np.bool_)
+    says = xla_models(task.machine.devices[0])
+    xla = xla_choice(graph, task)[0] & free if says else np.zeros(graph.num_ops, np.bool_)
     legal = task.canonical(graph, everything)[:, 0]
     return {"default": task.initial(graph)[:, 0], "free": free, "inline_all": legal, "xla_priority": xla}
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from graphopt.algos.learner import Learner
 from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
-from graphopt.core.machine import Device
+from graphopt.core.machine import Device, Machine
 from graphopt.costs.kernel_table import kernel_table
 from graphopt.costs.learned_kernel import COLUMNS, HIDDEN, SCALE, as_numbers
 from graphopt.errors import ConfigError
@@ -30,7 +30,7 @@ from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import Decision
 from graphopt.problems.task import AssignTask
 from graphopt.search.fusion.modelled_scan import modelled_by, plain_roofline, search_by_model
-from graphopt.search.fusion.xla_priority import xla_choice
+from graphopt.search.fusion.xla_priority import xla_choice, xla_models
 from graphopt.utils.progress import Bar
 from graphopt.utils.ranges import Count, NotNegative, Whole
 
@@ -91,9 +91,11 @@ class KernelModel(Learner):
         return Kernels(torch.from_numpy(columns), torch.from_numpy(logs[:, 0]), torch.from_numpy(weight[:, 0]))
 
     def _drawn(self, graph: Graph, draw: np.random.Generator) -> list[Decision]:
-        """The default, all inlined, XLA's choice, then these with a share of the ops decided otherwise."""
+        """The default, all inlined, XLA's choice if it has one; then these with some of the ops decided otherwise."""
         free = self.task.mask(graph)[:, 0]
-        starts = [self.task.initial(graph)[:, 0] > 0, free, xla_choice(graph, self.task)[0]]
+        starts = [self.task.initial(graph)[:, 0] > 0, free]
+        if xla_models(self._sheet):
+            starts.append(xla_choice(graph, self.task)[0])
         drawn = []
         for i in range(self.plans):
             flipped = draw.random(graph.num_ops) < (draw.choice((0.05, 0.2, 0.5)) if i >= len(starts) else 0.0)
@@ -127,10 +129,14 @@ class KernelModel(Learner):
     # ---- answering
 
     def solve(self, problem: AssignProblem) -> None:
+        search_by_model(problem, self.machine, depth=self.depth, modelled=self.modelled)
+
+    @property
+    def machine(self) -> Machine:
+        """The task's machine, with what was learned as its first device."""
         weights = [part.detach().cpu().numpy() for part in self.network.parameters()]
         device = replace(self._sheet, fusion_model="learned", numbers=as_numbers(weights))
-        machine = modelled_by(self.task.machine, device)
-        search_by_model(problem, machine, depth=self.depth, modelled=self.modelled)
+        return modelled_by(self.task.machine, device)
 
     @property
     def _sheet(self) -> Device:

@@ -11,6 +11,7 @@ from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer, solve
 from graphopt.search.fusion.motif_scan import MotifScan, scan_motifs
+from graphopt.search.fusion.xla_priority import xla_models
 from graphopt.utils.ranges import Count, Whole
 
 LAUNCH = 1e-6  # s, what a kernel's start takes on machines that say nothing
@@ -29,7 +30,7 @@ class ModelledScan(Optimizer):
         machine = problem.task.machine
         device = plain_roofline(machine.devices[0])
         if self.model == "xla_gpu":
-            if min(device.clock, device.cores, device.fpus_per_core) <= 0:
+            if not xla_models(device):
                 raise ConfigError(f"algo={self.name} needs clock, cores and fpus_per_core of device {device.name!r}; "
                                   "choose algo.model=roofline, or a machine that has them, e.g. gpu2")  # fmt: skip
             device = replace(device, fusion_model="xla_gpu")

@@ -49,6 +49,11 @@ class XlaPriority(Optimizer):
         answer(problem, *xla_choice(problem.graph, problem.task))
 
 
+def xla_models(device: Device) -> bool:
+    """Whether a device says what XLA's model reads."""
+    return min(device.clock, device.cores, device.fpus_per_core) > 0
+
+
 def xla_choice(graph: Graph, task: AssignTask) -> tuple[NDArray[np.bool_], I64]:
     """`priority_fusion` for a task's first device, within the task's caps on kernels or XLA's own."""
     return priority_fusion(graph, task.machine.devices[0], task.limits or KernelLimits(1000, MAX_OPERANDS, 64))
@@ -60,7 +65,7 @@ def priority_fusion(graph: Graph, device: Device, limits: KernelLimits) -> tuple
     Reads clock, cores, fpus_per_core, l2_bytes, bandwidth and contraction_flops of the device, whatever its own
     `fusion_model`; ConfigError where the first three are missing.
     """
-    if min(device.clock, device.cores, device.fpus_per_core) <= 0:
+    if not xla_models(device):
         raise ConfigError(
             f"XLA's priority fusion needs clock, cores and fpus_per_core of device {device.name!r}; choose a machine "
             "that describes a GPU, or give them as machine.devices.NAME.clock=..."

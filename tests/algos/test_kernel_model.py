@@ -1,0 +1,143 @@
+"""A learned model of kernels: what it computes, what teaches it, and that a search by it spends no evaluations."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from fusion_graphs import XLA, random_graph, random_requests
+from torch.utils.data import DataLoader
+
+from graphopt.algos.kernel_model import KernelModel, durations
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Device, Machine
+from graphopt.costs.kernel_table import kernel_table
+from graphopt.costs.learned_kernel import COLUMNS, SCALE
+from graphopt.costs.simulator import Simulator
+from graphopt.errors import ConfigError
+from graphopt.problems.optimizer import solve
+from graphopt.problems.pricing import Pricing
+from graphopt.search.fusion.modelled_scan import ModelledScan, modelled_by, plain_roofline
+from graphopt.tasks.fusion import Fusion
+
+GPU = Device(
+    vector_flops=1e10, contraction_flops=6e10, bandwidth=1e9, launch=1e-6, strided_factor=3.0, reread_factor=0.3,
+    saturation=64.0, prologue_factor=1.5, cache_bytes=600.0, cache_speedup=2.0, clock=1e9, cores=4, fpus_per_core=32,
+)  # fmt: skip
+MACHINE = Machine(name="m", devices=(GPU,))
+CAPS = {"levels": 2, "max_ops": 64, "max_inputs": 16, "max_duplicates": 8, "numerics": None}
+FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", **CAPS)
+SIMULATOR = Simulator(name="s", machine=MACHINE, objective="runtime", threads=1)
+
+
+def model(*, plans: int = 9, rate: float = 1e-2, modelled: int = 200) -> KernelModel:
+    torch.manual_seed(0)
+    return KernelModel(name="kernel_model", task=FUSION, cost=SIMULATOR, seed=0, plans=plans, rate=rate, depth=2,
+                       modelled=modelled)  # fmt: skip
+
+
+def trained(learner: KernelModel, graphs: list[Graph], steps: int) -> KernelModel:
+    learner.gather(graphs)
+    trainer = pl.Trainer(max_epochs=1, limit_train_batches=steps, logger=False, enable_checkpointing=False,
+                         enable_progress_bar=False, enable_model_summary=False, accelerator="cpu")  # fmt: skip
+    trainer.fit(learner, DataLoader([graphs] * steps, batch_size=None, collate_fn=lambda x: x))
+    return learner
+
+
+def priced_by(machine: Machine, graph: Graph, requests: np.ndarray) -> np.ndarray:
+    simulator = Simulator(name="s", machine=machine, objective="runtime", threads=1)
+    return Pricing(graph, FUSION, simulator).decisions(requests).cost
+
+
+def requests(graph: Graph, seed: int) -> np.ndarray:
+    return random_requests(graph, seed, 20, 0.5)[:, :, None].astype(np.int16) & 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_untrained_model_is_a_plain_roofline(seed: int) -> None:
+    graph, learner = random_graph(seed, 40), model()
+    learned = priced_by(learner.machine, graph, requests(graph, seed))
+    plain = priced_by(modelled_by(MACHINE, plain_roofline(GPU)), graph, requests(graph, seed))
+    np.testing.assert_allclose(learned, plain, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_prices_are_those_of_the_network_that_was_trained(seed: int) -> None:
+    """The compiled network against torch's, kernel by kernel."""
+    graph, learner = random_graph(seed, 40), model()
+    for part in learner.network.parameters():
+        torch.nn.init.normal_(part, std=0.3)
+    plan = FUSION.realise(graph, FUSION.initial(graph)[None])
+    found = Simulator(name="s", machine=learner.machine, objective="runtime", threads=1).price_and_ends(plan)
+    assert found is not None
+    root, x = kernel_table(graph, plan.inline[0], learner.machine.devices[0])
+    with torch.no_grad():
+        out = learner.network(torch.from_numpy(x).float())[:, 0].double().numpy()
+    np.testing.assert_allclose(durations(found[1])[root], GPU.launch * np.exp(x[:, 0] / SCALE + out), rtol=1e-4)
+
+
+def test_durations_by_hand() -> None:
+    assert durations(np.array([0.0, 5.0, 2.0, 0.0, 9.0])).tolist() == [0.0, 3.0, 2.0, 0.0, 4.0]
+
+
+def test_it_learns_a_device_from_few_plans_of_other_graphs() -> None:
+    """Prices of random plans of graphs that it never saw: its error is a third of the data sheet's at most."""
+    learner = trained(model(), [random_graph(seed, 60) for seed in range(12)], 300)
+    assert learner.train_evals == 12 * 9
+    error = {}
+    for name, machine in (("plain", modelled_by(MACHINE, plain_roofline(GPU))), ("learned", learner.machine)):
+        ratios = [priced_by(machine, g, requests(g, 0)) / priced_by(MACHINE, g, requests(g, 0))
+                  for g in (random_graph(seed, 60) for seed in range(100, 106))]  # fmt: skip
+        error[name] = np.abs(np.log(np.concatenate(ratios))).mean()
+    assert error["learned"] < error["plain"] / 3
+
+
+def test_kernels_with_an_op_that_is_held_out_teach_nothing() -> None:
+    graph = random_graph(1, 40)
+    inline = FUSION.realise(graph, FUSION.initial(graph)[None]).inline[0]
+    root, x = kernel_table(graph, inline, GPU)
+    assert x.shape == (len(root), len(COLUMNS)) and root.tolist() == np.flatnonzero(~inline).tolist()
+    held = np.zeros(graph.num_ops, np.bool_)
+    held[root[0]] = True
+    assert kernel_table(replace(graph, held_out=held), inline, GPU)[0].tolist() == root[1:].tolist()
+    assert not len(kernel_table(replace(graph, held_out=np.ones_like(held)), inline, GPU)[0])
+
+
+@pytest.mark.parametrize("evals", [0, 1, 5, 40])
+def test_what_the_model_prices_is_no_evaluation(evals: int) -> None:
+    graph = random_graph(7, 60)
+    problem, _ = solve(model(), graph, FUSION, SIMULATOR, evals=evals)
+    assert problem.evals == evals and problem.best_cost < np.inf
+
+
+def test_the_search_ends_where_the_model_is_best() -> None:
+    """With a model that is the machine's own, the answer without evaluations is as good as a search with them."""
+    graph = random_graph(9, 60)
+    machine = Machine(name="m", devices=(replace(plain_roofline(GPU), name="ideal"),))
+    task = Fusion(name="fusion", machine=machine, decision="binary", **CAPS)
+    simulator = Simulator(name="s", machine=machine, objective="runtime", threads=1)
+    algo = ModelledScan(name="roofline_scan", model="roofline", depth=2, modelled=400)
+    without, _ = solve(algo, graph, task, simulator, evals=0)
+    searched, _ = solve(algo, graph, task, simulator, evals=400)
+    assert without.best_cost < without.initial_cost and without.best_cost == pytest.approx(searched.best_cost, rel=0.02)
+
+
+def test_xla_models_what_says_its_clock() -> None:
+    algo = ModelledScan(name="modelled_scan", model="xla_gpu", depth=2, modelled=50)
+    assert solve(algo, random_graph(2, 30), FUSION, SIMULATOR, evals=0)[0].best_cost < np.inf
+    silent = Fusion(name="f", machine=modelled_by(MACHINE, replace(GPU, clock=0.0)), decision="binary", **CAPS)
+    with pytest.raises(ConfigError, match=r"needs clock, cores and fpus_per_core .* choose algo\.model=roofline"):
+        solve(algo, random_graph(2, 30), silent, SIMULATOR, evals=0)
+
+
+def test_only_times_can_be_learned() -> None:
+    peak = Simulator(name="s", machine=MACHINE, objective="peak_memory", threads=1)
+    learner = KernelModel(name="k", task=FUSION, cost=peak, seed=0, plans=2, rate=1e-2, depth=1, modelled=10)
+    with pytest.raises(ConfigError, match=r"choose cost\.objective=runtime"):
+        learner.gather([random_graph(1, 20)])
+
+
+def test_nobody_writes_a_learned_device() -> None:
+    with pytest.raises(ValueError, match="learned kernels are what algo=kernel_model makes"):
+        Machine(name="m", devices=(replace(XLA, fusion_model="learned"),))
