@@ -19,9 +19,11 @@ LAUNCH = 1e-6  # s, what a kernel's start takes on machines that say nothing
 
 class ModelledScan(Optimizer):
     """model: `xla_gpu`, XLA's GPU cost model of the machine's first device, or `roofline`, launch + max(arithmetic,
-    memory) by its peaks and bandwidth. depth: of motif scan; modelled: plans that the model prices."""
+    memory) by its peaks and bandwidth. depth: of motif scan; modelled: plans that the model prices. On a machine that
+    is priced by XLA's model (`a6000_xla`) that one is no model but the price itself."""
 
     needs_roles: ClassVar[frozenset[Role]] = frozenset({Role.FUSION})
+    knows_roles: ClassVar[frozenset[Role]] = frozenset({Role.FUSION})  # other devices have no model
 
     def __init__(self, *, name: str, model: Literal["xla_gpu", "roofline"], depth: Whole, modelled: Count) -> None:
         self.name, self.model, self.depth, self.modelled = name, model, depth, modelled
