@@ -2,8 +2,8 @@
 costs no evaluation, and spends the budget on what the model finds best.
 
 After Kaufman, Phothilimthana, Zhou, Mendis, Roy, Sabne, Burrows, "A Learned Performance Model for Tensor Processing
-Units" (MLSys 2021), sections 3 (kernels, loss on their times) and 6 (an autotuner of fusion that asks the model first
-and the hardware for what is best). Our choices: sums over a kernel instead of a network over its ops
+Units" (MLSys 2021): kernels, a loss on their times, an autotuner of fusion that asks the model first and the hardware
+for what is best. Our choices: sums over a kernel instead of a network over its ops
 (`graphopt.costs.learned_kernel`), a correction of a plain roofline, motif scan as the search, the plans that are drawn
 to learn on.
 
