@@ -125,7 +125,8 @@ class Solution:
 
     def violations(self) -> list[str]:
         """What independent checks find wrong."""
-        return check(self.plans, self.task.machine) + self.decided.violations()
+        found = check(self.plans, self.task.machine) + self.task.objections(self.plans)
+        return found + self.decided.violations()
 
     def deliver(self, path: Path) -> list[str] | None:
         """Writes the model that was made, for its user; what is wrong with it. None: no model was made."""
