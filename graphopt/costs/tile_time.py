@@ -1,4 +1,4 @@
-"""`TileTime`: the latency of a schedule of subgraphs on a core with fast and slow memory, by the rules of docs/tiling.md."""
+"""`TileTime`: latency of a schedule of subgraphs on a core with fast and slow memory (docs/tiling.md)."""
 
 from typing import ClassVar
 

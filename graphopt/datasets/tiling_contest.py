@@ -1,4 +1,4 @@
-"""Tiling problems from the contest's JSON files. They are third parties' and stay in their place: a study keeps none."""
+"""Tiling problems from the contest's JSON files. They are third parties' and stay in place: a study keeps none."""
 
 import os
 from pathlib import Path

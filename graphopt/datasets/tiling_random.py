@@ -1,4 +1,4 @@
-"""Random tiling problems: layers of products and pointwise ops on matrices of a few sizes, and a core that is too small."""
+"""Random tiling problems: layers of products and pointwise ops on matrices of a few sizes, and a small core."""
 
 from collections.abc import Sequence
 
@@ -37,9 +37,7 @@ class TilingRandom(Dataset):
         return graph_of_workload(random_workload(rng, ops, self._sizes, self._products, f"{split}_{place}_{ops}"))
 
 
-def random_workload(
-    rng: np.random.Generator, ops: int, sizes: Sequence[int], products: float, name: str
-) -> Workload:
+def random_workload(rng: np.random.Generator, ops: int, sizes: Sequence[int], products: float, name: str) -> Workload:
     """Each op reads recent results, or new inputs of the graph where no result fits."""
     widths, heights, results = list[int](), list[int](), list[int]()
     inputs, output, costs, matmul = list[tuple[int, ...]](), list[int](), list[float](), list[bool]()

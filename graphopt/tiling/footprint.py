@@ -1,7 +1,7 @@
 """`Footprint`: what one subgraph reads, keeps and computes per tile, whatever the size of its tiles.
 
-It is the rules of docs/tiling.md as numbers: from it follow the working set and the latency of every tile size in closed
-form. Rules that no tile size can satisfy are a sentence instead.
+It is the rules of docs/tiling.md as numbers: from it follow the working set and the latency of every tile size in
+closed form. Rules that no tile size can satisfy are a sentence instead.
 """
 
 from collections.abc import Sequence, Set
@@ -167,8 +167,8 @@ def _links(workload: Workload, products: Sequence[int], ephemeral: Set[int]) -> 
 
 def _chain(workload: Workload, pair: Sequence[int], fed: bool, feeds: dict[int, set[int]], free: Set[int],
            reads: _Reads) -> _Reads:  # fmt: skip
-    """Of two products of which the second reads the first's result, as example 5 has it: what the first makes is as wide
-    as the step of the second is deep, so its outer operand stays and its inner one passes by."""
+    """Of two products of which the second reads the first's result, as example 5 has it: what the first makes is as
+    wide as the step of the second is deep, so its outer operand stays and its inner one passes by."""
     head, tail = pair
     depth, (left, right), (side,) = workload.depth(head), workload.inputs[head], feeds[head]
     stays, passes = (left, right) if side == 0 else (right, left)

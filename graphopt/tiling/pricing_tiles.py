@@ -1,7 +1,7 @@
 """What a schedule costs by the rules of docs/tiling.md, exactly: sums of fractions, rounded once at the end.
 
-Steps are priced one by one, each in closed form over the kinds of tile that its order makes. `referee` prices the same by
-going through every tile, and shares nothing with this file but the workload.
+Steps are priced one by one, each in closed form over the kinds of tile that its order makes. `referee` prices the same
+by going through every tile, and shares nothing with this file but the workload.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ Kind = tuple[int, int, bool, bool, bool]  # width, height, new row, new column, 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """latencies: of every step; empty where the schedule is not valid. wrong: why, a sentence, else empty. excess: by
-    how much the first step that does not fit is over the capacity, as a share of it; 1 where something else is wrong."""
+    what share of the capacity the first step that does not fit is over it; 1 where something else is wrong."""
 
     latencies: tuple[float, ...]
     cost: float
@@ -91,7 +91,8 @@ def _written(workload: Workload, step: Step) -> set[int]:
 def _bad_tile(workload: Workload, step: Step, foot: Footprint) -> str:
     width, height, depth = step.tile
     if not (0 < width <= workload.native[0] and 0 < height <= workload.native[1] and depth > 0):
-        return f"tiles of {width}x{height}x{depth}; they are at least 1 and at most {workload.native[0]}x{workload.native[1]}"
+        most = "x".join(map(str, workload.native))
+        return f"tiles of {width}x{height}x{depth}; they have at least 1 in each direction and are at most {most}"
     if foot.depth > depth and not foot.may_split:
         return f"its ops need the whole depth of {foot.depth} at once, not steps of {depth}"
     if foot.square and (width, depth) != (foot.square, foot.square):

@@ -33,8 +33,8 @@ class Schedule:
 
 
 def encode(schedule: Schedule) -> NDArray[np.int32]:
-    """[L] the number of steps; of each step its tile, and ops, retained tensors and order, each after its length (-1 for
-    no order)."""
+    """[L] the number of steps; of each step its tile, and ops, retained tensors and order, each after its length (-1
+    for no order)."""
     numbers = [len(schedule.steps)]
     for step in schedule.steps:
         order = [-1] if step.order is None else [len(step.order), *step.order]
@@ -69,10 +69,8 @@ def decode(numbers: Sequence[int] | NDArray[np.int32]) -> Schedule:
 
 
 def snake(columns: int, rows: int, *, by_columns: bool) -> tuple[int, ...] | None:
-    """The order of tiles that walks rows there and back (or columns), so that neighbours share what they read; None where
-    that is row by row in one direction."""
-    if columns == 1 or (rows == 1 and not by_columns):
-        return None
+    """The order of tiles that walks rows there and back (or columns), so that neighbours share what they read; None
+    where that is row by row in one direction."""
     grid = np.arange(rows * columns).reshape(rows, columns)
     lines: Iterable[NDArray[np.int64]] = grid.T if by_columns else grid
     walked = np.concatenate([line[::-1] if i % 2 else line for i, line in enumerate(lines)])

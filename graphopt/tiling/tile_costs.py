@@ -1,4 +1,4 @@
-"""`TileCosts`: the best tile of every subgraph that was asked about, remembered; ops and tensors as bits of integers."""
+"""`TileCosts`: the best tile of every subgraph that was asked about, remembered; ops are bits of integers."""
 
 from collections.abc import Iterator
 
@@ -20,10 +20,10 @@ def bits(mask: int) -> Iterator[int]:
 
 
 class TileCosts:
-    """Of one workload."""
+    """Of one workload. every_side: tiles of all sides are tried, not only those of `sides`."""
 
-    def __init__(self, workload: Workload) -> None:
-        self.workload = workload
+    def __init__(self, workload: Workload, *, every_side: bool = False) -> None:
+        self.workload, self._every_side = workload, every_side
         self._known: dict[tuple[int, Kept, Kept], Tile] = {}
 
     def best(self, ops: int, resident: Kept = NOTHING, retained: Kept = NOTHING) -> Tile:
@@ -34,7 +34,9 @@ class TileCosts:
             if len(self._known) >= MOST:
                 self._known.clear()
             w, foot = self.workload, footprint(self.workload, [*bits(ops)], resident, retained)
-            found = NO_TILE if isinstance(foot, str) else best_tile(foot, w.capacity, w.bandwidth, w.native)
+            found = NO_TILE
+            if not isinstance(foot, str):
+                found = best_tile(foot, w.capacity, w.bandwidth, w.native, every_side=self._every_side)
             self._known[key] = found
         return found
 

@@ -30,11 +30,13 @@ class Tile(NamedTuple):
 NO_TILE = Tile(float("inf"), 0, 0, 0, False)
 
 
-def best_tile(foot: Footprint, capacity: float, bandwidth: float, native: tuple[int, int]) -> Tile:
-    """The tile of least latency that fits, among `sides` and the deepest steps that fit."""
+def best_tile(foot: Footprint, capacity: float, bandwidth: float, native: tuple[int, int], *,
+              every_side: bool = False) -> Tile:  # fmt: skip
+    """The tile of least latency that fits, among `sides` (or all sides) and the deepest steps that fit."""
     if foot.resident > capacity:
         return NO_TILE
-    widths, heights = sides(foot.width, native[0]), sides(foot.height, native[1])
+    menu = all_sides if every_side else sides
+    widths, heights = menu(foot.width, native[0]), menu(foot.height, native[1])
     found = _best(foot, widths, heights, float(capacity), float(bandwidth))
     return Tile(float(found[0]), int(found[1]), int(found[2]), int(found[3]), bool(found[4]))
 
@@ -45,6 +47,11 @@ def sides(size: int, native: int) -> NDArray[np.int64]:
     few = {-(-size // count) for count in range(-(-size // native), min(size, size // LEAST_SIDE + 1) + 1)}
     whole = {side for side in range(1, min(size, native, LEAST_SIDE) + 1) if size % side == 0}
     return np.array(sorted({side for side in few if side <= native} | whole, reverse=True), np.int64)
+
+
+def all_sides(size: int, native: int) -> NDArray[np.int64]:
+    """Every side, the largest first."""
+    return np.arange(min(size, native), 0, -1, np.int64)
 
 
 @njit(cache=True, nogil=True)

@@ -18,7 +18,7 @@ LOWER = 1 - 1e-9  # by less than that share, a price that a method has computed 
 
 
 class TilingProblem(Problem):
-    """A decision is a schedule; an evaluation is the price of one, or of a change whose price follows from its parts."""
+    """A decision is a schedule; an evaluation is the price of one, or of a change whose price is that of its parts."""
 
     task: "TilingTask"
 

@@ -35,7 +35,7 @@ class Workload:
     def __post_init__(self) -> None:
         _check_sizes(self)
         _check_links(self)
-        self.rank  # raises GraphError on a cycle
+        _check_cycles(self)
 
     @property
     def num_ops(self) -> int:
@@ -73,13 +73,8 @@ class Workload:
 
     @cached_property
     def rank(self) -> tuple[int, ...]:
-        """[N] the place of each op in a topological order, the smallest numbers first among those that are ready.
-        Raises GraphError on a cycle."""
-        order = _topological(self)
-        if len(order) < self.num_ops:
-            stuck = min({*range(self.num_ops)} - {*order})
-            raise GraphError(f"{self.name}: its ops form a cycle, op {stuck} waits for what it makes: remove an edge")
-        places = {op: place for place, op in enumerate(order)}
+        """[N] the place of each op in a topological order, the smallest numbers first among those that are ready."""
+        places = {op: place for place, op in enumerate(_topological(self))}
         return tuple(places[op] for op in range(self.num_ops))
 
 
@@ -114,6 +109,12 @@ def _check_sizes(workload: Workload) -> None:
         raise GraphError(f"{name}: base costs must not be negative or beyond 2^53")
 
 
+def _check_cycles(workload: Workload) -> None:
+    stuck = {*range(workload.num_ops)} - {*_topological(workload)}
+    if stuck:
+        raise GraphError(f"{workload.name}: ops form a cycle, op {min(stuck)} waits for what it makes: remove an edge")
+
+
 def _check_links(workload: Workload) -> None:
     name, tensors = workload.name, range(workload.num_tensors)
     if len({*workload.output}) < workload.num_ops:
@@ -134,6 +135,4 @@ def _check_product(workload: Workload, op: int) -> None:
     (lw, lh), (rw, rh) = (workload.shape(tensor) for tensor in workload.inputs[op])
     if lw != rh or workload.shape(workload.output[op]) != (rw, lh):
         made = "x".join(map(str, workload.shape(workload.output[op])))
-        raise GraphError(
-            f"{workload.name}: MatMul {op} cannot make {made} of {lw}x{lh} and {rw}x{rh} (width x height)"
-        )
+        raise GraphError(f"{workload.name}: MatMul {op} cannot make {made} of {lw}x{lh} and {rw}x{rh} (width x height)")

@@ -42,8 +42,9 @@ def workload_of_json(data: Any, name: str) -> Workload:
         lengths = ", ".join(f"{key} {len(part)}" for key, part in ops.items())
         raise GraphError(f"{name}: its lists over ops differ in length ({lengths}), or native_granularity is no pair")
     outputs = [_integers(made, name, "outputs", GraphError) for made in ops["outputs"]]
-    if any(len(made) != 1 for made in outputs):
-        raise GraphError(f"{name}: an op makes {len(next(m for m in outputs if len(m) != 1))} tensors; it must make one")
+    other = [op for op, made in enumerate(outputs) if len(made) != 1]
+    if other:
+        raise GraphError(f"{name}: op {other[0]} makes {len(outputs[other[0]])} tensors; it must make one")
     unknown = [kind for kind in ops["op_types"] if not isinstance(kind, str) or kind not in TYPES]
     if unknown:
         raise GraphError(f"{name}: there is no op type {str(unknown[0])[:40]!r}; use {' or '.join(TYPES)}")

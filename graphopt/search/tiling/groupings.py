@@ -1,9 +1,9 @@
 """`Grouping`: the schedules that searches look at, and what a change of one costs.
 
-Every op is stored or fused. A stored op's result goes to slow memory (or stays for the next step), and the op runs in one
-group. A fused op runs inside every group that reads its result, again in each: so the choice of fused ops is the choice of
-what is recomputed. A group is a set of stored ops and all fused ops that they need; its tile is the best one. Groups may be
-linked: the next one runs right after and finds tensors of this one in fast memory.
+Every op is stored or fused. A stored op's result goes to slow memory (or stays for the next step), and the op runs in
+one group. A fused op runs inside every group that reads its result, again in each: so the choice of fused ops is the
+choice of what is recomputed. A group is a set of stored ops and all fused ops that they need; its tile is the best one.
+Groups may be linked: the next one runs right after and finds tensors of this one in fast memory.
 
 Sets of ops are bits of integers.
 """
@@ -163,7 +163,7 @@ def linked(now: Grouping, near: Iterable[int]) -> Grouping:
 
 
 def _offer(now: Grouping, op: int) -> tuple[float, int, int, int, Group, Group] | None:
-    """What retaining the result of a stored op for its only reading group would gain; None where it cannot or does not."""
+    """What retaining the result of a stored op for its only reading group would gain; None where it does not."""
     readers = [number for number, group in now.groups.items() if group.needs >> op & 1]
     if len(readers) != 1:
         return None
@@ -173,7 +173,8 @@ def _offer(now: Grouping, op: int) -> tuple[float, int, int, int, Group, Group] 
     wiring, tensor, keeps, finds = now.wiring, now.wiring.workload.output[op], now.groups[a], now.groups[b]
     if tensor in keeps.retained:
         return None
-    keeps, finds = keeps._replace(retained=keeps.retained | {tensor}), finds._replace(resident=finds.resident | {tensor})
+    keeps = keeps._replace(retained=keeps.retained | {tensor})
+    finds = finds._replace(resident=finds.resident | {tensor})
     gain = wiring.cost(keeps) - wiring.cost(now.groups[a])
     if gain == float("inf"):
         return None

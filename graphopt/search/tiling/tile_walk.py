@@ -20,8 +20,8 @@ BETWEEN_CLOCKS = 64  # moves
 class TileWalk(Tiler):
     """Moves around random ops (`tile_moves`), worse ones accepted with a falling probability (Metropolis).
 
-    seconds: of a solve, where the problem has no less; null: what the contest gave for so many ops. share: of these that
-    is used. rounds: of annealing, each half as hot as the one before. hot: the first temperature, as a share of a
+    seconds: of a solve, where the problem has no less; null: what the contest gave for so many ops. share: of these
+    that is used. rounds: of annealing, each half as hot as the one before. hot: the first temperature, as a share of a
     group's mean latency. cold: last temperature of a round / first. greedy: start from merged groups.
     """
 
