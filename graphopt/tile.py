@@ -18,7 +18,11 @@ from graphopt.errors import UserError, writing
 from graphopt.utils.printable import say
 
 BEGAN = time.monotonic()
-SHARE, LEAST, ENDING = 0.9, 0.3, 0.4  # of the seconds that is used; seconds of a search that starts late, and of the end
+SHARE, LEAST, ENDING = (
+    0.9,
+    0.3,
+    0.4,
+)  # of the seconds that is used; seconds of a search that starts late, and of the end
 SAME = 1e-6  # relative: latencies that a file claims
 
 

@@ -3,6 +3,7 @@
 Its file holds the arrays `schedule` and `default`, int32 [L] each, as `graphopt.tiling.schedule.encode` writes them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +17,8 @@ from graphopt.problems import answer_format
 from graphopt.problems.answer_format import Arrays
 from graphopt.problems.solution import Decided
 from graphopt.tiling.schedule import Schedule, decode, encode
+from graphopt.tiling.workload_files import FILE_BYTES, schedule_of_json
+from graphopt.utils.limits import parse_json
 
 if TYPE_CHECKING:
     from graphopt.tiling.tiling_task import TilingTask
@@ -34,6 +37,12 @@ class Tiled(Decided):
     def read(cls, header: dict[str, Any], arrays: Arrays) -> Self:
         schedule, default = (decode(_numbers(arrays, name)) for name in ("schedule", "default"))
         return cls(header, answer_format.trace(arrays), schedule, default)
+
+    @classmethod
+    def from_text(cls, content: bytes, source: str) -> tuple[Self, Sequence[float]]:
+        """Of the contest's JSON; it claims the sum of its latencies."""
+        schedule, claims = schedule_of_json(parse_json(content, source, FILE_BYTES), source)
+        return cls({}, np.zeros((0, 3)), schedule, schedule), (sum(claims),)
 
     def arrays(self) -> Arrays:
         return {"schedule": encode(self.schedule), "default": encode(self.default)}
