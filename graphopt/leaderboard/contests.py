@@ -12,7 +12,7 @@ takes graph, task and cost model of each instance from an answer of a stored stu
     datasets: [tiling_random, tiling_contest]
     instances: [name, ...]
 
-makes them of options; of a mapping `name` says the option, other keys are its settings.
+makes them of options; where a mapping stands for a name, `name` says the option and other keys are its settings.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import Dataset, Split
 from graphopt.errors import UserError
-from graphopt.leaderboard.yaml_files import mapping, names, read_yaml, text
+from graphopt.leaderboard.yaml_files import listed, mapping, names, read_yaml, text
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.solution import Decided, Solution
 from graphopt.records import packed
@@ -112,9 +112,9 @@ def _from_options(said: Mapping[str, Any], source: Path) -> tuple[list[Instance]
     config = {group: _node(group, node) for group, node in mapping(said.get("config"), f"config of {source}").items()}
     _, task, cost, _ = machine_task_costs({**config, "judge": config["cost"]})
     graphs, why = dict[str, Graph](), ""
-    for name in names(said, "datasets", str(source)):
+    for node in listed(said, "datasets", str(source)):
         try:
-            dataset: Dataset = construct(option("dataset", name), "dataset", {"seed": 0})
+            dataset: Dataset = construct(_node("dataset", node), "dataset", {"seed": 0})
             graphs |= {graph.name: graph for split in SPLITS for graph in dataset.graphs(split)}
         except (UserError, GraphError) as error:
             why = str(error)

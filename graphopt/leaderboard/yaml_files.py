@@ -47,7 +47,15 @@ def text(said: Mapping[str, Any], key: str, source: str) -> str:
 
 def names(said: Mapping[str, Any], key: str, source: str) -> list[str]:
     """A list of texts. Raises Unreadable."""
-    value = said.get(key)
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+    value = listed(said, key, source)
+    if not all(isinstance(name, str) for name in value):
         raise Unreadable(f"{source} needs a list of names under {key}")
+    return value
+
+
+def listed(said: Mapping[str, Any], key: str, source: str) -> list[Any]:
+    """A list. Raises Unreadable."""
+    value = said.get(key)
+    if not isinstance(value, list):
+        raise Unreadable(f"{source} needs a list under {key}")
     return value

@@ -25,9 +25,11 @@ class NotValid(Exception):
 
 @dataclass(frozen=True)
 class _Use:
-    """tensor; need: [M] number of the slice wanted, or NOT_NOW; size: [M] its elements; room: elements at the worst."""
+    """tensor; cut: how it is sliced; need: [M] number of the slice wanted, or NOT_NOW; size: [M] its elements; room:
+    elements at the worst."""
 
     tensor: int
+    cut: str
     need: Series
     size: Series
     room: int
@@ -177,7 +179,7 @@ class _Run:
     def _of_pointwise(self, op: int) -> list[_Use]:
         wide, high, _ = self.step.tile
         once = np.where(self.at == 0, self.row * self.W + self.column, NOT_NOW)
-        return [_Use(tensor, once, self.wide * self.high, wide * high) for tensor in self.w.inputs[op]]
+        return [_Use(tensor, "tiles", once, self.wide * self.high, wide * high) for tensor in self.w.inputs[op]]
 
     def _of_product(self, op: int) -> list[_Use]:
         wide, high, _ = self.step.tile
@@ -188,8 +190,8 @@ class _Run:
         slice_depth = min(self.step.tile[2], self.K) if self.steps > 1 or self.pair else own
         deep = self.deep if self.steps > 1 or self.pair else np.full_like(self.at, own)
         return [
-            _Use(left, self.row * self.steps + self.at, self.high * deep, high * slice_depth),
-            _Use(right, self.column * self.steps + self.at, self.wide * deep, wide * slice_depth),
+            _Use(left, "rows", self.row * self.steps + self.at, self.high * deep, high * slice_depth),
+            _Use(right, "columns", self.column * self.steps + self.at, self.wide * deep, wide * slice_depth),
         ]
 
     def _of_head(self, left: int, right: int) -> list[_Use]:
@@ -200,9 +202,9 @@ class _Run:
         passes = (self.at, own * self.deep, own * min(deep, self.K))
         if self.pair[2] == 0:
             stays = (np.where(self.at == 0, self.row, NOT_NOW), own * self.high, own * high)
-            return [_Use(left, *stays), _Use(right, *passes)]
+            return [_Use(left, "rows", *stays), _Use(right, "passing", *passes)]
         stays = (np.where(self.at == 0, self.column, NOT_NOW), own * self.wide, own * wide)
-        return [_Use(left, *passes), _Use(right, *stays)]
+        return [_Use(left, "passing", *passes), _Use(right, "columns", *stays)]
 
     def latency(self) -> float:
         uses = self._uses()
@@ -236,7 +238,7 @@ class _Run:
 def _loaded(uses: list[_Use]) -> Series:
     """[M] elements of one tensor that are loaded. Where its slices are of one shape, one stays until another is needed;
     of a tensor that is cut in several ways none stays."""
-    distinct = [use for i, use in enumerate(uses) if not any(np.array_equal(use.need, u.need) for u in uses[:i])]
+    distinct = [use for i, use in enumerate(uses) if use.cut not in {other.cut for other in uses[:i]}]
     if len(distinct) > 1:
         return sum((np.where(use.need == NOT_NOW, 0, use.size) for use in distinct), np.zeros_like(uses[0].need))
     need, size = uses[0].need, uses[0].size

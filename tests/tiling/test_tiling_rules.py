@@ -1,4 +1,4 @@
-"""The rules of tiling: the contest's worked examples to the last digit, cases by hand, and two evaluators that agree."""
+"""The rules of tiling: the contest's worked examples to the last digit, cases by hand, two evaluators that agree."""
 
 import json
 import math
@@ -61,8 +61,8 @@ def test_the_worked_examples_to_the_last_digit() -> None:
 
 
 def test_the_worked_example_that_does_not_fit() -> None:
-    """Example 5, strategy A, counted as its strategy B is: both inputs of the first product as a whole, the second's, and
-    the result, 4 x 128 x 128 elements in a fast memory of 45,000."""
+    """Example 5, strategy A, counted as its strategy B is: both inputs of the first product as a whole, the second's,
+    and the result, 4 x 128 x 128 elements in a fast memory of 45,000."""
     workload, schedule, _ = worked_examples()[-1]
     whole = Schedule((replace(schedule.steps[0], tile=(128, 128, 128)),))
     verdict = judge(workload, whole)
@@ -115,6 +115,15 @@ def test_a_pointwise_operand_is_read_in_whole_depth() -> None:
     assert judge(workload, Schedule((Step((0, 1), (16, 16, 64)),))).cost == pytest.approx(
         max(110, (256 + 16 * 64 + 256) / 10) * 2
     )
+
+
+def test_a_product_of_a_matrix_with_itself_loads_it_twice() -> None:
+    """As rows and as columns, even where one tile is all of it: 2 x 256 in, 256 out."""
+    square = {"widths": [16, 16], "heights": [16, 16], "inputs": [[0, 0]], "outputs": [[1]], "base_costs": [1],
+              "op_types": ["MatMul"]}  # fmt: skip
+    schedule = Schedule((Step((0,), (16, 16, 16)),))
+    assert judge(workload_of_json(CHAIN | square, "square"), schedule).latencies == (76.8,)
+    assert referee_latencies(workload_of_json(CHAIN | square, "square"), schedule) == [76.8]
 
 
 @pytest.mark.parametrize("seed", range(40))
