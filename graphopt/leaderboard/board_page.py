@@ -30,6 +30,11 @@ thead th { background: var(--band); font-weight: 600; } tbody tr:last-child > * 
 .bad { color: var(--bad); } .texts { min-width: 15rem; }
 details { margin: .6rem 0; } summary { cursor: pointer; }
 li { overflow-wrap: anywhere; }
+@media (max-width: 40rem) { .board thead { display: none; }
+  .board tr { display: grid; grid-template-columns: 2.2rem 1fr; padding: .3rem 0;
+    border-bottom: 1px solid var(--line); }
+  .board td { border: 0; padding: .1rem .6rem; } .board td + td { grid-column: 2; text-align: left; min-width: 0; }
+  .board [data-is]::before { content: attr(data-is) " "; color: var(--soft); } }
 """
 
 
@@ -54,7 +59,7 @@ def _board(contest: Contest, standings: Sequence[Standing]) -> str:
     return f"""<section id="{_id(contest)}"><h2>{_text(contest.title)}</h2>
 <p>{_text(contest.about)}
 <span class="soft">{len(contest.instances)} instances, costs in {_text(contest.unit)}.{absent}</span></p>
-<div class="wide"><table><thead><tr><th class="number">#</th><th>entry</th><th class="number">points</th>
+<div class="wide"><table class="board"><thead><tr><th class="number">#</th><th>entry</th><th class="number">points</th>
 <th class="number">priced</th><th class="number">best</th><th>budget and hardware</th></tr></thead>
 <tbody>{lines}</tbody></table></div>{_costs(contest, standings)}{_refusals(standings)}{_absent(contest)}</section>"""
 
@@ -69,8 +74,9 @@ def _line(contest: Contest, standing: Standing) -> str:
     of = len(contest.instances)
     return (f'<tr><td class="number">{standing.rank}</td><td class="texts">{_text(words["title"])} <small>by '
             f'{_text(words["by"])}</small><br><small>{_text(words["method"])}</small></td>'
-            f'<td class="number">{standing.mean:.4f}</td><td class="number">{priced}/{of}</td>'
-            f'<td class="number">{best}</td><td class="texts"><small>{_text(words["budget"])}; '
+            f'<td class="number" data-is="points">{standing.mean:.4f}</td>'
+            f'<td class="number" data-is="priced">{priced}/{of}</td>'
+            f'<td class="number" data-is="best">{best}</td><td class="texts"><small>{_text(words["budget"])}; '
             f'{_text(words["hardware"])}</small></td></tr>')  # fmt: skip
 
 
@@ -131,7 +137,7 @@ def costs_csv(boards: Sequence[tuple[Contest, Sequence[Standing]]]) -> str:
 def _plain(value: str) -> str:
     """Without what a spreadsheet would take for a formula."""
     text = printable(value)
-    return f"'{text}" if text[:1] in "=+-@" else text
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def _text(value: str) -> str:
