@@ -10,7 +10,7 @@ from graphopt.errors import Unreadable
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.tiling.pricing_tiles import Verdict, judge
 from graphopt.tiling.schedule import CHOICE_NAME, decode
-from graphopt.tiling.workload import Workload
+from graphopt.tiling.tile_workload import TileWorkload
 from graphopt.tiling.workload_graph import CARRIES, workload_of
 
 
@@ -31,7 +31,7 @@ class TileTime(CostModel):
         return Prices(np.array([v.cost for v in verdicts]), np.array([v.excess for v in verdicts]))
 
 
-def _verdict(workload: Workload, numbers: "np.typing.NDArray[np.int16]") -> Verdict:
+def _verdict(workload: TileWorkload, numbers: "np.typing.NDArray[np.int16]") -> Verdict:
     try:
         return judge(workload, decode(numbers))
     except Unreadable as error:

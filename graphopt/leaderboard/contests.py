@@ -38,7 +38,7 @@ SPLITS: tuple[Split, ...] = ("test", "val", "train")
 
 
 @dataclass(frozen=True)
-class Instance:
+class BoardInstance:
     """A graph to be decided about. default: what a user gets without any search."""
 
     name: str
@@ -67,7 +67,7 @@ class Contest:
     title: str
     about: str
     unit: str
-    instances: tuple[Instance, ...]
+    instances: tuple[BoardInstance, ...]
     absent: Mapping[str, str]
 
 
@@ -93,9 +93,9 @@ def read_contest(folder: Path, root: Path) -> Contest:
     return Contest(folder.name, folder, *words, tuple(made), absent)
 
 
-def _from_answers(said: Mapping[str, Any], source: Path, root: Path) -> tuple[list[Instance], dict[str, str]]:
+def _from_answers(said: Mapping[str, Any], source: Path, root: Path) -> tuple[list[BoardInstance], dict[str, str]]:
     pack = root / text(said, "answers", str(source))
-    made, absent = list[Instance](), dict[str, str]()
+    made, absent = list[BoardInstance](), dict[str, str]()
     for name, digest in mapping(said.get("instances"), f"instances of {source}").items():
         try:
             case = open_case(packed.path_of(pack, str(digest)))
@@ -104,11 +104,11 @@ def _from_answers(said: Mapping[str, Any], source: Path, root: Path) -> tuple[li
             continue
         plans = case.decision.default_plans(case.graph, case.task)
         default = Solution(case.graph, case.task, case.decision, plans, plans)
-        made.append(Instance(str(name), case.graph, case.task, case.judge, default))
+        made.append(BoardInstance(str(name), case.graph, case.task, case.judge, default))
     return made, absent
 
 
-def _from_options(said: Mapping[str, Any], source: Path) -> tuple[list[Instance], dict[str, str]]:
+def _from_options(said: Mapping[str, Any], source: Path) -> tuple[list[BoardInstance], dict[str, str]]:
     config = {group: _node(group, node) for group, node in mapping(said.get("config"), f"config of {source}").items()}
     _, task, cost, _ = machine_task_costs({**config, "judge": config["cost"]})
     graphs, why = dict[str, Graph](), ""
@@ -118,13 +118,13 @@ def _from_options(said: Mapping[str, Any], source: Path) -> tuple[list[Instance]
             graphs |= {graph.name: graph for split in SPLITS for graph in dataset.graphs(split)}
         except (UserError, GraphError) as error:
             why = str(error)
-    made, absent = list[Instance](), dict[str, str]()
+    made, absent = list[BoardInstance](), dict[str, str]()
     for name in names(said, "instances", str(source)):
         if name not in graphs:
             absent[name] = why or "its data sets have no graph of that name"
             continue
         default = task.open(graphs[name], cost, evals=0).solution()
-        made.append(Instance(name, graphs[name], task, cost, default))
+        made.append(BoardInstance(name, graphs[name], task, cost, default))
     return made, absent
 
 

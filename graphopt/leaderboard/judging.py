@@ -15,7 +15,7 @@ from typing import Any
 
 from graphopt.core.graph import GraphError
 from graphopt.errors import Unreadable, UserError
-from graphopt.leaderboard.contests import DEFINITION, Contest, Instance
+from graphopt.leaderboard.contests import DEFINITION, BoardInstance, Contest
 from graphopt.leaderboard.yaml_files import mapping, read_yaml, text
 from graphopt.problems.capacity import lack_of_memory
 from graphopt.problems.solution import Decided, Solution
@@ -40,7 +40,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BoardEntry:
     """name: of its folder; words: what it says of itself; refusal: why none of it was read."""
 
     name: str
@@ -53,7 +53,7 @@ class Refused(Exception):
     """Why an answer does not count."""
 
 
-def judged_entries(contest: Contest, root: Path) -> list[Entry]:
+def judged_entries(contest: Contest, root: Path) -> list[BoardEntry]:
     """All entries of a problem, by name."""
     folders = sorted(file.parent for file in contest.folder.glob(f"*/{ENTRY}"))
     with Bar(f"leaderboard {contest.name}", len(folders)) as bar:
@@ -64,7 +64,7 @@ def judged_entries(contest: Contest, root: Path) -> list[Entry]:
     return found
 
 
-def judged_entry(contest: Contest, folder: Path, root: Path) -> Entry:
+def judged_entry(contest: Contest, folder: Path, root: Path) -> BoardEntry:
     """One entry. What cannot be read is refused with its reason; others go on."""
     try:
         said = mapping(read_yaml(folder / ENTRY), str(folder / ENTRY))
@@ -72,16 +72,16 @@ def judged_entry(contest: Contest, folder: Path, root: Path) -> Entry:
         claims = mapping(said.get("costs"), f"costs of {folder / ENTRY}")
         place = _places(said, folder, root)
     except UserError as error:
-        return Entry(folder.name, {}, (), str(error))
+        return BoardEntry(folder.name, {}, (), str(error))
     unknown = sorted({*map(str, claims)} - {i.name for i in contest.instances} - {*contest.absent})
     if unknown:
-        return Entry(folder.name, words, (), f"{folder / ENTRY}: there is no instance {unknown[0][:80]!r}")
+        return BoardEntry(folder.name, words, (), f"{folder / ENTRY}: there is no instance {unknown[0][:80]!r}")
     scores = [_score(instance, place(instance.name), claims.get(instance.name)) for instance in contest.instances]
-    return Entry(folder.name, words, tuple(scores))
+    return BoardEntry(folder.name, words, tuple(scores))
 
 
 def _places(said: Mapping[str, Any], folder: Path, root: Path) -> Any:
-    """Instance -> where its answer is, or None."""
+    """BoardInstance -> where its answer is, or None."""
     if "answers" not in said:
         return lambda name: next((f for f in (folder / f"{name}.npz", folder / f"{name}.json") if f.is_file()), None)
     pack = (root / text(said, "answers", str(folder / ENTRY))).resolve()
@@ -91,7 +91,7 @@ def _places(said: Mapping[str, Any], folder: Path, root: Path) -> Any:
     return lambda name: packed.path_of(pack, str(digests[name])) if name in digests else None
 
 
-def _score(instance: Instance, place: Path | None, claim: Any) -> Score:
+def _score(instance: BoardInstance, place: Path | None, claim: Any) -> Score:
     if place is None:
         return Score(instance.name, None, "no answer" if claim is None else "a cost is claimed, and there is no answer")
     try:
@@ -102,7 +102,7 @@ def _score(instance: Instance, place: Path | None, claim: Any) -> Score:
         return Score(instance.name, None, f"{place.name}: {type(error).__name__}: {error}"[:300])
 
 
-def _price(instance: Instance, place: Path, claim: Any) -> float:
+def _price(instance: BoardInstance, place: Path, claim: Any) -> float:
     """The cost of an answer. Raises Refused, UserError."""
     decided, claims = _read(instance, place)
     decided.must_fit(instance.graph, instance.task, place.name)
@@ -123,7 +123,7 @@ def _price(instance: Instance, place: Path, claim: Any) -> float:
     return cost
 
 
-def _read(instance: Instance, place: Path) -> tuple[Decided, list[float]]:
+def _read(instance: BoardInstance, place: Path) -> tuple[Decided, list[float]]:
     """(what a file decides, the costs that it claims itself)."""
     kind: type[Decided] = instance.task.decided
     if place.suffix == ".json":
@@ -136,7 +136,7 @@ def _read(instance: Instance, place: Path) -> tuple[Decided, list[float]]:
     return decided, [decided.prices["judged"]]
 
 
-def _same_origin(instance: Instance, decided: Decided) -> None:
+def _same_origin(instance: BoardInstance, decided: Decided) -> None:
     """Of programs: that a rewritten one starts from the instance's, and computes the same."""
     wrong = decided.departs(instance.original)
     if wrong:

@@ -4,20 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphopt.leaderboard.contests import Contest
-from graphopt.leaderboard.judging import Entry
+from graphopt.leaderboard.judging import BoardEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """points: [instance] of an entry, None where it has no price there; mean: over all instances."""
 
-    entry: Entry
+    entry: BoardEntry
     points: Mapping[str, float | None]
     mean: float
     rank: int
 
 
-def standings(contest: Contest, entries: Sequence[Entry]) -> list[Standing]:
+def standings(contest: Contest, entries: Sequence[BoardEntry]) -> list[Standing]:
     """The best first; entries of equal points share a rank."""
     best = {instance.name: _least(instance.name, entries) for instance in contest.instances}
     found = [(entry, _points(entry, best)) for entry in entries]
@@ -27,13 +27,13 @@ def standings(contest: Contest, entries: Sequence[Entry]) -> list[Standing]:
     return [Standing(entry, points, means[entry.name], ranks[entry.name]) for entry, points in ordered]
 
 
-def _least(instance: str, entries: Sequence[Entry]) -> float:
+def _least(instance: str, entries: Sequence[BoardEntry]) -> float:
     return min(
         (s.cost for e in entries for s in e.scores if s.instance == instance and s.cost is not None), default=0.0
     )
 
 
-def _points(entry: Entry, best: Mapping[str, float]) -> dict[str, float | None]:
+def _points(entry: BoardEntry, best: Mapping[str, float]) -> dict[str, float | None]:
     costs = {score.instance: score.cost for score in entry.scores}
     return {name: _ratio(least, costs.get(name)) for name, least in best.items()}
 

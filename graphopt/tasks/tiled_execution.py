@@ -11,7 +11,7 @@ from graphopt.errors import Unreadable
 from graphopt.tasks.fusion import on_first_device
 from graphopt.tiling.pricing_tiles import judge
 from graphopt.tiling.referee import objections
-from graphopt.tiling.schedule import CHOICE_NAME, Schedule, decode, encode
+from graphopt.tiling.schedule import CHOICE_NAME, TileSchedule, decode, encode
 from graphopt.tiling.tile_costs import TileCosts
 from graphopt.tiling.tiling_task import TilingTask
 from graphopt.tiling.workload_graph import workload_of
@@ -24,16 +24,16 @@ class Tiling(TilingTask):
     def __init__(self, *, name: str, machine: Machine) -> None:
         self.name, self.machine = name, machine
 
-    def initial(self, graph: Graph) -> Schedule:
+    def initial(self, graph: Graph) -> TileSchedule:
         workload = workload_of(graph)
         costs = TileCosts(workload)
         order = sorted(range(workload.num_ops), key=workload.rank.__getitem__)
         for op in order:
             if not costs.best(1 << op).width:
                 raise GraphError(f"op {op} of {workload.name} fits into fast memory with no tile; give more capacity")
-        return Schedule(tuple(costs.step(1 << op) for op in order))
+        return TileSchedule(tuple(costs.step(1 << op) for op in order))
 
-    def realise(self, graph: Graph, schedule: Schedule) -> Plans:
+    def realise(self, graph: Graph, schedule: TileSchedule) -> Plans:
         nothing = np.zeros((1, graph.num_ops), np.bool_)
         return replace(on_first_device(graph, nothing), choices={CHOICE_NAME: encode(schedule)[None]})
 

@@ -1,4 +1,4 @@
-"""`Footprint`: what one subgraph reads, keeps and computes per tile, whatever the size of its tiles.
+"""`TileFootprint`: what one subgraph reads, keeps and computes per tile, whatever the size of its tiles.
 
 It is the rules of docs/tiling.md as numbers: from it follow the working set and the latency of every tile size in
 closed form. Rules that no tile size can satisfy are a sentence instead.
@@ -8,12 +8,12 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from graphopt.tiling.workload import Workload
+from graphopt.tiling.tile_workload import TileWorkload
 
 NOTHING: frozenset[int] = frozenset()
 
 
-class Footprint(NamedTuple):
+class TileFootprint(NamedTuple):
     """Elements and counts, as floats for compiled code. `depth` is what `k` slices, 0 without a product.
 
     Of operands `*_slices` counts and `*_depth` sums their depths: of a left operand that is its elements per row of the
@@ -63,8 +63,8 @@ class _Reads:
     streamed: int = 0
 
 
-def footprint(workload: Workload, ops: Sequence[int], resident: Set[int] = NOTHING,
-              retained: Set[int] = NOTHING) -> Footprint | str:  # fmt: skip
+def footprint(workload: TileWorkload, ops: Sequence[int], resident: Set[int] = NOTHING,
+              retained: Set[int] = NOTHING) -> TileFootprint | str:  # fmt: skip
     """Of a subgraph; resident: tensors that the step before it has kept, retained: those that it keeps itself."""
     inside = {*ops}
     ephemeral = {workload.output[op] for op in ops if not inside.isdisjoint(workload.readers[workload.output[op]])}
@@ -83,7 +83,7 @@ def footprint(workload: Workload, ops: Sequence[int], resident: Set[int] = NOTHI
     if reads.chain and (len({*reads.chain}) < len(reads.chain) or not {*reads.chain}.isdisjoint(other)):
         return "a chain of two MatMuls reads one tensor in two ways"
     width, height = workload.shape(written[0])
-    return Footprint(
+    return TileFootprint(
         width, height, reads.depth, reads.may_split, reads.square,
         float(sum(workload.base_costs[op] for op in pointwise)),
         float(sum(workload.base_costs[op] for op in products)),
@@ -93,7 +93,7 @@ def footprint(workload: Workload, ops: Sequence[int], resident: Set[int] = NOTHI
     )  # fmt: skip
 
 
-def _outputs(workload: Workload, ephemeral: Set[int], written: Sequence[int], retained: Set[int]) -> str:
+def _outputs(workload: TileWorkload, ephemeral: Set[int], written: Sequence[int], retained: Set[int]) -> str:
     if not {*retained} <= {*written}:
         tensor = min({*retained} - {*written})
         why = "is read inside it, so it passes by" if tensor in ephemeral else "is not made there"
@@ -108,7 +108,7 @@ def _outputs(workload: Workload, ephemeral: Set[int], written: Sequence[int], re
     return ""
 
 
-def _connected(workload: Workload, ops: Sequence[int]) -> str:
+def _connected(workload: TileWorkload, ops: Sequence[int]) -> str:
     """Ops of a subgraph are joined by the tensors that they read or make."""
     if len(ops) == 1:
         return ""
@@ -127,7 +127,7 @@ def _connected(workload: Workload, ops: Sequence[int]) -> str:
     return f"op {min(apart)} shares no tensor with the others" if apart else ""
 
 
-def _products(workload: Workload, products: Sequence[int], ephemeral: Set[int],
+def _products(workload: TileWorkload, products: Sequence[int], ephemeral: Set[int],
               free: Set[int]) -> _Reads | str:  # fmt: skip
     """What the products of a subgraph read, or why they do not go together."""
     depths = [workload.depth(op) for op in products]
@@ -150,7 +150,7 @@ def _products(workload: Workload, products: Sequence[int], ephemeral: Set[int],
     return reads
 
 
-def _links(workload: Workload, products: Sequence[int], ephemeral: Set[int]) -> tuple[bool, dict[int, set[int]]]:
+def _links(workload: TileWorkload, products: Sequence[int], ephemeral: Set[int]) -> tuple[bool, dict[int, set[int]]]:
     """(whether a product reads what a pointwise op makes here, product -> sides on which other products read it)."""
     feeds: dict[int, set[int]] = {op: set() for op in products}
     fed = False
@@ -165,7 +165,7 @@ def _links(workload: Workload, products: Sequence[int], ephemeral: Set[int]) -> 
     return fed, feeds
 
 
-def _chain(workload: Workload, pair: Sequence[int], fed: bool, feeds: dict[int, set[int]], free: Set[int],
+def _chain(workload: TileWorkload, pair: Sequence[int], fed: bool, feeds: dict[int, set[int]], free: Set[int],
            reads: _Reads) -> _Reads:  # fmt: skip
     """Of two products of which the second reads the first's result, as example 5 has it: what the first makes is as
     wide as the step of the second is deep, so its outer operand stays and its inner one passes by."""
@@ -184,7 +184,7 @@ def _chain(workload: Workload, pair: Sequence[int], fed: bool, feeds: dict[int, 
 
 
 def _cuts(reads: _Reads, tiles: Sequence[int]) -> tuple[float, ...]:
-    """The fields of `Footprint` from `row_slices` on."""
+    """The fields of `TileFootprint` from `row_slices` on."""
     rows, columns, pointwise = dict(reads.rows), dict(reads.columns), {*tiles}
     again = {t for t in (*rows, *columns) if (t in rows) + (t in columns) + (t in pointwise) > 1}
     found: list[float] = []

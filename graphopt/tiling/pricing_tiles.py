@@ -11,10 +11,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from graphopt.tiling.footprint import NOTHING, Footprint, footprint
-from graphopt.tiling.schedule import Schedule, Step
+from graphopt.tiling.footprint import NOTHING, TileFootprint, footprint
+from graphopt.tiling.schedule import TileSchedule, TileStep
 from graphopt.tiling.tile_latency import working_set
-from graphopt.tiling.workload import Workload
+from graphopt.tiling.tile_workload import TileWorkload
 
 Kind = tuple[int, int, bool, bool, bool]  # width, height, new row, new column, first of the walk
 
@@ -30,7 +30,7 @@ class Verdict:
     excess: float
 
 
-def judge(workload: Workload, schedule: Schedule) -> Verdict:
+def judge(workload: TileWorkload, schedule: TileSchedule) -> Verdict:
     """The price of a schedule."""
     stored, resident, exact = set[int](), NOTHING, list[Fraction]()
     for place, step in enumerate(schedule.steps):
@@ -58,7 +58,7 @@ def _invalid(place: int, wrong: str, excess: float = 1.0) -> Verdict:
     return Verdict((), float("inf"), f"subgraph {place}: {wrong}", excess)
 
 
-def _unknown(workload: Workload, step: Step) -> str:
+def _unknown(workload: TileWorkload, step: TileStep) -> str:
     """Why these are no ops in an order in which they can run."""
     if not step.ops or len({*step.ops}) < len(step.ops):
         return "it has an op twice" if step.ops else "it has no op"
@@ -71,7 +71,7 @@ def _unknown(workload: Workload, step: Step) -> str:
     return f"op {late[0]} stands before an op whose result it reads" if late else ""
 
 
-def _unavailable(workload: Workload, step: Step, there: Set[int]) -> str:
+def _unavailable(workload: TileWorkload, step: TileStep, there: Set[int]) -> str:
     """Why it cannot run yet."""
     own = {workload.output[op] for op in step.ops}
     for op in step.ops:
@@ -81,14 +81,14 @@ def _unavailable(workload: Workload, step: Step, there: Set[int]) -> str:
     return ""
 
 
-def _written(workload: Workload, step: Step) -> set[int]:
+def _written(workload: TileWorkload, step: TileStep) -> set[int]:
     """Tensors that it leaves in slow memory."""
     inside = {*step.ops}
     made = {workload.output[op] for op in step.ops}
     return {tensor for tensor in made if inside.isdisjoint(workload.readers[tensor])} - {*step.retain}
 
 
-def _bad_tile(workload: Workload, step: Step, foot: Footprint) -> str:
+def _bad_tile(workload: TileWorkload, step: TileStep, foot: TileFootprint) -> str:
     width, height, depth = step.tile
     if not (0 < width <= workload.native[0] and 0 < height <= workload.native[1] and depth > 0):
         most = "x".join(map(str, workload.native))
@@ -103,7 +103,7 @@ def _bad_tile(workload: Workload, step: Step, foot: Footprint) -> str:
     return ""
 
 
-def latency(workload: Workload, foot: Footprint, step: Step) -> Fraction:
+def latency(workload: TileWorkload, foot: TileFootprint, step: TileStep) -> Fraction:
     """Of one step that is valid."""
     width, height, _ = step.tile
     columns = -(-foot.width // width)
@@ -117,7 +117,7 @@ def latency(workload: Workload, foot: Footprint, step: Step) -> Fraction:
     return sum((_tile(workload, foot, kind, step.tile[2]) * n for kind, n in kinds.items()), Fraction(0))
 
 
-def _tile(workload: Workload, foot: Footprint, kind: Kind, depth: int) -> Fraction:
+def _tile(workload: TileWorkload, foot: TileFootprint, kind: Kind, depth: int) -> Fraction:
     """Of one tile, all its steps."""
     steps = -(-foot.depth // depth) if foot.depth else 1
     last = foot.depth - (steps - 1) * depth
@@ -128,7 +128,7 @@ def _tile(workload: Workload, foot: Footprint, kind: Kind, depth: int) -> Fracti
     return start + (steps - 2) * middle + _moment(workload, foot, kind, last, start=False, end=True, whole=False)
 
 
-def _moment(workload: Workload, foot: Footprint, kind: Kind, deep: int, *, start: bool, end: bool,
+def _moment(workload: TileWorkload, foot: TileFootprint, kind: Kind, deep: int, *, start: bool, end: bool,
             whole: bool) -> Fraction:  # fmt: skip
     """The slower of computing and moving in one step. whole: the only step of its tile."""
     width, height, new_row, new_column, first = kind

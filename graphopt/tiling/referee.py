@@ -11,8 +11,8 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.tiling.schedule import Schedule, Step
-from graphopt.tiling.workload import Workload
+from graphopt.tiling.schedule import TileSchedule, TileStep
+from graphopt.tiling.tile_workload import TileWorkload
 
 Series = NDArray[np.int64]  # [M] over moments
 MOST_MOMENTS = 2**26
@@ -35,7 +35,7 @@ class _Use:
     room: int
 
 
-def objections(workload: Workload, schedule: Schedule, claimed: float) -> list[str]:
+def objections(workload: TileWorkload, schedule: TileSchedule, claimed: float) -> list[str]:
     """What is wrong with a schedule, or with what it is said to cost."""
     try:
         found = sum(referee_latencies(workload, schedule))
@@ -46,14 +46,14 @@ def objections(workload: Workload, schedule: Schedule, claimed: float) -> list[s
     return [f"the schedule costs {found!r} by the second evaluator, not {claimed!r}"]
 
 
-def referee_latencies(workload: Workload, schedule: Schedule) -> list[float]:
+def referee_latencies(workload: TileWorkload, schedule: TileSchedule) -> list[float]:
     """The latency of every step. Raises NotValid."""
     slow = {t for t in range(workload.num_tensors) if t not in workload.output}
     fast: set[int] = set()
     ran, latencies = set[int](), []
     for number, step in enumerate(schedule.steps):
         try:
-            latencies.append(_Run(workload, step, slow, fast).latency())
+            latencies.append(_StepRun(workload, step, slow, fast).latency())
         except NotValid as error:
             raise NotValid(f"subgraph {number}: {error}") from None
         ran |= {*step.ops}
@@ -69,10 +69,10 @@ def referee_latencies(workload: Workload, schedule: Schedule) -> list[float]:
     return latencies
 
 
-class _Run:
+class _StepRun:
     """One subgraph, about to run."""
 
-    def __init__(self, workload: Workload, step: Step, slow: set[int], fast: set[int]) -> None:
+    def __init__(self, workload: TileWorkload, step: TileStep, slow: set[int], fast: set[int]) -> None:
         self.w, self.step, self.fast = workload, step, fast
         self._check_ops(slow)
         made = [workload.output[op] for op in step.ops]

@@ -1,4 +1,4 @@
-"""`Schedule`: how a workload runs: subgraphs one after the other, each with its tile and what it keeps in fast memory.
+"""`TileSchedule`: how a workload runs: subgraphs one after the other, each with its tile and what stays in fast memory.
 
 A schedule passes through `Plans.choices["schedule"]` as one row of whole numbers (`encode`), and so do its files.
 """
@@ -15,7 +15,7 @@ CHOICE_NAME = "schedule"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TileStep:
     """One subgraph. ops: in an order in which they can run. tile: (width, height, depth). retain: tensors that stay for
     the next step. order: of its tiles, by their numbers row by row; None: row by row."""
 
@@ -26,13 +26,13 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class TileSchedule:
     """Steps in the order in which they run."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[TileStep, ...]
 
 
-def encode(schedule: Schedule) -> NDArray[np.int32]:
+def encode(schedule: TileSchedule) -> NDArray[np.int32]:
     """[L] the number of steps; of each step its tile, and ops, retained tensors and order, each after its length (-1
     for no order)."""
     numbers = [len(schedule.steps)]
@@ -42,7 +42,7 @@ def encode(schedule: Schedule) -> NDArray[np.int32]:
     return np.array(numbers, np.int32)
 
 
-def decode(numbers: Sequence[int] | NDArray[np.int32]) -> Schedule:
+def decode(numbers: Sequence[int] | NDArray[np.int32]) -> TileSchedule:
     """The schedule that `encode` wrote. Raises Unreadable."""
     values = [int(number) for number in numbers]
     place = 0
@@ -57,15 +57,15 @@ def decode(numbers: Sequence[int] | NDArray[np.int32]) -> Schedule:
     def listed() -> tuple[int, ...]:
         return take(take(1)[0])
 
-    def step() -> Step:
+    def step() -> TileStep:
         width, height, depth = take(3)
         ops, retain, tiles = listed(), listed(), take(1)[0]
-        return Step(ops, (width, height, depth), retain, None if tiles == -1 else take(tiles))
+        return TileStep(ops, (width, height, depth), retain, None if tiles == -1 else take(tiles))
 
     steps = tuple(step() for _ in range(min(take(1)[0], len(values))))
     if place < len(values) or not steps:
         raise Unreadable("its schedule has numbers after its end, or no step: write it again")
-    return Schedule(steps)
+    return TileSchedule(steps)
 
 
 def snake(columns: int, rows: int, *, by_columns: bool) -> tuple[int, ...] | None:

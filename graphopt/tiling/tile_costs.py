@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from graphopt.tiling.footprint import NOTHING, footprint
-from graphopt.tiling.schedule import Step, snake
+from graphopt.tiling.schedule import TileStep, snake
 from graphopt.tiling.tile_latency import NO_TILE, Tile, best_tile
-from graphopt.tiling.workload import Workload
+from graphopt.tiling.tile_workload import TileWorkload
 
 MOST = 400_000  # that are remembered
 Kept = frozenset[int]  # tensors
@@ -22,7 +22,7 @@ def bits(mask: int) -> Iterator[int]:
 class TileCosts:
     """Of one workload. every_side: tiles of all sides are tried, not only those of `sides`."""
 
-    def __init__(self, workload: Workload, *, every_side: bool = False) -> None:
+    def __init__(self, workload: TileWorkload, *, every_side: bool = False) -> None:
         self.workload, self._every_side = workload, every_side
         self._known: dict[tuple[int, Kept, Kept], Tile] = {}
 
@@ -40,7 +40,7 @@ class TileCosts:
             self._known[key] = found
         return found
 
-    def step(self, ops: int, resident: Kept = NOTHING, retained: Kept = NOTHING) -> Step:
+    def step(self, ops: int, resident: Kept = NOTHING, retained: Kept = NOTHING) -> TileStep:
         """The subgraph with its best tile, as a part of a schedule."""
         workload, tile = self.workload, self.best(ops, resident, retained)
         order = sorted(bits(ops), key=workload.rank.__getitem__)
@@ -48,4 +48,4 @@ class TileCosts:
         made = next(workload.output[op] for op in order if inside.isdisjoint(workload.readers[workload.output[op]]))
         columns, rows = -(-workload.widths[made] // tile.width), -(-workload.heights[made] // tile.height)
         walk = snake(columns, rows, by_columns=tile.by_columns)
-        return Step(tuple(order), (tile.width, tile.height, tile.depth), tuple(sorted(retained)), walk)
+        return TileStep(tuple(order), (tile.width, tile.height, tile.depth), tuple(sorted(retained)), walk)

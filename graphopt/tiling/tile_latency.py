@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.tiling.footprint import Footprint
+from graphopt.tiling.footprint import TileFootprint
 from graphopt.utils.compiled import njit
 
 LEAST_SIDE = 16  # below it only sides that divide the grid are tried
@@ -30,7 +30,7 @@ class Tile(NamedTuple):
 NO_TILE = Tile(float("inf"), 0, 0, 0, False)
 
 
-def best_tile(foot: Footprint, capacity: float, bandwidth: float, native: tuple[int, int], *,
+def best_tile(foot: TileFootprint, capacity: float, bandwidth: float, native: tuple[int, int], *,
               every_side: bool = False) -> Tile:  # fmt: skip
     """The tile of least latency that fits, among `sides` (or all sides) and the deepest steps that fit."""
     if foot.resident > capacity:
@@ -51,11 +51,12 @@ def sides(size: int, native: int) -> NDArray[np.int64]:
 
 def all_sides(size: int, native: int) -> NDArray[np.int64]:
     """Every side, the largest first."""
-    return np.arange(min(size, native), 0, -1, np.int64)
+    found: NDArray[np.int64] = np.arange(min(size, native), 0, -1, dtype=np.int64)
+    return found
 
 
 @njit(cache=True, nogil=True)
-def working_set(foot, width, height, depth):
+def working_set(foot: TileFootprint, width: int, height: int, depth: int) -> float:
     """Elements in fast memory at the worst moment."""
     steps = steps_of(foot, depth)
     tile = width * height
@@ -67,13 +68,14 @@ def working_set(foot, width, height, depth):
 
 
 @njit(cache=True, nogil=True)
-def steps_of(foot, depth):
+def steps_of(foot: TileFootprint, depth: int) -> int:
     """In how many steps a depth takes the whole."""
     return (foot.depth + depth - 1) // depth if foot.depth > 0 else 1
 
 
 @njit(cache=True, nogil=True)
-def _tile_latency(foot, bandwidth, depth, steps, width, height, new_row, new_column, first):
+def _tile_latency(foot: TileFootprint, bandwidth: float, depth: int, steps: int, width: int, height: int,
+                  new_row: bool, new_column: bool, first: bool) -> float:  # fmt: skip
     """Of one tile: its first step, those in the middle, its last."""
     total = 0.0
     tile = width * height
@@ -115,7 +117,8 @@ def _tile_latency(foot, bandwidth, depth, steps, width, height, new_row, new_col
 
 
 @njit(cache=True, nogil=True)
-def grid_latency(foot, bandwidth, width, height, depth, by_columns):
+def grid_latency(foot: TileFootprint, bandwidth: float, width: int, height: int, depth: int,
+                 by_columns: bool) -> float:  # fmt: skip
     """Of the whole grid, walked there and back by rows or by columns."""
     columns, rows = (foot.width + width - 1) // width, (foot.height + height - 1) // height
     last_width, last_height = foot.width - (columns - 1) * width, foot.height - (rows - 1) * height
@@ -156,7 +159,7 @@ def grid_latency(foot, bandwidth, width, height, depth, by_columns):
 
 
 @njit(cache=True, nogil=True)
-def _depths(foot, width, height, capacity, found):
+def _depths(foot: TileFootprint, width: int, height: int, capacity: float, found: NDArray[np.int64]) -> int:
     """Fills in the depths worth trying: the whole, the deepest that fits, the same in equal steps, the deepest divisor.
     Deeper steps are never slower, since the larger of two sums is at most the sum of the larger ones."""
     if foot.depth == 0:
@@ -181,7 +184,8 @@ def _depths(foot, width, height, capacity, found):
 
 
 @njit(cache=True, nogil=True)
-def _best(foot, widths, heights, capacity, bandwidth):
+def _best(foot: TileFootprint, widths: NDArray[np.int64], heights: NDArray[np.int64], capacity: float,
+          bandwidth: float) -> tuple[float, int, int, int, int]:  # fmt: skip
     best, best_width, best_height, best_depth, best_columns = np.inf, 0, 0, 0, 0
     depths = np.zeros(4, np.int64)
     for width in widths:

@@ -16,7 +16,7 @@ from graphopt.errors import Unreadable
 from graphopt.problems import answer_format
 from graphopt.problems.answer_format import Arrays
 from graphopt.problems.solution import Decided
-from graphopt.tiling.schedule import Schedule, decode, encode
+from graphopt.tiling.schedule import TileSchedule, decode, encode
 from graphopt.tiling.workload_files import FILE_BYTES, schedule_of_json
 from graphopt.utils.limits import parse_json
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Tiled(Decided):
     """The best schedule and the default's."""
 
-    schedule: Schedule
-    default: Schedule
+    schedule: TileSchedule
+    default: TileSchedule
 
     format = "graphopt tiling 1"
 

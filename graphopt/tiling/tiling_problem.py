@@ -7,7 +7,7 @@ import numpy as np
 
 from graphopt.problems.problem import OutOfBudget, Problem
 from graphopt.problems.solution import Solution
-from graphopt.tiling.schedule import Schedule
+from graphopt.tiling.schedule import TileSchedule
 from graphopt.tiling.tiled import Tiled
 from graphopt.tiling.workload_graph import workload_of
 
@@ -24,11 +24,11 @@ class TilingProblem(Problem):
 
     def _prepared(self) -> float:
         self.workload = workload_of(self.graph)
-        self.initial: Schedule = self.task.initial(self.graph)
-        self.best: Schedule = self.initial
+        self.initial: TileSchedule = self.task.initial(self.graph)
+        self.best: TileSchedule = self.initial
         return self._price(self.initial)
 
-    def cost(self, schedule: Schedule) -> float:
+    def cost(self, schedule: TileSchedule) -> float:
         """The price of a schedule, inf where it breaks a rule; one evaluation.
 
         Raises OutOfBudget when there is none left.
@@ -39,7 +39,7 @@ class TilingProblem(Problem):
         self.bill(np.array([price]), [hash(schedule)], lambda _: schedule)
         return price
 
-    def propose(self, price: float, make: Callable[[], Schedule]) -> None:
+    def propose(self, price: float, make: Callable[[], TileSchedule]) -> None:
         """One evaluation: a price that a method has put together from those of subgraphs. The schedule is made, and
         priced by the cost model, only where that is lower than the best. Raises OutOfBudget when there is none left."""
         if price < self.best_cost * LOWER:
@@ -49,13 +49,13 @@ class TilingProblem(Problem):
         else:
             raise OutOfBudget
 
-    def _price(self, schedule: Schedule) -> float:
+    def _price(self, schedule: TileSchedule) -> float:
         return self._cost.price(self.task.realise(self.graph, schedule)).of(0).cost
 
-    def take_best(self, state: Schedule) -> None:
+    def take_best(self, state: TileSchedule) -> None:
         self.best = state
 
-    def default_state(self) -> Schedule:
+    def default_state(self) -> TileSchedule:
         return self.initial
 
     def _best(self) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from graphopt.core.head import Role
 from graphopt.core.plan import Plans
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.task import Task
-from graphopt.tiling.schedule import CHOICE_NAME, Schedule
+from graphopt.tiling.schedule import CHOICE_NAME, TileSchedule
 from graphopt.tiling.tiled import Tiled
 from graphopt.tiling.tiling_problem import TilingProblem
 from graphopt.tiling.workload_graph import CARRIES
@@ -24,11 +24,11 @@ class TilingTask(Task):
     decided = Tiled
 
     @abstractmethod
-    def initial(self, graph: Graph) -> Schedule:
+    def initial(self, graph: Graph) -> TileSchedule:
         """What runs without any search."""
 
     @abstractmethod
-    def realise(self, graph: Graph, schedule: Schedule) -> Plans:
+    def realise(self, graph: Graph, schedule: TileSchedule) -> Plans:
         """The plan of a schedule: a batch of one."""
 
     def open(self, graph: Graph, cost: CostModel, *, evals: int, seconds: float = float("inf"),

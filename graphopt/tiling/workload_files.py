@@ -8,8 +8,8 @@ from typing import Any
 
 from graphopt.core.graph import GraphError
 from graphopt.errors import Unreadable
-from graphopt.tiling.schedule import Schedule, Step
-from graphopt.tiling.workload import MOST_SIDE, Workload
+from graphopt.tiling.schedule import TileSchedule, TileStep
+from graphopt.tiling.tile_workload import MOST_SIDE, TileWorkload
 from graphopt.utils.limits import MIB, read_json
 from graphopt.utils.whole import whole_file
 
@@ -22,7 +22,7 @@ MOST_STEPS = 100_000
 MOST_TILES = 2**22  # of all traversal orders of a file
 
 
-def read_workload(path: Path | str) -> Workload:
+def read_workload(path: Path | str) -> TileWorkload:
     """Reads a problem. Raises GraphError, in one sentence."""
     path = Path(path)
     if not path.is_file():
@@ -33,7 +33,7 @@ def read_workload(path: Path | str) -> Workload:
         raise GraphError(f"{error}; give a tiling problem as JSON") from None
 
 
-def workload_of_json(data: Any, name: str) -> Workload:
+def workload_of_json(data: Any, name: str) -> TileWorkload:
     """The problem that a JSON value says. Raises GraphError."""
     said = _keys(data, PROBLEM_KEYS, name, "tiling problem", GraphError)
     native = _integers(said["native_granularity"], name, "native_granularity", GraphError)
@@ -48,7 +48,7 @@ def workload_of_json(data: Any, name: str) -> Workload:
     unknown = [kind for kind in ops["op_types"] if not isinstance(kind, str) or kind not in TYPES]
     if unknown:
         raise GraphError(f"{name}: there is no op type {str(unknown[0])[:40]!r}; use {' or '.join(TYPES)}")
-    return Workload(
+    return TileWorkload(
         name=name, widths=_integers(said["widths"], name, "widths", GraphError),
         heights=_integers(said["heights"], name, "heights", GraphError),
         inputs=tuple(_integers(read, name, "inputs", GraphError) for read in ops["inputs"]),
@@ -61,7 +61,7 @@ def workload_of_json(data: Any, name: str) -> Workload:
     )  # fmt: skip
 
 
-def workload_json(workload: Workload) -> dict[str, Any]:
+def workload_json(workload: TileWorkload) -> dict[str, Any]:
     """The same value again, with keys in the contest's order."""
     return {
         "widths": list(workload.widths), "heights": list(workload.heights),
@@ -73,12 +73,12 @@ def workload_json(workload: Workload) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read_schedule(path: Path | str) -> tuple[Schedule, tuple[float, ...]]:
+def read_schedule(path: Path | str) -> tuple[TileSchedule, tuple[float, ...]]:
     """(schedule, the latency that the file claims of each step). Raises Unreadable."""
     return schedule_of_json(read_json(path, FILE_BYTES), str(path))
 
 
-def schedule_of_json(data: Any, name: str) -> tuple[Schedule, tuple[float, ...]]:
+def schedule_of_json(data: Any, name: str) -> tuple[TileSchedule, tuple[float, ...]]:
     """The same of a JSON value. name: what it is of, for messages. Raises Unreadable."""
     said = _keys(data, SCHEDULE_KEYS, name, "tiling schedule", Unreadable)
     parts = {key: _list(said[key], name, key, Unreadable) for key in SCHEDULE_KEYS}
@@ -88,24 +88,24 @@ def schedule_of_json(data: Any, name: str) -> tuple[Schedule, tuple[float, ...]]
     if {len(part) for part in parts.values()} != {len(orders)} or not 0 < steps <= MOST_STEPS:
         lengths = ", ".join(f"{key} {len(part)}" for key, part in parts.items())
         raise Unreadable(f"{name}: its lists over subgraphs differ in length or are empty ({lengths})")
-    return Schedule(tuple(_step(parts, orders, place, name) for place in range(steps))), tuple(
+    return TileSchedule(tuple(_step(parts, orders, place, name) for place in range(steps))), tuple(
         _number(latency, name, "subgraph_latencies", Unreadable) for latency in parts["subgraph_latencies"]
     )
 
 
-def _step(parts: dict[str, list[Any]], orders: list[Any], place: int, name: str) -> Step:
+def _step(parts: dict[str, list[Any]], orders: list[Any], place: int, name: str) -> TileStep:
     tile = _integers(parts["granularities"][place], name, "granularities", Unreadable)
     if len(tile) != 3:
         raise Unreadable(f"{name}: granularity {place} has {len(tile)} numbers; it needs width, height and depth")
     given = orders[place]
     order = None if given is None else _integers(given, name, "traversal_orders", Unreadable, MOST_TILES)
-    return Step(
+    return TileStep(
         _integers(parts["subgraphs"][place], name, "subgraphs", Unreadable), (tile[0], tile[1], tile[2]),
         _integers(parts["tensors_to_retain"][place], name, "tensors_to_retain", Unreadable), order,
     )  # fmt: skip
 
 
-def schedule_json(schedule: Schedule, latencies: tuple[float, ...]) -> dict[str, Any]:
+def schedule_json(schedule: TileSchedule, latencies: tuple[float, ...]) -> dict[str, Any]:
     """The contest's value of a schedule; latencies: of each step."""
     return {
         "subgraphs": [list(step.ops) for step in schedule.steps],

@@ -6,15 +6,15 @@ from weakref import WeakKeyDictionary
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.errors import Unreadable
-from graphopt.tiling.workload import Workload
+from graphopt.tiling.tile_workload import TileWorkload
 from graphopt.tiling.workload_files import FILE_BYTES, workload_json, workload_of_json
 from graphopt.utils.limits import parse_json
 
 CARRIES = "tiles"  # what such graphs carry, for those that need it
-_known: WeakKeyDictionary[Graph, Workload] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Graph, TileWorkload] = WeakKeyDictionary()
 
 
-def graph_of_workload(workload: Workload) -> Graph:
+def graph_of_workload(workload: TileWorkload) -> Graph:
     """Its graph: an op is called after its number. Tensors have a byte an element, ops the FLOP of their kind, and as
     measured time their base cost on a core that is called after its sizes, so that the digest knows these too."""
     builder = GraphBuilder(workload.name)
@@ -34,7 +34,7 @@ def graph_of_workload(workload: Workload) -> Graph:
     return graph
 
 
-def workload_of(graph: Graph) -> Workload:
+def workload_of(graph: Graph) -> TileWorkload:
     """The workload that a graph carries. Raises GraphError where it carries none, or another graph's."""
     if graph not in _known:
         if not isinstance(graph.program, bytes):

@@ -17,7 +17,7 @@ from graphopt import OWN_OPTIONS, command
 from graphopt.errors import UserError
 from graphopt.leaderboard import __main__ as leaderboard
 from graphopt.leaderboard.contests import Contest, read_contest
-from graphopt.leaderboard.judging import Entry, judged_entry
+from graphopt.leaderboard.judging import BoardEntry, judged_entry
 from graphopt.leaderboard.yaml_files import read_yaml
 from graphopt.problems.optimizer import solve
 from graphopt.records.answer_file import load, write
@@ -66,7 +66,7 @@ def entered(contest: Contest, name: str) -> dict[str, Any]:
     return said
 
 
-def entry(contest: Contest, name: str = "mine") -> Entry:
+def entry(contest: Contest, name: str = "mine") -> BoardEntry:
     return judged_entry(contest, contest.folder / name, contest.folder.parent.parent)
 
 

@@ -19,8 +19,8 @@ from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.oracles import check
 from graphopt.core.plan import Plans
+from graphopt.datasets.contests.tiling_random import random_workload
 from graphopt.datasets.layered import layered_graph
-from graphopt.datasets.tiling_random import random_workload
 from graphopt.errors import Incompatible, Unsolved
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Flips, Prices

@@ -4,21 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from graphopt.datasets.tiling_random import random_workload
+from graphopt.datasets.contests.tiling_random import random_workload
 from graphopt.search.tiling.groupings import Grouping, Wiring, apart
 from graphopt.search.tiling.tile_moves import Draw, propose
-from graphopt.tiling.schedule import Schedule, Step
+from graphopt.tiling.schedule import TileSchedule, TileStep
 from graphopt.tiling.tile_costs import TileCosts
-from graphopt.tiling.workload import Workload
+from graphopt.tiling.tile_workload import TileWorkload
 
 SIDES = (96, 128, 200, 256)  # some are no multiples of the native side
 
 
-def workload_of_seed(seed: int, ops: int) -> Workload:
+def workload_of_seed(seed: int, ops: int) -> TileWorkload:
     return random_workload(np.random.default_rng(seed), ops, SIDES, 0.5, f"random{seed}")
 
 
-def grouping_of(workload: Workload, seed: int, moves: int) -> Grouping:
+def grouping_of(workload: TileWorkload, seed: int, moves: int) -> Grouping:
     """Where random moves lead that are all taken."""
     draw, now = Draw(np.random.default_rng(seed)), apart(Wiring(TileCosts(workload)))
     for _ in range(moves):
@@ -26,7 +26,7 @@ def grouping_of(workload: Workload, seed: int, moves: int) -> Grouping:
     return now
 
 
-def changed_at_random(rng: np.random.Generator, workload: Workload, schedule: Schedule) -> Schedule:
+def changed_at_random(rng: np.random.Generator, workload: TileWorkload, schedule: TileSchedule) -> TileSchedule:
     """One step has another tile, order, list of ops or of retained tensors; what comes out may be invalid."""
     place = int(rng.integers(len(schedule.steps)))
     step = schedule.steps[place]
@@ -44,8 +44,8 @@ def changed_at_random(rng: np.random.Generator, workload: Workload, schedule: Sc
         step = replace(step, order=None if step.order is None else tuple(rng.permutation(step.order).tolist()))
     else:
         step = replace(step, retain=step.retain[:-1])
-    steps: list[Step] = [*schedule.steps]
+    steps: list[TileStep] = [*schedule.steps]
     steps[place] = step
     if rng.random() < 0.1:
         steps = steps[::-1]
-    return Schedule(tuple(steps))
+    return TileSchedule(tuple(steps))

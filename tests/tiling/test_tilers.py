@@ -13,15 +13,15 @@ from random_schedules import grouping_of, workload_of_seed
 
 from graphopt import tile
 from graphopt.config.construct import construct
-from graphopt.datasets.tiling_random import random_workload
+from graphopt.datasets.contests.tiling_random import random_workload
 from graphopt.errors import Unsolved, UserError
 from graphopt.problems.optimizer import solve
 from graphopt.search.tiling.groupings import Wiring, apart, changed, in_order
 from graphopt.search.tiling.tile_walk import contest_seconds
 from graphopt.tiling.pricing_tiles import judge
-from graphopt.tiling.schedule import Schedule
+from graphopt.tiling.schedule import TileSchedule
 from graphopt.tiling.tile_costs import TileCosts, bits
-from graphopt.tiling.workload import Workload
+from graphopt.tiling.tile_workload import TileWorkload
 from graphopt.tiling.workload_files import read_workload, workload_json, write_json
 from graphopt.tiling.workload_graph import graph_of_workload, workload_of
 from graphopt.utils.registry import option
@@ -34,13 +34,13 @@ def parts() -> tuple[Any, Any]:
     return task, construct(option("cost", "tile_time"), "cost", {"machine": machine, "task": task})
 
 
-def solved(algo: str, workload: Workload, evals: int = 10**6, **changes: Any) -> Any:
+def solved(algo: str, workload: TileWorkload, evals: int = 10**6, **changes: Any) -> Any:
     task, cost = parts()
     tiler: Any = construct(option("algo", algo) | changes, "algo")
     return solve(tiler, graph_of_workload(workload), task, cost, evals=evals)[0]
 
 
-def brute_force(workload: Workload, steps: int) -> float:
+def brute_force(workload: TileWorkload, steps: int) -> float:
     """The least cost of all sequences of so many subgraphs, each with any of its results retained: cheapest
     first, until one is valid."""
     costs = TileCosts(workload, every_side=True)
@@ -61,7 +61,9 @@ def brute_force(workload: Workload, steps: int) -> float:
                 found.append((total, sequence))
     for total, sequence in sorted(found, key=lambda pair: pair[0]):
         residents = [frozenset[int](), *(kept_now for _, kept_now in sequence)]
-        schedule = Schedule(tuple(costs.step(ops, there, keeps) for (ops, keeps), there in zip(sequence, residents)))
+        schedule = TileSchedule(
+            tuple(costs.step(ops, there, keeps) for (ops, keeps), there in zip(sequence, residents))
+        )
         if not judge(workload, schedule).wrong:
             return total
     raise AssertionError("nothing is valid")
@@ -109,7 +111,7 @@ def test_a_grouping_costs_what_its_groups_cost(seed: int) -> None:
 
 def test_groups_that_wait_for_each_other_are_refused() -> None:
     """a -> b -> c, and a and c in one group, b in another."""
-    workload = Workload(
+    workload = TileWorkload(
         name="line", widths=(32,) * 4, heights=(32,) * 4, inputs=((0,), (1,), (2,)), output=(1, 2, 3),
         base_costs=(1, 1, 1), is_matmul=(False,) * 3, capacity=10**6, bandwidth=1, native=(32, 32),
     )  # fmt: skip

@@ -15,12 +15,12 @@ from random_schedules import changed_at_random, grouping_of, workload_of_seed
 
 from graphopt.core.graph import GraphError
 from graphopt.errors import Unreadable
-from graphopt.tiling.footprint import Footprint, footprint
+from graphopt.tiling.footprint import TileFootprint, footprint
 from graphopt.tiling.pricing_tiles import judge, latency
 from graphopt.tiling.referee import NotValid, objections, referee_latencies
-from graphopt.tiling.schedule import Schedule, Step, decode, encode, snake
+from graphopt.tiling.schedule import TileSchedule, TileStep, decode, encode, snake
 from graphopt.tiling.tile_latency import all_sides, best_tile, grid_latency, sides, working_set
-from graphopt.tiling.workload import Workload
+from graphopt.tiling.tile_workload import TileWorkload
 from graphopt.tiling.workload_files import (
     read_schedule,
     read_workload,
@@ -38,9 +38,9 @@ CHAIN = {  # a product and an activation, as JSON
 }  # fmt: skip
 
 
-def worked_examples() -> list[tuple[Workload, Schedule, tuple[float, ...]]]:
+def worked_examples() -> list[tuple[TileWorkload, TileSchedule, tuple[float, ...]]]:
     """(problem, strategy, its latencies) as the contest's text prints them."""
-    found: list[tuple[Workload, Schedule, tuple[float, ...]]] = []
+    found: list[tuple[TileWorkload, TileSchedule, tuple[float, ...]]] = []
     for part in re.split(r"### Example \d", check_data("tiling/PROBLEM.md").read_text())[1:]:
         workload = None
         for block in re.findall(r"```json\n(.*?)```", part, re.DOTALL):
@@ -64,27 +64,27 @@ def test_the_worked_example_that_does_not_fit() -> None:
     """Example 5, strategy A, counted as its strategy B is: both inputs of the first product as a whole, the second's,
     and the result, 4 x 128 x 128 elements in a fast memory of 45,000."""
     workload, schedule, _ = worked_examples()[-1]
-    whole = Schedule((replace(schedule.steps[0], tile=(128, 128, 128)),))
+    whole = TileSchedule((replace(schedule.steps[0], tile=(128, 128, 128)),))
     verdict = judge(workload, whole)
     assert verdict.wrong == "subgraph 0: its working set is 20536 elements over the capacity of 45000"
     assert verdict.cost == math.inf and verdict.excess == pytest.approx(20536 / 45000)
     assert "do not fit" in objections(workload, whole, 0.0)[0]
 
 
-def small() -> Workload:
+def small() -> TileWorkload:
     return workload_of_json(CHAIN, "chain")
 
 
 def test_a_product_by_hand() -> None:
     """Tiles of 16 x 16, K = 64 in four steps: a step moves 2 x 16 x 16 elements in 51.2; computing takes 25. The last
     one of a tile writes 256 more."""
-    step = Step((0,), (16, 16, 16))
+    step = TileStep((0,), (16, 16, 16))
     tile = 3 * max(51.2, 25) + max(51.2 + 25.6, 25)
     pointwise = max(10.0, 2 * 25.6)
-    schedule = Schedule((step, Step((1,), (16, 16, 1))))
+    schedule = TileSchedule((step, TileStep((1,), (16, 16, 1))))
     assert judge(small(), schedule).latencies == pytest.approx((2 * tile, 2 * pointwise))
     # the whole depth at once: the left operand stays for the second tile of the row
-    fused = Schedule((Step((0, 1), (16, 16, 64)),))
+    fused = TileSchedule((TileStep((0, 1), (16, 16, 64)),))
     assert judge(small(), fused).latencies == pytest.approx((max(110, 204.8 + 25.6) + max(110, 102.4 + 25.6),))
 
 
@@ -101,7 +101,7 @@ def test_a_product_by_hand() -> None:
     ([([0], 16, []), ([7], 1, [])], "names ops beyond 1"),
 ])  # fmt: skip
 def test_what_breaks_a_rule_is_said(schedule: Any, wrong: str) -> None:
-    steps = Schedule(tuple(Step(tuple(ops), (16, 16, depth), tuple(keeps)) for ops, depth, keeps in schedule))
+    steps = TileSchedule(tuple(TileStep(tuple(ops), (16, 16, depth), tuple(keeps)) for ops, depth, keeps in schedule))
     assert wrong in judge(small(), steps).wrong
     with pytest.raises(NotValid):
         referee_latencies(small(), steps)
@@ -111,8 +111,8 @@ def test_a_pointwise_operand_is_read_in_whole_depth() -> None:
     data = CHAIN | {"inputs": [[0], [2, 1]], "outputs": [[2], [3]], "op_types": ["Pointwise", "MatMul"],
                     "widths": [64, 32, 64, 32], "heights": [16, 64, 16, 16]}  # fmt: skip
     workload = workload_of_json(data, "fed")
-    assert "whole depth" in judge(workload, Schedule((Step((0, 1), (16, 16, 32)),))).wrong
-    assert judge(workload, Schedule((Step((0, 1), (16, 16, 64)),))).cost == pytest.approx(
+    assert "whole depth" in judge(workload, TileSchedule((TileStep((0, 1), (16, 16, 32)),))).wrong
+    assert judge(workload, TileSchedule((TileStep((0, 1), (16, 16, 64)),))).cost == pytest.approx(
         max(110, (256 + 16 * 64 + 256) / 10) * 2
     )
 
@@ -121,7 +121,7 @@ def test_a_product_of_a_matrix_with_itself_loads_it_twice() -> None:
     """As rows and as columns, even where one tile is all of it: 2 x 256 in, 256 out."""
     square = {"widths": [16, 16], "heights": [16, 16], "inputs": [[0, 0]], "outputs": [[1]], "base_costs": [1],
               "op_types": ["MatMul"]}  # fmt: skip
-    schedule = Schedule((Step((0,), (16, 16, 16)),))
+    schedule = TileSchedule((TileStep((0,), (16, 16, 16)),))
     assert judge(workload_of_json(CHAIN | square, "square"), schedule).latencies == (76.8,)
     assert referee_latencies(workload_of_json(CHAIN | square, "square"), schedule) == [76.8]
 
@@ -150,11 +150,11 @@ def test_the_closed_form_is_the_sum_over_tiles(seed: int) -> None:
     workload = workload_of_seed(seed, 6)
     for op in range(workload.num_ops):
         foot = footprint(workload, [op])
-        assert isinstance(foot, Footprint)
+        assert isinstance(foot, TileFootprint)
         for width, height, by_columns in product((50, 128), (31, 100), (False, True)):
             columns, rows = -(-foot.width // width), -(-foot.height // height)
             depth = max(1, foot.depth // 3) if foot.may_split and foot.depth else max(foot.depth, 1)
-            step = Step((op,), (width, height, depth), (), snake(columns, rows, by_columns=by_columns))
+            step = TileStep((op,), (width, height, depth), (), snake(columns, rows, by_columns=by_columns))
             exact = float(latency(workload, foot, step))
             assert grid_latency(foot, workload.bandwidth, width, height, depth, by_columns) == pytest.approx(exact)
 
@@ -165,7 +165,7 @@ def test_the_best_tile_is_the_best_of_all(seed: int) -> None:
     workload = replace(workload_of_seed(seed, 3), native=(12, 12), capacity=900.0)
     for op in range(workload.num_ops):
         foot = footprint(workload, [op])
-        assert isinstance(foot, Footprint)
+        assert isinstance(foot, TileFootprint)
         foot = foot._replace(width=foot.width // 8, height=foot.height // 8, depth=foot.depth // 8)
         found = best_tile(foot, workload.capacity, workload.bandwidth, workload.native, every_side=True)
         depths = range(1, foot.depth + 1) if foot.depth else (1,)
@@ -233,7 +233,7 @@ def test_a_cycle_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_bad_solution_is_one_sentence() -> None:
-    good = schedule_json(Schedule((Step((0, 1), (16, 16, 64)),)), (1.0,))
+    good = schedule_json(TileSchedule((TileStep((0, 1), (16, 16, 64)),)), (1.0,))
     for key, value, sentence in (
         ("granularities", [[16, 16]], "needs width, height and depth"), ("subgraphs", [], "differ in length"),
         ("subgraph_latencies", ["x"], "no finite number"), ("tensors_to_retain", [[1.5]], "no whole number"),

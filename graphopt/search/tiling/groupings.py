@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 from graphopt.tiling.footprint import NOTHING
-from graphopt.tiling.schedule import Schedule
+from graphopt.tiling.schedule import TileSchedule
 from graphopt.tiling.tile_costs import Kept, TileCosts, bits
 
 LEAST_GAIN = 1e-9
 
 
-class Group(NamedTuple):
+class TileGroup(NamedTuple):
     """stored: its stored ops. ops: with the fused ones that they need. needs: stored ops of others that it reads from.
     resident, retained: tensors that links keep for it, and that it keeps."""
 
@@ -55,7 +55,7 @@ class Wiring:
             found.append([*bits(near & ~(1 << op))])
         return found
 
-    def group(self, stored: int, fused: int) -> Group:
+    def group(self, stored: int, fused: int) -> TileGroup:
         """The group of stored ops when these ops are fused."""
         ops = new = stored
         needs = 0
@@ -66,13 +66,13 @@ class Wiring:
             needs |= before
             new = before & fused & ~ops
             ops |= new
-        return Group(stored, ops, needs & ~ops)
+        return TileGroup(stored, ops, needs & ~ops)
 
-    def cost(self, group: Group) -> float:
+    def cost(self, group: TileGroup) -> float:
         """Latency of a group with its best tile; inf where it cannot be."""
         return self.costs.best(group.ops, group.resident, group.retained).latency
 
-    def alone(self, group: Group) -> bool:
+    def alone(self, group: TileGroup) -> bool:
         """Whether no stored op of it is read inside it."""
         return not any(self.after[op] & group.ops for op in bits(group.stored))
 
@@ -82,7 +82,7 @@ class Grouping:
     """groups by number, links from a group to the one that runs right after it, cost: of all."""
 
     wiring: Wiring
-    groups: Mapping[int, Group]
+    groups: Mapping[int, TileGroup]
     links: Mapping[int, int]
     fused: int
     cost: float
@@ -92,12 +92,12 @@ class Grouping:
         """The number of the group of a stored op."""
         return next(number for number, group in self.groups.items() if group.stored >> op & 1)
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> TileSchedule:
         """Groups in an order in which they can run."""
         order = in_order(self.groups, self.links)
         assert order is not None
         groups = [self.groups[number] for number in order]
-        return Schedule(tuple(self.wiring.costs.step(g.ops, g.resident, g.retained) for g in groups))
+        return TileSchedule(tuple(self.wiring.costs.step(g.ops, g.resident, g.retained) for g in groups))
 
 
 def apart(wiring: Wiring) -> Grouping:
@@ -132,7 +132,7 @@ def changed(now: Grouping, gone: Iterable[int], new: Sequence[int], fused: int) 
     return linked(Grouping(wiring, groups, links, fused, cost, now.unused + len(made)), made)
 
 
-def _difference(now: Grouping, groups: Mapping[int, Group], gone: Iterable[int], made: Iterable[int]) -> float:
+def _difference(now: Grouping, groups: Mapping[int, TileGroup], gone: Iterable[int], made: Iterable[int]) -> float:
     """What the new groups cost more than the old ones."""
     cost = now.wiring.cost
     freed = {number for pair in now.links.items() for number in pair if number in groups}
@@ -162,7 +162,7 @@ def linked(now: Grouping, near: Iterable[int]) -> Grouping:
     return now
 
 
-def _offer(now: Grouping, op: int) -> tuple[float, int, int, int, Group, Group] | None:
+def _offer(now: Grouping, op: int) -> tuple[float, int, int, int, TileGroup, TileGroup] | None:
     """What retaining the result of a stored op for its only reading group would gain; None where it does not."""
     readers = [number for number, group in now.groups.items() if group.needs >> op & 1]
     if len(readers) != 1:
@@ -182,7 +182,7 @@ def _offer(now: Grouping, op: int) -> tuple[float, int, int, int, Group, Group] 
     return (gain, op, a, b, keeps, finds) if gain < -LEAST_GAIN else None
 
 
-def in_order(groups: Mapping[int, Group], links: Mapping[int, int]) -> list[int] | None:
+def in_order(groups: Mapping[int, TileGroup], links: Mapping[int, int]) -> list[int] | None:
     """Groups in an order in which they can run, linked ones after each other; None where there is none."""
     followers = {*links.values()}
     chains = [_chain_from(number, links) for number in groups if number not in followers]
@@ -224,7 +224,7 @@ def _chain_from(number: int, links: Mapping[int, int]) -> list[int]:
     return chain
 
 
-def _stored(groups: Mapping[int, Group], chain: Sequence[int]) -> int:
+def _stored(groups: Mapping[int, TileGroup], chain: Sequence[int]) -> int:
     found = 0
     for number in chain:
         found |= groups[number].stored

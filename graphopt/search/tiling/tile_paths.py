@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from graphopt.errors import Unsolved
 from graphopt.problems.problem import OutOfBudget
-from graphopt.tiling.schedule import Schedule
+from graphopt.tiling.schedule import TileSchedule
 from graphopt.tiling.tile_costs import Kept, TileCosts, bits
 from graphopt.tiling.tiler import Tiler
 from graphopt.tiling.tiling_problem import TilingProblem
@@ -67,7 +67,7 @@ class _Paths:
             self._needs.append(needs & ~ops)
             self._writes.append(sum(1 << op for op in bits(ops) if not after[op] & ops))
 
-    def shortest(self) -> tuple[float, Schedule]:
+    def shortest(self) -> tuple[float, TileSchedule]:
         """(cost, schedule). Raises OutOfBudget when the time is over first."""
         start = State(0, 0)
         known, edges, heap = {start: 0.0}, dict[State, _Edge](), [(0.0, start)]
@@ -104,10 +104,10 @@ class _Paths:
     def _tensors(self, ops: int) -> Kept:
         return frozenset(self._problem.workload.output[op] for op in bits(ops))
 
-    def _schedule(self, state: State, edges: dict[State, _Edge]) -> Schedule:
+    def _schedule(self, state: State, edges: dict[State, _Edge]) -> TileSchedule:
         steps = []
         while state in edges:
             edge = edges[state]
             steps.append(self._costs.step(edge.ops, self._tensors(edge.came.fast), self._tensors(edge.kept)))
             state = edge.came
-        return Schedule(tuple(reversed(steps)))
+        return TileSchedule(tuple(reversed(steps)))

@@ -1,7 +1,7 @@
 """`TileRuns`: dynamic programming over contiguous runs of a topological order, around choices of what is recomputed."""
 
 from graphopt.problems.problem import OutOfBudget
-from graphopt.search.tiling.groupings import Group, Grouping, Wiring, linked
+from graphopt.search.tiling.groupings import Grouping, TileGroup, Wiring, linked
 from graphopt.tiling.tile_costs import TileCosts
 from graphopt.tiling.tiler import Tiler
 from graphopt.tiling.tiling_problem import TilingProblem
@@ -45,11 +45,11 @@ class TileRuns(Tiler):
         return cost
 
 
-def runs(wiring: Wiring, stored: list[int], fused: int, longest: int) -> tuple[float, list[Group]] | None:
+def runs(wiring: Wiring, stored: list[int], fused: int, longest: int) -> tuple[float, list[TileGroup]] | None:
     """(cost, groups) of the cut of stored ops, in their order, into runs of at most so many; None where none fits."""
-    best: list[tuple[float, Group | None, int]] = [(0.0, None, 0)]
+    best: list[tuple[float, TileGroup | None, int]] = [(0.0, None, 0)]
     for end in range(1, len(stored) + 1):
-        found: tuple[float, Group | None, int] = (float("inf"), None, 0)
+        found: tuple[float, TileGroup | None, int] = (float("inf"), None, 0)
         ops = 0
         for start in range(end - 1, max(-1, end - 1 - longest), -1):
             ops |= 1 << stored[start]
@@ -59,7 +59,7 @@ def runs(wiring: Wiring, stored: list[int], fused: int, longest: int) -> tuple[f
                 if cost < found[0]:
                     found = cost, group, start
         best.append(found)
-    groups = list[Group]()
+    groups = list[TileGroup]()
     end = len(stored)
     if best[end][0] == float("inf"):
         return None

@@ -1,4 +1,4 @@
-"""`Workload`: what is to be scheduled on a core with fast and slow memory: ops on matrices, and the hardware.
+"""`TileWorkload`: what is to be scheduled on a core with fast and slow memory: ops on matrices, and the hardware.
 
 Source: the problem statement of a public scheduling contest (MLSys 2026), as docs/tiling.md repeats it.
 Shape legend: N ops, T tensors.
@@ -15,7 +15,7 @@ MOST_ELEMENTS = 2**53  # of all tensors: sums are exact
 
 
 @dataclass(frozen=True, eq=False)
-class Workload:
+class TileWorkload:
     """Matrices and the ops on them, by the contest's numbers. Every op makes one tensor.
 
     Sizes are in elements; times in the contest's unit, of which bandwidth and base costs are.
@@ -78,7 +78,7 @@ class Workload:
         return tuple(places[op] for op in range(self.num_ops))
 
 
-def _topological(workload: Workload) -> list[int]:
+def _topological(workload: TileWorkload) -> list[int]:
     from heapq import heapify, heappop, heappush
 
     waits = [sum(workload.producer[t] >= 0 for t in {*tensors}) for tensors in workload.inputs]
@@ -94,7 +94,7 @@ def _topological(workload: Workload) -> list[int]:
     return order
 
 
-def _check_sizes(workload: Workload) -> None:
+def _check_sizes(workload: TileWorkload) -> None:
     name, tensors = workload.name, len(workload.widths)
     if not 0 < len(workload.output) <= MOST_OPS:
         raise GraphError(f"{name} has {len(workload.output):,} ops: give 1 to {MOST_OPS:,}")
@@ -109,13 +109,13 @@ def _check_sizes(workload: Workload) -> None:
         raise GraphError(f"{name}: base costs must not be negative or beyond 2^53")
 
 
-def _check_cycles(workload: Workload) -> None:
+def _check_cycles(workload: TileWorkload) -> None:
     stuck = {*range(workload.num_ops)} - {*_topological(workload)}
     if stuck:
         raise GraphError(f"{workload.name}: ops form a cycle, op {min(stuck)} waits for what it makes: remove an edge")
 
 
-def _check_links(workload: Workload) -> None:
+def _check_links(workload: TileWorkload) -> None:
     name, tensors = workload.name, range(workload.num_tensors)
     if len({*workload.output}) < workload.num_ops:
         twice = next(t for t in workload.output if workload.output.count(t) > 1)
@@ -129,7 +129,7 @@ def _check_links(workload: Workload) -> None:
             _check_product(workload, op)
 
 
-def _check_product(workload: Workload, op: int) -> None:
+def _check_product(workload: TileWorkload, op: int) -> None:
     if len(workload.inputs[op]) != 2:
         raise GraphError(f"{workload.name}: MatMul {op} reads {len(workload.inputs[op])} tensors; it needs two")
     (lw, lh), (rw, rh) = (workload.shape(tensor) for tensor in workload.inputs[op])

@@ -6,7 +6,7 @@ import numpy as np
 
 from graphopt.core.graph import Graph
 from graphopt.datasets.dataset import Dataset, Split, check_draws
-from graphopt.tiling.workload import Workload
+from graphopt.tiling.tile_workload import TileWorkload
 from graphopt.tiling.workload_graph import CARRIES, graph_of_workload
 
 
@@ -37,7 +37,9 @@ class TilingRandom(Dataset):
         return graph_of_workload(random_workload(rng, ops, self._sizes, self._products, f"{split}_{place}_{ops}"))
 
 
-def random_workload(rng: np.random.Generator, ops: int, sizes: Sequence[int], products: float, name: str) -> Workload:
+def random_workload(
+    rng: np.random.Generator, ops: int, sizes: Sequence[int], products: float, name: str
+) -> TileWorkload:
     """Each op reads recent results, or new inputs of the graph where no result fits."""
     widths, heights, results = list[int](), list[int](), list[int]()
     inputs, output, costs, matmul = list[tuple[int, ...]](), list[int](), list[float](), list[bool]()
@@ -68,7 +70,7 @@ def random_workload(rng: np.random.Generator, ops: int, sizes: Sequence[int], pr
         costs.append(float(rng.choice([100, 500, 1000, 2000, 5000])))
         results.append(output[-1])
     capacity = float(rng.choice([2.0, 3.0, 6.0, 20.0])) * 128 * 128
-    return Workload(
+    return TileWorkload(
         name=name, widths=tuple(widths), heights=tuple(heights), inputs=tuple(inputs), output=tuple(output),
         base_costs=tuple(costs), is_matmul=tuple(matmul), capacity=capacity,
         bandwidth=float(rng.choice([10, 20, 50, 100])), native=(128, 128),
