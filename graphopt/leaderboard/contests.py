@@ -89,8 +89,8 @@ def read_contest(folder: Path, root: Path) -> Contest:
     source = folder / DEFINITION
     said = mapping(read_yaml(source), str(source))
     made, absent = _from_answers(said, source, root) if "answers" in said else _from_options(said, source)
-    words = (text(said, key, str(source)) for key in ("title", "about", "unit"))
-    return Contest(folder.name, folder, *words, tuple(made), absent)
+    title, about, unit = (text(said, key, str(source)) for key in ("title", "about", "unit"))
+    return Contest(folder.name, folder, title, about, unit, tuple(made), absent)
 
 
 def _from_answers(said: Mapping[str, Any], source: Path, root: Path) -> tuple[list[BoardInstance], dict[str, str]]:

@@ -136,7 +136,7 @@ class Solution:
 
     def violations(self) -> list[str]:
         """What independent checks find wrong."""
-        found = check(self.plans, self.task.machine) + self.task.objections(self.plans)
+        found: list[str] = check(self.plans, self.task.machine) + self.task.objections(self.plans)
         return found + self.decided.violations()
 
     def deliver(self, path: Path) -> list[str] | None:

@@ -1,6 +1,7 @@
 """`task=tiling`: subgraphs, their order, their tiles, what is computed twice and what stays in fast memory."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,8 @@ class Tiling(TilingTask):
 
     def realise(self, graph: Graph, schedule: TileSchedule) -> Plans:
         nothing = np.zeros((1, graph.num_ops), np.bool_)
-        return replace(on_first_device(graph, nothing), choices={CHOICE_NAME: encode(schedule)[None]})
+        numbers: Any = encode(schedule)[None]  # wider than choices of ops are
+        return replace(on_first_device(graph, nothing), choices={CHOICE_NAME: numbers})
 
     def objections(self, plans: Plans) -> list[str]:
         """What the second evaluator finds wrong with a schedule, or with its price."""

@@ -5,6 +5,7 @@ A schedule passes through `Plans.choices["schedule"]` as one row of whole number
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ def encode(schedule: TileSchedule) -> NDArray[np.int32]:
     return np.array(numbers, np.int32)
 
 
-def decode(numbers: Sequence[int] | NDArray[np.int32]) -> TileSchedule:
+def decode(numbers: Sequence[int] | NDArray[np.integer[Any]]) -> TileSchedule:
     """The schedule that `encode` wrote. Raises Unreadable."""
     values = [int(number) for number in numbers]
     place = 0

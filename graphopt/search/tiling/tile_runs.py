@@ -64,7 +64,7 @@ def runs(wiring: Wiring, stored: list[int], fused: int, longest: int) -> tuple[f
     if best[end][0] == float("inf"):
         return None
     while end:
-        _, group, end = best[end]
-        assert group is not None
-        groups.append(group)
+        _, last, end = best[end]
+        assert last is not None
+        groups.append(last)
     return best[-1][0], groups[::-1]
