@@ -33,7 +33,8 @@ def build(place: Path, root: Path, out: Path, only: Sequence[str]) -> int:
             say(f"{contest.name}/{name} is no entry: it has no entry.yaml", sys.stderr)
         boards.append((contest, standings(contest, judged_entries(contest, root))))
     today = datetime.now(UTC).strftime("%Y-%m-%d")
-    made = f"Built {today} from commit {(commit() or 'unknown')[:8]}, all answers priced in {time.monotonic() - began:.0f} s."
+    seconds, version = time.monotonic() - began, (commit() or "unknown")[:8]
+    made = f"Built {today} from commit {version}, all answers priced in {seconds:.0f} s."
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         for name, content in ((PAGE_NAME, page(boards, made)), (CSV_NAME, costs_csv(boards))):
