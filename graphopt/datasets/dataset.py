@@ -14,11 +14,13 @@ Split = Literal["train", "val", "test"]
 class Dataset(ABC):
     """Graphs to learn on, to validate on and to report on. Graphs are made when first asked for and kept in the object.
 
-    `gives` names what every graph carries beyond the arrays (e.g. `program` for executing cost models).
+    `gives` names what every graph carries beyond the arrays (e.g. `program` for executing cost models). kept: whether a
+    study keeps its graphs; those of third parties stay in their place, and answers to them are replayed from there.
     """
 
     name: str
     gives: ClassVar[frozenset[str]] = frozenset()
+    kept: ClassVar[bool] = True
 
     def unread(self, split: Split) -> dict[str, str]:
         """Inputs of a split that `graphs` left out since they cannot become graphs: name -> why, in one sentence. The

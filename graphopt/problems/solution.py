@@ -6,7 +6,7 @@ is priced, checked and delivered. Kinds of task differ in their `Decided`, nowhe
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from graphopt.core.graph import Graph
 from graphopt.core.oracles import check
 from graphopt.core.plan import Plans
+from graphopt.errors import Unreadable
 from graphopt.problems.answer_format import Arrays
 from graphopt.problems.cost_model import CostModel, Price
 from graphopt.problems.pricing import price_of
@@ -36,6 +37,16 @@ class Decided(ABC):
     @abstractmethod
     def read(cls, header: dict[str, Any], arrays: Arrays) -> Self:
         """From a file. Raises UserError where it is damaged."""
+
+    @classmethod
+    def from_text(cls, content: bytes, source: str) -> tuple[Self, Sequence[float]]:
+        """(the decision, costs that it claims) of a text file of the problem's own format. Raises UserError where there
+        is no such format, or the file is not of it."""
+        raise Unreadable(f"{source}: answers of this task are .npz files, as runs store them")
+
+    def departs(self, original: "Decided") -> str:
+        """Why it is no answer to what another answer to the same graph starts from; empty where it is."""
+        return ""
 
     @abstractmethod
     def arrays(self) -> Arrays:
@@ -125,7 +136,8 @@ class Solution:
 
     def violations(self) -> list[str]:
         """What independent checks find wrong."""
-        return check(self.plans, self.task.machine) + self.decided.violations()
+        found: list[str] = check(self.plans, self.task.machine) + self.task.objections(self.plans)
+        return found + self.decided.violations()
 
     def deliver(self, path: Path) -> list[str] | None:
         """Writes the model that was made, for its user; what is wrong with it. None: no model was made."""

@@ -47,6 +47,10 @@ class Task(ABC):
              seed: int = 0) -> Problem:  # fmt: skip
         """The problem of a graph, with the budget of one solve."""
 
+    def objections(self, plans: Plans) -> list[str]:
+        """What a check of the task's own finds wrong with a plan (a batch of one), beside those of every plan."""
+        return []
+
 
 class AssignTask(Task):
     """One choice per op and head; `heads` are in the order of the last axis of decisions."""

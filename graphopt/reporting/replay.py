@@ -1,5 +1,6 @@
 """Prices a stored decision again: rebuilds its graph, task and cost models, and compares."""
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -150,6 +151,8 @@ def _from_dataset(source: Path, decision: Decided) -> Graph | None:
             f"the graph of {source} is in no folder above it, and its data set cannot be made ({error}): "
             "keep the file in its study's folder"
         ) from None
+    if not dataset.kept:
+        return _given(source, decision, node, seed)
     extent = dataset.extent()
     if extent is None or extent > MOST_OPS:
         why = "which a file may not name" if extent is None else f"more than the {MOST_OPS:,} ops that are made again"
@@ -160,6 +163,20 @@ def _from_dataset(source: Path, decision: Decided) -> Graph | None:
     splits: tuple[Split, ...] = ("test", "val", "train")
     graphs = (graph for split in splits for graph in dataset.graphs(split))
     return next((graph for graph in graphs if graph.hash == decision.header["graph"]["hash"]), None)
+
+
+def _given(source: Path, decision: Decided, node: Mapping[str, Any], seed: int) -> Graph:
+    """The graph from where third parties' data lie here, whatever place a file names."""
+    dataset = _dataset(json.dumps({**node, "path": None}, sort_keys=True), seed)
+    with contextlib.suppress(GraphError):
+        splits: tuple[Split, ...] = ("test", "val", "train")
+        for graph in (graph for split in splits for graph in dataset.graphs(split)):
+            if graph.hash == decision.header["graph"]["hash"]:
+                return graph
+    raise DecisionError(
+        f"the graph of {source} is third parties', and not among those of dataset={dataset.name} here: "
+        "set GRAPHOPT_CHECK_DATA to the folder of their data"
+    )
 
 
 @lru_cache(maxsize=4)

@@ -41,6 +41,20 @@ class Rewritten(Decided):
         best = replace(from_json(answer_format.read_text(arrays, "best"), original.terms), given=original.outputs)
         return cls(header, answer_format.trace(arrays), original, best, can_run=False)
 
+    def departs(self, original: Decided) -> str:
+        """Programs of files hold no weights: both are run with random ones."""
+        from graphopt.rewrite.equivalence import EquivalenceError, check_equivalence
+        from graphopt.rewrite.ir.random_weights import with_random_weights
+
+        if not isinstance(original, Rewritten) or to_json(self.original) != to_json(original.original):
+            return "it starts from another program than the instance's"
+        first = with_random_weights(self.original, 0)
+        try:
+            check_equivalence(first, replace(self.best, weights=first.weights))
+        except EquivalenceError as error:
+            return str(error)
+        return ""
+
     def arrays(self) -> Arrays:
         return {"original": json_bytes(to_json(self.original)), "best": json_bytes(to_json(self.best))}
 

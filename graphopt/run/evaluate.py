@@ -49,6 +49,7 @@ class Arena:
     facts: Mapping[str, Any] = field(default_factory=dict)  # row fields of the cell
     origins: Mapping[str, str] = field(default_factory=dict)  # graph hash -> the data set it is reported under
     seconds: float | None = None  # cap of each solve
+    keeps: bool = True  # graphs, beside the answers
 
 
 def evaluate(contenders: Sequence[Contender], graphs: Sequence[Graph], arena: Arena, *, budgets: Sequence[int],
@@ -61,7 +62,7 @@ def evaluate(contenders: Sequence[Contender], graphs: Sequence[Graph], arena: Ar
     failed, kept = 0, set[str]()
     with Bar("evaluate", len(cases)) as bar:
         for graph, contender, evals, seed in cases:
-            if graph.hash not in kept:
+            if arena.keeps and graph.hash not in kept:
                 keep_graph(study_path / "graphs", graph)
                 kept.add(graph.hash)
             row = _case_row(graph, contender, arena, evals, seed)
@@ -231,6 +232,7 @@ def evaluate_cell(parts: Parts, cell: Cell) -> None:
         {**cell.facts(), "objective": objective},
         {graph.hash: parts.dataset.origin(graph) for graph in graphs},
         settings.budget.seconds,
+        parts.dataset.kept,
     )
     for name, why in unread.items():
         cell.rows.append({**arena.facts, "graph": name, "status": "failed", "reason": why})

@@ -19,6 +19,7 @@ from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.oracles import check
 from graphopt.core.plan import Plans
+from graphopt.datasets.contests.tiling_random import random_workload
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Incompatible, Unsolved
 from graphopt.problems.assign_problem import AssignProblem
@@ -28,6 +29,8 @@ from graphopt.problems.task import AssignTask
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.rewrite_task import RewriteTask
+from graphopt.tiling.tiling_task import TilingTask
+from graphopt.tiling.workload_graph import graph_of_workload
 from graphopt.utils import registry
 
 BUDGETS = (0, 1, 7, 50)
@@ -56,7 +59,7 @@ def machine(name: str = "gpu2") -> Machine:
 
 @cache
 def task_of(label: str, on: str = "gpu2") -> Any:
-    made: AssignTask | RewriteTask = construct(task_nodes()[label], "task", {"machine": machine(on)})
+    made: AssignTask | RewriteTask | TilingTask = construct(task_nodes()[label], "task", {"machine": machine(on)})
     return made
 
 
@@ -98,6 +101,7 @@ FIRST = {CLASSES[algo]: algo for algo in sorted(ALGOS, key=len, reverse=True)}
 FITTING = [(algo, label) for algo in ALGOS for label in LABELS[algo][: None if FIRST[CLASSES[algo]] == algo else 1]]
 CELLS = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), AssignTask)]
 REWRITING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), RewriteTask)]
+TILING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), TilingTask)]
 LEARNED = [algo for algo in ALGOS if compatibility.learns(target_of(registry.option("algo", algo), "algo"))]
 
 
@@ -247,6 +251,36 @@ def test_a_legal_rewriting_cell(algo: str, label: str) -> None:
             assert again.best_rules == problem.best_rules
 
 
+@cache
+def workloads() -> tuple[Graph, Graph]:
+    """Graphs that carry tiling problems, small enough for the exact search."""
+    drawn = [
+        random_workload(np.random.default_rng(seed), ops, [128, 256], 0.5, f"w{ops}") for seed, ops in ((1, 6), (2, 1))
+    ]
+    return graph_of_workload(drawn[0]), graph_of_workload(drawn[1])
+
+
+@pytest.mark.parametrize(("algo", "label"), TILING, ids=lambda part: part)
+def test_a_legal_tiling_cell(algo: str, label: str) -> None:
+    time: CostModel = construct(registry.option("cost", "tile_time"), "cost", {"machine": machine()})
+    task = task_of(label)
+    used: Any = make(algo, label)
+    for graph in workloads():
+        for evals in BUDGETS:
+            problem, _ = solve(used, graph, task, time, evals=evals, seed=3)
+            assert problem.evals <= evals and problem.distinct <= problem.evals
+            assert problem.solution().violations() == []
+            assert problem.best_cost == time.price(problem.solution().plans).cost[0] <= problem.initial_cost
+            assert problem.bound <= problem.best_cost
+            steps = [(step.evals, step.cost) for step in problem.trace]
+            assert steps[0] == (0, problem.initial_cost)
+            assert all(a[0] < b[0] and a[1] > b[1] for a, b in pairwise(steps))
+            fresh: Any = make(algo, label)
+            again, _ = solve(fresh, graph, task, time, evals=evals, seed=3)
+            assert steps == [(step.evals, step.cost) for step in again.trace]
+            assert again.best == problem.best
+
+
 def test_the_matrix_is_not_empty() -> None:
     assert {label for _, label in FITTING} == set(task_nodes())
     assert {algo for algo, _ in FITTING} == set(ALGOS) - {"segments"}  # which solves training steps alone
@@ -280,10 +314,13 @@ def test_every_yes_solves_a_graph(algo: str, label: str) -> None:
 
 @pytest.mark.parametrize("label", task_nodes())
 def test_every_illegal_cell_names_an_alternative(label: str) -> None:
-    node, simulator = task_nodes()[label], registry.option("cost", "simulator")
+    tiles = isinstance(task_of(label), TilingTask)
+    node, simulator = task_nodes()[label], registry.option("cost", "tile_time" if tiles else "simulator")
     for algo in registry.options("algo"):
         config = {"task": node, "algo": registry.option("algo", algo), "cost": simulator, "judge": simulator}
-        config["dataset"] = registry.option("dataset", "lowered" if algo in OF_PROGRAMS else "onnx")
+        config["dataset"] = registry.option(
+            "dataset", "lowered" if algo in OF_PROGRAMS else "tiling_random" if tiles else "onnx"
+        )
         if fits(algo, label):
             compatibility.check(config)
             continue

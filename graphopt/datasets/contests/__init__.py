@@ -1,0 +1,1 @@
+"""Data sets of public contests, and drawn ones of the same kind."""

@@ -1,0 +1,35 @@
+"""Tiling problems from the contest's JSON files. They are third parties' and stay in place: a study keeps none."""
+
+import os
+from pathlib import Path
+
+from graphopt.core.graph import Graph
+from graphopt.datasets.files import FileDataset, find_files
+from graphopt.tiling.workload_files import read_workload
+from graphopt.tiling.workload_graph import CARRIES, graph_of_workload
+
+DATA, DEFAULT = "GRAPHOPT_CHECK_DATA", "../shared/data"  # the folder of third parties' data
+BESIDE = ("known", "example_solution")  # files of such a folder that are no problems
+
+
+class TilingContest(FileDataset):
+    """path: a file, a folder or a pattern; null: the folder `tiling` of third parties' data."""
+
+    gives = frozenset({CARRIES})
+    kept = False
+
+    def __init__(self, *, name: str, path: str | None, train: list[str], val: list[str]) -> None:
+        super().__init__(name, train, val)
+        self._path = path if path is not None else str(third_party("tiling"))
+
+    def files(self) -> list[Path]:
+        found = find_files(self._path, ("*.json",))
+        return found if len(found) == 1 else [file for file in found if file.stem not in BESIDE]
+
+    def read(self, file: Path) -> Graph:
+        return graph_of_workload(read_workload(file))
+
+
+def third_party(folder: str) -> Path:
+    """Where third parties' data of that name lie: below $GRAPHOPT_CHECK_DATA."""
+    return Path(os.environ.get(DATA, DEFAULT)) / folder

@@ -1,0 +1,77 @@
+"""Random tiling problems: layers of products and pointwise ops on matrices of a few sizes, and a small core."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphopt.core.graph import Graph
+from graphopt.datasets.dataset import Dataset, Split, check_draws
+from graphopt.tiling.tile_workload import TileWorkload
+from graphopt.tiling.workload_graph import CARRIES, graph_of_workload
+
+
+class TilingRandom(Dataset):
+    """A graph for every number of ops in `train`, `val` and `test`. sizes: of sides of matrices. products: share of ops
+    that are products. graph_seed: of all of them."""
+
+    gives = frozenset({CARRIES})
+
+    def __init__(self, *, name: str, train: list[int], val: list[int], test: list[int], sizes: list[int],
+                 products: float, graph_seed: int) -> None:  # fmt: skip
+        check_draws(graph_seed, [len(train), len(val), len(test)], [8, *train, *val, *test])
+        self.name, self._sizes, self._products, self._seed = name, sizes, products, graph_seed
+        self._counts: dict[Split, list[int]] = {"train": train, "val": val, "test": test}
+        self._graphs: dict[Split, list[Graph]] = {}
+
+    def graphs(self, split: Split) -> list[Graph]:
+        if split not in self._graphs:
+            self._graphs[split] = [self._draw(split, place) for place in range(len(self._counts[split]))]
+        return self._graphs[split]
+
+    def extent(self) -> int:
+        return sum(map(sum, self._counts.values()))
+
+    def _draw(self, split: Split, place: int) -> Graph:
+        rng = np.random.default_rng([self._seed, ("train", "val", "test").index(split), place])
+        ops = self._counts[split][place]
+        return graph_of_workload(random_workload(rng, ops, self._sizes, self._products, f"{split}_{place}_{ops}"))
+
+
+def random_workload(
+    rng: np.random.Generator, ops: int, sizes: Sequence[int], products: float, name: str
+) -> TileWorkload:
+    """Each op reads recent results, or new inputs of the graph where no result fits."""
+    widths, heights, results = list[int](), list[int](), list[int]()
+    inputs, output, costs, matmul = list[tuple[int, ...]](), list[int](), list[float](), list[bool]()
+
+    def tensor(width: int, height: int) -> int:
+        widths.append(width)
+        heights.append(height)
+        return len(widths) - 1
+
+    def recent(fits: Sequence[int]) -> int | None:
+        return int(fits[-1 - min(int(rng.geometric(0.5)) - 1, len(fits) - 1)]) if len(fits) else None
+
+    for _ in range(ops):
+        side, other = (int(rng.choice(sizes)) for _ in range(2))
+        first = recent(results) if results and rng.random() < 0.9 else None
+        first = tensor(side, other) if first is None else first
+        matmul.append(bool(rng.random() < products))
+        if matmul[-1]:
+            right = recent([t for t in results if heights[t] == widths[first]]) if rng.random() < 0.2 else None
+            right = tensor(side, widths[first]) if right is None else right
+            inputs.append((first, right))
+            output.append(tensor(widths[right], heights[first]))
+        else:
+            alike = [t for t in results if (widths[t], heights[t]) == (widths[first], heights[first]) and t != first]
+            more = recent(alike) if rng.random() < 0.5 else None
+            inputs.append((first,) if more is None else (first, more))
+            output.append(tensor(widths[first], heights[first]))
+        costs.append(float(rng.choice([100, 500, 1000, 2000, 5000])))
+        results.append(output[-1])
+    capacity = float(rng.choice([2.0, 3.0, 6.0, 20.0])) * 128 * 128
+    return TileWorkload(
+        name=name, widths=tuple(widths), heights=tuple(heights), inputs=tuple(inputs), output=tuple(output),
+        base_costs=tuple(costs), is_matmul=tuple(matmul), capacity=capacity,
+        bandwidth=float(rng.choice([10, 20, 50, 100])), native=(128, 128),
+    )  # fmt: skip

@@ -1,0 +1,149 @@
+"""Entries of the leaderboard, each answer priced again: what a file claims counts for nothing but to be compared.
+
+An entry is a folder of its problem's folder with an `entry.yaml`: `title`, `by`, `method`, `budget`, `hardware`, and
+`costs`, the claimed cost of each instance. The answer to an instance is the file INSTANCE.npz or INSTANCE.json beside
+it, or, where `answers` names a stored study's pack, the answer of it whose digest stands under `digests`.
+
+Nothing out of an entry is imported or run: answers are arrays and numbers, and options are looked up by name.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphopt.core.graph import GraphError
+from graphopt.errors import Unreadable, UserError
+from graphopt.leaderboard.contests import DEFINITION, BoardInstance, Contest
+from graphopt.leaderboard.yaml_files import mapping, read_yaml, text
+from graphopt.problems.capacity import lack_of_memory
+from graphopt.problems.solution import Decided, Solution
+from graphopt.records import packed
+from graphopt.records.answer_file import load, match
+from graphopt.utils.limits import MIB, read_bytes
+from graphopt.utils.progress import Bar
+
+ENTRY = "entry.yaml"
+SAME = 1e-9  # relative: a claimed cost and the one found
+WORDS = ("title", "by", "method", "budget", "hardware")
+TEXT_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Of an entry on an instance. cost: None where the answer was refused or there is none; reason: why."""
+
+    instance: str
+    cost: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BoardEntry:
+    """name: of its folder; words: what it says of itself; refusal: why none of it was read."""
+
+    name: str
+    words: Mapping[str, str]
+    scores: tuple[Score, ...]
+    refusal: str = ""
+
+
+class Refused(Exception):
+    """Why an answer does not count."""
+
+
+def judged_entries(contest: Contest, root: Path) -> list[BoardEntry]:
+    """All entries of a problem, by name."""
+    folders = sorted(file.parent for file in contest.folder.glob(f"*/{ENTRY}"))
+    with Bar(f"leaderboard {contest.name}", len(folders)) as bar:
+        found = []
+        for folder in folders:
+            found.append(judged_entry(contest, folder, root))
+            bar.step(folder.name)
+    return found
+
+
+def judged_entry(contest: Contest, folder: Path, root: Path) -> BoardEntry:
+    """One entry. What cannot be read is refused with its reason; others go on."""
+    try:
+        said = mapping(read_yaml(folder / ENTRY), str(folder / ENTRY))
+        words = {key: text(said, key, str(folder / ENTRY)) for key in WORDS}
+        claims = mapping(said.get("costs"), f"costs of {folder / ENTRY}")
+        place = _places(said, folder, root)
+    except UserError as error:
+        return BoardEntry(folder.name, {}, (), str(error))
+    unknown = sorted({*map(str, claims)} - {i.name for i in contest.instances} - {*contest.absent})
+    if unknown:
+        return BoardEntry(folder.name, words, (), f"{folder / ENTRY}: there is no instance {unknown[0][:80]!r}")
+    scores = [_score(instance, place(instance.name), claims.get(instance.name)) for instance in contest.instances]
+    return BoardEntry(folder.name, words, tuple(scores))
+
+
+def _places(said: Mapping[str, Any], folder: Path, root: Path) -> Any:
+    """BoardInstance -> where its answer is, or None."""
+    if "answers" not in said:
+        return lambda name: next((f for f in (folder / f"{name}.npz", folder / f"{name}.json") if f.is_file()), None)
+    pack = (root / text(said, "answers", str(folder / ENTRY))).resolve()
+    if not pack.is_relative_to((root / "results").resolve()) or pack.name != packed.NAME:
+        raise Unreadable(f"{folder / ENTRY}: answers must name results/STUDY/{packed.NAME}")
+    digests = mapping(said.get("digests"), f"digests of {folder / ENTRY}")
+    return lambda name: packed.path_of(pack, str(digests[name])) if name in digests else None
+
+
+def _score(instance: BoardInstance, place: Path | None, claim: Any) -> Score:
+    if place is None:
+        return Score(instance.name, None, "no answer" if claim is None else "a cost is claimed, and there is no answer")
+    try:
+        return Score(instance.name, _price(instance, place, claim), "")
+    except (Refused, UserError, GraphError) as error:
+        return Score(instance.name, None, f"{place.name}: {error}".replace(f"{place}", place.name))
+    except Exception as error:  # a file may hold anything; whatever is wrong with one, the others are priced
+        return Score(instance.name, None, f"{place.name}: {type(error).__name__}: {error}"[:300])
+
+
+def _price(instance: BoardInstance, place: Path, claim: Any) -> float:
+    """The cost of an answer. Raises Refused, UserError."""
+    decided, claims = _read(instance, place)
+    decided.must_fit(instance.graph, instance.task, place.name)
+    _same_origin(instance, decided)
+    solution = Solution(instance.graph, instance.task, decided)
+    cost = solution.price(instance.cost).cost
+    wrong = solution.violations()
+    if wrong:
+        raise Refused(wrong[0])
+    if not math.isfinite(cost):
+        why = lack_of_memory(solution.plans, instance.cost, instance.task.machine)
+        raise Refused(why or "it does not fit into memory")
+    if type(claim) not in (int, float):
+        raise Refused("entry.yaml claims no cost for it")
+    for said, where in ((claim, "entry.yaml claims"), *((value, "the file claims") for value in claims)):
+        if not math.isclose(said, cost, rel_tol=SAME):
+            raise Refused(f"{where} a cost of {said!r}, and it costs {cost!r}")
+    return cost
+
+
+def _read(instance: BoardInstance, place: Path) -> tuple[Decided, list[float]]:
+    """(what a file decides, the costs that it claims itself)."""
+    kind: type[Decided] = instance.task.decided
+    if place.suffix == ".json":
+        decided, claims = kind.from_text(read_bytes(place, TEXT_BYTES), place.name)
+        return decided, list(claims)
+    decided = load(place)
+    match(decided, instance.graph, place.name)
+    if not isinstance(decided, kind):
+        raise Refused(f"it is an answer of another kind than {kind.format!r}")
+    return decided, [decided.prices["judged"]]
+
+
+def _same_origin(instance: BoardInstance, decided: Decided) -> None:
+    """Of programs: that a rewritten one starts from the instance's, and computes the same."""
+    wrong = decided.departs(instance.original)
+    if wrong:
+        raise Refused(wrong)
+
+
+def other_folders(contest: Contest) -> list[str]:
+    """Folders of a problem that are no entries."""
+    found = (folder for folder in sorted(contest.folder.iterdir()) if folder.is_dir())
+    return [folder.name for folder in found if not (folder / ENTRY).is_file() and folder.name != DEFINITION]

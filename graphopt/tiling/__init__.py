@@ -1,0 +1,1 @@
+"""Fusion into subgraphs with tile sizes: workloads, schedules, what they cost, and the contracts of their task."""

@@ -1,0 +1,51 @@
+"""Random tiling problems and random schedules of them, valid ones and such as break a rule."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from graphopt.datasets.contests.tiling_random import random_workload
+from graphopt.search.tiling.groupings import Grouping, Wiring, apart
+from graphopt.search.tiling.tile_moves import Draw, propose
+from graphopt.tiling.schedule import TileSchedule, TileStep
+from graphopt.tiling.tile_costs import TileCosts
+from graphopt.tiling.tile_workload import TileWorkload
+
+SIDES = (96, 128, 200, 256)  # some are no multiples of the native side
+
+
+def workload_of_seed(seed: int, ops: int) -> TileWorkload:
+    return random_workload(np.random.default_rng(seed), ops, SIDES, 0.5, f"random{seed}")
+
+
+def grouping_of(workload: TileWorkload, seed: int, moves: int) -> Grouping:
+    """Where random moves lead that are all taken."""
+    draw, now = Draw(np.random.default_rng(seed)), apart(Wiring(TileCosts(workload)))
+    for _ in range(moves):
+        now = propose(now, draw) or now
+    return now
+
+
+def changed_at_random(rng: np.random.Generator, workload: TileWorkload, schedule: TileSchedule) -> TileSchedule:
+    """One step has another tile, order, list of ops or of retained tensors; what comes out may be invalid."""
+    place = int(rng.integers(len(schedule.steps)))
+    step = schedule.steps[place]
+    kind = int(rng.integers(6))
+    if kind == 0:
+        width, height, depth = (int(rng.choice([16, 31, 64, 100, 128, 200])) for _ in range(3))
+        step = replace(step, tile=(width, height, depth), order=None)
+    elif kind == 1:
+        step = replace(step, retain=(*step.retain, int(rng.integers(workload.num_tensors))))
+    elif kind == 2:
+        step = replace(step, ops=(*step.ops, int(rng.integers(workload.num_ops))), order=None)
+    elif kind == 3:
+        step = replace(step, ops=step.ops[:-1] or step.ops, order=None)
+    elif kind == 4:
+        step = replace(step, order=None if step.order is None else tuple(rng.permutation(step.order).tolist()))
+    else:
+        step = replace(step, retain=step.retain[:-1])
+    steps: list[TileStep] = [*schedule.steps]
+    steps[place] = step
+    if rng.random() < 0.1:
+        steps = steps[::-1]
+    return TileSchedule(tuple(steps))
