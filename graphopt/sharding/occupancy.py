@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
 from graphopt.core.strategies import StrategyTables
-from graphopt.search.sharding.pairwise import Pairwise
+from graphopt.sharding.pairwise import Pairwise
 from graphopt.utils.compiled import njit
 
 

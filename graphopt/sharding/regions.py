@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
-from graphopt.search.sharding.pairwise import Pairwise, incidence
-from graphopt.search.sharding.room_tree import least_of
+from graphopt.sharding.pairwise import Pairwise, incidence
 from graphopt.utils.compiled import njit
 
 MOST = 64  # variables of a region
@@ -19,7 +18,7 @@ SCOPE = 20  # of a factor
 FACTORS = 4096
 
 
-class Links(NamedTuple):
+class Neighbours(NamedTuple):
     """What leads from a variable to its neighbours: entry = start + own state * own_step + other's state * other_step."""
 
     ptr: I64  # [V+1]
@@ -29,12 +28,12 @@ class Links(NamedTuple):
     other_step: I64
 
 
-def links(model: Pairwise) -> Links:
+def links(model: Pairwise) -> Neighbours:
     ptr, edges = incidence(model)
     variable = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
     row = model.counts[model.second[edges]]
     leads = model.first[edges] == variable
-    return Links(ptr, np.where(leads, model.second[edges], model.first[edges]), model.table_ptr[edges],
+    return Neighbours(ptr, np.where(leads, model.second[edges], model.first[edges]), model.table_ptr[edges],
                  np.where(leads, row, 1), np.where(leads, 1, row))  # fmt: skip
 
 
@@ -71,7 +70,7 @@ def space(variables: int, widest: int, entries: int) -> Space:
 
 
 @njit(cache=True, nogil=True)
-def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, table: F64, link: Links, labels: I64,
+def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, table: F64, link: Neighbours, labels: I64,
                  entries: int, slack: float) -> tuple[float, float]:  # fmt: skip
     """(value of the region beside its neighbours, that of the answer in w.found): never more.
 
@@ -90,7 +89,7 @@ def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: flo
 
 
 @njit(cache=True, nogil=True)
-def _open(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, table: F64, link: Links,
+def _open(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, table: F64, link: Neighbours,
           labels: I64) -> float:  # fmt: skip
     """Sets the states and what they cost beside fixed neighbours; the region's value now."""
     now, fill = 0.0, 0
@@ -122,7 +121,7 @@ def _open(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, tab
 
 
 @njit(cache=True, nogil=True)
-def _narrow(n: int, w: Space, table: F64, link: Links, labels: I64, most: float) -> None:
+def _narrow(n: int, w: Space, table: F64, link: Neighbours, labels: I64, most: float) -> None:
     """Removes states with which the sum of what each part costs at least is over `most`; labels stay."""
     rows = np.zeros(w.at[n])
     for _ in range(3):
@@ -173,7 +172,7 @@ def _narrow(n: int, w: Space, table: F64, link: Links, labels: I64, most: float)
 
 
 @njit(cache=True, nogil=True)
-def _factors(n: int, w: Space, table: F64, link: Links) -> bool:
+def _factors(n: int, w: Space, table: F64, link: Neighbours) -> bool:
     """Unaries and tables of what is left, as factors; those of variables with a single state go into their
     neighbours'. False where they need too much memory."""
     one = np.uint64(1)
@@ -397,7 +396,7 @@ def _sum_out(i: int, width: int, out: I64, count: int, fill: int, argument: int,
 
 
 @njit(cache=True, nogil=True)
-def grow(seed: int, most: int, w: Space, free: NDArray[np.bool_], link: Links, spread: float) -> int:
+def grow(seed: int, most: int, w: Space, free: NDArray[np.bool_], link: Neighbours, spread: float) -> int:
     """Fills w.region from a seed with free variables, neighbour by neighbour; their number. spread: how often it goes
     on from any variable of the region, not from the one reached last."""
     w.region[0], w.place[seed] = seed, 0
@@ -424,14 +423,3 @@ def leave(n: int, w: Space) -> None:
     """Forgets the region."""
     for i in range(n):
         w.place[w.region[i]] = -1
-
-
-@njit(cache=True, nogil=True)
-def headroom(v: int, state: int, label: int, ptr: I64, low: I64, high: I64, use_ptr: I64, use: F64, least: F64,
-             pending: F64) -> bool:  # fmt: skip
-    """Whether there is room for another state of v, all else as it is."""
-    for i in range(ptr[v], ptr[v + 1]):
-        more = use[use_ptr[i] + state] - use[use_ptr[i] + label]
-        if more > 0.0 and more > least_of(least, pending, low[i], high[i]):
-            return False
-    return True

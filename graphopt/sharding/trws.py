@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphopt.core.graph import F64, I64
-from graphopt.search.sharding.pairwise import Pairwise, incidence
+from graphopt.sharding.pairwise import Pairwise, incidence
 from graphopt.utils.compiled import njit
 
 
 @dataclass(frozen=True, eq=False)
-class Messages:
+class EdgeMessages:
     """Into both ends of every edge: to_first at at_first[e] + state, to_second likewise."""
 
     at_first: I64  # [E]
@@ -23,11 +23,11 @@ class Messages:
     values: F64
 
 
-def no_messages(model: Pairwise) -> Messages:
+def no_messages(model: Pairwise) -> EdgeMessages:
     counts = model.counts
     sizes = np.stack([counts[model.first], counts[model.second]], 1).ravel() if len(model.first) else np.zeros(0, np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    return Messages(starts[:-1:2], starts[1::2], np.zeros(int(starts[-1])))
+    return EdgeMessages(starts[:-1:2], starts[1::2], np.zeros(int(starts[-1])))
 
 
 class Passing:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
-from graphopt.search.sharding.occupancy import Occupancy
-from graphopt.search.sharding.pairwise import Pairwise
-from graphopt.search.sharding.regions import Links, Space, grow, headroom, leave, links, solve_region, space
-from graphopt.search.sharding.room_tree import add, room_tree
+from graphopt.sharding.occupancy import Occupancy
+from graphopt.sharding.pairwise import Pairwise
+from graphopt.sharding.regions import Neighbours, Space, grow, leave, links, solve_region, space
+from graphopt.sharding.room_tree import add, room_tree
 from graphopt.utils.compiled import njit
 
 SIZES = np.array([1, 2, 4, 8, 14, 24, 40, 60])  # of regions
@@ -45,7 +45,7 @@ class Moving(NamedTuple):
     spent: F64  # [2, sizes] and what that has taken, in states looked at
 
 
-class Walk:
+class RegionWalk:
     """The state of a walk."""
 
     def __init__(self, model: Pairwise, memory: Occupancy, labels: I64, entries: int) -> None:
@@ -66,6 +66,19 @@ class Walk:
         """Of the cheapest labels that fit; inf where none did."""
         return float(self.moving.cost[1])
 
+    def restart(self, labels: I64) -> None:
+        """Goes on from other labels."""
+        m = self.moving
+        cost = self.model.energy(labels)
+        m.labels[:] = labels
+        least, pending = room_tree(self.memory.room - self.memory.used(labels))
+        m.least[:], m.pending[:] = least, pending
+        m.cost[0], m.cost[2] = cost, max(0.0, -float(least[1]))
+        m.fails[:] = 0
+        if m.cost[2] == 0 and cost < m.cost[1]:
+            m.cost[1] = cost
+            m.best[:] = labels
+
     def go(self, unary: F64, table: F64, paid: F64, proposals: int, seed: int, heat: float) -> int:
         """So many regions; returns how many changed something. unary, table: an equal model in which memory has its
         price; paid [S]: what of unary is for memory."""
@@ -77,7 +90,7 @@ class Walk:
 
 
 @njit(cache=True, nogil=True)
-def _walk(f: Fixed, m: Moving, link: Links, w: Space, free: NDArray[np.bool_], seeds: I64, unary: F64, table: F64,
+def _walk(f: Fixed, m: Moving, link: Neighbours, w: Space, free: NDArray[np.bool_], seeds: I64, unary: F64, table: F64,
           paid: F64, sizes: I64, proposals: int, entries: int, seed: int, heat: float) -> int:  # fmt: skip
     np.random.seed(seed)
     changes = 0
@@ -127,7 +140,7 @@ def _size(m: Moving, mode: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _take(n: int, f: Fixed, m: Moving, link: Links, w: Space, priced: bool, heat: float) -> bool:
+def _take(n: int, f: Fixed, m: Moving, link: Neighbours, w: Space, priced: bool, heat: float) -> bool:
     """Makes the region's answer the labels if it fits and is wanted; whether it did."""
     changed = False
     for i in range(n):
@@ -153,7 +166,7 @@ def _take(n: int, f: Fixed, m: Moving, link: Links, w: Space, priced: bool, heat
 
 
 @njit(cache=True, nogil=True)
-def _cost_change(n: int, f: Fixed, m: Moving, link: Links, w: Space) -> float:
+def _cost_change(n: int, f: Fixed, m: Moving, link: Neighbours, w: Space) -> float:
     """Exact: all entries are whole numbers."""
     change = 0.0
     for i in range(n):

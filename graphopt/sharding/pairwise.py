@@ -18,7 +18,6 @@ from graphopt.core.strategies import IMPOSSIBLE, StrategyTables
 from graphopt.utils.compiled import njit
 
 GROWTH = 200_000  # entries that a contraction may add
-ROUNDS = 12
 MOST_PAIRS = 4_000_000  # entries compared in the search for dominated states of one variable
 
 
@@ -58,25 +57,6 @@ class Pairwise:
 
 class Empty(Exception):
     """No assignment is possible."""
-
-
-def reduced(tables: StrategyTables) -> Pairwise:
-    """The smaller model. Where no assignment is possible, impossible entries cost what they say."""
-    try:
-        return _reduced(pairwise(tables, np.inf), tables)
-    except Empty:
-        return _reduced(pairwise(tables, None), tables)
-
-
-def _reduced(model: Pairwise, tables: StrategyTables) -> Pairwise:
-    for _ in range(ROUNDS):
-        before = len(model.counts), len(model.unary), len(model.first)
-        keep = consistent(model)
-        model = contracted(model, keep)
-        model = without_dominated(model, tables)
-        if (len(model.counts), len(model.unary), len(model.first)) == before:
-            break
-    return model
 
 
 def pairwise(tables: StrategyTables, impossible: float | None) -> Pairwise:

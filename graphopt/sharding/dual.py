@@ -1,0 +1,88 @@
+"""Prices of memory over time by Lagrangian relaxation: subgradients from labels that message passing chooses, deflected
+by their past (Camerini, Fratta and Maffioli, Mathematical Programming Study 3, 1975), with Polyak's step length."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphopt.core.graph import F64, I64
+from graphopt.sharding.occupancy import Occupancy
+from graphopt.sharding.pairwise import Pairwise
+from graphopt.sharding.trws import Passing
+
+
+@dataclass(frozen=True, slots=True)
+class Ascent:
+    """Settings. sweeps: of message passing each way, between prices. memory: share of the past in a direction.
+    patience: steps without a better bound before steps shrink by `shrink`. hope: by which factor the optimum may lie
+    above the best bound while no answer is known."""
+
+    sweeps: int
+    memory: float
+    patience: int
+    shrink: float
+    hope: float
+
+
+class MemoryDual:
+    """A lower bound, prices, and labels, from one step to the next. Prices are per share of `unit` in use."""
+
+    def __init__(self, model: Pairwise, memory: Occupancy, unit: float, settings: Ascent) -> None:
+        self.model, self.memory, self.unit, self.settings = model, memory, max(unit, 1.0), settings
+        self.passing = Passing(model)
+        self.room = memory.room / self.unit
+        self.prices = np.zeros(len(self.room))
+        self.bound, self.bound_prices = -np.inf, self.prices
+        self.cost, self.labels = np.inf, self.passing.labels.copy()  # of the cheapest labels that fit
+        self._direction = np.zeros(len(self.room))
+        self._scale, self._stalled = 1.0, 0
+
+    def paid(self, prices: F64) -> F64:
+        """[S] what states pay for memory."""
+        return self.memory.priced(prices / self.unit, self.model.ptr)
+
+    def step(self, known: float = np.inf) -> None:
+        """One set of sweeps, then other prices. known: what the best answer costs."""
+        found = self.sweep()
+        over = self.memory.used(self.passing.labels) / self.unit - self.room
+        self._note(over)
+        if not len(over):
+            return
+        self._progress(found)
+        best = min(known, self.cost)
+        goal = max(found + 0.1 * abs(found), self.settings.hope * self.bound) if best == np.inf else best
+        self._direction = self.settings.memory * self._direction + (1 - self.settings.memory) * over
+        way = np.where((self.prices <= 0) & (self._direction < 0), 0.0, self._direction)
+        length = float(way @ way)
+        if length > 0:
+            self.prices = np.maximum(0.0, self.prices + self._scale * max(goal - found, 0.0) / length * way)
+
+    def sweep(self) -> float:
+        """Passes messages at the present prices; the bound."""
+        unary = self.model.unary + self.paid(self.prices)
+        found, paid = -np.inf, float(self.prices @ self.room)
+        for _ in range(self.settings.sweeps):
+            self.passing.sweep(unary, forward=False)
+            found = self.passing.sweep(unary, forward=True) - paid
+        return found
+
+    def _progress(self, found: float) -> None:
+        self._stalled = 0 if found > self.bound + 1e-4 * abs(self.bound) else self._stalled + 1
+        if found > self.bound:
+            self.bound, self.bound_prices = found, self.prices
+        if self._stalled > self.settings.patience:
+            self._scale, self._stalled = self._scale * self.settings.shrink, 0
+
+    def _note(self, over: F64) -> None:
+        cost = self.model.energy(self.passing.labels)
+        if not len(over) or over.max() <= 0:
+            if not len(over):
+                self.bound = max(self.bound, -np.inf)
+            if cost < self.cost:
+                self.cost, self.labels = cost, self.passing.labels.copy()
+
+    def equal_model(self) -> tuple[F64, F64, F64]:
+        """(unary [S], table [C], paid [S]): an equal model at the present prices, and what of it is paid for memory."""
+        paid = self.paid(self.prices)
+        unary, table = self.passing.equal_model(self.model.unary + paid)
+        return unary, table, paid
