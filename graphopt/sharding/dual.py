@@ -35,7 +35,7 @@ class MemoryDual:
         self.bound, self.bound_prices = -np.inf, self.prices
         self.cost, self.labels = np.inf, self.passing.labels.copy()  # of the cheapest labels that fit
         self._direction = np.zeros(len(self.room))
-        self._scale, self._stalled = 1.0, 0
+        self.scale, self._stalled = 1.0, 0
 
     def paid(self, prices: F64) -> F64:
         """[S] what states pay for memory."""
@@ -55,7 +55,7 @@ class MemoryDual:
         way = np.where((self.prices <= 0) & (self._direction < 0), 0.0, self._direction)
         length = float(way @ way)
         if length > 0:
-            self.prices = np.maximum(0.0, self.prices + self._scale * max(goal - found, 0.0) / length * way)
+            self.prices = np.maximum(0.0, self.prices + self.scale * max(goal - found, 0.0) / length * way)
 
     def sweep(self) -> float:
         """Passes messages at the present prices; the bound."""
@@ -71,7 +71,7 @@ class MemoryDual:
         if found > self.bound:
             self.bound, self.bound_prices = found, self.prices
         if self._stalled > self.settings.patience:
-            self._scale, self._stalled = self._scale * self.settings.shrink, 0
+            self.scale, self._stalled = self.scale * self.settings.shrink, 0
 
     def _note(self, over: F64) -> None:
         cost = self.model.energy(self.passing.labels)

@@ -24,6 +24,7 @@ class Occupancy:
     use_ptr: I64  # [M]
     use: F64  # whole numbers, 0 for the state that uses least
     room: F64  # [P] what is left for them; negative where even the least is too much
+    place: I64  # [steps of the clock] the time that each stands for, or -1
 
     def used(self, labels: I64) -> F64:
         """[P] by states [V]."""
@@ -48,17 +49,15 @@ def occupancy(model: Pairwise, tables: StrategyTables) -> Occupancy:
         clock.steps,
     )  # fmt: skip
     room = float(tables.limit) - base
-    return _tight(Occupancy(ptr, low, high, use_ptr, use, room), model.counts)
+    return _tight(Occupancy(ptr, low, high, use_ptr, use, room, np.arange(clock.steps)))
 
 
-def _tight(full: Occupancy, counts: I64) -> Occupancy:
+def _tight(full: Occupancy) -> Occupancy:
     """With fewer times."""
     steps = len(full.room)
     most = np.zeros(steps + 1)
     if len(full.low):
-        variable = np.repeat(np.arange(len(counts)), np.diff(full.ptr))
         peak = np.maximum.reduceat(full.use, full.use_ptr)
-        assert len(variable) == len(peak)
         np.add.at(most, full.low, peak)
         np.add.at(most, full.high, -peak)
     matters = (np.cumsum(most)[:steps] > full.room) | (full.room < 0)
@@ -75,7 +74,18 @@ def _tight(full: Occupancy, counts: I64) -> Occupancy:
     low, high = before[edge[full.low]], before[edge[full.high]]
     lasting = low < high
     ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lasting)])[full.ptr]
-    return Occupancy(ptr, low[lasting], high[lasting], full.use_ptr[lasting], full.use, room[kept])
+    return Occupancy(ptr, low[lasting], high[lasting], full.use_ptr[lasting], full.use, room[kept],
+                     np.where(kept[place], before[place], -1))  # fmt: skip
+
+
+def moved_prices(prices: F64, before: Occupancy, after: Occupancy) -> F64:
+    """[P] prices of one model's times as those of a smaller one."""
+    first = np.full(len(before.room), -1, np.int64)
+    steps = np.flatnonzero(before.place >= 0)
+    first[before.place[steps][::-1]] = steps[::-1]
+    there, out = after.place[first], np.zeros(len(after.room))
+    np.add.at(out, there[there >= 0], prices[there >= 0])
+    return out
 
 
 def roomy(model: Pairwise, memory: Occupancy) -> NDArray[np.bool_]:

@@ -79,19 +79,25 @@ class RegionWalk:
             m.cost[1] = cost
             m.best[:] = labels
 
-    def go(self, unary: F64, table: F64, paid: F64, proposals: int, seed: int, heat: float) -> int:
+    def forget(self) -> None:
+        """The cheapest labels are those at hand."""
+        m = self.moving
+        m.best[:] = m.labels
+        m.cost[1] = m.cost[0] if m.cost[2] == 0 else np.inf
+
+    def go(self, unary: F64, table: F64, paid: F64, proposals: int, seed: int) -> int:
         """So many regions; returns how many changed something. unary, table: an equal model in which memory has its
         price; paid [S]: what of unary is for memory."""
         seeds = np.flatnonzero(self.free)
         if not len(seeds):
             return 0
         return int(_walk(self.fixed, self.moving, self.link, self.work, self.free, seeds, unary, table, paid, SIZES,
-                         proposals, self.entries, seed, heat))  # fmt: skip
+                         proposals, self.entries, seed))  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
 def _walk(f: Fixed, m: Moving, link: Neighbours, w: Space, free: NDArray[np.bool_], seeds: I64, unary: F64, table: F64,
-          paid: F64, sizes: I64, proposals: int, entries: int, seed: int, heat: float) -> int:  # fmt: skip
+          paid: F64, sizes: I64, proposals: int, entries: int, seed: int) -> int:  # fmt: skip
     np.random.seed(seed)
     changes = 0
     for _ in range(proposals):
@@ -107,10 +113,11 @@ def _walk(f: Fixed, m: Moving, link: Neighbours, w: Space, free: NDArray[np.bool
         states = 0
         for i in range(n):
             states += f.ptr[w.region[i] + 1] - f.ptr[w.region[i]]
+        if m.cost[2] > 0.0:
+            mode = 0
         weight = 0.0 if mode == 0 else -1.0
-        slack = heat if mode == 0 else 0.0
-        now, value = solve_region(n, w, f.ptr, unary, paid, weight, table, link, m.labels, entries, slack)
-        taken = _take(n, f, m, link, w, mode == 0, heat)
+        solve_region(n, w, f.ptr, unary, paid, weight, table, link, m.labels, entries)
+        taken = _take(n, f, m, link, w, mode == 0)
         leave(n, w)
         m.spent[mode, z] = 0.999 * m.spent[mode, z] + states + 20 * n
         m.gain[mode, z] = 0.999 * m.gain[mode, z] + max(0.0, before - m.cost[0])
@@ -140,7 +147,7 @@ def _size(m: Moving, mode: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _take(n: int, f: Fixed, m: Moving, link: Neighbours, w: Space, priced: bool, heat: float) -> bool:
+def _take(n: int, f: Fixed, m: Moving, link: Neighbours, w: Space, priced: bool) -> bool:
     """Makes the region's answer the labels if it fits and is wanted; whether it did."""
     changed = False
     for i in range(n):
@@ -152,7 +159,7 @@ def _take(n: int, f: Fixed, m: Moving, link: Neighbours, w: Space, priced: bool,
         return False
     _move_memory(n, f, m, w, 1.0)
     over = max(0.0, -m.least[1])
-    if over > 0.0 and over >= m.cost[2]:
+    if over > m.cost[2]:
         _move_memory(n, f, m, w, -1.0)
         return False
     for i in range(n):

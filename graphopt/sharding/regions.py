@@ -71,15 +71,14 @@ def space(variables: int, widest: int, entries: int) -> Space:
 
 @njit(cache=True, nogil=True)
 def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, table: F64, link: Neighbours, labels: I64,
-                 entries: int, slack: float) -> tuple[float, float]:  # fmt: skip
+                 entries: int) -> tuple[float, float]:  # fmt: skip
     """(value of the region beside its neighbours, that of the answer in w.found): never more.
 
-    w.region, w.place name its variables. unary + weight * extra: what states cost. States whose use makes the sum
-    larger than now by more than `slack` need not be looked at. Where a table would have more than so many entries,
+    w.region, w.place name its variables. unary + weight * extra: what states cost. Where a table would have more than so many entries,
     variables keep their labels.
     """
     now = _open(n, w, ptr, unary, extra, weight, table, link, labels)
-    _narrow(n, w, table, link, labels, now + slack)
+    _narrow(n, w, table, link, labels, now)
     if not _factors(n, w, table, link):
         for i in range(n):
             w.found[i] = labels[w.region[i]]
