@@ -37,6 +37,7 @@ class StrategyTables:
     table_ptr: I64  # [E+1]
     table: I64  # [C]
     limit: int  # NO_LIMIT: none
+    seconds: float | None = None  # that a contest gives to it
 
     @property
     def num_nodes(self) -> int:

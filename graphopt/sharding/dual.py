@@ -34,6 +34,7 @@ class MemoryDual:
         self.prices = np.zeros(len(self.room))
         self.bound, self.bound_prices = -np.inf, self.prices
         self.cost, self.labels = np.inf, self.passing.labels.copy()  # of the cheapest labels that fit
+        self._recent: tuple[float, float, I64] | None = None  # over the room, cost, labels: the best of late
         self._direction = np.zeros(len(self.room))
         self.scale, self._stalled = 1.0, 0
 
@@ -46,9 +47,9 @@ class MemoryDual:
         found = self.sweep()
         over = self.memory.used(self.passing.labels) / self.unit - self.room
         self._note(over)
+        self._progress(found)
         if not len(over):
             return
-        self._progress(found)
         best = min(known, self.cost)
         goal = max(found + 0.1 * abs(found), self.settings.hope * self.bound) if best == np.inf else best
         self._direction = self.settings.memory * self._direction + (1 - self.settings.memory) * over
@@ -74,15 +75,25 @@ class MemoryDual:
             self.scale, self._stalled = self.scale * self.settings.shrink, 0
 
     def _note(self, over: F64) -> None:
-        cost = self.model.energy(self.passing.labels)
-        if not len(over) or over.max() <= 0:
-            if not len(over):
-                self.bound = max(self.bound, -np.inf)
-            if cost < self.cost:
-                self.cost, self.labels = cost, self.passing.labels.copy()
+        cost, worst = self.model.energy(self.passing.labels), max(0.0, float(over.max(initial=0.0)))
+        if self._recent is None or (worst, cost) < self._recent[:2]:
+            self._recent = worst, cost, self.passing.labels.copy()
+        if worst == 0 and cost < self.cost:
+            self.cost, self.labels = cost, self.passing.labels.copy()
 
-    def equal_model(self) -> tuple[F64, F64, F64]:
-        """(unary [S], table [C], paid [S]): an equal model at the present prices, and what of it is paid for memory."""
-        paid = self.paid(self.prices)
+    def recent(self) -> I64:
+        """[V] the best labels since it was asked last."""
+        labels = self.passing.labels.copy() if self._recent is None else self._recent[2]
+        self._recent = None
+        return labels
+
+    def equal_model(self, *, at_bound: bool = False) -> tuple[F64, F64, F64]:
+        """(unary [S], table [C], paid [S]): an equal model at the present prices, or those of the best bound, and what
+        of it is paid for memory."""
+        prices = self.bound_prices if at_bound else self.prices
+        paid = self.paid(prices)
+        if at_bound:
+            for forward in (False, True, False, True):
+                self.passing.sweep(self.model.unary + paid, forward=forward)
         unary, table = self.passing.equal_model(self.model.unary + paid)
         return unary, table, paid

@@ -4,7 +4,7 @@ Two threads may share it: one passes messages, the other walks. Both are compile
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,8 @@ from graphopt.sharding.reducing import closed, without_dear
 from graphopt.sharding.region_walk import RegionWalk
 
 CHUNK = 64  # regions between looks at the clock
+AT_BOUND = 0.7  # share of walks at the prices of the best bound, not at the latest
+ROUNDING = 1e-9  # of costs: sums of an equal model are not exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,9 @@ class HuntSettings:
 class Hunt:
     """The state of a search. spent: says which share of the time is over."""
 
-    def __init__(self, model: Pairwise, tables: StrategyTables, ascent: Ascent, settings: HuntSettings,
+    def __init__(self, model: Pairwise, tables: StrategyTables, ascents: Sequence[Ascent], settings: HuntSettings,
                  rng: np.random.Generator, spent: Callable[[], float]) -> None:  # fmt: skip
-        self.tables, self.ascent, self.settings, self.rng, self.spent = tables, ascent, settings, rng, spent
+        self.tables, self.ascents, self.settings, self.rng, self.spent = tables, ascents, settings, rng, spent
         self.best_cost, self.best = np.inf, np.zeros(tables.num_nodes, np.int64)
         self.bound = -np.inf
         self._lock, self._stop = threading.Lock(), threading.Event()
@@ -48,7 +50,9 @@ class Hunt:
 
     def _enter(self, model: Pairwise) -> None:
         self.model, self.memory = model, occupancy(model, self.tables)
-        self.dual = MemoryDual(model, self.memory, float(self.tables.limit), self.ascent)
+        self.duals = [MemoryDual(model, self.memory, float(self.tables.limit), ascent) for ascent in self.ascents]
+        self._reached = np.full(len(self.duals), np.inf)  # by walks from each one's labels
+        self._walker: RegionWalk | None = None
 
     @property
     def done(self) -> bool:
@@ -61,56 +65,65 @@ class Hunt:
 
     def run(self, threads: int, improved: Callable[[], None]) -> None:
         """Until the time is over or the best is proved. improved: is called after every improvement."""
-        self._prepare(improved)
-        walks = 0
+        self._improved = improved
+        self._step()
+        while self.spent() < self.settings.prepare and not self.done:
+            self._step()
         while self.spent() < 1.0 and not self.done:
             self._cut()
-            with self._beside(threads > 1):
-                before, share = self.spent(), self.settings.walk
-                self._walk(walks, share, improved)
+            before = self.spent()
+            with _Beside(self if threads > 1 else None):
+                self._walk()
             if threads == 1 and not self.done:
-                self._dual_until(self.spent() + (self.spent() - before) * self.settings.dual)
-            walks += 1
+                self._steps_until(self.spent() + (self.spent() - before) * self.settings.dual)
 
-    def _prepare(self, improved: Callable[[], None]) -> None:
-        self.dual.step()
+    def _step(self) -> None:
+        """One step of each dual."""
         known = self.best_cost
-        self._look(improved)
-        while self.spent() < self.settings.prepare and not self.done:
-            self.dual.step(known)
-            self._look(improved)
+        for dual in self.duals:
+            dual.step(known)
+            self._look(dual)
+            if self.spent() >= 1.0:
+                return
 
-    def _look(self, improved: Callable[[], None]) -> None:
-        """Takes over what the dual has found."""
-        self.bound = max(self.bound, self.dual.bound)
-        if self.dual.cost < self.best_cost and self._offer(self.dual.labels):
-            improved()
+    def _look(self, dual: MemoryDual) -> None:
+        """Takes over what a dual has found."""
+        self.bound = max(self.bound, dual.bound)
+        if dual.cost < self.best_cost and self._offer(dual.labels):
+            self._improved()
 
-    def _dual_until(self, share: float) -> None:
-        while self.spent() < min(share, 1.0):
-            self.dual.step(self.best_cost)
-        self.bound = max(self.bound, self.dual.bound)
+    def _steps_until(self, share: float) -> None:
+        while self.spent() < min(share, 1.0) and not self.done:
+            self._step()
 
-    def _walk(self, number: int, share: float, improved: Callable[[], None]) -> None:
-        """One walk from the best, or from where the dual is."""
+    def _walk(self) -> None:
+        """One walk from the best, or from labels of a dual."""
+        fresh = self.best_cost == np.inf or self.rng.random() < self.settings.explore * (1.0 - self.spent())
+        which = self._some_dual()
         with self._lock:
-            unary, table, paid = self.dual.equal_model()
-            fresh = self.best_cost == np.inf or self.rng.random() < self.settings.explore * (1.0 - self.spent())
-            labels = self.dual.passing.labels.copy() if fresh else self.model.labels(self.best)
-        if not hasattr(self, "_walker") or self._walker.model is not self.model:
+            labels = self.duals[which].recent() if fresh else self.model.labels(self.best)
+            prices = self.duals[which].equal_model(at_bound=bool(self.rng.random() < AT_BOUND))
+        if self._walker is None:
             self._walker = RegionWalk(self.model, self.memory, labels, self.settings.entries)
-        walker, end = self._walker, min(1.0, self.spent() + share)
-        walker.restart(labels)
-        walker.forget()
-        while self.spent() < end:
-            walker.go(unary, table, paid, CHUNK, int(self.rng.integers(2**31)))
+        walker, end = self._walker, self.spent() + self.settings.walk
+        walker.begin(labels)
+        while self.spent() < min(1.0, end):
+            walker.go(*prices, CHUNK, int(self.rng.integers(2**31)))
             if walker.best_cost < self.best_cost:
                 self._offer(walker.moving.best)
-                improved()
-                if not fresh:
-                    end = min(1.0, self.spent() + share)  # as long as it wins
+                self._improved()
+                end = self.spent() + self.settings.walk  # as long as it wins
+        self._reached[which] = min(self._reached[which], walker.best_cost)
         with self._lock:
-            self._look(improved)
+            for dual in self.duals:
+                self._look(dual)
+
+    def _some_dual(self) -> int:
+        """Mostly that from whose labels walks have come furthest."""
+        untried = np.flatnonzero(np.isinf(self._reached))
+        if len(untried):
+            return int(untried[0])
+        return int(np.argmin(self._reached)) if self.rng.random() < 0.6 else int(self.rng.integers(len(self.duals)))
 
     def _offer(self, labels: I64) -> bool:
         """Makes labels the best if they are and fit; whether they are."""
@@ -125,13 +138,10 @@ class Hunt:
         """A smaller model, where much can be part of no better answer."""
         if self.best_cost == np.inf or self.done:
             return
-        dual, gap = self.dual, self.best_cost - self.dual.bound
-        unary, table, _ = dual.equal_model()
-        parts = float(np.minimum.reduceat(unary, self.model.ptr[:-1]).sum())
-        if len(table):
-            parts += float(np.minimum.reduceat(table, self.model.table_ptr[:-1]).sum())
-        gap = self.best_cost - (parts - float(dual.prices @ dual.room))
-        smaller = without_dear(self.model, unary, table, gap * (1 + 1e-9) + 1e-6 * abs(self.best_cost) * 1e-3)
+        dual = max(self.duals, key=lambda each: each.bound)
+        unary, table, paid = dual.equal_model(at_bound=True)
+        gap = self.best_cost - (_least_parts(self.model, unary, table) - float(dual.bound_prices @ dual.room))
+        smaller = without_dear(self.model, unary, table, gap + ROUNDING * abs(self.best_cost))
         gone = np.isinf(smaller.unary).mean(), _newly(smaller.table, self.model.table)
         if max(gone) < self.settings.cut:
             return
@@ -140,19 +150,20 @@ class Hunt:
         except Empty:  # nothing is better than the best
             self.bound = self.best_cost
             return
-        prices, before, scale = dual.prices, self.memory, dual.scale
+        before, old = self.memory, self.duals
         self._enter(model)
-        self.dual.prices, self.dual.scale = moved_prices(prices, before, self.memory), scale
-        for _ in range(5):
-            self.dual.sweep()
-
-    def _beside(self, wanted: bool) -> "_Beside":
-        return _Beside(self if wanted else None)
+        for new, was in zip(self.duals, old, strict=True):
+            new.prices, new.scale = moved_prices(was.prices, before, self.memory), was.scale
+            for _ in range(5):
+                new.sweep()
 
     def _pass_messages(self) -> None:
+        turn = 0
         while not self._stop.is_set() and self.spent() < 1.0:
+            best = int(np.argmin(self._reached))
             with self._lock:
-                self.dual.step(self.best_cost)
+                self.duals[turn // 2 % len(self.duals) if turn % 2 else best].step(self.best_cost)
+            turn += 1
             self._stop.wait(1e-4)  # the other thread may have the lock
 
 
@@ -171,6 +182,12 @@ class _Beside:
         if self._hunt is not None and self._thread is not None:
             self._hunt._stop.set()
             self._thread.join()
+
+
+def _least_parts(model: Pairwise, unary: F64, table: F64) -> float:
+    """The bound that an equal model shows."""
+    least = float(np.minimum.reduceat(unary, model.ptr[:-1]).sum())
+    return least + (float(np.minimum.reduceat(table, model.table_ptr[:-1]).sum()) if len(table) else 0.0)
 
 
 def _newly(now: F64, before: F64) -> float:

@@ -55,35 +55,23 @@ class RegionWalk:
         self.link = links(model)
         self.work = space(len(counts), int(counts.max(initial=1)), entries)
         self.fixed = Fixed(model.ptr, model.unary, model.table, memory.ptr, memory.low, memory.high, memory.use_ptr, memory.use)
-        least, pending = room_tree(memory.room - memory.used(labels))
-        cost, over = model.energy(labels), max(0.0, -float(least[1]))
-        best = cost if over == 0 else np.inf
-        self.moving = Moving(labels.copy(), labels.copy(), np.array([cost, best, over]), least, pending,
-                             np.zeros(len(counts), np.int64), np.zeros((2, len(SIZES))), np.zeros((2, len(SIZES))))  # fmt: skip
+        least, pending = room_tree(memory.room)
+        self.moving = Moving(labels.copy(), labels.copy(), np.zeros(3), least, pending, np.zeros(len(counts), np.int64),
+                             np.zeros((2, len(SIZES))), np.zeros((2, len(SIZES))))  # fmt: skip
+        self.begin(labels)
 
     @property
     def best_cost(self) -> float:
         """Of the cheapest labels that fit; inf where none did."""
         return float(self.moving.cost[1])
 
-    def restart(self, labels: I64) -> None:
-        """Goes on from other labels."""
-        m = self.moving
-        cost = self.model.energy(labels)
-        m.labels[:] = labels
-        least, pending = room_tree(self.memory.room - self.memory.used(labels))
-        m.least[:], m.pending[:] = least, pending
-        m.cost[0], m.cost[2] = cost, max(0.0, -float(least[1]))
-        m.fails[:] = 0
-        if m.cost[2] == 0 and cost < m.cost[1]:
-            m.cost[1] = cost
-            m.best[:] = labels
-
-    def forget(self) -> None:
-        """The cheapest labels are those at hand."""
-        m = self.moving
-        m.best[:] = m.labels
-        m.cost[1] = m.cost[0] if m.cost[2] == 0 else np.inf
+    def begin(self, labels: I64) -> None:
+        """Goes on from other labels [V], and forgets the best."""
+        m, cost = self.moving, self.model.energy(labels)
+        m.labels[:], m.best[:], m.fails[:] = labels, labels, 0
+        m.least[:], m.pending[:] = room_tree(self.memory.room - self.memory.used(labels))
+        over = max(0.0, -float(m.least[1]))
+        m.cost[:] = cost, cost if over == 0 else np.inf, over
 
     def go(self, unary: F64, table: F64, paid: F64, proposals: int, seed: int) -> int:
         """So many regions; returns how many changed something. unary, table: an equal model in which memory has its

@@ -133,11 +133,10 @@ def _pointer(lengths: I64) -> I64:
 def graph_of(tables: StrategyTables) -> Graph:
     """A graph of opaque ops, one per node, which read each other along the edges; its program is the tables.
 
-    What an op needs at least is the bytes of its result, its number of strategies the shape. One input's shape is the
-    digest of the tables, so that graphs with other tables are others."""
+    The shape of an op's result is its number of strategies. One input's shape is the digest of the tables, so that
+    graphs with other tables are others."""
     b = GraphBuilder(tables.name, family=tables.name)
-    number = int(tables.digest[:12], 16)
-    b.tensor((number >> 24, number & 0xFFFFFF), num_bytes=0)
+    b.tensor(shape_of(tables), num_bytes=0)
     results = [b.tensor((int(count),), num_bytes=0) for count in tables.counts]
     reads: list[list[int]] = [[] for _ in results]
     for e in range(tables.num_edges):
@@ -147,3 +146,9 @@ def graph_of(tables: StrategyTables) -> Graph:
     for n, inputs in enumerate(reads):
         b.op("opaque", list(dict.fromkeys(inputs)), [results[n]], name=f"n{n}")
     return b.build(program=tables)
+
+
+def shape_of(tables: StrategyTables) -> tuple[int, int]:
+    """Of the input that stands for the tables."""
+    number = int(tables.digest[:12], 16)
+    return number >> 24, number & 0xFFFFFF

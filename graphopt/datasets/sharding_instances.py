@@ -1,0 +1,46 @@
+"""Instances of the contest on intra-operator parallelism, from files."""
+
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import ClassVar
+
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.strategies import StrategyTables
+from graphopt.datasets.files import FileDataset, find_files
+from graphopt.readers.formats.iopddl import read_iopddl
+
+NAMES = ("*.json", "*.json.gz")
+NOT_INSTANCES = ("known.json",)  # tables of figures beside them
+
+
+class ShardingInstances(FileDataset):
+    """A file, or those of a folder or pattern, `.json` or `.json.gz`. only: patterns of names that are wanted; none: all.
+    families: pattern of a name -> the model that it is of. seconds: pattern -> what the contest gives to an instance."""
+
+    gives: ClassVar[frozenset[str]] = frozenset({"strategies"})
+
+    def __init__(self, *, name: str, path: str | None, only: list[str], train: list[str], val: list[str],
+                 families: dict[str, str], seconds: dict[str, float]) -> None:  # fmt: skip
+        super().__init__(name, train, val)
+        self._path, self._only, self._families, self._seconds = path, list(only), dict(families), dict(seconds)
+
+    def files(self) -> list[Path]:
+        if self._path is None:
+            raise GraphError(f"dataset={self.name} needs dataset.path=... (file, folder or pattern: {' '.join(NAMES)})")
+        found = [file for file in find_files(self._path, NAMES) if file.name not in NOT_INSTANCES]
+        wanted = [file for file in found if not self._only or any(fnmatch(stem(file), only) for only in self._only)]
+        if not wanted:
+            raise GraphError(f"no instance at {self._path!r} is called like {' or '.join(self._only)}")
+        return wanted
+
+    def read(self, file: Path) -> Graph:
+        graph = read_iopddl(file)
+        tables: StrategyTables = graph.program
+        seconds = next((s for pattern, s in self._seconds.items() if fnmatch(graph.name, pattern)), None)
+        family = next((f for pattern, f in self._families.items() if fnmatch(graph.name, pattern)), graph.name)
+        return replace(graph, family=family, program=replace(tables, seconds=seconds))
+
+
+def stem(file: Path) -> str:
+    return file.name.removesuffix(".gz").removesuffix(".json")
