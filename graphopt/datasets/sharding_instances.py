@@ -1,5 +1,6 @@
 """Instances of the contest on intra-operator parallelism, from files."""
 
+import os
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -9,13 +10,14 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.core.strategies import StrategyTables
 from graphopt.datasets.files import FileDataset, find_files
 from graphopt.readers.formats.iopddl import read_iopddl
+from graphopt.sharding.instance import FOLDER
 
 NAMES = ("*.json", "*.json.gz")
 NOT_INSTANCES = ("known.json",)  # tables of figures beside them
 
 
 class ShardingInstances(FileDataset):
-    """A file, or those of a folder or pattern, `.json` or `.json.gz`. only: patterns of names that are wanted; none: all.
+    """A file, or those of a folder or pattern, `.json` or `.json.gz`; path null: of the folder in $GRAPHOPT_SHARDING. only: patterns of names that are wanted; none: all.
     families: pattern of a name -> the model that it is of. seconds: pattern -> what the contest gives to an instance."""
 
     gives: ClassVar[frozenset[str]] = frozenset({"strategies"})
@@ -26,12 +28,14 @@ class ShardingInstances(FileDataset):
         self._path, self._only, self._families, self._seconds = path, list(only), dict(families), dict(seconds)
 
     def files(self) -> list[Path]:
-        if self._path is None:
-            raise GraphError(f"dataset={self.name} needs dataset.path=... (file, folder or pattern: {' '.join(NAMES)})")
-        found = [file for file in find_files(self._path, NAMES) if file.name not in NOT_INSTANCES]
+        path = self._path or os.environ.get(FOLDER)
+        if path is None:
+            raise GraphError(f"dataset={self.name} needs dataset.path=... (file, folder or pattern: {' '.join(NAMES)}), or "
+                             f"the folder in ${FOLDER}")  # fmt: skip
+        found = [file for file in find_files(path, NAMES) if file.name not in NOT_INSTANCES]
         wanted = [file for file in found if not self._only or any(fnmatch(stem(file), only) for only in self._only)]
         if not wanted:
-            raise GraphError(f"no instance at {self._path!r} is called like {' or '.join(self._only)}")
+            raise GraphError(f"no instance at {path!r} is called like {' or '.join(self._only)}")
         return wanted
 
     def read(self, file: Path) -> Graph:

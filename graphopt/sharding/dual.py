@@ -14,14 +14,14 @@ from graphopt.sharding.trws import Passing
 @dataclass(frozen=True, slots=True)
 class Ascent:
     """Settings. sweeps: of message passing each way, between prices. memory: share of the past in a direction.
-    patience: steps without a better bound before steps shrink by `shrink`. hope: by which factor the optimum may lie
-    above the best bound while no answer is known."""
+    patience: steps without a better bound before steps shrink by `shrink`. reach: how far above the best bound, as
+    a share of it, the optimum is taken to lie at most."""
 
     sweeps: int
     memory: float
     patience: int
     shrink: float
-    hope: float
+    reach: float
 
 
 class MemoryDual:
@@ -51,7 +51,8 @@ class MemoryDual:
         if not len(over):
             return
         best = min(known, self.cost)
-        goal = max(found + 0.1 * abs(found), self.settings.hope * self.bound) if best == np.inf else best
+        base = max(found, self.bound)
+        goal = min(best, base + self.settings.reach * abs(base))
         self._direction = self.settings.memory * self._direction + (1 - self.settings.memory) * over
         way = np.where((self.prices <= 0) & (self._direction < 0), 0.0, self._direction)
         length = float(way @ way)
