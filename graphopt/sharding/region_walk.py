@@ -4,6 +4,7 @@ has or at none, and what costs less and fits is taken.
 Shape legend: V variables, S states, P times.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from graphopt.sharding.regions import Neighbours, Space, grow, leave, links, sol
 from graphopt.sharding.room_tree import add, room_tree
 from graphopt.utils.compiled import njit
 
+BROKEN = 1e15  # what an impossible entry costs to labels that have one: more than all others, and sums are exact
 SIZES = np.array([1, 2, 4, 8, 14, 24, 40, 60])  # of regions
 
 
@@ -54,7 +56,8 @@ class RegionWalk:
         self.free = counts > 1
         self.link = links(model)
         self.work = space(len(counts), int(counts.max(initial=1)), entries)
-        self.fixed = Fixed(model.ptr, model.unary, model.table, memory.ptr, memory.low, memory.high, memory.use_ptr, memory.use)
+        self.fixed = Fixed(model.ptr, softened(model.unary), softened(model.table), memory.ptr, memory.low, memory.high,
+                           memory.use_ptr, memory.use)  # fmt: skip
         least, pending = room_tree(memory.room)
         self.moving = Moving(labels.copy(), labels.copy(), np.zeros(3), least, pending, np.zeros(len(counts), np.int64),
                              np.zeros((2, len(SIZES))), np.zeros((2, len(SIZES))))  # fmt: skip
@@ -62,12 +65,12 @@ class RegionWalk:
 
     @property
     def best_cost(self) -> float:
-        """Of the cheapest labels that fit; inf where none did."""
-        return float(self.moving.cost[1])
+        """Of the cheapest labels that are possible and fit; inf where there were none."""
+        return float(self.moving.cost[1]) if self.moving.cost[1] < BROKEN else np.inf
 
     def begin(self, labels: I64) -> None:
         """Goes on from other labels [V], and forgets the best."""
-        m, cost = self.moving, self.model.energy(labels)
+        m, cost = self.moving, replace(self.model, unary=self.fixed.raw_unary, table=self.fixed.raw_table).energy(labels)
         m.labels[:], m.best[:], m.fails[:] = labels, labels, 0
         m.least[:], m.pending[:] = room_tree(self.memory.room - self.memory.used(labels))
         over = max(0.0, -float(m.least[1]))
@@ -79,8 +82,15 @@ class RegionWalk:
         seeds = np.flatnonzero(self.free)
         if not len(seeds):
             return 0
+        if self.moving.cost[0] >= BROKEN:
+            unary, table = softened(unary), softened(table)
         return int(_walk(self.fixed, self.moving, self.link, self.work, self.free, seeds, unary, table, paid, SIZES,
                          proposals, self.entries, seed))  # fmt: skip
+
+
+def softened(costs: F64) -> F64:
+    """With impossible ones as numbers."""
+    return np.where(costs < np.inf, costs, BROKEN)
 
 
 @njit(cache=True, nogil=True)
@@ -143,7 +153,7 @@ def _take(n: int, f: Fixed, m: Moving, link: Neighbours, w: Space, priced: bool)
     if not changed:
         return False
     change = _cost_change(n, f, m, link, w)
-    if not change < np.inf or (not priced and change >= 0.0 and m.cost[2] == 0.0):
+    if not priced and change >= 0.0 and m.cost[2] == 0.0:
         return False
     _move_memory(n, f, m, w, 1.0)
     over = max(0.0, -m.least[1])

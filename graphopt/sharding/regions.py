@@ -268,7 +268,7 @@ def _eliminate(n: int, w: Space, labels: I64, entries: int) -> float:
             todo += 1
     while todo > 0:
         i, size = _next(n, w, left)
-        while size > entries or count >= FACTORS - 2:
+        while (size > entries or count >= FACTORS - 2) and w.around[i] != np.uint64(0):
             widest, most = -1, -1.0
             for j in range(n):  # keep the label of what has most states around it
                 if left[j] and w.around[j] != np.uint64(0):

@@ -20,6 +20,7 @@ FILE_BYTES = 512 * MIB  # unpacked
 MOST_NODES, MOST_EDGES, MOST_ENTRIES = 2_000_000, 8_000_000, 100_000_000
 MOST_STRATEGIES = 2**15 - 1  # of a node: decisions are 16 bits
 MOST = 2**62
+Lists = Sequence[Sequence[int]] | Sequence[I64]
 
 
 def read_iopddl(path: Path) -> Graph:
@@ -43,24 +44,28 @@ def read_tables(path: Path) -> StrategyTables:
 def _tables(problem: dict[str, Any], name: str) -> StrategyTables:
     nodes, edges = problem["nodes"], problem["edges"]
     _check_counts(nodes, edges)
-    lives = np.array(nodes["intervals"], np.int64).reshape(-1, 2)
-    counts, cost = _flat(nodes["costs"], "a node's costs")
-    uses, usage = _flat(nodes["usages"], "a node's usages")
+    limit = problem.get("usage_limit")
+    return made_tables(name, np.array(nodes["intervals"], np.int64).reshape(-1, 2), nodes["costs"], nodes["usages"],
+                       edges["nodes"], edges["costs"], None if limit is None else _whole(limit))  # fmt: skip
+
+
+def made_tables(name: str, lives: I64, costs: Lists, usages: Lists, ends: Lists, tables: Lists,
+                limit: int | None) -> StrategyTables:  # fmt: skip
+    """Of lists per node and per edge. Raises ValueError where they do not fit each other."""
+    counts, cost = _flat(costs, "a node's costs")
+    uses, usage = _flat(usages, "a node's usages")
     if len(lives) != len(counts) or not np.array_equal(counts, uses):
         raise ValueError("nodes need an interval each, and as many usages as costs")
     if counts.min() < 1 or counts.max() > MOST_STRATEGIES:
-        raise ValueError(f"a node has {counts.min()} strategies, or {counts.max():,}; 1 to {MOST_STRATEGIES:,} are read")
-    arity, ends = _flat(edges["nodes"], "an edge's nodes")
-    entries, table = _flat(edges["costs"], "an edge's costs")
-    limit = problem.get("usage_limit")
-    limit = NO_LIMIT if limit is None else _whole(limit)
-    arity, ends, entries, table = _checked_edges(arity, ends, entries, table, counts)
-    if usage.min(initial=0) < 0 or int(usage.astype(np.float64).sum()) > 2**61:
+        raise ValueError(f"nodes have {counts.min()} to {counts.max():,} strategies; 1 to {MOST_STRATEGIES:,} are read")
+    arity, nodes = _flat(ends, "an edge's nodes")
+    entries, table = _flat(tables, "an edge's costs")
+    arity, nodes, entries, table = _checked_edges(arity, nodes, entries, table, counts)
+    if usage.min(initial=0) < 0 or float(usage.astype(np.float64).sum()) > 2.0**61:
         raise ValueError("usages must not be negative, nor sum to more than 2^61")
-    pointers = [_pointer(lengths) for lengths in (counts, arity, entries)]
-    return StrategyTables(name=name, start=lives[:, 0].copy(), end=lives[:, 1].copy(), ptr=pointers[0], cost=cost,
-                          usage=usage, edge_ptr=pointers[1], edge_node=ends, table_ptr=pointers[2], table=table,
-                          limit=limit)  # fmt: skip
+    return StrategyTables(name=name, start=lives[:, 0].copy(), end=lives[:, 1].copy(), ptr=_pointer(counts), cost=cost,
+                          usage=usage, edge_ptr=_pointer(arity), edge_node=nodes, table_ptr=_pointer(entries),
+                          table=table, limit=NO_LIMIT if limit is None else limit)  # fmt: skip
 
 
 def _check_counts(nodes: dict[str, Any], edges: dict[str, Any]) -> None:
@@ -82,13 +87,13 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _flat(lists: Sequence[Sequence[int]], what: str) -> tuple[I64, I64]:
+def _flat(lists: Lists, what: str) -> tuple[I64, I64]:
     """(length of each list, all their numbers after each other)."""
     lengths = np.fromiter(map(len, lists), np.int64, len(lists))
     every = chain.from_iterable(lists)
     try:
         found = np.fromiter(every, np.int64, int(lengths.sum()))
-    except (TypeError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{what} are no whole numbers of 64 bits ({error})") from None
     if len(found) and (found.min() < -MOST or found.max() > MOST):
         raise ValueError(f"{what} must lie within 2^62")
