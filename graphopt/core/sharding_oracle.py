@@ -1,5 +1,5 @@
-"""Independent oracle of sharding: what strategies cost and use, by plain sums over Python's whole numbers as the contest's
-rules say it. It shares no code with what prices them, and is not fast."""
+"""Independent oracle of sharding: what strategies cost and use, by plain sums over Python's whole numbers as the
+contest's rules say it. It shares no code with what prices them, and is not fast."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -43,8 +43,8 @@ def check_strategies(plan: Plans) -> list[str]:
         return []
     choice = plan.choices["strategy"][0].tolist()
     names = plan.graph.op_names
-    wrong = [f"op {names[n]} takes strategy {s} of {count}"
-             for n, (s, count) in enumerate(zip(choice, tables.counts.tolist(), strict=True)) if not 0 <= s < count]  # fmt: skip
+    pairs = enumerate(zip(choice, tables.counts.tolist(), strict=True))
+    wrong = [f"op {names[n]} takes strategy {s} of {count}" for n, (s, count) in pairs if not 0 <= s < count]
     if wrong:
         return wrong
     cost, over = price(tables, plan.choices["strategy"][0].astype("int64"))

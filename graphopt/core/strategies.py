@@ -1,5 +1,5 @@
-"""`StrategyTables`: what every strategy of every node costs and uses, as the contest on intra-operator parallelism poses
-XLA's auto-sharding (IOPDDL, ASPLOS 2025).
+"""`StrategyTables`: what every strategy of every node costs and uses, as the contest on intra-operator parallelism
+poses XLA's auto-sharding (IOPDDL, ASPLOS 2025).
 
 Each node takes one of its strategies. The cost is the sum of what the chosen strategies cost and of an entry of every
 edge's table, row-major in the order of its nodes. A node uses memory in the half-open interval of its life; at no time

@@ -20,8 +20,8 @@ class DrawnInstances(Dataset):
 
     gives = frozenset({"strategies"})
 
-    def __init__(self, *, name: str, graph_seed: int, nodes: int, count: dict[Split, int], strategies: int, hyper: float,
-                 impossible: float) -> None:  # fmt: skip
+    def __init__(self, *, name: str, graph_seed: int, nodes: int, count: dict[Split, int], strategies: int,
+                 hyper: float, impossible: float) -> None:  # fmt: skip
         if not (1 <= nodes <= MOST_OPS and 1 <= strategies <= 100 and graph_seed >= 0):
             raise GraphError("sharding instances are drawn with 1 to 10 million nodes, 1 to 100 strategies, and a seed "
                              "that is not negative")  # fmt: skip

@@ -17,8 +17,11 @@ NOT_INSTANCES = ("known.json",)  # tables of figures beside them
 
 
 class ShardingInstances(FileDataset):
-    """A file, or those of a folder or pattern, `.json` or `.json.gz`; path null: of the folder in $GRAPHOPT_SHARDING. only: patterns of names that are wanted; none: all.
-    families: pattern of a name -> the model that it is of. seconds: pattern -> what the contest gives to an instance."""
+    """A file, or those of a folder or pattern, `.json` or `.json.gz`; path null: of the folder in $GRAPHOPT_SHARDING.
+
+    only: patterns of names that are wanted; none: all. families: pattern of a name -> the model that it is of. seconds:
+    pattern -> what the contest gives to an instance.
+    """
 
     gives: ClassVar[frozenset[str]] = frozenset({"strategies"})
 
@@ -30,8 +33,8 @@ class ShardingInstances(FileDataset):
     def files(self) -> list[Path]:
         path = self._path or os.environ.get(FOLDER)
         if path is None:
-            raise GraphError(f"dataset={self.name} needs dataset.path=... (file, folder or pattern: {' '.join(NAMES)}), or "
-                             f"the folder in ${FOLDER}")  # fmt: skip
+            raise GraphError(f"dataset={self.name} needs dataset.path=... (file, folder or pattern: {' '.join(NAMES)}), "
+                             f"or the folder in ${FOLDER}")  # fmt: skip
         found = [file for file in find_files(path, NAMES) if file.name not in NOT_INSTANCES]
         wanted = [file for file in found if not self._only or any(fnmatch(stem(file), only) for only in self._only)]
         if not wanted:

@@ -4,14 +4,16 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from graphopt.core.graph import I64
+from graphopt.core.graph import F64, I64
 from graphopt.core.strategies import IMPOSSIBLE, StrategyTables
-from graphopt.sharding.occupancy import occupancy
+from graphopt.sharding.occupancy import Occupancy, occupancy
 from graphopt.sharding.pairwise import Pairwise
 from graphopt.sharding.reducing import reduced
+from graphopt.sharding.region_walk import BROKEN, RegionWalk
 from graphopt.sharding.trws import Passing
 
 SWEEPS = 3
+MENDS, REGIONS, ENTRIES = 40, 100, 1024  # attempts to mend labels, regions of each, and their largest tables
 RAISES = 24  # of the price of memory, each time by four
 _KNOWN: "WeakKeyDictionary[StrategyTables, I64]" = WeakKeyDictionary()
 
@@ -33,22 +35,35 @@ def _cheapest(tables: StrategyTables) -> I64:
                                model.map_ptr, model.map))  # fmt: skip
     each = memory.priced(np.full(len(memory.room), 1.0 / max(1, len(memory.room))), model.ptr)
     unit = max(1.0, float(own.max(initial=0.0))) / max(1.0, float(each.max(initial=0.0)))
-    best, over = passing.labels.copy(), np.inf
+    best, over = passing.labels.copy(), (True, np.inf)
     for raised in range(-1, RAISES):
         unary = own + (0.0 if raised < 0 else unit * 4.0 ** (raised - RAISES // 2)) * each
         for _ in range(SWEEPS):
             passing.sweep(unary, forward=False)
             passing.sweep(unary, forward=True)
-        used = memory.used(passing.labels) - memory.room
-        now = max(0.0, float(used.max(initial=0.0)))
-        if now < over:
-            best, over = passing.labels.copy(), now
-        if over == 0:
+        labels = _mended(passing, memory, unary, unary - own)
+        now = max(0.0, float((memory.used(labels) - memory.room).max(initial=0.0)))
+        broken = passing.model.energy(labels) == np.inf
+        if (broken, now) < over:
+            best, over = labels, (broken, now)
+        if over == (False, 0.0):
             break
     return model.choice(best)
 
 
-def _node_costs(model: Pairwise, tables: StrategyTables) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _mended(passing: Passing, memory: Occupancy, unary: F64, paid: F64) -> I64:
+    """Its labels; where edges are impossible, what regions solved one after the other make of them."""
+    if passing.model.energy(passing.labels) < np.inf:
+        return passing.labels.copy()
+    walk = RegionWalk(passing.model, memory, passing.labels, ENTRIES)
+    for tried in range(MENDS):
+        walk.go(unary, passing.model.table, paid, REGIONS, tried)
+        if walk.moving.cost[0] < BROKEN:
+            break
+    return walk.moving.labels.copy()
+
+
+def _node_costs(model: Pairwise, tables: StrategyTables) -> F64:
     """[S] without what edges add."""
     out = np.zeros(len(model.unary))
     lengths = np.diff(model.map_ptr)

@@ -49,7 +49,8 @@ class StrategyDeltas:
         """[F] cost after each change alone; inf where memory is over the limit then."""
         t, near, clock = self._tables, self._near, self._tables.clock
         changes: F64 = _changes(nodes, strategies, self.choice, t.ptr, t.cost, t.usage, t.table, near.ptr, near.edge,
-                                near.step, self._entry, clock.first, clock.last, self._least, self._pending)  # fmt: skip
+                                near.step, self._entry, clock.first, clock.last, self._least,
+                                self._pending)  # fmt: skip
         return self.cost + changes
 
     def apply(self, node: int, strategy: int) -> None:
@@ -77,7 +78,8 @@ def _entry_of(edge_ptr: I64, edge_node: I64, table_ptr: I64, counts: I64, choice
 
 @njit(cache=True, nogil=True)
 def _changes(nodes: I64, strategies: I64, choice: I64, ptr: I64, cost: I64, usage: I64, table: I64, near_ptr: I64,
-             near_edge: I64, near_step: I64, entry: I64, first: I64, last: I64, least: F64, pending: F64) -> F64:  # fmt: skip
+             near_edge: I64, near_step: I64, entry: I64, first: I64, last: I64, least: F64,
+             pending: F64) -> F64:  # fmt: skip
     out = np.zeros(len(nodes))
     for i in range(len(nodes)):
         n, old, new = nodes[i], choice[nodes[i]], strategies[i]

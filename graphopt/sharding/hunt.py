@@ -139,7 +139,7 @@ class Hunt:
         if self.best_cost == np.inf or self.done:
             return
         dual = max(self.duals, key=lambda each: each.bound)
-        unary, table, paid = dual.equal_model(at_bound=True)
+        unary, table, _ = dual.equal_model(at_bound=True)
         gap = self.best_cost - (_least_parts(self.model, unary, table) - float(dual.bound_prices @ dual.room))
         smaller = without_dear(self.model, unary, table, gap + ROUNDING * abs(self.best_cost))
         gone = np.isinf(smaller.unary).mean(), _newly(smaller.table, self.model.table)

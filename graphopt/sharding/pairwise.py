@@ -52,7 +52,9 @@ class Pairwise:
         """[V] states that stand for strategies [N]; where there is none, the first of those with most agreement."""
         agree = np.zeros(len(self.unary), np.int64)
         _agreement(self.owner, self.ptr, self.map_ptr, self.map, choice, agree)
-        return np.array([int(np.argmax(agree[a:b])) for a, b in zip(self.ptr[:-1], self.ptr[1:], strict=True)], np.int64)
+        return np.array(
+            [int(np.argmax(agree[a:b])) for a, b in zip(self.ptr[:-1], self.ptr[1:], strict=True)], np.int64
+        )
 
 
 class Empty(Exception):
@@ -87,7 +89,8 @@ def pairwise(tables: StrategyTables, impossible: float | None) -> Pairwise:
         counts, cost = np.append(counts, len(possible)), np.append(cost, costs[possible])
     identity = np.arange(tables.ptr[-1]) - np.repeat(tables.ptr[:-1], tables.counts)
     raw = Pairwise(_pointer(counts), cost, first, second, _pointer([len(part) for part in parts]),
-                   np.concatenate([np.zeros(0), *parts]), np.arange(tables.num_nodes), tables.ptr, identity)  # fmt: skip
+                   np.concatenate([np.zeros(0), *parts]), np.arange(tables.num_nodes), tables.ptr,
+                   identity)  # fmt: skip
     return rebuilt(raw, np.arange(len(counts)), raw.ptr, np.arange(len(cost)) - np.repeat(raw.ptr[:-1], counts))
 
 
@@ -107,7 +110,9 @@ def consistent(model: Pairwise) -> NDArray[np.bool_]:
 
 def contracted(model: Pairwise, keep: NDArray[np.bool_]) -> Pairwise:
     """With the states of `keep` [S] alone, and every variable that another determines made a part of it."""
-    parent, link_ptr, link = _determined(model.ptr, model.first, model.second, model.table_ptr, model.table, keep, GROWTH)
+    parent, link_ptr, link = _determined(
+        model.ptr, model.first, model.second, model.table_ptr, model.table, keep, GROWTH
+    )
     root, map_ptr, maps = _composed(model.ptr, keep, parent, link_ptr, link)
     return rebuilt(model, root, map_ptr, maps)
 
@@ -149,7 +154,8 @@ def without_dominated(model: Pairwise, tables: StrategyTables) -> Pairwise:
     members = np.argsort(model.owner, kind="stable")
     member_ptr = np.searchsorted(model.owner[members], np.arange(len(model.ptr)))
     edge_ptr, edges = incidence(model)
-    keep = _undominated(model.ptr, model.unary, model.first, model.second, model.table_ptr, model.table, edge_ptr, edges,
+    keep = _undominated(model.ptr, model.unary, model.first, model.second, model.table_ptr, model.table, edge_ptr,
+                        edges,
                         member_ptr, members, model.map_ptr, model.map, tables.ptr, tables.usage, tables.clock.first,
                         tables.clock.last, MOST_PAIRS)  # fmt: skip
     if keep.all():
@@ -386,9 +392,10 @@ def _undominated(ptr: I64, unary: F64, first: I64, second: I64, table_ptr: I64, 
             continue
         for s in range(n):
             for o in range(n):
-                if o != s and keep[ptr[v] + o] and _dominates(v, o, s, ptr, unary, first, second, table_ptr, table, edge_ptr,
-                                                              edges, member_ptr, members, map_ptr, maps, node_ptr, usage,
-                                                              starts, ends):  # fmt: skip
+                if o == s or not keep[ptr[v] + o]:
+                    continue
+                if _dominates(v, o, s, ptr, unary, first, second, table_ptr, table, edge_ptr, edges, member_ptr,
+                              members, map_ptr, maps, node_ptr, usage, starts, ends):  # fmt: skip
                     keep[ptr[v] + s] = False
                     break
     return keep
@@ -404,9 +411,9 @@ def _dominates(v: int, o: int, s: int, ptr: I64, unary: F64, first: I64, second:
         return False
     for i in range(member_ptr[v], member_ptr[v + 1]):
         m = members[i]
-        if starts[m] < ends[m]:
-            if usage[node_ptr[m] + maps[map_ptr[m] + o]] > usage[node_ptr[m] + maps[map_ptr[m] + s]]:
-                return False
+        more = usage[node_ptr[m] + maps[map_ptr[m] + o]] > usage[node_ptr[m] + maps[map_ptr[m] + s]]
+        if more and starts[m] < ends[m]:
+            return False
     for i in range(edge_ptr[v], edge_ptr[v + 1]):
         e = edges[i]
         own_first = first[e] == v

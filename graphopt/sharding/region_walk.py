@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
+from graphopt.sharding.draws import State, below, uniform
 from graphopt.sharding.occupancy import Occupancy
 from graphopt.sharding.pairwise import Pairwise
 from graphopt.sharding.regions import Neighbours, Space, grow, leave, links, solve_region, space
@@ -18,6 +19,7 @@ from graphopt.sharding.room_tree import add, room_tree
 from graphopt.utils.compiled import njit
 
 BROKEN = 1e15  # what an impossible entry costs to labels that have one: more than all others, and sums are exact
+AT_PRICE = 0.8  # share of priced regions at the price itself; others: up to half of it more or less
 SIZES = np.array([1, 2, 4, 8, 14, 24, 40, 60])  # of regions
 
 
@@ -70,7 +72,10 @@ class RegionWalk:
 
     def begin(self, labels: I64) -> None:
         """Goes on from other labels [V], and forgets the best."""
-        m, cost = self.moving, replace(self.model, unary=self.fixed.raw_unary, table=self.fixed.raw_table).energy(labels)
+        m, cost = (
+            self.moving,
+            replace(self.model, unary=self.fixed.raw_unary, table=self.fixed.raw_table).energy(labels),
+        )
         m.labels[:], m.best[:], m.fails[:] = labels, labels, 0
         m.least[:], m.pending[:] = room_tree(self.memory.room - self.memory.used(labels))
         over = max(0.0, -float(m.least[1]))
@@ -96,28 +101,28 @@ def softened(costs: F64) -> F64:
 @njit(cache=True, nogil=True)
 def _walk(f: Fixed, m: Moving, link: Neighbours, w: Space, free: NDArray[np.bool_], seeds: I64, unary: F64, table: F64,
           paid: F64, sizes: I64, proposals: int, entries: int, seed: int) -> int:  # fmt: skip
-    np.random.seed(seed)
+    state = np.array([seed], np.uint64)
     changes = 0
     for _ in range(proposals):
-        mode = np.random.randint(2)
-        z = _size(m, mode)
-        v = seeds[np.random.randint(len(seeds))]
+        mode = below(state, 2)
+        z = _size(m, mode, state)
+        v = seeds[below(state, len(seeds))]
         for _ in range(2):
-            o = seeds[np.random.randint(len(seeds))]
+            o = seeds[below(state, len(seeds))]
             if m.fails[o] < m.fails[v]:
                 v = o
-        n = grow(v, sizes[z], w, free, link, 0.3 + 0.7 * np.random.random())
+        n = grow(v, sizes[z], w, free, link, 0.3 + 0.7 * uniform(state), state)
         before = m.cost[0]
-        states = 0
+        looked_at = 0
         for i in range(n):
-            states += f.ptr[w.region[i] + 1] - f.ptr[w.region[i]]
+            looked_at += f.ptr[w.region[i] + 1] - f.ptr[w.region[i]]
         if m.cost[2] > 0.0:
             mode = 0
-        weight = 0.0 if mode == 0 else -1.0
+        weight = -1.0 if mode == 1 else (0.0 if m.cost[2] > 0.0 or uniform(state) < AT_PRICE else uniform(state) - 0.5)
         solve_region(n, w, f.ptr, unary, paid, weight, table, link, m.labels, entries)
         taken = _take(n, f, m, link, w, mode == 0)
         leave(n, w)
-        m.spent[mode, z] = 0.999 * m.spent[mode, z] + states + 20 * n
+        m.spent[mode, z] = 0.999 * m.spent[mode, z] + looked_at + 20 * n
         m.gain[mode, z] = 0.999 * m.gain[mode, z] + max(0.0, before - m.cost[0])
         if taken:
             changes += 1
@@ -131,12 +136,12 @@ def _walk(f: Fixed, m: Moving, link: Neighbours, w: Space, free: NDArray[np.bool
 
 
 @njit(cache=True, nogil=True)
-def _size(m: Moving, mode: int) -> int:
+def _size(m: Moving, mode: int, state: State) -> int:
     """Mostly the size that wins most for its work."""
     sizes = m.gain.shape[1]
-    if np.random.random() < 0.5:
-        return np.random.randint(sizes)
-    best, most = np.random.randint(sizes), 0.0
+    if uniform(state) < 0.5:
+        return below(state, sizes)
+    best, most = below(state, sizes), 0.0
     for z in range(sizes):
         rate = m.gain[mode, z] / max(m.spent[mode, z], 1.0)
         if rate > most:

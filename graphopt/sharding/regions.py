@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
+from graphopt.sharding.draws import State, below, uniform
 from graphopt.sharding.pairwise import Pairwise, incidence
 from graphopt.utils.compiled import njit
 
@@ -19,7 +20,7 @@ FACTORS = 4096
 
 
 class Neighbours(NamedTuple):
-    """What leads from a variable to its neighbours: entry = start + own state * own_step + other's state * other_step."""
+    """What leads from a variable to its neighbours: entry = start + state * own_step + other's * other_step."""
 
     ptr: I64  # [V+1]
     other: I64
@@ -61,21 +62,22 @@ class Space(NamedTuple):
 def space(variables: int, widest: int, entries: int) -> Space:
     """entries: of the largest table that is made."""
     room = MOST * max(widest, 1)
-    return Space(np.full(variables, -1), np.zeros(MOST, np.int64), np.zeros(MOST, np.int64), np.zeros(MOST + 1, np.int64),
-                 np.zeros(room, np.int64), np.zeros(room), np.zeros(room), np.zeros(MOST, np.uint64),
+    return Space(np.full(variables, -1), np.zeros(MOST, np.int64), np.zeros(MOST, np.int64),
+                 np.zeros(MOST + 1, np.int64), np.zeros(room, np.int64), np.zeros(room), np.zeros(room), np.zeros(MOST, np.uint64),
                  np.zeros(FACTORS, np.uint64), np.zeros(FACTORS, np.int64), np.zeros(FACTORS, np.int64),
                  np.zeros((FACTORS, SCOPE), np.int64), np.zeros((FACTORS, SCOPE), np.int64),
-                 np.zeros(2 * (MOST * entries + 2_000_000)), np.zeros(MOST * entries, np.int16), np.zeros(MOST, np.int64),
+                 np.zeros(2 * (MOST * entries + 2_000_000)), np.zeros(MOST * entries, np.int16),
+                 np.zeros(MOST, np.int64),
                  )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
-def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, table: F64, link: Neighbours, labels: I64,
-                 entries: int) -> tuple[float, float]:  # fmt: skip
+def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, table: F64, link: Neighbours,
+                 labels: I64, entries: int) -> tuple[float, float]:  # fmt: skip
     """(value of the region beside its neighbours, that of the answer in w.found): never more.
 
-    w.region, w.place name its variables. unary + weight * extra: what states cost. Where a table would have more than so many entries,
-    variables keep their labels.
+    w.region, w.place name its variables. unary + weight * extra: what states cost. Where a table would have more than so
+    many entries, variables keep their labels.
     """
     now = _open(n, w, ptr, unary, extra, weight, table, link, labels)
     _narrow(n, w, table, link, labels, now)
@@ -395,19 +397,19 @@ def _sum_out(i: int, width: int, out: I64, count: int, fill: int, argument: int,
 
 
 @njit(cache=True, nogil=True)
-def grow(seed: int, most: int, w: Space, free: NDArray[np.bool_], link: Neighbours, spread: float) -> int:
+def grow(seed: int, most: int, w: Space, free: NDArray[np.bool_], link: Neighbours, spread: float, state: State) -> int:
     """Fills w.region from a seed with free variables, neighbour by neighbour; their number. spread: how often it goes
     on from any variable of the region, not from the one reached last."""
     w.region[0], w.place[seed] = seed, 0
     n, tries = 1, 0
     while n < most and tries < 4 * most:
         tries += 1
-        i = np.random.randint(n) if np.random.random() < spread else n - 1
+        i = below(state, n) if uniform(state) < spread else n - 1
         v = w.region[i]
         degree = link.ptr[v + 1] - link.ptr[v]
         if degree == 0:
             break
-        start = np.random.randint(degree)
+        start = below(state, degree)
         for d in range(min(degree, 64)):
             o = link.other[link.ptr[v] + (start + d) % degree]
             if w.place[o] < 0 and free[o]:

@@ -1,6 +1,6 @@
 """A segment tree over times: add to a range, least of a range. It holds what memory is left at every time.
 
-Node 1 is the root; leaves are size .. 2*size-1. least[i] is the least below node i, with pending[j] of all j from i down.
+Node 1 is the root; leaves are size .. 2*size-1. least[i] is the least below node i, with pending[j] of j from i down.
 """
 
 import numpy as np

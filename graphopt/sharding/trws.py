@@ -1,6 +1,6 @@
-"""Tree-reweighted message passing with a sequential schedule (TRW-S), on a pairwise model: a lower bound, an equal model
-with lower bounds in its parts, and a labelling. Source: Kolmogorov, Convergent tree-reweighted message passing for energy
-minimization, TPAMI 2006, section 3; variables go by their numbers.
+"""Tree-reweighted message passing with a sequential schedule (TRW-S), on a pairwise model: a lower bound, an equal
+model with lower bounds in its parts, and a labelling. Source: Kolmogorov, Convergent tree-reweighted message passing for
+energy minimization, TPAMI 2006, section 3; variables go by their numbers.
 
 Shape legend: V variables, S states, E edges, C entries of tables.
 """
@@ -25,7 +25,9 @@ class EdgeMessages:
 
 def no_messages(model: Pairwise) -> EdgeMessages:
     counts = model.counts
-    sizes = np.stack([counts[model.first], counts[model.second]], 1).ravel() if len(model.first) else np.zeros(0, np.int64)
+    sizes = (
+        np.stack([counts[model.first], counts[model.second]], 1).ravel() if len(model.first) else np.zeros(0, np.int64)
+    )
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     return EdgeMessages(starts[:-1:2], starts[1::2], np.zeros(int(starts[-1])))
 
@@ -84,7 +86,9 @@ def _sweep(ptr: I64, unary: F64, first: I64, second: I64, table_ptr: I64, table:
             for s in range(n):
                 own[s] += message[at + s]
         if forward:
-            labels[v] = _label(v, n, ptr, unary, first, second, table_ptr, table, edge_ptr, edges, at_first, message, labels)
+            labels[v] = _label(
+                v, n, ptr, unary, first, second, table_ptr, table, edge_ptr, edges, at_first, message, labels
+            )
         later, earlier = _shares(v, first, second, edge_ptr, edges)
         ahead = later if forward else earlier
         share = 1.0 / max(later, earlier, 1)

@@ -5,6 +5,7 @@ import pytest
 
 from graphopt.core.strategies import IMPOSSIBLE, StrategyTables, price
 from graphopt.datasets.drawn_instances import drawn, every_choice
+from graphopt.readers.formats.iopddl import made_tables
 from graphopt.sharding.cheapest import cheapest
 from graphopt.sharding.dual import Ascent, MemoryDual
 from graphopt.sharding.hunt import Hunt, HuntSettings
@@ -88,16 +89,13 @@ def test_bounds_hold_and_equal_models_are_equal(seed: int) -> None:
 
 
 def test_message_passing_solves_trees() -> None:
-    rng = np.random.default_rng(5)
-    tables = drawn(rng, 1, 3, 0.0, 0.0)
     for seed in range(5):
         rng = np.random.default_rng(seed)
         nodes = 7
-        from graphopt.readers.formats.iopddl import made_tables
-
         ends = [[int(rng.integers(n)), n] for n in range(1, nodes)]
         tables = made_tables("tree", np.zeros((nodes, 2), np.int64), [rng.integers(0, 9, 3) for _ in range(nodes)],
-                             [np.zeros(3, np.int64)] * nodes, ends, [rng.integers(0, 9, 9) for _ in ends], None)  # fmt: skip
+                             [np.zeros(3, np.int64)] * nodes, ends, [rng.integers(0, 9, 9) for _ in ends],
+                             None)  # fmt: skip
         model = pairwise(tables, np.inf)
         passing = Passing(model)
         for _ in range(10):
@@ -116,7 +114,7 @@ def test_regions_are_solved_exactly(seed: int, entries: int) -> None:
     free, nothing = model.counts > 1, np.zeros(len(model.unary))
     for _ in range(10):
         labels = rng.integers(0, model.counts)
-        n = grow(int(rng.integers(len(labels))), 5, work, free, link, 0.5)
+        n = grow(int(rng.integers(len(labels))), 5, work, free, link, 0.5, np.array([seed], np.uint64))
         region = work.region[:n].copy()
         now, value = solve_region(n, work, model.ptr, model.unary, nothing, 0.0, model.table, link, labels, entries)
         found = labels.copy()
@@ -185,8 +183,6 @@ def test_the_default_is_possible_and_fits(seed: int) -> None:
 
 
 def test_where_nothing_is_possible_the_least_impossible_is_the_answer() -> None:
-    from graphopt.readers.formats.iopddl import made_tables
-
     tables = made_tables("no", np.array([[0, 1], [0, 1]]), [[1, 2], [3, 4]], [[0, 0], [0, 0]], [[0, 1]],
                          [[10**18, 2 * 10**18, 10**18 + 5, 3 * 10**18]], 10)  # fmt: skip
     hunt = Hunt(reduced(tables), tables, ASCENTS, SETTINGS, np.random.default_rng(0), counter(300))
@@ -195,8 +191,6 @@ def test_where_nothing_is_possible_the_least_impossible_is_the_answer() -> None:
 
 
 def test_where_nothing_fits_nothing_is_claimed() -> None:
-    from graphopt.readers.formats.iopddl import made_tables
-
     tables = made_tables("full", np.array([[0, 2], [1, 3]]), [[1, 2], [3, 4]], [[5, 6], [5, 7]], [], [], 9)
     hunt = Hunt(reduced(tables), tables, ASCENTS, SETTINGS, np.random.default_rng(0), counter(100))
     hunt.run(1, lambda: None)

@@ -1,6 +1,6 @@
 """Instances of the contest on intra-operator parallelism (google/iopddl): JSON, `.json` or `.json.gz`.
 
-    {"problem": {"name": ..., "nodes": {"intervals", "costs", "usages"}, "edges": {"nodes", "costs"}, "usage_limit": ...}}
+{"problem": {"name": ..., "nodes": {"intervals", "costs", "usages"}, "edges": {"nodes", "costs"}, "usage_limit": ...}}
 """
 
 from collections.abc import Sequence
@@ -104,7 +104,9 @@ def _checked_edges(arity: I64, ends: I64, entries: I64, table: I64, counts: I64)
     if len(arity) and arity.min() < 1:
         raise ValueError("an edge has no nodes")
     if len(ends) and (ends.min() < 0 or ends.max() >= len(counts)):
-        raise ValueError(f"an edge names node {ends.max() if ends.max() >= len(counts) else ends.min()} of {len(counts):,}")
+        raise ValueError(
+            f"an edge names node {ends.max() if ends.max() >= len(counts) else ends.min()} of {len(counts):,}"
+        )
     size = np.ones(len(arity))
     edge = np.repeat(np.arange(len(arity)), arity)
     np.multiply.at(size, edge, counts[ends].astype(np.float64))
@@ -121,7 +123,9 @@ def _checked_edges(arity: I64, ends: I64, entries: I64, table: I64, counts: I64)
 def _without_repeats(arity: I64, ends: I64, entries: I64, table: I64, counts: I64) -> tuple[I64, I64, I64, I64]:
     """Of an edge that names a node twice only the entries count at which both are the same."""
     nodes, tables = [], []
-    for mine, costs in zip(np.split(ends, np.cumsum(arity)[:-1]), np.split(table, np.cumsum(entries)[:-1]), strict=True):
+    for mine, costs in zip(
+        np.split(ends, np.cumsum(arity)[:-1]), np.split(table, np.cumsum(entries)[:-1]), strict=True
+    ):
         own = list(dict.fromkeys(mine.tolist()))
         if len(own) < len(mine):
             costs = np.einsum(costs.reshape(counts[mine]), [own.index(n) for n in mine.tolist()], range(len(own)))

@@ -12,7 +12,6 @@ import numpy as np
 
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.problem import OutOfBudget
 from graphopt.sharding.dual import Ascent
 from graphopt.sharding.hunt import Hunt, HuntSettings
 from graphopt.sharding.instance import tables_of
