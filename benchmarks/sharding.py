@@ -1,7 +1,7 @@
 """Speed of sharding: the exact price of one node's change, of a whole choice, and a sweep of message passing.
 
 `python benchmarks/sharding.py [--quick]` prints JSON lines {"name", "value", "unit", "low", "high"}: the median of
-several repetitions, with the smallest and the largest, in CPU time of one thread. Instances as in dataset=sharding_drawn.
+several repetitions, with the smallest and the largest, in CPU time of one thread. Instances: dataset=sharding_drawn.
 """
 
 import argparse

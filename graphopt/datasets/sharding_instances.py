@@ -13,6 +13,7 @@ from graphopt.readers.formats.iopddl import read_iopddl
 from graphopt.sharding.instance import FOLDER
 
 NAMES = ("*.json", "*.json.gz")
+READ = 10_000_000  # nodes, about, of a folder
 NOT_INSTANCES = ("known.json",)  # tables of figures beside them
 
 
@@ -30,11 +31,16 @@ class ShardingInstances(FileDataset):
         super().__init__(name, train, val)
         self._path, self._only, self._families, self._seconds = path, list(only), dict(families), dict(seconds)
 
+    def extent(self) -> int | None:
+        """Of the user's own folder, which no stored configuration names, graphs are read again; their number of ops is
+        not known before, but what is read is limited."""
+        return READ if self._path is None else None
+
     def files(self) -> list[Path]:
         path = self._path or os.environ.get(FOLDER)
         if path is None:
-            raise GraphError(f"dataset={self.name} needs dataset.path=... (file, folder or pattern: {' '.join(NAMES)}), "
-                             f"or the folder in ${FOLDER}")  # fmt: skip
+            raise GraphError(f"dataset={self.name} needs dataset.path=... (file, folder or pattern: "
+                             f"{' '.join(NAMES)}), or the folder in ${FOLDER}")  # fmt: skip
         found = [file for file in find_files(path, NAMES) if file.name not in NOT_INSTANCES]
         wanted = [file for file in found if not self._only or any(fnmatch(stem(file), only) for only in self._only)]
         if not wanted:

@@ -44,7 +44,7 @@ class Hunt:
                  rng: np.random.Generator, spent: Callable[[], float]) -> None:  # fmt: skip
         self.tables, self.ascents, self.settings, self.rng, self.spent = tables, ascents, settings, rng, spent
         self.best_cost, self.best = np.inf, np.zeros(tables.num_nodes, np.int64)
-        self.bound = -np.inf
+        self.bound, self._proved = -np.inf, False
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._enter(model)
 
@@ -57,7 +57,7 @@ class Hunt:
     @property
     def done(self) -> bool:
         """Whether the best is proved; costs are whole numbers."""
-        return self.bound > self.best_cost - 1.0 + 1e-9 * abs(self.best_cost)
+        return self._proved or self.bound > self.best_cost - 1.0 + ROUNDING * abs(self.best_cost)
 
     def start(self, choice: I64) -> None:
         """A decision [N] to begin with."""
@@ -148,7 +148,7 @@ class Hunt:
         try:
             model = closed(smaller, self.tables)
         except Empty:  # nothing is better than the best
-            self.bound = self.best_cost
+            self.bound, self._proved = self.best_cost, True
             return
         before, old = self.memory, self.duals
         self._enter(model)

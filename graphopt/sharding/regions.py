@@ -62,13 +62,12 @@ class Space(NamedTuple):
 def space(variables: int, widest: int, entries: int) -> Space:
     """entries: of the largest table that is made."""
     room = MOST * max(widest, 1)
-    return Space(np.full(variables, -1), np.zeros(MOST, np.int64), np.zeros(MOST, np.int64),
-                 np.zeros(MOST + 1, np.int64), np.zeros(room, np.int64), np.zeros(room), np.zeros(room), np.zeros(MOST, np.uint64),
-                 np.zeros(FACTORS, np.uint64), np.zeros(FACTORS, np.int64), np.zeros(FACTORS, np.int64),
-                 np.zeros((FACTORS, SCOPE), np.int64), np.zeros((FACTORS, SCOPE), np.int64),
-                 np.zeros(2 * (MOST * entries + 2_000_000)), np.zeros(MOST * entries, np.int16),
-                 np.zeros(MOST, np.int64),
-                 )  # fmt: skip
+    longs = [np.zeros(MOST, np.int64) for _ in range(3)]
+    return Space(np.full(variables, -1), longs[0], longs[1], np.zeros(MOST + 1, np.int64), np.zeros(room, np.int64),
+                 np.zeros(room), np.zeros(room), np.zeros(MOST, np.uint64), np.zeros(FACTORS, np.uint64),
+                 np.zeros(FACTORS, np.int64), np.zeros(FACTORS, np.int64), np.zeros((FACTORS, SCOPE), np.int64),
+                 np.zeros((FACTORS, SCOPE), np.int64), np.zeros(2 * (MOST * entries + 2_000_000)),
+                 np.zeros(MOST * entries, np.int16), longs[2])  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
@@ -76,8 +75,8 @@ def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: flo
                  labels: I64, entries: int) -> tuple[float, float]:  # fmt: skip
     """(value of the region beside its neighbours, that of the answer in w.found): never more.
 
-    w.region, w.place name its variables. unary + weight * extra: what states cost. Where a table would have more than so
-    many entries, variables keep their labels.
+    w.region, w.place name its variables. unary + weight * extra: what states cost. Where a table would have more than
+    so many entries, variables keep their labels.
     """
     now = _open(n, w, ptr, unary, extra, weight, table, link, labels)
     _narrow(n, w, table, link, labels, now)

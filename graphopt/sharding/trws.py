@@ -1,6 +1,6 @@
 """Tree-reweighted message passing with a sequential schedule (TRW-S), on a pairwise model: a lower bound, an equal
-model with lower bounds in its parts, and a labelling. Source: Kolmogorov, Convergent tree-reweighted message passing for
-energy minimization, TPAMI 2006, section 3; variables go by their numbers.
+model with lower bounds in its parts, and a labelling. Source: Kolmogorov, Convergent tree-reweighted message passing
+for energy minimization, TPAMI 2006, section 3; variables go by their numbers.
 
 Shape legend: V variables, S states, E edges, C entries of tables.
 """
