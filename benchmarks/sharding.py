@@ -12,8 +12,8 @@ import numpy as np
 from lines import say
 
 from graphopt.core.strategies import price
-from graphopt.datasets.drawn_instances import drawn
 from graphopt.sharding.deltas import StrategyDeltas
+from graphopt.sharding.drawing import drawn
 from graphopt.sharding.reducing import reduced
 from graphopt.sharding.trws import Passing
 

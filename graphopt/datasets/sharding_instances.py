@@ -1,4 +1,4 @@
-"""Instances of the contest on intra-operator parallelism, from files."""
+"""Instances of the contest on intra-operator parallelism, from files, and drawn at random for trials without them."""
 
 import os
 from dataclasses import replace
@@ -6,10 +6,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.strategies import StrategyTables
+from graphopt.datasets.dataset import MOST_OPS, Dataset, Split
 from graphopt.datasets.files import FileDataset, find_files
-from graphopt.readers.formats.iopddl import read_iopddl
+from graphopt.readers.formats.iopddl import graph_of, read_iopddl
+from graphopt.sharding.drawing import drawn
 from graphopt.sharding.instance import FOLDER
 
 NAMES = ("*.json", "*.json.gz")
@@ -57,3 +61,32 @@ class ShardingInstances(FileDataset):
 
 def stem(file: Path) -> str:
     return file.name.removesuffix(".gz").removesuffix(".json")
+
+
+class DrawnInstances(Dataset):
+    """nodes: of each instance; count: per split; strategies: of a node, at most; hyper: share of edges of three nodes;
+    impossible: share of entries."""
+
+    gives: ClassVar[frozenset[str]] = frozenset({"strategies"})
+
+    def __init__(self, *, name: str, graph_seed: int, nodes: int, count: dict[Split, int], strategies: int,
+                 hyper: float, impossible: float) -> None:  # fmt: skip
+        if not (1 <= nodes <= MOST_OPS and 1 <= strategies <= 100 and graph_seed >= 0):
+            raise GraphError("sharding instances are drawn with 1 to 10 million nodes, 1 to 100 strategies, and a seed "
+                             "that is not negative")  # fmt: skip
+        self.name, self._seed, self._nodes, self._count = name, graph_seed, nodes, count
+        self._strategies, self._hyper, self._impossible = strategies, hyper, impossible
+        self._graphs: dict[Split, list[Graph]] = {}
+
+    def extent(self) -> int:
+        return self._nodes * sum(self._count.values())
+
+    def graphs(self, split: Split) -> list[Graph]:
+        if split not in self._graphs:
+            place = ("train", "val", "test").index(split)
+            draws = (np.random.default_rng([self._seed, place, i]) for i in range(self._count.get(split, 0)))
+            self._graphs[split] = [
+                graph_of(drawn(rng, self._nodes, self._strategies, self._hyper, self._impossible, f"{split}{i}"))
+                for i, rng in enumerate(draws)
+            ]
+        return self._graphs[split]

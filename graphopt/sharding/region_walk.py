@@ -14,7 +14,7 @@ from graphopt.core.graph import F64, I64
 from graphopt.sharding.draws import State, below, uniform
 from graphopt.sharding.occupancy import Occupancy
 from graphopt.sharding.pairwise import Pairwise
-from graphopt.sharding.regions import Neighbours, Space, grow, leave, links, solve_region, space
+from graphopt.sharding.regions import Adjacency, Space, grow, leave, links, solve_region, space
 from graphopt.sharding.room_tree import add, room_tree
 from graphopt.utils.compiled import njit
 
@@ -99,7 +99,7 @@ def softened(costs: F64) -> F64:
 
 
 @njit(cache=True, nogil=True)
-def _walk(f: Fixed, m: Moving, link: Neighbours, w: Space, free: NDArray[np.bool_], seeds: I64, unary: F64, table: F64,
+def _walk(f: Fixed, m: Moving, link: Adjacency, w: Space, free: NDArray[np.bool_], seeds: I64, unary: F64, table: F64,
           paid: F64, sizes: I64, proposals: int, entries: int, seed: int) -> int:  # fmt: skip
     state = np.array([seed], np.uint64)
     changes = 0
@@ -150,7 +150,7 @@ def _size(m: Moving, mode: int, state: State) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _take(n: int, f: Fixed, m: Moving, link: Neighbours, w: Space, priced: bool) -> bool:
+def _take(n: int, f: Fixed, m: Moving, link: Adjacency, w: Space, priced: bool) -> bool:
     """Makes the region's answer the labels if it fits and is wanted; whether it did."""
     changed = False
     for i in range(n):
@@ -176,7 +176,7 @@ def _take(n: int, f: Fixed, m: Moving, link: Neighbours, w: Space, priced: bool)
 
 
 @njit(cache=True, nogil=True)
-def _cost_change(n: int, f: Fixed, m: Moving, link: Neighbours, w: Space) -> float:
+def _cost_change(n: int, f: Fixed, m: Moving, link: Adjacency, w: Space) -> float:
     """Exact: all entries are whole numbers."""
     change = 0.0
     for i in range(n):

@@ -19,7 +19,7 @@ SCOPE = 20  # of a factor
 FACTORS = 4096
 
 
-class Neighbours(NamedTuple):
+class Adjacency(NamedTuple):
     """What leads from a variable to its neighbours: entry = start + state * own_step + other's * other_step."""
 
     ptr: I64  # [V+1]
@@ -29,12 +29,12 @@ class Neighbours(NamedTuple):
     other_step: I64
 
 
-def links(model: Pairwise) -> Neighbours:
+def links(model: Pairwise) -> Adjacency:
     ptr, edges = incidence(model)
     variable = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
     row = model.counts[model.second[edges]]
     leads = model.first[edges] == variable
-    return Neighbours(ptr, np.where(leads, model.second[edges], model.first[edges]), model.table_ptr[edges],
+    return Adjacency(ptr, np.where(leads, model.second[edges], model.first[edges]), model.table_ptr[edges],
                  np.where(leads, row, 1), np.where(leads, 1, row))  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def space(variables: int, widest: int, entries: int) -> Space:
 
 
 @njit(cache=True, nogil=True)
-def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, table: F64, link: Neighbours,
+def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, table: F64, link: Adjacency,
                  labels: I64, entries: int) -> tuple[float, float]:  # fmt: skip
     """(value of the region beside its neighbours, that of the answer in w.found): never more.
 
@@ -89,7 +89,7 @@ def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: flo
 
 
 @njit(cache=True, nogil=True)
-def _open(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, table: F64, link: Neighbours,
+def _open(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, table: F64, link: Adjacency,
           labels: I64) -> float:  # fmt: skip
     """Sets the states and what they cost beside fixed neighbours; the region's value now."""
     now, fill = 0.0, 0
@@ -121,7 +121,7 @@ def _open(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: float, tab
 
 
 @njit(cache=True, nogil=True)
-def _narrow(n: int, w: Space, table: F64, link: Neighbours, labels: I64, most: float) -> None:
+def _narrow(n: int, w: Space, table: F64, link: Adjacency, labels: I64, most: float) -> None:
     """Removes states with which the sum of what each part costs at least is over `most`; labels stay."""
     rows = np.zeros(w.at[n])
     for _ in range(3):
@@ -172,7 +172,7 @@ def _narrow(n: int, w: Space, table: F64, link: Neighbours, labels: I64, most: f
 
 
 @njit(cache=True, nogil=True)
-def _factors(n: int, w: Space, table: F64, link: Neighbours) -> bool:
+def _factors(n: int, w: Space, table: F64, link: Adjacency) -> bool:
     """Unaries and tables of what is left, as factors; those of variables with a single state go into their
     neighbours'. False where they need too much memory."""
     one = np.uint64(1)
@@ -396,7 +396,7 @@ def _sum_out(i: int, width: int, out: I64, count: int, fill: int, argument: int,
 
 
 @njit(cache=True, nogil=True)
-def grow(seed: int, most: int, w: Space, free: NDArray[np.bool_], link: Neighbours, spread: float, state: State) -> int:
+def grow(seed: int, most: int, w: Space, free: NDArray[np.bool_], link: Adjacency, spread: float, state: State) -> int:
     """Fills w.region from a seed with free variables, neighbour by neighbour; their number. spread: how often it goes
     on from any variable of the region, not from the one reached last."""
     w.region[0], w.place[seed] = seed, 0

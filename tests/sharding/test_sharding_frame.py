@@ -14,10 +14,10 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.oracles import check
 from graphopt.core.strategies import price
-from graphopt.datasets.drawn_instances import drawn, every_choice
 from graphopt.problems.optimizer import solve
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.readers.formats.iopddl import graph_of
+from graphopt.sharding.drawing import drawn, every_choice
 from graphopt.sharding.instance import tables_of
 from graphopt.utils import registry
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from graphopt.core.strategies import IMPOSSIBLE, StrategyTables, price
-from graphopt.datasets.drawn_instances import drawn, every_choice
 from graphopt.readers.formats.iopddl import made_tables
 from graphopt.sharding.cheapest import cheapest
+from graphopt.sharding.drawing import drawn, every_choice
 from graphopt.sharding.dual import Ascent, MemoryDual
 from graphopt.sharding.hunt import Hunt, HuntSettings
 from graphopt.sharding.occupancy import occupancy

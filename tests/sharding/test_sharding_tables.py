@@ -12,9 +12,9 @@ from check_data import check_data
 from graphopt.core.graph import GraphError
 from graphopt.core.sharding_oracle import slow_cost, slow_peak
 from graphopt.core.strategies import NO_LIMIT, StrategyTables, memory, price
-from graphopt.datasets.drawn_instances import drawn
 from graphopt.readers.formats.iopddl import graph_of, read_iopddl, read_tables
 from graphopt.sharding.deltas import StrategyDeltas
+from graphopt.sharding.drawing import drawn
 from graphopt.sharding.room_tree import add, least_of, room_tree
 
 EXAMPLE: dict[str, Any] = {

@@ -20,7 +20,7 @@ from graphopt.sharding.instance import tables_of
 from graphopt.sharding.occupancy import Occupancy, occupancy
 from graphopt.sharding.pairwise import Pairwise
 from graphopt.sharding.reducing import reduced
-from graphopt.tasks.sharding import Sharding
+from graphopt.tasks.sharding_task import Sharding
 from graphopt.utils.ranges import Count, Positive, Workers
 
 SHARE = 0.95  # of the seconds that are left, for the solver

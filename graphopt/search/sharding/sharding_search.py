@@ -16,7 +16,7 @@ from graphopt.sharding.dual import Ascent
 from graphopt.sharding.hunt import Hunt, HuntSettings
 from graphopt.sharding.instance import tables_of
 from graphopt.sharding.reducing import reduced
-from graphopt.tasks.sharding import Sharding
+from graphopt.tasks.sharding_task import Sharding
 from graphopt.utils.ranges import Positive, Workers
 
 BILLED = 0.01  # share of the time between two evaluations that are billed

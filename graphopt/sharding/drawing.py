@@ -1,46 +1,16 @@
-"""Sharding instances drawn at random, of layers that repeat: for trials and tests without the contest's files."""
+"""Sharding instances drawn at random, of kinds of node that repeat."""
 
 import itertools
 
 import numpy as np
 
-from graphopt.core.graph import Graph, GraphError
+from graphopt.core.graph import I64
 from graphopt.core.strategies import IMPOSSIBLE, StrategyTables, memory
-from graphopt.datasets.dataset import MOST_OPS, Dataset, Split
-from graphopt.readers.formats.iopddl import graph_of, made_tables
+from graphopt.readers.formats.iopddl import made_tables
 
 REACH = 12  # how far back a node reads
 KINDS = 6  # of nodes, which share tables
 SPARE = 0.3  # of the way from the least to the most memory: the limit
-
-
-class DrawnInstances(Dataset):
-    """nodes: of each instance; count: per split; strategies: of a node, at most; hyper: share of edges of three nodes;
-    impossible: share of entries."""
-
-    gives = frozenset({"strategies"})
-
-    def __init__(self, *, name: str, graph_seed: int, nodes: int, count: dict[Split, int], strategies: int,
-                 hyper: float, impossible: float) -> None:  # fmt: skip
-        if not (1 <= nodes <= MOST_OPS and 1 <= strategies <= 100 and graph_seed >= 0):
-            raise GraphError("sharding instances are drawn with 1 to 10 million nodes, 1 to 100 strategies, and a seed "
-                             "that is not negative")  # fmt: skip
-        self.name, self._seed, self._nodes, self._count = name, graph_seed, nodes, count
-        self._strategies, self._hyper, self._impossible = strategies, hyper, impossible
-        self._graphs: dict[Split, list[Graph]] = {}
-
-    def extent(self) -> int:
-        return self._nodes * sum(self._count.values())
-
-    def graphs(self, split: Split) -> list[Graph]:
-        if split not in self._graphs:
-            place = ("train", "val", "test").index(split)
-            draws = (np.random.default_rng([self._seed, place, i]) for i in range(self._count.get(split, 0)))
-            self._graphs[split] = [
-                graph_of(drawn(rng, self._nodes, self._strategies, self._hyper, self._impossible, f"{split}{i}"))
-                for i, rng in enumerate(draws)
-            ]
-        return self._graphs[split]
 
 
 def drawn(rng: np.random.Generator, nodes: int, strategies: int, hyper: float, impossible: float,
@@ -72,6 +42,6 @@ def drawn(rng: np.random.Generator, nodes: int, strategies: int, hyper: float, i
                        need + int(SPARE * max(0, most - need)))  # fmt: skip
 
 
-def every_choice(tables: StrategyTables) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+def every_choice(tables: StrategyTables) -> I64:
     """[product of counts, N] for brute force on small instances."""
     return np.array(list(itertools.product(*(range(int(c)) for c in tables.counts))), np.int64)
