@@ -14,7 +14,7 @@ from graphopt.sharding.draws import State, below, uniform
 from graphopt.sharding.pairwise import Pairwise, incidence
 from graphopt.utils.compiled import njit
 
-MOST = 64  # variables of a region
+MOST = 64  # variables of one region
 SCOPE = 20  # of a factor
 FACTORS = 4096
 
