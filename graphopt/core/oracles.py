@@ -15,6 +15,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.operators import Category
 from graphopt.core.plan import Plans
+from graphopt.core.sharding_oracle import check_strategies
 from graphopt.core.trace import Trace
 
 _GRID = 2.0**-39  # seconds: twice the grid to which simulated durations are rounded
@@ -31,7 +32,7 @@ def check(plan: Plans, machine: Machine) -> list[str]:
     wrong += [f"op {name[n]} has priority {p}" for n, p in enumerate(plan.priority[0].tolist()) if not math.isfinite(p)]
     if plan.transfer is not None and not np.isfinite(plan.transfer).all():
         wrong.append("a transfer priority is not finite")
-    return wrong + _check_inline(graph, plan.inline[0].tolist())
+    return wrong + _check_inline(graph, plan.inline[0].tolist()) + check_strategies(plan)
 
 
 def kernels(graph: Graph, inline: list[bool]) -> dict[int, tuple[list[int], list[int]]]:

@@ -83,7 +83,8 @@ def test_cost_and_judge_price_the_same_thing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algo", ALGOS)
 def test_every_refusal_names_an_alternative(task: str, algo: str) -> None:
     config = {group: registry.option(group, name) for group, name in (("task", task), ("algo", algo))}
-    dataset, cost = ("training_step", "step") if task == "recompute" else ("onnx", "simulator")
+    own = {"recompute": ("training_step", "step"), "sharding": ("sharding", "strategy_cost")}
+    dataset, cost = own.get(task, ("onnx", "simulator"))
     needs = target_of(config["algo"], "algo").needs
     config["dataset"] = registry.option("dataset", "lowered" if "compiled_program" in needs else dataset)
     config["cost"] = config["judge"] = registry.option("cost", cost)

@@ -34,7 +34,8 @@ from graphopt.tiling.workload_graph import graph_of_workload
 from graphopt.utils import registry
 
 BUDGETS = (0, 1, 7, 50)
-OF_STEPS = ("recompute",)  # of captured training steps alone: tests/search/test_saved_sets.py
+OF_STEPS = ("recompute", "sharding")  # of graphs of their own: tests/search/test_saved_sets.py, tests/sharding
+OF_SHARDING = ("sharding_search", "sharding_dual", "sharding_ilp")  # by the clock: tests/sharding
 OF_PROGRAMS = ("compiler_policy",)  # lowers programs that graphs carry: tests/search
 OF_ORDERS = ("lpmf", "bfs", "dfs", "order_walk", "order_policy")  # priced by cost=live_bytes alone: tests/search
 OF_PIPELINES = ("contiguous", "load_balance")  # they balance the loads of a pipeline, and refuse other objectives
@@ -93,7 +94,7 @@ def fits(algo: str, label: str) -> bool:
     return not compatibility.refusal(algo, task_nodes()[label])
 
 
-ALGOS = [algo for algo in registry.options("algo") if algo not in (*OF_ORDERS, *OF_PROGRAMS)]
+ALGOS = [algo for algo in registry.options("algo") if algo not in (*OF_ORDERS, *OF_PROGRAMS, *OF_SHARDING)]
 LABELS = {algo: [label for label in task_nodes() if fits(algo, label)] for algo in ALGOS}
 # Options of one class differ in values alone: that of the shortest name is tried on every task, the others on one.
 CLASSES = {algo: registry.option("algo", algo)["_target_"] for algo in ALGOS}

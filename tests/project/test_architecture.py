@@ -26,7 +26,7 @@ LAYERS = (
     ("utils",),
     ("cli", "core", "measure"),
     ("encoders", "readers"),
-    ("execution", "inductor", "library", "problems", "ranking"),
+    ("execution", "inductor", "library", "problems", "ranking", "sharding"),
     ("rewrite", "tiling"),
     ("datasets", "kinds", "tasks"),
     ("costs",),
@@ -65,7 +65,9 @@ WITHOUT_TORCH = """
     config.compatibility report decision core.oracles core.trace tasks.joint tasks.scheduling tasks.placement
     tasks.fusion tasks.recomputing costs.simulator costs.step search.recompute.segments datasets.training_step
     search.walks.local search.fusion.xla_priority search.heuristics.list_scheduling reporting.replay
-    reporting.tables.lines datasets.synthetic datasets.onnx datasets.files datasets.zoo_dataset datasets.models
+    reporting.tables.lines tasks.sharding_task costs.strategy_cost search.sharding.sharding_search
+    search.sharding.sharding_ilp datasets.sharding_instances datasets.synthetic
+    datasets.onnx datasets.files datasets.zoo_dataset datasets.models
 """
 
 

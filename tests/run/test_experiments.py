@@ -33,6 +33,7 @@ SMALL: dict[str, list[str]] = {  # by data set
     "rewrite_models": [f"dataset.{MODEL}"],
     "models_far": ["dataset.min_ops=50", "dataset.max_ops=100", "dataset.training=2", "dataset.testing=1"],
     "tiling_contest": ["dataset=tiling_random", "dataset.test=[8]", "algo.seconds=1"],
+    "sharding": ["dataset=sharding_drawn", "dataset.nodes=12", "budget.seconds=1"],
     "layered": ["dataset.ops=[20]", "dataset.train=1", "dataset.val=1", "dataset.test=1"],
 }  # fmt: skip
 OF_LAF = ("algo.collection.sweeps=1", "algo.collection.slots=10", "algo.collection.folder=samples")
@@ -50,6 +51,7 @@ WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small the
     "regal_runtime": ("algo=regal", *OF_REGAL),
     "regal_table1": ("algo=gas", *OF_REGAL),
     "regal_table3": ("algo.use={placement: true, scheduling: false, elite_bias: true}", *OF_REGAL),
+    "sharding": ("algo=sharding_search",),
     "rewrite_flops": ("algo=tensat_greedy",),
     "tiling": ("algo=tile_walk",),
     "rewrite_table": ("algo=rewrite_greedy", "cost.table=ops.jsonl", "judge.table=ops.jsonl"),

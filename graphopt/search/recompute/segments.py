@@ -3,7 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.core.head import Role
 from graphopt.core.split import step_of
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision
@@ -11,6 +10,7 @@ from graphopt.problems.optimizer import Optimizer
 from graphopt.search.recompute.frontiers import segmented
 from graphopt.search.recompute.saved_sets import REACH
 from graphopt.search.walks.moves import scores
+from graphopt.tasks.recomputing import Recompute
 
 BATCH = 8  # neighbours that are priced together
 
@@ -19,8 +19,7 @@ class SegmentSearch(Optimizer):
     """For steps whose head `recompute` says what is saved: all sets of `segmented`, then the best of some neighbours of
     the best so far, until the budget ends. A neighbour flips an op, or swaps a saved op with one nearby."""
 
-    needs_roles = frozenset({Role.CHOICE})
-    knows_roles = frozenset({Role.CHOICE})
+    accepts = (Recompute,)
 
     def __init__(self, *, name: str) -> None:
         self.name = name

@@ -1,0 +1,92 @@
+"""Instances of the contest on intra-operator parallelism, from files, and drawn at random for trials without them."""
+
+import os
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.strategies import StrategyTables
+from graphopt.datasets.dataset import MOST_OPS, Dataset, Split
+from graphopt.datasets.files import FileDataset, find_files
+from graphopt.readers.formats.iopddl import graph_of, read_iopddl
+from graphopt.sharding.drawing import drawn
+from graphopt.sharding.instance import FOLDER
+
+NAMES = ("*.json", "*.json.gz")
+READ = 10_000_000  # nodes, about, of a folder
+NOT_INSTANCES = ("known.json",)  # tables of figures beside them
+
+
+class ShardingInstances(FileDataset):
+    """A file, or those of a folder or pattern, `.json` or `.json.gz`; path null: of the folder in $GRAPHOPT_SHARDING.
+
+    only: patterns of names that are wanted; none: all. families: pattern of a name -> the model that it is of. seconds:
+    pattern -> what the contest gives to an instance.
+    """
+
+    gives: ClassVar[frozenset[str]] = frozenset({"strategies"})
+
+    def __init__(self, *, name: str, path: str | None, only: list[str], train: list[str], val: list[str],
+                 families: dict[str, str], seconds: dict[str, float]) -> None:  # fmt: skip
+        super().__init__(name, train, val)
+        self._path, self._only, self._families, self._seconds = path, list(only), dict(families), dict(seconds)
+
+    def extent(self) -> int | None:
+        """Of the user's own folder, which no stored configuration names, graphs are read again; their number of ops is
+        not known before, but what is read is limited."""
+        return READ if self._path is None else None
+
+    def files(self) -> list[Path]:
+        path = self._path or os.environ.get(FOLDER)
+        if path is None:
+            raise GraphError(f"dataset={self.name} needs dataset.path=... (file, folder or pattern: "
+                             f"{' '.join(NAMES)}), or the folder in ${FOLDER}")  # fmt: skip
+        found = [file for file in find_files(path, NAMES) if file.name not in NOT_INSTANCES]
+        wanted = [file for file in found if not self._only or any(fnmatch(stem(file), only) for only in self._only)]
+        if not wanted:
+            raise GraphError(f"no instance at {path!r} is called like {' or '.join(self._only)}")
+        return wanted
+
+    def read(self, file: Path) -> Graph:
+        graph = read_iopddl(file)
+        tables: StrategyTables = graph.program
+        seconds = next((s for pattern, s in self._seconds.items() if fnmatch(graph.name, pattern)), None)
+        family = next((f for pattern, f in self._families.items() if fnmatch(graph.name, pattern)), graph.name)
+        return replace(graph, family=family, program=replace(tables, seconds=seconds))
+
+
+def stem(file: Path) -> str:
+    return file.name.removesuffix(".gz").removesuffix(".json")
+
+
+class DrawnInstances(Dataset):
+    """nodes: of each instance; count: per split; strategies: of a node, at most; hyper: share of edges of three nodes;
+    impossible: share of entries."""
+
+    gives: ClassVar[frozenset[str]] = frozenset({"strategies"})
+
+    def __init__(self, *, name: str, graph_seed: int, nodes: int, count: dict[Split, int], strategies: int,
+                 hyper: float, impossible: float) -> None:  # fmt: skip
+        if not (1 <= nodes <= MOST_OPS and 1 <= strategies <= 100 and graph_seed >= 0):
+            raise GraphError("sharding instances are drawn with 1 to 10 million nodes, 1 to 100 strategies, and a seed "
+                             "that is not negative")  # fmt: skip
+        self.name, self._seed, self._nodes, self._count = name, graph_seed, nodes, count
+        self._strategies, self._hyper, self._impossible = strategies, hyper, impossible
+        self._graphs: dict[Split, list[Graph]] = {}
+
+    def extent(self) -> int:
+        return self._nodes * sum(self._count.values())
+
+    def graphs(self, split: Split) -> list[Graph]:
+        if split not in self._graphs:
+            place = ("train", "val", "test").index(split)
+            draws = (np.random.default_rng([self._seed, place, i]) for i in range(self._count.get(split, 0)))
+            self._graphs[split] = [
+                graph_of(drawn(rng, self._nodes, self._strategies, self._hyper, self._impossible, f"{split}{i}"))
+                for i, rng in enumerate(draws)
+            ]
+        return self._graphs[split]

@@ -1,0 +1,1 @@
+"""Sharding instances as pairwise models: reduced, bounded, searched."""

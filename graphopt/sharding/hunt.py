@@ -1,0 +1,195 @@
+"""The search: prices of memory and labels from the dual, and walks that begin from these labels or go on from the best.
+
+Two threads may share it: one passes messages, the other walks. Both are compiled code without the interpreter's lock.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphopt.core.graph import F64, I64
+from graphopt.core.strategies import StrategyTables
+from graphopt.sharding.dual import Ascent, MemoryDual
+from graphopt.sharding.occupancy import moved_prices, occupancy
+from graphopt.sharding.pairwise import Empty, Pairwise
+from graphopt.sharding.reducing import closed, without_dear
+from graphopt.sharding.region_walk import RegionWalk
+
+CHUNK = 64  # regions between looks at the clock
+AT_BOUND = 0.7  # share of walks at the prices of the best bound, not at the latest
+ROUNDING = 1e-9  # of costs: sums of an equal model are not exact
+
+
+@dataclass(frozen=True, slots=True)
+class HuntSettings:
+    """prepare: share of the time for the dual alone. walk: share of the time of a walk. explore: share of walks that
+    begin from the dual's labels. entries: of the largest table of a region. cut: states or entries, as a share, that
+    must have become too dear for the model to be made anew. dual: share of the time that goes to the dual beside walks,
+    on one thread."""
+
+    prepare: float
+    walk: float
+    explore: float
+    entries: int
+    cut: float
+    dual: float
+
+
+class Hunt:
+    """The state of a search. spent: says which share of the time is over."""
+
+    def __init__(self, model: Pairwise, tables: StrategyTables, ascents: Sequence[Ascent], settings: HuntSettings,
+                 rng: np.random.Generator, spent: Callable[[], float]) -> None:  # fmt: skip
+        self.tables, self.ascents, self.settings, self.rng, self.spent = tables, ascents, settings, rng, spent
+        self.best_cost, self.best = np.inf, np.zeros(tables.num_nodes, np.int64)
+        self.bound, self._proved = -np.inf, False
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._enter(model)
+
+    def _enter(self, model: Pairwise) -> None:
+        self.model, self.memory = model, occupancy(model, self.tables)
+        self.duals = [MemoryDual(model, self.memory, float(self.tables.limit), ascent) for ascent in self.ascents]
+        self._reached = np.full(len(self.duals), np.inf)  # by walks from each one's labels
+        self._walker: RegionWalk | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the best is proved; costs are whole numbers."""
+        return self._proved or self.bound > self.best_cost - 1.0 + ROUNDING * abs(self.best_cost)
+
+    def start(self, choice: I64) -> None:
+        """A decision [N] to begin with."""
+        self._offer(self.model.labels(choice))
+
+    def run(self, threads: int, improved: Callable[[], None]) -> None:
+        """Until the time is over or the best is proved. improved: is called after every improvement."""
+        self._improved = improved
+        self._step()
+        while self.spent() < self.settings.prepare and not self.done:
+            self._step()
+        while self.spent() < 1.0 and not self.done:
+            self._cut()
+            before = self.spent()
+            with _Beside(self if threads > 1 else None):
+                self._walk()
+            if threads == 1 and not self.done:
+                self._steps_until(self.spent() + (self.spent() - before) * self.settings.dual)
+
+    def _step(self) -> None:
+        """One step of each dual."""
+        known = self.best_cost
+        for dual in self.duals:
+            dual.step(known)
+            self._look(dual)
+            if self.spent() >= 1.0:
+                return
+
+    def _look(self, dual: MemoryDual) -> None:
+        """Takes over what a dual has found."""
+        self.bound = max(self.bound, dual.bound)
+        if dual.cost < self.best_cost and self._offer(dual.labels):
+            self._improved()
+
+    def _steps_until(self, share: float) -> None:
+        while self.spent() < min(share, 1.0) and not self.done:
+            self._step()
+
+    def _walk(self) -> None:
+        """One walk from the best, or from labels of a dual."""
+        fresh = self.best_cost == np.inf or self.rng.random() < self.settings.explore * (1.0 - self.spent())
+        which = self._some_dual()
+        with self._lock:
+            labels = self.duals[which].recent() if fresh else self.model.labels(self.best)
+            prices = self.duals[which].equal_model(at_bound=bool(self.rng.random() < AT_BOUND))
+        if self._walker is None:
+            self._walker = RegionWalk(self.model, self.memory, labels, self.settings.entries)
+        walker, end = self._walker, self.spent() + self.settings.walk
+        walker.begin(labels)
+        while self.spent() < min(1.0, end):
+            walker.go(*prices, CHUNK, int(self.rng.integers(2**31)))
+            if walker.best_cost < self.best_cost:
+                self._offer(walker.moving.best)
+                self._improved()
+                end = self.spent() + self.settings.walk  # as long as it wins
+        self._reached[which] = min(self._reached[which], walker.best_cost)
+        with self._lock:
+            for dual in self.duals:
+                self._look(dual)
+
+    def _some_dual(self) -> int:
+        """Mostly that from whose labels walks have come furthest."""
+        untried = np.flatnonzero(np.isinf(self._reached))
+        if len(untried):
+            return int(untried[0])
+        return int(np.argmin(self._reached)) if self.rng.random() < 0.6 else int(self.rng.integers(len(self.duals)))
+
+    def _offer(self, labels: I64) -> bool:
+        """Makes labels the best if they are and fit; whether they are."""
+        cost = self.model.energy(labels)
+        used = self.memory.used(labels)
+        if cost < self.best_cost and (not len(used) or float((used - self.memory.room).max()) <= 0):
+            self.best_cost, self.best = cost, self.model.choice(labels)
+            return True
+        return False
+
+    def _cut(self) -> None:
+        """A smaller model, where much can be part of no better answer."""
+        if self.best_cost == np.inf or self.done:
+            return
+        dual = max(self.duals, key=lambda each: each.bound)
+        unary, table, _ = dual.equal_model(at_bound=True)
+        gap = self.best_cost - (_least_parts(self.model, unary, table) - float(dual.bound_prices @ dual.room))
+        smaller = without_dear(self.model, unary, table, gap + ROUNDING * abs(self.best_cost))
+        gone = np.isinf(smaller.unary).mean(), _newly(smaller.table, self.model.table)
+        if max(gone) < self.settings.cut:
+            return
+        try:
+            model = closed(smaller, self.tables)
+        except Empty:  # nothing is better than the best
+            self.bound, self._proved = self.best_cost, True
+            return
+        before, old = self.memory, self.duals
+        self._enter(model)
+        for new, was in zip(self.duals, old, strict=True):
+            new.prices, new.scale = moved_prices(was.prices, before, self.memory), was.scale
+            for _ in range(5):
+                new.sweep()
+
+    def _pass_messages(self) -> None:
+        turn = 0
+        while not self._stop.is_set() and self.spent() < 1.0:
+            best = int(np.argmin(self._reached))
+            with self._lock:
+                self.duals[turn // 2 % len(self.duals) if turn % 2 else best].step(self.best_cost)
+            turn += 1
+            self._stop.wait(1e-4)  # the other thread may have the lock
+
+
+class _Beside:
+    """While it is open, a thread passes messages."""
+
+    def __init__(self, hunt: Hunt | None) -> None:
+        self._hunt, self._thread = hunt, None if hunt is None else threading.Thread(target=hunt._pass_messages)
+
+    def __enter__(self) -> None:
+        if self._hunt is not None and self._thread is not None:
+            self._hunt._stop.clear()
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._hunt is not None and self._thread is not None:
+            self._hunt._stop.set()
+            self._thread.join()
+
+
+def _least_parts(model: Pairwise, unary: F64, table: F64) -> float:
+    """The bound that an equal model shows."""
+    least = float(np.minimum.reduceat(unary, model.ptr[:-1]).sum())
+    return least + (float(np.minimum.reduceat(table, model.table_ptr[:-1]).sum()) if len(table) else 0.0)
+
+
+def _newly(now: F64, before: F64) -> float:
+    """Share of the entries that are impossible now and were not."""
+    return float((np.isinf(now) & np.isfinite(before)).sum()) / max(1, int(np.isfinite(before).sum()))

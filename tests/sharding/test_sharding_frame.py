@@ -1,0 +1,103 @@
+"""Sharding in the frame: what every optimiser that fits answers, billed and checked, and studies without tables."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from check_data import check_data
+from commands import command
+
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.oracles import check
+from graphopt.core.strategies import price
+from graphopt.problems.optimizer import solve
+from graphopt.readers.formats.graph_files import load_graph, save_graph
+from graphopt.readers.formats.iopddl import graph_of
+from graphopt.sharding import instance
+from graphopt.sharding.drawing import drawn, every_choice
+from graphopt.sharding.instance import tables_of
+from graphopt.utils import registry
+
+WORDS = ("task=sharding", "cost=strategy_cost", "cost@judge=strategy_cost", "machine=gpu2")
+OWN = ("sharding_search", "sharding_dual", "sharding_ilp")
+MACHINE: Any = construct(registry.option("machine", "gpu2"), "machine")
+TASK: Any = construct(registry.option("task", "sharding"), "task", {"machine": MACHINE})
+COST: Any = construct(registry.option("cost", "strategy_cost"), "cost")
+
+
+def graph(seed: int, nodes: int = 9) -> Graph:
+    return graph_of(drawn(np.random.default_rng(seed), nodes, 3, 0.2, 0.1, f"drawn{seed}"))
+
+
+def solver(name: str) -> Any:
+    return construct(registry.option("algo", name), "algo", {"machine": MACHINE, "task": TASK, "cost": COST, "seed": 0})
+
+
+@pytest.mark.parametrize("algo", [*OWN, "default", "local", "annealing", "greedy", "scan", "random", "brkga"])
+@pytest.mark.parametrize("evals", [0, 1, 7])
+def test_answers_are_billed_and_valid(algo: str, evals: int) -> None:
+    problem, _ = solve(solver(algo), graph(1), TASK, COST, evals=evals, seconds=2.0, seed=3)
+    assert problem.evals <= evals and check(problem.solution().plans, MACHINE) == []
+    assert problem.best_cost == COST.price(problem.solution().plans).cost[0] <= problem.initial_cost
+    assert problem.bound <= problem.best_cost
+
+
+@pytest.mark.parametrize("algo", ["sharding_search", "sharding_ilp"])
+@pytest.mark.parametrize("seed", range(3))
+def test_small_instances_are_solved(algo: str, seed: int) -> None:
+    problem, _ = solve(solver(algo), graph(seed), TASK, COST, evals=50, seconds=3.0, seed=0)
+    tables = tables_of(problem.graph)
+    assert problem.best_cost == min(
+        cost for cost, over in (price(tables, row) for row in every_choice(tables)) if not over
+    )
+
+
+def test_what_is_over_the_limit_costs_inf_by_its_share() -> None:
+    tables = drawn(np.random.default_rng(4), 12, 4, 0.0, 0.0)
+    most = np.array([int(np.argmax(tables.usage[a:b])) for a, b in zip(tables.ptr[:-1], tables.ptr[1:], strict=True)])
+    plans = TASK.realise(graph_of(tables), most[None, :, None].astype(np.int16))
+    prices, (_, over) = COST.price(plans), price(tables, most)
+    assert over > 0 and prices.cost[0] == np.inf and prices.excess[0] == pytest.approx(over / tables.limit)
+
+
+def test_studies_keep_no_tables_and_replay_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GRAPHOPT_SHARDING", raising=False)
+    content = {"problem": {"name": "x", "nodes": {"intervals": [[0, 2], [1, 3]], "costs": [[5, 1], [4, 2]],
+                                                   "usages": [[1, 2], [1, 2]]},
+                           "edges": {"nodes": [[0, 1]], "costs": [[9, 8, 7, 0]]}, "usage_limit": 9}}  # fmt: skip
+    folder = tmp_path / "instances"
+    folder.mkdir()
+    (folder / "mine.json").write_text(json.dumps(content))
+    answer = command(tmp_path, *WORDS, "dataset=sharding", f"dataset.path={folder}", "algo=sharding_search",
+                     "study=one", "budget.seconds=2", "budget.evals=[5]", f"output_dir={tmp_path}/out")  # fmt: skip
+    assert answer.code == 0, answer.err
+    assert [row["judged"] for row in answer.rows] == [3.0] and answer.rows[0]["bound"] == pytest.approx(3.0, abs=1.0)
+    (stored,) = (tmp_path / "out" / "one" / "graphs").glob("*.npz")
+    instance._SEEN.clear()  # as in another process
+    graph = load_graph(stored)
+    with pytest.raises(GraphError, match=r"name the folder of its file in \$GRAPHOPT_SHARDING"):
+        tables_of(graph)
+    monkeypatch.setenv("GRAPHOPT_SHARDING", str(folder))
+    assert tables_of(graph).limit == 9
+    content["problem"]["usage_limit"] = 8
+    (folder / "mine.json").write_text(json.dumps(content))
+    with pytest.raises(GraphError, match="has no tables"):
+        tables_of(load_graph(stored))
+
+
+def test_stored_graphs_hold_no_table(tmp_path: Path) -> None:
+    tables = drawn(np.random.default_rng(0), 30, 8, 0.0, 0.0)
+    save_graph(tmp_path / "g.npz", graph_of(tables))
+    with np.load(tmp_path / "g.npz") as stored:
+        assert sum(array.nbytes for array in stored.values() if array.dtype == np.int64) < tables.table.nbytes
+
+
+def test_the_example_is_solved() -> None:
+    from graphopt.readers.formats.iopddl import read_iopddl
+
+    problem, _ = solve(solver("sharding_search"), read_iopddl(check_data("sharding/example.json")), TASK, COST, evals=9,
+                       seconds=2.0)  # fmt: skip
+    assert problem.best[:, 0].tolist() == [0, 0, 2, 1, 0]
