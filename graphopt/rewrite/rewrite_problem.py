@@ -60,6 +60,21 @@ class RewriteProblem(Problem):
         self.bill(np.array([price]), [self.neighbours.digest(outputs)], lambda _: (outputs, rules))
         return price
 
+    def costs(self, states: Sequence[tuple[Outputs, Rules]]) -> list[float]:
+        """The prices of programs and of the rules that led to each; one evaluation each. Measured ones run by turns.
+
+        Raises OutOfBudget, before any is priced, when there are fewer left.
+        """
+        if self.remaining < len(states):
+            raise OutOfBudget
+        found = [price for start in range(0, len(states), TOGETHER)
+                 for price in self._some([outputs for outputs, _ in states[start : start + TOGETHER]])]  # fmt: skip
+        self.bill(np.array(found), [self.neighbours.digest(outputs) for outputs, _ in states], states.__getitem__)
+        return found
+
+    def _some(self, several: Sequence[Outputs]) -> list[float]:
+        return self._prices(several) if self.term_price is None else [self._price(outputs) for outputs in several]
+
     def _price(self, outputs: Outputs) -> float:
         if self.term_price is not None:
             return float(sum(map(self.term_price, reachable(self.terms, outputs))))
