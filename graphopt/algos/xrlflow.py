@@ -167,10 +167,9 @@ class XRLflow(Learner):
         policy_loss = -torch.minimum(ratio * scaled, clipped * scaled).mean()
         value_loss = 0.5 * (value_B - goal.to(device)).square().mean()
         entropy = -(log_BA.exp() * log_BA.clamp(min=-50)).sum(1).mean()
-        divergence = float((before - log_B).mean())
-        said = {"losses/policy": float(policy_loss), "losses/value": float(value_loss), "losses/entropy": float(entropy),
-                "losses/divergence": divergence}  # fmt: skip
-        return policy_loss + learning.value * value_loss - learning.entropy * entropy, said
+        said = {"policy": policy_loss, "value": value_loss, "entropy": entropy, "divergence": (before - log_B).mean()}
+        loss = policy_loss + learning.value * value_loss - learning.entropy * entropy
+        return loss, {f"losses/{name}": part.item() for name, part in said.items()}
 
     # ---- solving
 

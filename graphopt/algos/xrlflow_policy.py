@@ -3,8 +3,8 @@ attention, a sum over each graph, a score per candidate.
 
 Where ours differ: heads. The released one (`flat`) reads all candidates in their slots, so that it depends on their order
 and is tied to the number of slots. `each` scores every candidate by the same network of how it differs from the current
-program: it is equivariant, and takes any number. Others: a node reads the tensors that come in (the paper's formula; the
-code adds those that leave); attention logits pass a leaky ReLU (torch_geometric's).
+program: it is equivariant, and takes any number. And a node reads the tensors that come in (the paper's formula; the code
+adds those that leave).
 
 Shape legend: M nodes and E edges of all programs, B states, G graphs of all states, A actions at most, D width.
 """
@@ -17,11 +17,11 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GATConv
 
 from graphopt.rewrite.environment.meta_graph import DIMS, KINDS, SIZES, TOTALS, MetaGraph
 from graphopt.utils.ranges import NotNegative, Width
 
+LARGEST_LOGIT = 30.0  # of attention: exponentials stay finite
 NEVER = -1e10  # logit of a slot without a candidate
 LARGEST_DIM = 4096.0  # the paper's scale of dimensions
 PER_CENT = 100.0
@@ -77,6 +77,25 @@ def states_of(several: Sequence[MetaGraph], device: torch.device) -> States:
     )  # fmt: skip
 
 
+class GraphAttention(nn.Module):
+    """One head over what comes in and the node itself: h'_i = sum_j softmax_j(a [W h_j, W h_i]) W h_j, as in the code. Plain
+    sums over edges take half the time of torch_geometric's `GATConv` on a CPU."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.own, self.logit = nn.Linear(width, width), nn.Linear(width, 2, bias=False)
+
+    def forward(self, h_MD: Tensor, edges: Tensor) -> Tensor:
+        source, target = edges
+        h_MD = self.own(h_MD)
+        sent_M, received_M = self.logit(h_MD).unbind(1)
+        edge_E = (sent_M[source] + received_M[target]).clamp(-LARGEST_LOGIT, LARGEST_LOGIT).exp()
+        self_M = (sent_M + received_M).clamp(-LARGEST_LOGIT, LARGEST_LOGIT).exp()
+        summed = (self_M[:, None] * h_MD).index_add(0, target, edge_E[:, None] * h_MD[source])
+        out: Tensor = summed / self_M.index_add(0, target, edge_E)[:, None]
+        return out
+
+
 class ProgramNetwork(nn.Module):
     """(sums [G, D] over the nodes of each graph, nodes [G] that it has)."""
 
@@ -84,7 +103,7 @@ class ProgramNetwork(nn.Module):
         super().__init__()
         self.sizes = network.sizes
         self.node = nn.Linear(len(KINDS) + DIMS + len(SIZES) * network.sizes, network.width)
-        self.attention = nn.ModuleList(GATConv(network.width, network.width) for _ in range(network.layers))
+        self.attention = nn.ModuleList(GraphAttention(network.width) for _ in range(network.layers))
 
     def forward(self, states: States) -> tuple[Tensor, Tensor]:
         kind_MK = nn.functional.one_hot(states.kind, len(KINDS)).float()
