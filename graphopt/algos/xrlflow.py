@@ -9,7 +9,8 @@ Where the paper or its code leave something open, or another choice was made:
   on the problem that it is to solve, within its budget. Both: it goes on learning from what it was taught.
 - *Advantages*: the end of an episode counts as one, unlike in the code's last transition; an episode that the horizon
   cuts off is worth what the value says of where it was cut.
-- *Answers*: the cheapest program that was priced, not the last one.
+- *Answers*: the cheapest program that was priced, not the last one. Of the episodes of a round one takes the likeliest
+  actions; it teaches as the others do.
 - A program that was priced before is not priced again, so that evaluations are different programs.
 """
 
@@ -116,13 +117,17 @@ class XRLflow(Learner):
         before = sum(game.problem.evals for game in games)
         each = max(1, self.learning.episodes // len(games))
         with answering(graphs[0]):
-            played = play(self.policy, [Episode(game, self._random) for game in games for _ in range(each)], self._random)
+            played = play(
+                self.policy, [Episode(game, self._random) for game in games for _ in range(each)], self._random
+            )
         self._count(sum(game.problem.evals for game in games) - before)
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         said = self.improve(self.policy, optimizer, played, self.train_steps, self._random)
         earned = [sum(step.reward for step in steps) for steps in played]
-        self.log_dict({"reward": float(np.mean(earned)), "length": float(np.mean([len(steps) for steps in played])), **said})
+        self.log_dict(
+            {"reward": float(np.mean(earned)), "length": float(np.mean([len(steps) for steps in played])), **said}
+        )
 
     def _training_game(self, graph: Graph) -> Game:
         game = self._games.get(graph.hash)
@@ -185,7 +190,7 @@ class XRLflow(Learner):
             before = problem.distinct
             with answering(problem.graph):
                 episodes = [Episode(game, rng) for _ in range(self.learning.episodes)]
-                played = play(policy, episodes, rng, self.search.temperature)
+                played = play(policy, episodes, rng, temperature=self.search.temperature, likeliest=True)
             idle = idle + 1 if problem.distinct == before else 0
             if self.search.adapt:
                 self.improve(policy, optimizer, played, updates, rng)
@@ -205,9 +210,9 @@ class XRLflow(Learner):
         game.problem.take_best((place.point.outputs, place.point.rules))
 
 
-def play(policy: XRLflowPolicy, episodes: Sequence[Episode], rng: np.random.Generator,
-         temperature: float = 1.0) -> list[list[Transition]]:  # fmt: skip
-    """Steps of several episodes to their ends, all at once.
+def play(policy: XRLflowPolicy, episodes: Sequence[Episode], rng: np.random.Generator, *, temperature: float = 1.0,
+         likeliest: bool = False) -> list[list[Transition]]:  # fmt: skip
+    """Steps of several episodes to their ends, all at once. likeliest: the first one takes the likeliest actions.
 
     Raises OutOfBudget when a price is needed and the budget is spent.
     """
@@ -215,7 +220,8 @@ def play(policy: XRLflowPolicy, episodes: Sequence[Episode], rng: np.random.Gene
     running = list(range(len(episodes)))
     while running:
         going = [episodes[i] for i in running]
-        chosen, log_prob, value = _drawn(policy, [one.place.graphs for one in going], rng, temperature)
+        sharp = [temperature * (i > 0 or not likeliest) for i in running]
+        chosen, log_prob, value = _drawn(policy, [one.place.graphs for one in going], rng, sharp)
         for at, i in enumerate(running):
             if played[i]:
                 played[i][-1].follows = value[at]
@@ -233,11 +239,13 @@ def play(policy: XRLflowPolicy, episodes: Sequence[Episode], rng: np.random.Gene
 
 
 def _drawn(policy: XRLflowPolicy, graphs: Sequence[MetaGraph], rng: np.random.Generator,
-           temperature: float) -> tuple[list[int], list[float], list[float]]:  # fmt: skip
-    """Actions, their log-probabilities by the policy itself, and values."""
+           temperatures: Sequence[float]) -> tuple[list[int], list[float], list[float]]:  # fmt: skip
+    """Actions, their log-probabilities by the policy itself, and values. A temperature of 0: the likeliest action."""
     log_BA, value_B = policy(graphs)
-    shares = torch.softmax(log_BA / temperature, 1).double().numpy(force=True)
-    chosen = [int(rng.choice(len(row), p=row / row.sum())) for row in shares]
+    chosen = list[int]()
+    for log_A, temperature in zip(log_BA.double(), temperatures):
+        share = torch.softmax(log_A / max(temperature, 1e-6), 0).numpy(force=True)
+        chosen.append(int(rng.choice(len(share), p=share / share.sum())))
     return chosen, [float(log_BA[i, action]) for i, action in enumerate(chosen)], value_B.tolist()
 
 

@@ -58,13 +58,14 @@ class States:
     slot: Tensor  # [G] action that leads there
 
 
-def states_of(several: Sequence[MetaGraph], device: torch.device) -> States:
-    """One after another."""
+def states_of(several: Sequence[MetaGraph], like: Tensor) -> States:
+    """One after another. like: a tensor of the device and the precision."""
     graphs = [0, *accumulate(len(one) for one in several)]
     nodes = [0, *accumulate(len(one.kind) for one in several)]
 
     def tensor(parts: Sequence[np.ndarray], axis: int = 0) -> Tensor:  # type: ignore[type-arg]
-        return torch.from_numpy(np.concatenate(parts, axis)).to(device)
+        made = torch.from_numpy(np.concatenate(parts, axis)).to(like.device)
+        return made.to(like.dtype) if made.is_floating_point() else made
 
     counts = [len(one) for one in several]
     return States(
@@ -106,23 +107,23 @@ class ProgramNetwork(nn.Module):
         self.attention = nn.ModuleList(GraphAttention(network.width) for _ in range(network.layers))
 
     def forward(self, states: States) -> tuple[Tensor, Tensor]:
-        kind_MK = nn.functional.one_hot(states.kind, len(KINDS)).float()
+        kind_MK = nn.functional.one_hot(states.kind, len(KINDS)).to(states.dims.dtype)
         dims = torch.log2(1 + states.dims) / 12 if self.sizes else states.dims / LARGEST_DIM
-        read_M4 = torch.zeros(len(kind_MK), DIMS, device=dims.device).index_add(0, states.edges[1], dims)
+        read_M4 = dims.new_zeros(len(kind_MK), DIMS).index_add(0, states.edges[1], dims)
         known = [kind_MK, read_M4, states.sizes / 12] if self.sizes else [kind_MK, read_M4]
         h_MD = self.node(torch.cat(known, 1))
         for layer in self.attention:
             h_MD = nn.functional.leaky_relu(layer(h_MD, states.edges))
-        ones_M1 = torch.ones(len(h_MD), 1, device=dims.device)
+        ones_M1 = h_MD.new_ones(len(h_MD), 1)
         sums = self._summed(torch.cat([h_MD, ones_M1], 1), states)
         return sums[:, :-1], sums[:, -1:]
 
     def _summed(self, h_MD: Tensor, states: States) -> Tensor:
         """A candidate has the nodes that it draws, and those of the current program that it does not hide."""
         graphs = len(states.totals)
-        own = torch.zeros(graphs, h_MD.shape[1], device=h_MD.device).index_add(0, states.graph, h_MD)
+        own = h_MD.new_zeros(graphs, h_MD.shape[1]).index_add(0, states.graph, h_MD)
         hidden = torch.zeros_like(own).index_add(0, states.hidden[0], h_MD[states.hidden[1]])
-        shares = (states.slot > 0).float()[:, None]
+        shares = (states.slot > 0).to(h_MD.dtype)[:, None]
         summed: Tensor = own + shares * own[states.current] - hidden
         return summed
 
@@ -145,14 +146,14 @@ class XRLflowPolicy(nn.Module):
             self.policy, self.value = _mlp(known, 1, 2**0.5), _mlp(known, 1, 2**0.5)
 
     def forward(self, several: Sequence[MetaGraph]) -> tuple[Tensor, Tensor]:
-        states = states_of(several, self.prior.device)
+        states = states_of(several, self.prior)
         sums_GD, nodes_G1 = self.programs(states)
         most = self.cap if self.head == "flat" else int(states.slot.max()) + 1
         state_G = torch.bucketize(states.current, states.first)
         score, value_B = (self._flat if self.head == "flat" else self._each)(states, sums_GD, nodes_G1, state_G)
         gain_G = states.totals[:, 0]
         score = score + self.prior * PER_CENT * (gain_G - gain_G[states.current])
-        logits_BA = torch.full((len(several), most), NEVER, device=score.device)
+        logits_BA = score.new_full((len(several), most), NEVER)
         logits_BA = logits_BA.index_put((state_G, states.slot), score)
         return torch.log_softmax(logits_BA, 1), value_B
 
@@ -161,14 +162,14 @@ class XRLflowPolicy(nn.Module):
         whole_GD = torch.tanh(self.graph(sums_GD / nodes_G1.clamp(min=1)))[states.current]
         change_GD = torch.tanh(self.change(sums_GD - sums_GD[states.current]))
         known = torch.cat([whole_GD, change_GD, states.totals, states.totals - states.totals[states.current]], 1)
-        count = torch.zeros(len(states.first), device=known.device).index_add(0, state_G, torch.ones_like(known[:, 0]))
-        mean = torch.zeros(len(count), known.shape[1], device=known.device).index_add(0, state_G, known)
+        count = known.new_zeros(len(states.first)).index_add(0, state_G, torch.ones_like(known[:, 0]))
+        mean = known.new_zeros(len(count), known.shape[1]).index_add(0, state_G, known)
         return self.policy(known)[:, 0], self.value(mean / count[:, None])[:, 0]
 
     def _flat(self, states: States, sums_GD: Tensor, nodes_G1: Tensor, state_G: Tensor) -> tuple[Tensor, Tensor]:
         """The released head: states of all graphs in their slots, zeros where there is none."""
         known = self.graph(torch.cat([sums_GD, states.totals], 1))
-        slots = torch.zeros(len(states.first), self.cap, known.shape[1], device=known.device)
+        slots = known.new_zeros(len(states.first), self.cap, known.shape[1])
         slots = slots.index_put((state_G, states.slot), known).flatten(1)
         return self.policy(slots)[state_G, states.slot], self.value(slots)[:, 0]
 

@@ -31,7 +31,9 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def settings(**changes: Any) -> EpisodeSettings:
-    return EpisodeSettings(**{"cap": 500, "horizon": 8, "measure_every": 3, "between": "proxy", "bonus": 0.1, **changes})
+    return EpisodeSettings(
+        **{"cap": 500, "horizon": 8, "measure_every": 3, "between": "proxy", "bonus": 0.1, **changes}
+    )
 
 
 def problem_of(model: str, evals: int = 10**6) -> RewriteProblem:
@@ -262,7 +264,9 @@ def side_by_side() -> Any:
     b = ProgramBuilder()
     x = b.input((64, 64))
     problem = TASK.open(graph_of(b.build(b.linear(x, 32), b.linear(x, 96)), name="two"), FLOPS, evals=10**6)
-    return RewriteEnvironment(problem, FLOPS.term_price(problem.terms), settings(cap=16, horizon=2, measure_every=1), "counts")
+    return RewriteEnvironment(
+        problem, FLOPS.term_price(problem.terms), settings(cap=16, horizon=2, measure_every=1), "counts"
+    )
 
 
 def test_maskable_ppo_learns_the_optimum() -> None:

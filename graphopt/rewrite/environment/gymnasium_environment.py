@@ -1,7 +1,7 @@
 """`RewriteEnvironment`: rewriting for libraries of reinforcement learning, as a gymnasium environment (extra `rl`).
 
-    problem = task.open(graph, cost, evals=10_000)
-    env = RewriteEnvironment(problem, proxy, settings, observation="graphs")
+problem = task.open(graph, cost, evals=10_000)
+env = RewriteEnvironment(problem, proxy, settings, observation="graphs")
 """
 
 from typing import Any, Literal
@@ -41,7 +41,9 @@ class RewriteEnvironment(gymnasium.Env[Any, np.int64]):
         self.action_space = spaces.Discrete(settings.cap)
         high = np.inf
         if observation == "counts":
-            self.observation_space: spaces.Space[Any] = spaces.Box(-high, high, (settings.cap, COUNT_COLUMNS), np.float32)
+            self.observation_space: spaces.Space[Any] = spaces.Box(
+                -high, high, (settings.cap, COUNT_COLUMNS), np.float32
+            )
         else:
             self.observation_space = spaces.Graph(
                 spaces.Box(0.0, high, (NODE_COLUMNS,), np.float32), spaces.Box(0.0, high, (DIMS,), np.float32)

@@ -23,7 +23,11 @@ from graphopt.rewrite.rules.steps import Change, Neighbourhood, RewriteStep
 
 F32, I64 = NDArray[np.float32], NDArray[np.int64]
 KINDS = {name: place for place, name in enumerate(VOCABULARY)}
-SIZES = ("elements", "work", *ACTIVATIONS[1:])  # of a node: log2 of its results' elements and FLOP per element, activation
+SIZES = (
+    "elements",
+    "work",
+    *ACTIVATIONS[1:],
+)  # of a node: log2 of its results' elements and FLOP per element, activation
 DIMS = 4  # of a tensor, the last ones; fewer are filled with zeros from the left
 TOTALS = ("gain", "better", "ops", "stop")
 """Of a graph: by what share of the original's its proxy price, the current program's price, and its ops are less than
