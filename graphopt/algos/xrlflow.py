@@ -5,8 +5,8 @@ A policy over rewrites, rewarded by what whole programs cost: `rewrite.environme
 
 Where the paper or its code leave something open, or another choice was made:
 - *Over many programs*: `training_step` takes a batch of graphs, each with episodes of its own; one policy serves them
-  all. As in the paper, one policy per model: no training (`trainer.steps=0`) and `search.adapt`, so that the policy learns
-  on the problem that it is to solve, within its budget. Both: it goes on learning from what it was taught.
+  all. As in the paper, one policy per model: no training (`trainer.steps=0`) and `search.adapt`, so that the policy
+  learns on the problem that it is to solve, within its budget. Both: it goes on learning from what it was taught.
 - *Advantages*: the end of an episode counts as one, unlike in the code's last transition; an episode that the horizon
   cuts off is worth what the value says of where it was cut.
 - *Answers*: the cheapest program that was priced, not the last one. Of the episodes of a round one takes the likeliest

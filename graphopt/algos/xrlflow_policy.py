@@ -1,10 +1,10 @@
-"""The network of X-RLflow (He et al., MLSys 2023, section 3.3; layers and widths of its code): tensors into nodes, graph
-attention, a sum over each graph, a score per candidate.
+"""The network of X-RLflow (He et al., MLSys 2023, section 3.3; layers and widths of its code): tensors into nodes,
+graph attention, a sum over each graph, a score per candidate.
 
-Where ours differ: heads. The released one (`flat`) reads all candidates in their slots, so that it depends on their order
-and is tied to the number of slots. `each` scores every candidate by the same network of how it differs from the current
-program: it is equivariant, and takes any number. And a node reads the tensors that come in (the paper's formula; the code
-adds those that leave).
+Where ours differ: heads. The released one (`flat`) reads all candidates in their slots, so that it depends on their
+order and is tied to the number of slots. `each` scores every candidate by the same network of how it differs from the
+current program: it is equivariant, and takes any number. And a node reads the tensors that come in (the paper's
+formula; the code adds those that leave).
 
 Shape legend: M nodes and E edges of all programs, B states, G graphs of all states, A actions at most, D width.
 """
@@ -31,8 +31,8 @@ PER_CENT = 100.0
 class NetworkSizes:
     """layers: of attention; candidates are drawn as far as so many hops reach. graph: width of a graph's state. sizes:
     whether nodes know their size and activation, and dimensions are logarithms, so that small and large programs look
-    alike (the paper: no). prior: how many nats a candidate's score is raised by each per cent of the additive price that
-    it saves; it is learned on (the paper: 0)."""
+    alike (the paper: no). prior: how many nats a candidate's score is raised by each per cent of the additive price
+    that it saves; it is learned on (the paper: 0)."""
 
     width: Width
     layers: Width
@@ -72,15 +72,15 @@ def states_of(several: Sequence[MetaGraph], like: Tensor) -> States:
         tensor([one.kind for one in several]), tensor([one.sizes for one in several]),
         tensor([one.edges + first for one, first in zip(several, nodes)], 1), tensor([one.dims for one in several]),
         tensor([one.graph + first for one, first in zip(several, graphs)]),
-        tensor([one.hidden + [[g], [n]] for one, g, n in zip(several, graphs, nodes)], 1),
-        tensor([one.totals for one in several]), tensor([np.repeat(graphs[:-1], counts)]), tensor([np.array(graphs[:-1])]),
-        tensor([np.arange(count) for count in counts]),
+        tensor([one.hidden + np.array([[g], [n]]) for one, g, n in zip(several, graphs, nodes)], 1),
+        tensor([one.totals for one in several]), tensor([np.repeat(graphs[:-1], counts)]),
+        tensor([np.array(graphs[:-1])]), tensor([np.arange(count) for count in counts]),
     )  # fmt: skip
 
 
 class GraphAttention(nn.Module):
-    """One head over what comes in and the node itself: h'_i = sum_j softmax_j(a [W h_j, W h_i]) W h_j, as in the code. Plain
-    sums over edges take half the time of torch_geometric's `GATConv` on a CPU."""
+    """One head over what comes in and the node itself: h'_i = sum_j softmax_j(a [W h_j, W h_i]) W h_j, as in the code.
+    Plain sums over edges take half the time of torch_geometric's `GATConv` on a CPU."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import OutOfBudget, Problem
 from graphopt.problems.solution import Solution
 from graphopt.rewrite.ir.terms import Outputs, Program, reachable
@@ -132,6 +133,12 @@ class RewriteProblem(Problem):
         """Where a step of that program leads."""
         outputs = self.neighbours.apply(point.outputs, step.match)
         return Point(outputs, (*point.rules, step.match.rule.name), step.cost, step.ops)
+
+    def settle(self, judge: CostModel) -> None:
+        """As of every problem; a judge that measures races all finalists in the same processes."""
+        if self.finalists is not None and self.finalists.states and prices_programs(judge):
+            judge.price_programs([replayed(self.initial, outputs) for outputs, _ in self.finalists.states])
+        super().settle(judge)
 
     def take_best(self, state: tuple[Outputs, Rules]) -> None:
         self.best, self.best_rules = state

@@ -1,5 +1,5 @@
-"""X-RLflow: the policy does not depend on the order of candidates, what it says of a program drawn in part is what it says
-of the whole, and it learns where an additive model misleads."""
+"""X-RLflow: the policy does not depend on the order of candidates, what it says of a program drawn in part is what it
+says of the whole, and it learns where an additive model misleads."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -33,7 +33,8 @@ SQUEEZENET = {"size": 32, "channels": 8, "classes": 10}
 
 
 class Contrary(ProgramCost):
-    """What the roofline saves, this makes dearer; only without a transpose is a program cheap. No sum over ops is known."""
+    """What the roofline saves, this makes dearer; only without a transpose is a program cheap. No sum over ops is
+    known."""
 
     name, objective = "contrary", "runtime"
 

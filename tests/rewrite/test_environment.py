@@ -57,7 +57,8 @@ def walk(episode: Episode, rng: np.random.Generator) -> float:
 
 
 def told_apart(kind: Any, sizes: Any, edges: Any, dims: Any, rounds: int) -> list[int]:
-    """Of every node: a number that depends on its features and, as many hops up, on what it reads (Weisfeiler-Lehman)."""
+    """Of every node: a number that depends on its features and, as many hops up, on what it reads
+    (Weisfeiler-Lehman)."""
     state = [hash((int(k), tuple(np.round(s, 3)))) for k, s in zip(kind, sizes)]
     for _ in range(rounds):
         read: dict[int, list[Any]] = {}

@@ -1,8 +1,8 @@
 """Rewriting as a Markov decision process (X-RLflow, He et al., MLSys 2023, section 3).
 
 - **State**: a program, and the candidates one rewrite away from it.
-- **Actions**: `STOP`, or the place of a candidate from 1 on. Duplicates are no candidates, nor what has a cycle or too many
-  ops. More candidates than slots: so many are drawn, in their order, and the others are counted in `left_out`.
+- **Actions**: `STOP`, or the place of a candidate from 1 on. Duplicates are no candidates, nor what has a cycle or too
+  many ops. More candidates than slots: so many are drawn, in their order, and the others are counted in `left_out`.
 - **Reward**: (RT_{t-1} - RT_t) / RT_0 * 100, per cent of the original's price. Prices are asked for every so many steps
   and at the end; RT_{t-1} is the last one that was asked for.
 - **End**: `terminated` by STOP or where no rewrite is left, `truncated` by the horizon.
@@ -79,8 +79,8 @@ class Place:
 
 
 class Game:
-    """What the episodes of one problem share. proxy: an additive price, for features and for rewards between prices. hops:
-    of `MetaGraphs`.
+    """What the episodes of one problem share. proxy: an additive price, for features and for rewards between prices.
+    hops: of `MetaGraphs`.
 
     A program is billed once: its price is remembered.
     """
@@ -133,7 +133,8 @@ class Outcome(NamedTuple):
 
 
 class Episode:
-    """One walk through a game. A step is `act`, then `settle` with the price if `wants_price` says so; `step` is both."""
+    """One walk through a game. A step is `act`, then `settle` with the price if `wants_price` says so; `step` is
+    both."""
 
     def __init__(self, game: Game, rng: np.random.Generator) -> None:
         self.game, self._rng = game, rng

@@ -25,11 +25,12 @@ class RewriteEnvironment(gymnasium.Env[Any, np.int64]):
     """The decision process of `episodes`, whose prices the problem bills and whose best program it keeps.
 
     - **Actions**: `Discrete(cap)`; 0 stops. `action_masks()` and `info["action_mask"]` say which there are.
-    - **Observations** `graphs`: `spaces.Graph`, the current program and its candidates as one disjoint graph. A node is a
-      one-hot operator, `SIZES`, and the action whose program it belongs to; an edge the last four dimensions of a tensor.
-      `counts`, for libraries that take arrays alone: [cap, ...] per action, how often each operator stands in its program
-      more than in the current one, and `TOTALS`; zeros where there is no action.
-    - **Reward**, `terminated`, `truncated`: of `episodes`. A budget that is spent truncates, with `info["out_of_budget"]`.
+    - **Observations** `graphs`: `spaces.Graph`, the current program and its candidates as one disjoint graph. A node is
+      a one-hot operator, `SIZES`, and the action whose program it belongs to; an edge the last four dimensions of a
+      tensor. `counts`, for libraries that take arrays alone: [cap, ...] per action, how often each operator stands in
+      its program more than in the current one, and `TOTALS`; zeros where there is no action.
+    - **Reward**, `terminated`, `truncated`: of `episodes`. A budget that is spent truncates, with
+      `info["out_of_budget"]`.
     - `info["price"]` is the last price asked for, `info["left_out"]` the candidates that got no slot.
     """
 

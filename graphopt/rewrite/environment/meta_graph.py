@@ -1,11 +1,11 @@
-"""`MetaGraph`: a program and its candidates as one graph (X-RLflow, He et al., MLSys 2023, section 3.2), drawn from what
-rewrites change: no candidate is made.
+"""`MetaGraph`: a program and its candidates as one graph (X-RLflow, He et al., MLSys 2023, section 3.2), drawn from
+what rewrites change: no candidate is made.
 
-Nodes are ops that run, as in `rewrite.io.as_graph`; edges are tensors that one of them reads from another, so inputs and
-weights are none. The paper draws every candidate whole. But messages go with the edges, so after L layers of them only
-nodes within L hops below a change differ from the current program's; with `hops: L` these alone are drawn, and read from
-the current program's nodes what is as it was there. What such layers say of each node, and so sums over a candidate's
-nodes, are the same to the last rounding.
+Nodes are ops that run, as in `rewrite.io.as_graph`; edges are tensors that one of them reads from another, so inputs
+and weights are none. The paper draws every candidate whole. But messages go with the edges, so after L layers of them
+only nodes within L hops below a change differ from the current program's; with `hops: L` these alone are drawn, and
+read from the current program's nodes what is as it was there. What such layers say of each node, and so sums over a
+candidate's nodes, are the same to the last rounding.
 
 Shape legend: M nodes and E edges of all graphs, G graphs, H pairs, S sizes, T totals.
 """
@@ -21,7 +21,8 @@ from graphopt.rewrite.ir.terms import Outputs, Terms, reachable, runs
 from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, VOCABULARY, window_flop
 from graphopt.rewrite.rules.steps import Change, Neighbourhood, RewriteStep
 
-F32, I64 = NDArray[np.float32], NDArray[np.int64]
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
 KINDS = {name: place for place, name in enumerate(VOCABULARY)}
 SIZES = (
     "elements",
@@ -181,7 +182,8 @@ class _Drawing:
     def finished(self, totals: F32, sizes: _Rows, dims: _Rows) -> MetaGraph:
         operation = self.terms.operation
         kind = np.array([KINDS[operation[term].name] for term in self.nodes], np.int64)
-        return MetaGraph(kind, sizes.of(self.nodes), _pairs(self.links), dims.of(self.read), np.array(self.graph, np.int64),
+        return MetaGraph(kind, sizes.of(self.nodes), _pairs(self.links), dims.of(self.read), np.array(self.graph,
+        np.int64),
                          _pairs(self.hidden), totals)  # fmt: skip
 
 

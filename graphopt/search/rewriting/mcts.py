@@ -1,18 +1,19 @@
 """`mcts`: which rule to apply next to an e-graph, by Monte Carlo tree search (Hartmann, He, Yoneki: Optimizing Tensor
 Computation Graphs with Equality Saturation and Monte Carlo Tree Search, PACT 2024; RMCTS, its code).
 
-Equality saturation applies all rules in every round, and a limit of nodes ends it wherever that was spent. Here a state is
-an e-graph, an action one rule, applied once wherever it matches. A *simulation* goes down the tree by upper confidence
-bounds, adds a node, goes on by `rollout` rules drawn at random, and extracts a program: what that saves, as a share of the
-original's price, is credited to every action on the way. After `simulations` of them the action of the best mean is
-taken, its subtree is kept, and so on until the e-graph is full or saturated.
+Equality saturation applies all rules in every round, and a limit of nodes ends it wherever that was spent. Here a state
+is an e-graph, an action one rule, applied once wherever it matches. A *simulation* goes down the tree by upper
+confidence bounds, adds a node, goes on by `rollout` rules drawn at random, and extracts a program: what that saves, as
+a share of the original's price, is credited to every action on the way. After `simulations` of them the action of the
+best mean is taken, its subtree is kept, and so on until the e-graph is full or saturated.
 
-As in the code: rules that match nothing are no actions (pruning); rollouts draw rules by what they have earned so far with
-a chance of up to 3/4 (`heavy`); a full e-graph ends a simulation. Ours: programs are extracted at the end of a simulation
-rather than after each rule, since costs do not rise on the way, so that rewards are not discounted either; by `greedy_dag`,
-which pays shared terms once, and exactly where that comes within `refine` of the best. One evaluation per extraction.
-A root's first simulation applies all rules in turn, as equality saturation would; and where simulations have found a
-cheaper program, the next ones begin with an e-graph of that program alone (`restart`), so that merges build on merges.
+As in the code: rules that match nothing are no actions (pruning); rollouts draw rules by what they have earned so far
+with a chance of up to 3/4 (`heavy`); a full e-graph ends a simulation. Ours: programs are extracted at the end of a
+simulation rather than after each rule, since costs do not rise on the way, so that rewards are not discounted either;
+by `greedy_dag`, which pays shared terms once, and exactly where that comes within `refine` of the best. One evaluation
+per extraction. A root's first simulation applies all rules in turn, as equality saturation would; and where simulations
+have found a cheaper program, the next ones begin with an e-graph of that program alone (`restart`), so that merges
+build on merges.
 """
 
 import math

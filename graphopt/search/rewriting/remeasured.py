@@ -1,7 +1,7 @@
 """`remeasured_...`: a search by an additive model, whose cheapest programs are priced by what the problem asks for.
 
-What is between an additive model and a method that is rewarded by measured prices: this has as many measured prices, and
-no more than that. TASO and Tensat were published without.
+What is between an additive model and a method that is rewarded by measured prices: this has as many measured prices,
+and no more than that. TASO and Tensat were published without.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from graphopt.utils.ranges import Count, Few
 
 
 class Remeasured(Rewriter):
-    """search: any rewriter. evals: of its own, by the roofline of the machine's first device; they are not billed. kept:
-    how many of its programs are priced, the cheapest first; of those of one price, one."""
+    """search: any rewriter. evals: of its own, by the roofline of the machine's first device; they are not billed.
+    kept: how many of its programs are priced, the cheapest first; of those of one price, one."""
 
     def __init__(self, *, name: str, machine: Machine, search: Rewriter, evals: Count, kept: Few) -> None:
         self.name, self.search, self.evals, self.kept = name, search, evals, kept
