@@ -150,7 +150,7 @@ class XRLflow(Learner):
                 some = order[start : start + learning.minibatch]
                 loss, said = self._loss(policy, [steps[i] for i in some], advantage[some], goal[torch.from_numpy(some)])
                 optimizer.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 nn.utils.clip_grad_norm_(policy.parameters(), learning.gradient_clip)
                 optimizer.step()
             if updates >= learning.free_updates and said["losses/divergence"] > learning.divergence:

@@ -50,11 +50,12 @@ WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small the
     "regal_table1": ("algo=gas", *OF_REGAL),
     "regal_table3": ("algo.use={placement: true, scheduling: false, elite_bias: true}", *OF_REGAL),
     "rewrite_flops": ("algo=tensat_greedy",),
+    "rewrite_mcts": ("algo=mcts", "algo.simulations=2"),
     "rewrite_table": ("algo=rewrite_greedy", "cost.table=ops.jsonl", "judge.table=ops.jsonl"),
 }
 
 
-RUN_PROGRAMS = ("calibration", "hardware_fusion", "hardware_memory", "hardware_recompute")
+RUN_PROGRAMS = ("calibration", "hardware_fusion", "hardware_memory", "hardware_recompute", "xrlflow_latency")
 
 
 def composed(*words: str) -> DictConfig:
