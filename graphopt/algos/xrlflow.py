@@ -16,7 +16,7 @@ Where the paper or its code leave something open, or another choice was made:
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,10 +61,12 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class XRLflowSearch:
-    """How `solve` spends a budget. adapt: learn from its own episodes. temperature: of samples. patience: rounds of
-    episodes in which no new program was priced, after which it ends."""
+    """How `solve` spends a budget. adapt: learn from its own episodes. episodes: per round. measure_every: as that of
+    episodes, for these. temperature: of samples. patience: rounds without a new program, after which it ends."""
 
     adapt: bool
+    episodes: Few
+    measure_every: Count
     temperature: Positive
     patience: Count
 
@@ -104,10 +106,10 @@ class XRLflow(Learner):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.policy.parameters(), lr=self.learning.rate, eps=1e-5)
 
-    def game(self, problem: RewriteProblem) -> Game:
+    def game(self, problem: RewriteProblem, episode: EpisodeSettings) -> Game:
         """The decision process of a problem. Candidates are drawn as far as the network sees."""
         proxy = problem.term_price or self.proxy.term_price(problem.terms)
-        return Game(problem, proxy, self.episode, self.network.layers)
+        return Game(problem, proxy, episode, self.network.layers)
 
     # ---- learning
 
@@ -133,7 +135,7 @@ class XRLflow(Learner):
         game = self._games.get(graph.hash)
         if game is None or len(game.problem.terms) > MOST_TERMS:
             own = graph_of(renewed(self.task.initial(graph)), name=graph.name, family=graph.family)
-            self._games[graph.hash] = game = self.game(self.task.open(own, self.cost, evals=UNLIMITED))
+            self._games[graph.hash] = game = self.game(self.task.open(own, self.cost, evals=UNLIMITED), self.episode)
         return game
 
     def improve(self, policy: XRLflowPolicy, optimizer: Any, played: Sequence[Sequence[Transition]], updates: int,
@@ -180,7 +182,7 @@ class XRLflow(Learner):
 
     def solve(self, problem: RewriteProblem) -> None:
         """Episodes until the budget is spent, or nothing new is found. With a budget of 0 the policy's own choices."""
-        game, rng = self.game(problem), problem.rng
+        game, rng = self.game(problem, replace(self.episode, measure_every=self.search.measure_every)), problem.rng
         if not problem.evals_cap:
             return self._commit(game)
         policy = copy.deepcopy(self.policy)
@@ -189,7 +191,7 @@ class XRLflow(Learner):
         while problem.open and idle < self.search.patience:
             before = problem.distinct
             with answering(problem.graph):
-                episodes = [Episode(game, rng) for _ in range(self.learning.episodes)]
+                episodes = [Episode(game, rng) for _ in range(self.search.episodes)]
                 played = play(policy, episodes, rng, temperature=self.search.temperature, likeliest=True)
             idle = idle + 1 if problem.distinct == before else 0
             if self.search.adapt:

@@ -124,7 +124,7 @@ def learner(cost: ProgramCost, **changes: dict[str, Any]) -> XRLflow:
     node = registry.option("algo", "xrlflow")
     small: dict[str, dict[str, Any]] = {
         "episode": {"cap": 64, "horizon": 3, "measure_every": 1}, "network": {"width": 16, "layers": 2, "graph": 8},
-        "learning": {"episodes": 8, "rate": 3e-3}, "search": {"adapt": True},
+        "learning": {"episodes": 8, "rate": 3e-3}, "search": {"adapt": True, "measure_every": 1},
     }  # fmt: skip
     for part in node.keys() & (small.keys() | changes.keys()):
         node[part] = node[part] | small.get(part, {}) | changes.get(part, {})
