@@ -128,16 +128,16 @@ def test_a_saved_state_comes_back() -> None:
 
 def test_the_cheapest_by_a_model_are_priced_again() -> None:
     """By a cost that is the wrong way round the worst of them wins; the inner search is not billed."""
-    problem = solved(algorithm("remeasured_taso", kept=4), problem_of(three_products(), cost=Upside(), evals=50))
+    problem = solved(algorithm("remeasured", kept=4), problem_of(three_products(), cost=Upside(), evals=50))
     assert problem.evals <= 4
     assert problem.best_cost == problem.initial_cost  # none of the gains is one
     assert (
-        solved(algorithm("remeasured_taso", kept=4), problem_of(three_products(), evals=50)).best_cost
+        solved(algorithm("remeasured", kept=4), problem_of(three_products(), evals=50)).best_cost
         < problem.initial_cost
     )
 
 
-@pytest.mark.parametrize("name", ["remeasured_taso", "remeasured_tensat", "remeasured_mcts"])
+@pytest.mark.parametrize("name", ["remeasured", "remeasured_tensat", "remeasured_mcts"])
 def test_no_more_are_priced_than_the_budget_allows(name: str) -> None:
     changes = {"evals": 20} if name == "remeasured_mcts" else {}
     problem = solved(algorithm(name, **changes), problem_of(three_products(), evals=1))
