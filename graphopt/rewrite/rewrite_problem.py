@@ -66,6 +66,8 @@ class RewriteProblem(Problem):
 
         Raises OutOfBudget, before any is priced, when there are fewer left.
         """
+        if not states:
+            return []
         if self.remaining < len(states):
             raise OutOfBudget
         found = [price for start in range(0, len(states), TOGETHER)

@@ -99,6 +99,13 @@ def test_budgets_hold_and_seeds_repeat() -> None:
         assert (one.best_cost, one.best_rules) == (other.best_cost, other.best_rules)
 
 
+def test_it_ends_where_everything_was_tried() -> None:
+    b = ProgramBuilder()
+    nothing = b.build(b.op("tanh", inputs=(b.input((3,)),)))
+    assert solved(algorithm("mcts"), problem_of(nothing)).evals < 40
+    assert solved(algorithm("remeasured_tensat"), problem_of(nothing)).evals <= 1
+
+
 def test_costs_that_do_not_sum_over_ops_are_refused() -> None:
     with pytest.raises(ConfigError, match="algo=mcts needs a cost model that sums over ops"):
         algorithm("mcts").solve(problem_of(three_products(), cost=Upside()))
@@ -132,8 +139,7 @@ def test_the_cheapest_by_a_model_are_priced_again() -> None:
     assert problem.evals <= 4
     assert problem.best_cost == problem.initial_cost  # none of the gains is one
     assert (
-        solved(algorithm("remeasured", kept=4), problem_of(three_products(), evals=50)).best_cost
-        < problem.initial_cost
+        solved(algorithm("remeasured", kept=4), problem_of(three_products(), evals=50)).best_cost < problem.initial_cost
     )
 
 

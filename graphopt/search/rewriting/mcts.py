@@ -42,13 +42,14 @@ MOST_HEAVY = 0.75  # share of the rules of a rollout that are drawn by what they
 
 @dataclass(eq=False, slots=True)
 class Branch:
-    """A node of the tree: an e-graph. open: rules that were not tried."""
+    """A node of the tree: an e-graph. open: rules that were not tried. done: nothing new is below it."""
 
     saved: Saved | None  # None: full
     open: list[int]
     visits: int = 0
     earned: float = 0.0
     children: dict[int, "Branch"] = field(default_factory=dict)
+    done: bool = False
 
 
 class Mcts(Rewriter):
@@ -68,14 +69,15 @@ class Mcts(Rewriter):
             )
         search = _Search(self, problem, problem.term_price)
         here = search.root()
-        while problem.open and (here.open or here.children):
+        while problem.open and not here.done:
             before = problem.best_cost
             for _ in range(self.simulations):
-                search.simulate(here)
+                if not here.done:
+                    search.simulate(here)
             if self.restart and problem.best_cost < before:
                 here = search.root()
-            elif here.children:
-                here = max(here.children.values(), key=lambda child: child.earned / max(1, child.visits))
+            elif further := [child for child in here.children.values() if not child.done]:
+                here = max(further, key=lambda child: child.earned / max(1, child.visits))
 
 
 class _Search:
@@ -102,7 +104,7 @@ class _Search:
     def simulate(self, root: Branch) -> None:
         """Selection, expansion, rollout, and what that earns."""
         path, applied = [root], list[int]()
-        while not path[-1].open and path[-1].children:
+        while not path[-1].open and not all(child.done for child in path[-1].children.values()):
             rule = self._best(path[-1])
             applied.append(rule)
             path.append(path[-1].children[rule])
@@ -116,9 +118,10 @@ class _Search:
         gain = self._gain() if leaf.saved is not None else leaf.earned / max(1, leaf.visits)
         self.earned[applied] += gain
         self.tried[applied] += 1
-        for branch in path:
+        for branch in reversed(path):
             branch.visits += 1
             branch.earned += gain
+            branch.done = not branch.open and all(child.done for child in branch.children.values())
 
     def _grow(self, path: list[Branch], applied: list[int]) -> None:
         grown = self._expand(path[-1])
@@ -143,7 +146,7 @@ class _Search:
             spread = math.sqrt(2 * math.log(max(2, branch.visits)) / max(1, child.visits))
             return child.earned / max(1, child.visits) + self.how.exploration * spread
 
-        return max(branch.children, key=score)
+        return max((rule for rule, child in branch.children.items() if not child.done), key=score)
 
     def _expand(self, leaf: Branch) -> int | None:
         """The rule of a new child; None where no rule makes anything new."""

@@ -1,4 +1,5 @@
-"""`remeasured`, `remeasured_...`: a search by an additive model, whose cheapest programs are priced by what the problem asks for.
+"""`remeasured`, `remeasured_...`: a search by an additive model, whose cheapest programs are priced by what the problem
+asks for.
 
 What is between an additive model and a method that is rewarded by measured prices: this has as many measured prices,
 and no more than that. TASO and Tensat were published without.
