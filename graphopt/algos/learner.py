@@ -1,4 +1,4 @@
-"""`Learner`: a LightningModule that is also an `Optimizer`. `training_step` is the paper, `solve` is how it is used."""
+"""`Learner`: a LightningModule that is also a `Solver`. `training_step` is the paper, `solve` is how it is used."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ from graphopt.core.graph import Graph
 from graphopt.core.head import named_counts
 from graphopt.errors import Unreadable
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.optimizer import Optimizer, solve
+from graphopt.problems.optimizer import Solver, solve
 from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask
+from graphopt.problems.task import AssignTask, Task
 
 
 def stored_numbers(values: Any, count: int) -> list[float]:
@@ -41,8 +41,8 @@ def answering(graph: Graph) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class Learner(pl.LightningModule, Optimizer):
-    """Base of every learned optimiser.
+class Learner(pl.LightningModule, Solver[Any]):
+    """Base of every learned optimiser; of tasks that assign, unless it says otherwise (`accepts`).
 
     A subclass implements `training_step(graphs: list[Graph], batch_idx)`, `configure_optimizers` and `solve`. Whatever
     it prices outside of `solve` goes through `pricing(graph)`, which counts it in `train_evals`. It logs `reward`, and
@@ -57,12 +57,13 @@ class Learner(pl.LightningModule, Optimizer):
     heeds_held_out: whether ops that are held out (`Graph.held_out`) teach it nothing.
     """
 
+    accepts: ClassVar[tuple[type[Task], ...]] = (AssignTask,)
     network_settings: ClassVar[frozenset[str]] = frozenset()
     training_only: ClassVar[tuple[str, ...]] = ()
     heeds_held_out: ClassVar[bool] = False
     measure: ClassVar[str] = "speedup"
 
-    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int) -> None:
+    def __init__(self, *, name: str, task: Any, cost: CostModel, seed: int) -> None:
         super().__init__()
         self.name, self.task, self.cost = name, task, cost
         self.train_steps, self.train_evals, self.train_seconds = 0, 0, 0.0

@@ -19,21 +19,21 @@ class Candidate(NamedTuple):
 
 
 class Finalists:
-    """The `KEPT` lowest prices of different decisions: of those of one price, which for measured ones means one code,
-    the first. solution: of the problem's best."""
+    """The few (`kept`) lowest prices of different decisions: of those of one price, which for measured ones means one
+    code, the first. solution: of the problem's best."""
 
-    def __init__(self, solution: Callable[[], Solution]) -> None:
-        self._solution = solution
+    def __init__(self, solution: Callable[[], Solution], kept: int = KEPT) -> None:
+        self._solution, self._kept = solution, kept
         self._of: dict[int, Candidate] = {}  # digest ->
 
     def offer(self, cost: NDArray[np.float64], digests: Sequence[int], state_at: Callable[[int], Any]) -> None:
         """Keeps what belongs to them."""
         _, first = np.unique(cost, return_index=True)  # the lowest first
-        for i in first[:KEPT].tolist():
+        for i in first[: self._kept].tolist():
             known = self._of.get(digests[i])
             if np.isfinite(cost[i]) and (known is None or cost[i] < known.cost) and not self._has(float(cost[i])):
                 self._of[digests[i]] = Candidate(float(cost[i]), state_at(i))
-        lowest = sorted(self._of.items(), key=lambda item: item[1].cost)[:KEPT]
+        lowest = sorted(self._of.items(), key=lambda item: item[1].cost)[: self._kept]
         self._of = dict(lowest)
 
     def _has(self, cost: float) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import OutOfBudget, Problem
 from graphopt.problems.solution import Solution
 from graphopt.rewrite.ir.terms import Outputs, Program, reachable
@@ -59,6 +60,23 @@ class RewriteProblem(Problem):
         price = self._price(outputs)
         self.bill(np.array([price]), [self.neighbours.digest(outputs)], lambda _: (outputs, rules))
         return price
+
+    def costs(self, states: Sequence[tuple[Outputs, Rules]]) -> list[float]:
+        """The prices of programs and of the rules that led to each; one evaluation each. Measured ones run by turns.
+
+        Raises OutOfBudget, before any is priced, when there are fewer left.
+        """
+        if not states:
+            return []
+        if self.remaining < len(states):
+            raise OutOfBudget
+        found = [price for start in range(0, len(states), TOGETHER)
+                 for price in self._some([outputs for outputs, _ in states[start : start + TOGETHER]])]  # fmt: skip
+        self.bill(np.array(found), [self.neighbours.digest(outputs) for outputs, _ in states], states.__getitem__)
+        return found
+
+    def _some(self, several: Sequence[Outputs]) -> list[float]:
+        return self._prices(several) if self.term_price is None else [self._price(outputs) for outputs in several]
 
     def _price(self, outputs: Outputs) -> float:
         if self.term_price is not None:
@@ -117,6 +135,12 @@ class RewriteProblem(Problem):
         """Where a step of that program leads."""
         outputs = self.neighbours.apply(point.outputs, step.match)
         return Point(outputs, (*point.rules, step.match.rule.name), step.cost, step.ops)
+
+    def settle(self, judge: CostModel) -> None:
+        """As of every problem; a judge that measures races all finalists in the same processes."""
+        if self.finalists is not None and self.finalists.states and prices_programs(judge):
+            judge.price_programs([replayed(self.initial, outputs) for outputs, _ in self.finalists.states])
+        super().settle(judge)
 
     def take_best(self, state: tuple[Outputs, Rules]) -> None:
         self.best, self.best_rules = state

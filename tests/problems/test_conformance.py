@@ -82,6 +82,8 @@ def make(algo: str, label: str, network: str = "graphsage", **changes: Any) -> O
     if "effort" in node and not isinstance(node["effort"], dict):
         # of solvers: a limit that does not depend on the clock, so that they are quick and repeat
         node |= {"effort": 0.05}
+    if "episode" in node:  # short ones
+        node |= {"episode": node["episode"] | {"horizon": 5}}
     around: dict[str, Any] = {"machine": machine(), "task": task_of(label), "cost": simulator(), "seed": 0}
     if compatibility.learns(target_of(node, "algo")):
         tiny = {key: TINY.get(key, value) for key, value in registry.option("encoder", network).items()}
@@ -103,7 +105,8 @@ FITTING = [(algo, label) for algo in ALGOS for label in LABELS[algo][: None if F
 CELLS = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), AssignTask)]
 REWRITING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), RewriteTask)]
 TILING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), TilingTask)]
-LEARNED = [algo for algo in ALGOS if compatibility.learns(target_of(registry.option("algo", algo), "algo"))]
+LEARNED = [algo for algo in dict.fromkeys(algo for algo, _ in CELLS)
+           if compatibility.learns(target_of(registry.option("algo", algo), "algo"))]  # fmt: skip
 
 
 class Counted(CostModel):

@@ -54,11 +54,12 @@ WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small the
     "sharding": ("algo=sharding_search",),
     "rewrite_flops": ("algo=tensat_greedy",),
     "tiling": ("algo=tile_walk",),
+    "rewrite_mcts": ("algo=mcts", "algo.simulations=2"),
     "rewrite_table": ("algo=rewrite_greedy", "cost.table=ops.jsonl", "judge.table=ops.jsonl"),
 }
 
 
-RUN_PROGRAMS = ("calibration", "hardware_fusion", "hardware_memory", "hardware_recompute")
+RUN_PROGRAMS = ("calibration", "hardware_fusion", "hardware_memory", "hardware_recompute", "xrlflow_latency")
 
 
 def composed(*words: str) -> DictConfig:

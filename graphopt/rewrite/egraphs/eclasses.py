@@ -9,11 +9,24 @@ Union-find with congruence restored after each round (Willsey et al., egg, POPL 
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from graphopt.rewrite.ir.terms import Terms, reachable
 from graphopt.rewrite.ir.vocabulary import Operation
 
 Key = tuple[int, ...]  # kind of operation, classes of inputs
+
+
+class Saved(NamedTuple):
+    """A state of `TermClasses`, under the names that it has there."""
+
+    children: dict[int, tuple[int, ...]]
+    members: dict[int, list[int]]
+    users: dict[int, list[int]]
+    maker: dict[int, str]
+    born: dict[int, int]
+    above: dict[int, int]
+    known: dict[Key, int]
 
 
 class TermClasses:
@@ -130,6 +143,21 @@ class TermClasses:
         """Takes a node out of its class; it does not come back while the classes that it needs stay apart."""
         self.members[self.find(node)].remove(node)
         del self.children[node]
+
+    def saved(self) -> "Saved":
+        """Its state; the classes go on changing, that does not."""
+        return Saved(dict(self.children), {at: list(of) for at, of in self.members.items()},
+                     {at: list(of) for at, of in self.users.items()}, dict(self.maker), dict(self.born),
+                     dict(self._above), dict(self._known))  # fmt: skip
+
+    def restore(self, saved: "Saved") -> None:
+        """Back to how it was when that was saved. What it learned since of `merges` is forgotten."""
+        self.children, self.maker, self.born = dict(saved.children), dict(saved.maker), dict(saved.born)
+        self.members = {at: list(of) for at, of in saved.members.items()}
+        self.users = {at: list(of) for at, of in saved.users.items()}
+        self._above, self._known = dict(saved.above), dict(saved.known)
+        self._merged, self.merges = [], []
+        self.changed.clear()
 
     def index(self) -> dict[str, dict[int, list[int]]]:
         """Members by operator and class."""

@@ -90,6 +90,18 @@ class Explorer:
                 return Explored("resting" if resting else "saturated", round_ + 1)
         return Explored("iterations", limits.iterations)
 
+    def apply_rule(self, number: int, nodes: int, seconds: float) -> Explored:
+        """One rule wherever it matches, once. It ends `saturated` where that makes nothing new, at a limit, or as
+        `iterations`."""
+        if len(self.rules[number].sources) == 1:
+            self.finder.forget(number)
+        found = self.finder.found([number])
+        self.classes.changed.clear()
+        why = self._apply(found, nodes, time.perf_counter() + seconds)
+        self.classes.rebuild()
+        self.cycles.clean(self.classes)
+        return Explored(why or ("iterations" if self.classes.changed else "saturated"), 1)
+
     def _found(self, round_: int, limits: ExplorationLimits, most: int) -> dict[int, list[Place]]:
         """Matches of the rules of this round, those of one output first; too many make a rule rest."""
         single = [n for n, rule in enumerate(self.rules) if len(rule.sources) == 1 and self._back[n] <= round_]

@@ -200,3 +200,13 @@ def substitute(terms: Terms, outputs: tuple[int, ...], live: Sequence[int], new:
         if term > first and term not in image and not image.keys().isdisjoint(inputs[term]):
             image[term] = terms.like(term, tuple([image.get(i, i) for i in inputs[term]]))
     return tuple([image.get(o, o) for o in outputs])
+
+
+def renewed(program: Program) -> Program:
+    """The same program in a store of its own, which holds nothing else."""
+    terms, old = Terms(), program.terms
+    own: dict[int, int] = {}
+    for term in sorted({*program.live(), *program.inputs}):
+        own[term] = terms.add(old.operation[term], [own[i] for i in old.inputs[term]])
+    outputs, inputs = (tuple(own[term] for term in some) for some in (program.outputs, program.inputs))
+    return replace(program, terms=terms, outputs=outputs, inputs=inputs, given=None)

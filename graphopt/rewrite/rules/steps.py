@@ -34,6 +34,14 @@ class RewriteStep(NamedTuple):
     digest: int
 
 
+class Change(NamedTuple):
+    """What a rewrite does to a program: live terms that go, terms that come, and what is read in place of each root."""
+
+    gone: list[int]
+    added: list[int]
+    image: dict[int, int]
+
+
 def free(term: int) -> float:
     """The price of a term where none is known."""
     return 0.0
@@ -75,17 +83,27 @@ class Neighbourhood:
         assert made is not None
         return substitute(self.terms, self.outputs, self.live, dict(zip(match.roots, made)))
 
-    def _step(self, match: Match, made: tuple[int, ...]) -> RewriteStep:
-        roots, terms, price = match.roots, self.terms, self.price
+    def change(self, match: Match) -> Change | None:
+        """What a match of this program changes; None where only making the program tells."""
+        made = self.matcher.apply(match)
+        assert made is not None
+        return self._change(match.roots, made)
+
+    def _change(self, roots: tuple[int, ...], made: tuple[int, ...]) -> Change | None:
         added = self._added(made)
         gone = self._gone(roots, made, added) if self._apart(roots, made, added) else None
-        if gone is None:
+        return None if gone is None else Change(gone, added, dict(zip(roots, made)))
+
+    def _step(self, match: Match, made: tuple[int, ...]) -> RewriteStep:
+        roots, terms, price = match.roots, self.terms, self.price
+        change = self._change(roots, made)
+        if change is None:
             return self._summed(match)
         cost, ops = self.cost, self.ops
-        for term in added:
+        for term in change.added:
             cost += price(term)
             ops += runs(terms, term)
-        for term in gone:
+        for term in change.gone:
             cost -= price(term)
             ops -= runs(terms, term)
         return RewriteStep(match, cost, ops, self._digest(roots, made))

@@ -1,0 +1,261 @@
+"""X-RLflow: Graph Reinforcement Learning for Neural Network Subgraphs Transformation (He et al., MLSys 2023).
+
+A policy over rewrites, rewarded by what whole programs cost: `rewrite.environment.episodes` is the decision process,
+`xrlflow_policy` the network. Proximal policy optimisation with the constants of the authors' code.
+
+Where the paper or its code leave something open, or another choice was made:
+- *Over many programs*: `training_step` takes a batch of graphs, each with episodes of its own; one policy serves them
+  all. As in the paper, one policy per model: no training (`trainer.steps=0`) and `search.adapt`, so that the policy
+  learns on the problem that it is to solve, within its budget. Both: it goes on learning from what it was taught.
+- *Advantages*: the end of an episode counts as one, unlike in the code's last transition; an episode that the horizon
+  cuts off is worth what the value says of where it was cut.
+- *Answers*: the cheapest program that was priced, not the last one. Of the episodes of a round one takes the likeliest
+  actions; it teaches as the others do.
+- A program that was priced before is not priced again, so that evaluations are different programs.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from graphopt.algos.learner import Learner, answering
+from graphopt.algos.xrlflow_policy import NetworkSizes, XRLflowPolicy
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Machine
+from graphopt.costs.additive import Flops
+from graphopt.problems.cost_model import CostModel
+from graphopt.rewrite.environment.episodes import STOP, Episode, EpisodeSettings, Game, step_together
+from graphopt.rewrite.environment.meta_graph import KINDS, SIZES, TOTALS, MetaGraph
+from graphopt.rewrite.io.as_graph import graph_of
+from graphopt.rewrite.ir.terms import renewed
+from graphopt.rewrite.rewrite_problem import RewriteProblem
+from graphopt.rewrite.rewrite_task import RewriteTask
+from graphopt.utils.ranges import Count, Few, NotNegative, Positive, Share, Whole
+
+MOST_TERMS = 1_000_000  # of a store that training fills; then it begins a new one
+UNLIMITED = 10**12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """Of PPO; conf/algo/xrlflow.yaml explains them."""
+
+    episodes: Few
+    epochs: Few
+    minibatch: Few
+    clip: NotNegative
+    value: NotNegative
+    entropy: NotNegative
+    discount: Share
+    trace: Share
+    rate: NotNegative
+    gradient_clip: NotNegative
+    divergence: NotNegative
+    free_updates: Whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class XRLflowSearch:
+    """How `solve` spends a budget. adapt: learn from its own episodes. episodes: per round. measure_every: as that of
+    episodes, for these. temperature: of samples. patience: rounds without a new program, after which it ends."""
+
+    adapt: bool
+    episodes: Few
+    measure_every: Count
+    temperature: Positive
+    patience: Count
+
+
+@dataclass(slots=True)
+class Transition:
+    """A step of an episode. follows: the value of the next state, 0 at an end."""
+
+    graphs: MetaGraph
+    action: int
+    log_prob: float
+    value: float
+    reward: float = 0.0
+    over: bool = False
+    follows: float = 0.0
+
+
+class XRLflow(Learner):
+    """yaml: conf/algo/xrlflow.yaml."""
+
+    accepts = (RewriteTask,)
+    network_settings = frozenset({"network"})
+
+    def __init__(self, *, name: str, machine: Machine, task: RewriteTask, cost: CostModel, seed: int,
+                 episode: EpisodeSettings, network: NetworkSizes, learning: Constants,
+                 search: XRLflowSearch) -> None:  # fmt: skip
+        super().__init__(name=name, task=task, cost=cost, seed=seed)
+        self.policy = XRLflowPolicy(network, episode.cap)
+        self.episode, self.network, self.learning, self.search = episode, network, learning, search
+        self.proxy = Flops(name="flops", machine=machine)
+        self.automatic_optimization = False
+        self._games: dict[str, Game] = {}
+
+    def made_for(self) -> dict[str, Any]:
+        return {"inputs": [list(KINDS), list(SIZES), list(TOTALS)]}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.policy.parameters(), lr=self.learning.rate, eps=1e-5)
+
+    def game(self, problem: RewriteProblem, episode: EpisodeSettings) -> Game:
+        """The decision process of a problem. Candidates are drawn as far as the network sees."""
+        proxy = problem.term_price or self.proxy.term_price(problem.terms)
+        return Game(problem, proxy, episode, self.network.layers)
+
+    # ---- learning
+
+    def training_step(self, graphs: list[Graph], batch_idx: int) -> None:
+        """One update: episodes on every graph, then some epochs of PPO."""
+        games = [self._training_game(graph) for graph in graphs]
+        before = sum(game.problem.evals for game in games)
+        each = max(1, self.learning.episodes // len(games))
+        with answering(graphs[0]):
+            played = play(
+                self.policy, [Episode(game, self._random) for game in games for _ in range(each)], self._random
+            )
+        self._count(sum(game.problem.evals for game in games) - before)
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        said = self.improve(self.policy, optimizer, played, self.train_steps, self._random)
+        earned = [sum(step.reward for step in steps) for steps in played]
+        self.log_dict(
+            {"reward": float(np.mean(earned)), "length": float(np.mean([len(steps) for steps in played])), **said}
+        )
+
+    def _training_game(self, graph: Graph) -> Game:
+        game = self._games.get(graph.hash)
+        if game is None or len(game.problem.terms) > MOST_TERMS:
+            own = graph_of(renewed(self.task.initial(graph)), name=graph.name, family=graph.family)
+            self._games[graph.hash] = game = self.game(self.task.open(own, self.cost, evals=UNLIMITED), self.episode)
+        return game
+
+    def improve(self, policy: XRLflowPolicy, optimizer: Any, played: Sequence[Sequence[Transition]], updates: int,
+                rng: np.random.Generator) -> dict[str, float]:  # fmt: skip
+        """Some epochs of PPO on what was played; what to log. updates: how many there were before."""
+        learning = self.learning
+        steps = [step for steps in played for step in steps]
+        advantage = np.concatenate([advantages(one, learning.discount, learning.trace) for one in played])
+        goal = torch.tensor(advantage + [step.value for step in steps], dtype=torch.float32)
+        said: dict[str, float] = {}
+        for _ in range(learning.epochs):
+            order = rng.permutation(len(steps))
+            for start in range(0, len(steps), learning.minibatch):
+                some = order[start : start + learning.minibatch]
+                loss, said = self._loss(policy, [steps[i] for i in some], advantage[some], goal[torch.from_numpy(some)])
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(policy.parameters(), learning.gradient_clip)
+                optimizer.step()
+            if updates >= learning.free_updates and said["losses/divergence"] > learning.divergence:
+                break
+        return said
+
+    def _loss(self, policy: XRLflowPolicy, steps: Sequence[Transition], advantage: np.ndarray,  # type: ignore[type-arg]
+              goal: Tensor) -> tuple[Tensor, dict[str, float]]:  # fmt: skip
+        learning = self.learning
+        log_BA, value_B = policy([step.graphs for step in steps])
+        device = log_BA.device
+        action = torch.tensor([step.action for step in steps], device=device)
+        before = torch.tensor([step.log_prob for step in steps], device=device)
+        spread = advantage.std() if len(advantage) > 1 else 1.0
+        scaled = torch.tensor((advantage - advantage.mean()) / (spread + 1e-8), dtype=torch.float32, device=device)
+        log_B = log_BA.gather(1, action[:, None])[:, 0]
+        ratio = (log_B - before).exp()
+        clipped = ratio.clamp(1 - learning.clip, 1 + learning.clip)
+        policy_loss = -torch.minimum(ratio * scaled, clipped * scaled).mean()
+        value_loss = 0.5 * (value_B - goal.to(device)).square().mean()
+        entropy = -(log_BA.exp() * log_BA.clamp(min=-50)).sum(1).mean()
+        said = {"policy": policy_loss, "value": value_loss, "entropy": entropy, "divergence": (before - log_B).mean()}
+        loss = policy_loss + learning.value * value_loss - learning.entropy * entropy
+        return loss, {f"losses/{name}": part.item() for name, part in said.items()}
+
+    # ---- solving
+
+    def solve(self, problem: RewriteProblem) -> None:
+        """Episodes until the budget is spent, or nothing new is found. With a budget of 0 the policy's own choices."""
+        game, rng = self.game(problem, replace(self.episode, measure_every=self.search.measure_every)), problem.rng
+        if not problem.evals_cap:
+            return self._commit(game)
+        policy = copy.deepcopy(self.policy)
+        optimizer = torch.optim.Adam(policy.parameters(), lr=self.learning.rate, eps=1e-5)
+        idle = updates = 0
+        while problem.open and idle < self.search.patience:
+            before = problem.distinct
+            with answering(problem.graph):
+                episodes = [Episode(game, rng) for _ in range(self.search.episodes)]
+                played = play(policy, episodes, rng, temperature=self.search.temperature, likeliest=True)
+            idle = idle + 1 if problem.distinct == before else 0
+            if self.search.adapt:
+                self.improve(policy, optimizer, played, updates, rng)
+                updates += 1
+
+    def _commit(self, game: Game) -> None:
+        """The likeliest steps; nothing is priced."""
+        rng = game.problem.rng
+        place = game.start(rng)
+        with answering(game.problem.graph):
+            for _ in range(self.episode.horizon):
+                action = int(self.policy([place.graphs])[0][0].argmax()) if place.steps else STOP
+                if action == STOP:
+                    break
+                point = game.problem.take(place.point, place.steps[action - 1])
+                place = game.place(point._replace(cost=place.point.cost), rng)
+        game.problem.take_best((place.point.outputs, place.point.rules))
+
+
+def play(policy: XRLflowPolicy, episodes: Sequence[Episode], rng: np.random.Generator, *, temperature: float = 1.0,
+         likeliest: bool = False) -> list[list[Transition]]:  # fmt: skip
+    """Steps of several episodes to their ends, all at once. likeliest: the first one takes the likeliest actions.
+
+    Raises OutOfBudget when a price is needed and the budget is spent.
+    """
+    played: list[list[Transition]] = [[] for _ in episodes]
+    running = list(range(len(episodes)))
+    while running:
+        going = [episodes[i] for i in running]
+        sharp = [temperature * (i > 0 or not likeliest) for i in running]
+        chosen, log_prob, value = _drawn(policy, [one.place.graphs for one in going], rng, sharp)
+        for at, i in enumerate(running):
+            if played[i]:
+                played[i][-1].follows = value[at]
+            played[i].append(Transition(going[at].place.graphs, chosen[at], log_prob[at], value[at]))
+        outcomes = step_together(going, chosen)
+        for i, outcome in zip(running, outcomes):
+            played[i][-1].reward, played[i][-1].over = outcome.reward, outcome.terminated
+        cut = [i for i, outcome in zip(running, outcomes) if outcome.truncated]
+        if cut:
+            _, value_B = policy([episodes[i].place.graphs for i in cut])
+            for i, value_of_rest in zip(cut, value_B.tolist()):
+                played[i][-1].follows = value_of_rest
+        running = [i for i in running if not episodes[i].over]
+    return played
+
+
+def _drawn(policy: XRLflowPolicy, graphs: Sequence[MetaGraph], rng: np.random.Generator,
+           temperatures: Sequence[float]) -> tuple[list[int], list[float], list[float]]:  # fmt: skip
+    """Actions, their log-probabilities by the policy itself, and values. A temperature of 0: the likeliest action."""
+    log_BA, value_B = policy(graphs)
+    chosen = list[int]()
+    for log_A, temperature in zip(log_BA.double(), temperatures):
+        share = torch.softmax(log_A / max(temperature, 1e-6), 0).numpy(force=True)
+        chosen.append(int(rng.choice(len(share), p=share / share.sum())))
+    return chosen, [float(log_BA[i, action]) for i, action in enumerate(chosen)], value_B.tolist()
+
+
+def advantages(steps: Sequence[Transition], discount: float, trace: float) -> np.ndarray:  # type: ignore[type-arg]
+    """Generalised advantage estimates of one episode (Schulman et al., 2016)."""
+    found, ahead = np.zeros(len(steps)), 0.0
+    for i in range(len(steps) - 1, -1, -1):
+        step = steps[i]
+        delta = step.reward + (0.0 if step.over else discount * step.follows) - step.value
+        found[i] = ahead = delta + discount * trace * ahead
+    return found

@@ -1,0 +1,190 @@
+"""Rewriting as a Markov decision process (X-RLflow, He et al., MLSys 2023, section 3).
+
+- **State**: a program, and the candidates one rewrite away from it.
+- **Actions**: `STOP`, or the place of a candidate from 1 on. Duplicates are no candidates, nor what has a cycle or too
+  many ops. More candidates than slots: so many are drawn, in their order, and the others are counted in `left_out`.
+- **Reward**: (RT_{t-1} - RT_t) / RT_0 * 100, per cent of the original's price. Prices are asked for every so many steps
+  and at the end; RT_{t-1} is the last one that was asked for.
+- **End**: `terminated` by STOP or where no rewrite is left, `truncated` by the horizon.
+
+Between prices the paper's code pays a constant (`between: constant`). `between: proxy`, ours, pays the change of an
+additive price, and takes it back at the next price, so that rewards sum up to what the program really costs.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.problems.problem import OutOfBudget
+from graphopt.rewrite.environment.meta_graph import MetaGraph, MetaGraphs
+from graphopt.rewrite.program_cost import TermPrice
+from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
+from graphopt.rewrite.rules.steps import Neighbourhood, RewriteStep
+from graphopt.utils.ranges import Count, Few
+
+STOP = 0
+BROKEN = -100.0  # the reward of a program that cannot be run
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeSettings:
+    """cap: slots for actions, STOP included. horizon: steps. measure_every: steps from price to price, the end aside.
+    bonus: what `constant` pays between prices."""
+
+    cap: Few
+    horizon: Count
+    measure_every: Count
+    between: Literal["constant", "proxy"]
+    bonus: float
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A program that an episode has come to. steps: its candidates; left_out: those without a slot."""
+
+    game: "Game"
+    point: Point  # its cost is the last price that was asked for
+    around: Neighbourhood
+    steps: list[RewriteStep]
+    left_out: int
+
+    def priced(self, cost: float) -> "Place":
+        """The same, with its own price."""
+        return Place(self.game, self.point._replace(cost=cost), self.around, self.steps, self.left_out)
+
+    @property
+    def actions(self) -> int:
+        """STOP and the candidates."""
+        return 1 + len(self.steps)
+
+    @cached_property
+    def totals(self) -> NDArray[np.float32]:
+        """[actions, T] `meta_graph.TOTALS`."""
+        game = self.game
+        proxy = np.array([self.around.cost, *(step.cost for step in self.steps)]) / game.first_proxy
+        ops = np.array([self.around.ops, *(step.ops for step in self.steps)]) / max(1, game.first_ops)
+        priced = np.full(len(ops), self.point.cost / game.problem.initial_cost)
+        stop = np.arange(len(ops)) == STOP
+        return np.stack([1 - proxy, 1 - priced, 1 - ops, stop], 1).astype(np.float32)
+
+    @cached_property
+    def graphs(self) -> MetaGraph:
+        """What a policy sees."""
+        return self.game.drawing.of(self.around, self.steps, self.totals)
+
+
+class Game:
+    """What the episodes of one problem share. proxy: an additive price, for features and for rewards between prices.
+    hops: of `MetaGraphs`.
+
+    A program is billed once: its price is remembered.
+    """
+
+    def __init__(self, problem: RewriteProblem, proxy: TermPrice, settings: EpisodeSettings,
+                 hops: int | None = None) -> None:  # fmt: skip
+        self.problem, self.proxy, self.settings = problem, proxy, settings
+        self.drawing = MetaGraphs(problem.terms, hops)
+        start = problem.start()
+        first = problem.neighbours.around(start.outputs, proxy)
+        self.first_proxy, self.first_ops = first.cost or 1.0, first.ops
+        self._prices = {first.digest: problem.initial_cost}
+
+    def place(self, point: Point, rng: np.random.Generator) -> Place:
+        """Its candidates. rng: draws those that get a slot."""
+        around = self.problem.neighbours.around(point.outputs, self.proxy)
+        steps = [step for step in around.steps() if step.ops < self.problem.most_ops]
+        slots = self.settings.cap - 1
+        drawn = steps
+        if len(steps) > slots:
+            drawn = [steps[i] for i in sorted(rng.choice(len(steps), slots, replace=False))]
+        return Place(self, point, around, drawn, len(steps) - len(drawn))
+
+    def start(self, rng: np.random.Generator) -> Place:
+        """The program as it was given."""
+        return self.place(self.problem.start(), rng)
+
+    def prices(self, places: Sequence[Place]) -> list[float]:
+        """Of several programs; those that are not known yet are billed, as many as the budget allows.
+
+        Raises OutOfBudget when that is not enough.
+        """
+        unknown = {place.around.digest: place.point for place in places if place.around.digest not in self._prices}
+        asked = list(unknown.items())[: self.problem.remaining]
+        if asked:
+            found = self.problem.costs([(point.outputs, point.rules) for _, point in asked])
+            self._prices.update(zip((digest for digest, _ in asked), found))
+        if len(asked) < len(unknown):
+            raise OutOfBudget
+        return [self._prices[place.around.digest] for place in places]
+
+
+class Outcome(NamedTuple):
+    """What a step has led to. price: what was asked for, NaN where nothing was."""
+
+    reward: float
+    terminated: bool
+    truncated: bool
+    price: float
+
+
+class Episode:
+    """One walk through a game. A step is `act`, then `settle` with the price if `wants_price` says so; `step` is
+    both."""
+
+    def __init__(self, game: Game, rng: np.random.Generator) -> None:
+        self.game, self._rng = game, rng
+        self.place = game.start(rng)
+        self.length, self.paid, self.over = 0, 0.0, False
+        self._terminated = self.wants_price = False
+
+    def act(self, action: int) -> None:
+        """Goes where an action leads. Raises ValueError for one that does not exist, or when the episode is over."""
+        if self.over or not 0 <= action < self.place.actions:
+            why = "the episode is over" if self.over else f"there are {self.place.actions} actions"
+            raise ValueError(f"action {action} is not possible: {why}")
+        before, problem = self.place, self.game.problem
+        if action != STOP:
+            point = problem.take(before.point, before.steps[action - 1])
+            self.place = self.game.place(point._replace(cost=before.point.cost), self._rng)
+        self.length += 1
+        self._terminated = action == STOP or not self.place.steps
+        self.over = self._terminated or self.length >= self.game.settings.horizon
+        self.wants_price = self.over or self.length % self.game.settings.measure_every == 0
+        self._between = 100 * (before.around.cost - self.place.around.cost) / self.game.first_proxy
+
+    def settle(self, price: float) -> Outcome:
+        """The outcome of the last action. price: of the program, if it was wanted."""
+        settings, last = self.game.settings, self.place.point.cost
+        if not self.wants_price:
+            reward = settings.bonus if settings.between == "constant" else self._between
+            self.paid += reward if settings.between == "proxy" else 0.0
+            return Outcome(reward, False, False, math.nan)
+        if not math.isfinite(price):
+            self.over = self._terminated = True
+            return Outcome(BROKEN - self.paid, True, False, price)
+        reward = 100 * (last - price) / self.game.problem.initial_cost - self.paid
+        self.paid = 0.0
+        self.place = self.place.priced(price)
+        return Outcome(reward, self._terminated, self.over and not self._terminated, price)
+
+    def step(self, action: int) -> Outcome:
+        """Raises OutOfBudget when a price is needed and the budget is spent."""
+        self.act(action)
+        return self.settle(self.game.prices([self.place])[0] if self.wants_price else math.nan)
+
+
+def step_together(episodes: Sequence[Episode], actions: Sequence[int]) -> list[Outcome]:
+    """A step of each; prices are asked for at once, game by game, so that measured programs run by turns."""
+    for episode, action in zip(episodes, actions, strict=True):
+        episode.act(action)
+    wanting = [episode for episode in episodes if episode.wants_price]
+    prices: dict[int, float] = {}
+    for game in {id(episode.game): episode.game for episode in wanting}.values():
+        own = [episode for episode in wanting if episode.game is game]
+        prices.update(zip(map(id, own), game.prices([episode.place for episode in own])))
+    return [episode.settle(prices.get(id(episode), math.nan)) for episode in episodes]

@@ -1,0 +1,35 @@
+"""`remeasured`, `remeasured_...`: a search by an additive model, whose cheapest programs are priced by what the problem
+asks for.
+
+What is between an additive model and a method that is rewarded by measured prices: this has as many measured prices,
+and no more than that. TASO and Tensat were published without.
+"""
+
+import contextlib
+
+from graphopt.core.machine import Machine
+from graphopt.costs.additive import Flops
+from graphopt.problems.finalists import Finalists
+from graphopt.problems.problem import OutOfBudget
+from graphopt.rewrite.io.as_graph import graph_of
+from graphopt.rewrite.rewrite_problem import RewriteProblem
+from graphopt.rewrite.rewriter import Rewriter
+from graphopt.utils.ranges import Count, Few
+
+
+class Remeasured(Rewriter):
+    """search: any rewriter. evals: of its own, by the roofline of the machine's first device; they are not billed.
+    kept: how many of its programs are priced, the cheapest first; of those of one price, one."""
+
+    def __init__(self, *, name: str, machine: Machine, search: Rewriter, evals: Count, kept: Few) -> None:
+        self.name, self.search, self.evals, self.kept = name, search, evals, kept
+        self.additive = Flops(name="flops", machine=machine)
+
+    def solve(self, problem: RewriteProblem) -> None:
+        graph = graph_of(problem.initial, name=problem.graph.name, family=problem.graph.family)
+        inner = problem.task.open(graph, self.additive, evals=self.evals, seconds=problem.seconds_cap - problem.seconds,
+                                  seed=int(problem.rng.integers(2**31)))  # fmt: skip
+        inner.finalists = finalists = Finalists(inner.solution, self.kept)
+        with contextlib.suppress(OutOfBudget):
+            self.search.solve(inner)
+        problem.costs(finalists.states[: problem.remaining])

@@ -1,0 +1,183 @@
+"""X-RLflow: the policy does not depend on the order of candidates, what it says of a program drawn in part is what it
+says of the whole, and it learns where an additive model misleads."""
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from graphopt.algos.xrlflow import Transition, XRLflow, advantages
+from graphopt.algos.xrlflow_policy import NetworkSizes, XRLflowPolicy
+from graphopt.config.construct import construct
+from graphopt.costs.additive import Flops
+from graphopt.problems.problem import OutOfBudget
+from graphopt.problems.solution import Solution
+from graphopt.rewrite.environment.episodes import Episode, EpisodeSettings, Game, Place
+from graphopt.rewrite.environment.meta_graph import MetaGraph
+from graphopt.rewrite.io.as_graph import graph_of
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.models import build_model
+from graphopt.rewrite.program_cost import ProgramCost
+from graphopt.tasks.rewriting import Rewriting
+from graphopt.utils import registry
+
+MACHINE = construct(registry.option("machine", "gpu2"), "machine")
+FLOPS = Flops(name="flops", machine=MACHINE)
+TASK: Rewriting = construct(registry.option("task", "rewrite"), "task", {"machine": MACHINE})
+SETTINGS = EpisodeSettings(cap=64, horizon=6, measure_every=2, between="proxy", bonus=0.1)
+SQUEEZENET = {"size": 32, "channels": 8, "classes": 10}
+
+
+class Contrary(ProgramCost):
+    """What the roofline saves, this makes dearer; only without a transpose is a program cheap. No sum over ops is
+    known."""
+
+    name, objective = "contrary", "runtime"
+
+    def price_program(self, program: Program) -> float:
+        operators = [program.terms.operation[term].name for term in program.live()]
+        return 2.0 - 1e3 * FLOPS.price_program(program) + 0.5 * operators.count("transpose")
+
+
+def policy_of(head: str = "each", cap: int = 64, **changes: Any) -> XRLflowPolicy:
+    torch.manual_seed(1)
+    sizes = {"width": 8, "layers": 3, "graph": 4, "head": head, "sizes": True, "prior": 0.0, **changes}
+    made = XRLflowPolicy(NetworkSizes(**sizes), cap)
+    for weight in made.parameters():  # the last layers begin near zero
+        torch.nn.init.normal_(weight, std=0.5) if weight.ndim else None
+    return made
+
+
+def place_of(hops: int | None, seed: int = 0) -> Place:
+    problem = TASK.open(graph_of(build_model("squeezenet", SQUEEZENET), name="s"), FLOPS, evals=10**6)
+    episode = Episode(Game(problem, FLOPS.term_price(problem.terms), SETTINGS, hops), np.random.default_rng(seed))
+    for action in (3, 1, 2):
+        episode.step(action)
+    return episode.place
+
+
+def reordered(seen: MetaGraph, order: list[int]) -> MetaGraph:
+    """Candidates in another order. order: old place of each graph."""
+    nodes = np.concatenate([np.flatnonzero(seen.graph == graph) for graph in order])
+    new_node, new_graph = np.argsort(nodes), np.argsort(order)
+    hidden = np.stack([new_graph[seen.hidden[0]], new_node[seen.hidden[1]]])
+    return MetaGraph(seen.kind[nodes], seen.sizes[nodes], new_node[seen.edges], seen.dims, new_graph[seen.graph[nodes]],
+                     hidden, seen.totals[order])  # fmt: skip
+
+
+def test_scores_go_with_candidates() -> None:
+    seen, policy = place_of(3).graphs, policy_of()
+    order = [0, *(1 + np.random.default_rng(0).permutation(len(seen) - 1)).tolist()]
+    log, value = policy([seen])
+    mixed, same = policy([reordered(seen, order)])
+    torch.testing.assert_close(mixed[0], log[0][order], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(same, value, rtol=1e-4, atol=1e-4)
+
+
+def test_the_released_head_depends_on_slots() -> None:
+    seen, policy = place_of(3).graphs, policy_of("flat")
+    order = [0, *range(len(seen) - 1, 0, -1)]
+    log, _ = policy([seen])
+    mixed, _ = policy([reordered(seen, order)])
+    assert not torch.allclose(mixed[0, : len(seen)], log[0, : len(seen)][order], rtol=1e-2)
+    assert log.shape == (1, 64) and log[0, len(seen) :].max() < -1e9
+
+
+@pytest.mark.parametrize("head", ["each", "flat"])
+def test_a_part_says_what_the_whole_says(head: str) -> None:
+    """Candidates drawn as far as the layers reach, and whole."""
+    policy = policy_of(head).double()
+    near, whole = (policy([_double(place_of(hops).graphs)]) for hops in (3, None))
+    for one, other in zip(near, whole):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+def _double(seen: MetaGraph) -> MetaGraph:
+    return replace(seen, sizes=seen.sizes.astype(float), dims=seen.dims.astype(float), totals=seen.totals.astype(float))
+
+
+def test_several_states_are_each_as_alone() -> None:
+    policy, several = policy_of(), [place_of(3, seed).graphs for seed in range(2)] + [place_of(None).graphs]
+    log, value = policy(several)
+    for i, one in enumerate(several):
+        alone, own = policy([one])
+        torch.testing.assert_close(log[i, : len(one)], alone[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(value[i : i + 1], own, rtol=1e-4, atol=1e-4)
+
+
+def test_advantages_by_hand() -> None:
+    steps = [Transition(None, 0, 0.0, value, reward) for value, reward in ((1.0, 2.0), (3.0, 4.0))]  # type: ignore[arg-type]
+    steps[0].follows, steps[1].over = 3.0, True
+    last = 4.0 - 3.0
+    first = 2.0 + 0.5 * 3.0 - 1.0 + 0.5 * 0.8 * last
+    assert advantages(steps, 0.5, 0.8) == pytest.approx([first, last])
+    steps[1].over, steps[1].follows = False, 10.0  # cut off by the horizon
+    assert advantages(steps, 0.5, 0.8)[1] == pytest.approx(4.0 + 0.5 * 10.0 - 3.0)
+
+
+def learner(cost: ProgramCost, **changes: dict[str, Any]) -> XRLflow:
+    torch.manual_seed(0)
+    node = registry.option("algo", "xrlflow")
+    small: dict[str, dict[str, Any]] = {
+        "episode": {"cap": 64, "horizon": 3, "measure_every": 1}, "network": {"width": 16, "layers": 2, "graph": 8},
+        "learning": {"episodes": 8, "rate": 3e-3}, "search": {"adapt": True, "measure_every": 1},
+    }  # fmt: skip
+    for part in node.keys() & (small.keys() | changes.keys()):
+        node[part] = node[part] | small.get(part, {}) | changes.get(part, {})
+    made = construct(node, "algo", {"machine": MACHINE, "task": TASK, "cost": cost, "seed": 0})
+    assert isinstance(made, XRLflow)
+    return made
+
+
+def two_products() -> Program:
+    b = ProgramBuilder()
+    x = b.input((64, 64))
+    return b.build(b.linear(x, 32), b.linear(x, 96))
+
+
+def solved(algo: XRLflow, cost: ProgramCost, evals: int, seed: int = 0) -> Any:
+    problem = TASK.open(graph_of(two_products(), name="two"), cost, evals=evals, seed=seed)
+    with suppress(OutOfBudget):
+        algo.solve(problem)
+    return problem
+
+
+def test_the_likeliest_steps_without_a_budget_are_the_additive_models() -> None:
+    """Two products of one input are put together."""
+    problem = solved(learner(FLOPS, network={"prior": 5.0}), FLOPS, 0)
+    solution = problem.solution()
+    assert isinstance(solution, Solution) and problem.evals == 0
+    assert solution.price(FLOPS).cost < problem.initial_cost
+
+
+def test_a_budget_is_kept_and_programs_are_priced_once() -> None:
+    problem = solved(learner(FLOPS), FLOPS, 20)
+    assert problem.evals <= 20 and problem.distinct == problem.evals
+    assert problem.best_cost < problem.initial_cost
+
+
+def test_it_learns_to_leave_alone_what_the_additive_model_praises() -> None:
+    """Every gain of the roofline is a loss; the rewards of learned episodes are above those of the first ones."""
+    cost, algo = Contrary(), learner(Contrary(), network={"prior": 0.0}, learning={"entropy": 0.001})
+    game = algo._training_game(graph_of(two_products(), name="two"))
+    from graphopt.algos.xrlflow import play
+
+    rng, optimizer = np.random.default_rng(0), torch.optim.Adam(algo.policy.parameters(), lr=5e-3)
+    earned = []
+    for update in range(14):
+        with torch.no_grad():
+            played = play(algo.policy, [Episode(game, rng) for _ in range(12)], rng)
+        earned.append(float(np.mean([sum(step.reward for step in steps) for steps in played])))
+        algo.improve(algo.policy, optimizer, played, update, rng)
+    assert cost.price_program(two_products()) < 2.0
+    assert np.mean(earned[-3:]) > np.mean(earned[:2]) and np.mean(earned[-3:]) > -0.5
+
+
+def test_a_step_of_training_counts_what_it_prices() -> None:
+    algo = learner(FLOPS)
+    game = algo._training_game(graph_of(two_products(), name="two"))
+    assert game.problem.evals == 0 and algo.made_for()["inputs"]

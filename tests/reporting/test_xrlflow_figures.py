@@ -1,0 +1,53 @@
+"""Headline figures of measured programs and of tree search over e-graphs, by hand."""
+
+import math
+from typing import Any
+
+import pytest
+
+from graphopt.reporting.figures import rewrite_mcts, xrlflow_latency
+from graphopt.reporting.figures.figure import Figure
+
+
+def row(algo: str, graph: str, judge: str, speed: float, noise: float = 0.001) -> dict[str, Any]:
+    return {"algo": algo, "graph": graph, "family": graph[0], "judge": judge, "initial": 1.0, "judged": 1 / speed,
+            "noise": noise, "seed": 0}  # fmt: skip
+
+
+def named(found: list[Figure]) -> dict[str, float]:
+    return {figure.name: figure.value for figure in found}
+
+
+def test_speed_ups_and_losses() -> None:
+    found = named(xrlflow_latency.figures([
+        row("per_model", "a1", "torch", 1.44), row("per_model", "a1", "onnxruntime", 1.0), row("per_model", "b1",
+        "torch", 1.21), row("taso", "a1", "torch", 0.9), row("taso", "a1", "onnxruntime", 0.8), row("taso", "b1",
+        "torch", 1.21), row("one_policy", "a1", "torch", 1.2), row("one_policy", "b1", "torch", 1.1),
+    ]))  # fmt: skip
+    assert found["slower"] == 0 and found["slower/taso"] == 2
+    assert found["over_original"] == pytest.approx(math.sqrt(1.2 * 1.21))
+    assert found["over_taso"] == pytest.approx(math.sqrt(math.sqrt(1.44 / 0.9 / 0.8)))
+    assert found["gains_where_additive_loses"] == 1
+    assert found["one_policy/share_of_gain"] == pytest.approx(math.log(1.2 * 1.1) / math.log(1.44 * 1.21))
+
+
+def test_what_noise_can_make_is_neither_gain_nor_loss() -> None:
+    found = named(xrlflow_latency.figures([row("per_model", "a", "x", 0.99, 0.02), row("taso", "a", "x", 0.95, 0.001)]))
+    assert found["slower"] == 0 and found["gains_where_additive_loses"] == 0 and found["slower/taso"] == 1
+
+
+def test_margins_over_saturation() -> None:
+    def saves(algo: str, model: str, share: float, seed: int = 0) -> dict[str, Any]:
+        return {"algo": algo, "family": model, "seed": seed, "initial": 2.0, "judged": 2.0 * (1 - share)}
+
+    found = named(rewrite_mcts.figures([
+        saves("mcts", "bert", 0.3), saves("mcts", "bert", 0.2, 1), saves("tensat_2000", "bert", 0.125),
+        saves("tensat", "bert", 0.5), saves("mcts", "nasrnn", 0.15), saves("tensat_2000", "nasrnn", 0.1),
+        saves("mcts", "vgg19", 0.1), saves("tensat_2000", "vgg19", 0.0),
+    ]))  # fmt: skip
+    assert found["mcts_over_tensat/bert"] == pytest.approx(2.0) and found["mcts_over_restarts/bert"] == pytest.approx(
+        0.5
+    )
+    assert found["mcts_saves/bert"] == pytest.approx(25.0)
+    assert "mcts_over_tensat/vgg19" not in found
+    assert found["published_margins_reached"] == 1  # 1.5 of BERT; NasRNN's are 1.85
