@@ -1,17 +1,17 @@
-"""Placeto: Learning Generalizable Device Placement Algorithms for Distributed Machine Learning (Addanki, Venkatakrishnan,
-Gupta, Mao, Alizadeh, NeurIPS 2019).
+"""Placeto: Learning Generalizable Device Placement Algorithms for Distributed Machine Learning (Addanki,
+Venkatakrishnan, Gupta, Mao, Alizadeh, NeurIPS 2019).
 
-An episode starts from a placement and visits every group of ops once, in topological order; at each visit the policy says
-where this group goes, given where all others are, and earns what the run time falls by. So every visit is an evaluation.
-The policy: messages along and against the edges; the visited group's own state beside sums over its ancestors, its
-descendants and the groups parallel to it; a classifier. REINFORCE, with a baseline for every time step: the mean of the
-last episodes' returns from there. It learns while the graph is being solved.
+An episode starts from a placement and visits every group of ops once, in topological order; at each visit the policy
+says where this group goes, given where all others are, and earns what the run time falls by. So every visit is an
+evaluation. The policy: messages along and against the edges; the visited group's own state beside sums over its
+ancestors, its descendants and the groups parallel to it; a classifier. REINFORCE, with a baseline for every time step:
+the mean of the last episodes' returns from there. It learns while the graph is being solved.
 
-As in the authors' code: cost, output size, current and done bits and the placement as features, eight rounds of messages,
-a window of ten for the baseline, the learning rate falling linearly. Not known or ours: the groups (`op_groups`), no start
-times among the features (an evaluation here is a price), the default placement as the start of every episode, the
-entropy bonus, that several episodes make an update together (theirs: 4 to 8 workers), the reward in units of the
-default's price, and a plan that does not fit counts as ten times the default.
+As in the authors' code: cost, output size, current and done bits and the placement as features, eight rounds of
+messages, a window of ten for the baseline, the learning rate falling linearly. Not known or ours: the groups
+(`op_groups`), no start times among the features (an evaluation here is a price), the default placement as the start of
+every episode, the entropy bonus, that several episodes make an update together (theirs: 4 to 8 workers), the reward in
+units of the default's price, and a plan that does not fit counts as ten times the default.
 
 Shape legend: B episodes, M groups, D devices, F features, W width.
 """

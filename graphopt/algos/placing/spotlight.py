@@ -1,8 +1,9 @@
 """Spotlight: Optimizing Device Placement for Training Deep Neural Networks (Gao, Chen, Li, ICML 2018).
 
 Placement as a Markov decision process of as many stages as there are groups of ops: in each one group goes to a device,
-given where those before it went. Its policy, a sequence-to-sequence network with attention (`DeviceSequence`), is trained
-by proximal policy optimisation while the graph is being solved: of a batch of sampled placements several epochs of
+given where those before it went. Its policy, a sequence-to-sequence network with attention (`DeviceSequence`), is
+trained by proximal policy optimisation while the graph is being solved: of a batch of sampled placements several epochs
+of
 
     mean over stages of  ratio x advantage - beta x KL(old policy, policy)
 

@@ -1,12 +1,13 @@
-"""`expert`: what practitioners do by hand: a model is split into layers, neighbouring layers share a device, and devices
-get alike shares of the work.
+"""`expert`: what practitioners do by hand: a model is split into layers, neighbouring layers share a device, and
+devices get alike shares of the work.
 
-A layer is what reads the same weights, so that the steps of an unrolled recurrent network belong together, each layer on
-one device for all steps, as in the recurrent models of GO's, HDP's and ColocRL's tables. Layers stand in the order in
-which their weights are first read. An op without weights belongs to the latest layer that it depends on; behind the loss,
-where gradients come back, to the earliest, so that a layer's gradients are where the layer is. Lookups of embeddings
-(gathers from a weight) are a layer of their own on the first device, whatever the balance, and attention without weights
-stands with the layer that it depends on. The cut into runs of layers minimises the largest time of a device.
+A layer is what reads the same weights, so that the steps of an unrolled recurrent network belong together, each layer
+on one device for all steps, as in the recurrent models of GO's, HDP's and ColocRL's tables. Layers stand in the order
+in which their weights are first read. An op without weights belongs to the latest layer that it depends on; behind the
+loss, where gradients come back, to the earliest, so that a layer's gradients are where the layer is. Lookups of
+embeddings (gathers from a weight) are a layer of their own on the first device, whatever the balance, and attention
+without weights stands with the layer that it depends on. The cut into runs of layers minimises the largest time of a
+device.
 
 No price is asked for; of the families of those tables nothing but the graph is known here.
 Shape legend: N ops, L layers, D devices.
@@ -93,7 +94,8 @@ def _weights(graph: Graph) -> tuple[I64, dict[int, int]]:
 
 
 def cut(time: F64, parts: int) -> I64:
-    """[L] runs of layers, at most so many, whose largest sum is the least there is. Dynamic programming, O(L^2 parts)."""
+    """[L] runs of layers, at most so many, whose largest sum is the least there is. Dynamic programming, O(L^2
+    parts)."""
     total = np.append(0.0, np.cumsum(time))
     count = len(time)
     best, back = np.full((parts + 1, count + 1), np.inf), np.zeros((parts + 1, count + 1), np.int64)

@@ -38,8 +38,8 @@ def heuristic_rows(problem: AssignProblem) -> Iterator[F32]:
 
 
 def heuristic_decisions(problem: AssignProblem) -> Decisions:
-    """[S, N, H] decisions of all heuristics, those that say the same once: their devices, and their urgencies in as many
-    levels as the task has. Other choices are the default's."""
+    """[S, N, H] decisions of all heuristics, those that say the same once: their devices, and their urgencies in as
+    many levels as the task has. Other choices are the default's."""
     task, instance = problem.task, SchedulingInstance(problem.graph, problem.task)
     found = np.repeat(problem.initial[None], len(HEURISTICS), 0)
     for row, heuristic in zip(found, HEURISTICS.values(), strict=True):

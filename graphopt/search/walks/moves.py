@@ -145,11 +145,11 @@ class Walk:
 
 
 def start_walk(problem: AssignProblem, slots: Slots, start: str, *, deltas: bool) -> Walk:
-    """A walk from the `initial` decision (free), from a `random` one, from choice 0 everywhere (`zero`), or from the best
-    of all heuristics for devices and priorities (`heuristic`), each of which is an evaluation.
+    """A walk from the `initial` decision (free), from a `random` one, from choice 0 everywhere (`zero`), or from the
+    best of all heuristics for devices and priorities (`heuristic`), each of which is an evaluation.
 
-    All but the first are billed. For `max_load`, where single moves hardly leave the default, `initial` is the better of
-    the default and the best contiguous split, which is billed.
+    All but the first are billed. For `max_load`, where single moves hardly leave the default, `initial` is the better
+    of the default and the best contiguous split, which is billed.
     """
     if start == "initial":
         split = contiguous(problem)
