@@ -83,7 +83,7 @@ class HDP(Optimizer):
             mean = float(reward_B.mean())
             baseline = mean if baseline is None else said.baseline * baseline + (1 - said.baseline) * mean
             optimizer.zero_grad()
-            (-(reward_B - baseline) * log_p_B).mean().backward()
+            (-(reward_B - baseline) * log_p_B).mean().backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(networks.parameters(), said.gradient)
             for group in optimizer.param_groups:
                 group["lr"] = said.rate * said.decay ** (max(0, step - said.decay_from) // said.decay_every)

@@ -78,7 +78,7 @@ class NeuRewriter(Optimizer):
             critic = (back_BT - worth_BT).square().mean()
             actor = -((back_BT - worth_BT).detach() * log_p_BT).mean()
             optimizer.zero_grad()
-            (actor + said.critic * critic).backward()
+            (actor + said.critic * critic).backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(pickers.parameters(), said.gradient)
             optimizer.step()
 

@@ -61,7 +61,7 @@ def _features(instance: SchedulingInstance, of: I64, count: int) -> Tensor:
     graph, mine = instance.graph, np.flatnonzero(of >= 0)
 
     def summed(values: NDArray[np.generic]) -> F64:
-        return np.bincount(of[mine], values[mine].astype(np.float64), count)
+        return np.bincount(of[mine], values[mine].astype(np.float64), count).astype(np.float64)
 
     ops = summed(np.ones(graph.num_ops))
     columns = [summed(instance.weight("time")), summed(graph.result_bytes), summed(graph.weight_bytes), ops]

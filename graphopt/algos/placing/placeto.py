@@ -82,7 +82,7 @@ class Placeto(Optimizer):
             for group in optimizer.param_groups:
                 group["lr"] = said.rate + (said.last_rate - said.rate) * progress(problem)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(policy.parameters(), said.gradient)
             optimizer.step()
 

@@ -69,7 +69,7 @@ class Spotlight(Optimizer):
             for _ in range(said.epochs):
                 gain, divergence = _gain(policy, x_BMF, device_BM, old_BMD, reward_B - baseline)
                 optimizer.zero_grad()
-                (beta * divergence - gain).backward()
+                (beta * divergence - gain).backward()  # type: ignore[no-untyped-call]
                 nn.utils.clip_grad_norm_(policy.parameters(), said.gradient)
                 optimizer.step()
             if float(divergence.detach()) > 1.5 * said.divergence:

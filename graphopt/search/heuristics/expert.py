@@ -48,9 +48,10 @@ def by_layers(instance: SchedulingInstance) -> I64:
     able = np.flatnonzero(np.isfinite(seconds).all(0))
     if not len(able):
         return np.zeros(len(layer), np.int64)
-    time = np.bincount(layer + 1, seconds[:, able].mean(1), int(layer.max(initial=-1)) + 2)
+    time = np.bincount(layer + 1, seconds[:, able].mean(1), int(layer.max(initial=-1)) + 2).astype(np.float64)
     device = np.append(0, cut(time[1:], len(able)))  # lookups first
-    return able[device[layer + 1]]
+    chosen: I64 = able[device[layer + 1]]
+    return chosen
 
 
 def layers(graph: Graph) -> I64:
