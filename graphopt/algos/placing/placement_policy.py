@@ -11,6 +11,7 @@ rest. One network serves any number of devices.
 Shape legend: N ops of all graphs of a batch, G graphs, C candidates, D width.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from graphopt.encoders.features import batch, graph_features
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import Decisions
+from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
 from graphopt.search.heuristics.encoding import encode
 from graphopt.search.heuristics.rules import SchedulingInstance
@@ -122,6 +124,13 @@ class PlacementPolicy(Learner):
         optimizer.step()
         self.log("reward", -choice.detach(), prog_bar=True)
         self.log_dict({"losses/choice": choice.detach(), "losses/error": error.detach()})
+
+    def says(self, graph: Graph) -> list[float]:
+        """What the answer without evaluations gains; what it costs is one price."""
+        problem, _ = solve(self, graph, self.task, self.cost, evals=0, seed=self.val_seed)
+        self.train_evals += 1
+        before, after = problem.initial_cost, problem.best_cost
+        return [math.log(before / after)] if math.isfinite(before) and math.isfinite(after) and after > 0 else []
 
     # ---- answering
 
