@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64
-from graphopt.core.list_schedule import Links, bottom_levels, heft
+from graphopt.core.list_schedule import bottom_levels
 from graphopt.search.heuristics.expert import by_layers
-from graphopt.search.heuristics.rules import HEURISTICS, SchedulingInstance
+from graphopt.search.heuristics.rules import HEURISTICS, SchedulingInstance, heft_schedule
 
 CAUTIONS = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)  # HEFT with transfers so many times as long
 RULES = ("list_bottom_level", "spectral", "spectral_by_bytes", "blocks", "blocks_by_bytes")  # of `HEURISTICS`
@@ -35,9 +35,7 @@ def candidates(instance: SchedulingInstance) -> Candidates:
     total = max(float(seconds[np.isfinite(seconds)].sum()), 1e-30)
     device, planned = [np.asarray(instance.initial.device[0])], [np.nan]
     for caution in CAUTIONS:
-        latency, per_byte, *means = instance.links
-        slower = Links(caution * latency, caution * per_byte, *(caution * mean for mean in means))
-        schedule = heft(instance.kernels.time, instance.kernels.is_kernel, instance.needs, slower)
+        schedule = heft_schedule(instance, caution)
         device.append(schedule.device)
         planned.append(schedule.makespan)
     device += [*(HEURISTICS[rule](instance).device for rule in RULES), by_layers(instance)]

@@ -9,10 +9,11 @@ from graphopt.reporting.figures.over_families import gain, per_family, priced, s
 
 POLICY = "placement_policy"
 PEERS = {
-    "expert": "expert", "metis": "gp_dfs", "heft": "heft", "hill_climbing": "hill_climbing", "annealing": "annealing",
+    "expert": "expert", "metis": "gp_dfs", "heft": "heft", "heft_16": "heft_16", "hill_climbing": "hill_climbing", "annealing": "annealing",
     "local_search": "regal_local_heuristic", "go": "go", "hdp": "hdp", "spotlight": "spotlight", "placeto": "placeto",
-    "neurewriter": "neurewriter", "network_off": "network_off", "untrained": "untrained", "default": "default",
+    "neurewriter": "neurewriter", "network_off": "network_off", "untrained": "untrained",
 }  # fmt: skip
+UNPRICED = ("expert", "heft", "heft_16", "go", "network_off", "untrained")  # who answers without evaluations
 
 Row = Mapping[str, Any]
 
@@ -26,6 +27,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     placed = [{**row, "graph": f"{row['graph']} on {row['machine']}"} for row in rows]
     family = {row["graph"]: row["family"] for row in placed}
     found = [figure for name, algo in PEERS.items() for figure in _against(placed, family, name, algo)]
+    found += gain("placement_over/default/0", priced(placed, POLICY, 0), _default(placed), family)
     found += share("slower_than_default", priced(placed, POLICY, 0), _default(placed), family)
     return found + per_family("evaluations_hdp_over_go", _evaluations(placed), family)
 
@@ -33,6 +35,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 def _against(rows: Sequence[Row], family: Mapping[str, str], name: str, algo: str) -> Iterator[Figure]:
     budgets = sorted({row["evals_cap"] for row in rows if row["algo"] == POLICY}
                      & {row["evals_cap"] for row in rows if row["algo"] == algo})  # fmt: skip
+    budgets = [budget for budget in budgets if budget or algo in UNPRICED]
     if not budgets:
         return
     machines = sorted({row["machine"] for row in rows})
