@@ -8,11 +8,22 @@ from graphopt.reporting.figures.figure import Figure
 from graphopt.reporting.figures.over_families import gain, per_family, priced, share
 
 POLICY = "placement_policy"
-PEERS = {
-    "expert": "expert", "metis": "gp_dfs", "heft": "heft", "heft_16": "heft_16", "hill_climbing": "hill_climbing", "annealing": "annealing",
-    "local_search": "regal_local_heuristic", "go": "go", "hdp": "hdp", "spotlight": "spotlight", "placeto": "placeto",
-    "neurewriter": "neurewriter", "network_off": "network_off", "untrained": "untrained",
-}  # fmt: skip
+PEERS = {  # name in figures -> algorithm
+    "expert": "expert",
+    "metis": "gp_dfs",
+    "heft": "heft",
+    "heft_16": "heft_16",
+    "hill_climbing": "hill_climbing",
+    "annealing": "annealing",
+    "local_search": "regal_local_heuristic",
+    "go": "go",
+    "hdp": "hdp",
+    "spotlight": "spotlight",
+    "placeto": "placeto",
+    "neurewriter": "neurewriter",
+    "network_off": "network_off",
+    "untrained": "untrained",
+}
 UNPRICED = ("expert", "heft", "heft_16", "go", "network_off", "untrained")  # who answers without evaluations
 
 Row = Mapping[str, Any]
