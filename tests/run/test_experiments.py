@@ -31,6 +31,7 @@ SMALL: dict[str, list[str]] = {  # by data set
     "regal_mixed": [*(f"dataset.synthetic.{word}" for word in OF_ROOM), *(f"dataset.real.{word}" for word in OF_ZOO),
                     "dataset.test=[synthetic]", "dataset.perturb.copies=1"],
     "rewrite_models": [f"dataset.{MODEL}"],
+    "models": ["dataset.min_ops=50", "dataset.max_ops=100", "dataset.training=2", "dataset.testing=1"],
     "models_far": ["dataset.min_ops=50", "dataset.max_ops=100", "dataset.training=2", "dataset.testing=1"],
     "layered": ["dataset.ops=[20]", "dataset.train=1", "dataset.val=1", "dataset.test=1"],
 }  # fmt: skip
@@ -39,6 +40,7 @@ OF_REGAL = ("algo.learning.evals=20", "algo.evolution.population=10", "trainer.v
 WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small there
     "cost_discrepancy": ("judge.table=ops.jsonl",),
     "go_far": ("algo=motif_policy", "algo.teaching.evals=5"),
+    "go_placement": ("machine=gpu2",),
     "go_tasks": ("task=joint",),
     "laf_ablation": ("algo=choice(laf_fresh)", *OF_LAF),
     "laf_far": ("algo=laf_refit", *OF_LAF),
