@@ -94,20 +94,25 @@ def _weights(graph: Graph) -> tuple[I64, dict[int, int]]:
     return weight, first
 
 
+HALVINGS = 60  # of the interval in which the least largest sum lies
+
+
 def cut(time: F64, parts: int) -> I64:
-    """[L] runs of layers, at most so many, whose largest sum is the least there is. Dynamic programming, O(L^2
-    parts)."""
+    """[L] runs of layers, at most so many, whose largest sum is the least there is (up to rounding of sums): the
+    smallest bound under which runs that are filled one after the other suffice, by bisection."""
     total = np.append(0.0, np.cumsum(time))
-    count = len(time)
-    best, back = np.full((parts + 1, count + 1), np.inf), np.zeros((parts + 1, count + 1), np.int64)
-    best[0, 0] = 0.0
-    for part in range(1, parts + 1):
-        for end in range(count + 1):
-            worst = np.maximum(best[part - 1, : end + 1], total[end] - total[: end + 1])
-            back[part, end] = int(np.argmin(worst))
-            best[part, end] = worst[back[part, end]]
-    found, end = np.zeros(count, np.int64), count
-    for part in range(parts, 0, -1):
-        found[back[part, end] : end] = part - 1
-        end = int(back[part, end])
+    low, high = max(float(time.max(initial=0.0)), float(total[-1]) / parts), float(total[-1])
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _ends(total, middle, parts)[-1] == len(time) else (middle, high)
+    found: I64 = np.searchsorted(_ends(total, high, parts), np.arange(len(time)), side="right").astype(np.int64)
     return found
+
+
+def _ends(total: F64, bound: float, parts: int) -> list[int]:
+    """Where each run ends, filled up to the bound."""
+    ends = [0]
+    for _ in range(parts):
+        full = (total[ends[-1]] + bound) * (1 + 1e-12)
+        ends.append(max(ends[-1], int(np.searchsorted(total, full, side="right")) - 1))
+    return ends[1:]
