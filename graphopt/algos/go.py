@@ -4,10 +4,10 @@ An inductive graph encoder reads the graph; segment-recurrent attention over the
 positional encoding, reads what the encoder wrote; each layer's input is modulated by the graph state (superposition); a
 head per kind of choice gives a distribution for every op at once. Decoding is iterative and non-autoregressive:
 y(t) ~ p(y | G, y(t-1)), all ops in parallel, the previous iteration's decisions fed as input (section 3 of the paper).
-Several tasks (heads: placement, then scheduling, then fusion) share the attention layers, which are applied once for
-each, one after the other: each sees the graph, what those before have decided in this iteration and, as a residual,
-what the layers said to the one before (recurrent attention); only the last linear layer is a task's own. PPO over
-batches of graphs of any sizes; the reward is -sqrt(time / time of the default), illegal plans -10.
+Several tasks (heads: placement, then scheduling, then fusion) share the attention layers, which with
+`network.recurrent` are applied once for each, one after the other: each sees the graph, what those before have decided
+in this iteration and, as a residual, what the layers said to the one before; only the last linear layer is a task's
+own. PPO over batches of graphs of any sizes; the reward is -sqrt(time / time of the default), illegal plans -10.
 
 Our choices where the paper is silent, or where another choice was measured to be better (docs/results.md):
 - y(0) is the default heuristic's decision, and training starts near it: a constant added to the logits of the default's
