@@ -40,7 +40,7 @@ OF_REGAL = ("algo.learning.evals=20", "algo.evolution.population=10", "trainer.v
 WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small there
     "cost_discrepancy": ("judge.table=ops.jsonl",),
     "go_far": ("algo=motif_policy", "algo.teaching.evals=5"),
-    "go_placement": ("machine=gpu2",),
+    "go_placement": ("machine=gpu2", "algo=placement_policy"),
     "go_tasks": ("task=joint",),
     "laf_ablation": ("algo=choice(laf_fresh)", *OF_LAF),
     "laf_far": ("algo=laf_refit", *OF_LAF),
@@ -100,7 +100,7 @@ def test_every_cell_composes_and_fits(experiment: str) -> None:
         settings_of(config)
         compatibility.check(config)  # raises
         names.append((config["task"]["name"], config["algo"]["name"], config["cost"]["name"], config["judge"]["name"],
-                      str(config["judge"]), config["study"]))  # fmt: skip
+                      str(config["judge"]), config["machine"]["name"], config["study"]))  # fmt: skip
     assert len(set(names)) == len(names) and {study for *_, study in names} == {experiment}
 
 
