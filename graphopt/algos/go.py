@@ -1,10 +1,13 @@
-"""GO: Transferable Graph Optimizers for ML Compilers (Zhou et al., NeurIPS 2020), for one task at a time.
+"""GO: Transferable Graph Optimizers for ML Compilers (Zhou et al., NeurIPS 2020).
 
 An inductive graph encoder reads the graph; segment-recurrent attention over the ops in topological order, without
 positional encoding, reads what the encoder wrote; each layer's input is modulated by the graph state (superposition); a
 head per kind of choice gives a distribution for every op at once. Decoding is iterative and non-autoregressive:
 y(t) ~ p(y | G, y(t-1)), all ops in parallel, the previous iteration's decisions fed as input (section 3 of the paper).
-PPO over batches of graphs; the reward is -sqrt(time / time of the default), illegal plans -10.
+Several tasks (heads: placement, then scheduling, then fusion) share the attention layers, which with
+`network.recurrent` are applied once for each, one after the other: each sees the graph, what those before have decided
+in this iteration and, as a residual, what the layers said to the one before; only the last linear layer is a task's
+own. PPO over batches of graphs of any sizes; the reward is -sqrt(time / time of the default), illegal plans -10.
 
 Our choices where the paper is silent, or where another choice was measured to be better (docs/results.md):
 - y(0) is the default heuristic's decision, and training starts near it: a constant added to the logits of the default's
@@ -16,6 +19,9 @@ Our choices where the paper is silent, or where another choice was measured to b
   scale of the graph's median, times the probability of the other choices (so that a settled op stops learning). Where
   the cost model prices flips exactly they are all used, else a random sample of `flips` slots is priced.
 - Every iteration's decisions are priced and rewarded, not only the last one's.
+- In a share `alone` of the updates one task alone is decided and the others stay as by default: single-task training.
+- Fine-tuning (`search.tuning`): in `solve`, some PPO updates on the graph at hand, from the trained weights, billed to
+  the budget; the weights are as before afterwards.
 - `solve` prices the greedy decisions of every iteration, uniform decisions (the same choice everywhere) with the
   policy's answers to them, and some samples; the rest of the budget goes to single changes in the order of the
   policy's preference given the best plan so far (graphopt.algos.guided).
@@ -23,8 +29,10 @@ Our choices where the paper is silent, or where another choice was measured to b
 Shape legend: N ops of all graphs of a batch, G graphs, S samples, H heads, K choices, D width.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -34,16 +42,18 @@ from torch import Tensor, nn
 from graphopt.algos.go_policy import EncodedGraphs, GOObservation, GOPolicy, PolicySizes
 from graphopt.algos.guided import guided_search
 from graphopt.algos.learner import Learner, answering, stored_numbers
+from graphopt.algos.placing.op_groups import learning_inside
 from graphopt.core.graph import Graph
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
 from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel
-from graphopt.problems.decisions import Decision
+from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.problems.decisions import Decision, Decisions
+from graphopt.problems.pricing import Pricing
 from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import Slots, slots_of
-from graphopt.utils.ranges import Count, Few, NotNegative, Positive, Whole
+from graphopt.utils.ranges import Between, Count, Few, NotNegative, Positive, Share, Whole
 
 ILLEGAL_REWARD = -10.0
 
@@ -55,6 +65,7 @@ class PPOSettings:
     reward_weight: float  # of the graph's standardised reward, shared by all its ops (the paper: 1)
     flip_weight: float  # of each op's own counterfactual advantage (the paper: 0)
     flips: Whole  # slots priced per decision where the cost model has no exact flips
+    alone: Share  # of the updates, in which one head alone is decided
     samples: Few  # decisions per graph, iteration and update
     epochs: Few
     clip: NotNegative
@@ -64,9 +75,19 @@ class PPOSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """Updates on the graph that is being solved."""
+
+    steps: Annotated[int, Between(0, 1000)]  # at most
+    share: Share  # of the budget, at most
+    rate: NotNegative
+
+
+@dataclass(frozen=True, kw_only=True)
 class GOSearchSettings:
     """How `solve` spends a budget."""
 
+    tuning: Tuning
     samples: Whole
     temperature: Positive
     refresh: Count
@@ -94,6 +115,7 @@ class GO(Learner):
         self.policy = GOPolicy(encoder, task.heads, network)
         self.network, self.learning, self.search = network, learning, search
         self.automatic_optimization = False
+        self._prices: Callable[[Graph], Pricing | _Billed] = self.pricing  # where updates ask
         self._inputs: dict[str, tuple[Any, Tensor, Tensor, Tensor]] = {}
         self._past: dict[str, tuple[float, float, int]] = {}  # per graph: mean, mean square, trials of the reward
 
@@ -139,43 +161,62 @@ class GO(Learner):
 
     def training_step(self, graphs: list[Graph], batch_idx: int) -> None:
         """One PPO update: sample decisions for every graph, price them, improve the policy for some epochs."""
-        observation = self.observe(graphs)
+        observation = self._opened(self.observe(graphs))
         with torch.no_grad():
-            trials = self._try(graphs, observation)
+            trials, reward = self._try(graphs, observation)
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
+        said = self._improve(optimizer, self.manual_backward, observation, trials)
+        self.log("reward", reward, prog_bar=True)
+        self.log_dict(said)
+
+    def _opened(self, observation: GOObservation) -> GOObservation:
+        """With all heads open, or, in a share of the updates, one alone."""
+        heads = len(self.task.heads)
+        if heads == 1 or self._random.random() >= self.learning.alone:
+            return observation
+        closed = torch.arange(heads, device=observation.allowed.device) != int(self._random.integers(heads))
+        default = nn.functional.one_hot(observation.default, observation.allowed.shape[2]).bool()
+        return replace(observation, allowed=torch.where(closed[:, None], default, observation.allowed))
+
+    def _improve(self, optimizer: Any, backward: Callable[[Tensor], None], observation: GOObservation,
+                 trials: list[Trial]) -> dict[str, Tensor]:  # fmt: skip
+        """Some epochs of PPO on what was tried; what to log."""
         for _ in range(self.learning.epochs):
             loss, entropy = self._loss(observation, trials)
             optimizer.zero_grad()
-            self.manual_backward(loss)
+            backward(loss)
             norm = nn.utils.clip_grad_norm_(self.parameters(), self.learning.gradient_clip)
             if torch.isfinite(norm):
                 optimizer.step()
-        self.log_dict({"losses/policy": loss.detach(), "losses/entropy": entropy.detach(), "losses/gradient": norm})
+        return {"losses/policy": loss.detach(), "losses/entropy": entropy.detach(), "losses/gradient": norm}
 
-    def _try(self, graphs: list[Graph], observation: GOObservation) -> list[Trial]:
+    def _try(self, graphs: list[Graph], observation: GOObservation) -> tuple[list[Trial], float]:
+        """The trials of one update and their mean reward."""
         encoded = self.policy.encode(observation)
-        previous, trials = observation.default, []
+        previous, trials, rewards = observation.default, [], []
         for _ in range(self.network.iterations):
-            log_p = self.policy(observation, encoded, previous)
-            chosen = _sample(log_p, self.learning.samples)
-            log_prob = _of_chosen(log_p, chosen)
-            previous_next, shared, own = (part.to(log_p.device) for part in self._judge(graphs, chosen))
+            chosen = self.policy.decide(observation, encoded, previous, lambda p: _sample(p, self.learning.samples))
+            log_prob = _of_chosen(self.policy(observation, encoded, previous, chosen), chosen)
+            previous_next, shared, own, reward = self._judge(graphs, chosen)
+            shared, own = shared.to(log_prob.device), own.to(log_prob.device)
             # an op's own credit is counted from the expectation over its choices (counterfactual baseline)
             trials.append(Trial(previous, chosen, log_prob, shared + own * (1.0 - log_prob.exp())))
-            previous = previous_next
-        return trials
+            previous = previous_next.to(log_prob.device)
+            rewards.append(reward)
+        return trials, float(np.mean(rewards))
 
-    def _judge(self, graphs: list[Graph], chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _judge(self, graphs: list[Graph], chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
         """Prices S samples of every graph.
 
-        Returns one canonical decision per graph [N, H], the credit that all ops share and each op's own [S, N, H].
+        Returns one canonical decision per graph [N, H], the credit that all ops share and each op's own [S, N, H], and
+        the mean reward.
         """
         picked, shared, own, rewards, start = [], [], [], [], 0
         for graph in graphs:
             decisions = chosen[:, start : start + graph.num_ops].cpu().numpy().astype(np.int16)
             start += graph.num_ops
-            prices = self.pricing(graph).decisions(decisions).cost
+            prices = self._prices(graph).decisions(decisions).cost
             reward = self._reward(graph, prices)
             rewards.append(float(np.mean(reward)))
             common, single = np.zeros(decisions.shape), np.zeros(decisions.shape)
@@ -187,8 +228,7 @@ class GO(Learner):
             shared.append(torch.from_numpy(common.astype(np.float32)))
             own.append(torch.from_numpy(single.astype(np.float32)))
             picked.append(torch.from_numpy(self.task.canonical(graph, decisions[0]).astype(np.int64)))
-        self.log("reward", float(np.mean(rewards)), prog_bar=True)
-        return torch.cat(picked), torch.cat(shared, 1), torch.cat(own, 1)
+        return torch.cat(picked), torch.cat(shared, 1), torch.cat(own, 1), float(np.mean(rewards))
 
     def _reward(self, graph: Graph, prices: NDArray[np.float64]) -> NDArray[np.float64]:
         """[S] -sqrt(price / the default's price); ILLEGAL_REWARD for infeasible plans."""
@@ -219,7 +259,7 @@ class GO(Learner):
         canonical = self.task.canonical(graph, decision)
         counts = self.task.counts(graph)
         op, head = np.nonzero(counts > 1)
-        flips = self.pricing(graph).flips(canonical)
+        flips = self._prices(graph).flips(canonical)
         if flips is not None:
             worse = np.where(canonical[op, 0] == decision[op, 0], flips.price(op) - flips.cost, 0.0)
             return op, head, worse
@@ -228,7 +268,7 @@ class GO(Learner):
         changed = np.repeat(decision[None], len(op), 0)
         counts = counts[op, head]
         changed[np.arange(len(op)), op, head] = (decision[op, head] + self._random.integers(1, counts)) % counts
-        prices = self.pricing(graph).decisions(changed).cost
+        prices = self._prices(graph).decisions(changed).cost
         worse = np.where(np.isfinite(prices) & np.isfinite(price), prices - price, 0.0)
         return op, head, worse
 
@@ -239,11 +279,11 @@ class GO(Learner):
         share_N1 = _share_of_graph(free_NH, observation.data.num_ops)
         loss = entropy = torch.zeros((), device=share_N1.device)
         for trial in trials:
-            log_p = self.policy(observation, encoded, trial.previous)
+            log_p = self.policy(observation, encoded, trial.previous, trial.chosen)
             ratio = torch.exp(_of_chosen(log_p, trial.chosen) - trial.log_prob)
             clipped = ratio.clamp(1 - self.learning.clip, 1 + self.learning.clip)
             gain = torch.minimum(ratio * trial.advantage, clipped * trial.advantage).mean(0)
-            spread = -(log_p.exp() * log_p.clamp(min=-30)).sum(-1)
+            spread = -(log_p.exp() * log_p.clamp(min=-30)).sum(-1).mean(0)
             loss = loss - (gain * free_NH * share_N1).sum() / len(trials)
             entropy = entropy + (spread * free_NH * share_N1).sum() / len(trials)
         return loss - self.learning.entropy * entropy, entropy
@@ -253,8 +293,35 @@ class GO(Learner):
     def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if len(slots):
-            with answering(problem.graph):
-                self._search(problem, slots)
+            before = deepcopy(self.state_dict()) if self.search.tuning.steps else {}
+            try:
+                self._tune(problem)
+                with answering(problem.graph):
+                    self._search(problem, slots)
+            finally:
+                if before:
+                    self.load_state_dict(before)
+
+    def _tune(self, problem: AssignProblem) -> None:
+        """PPO updates on this graph; the learner's randomness and memory stay as they are."""
+        tuning, each = self.search.tuning, self.learning.samples * self.network.iterations
+        each *= 1 + (self.learning.flips if self.learning.flip_weight else 0)
+        steps = min(tuning.steps, int(tuning.share * problem.evals_cap) // each)
+        if not steps:
+            return
+        held = self._prices, self._random, self._past
+        self._prices, self._past = (lambda graph: _Billed(problem)), dict(self._past)
+        self._random = np.random.default_rng(int(problem.rng.integers(2**31)))
+        try:
+            with learning_inside(problem), torch.enable_grad():
+                optimizer = torch.optim.Adam(self.parameters(), lr=tuning.rate)
+                observation = self.observe([problem.graph])
+                for _ in range(steps):
+                    with torch.no_grad():
+                        trials, _ = self._try([problem.graph], observation)
+                    self._improve(optimizer, torch.Tensor.backward, observation, trials)
+        finally:
+            self._prices, self._random, self._past = held
 
     def _search(self, problem: AssignProblem, slots: Slots) -> None:
         observation = self.observe([problem.graph])
@@ -265,7 +332,7 @@ class GO(Learner):
             return
         problem.cost(np.stack(greedy[-problem.remaining :]))
         self._price_answers(problem, observation, encoded)
-        self._price_samples(problem, self._given(observation, encoded, greedy[-1]))
+        self._price_samples(problem, observation, encoded, greedy[-1])
 
         def prefer(decision: Decision) -> NDArray[np.float32]:
             return np.asarray(self._given(observation, encoded, decision).cpu().numpy())
@@ -277,8 +344,8 @@ class GO(Learner):
         out: list[Decision] = []
         previous = observation.default
         for _ in range(self.network.iterations):
-            choice = self.policy(observation, encoded, previous).argmax(-1).cpu().numpy().astype(np.int16)
-            out.append(self.task.canonical(problem.graph, choice))
+            choice = self.policy.decide(observation, encoded, previous, lambda log_p: log_p.argmax(-1))[0]
+            out.append(self.task.canonical(problem.graph, choice.cpu().numpy().astype(np.int16)))
             previous = torch.from_numpy(out[-1].astype(np.int64)).to(self.device)
         return out
 
@@ -296,13 +363,20 @@ class GO(Learner):
             answer = self._given(observation, encoded, same).argmax(-1).cpu().numpy().astype(np.int16)
             problem.cost(np.stack([same, answer])[: problem.remaining])
 
-    def _price_samples(self, problem: AssignProblem, log_p: Tensor) -> None:
+    def _price_samples(self, problem: AssignProblem, observation: GOObservation, encoded: EncodedGraphs,
+                       given: Decision) -> None:  # fmt: skip
         """A tenth of the budget, at most `search.samples`, on decisions sampled at a low temperature."""
         count = min(self.search.samples, problem.evals_cap // 10, problem.remaining)
         if count:
             generator = torch.Generator().manual_seed(int(problem.rng.integers(2**31)))
-            drawn = _sample(torch.log_softmax(log_p / self.search.temperature, -1).cpu(), count, generator)
-            problem.cost(drawn.numpy().astype(np.int16))
+
+            def cool(log_p: Tensor) -> Tensor:
+                drawn = _sample(torch.log_softmax(log_p / self.search.temperature, -1).cpu(), count, generator)
+                return drawn.to(log_p.device)
+
+            previous = torch.from_numpy(given.astype(np.int64)).to(self.device)
+            drawn = self.policy.decide(observation, encoded, previous, cool)
+            problem.cost(drawn.cpu().numpy().astype(np.int16))
 
     def _given(self, observation: GOObservation, encoded: EncodedGraphs, decision: Decision) -> Tensor:
         """[N, H, K] log-probabilities given a decision."""
@@ -310,20 +384,35 @@ class GO(Learner):
         return log_p
 
 
+class _Billed:
+    """Prices that a problem bills. Single changes are sampled: exact ones of all ops would take the whole budget."""
+
+    def __init__(self, problem: AssignProblem) -> None:
+        self.problem = problem
+
+    def decisions(self, decisions: Decisions) -> Prices:
+        cost = self.problem.cost(decisions)
+        return Prices(cost, self.problem.last_excess)
+
+    def flips(self, decision: Decision) -> None:
+        return None
+
+
 def _sample(log_p: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
-    """[S, N, H] independent draws from [N, H, K] log-probabilities."""
-    flat = log_p.exp().reshape(-1, log_p.shape[-1])
+    """[S, N] draws of one head from log-probabilities [1, N, K], of which `count` are drawn, or [S, N, K], one each."""
+    flat = log_p.exp().flatten(0, 1)
     if not torch.isfinite(flat).all():
         raise ConfigError(
             "the probabilities of algo=go are no numbers: its weights are too large; give another checkpoint, or train "
             "with a lower algo.learning.rate"
         )
-    return torch.multinomial(flat, count, replacement=True, generator=generator).T.reshape(count, *log_p.shape[:2])
+    each = count if len(log_p) == 1 else 1
+    return torch.multinomial(flat, each, replacement=True, generator=generator).T.reshape(count, log_p.shape[1])
 
 
 def _of_chosen(log_p: Tensor, chosen: Tensor) -> Tensor:
-    """[S, N, H] log-probability of each draw."""
-    return log_p.expand(len(chosen), *log_p.shape).gather(-1, chosen[..., None]).squeeze(-1)
+    """[S, N, H] log-probability of each draw, from [S, N, H, K]."""
+    return log_p.gather(-1, chosen[..., None]).squeeze(-1)
 
 
 def _share_of_graph(free_NH: Tensor, num_ops: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.algos.go import GO, ILLEGAL_REWARD, GOSearchSettings, PPOSettings, Trial
+from graphopt.algos.go import GO, ILLEGAL_REWARD, GOSearchSettings, PPOSettings, Trial, Tuning, _sample
 from graphopt.algos.go_policy import PolicySizes
 from graphopt.core.graph import Graph
 from graphopt.core.head import named_counts
@@ -36,10 +36,13 @@ FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", numerics=None
 JOINT = Joint(name="joint", machine=MACHINE, levels=5, fuse=True, **CAPS)
 SIMULATOR = Simulator(name="s", machine=MACHINE, objective="runtime", threads=1)
 NETWORK = PolicySizes(attention_layers=1, attention_heads=2, segment=16, superposition=True, iterations=2,
+                  recurrent=True,
                   prior={"inline": 0.8, "device": 0.9, "priority": 0.5})  # fmt: skip
-LEARNING = PPOSettings(reward_weight=1.0, flip_weight=1.0, flips=64, samples=4, epochs=3, clip=0.2, entropy=0.01,
-                    rate=5e-3, gradient_clip=0.5)  # fmt: skip
-SEARCH = GOSearchSettings(samples=4, temperature=0.5, refresh=16, deltas=False)
+LEARNING = PPOSettings(reward_weight=1.0, flip_weight=1.0, flips=64, alone=0.0, samples=4, epochs=3, clip=0.2,
+                    entropy=0.01, rate=5e-3, gradient_clip=0.5)  # fmt: skip
+SEARCH = GOSearchSettings(
+    tuning=Tuning(steps=0, share=0.5, rate=5e-3), samples=4, temperature=0.5, refresh=16, deltas=False
+)
 
 
 def go(
@@ -120,6 +123,85 @@ def test_the_graph_state_modulates_only_with_superposition() -> None:
         assert all(torch.equal(gate, gate[:1].expand_as(gate)) for gate in gates)
         assert torch.equal(gates[0][0], gates[1][0]) != on
         assert on or (gates[0] == 1).all()
+
+
+# ---- several tasks, one after the other
+
+
+def recurrent(on: bool) -> GO:
+    """On the joint task, with large weights in heads and embeddings, so that decisions matter to those after them."""
+    learner = go(JOINT, network=replace(NETWORK, recurrent=on)).eval()
+    torch.manual_seed(1)
+    for part in (*learner.policy.heads, *learner.policy.previous):
+        torch.nn.init.normal_(part.weight, std=1.0)
+    return learner
+
+
+def given(learner: GO, graph: Graph, chosen: np.ndarray) -> np.ndarray:
+    """[N, H, K] of the first iteration, were this decided."""
+    observation = learner.observe([graph])
+    with torch.no_grad():
+        encoded = learner.policy.encode(observation)
+        chosen_1NH = torch.from_numpy(chosen.astype(np.int64))[None]
+        return learner.policy(observation, encoded, observation.default, chosen_1NH)[0].numpy()
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_task_sees_what_those_before_it_decided_and_nothing_of_those_after_it(on: bool) -> None:
+    learner, graph = recurrent(on), random_graph(3, 30)
+    base = JOINT.initial(graph)
+    for head in range(3):
+        changed = base.copy()
+        free = JOINT.mask(graph)[:, head]
+        changed[free, head] = (changed[free, head] + 1) % JOINT.heads[head].count
+        moved = [
+            not np.allclose(a, b)
+            for a, b in zip(*(given(learner, graph, d).transpose(1, 0, 2) for d in (base, changed)))
+        ]
+        assert moved == [on and later > head for later in range(3)]
+
+
+def test_samples_are_drawn_from_what_is_said_of_them() -> None:
+    """Of many draws in one batch, each given its own earlier heads: the same log-probabilities as one at a time, and
+    frequencies as said."""
+    learner, graph = recurrent(True), random_graph(3, 12)
+    observation = learner.observe([graph])
+    with torch.no_grad():
+        encoded = learner.policy.encode(observation)
+        drawn = learner.policy.decide(observation, encoded, observation.default, lambda p: _sample(p, 400))
+        together = learner.policy(observation, encoded, observation.default, drawn).numpy()
+    for sample in (0, 7, 399):
+        np.testing.assert_allclose(together[sample], given(learner, graph, drawn[sample].numpy()), atol=1e-4)
+    expected = np.exp(together).mean(0)
+    found = np.stack([(drawn.numpy() == choice).mean(0) for choice in range(JOINT.num_choices)], 2)
+    np.testing.assert_allclose(found, expected, atol=0.12)
+
+
+def test_graphs_of_a_batch_do_not_see_each_other_however_many_samples() -> None:
+    learner, graphs = recurrent(True), [random_graph(seed, steps) for seed, steps in ((1, 40), (2, 7))]
+    sizes = [graph.num_ops for graph in graphs]
+    observation = learner.observe(graphs)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        encoded = learner.policy.encode(observation)
+        drawn = learner.policy.decide(observation, encoded, observation.default, lambda p: _sample(p, 3))
+        said = learner.policy(observation, encoded, observation.default, drawn).numpy()
+    for part, decided, graph in zip(
+        np.split(said[1], [sizes[0]]), np.split(drawn[1].numpy(), [sizes[0]]), graphs, strict=True
+    ):
+        np.testing.assert_allclose(part, given(learner, graph, decided), rtol=1e-3, atol=1e-4)
+
+
+def test_alone_one_head_is_open_and_the_others_keep_the_default() -> None:
+    learner, graph = go(JOINT, alone=1.0), random_graph(1, 30)
+    observation, opened = learner.observe([graph]), set()
+    for _ in range(30):
+        allowed = learner._opened(observation).allowed.numpy().sum(-1) > 1
+        assert allowed.any(0).sum() == 1
+        opened.add(int(allowed.any(0).argmax()))
+        assert not (allowed & ~JOINT.mask(graph)).any()
+    assert opened == {0, 1, 2}
+    assert go(JOINT)._opened(observation) is observation
 
 
 # ---- credit
@@ -282,6 +364,35 @@ def test_solving_neither_trains_nor_bills_training() -> None:
     solve(learner, graph, FUSION, SIMULATOR, evals=30)
     assert learner.train_evals == 0
     assert all(torch.equal(before[name], value) for name, value in learner.state_dict().items())
+
+
+@pytest.mark.parametrize("flips", [0.0, 1.0])
+def test_tuning_is_billed_helps_this_graph_and_is_forgotten(flips: float) -> None:
+    """From weights that contradict the default; without tuning the same first answers are worse. The weights, what the
+    learner remembers and its random numbers are as before."""
+    graph, answers = random_graph(9, 40), []
+    for steps in (0, 20):
+        learner = doubtful()
+        learner.learning = replace(LEARNING, flip_weight=flips, flips=8, reward_weight=1.0)
+        learner.search = replace(SEARCH, tuning=Tuning(steps=steps, share=1.0, rate=2e-2))
+        before, numbers = {k: v.clone() for k, v in learner.state_dict().items()}, learner.random_state()
+        seen: list[np.ndarray] = []
+        learner._search = lambda problem, slots, net=learner, into=seen: into.append(greedy(net, problem.graph)[-1])  # type: ignore[method-assign,misc]
+        problem, _ = solve(learner, graph, FUSION, SIMULATOR, evals=4000)
+        answers.append(float(SIMULATOR.price(FUSION.realise(graph, seen[0][None])).cost[0]))
+        assert problem.evals == min(steps, 4000 // (8 * (1 + (8 if flips else 0)))) * 8 * (1 + (8 if flips else 0))
+        assert all(torch.equal(before[name], value) for name, value in learner.state_dict().items())
+        assert learner.random_state() == numbers and learner._past == {} and learner.train_evals == 0
+    assert answers[1] < answers[0]
+
+
+def test_tuning_takes_its_share_of_the_budget_at_most() -> None:
+    learner, graph = doubtful(), random_graph(9, 40)
+    learner.search = replace(SEARCH, tuning=Tuning(steps=50, share=0.5, rate=1e-3))
+    learner._search = lambda problem, slots: None  # type: ignore[method-assign]
+    each = LEARNING.samples * NETWORK.iterations * (1 + LEARNING.flips)
+    for budget, steps in ((0, 0), (2 * each - 1, 0), (2 * each, 1), (7 * each, 3)):
+        assert solve(learner, graph, FUSION, SIMULATOR, evals=budget)[0].evals <= steps * each
 
 
 # ---- learning

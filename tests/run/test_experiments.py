@@ -31,6 +31,7 @@ SMALL: dict[str, list[str]] = {  # by data set
     "regal_mixed": [*(f"dataset.synthetic.{word}" for word in OF_ROOM), *(f"dataset.real.{word}" for word in OF_ZOO),
                     "dataset.test=[synthetic]", "dataset.perturb.copies=1"],
     "rewrite_models": [f"dataset.{MODEL}"],
+    "models": ["dataset.min_ops=50", "dataset.max_ops=100", "dataset.training=2", "dataset.testing=1"],
     "models_far": ["dataset.min_ops=50", "dataset.max_ops=100", "dataset.training=2", "dataset.testing=1"],
     "tiling_contest": ["dataset=tiling_random", "dataset.test=[8]", "algo.seconds=1"],
     "sharding": ["dataset=sharding_drawn", "dataset.nodes=12", "budget.seconds=1"],
@@ -41,6 +42,7 @@ OF_REGAL = ("algo.learning.evals=20", "algo.evolution.population=10", "trainer.v
 WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small there
     "cost_discrepancy": ("judge.table=ops.jsonl",),
     "go_far": ("algo=motif_policy", "algo.teaching.evals=5"),
+    "go_placement": ("machine=gpu2", "algo=placement_policy"),
     "go_tasks": ("task=joint",),
     "laf_ablation": ("algo=choice(laf_fresh)", *OF_LAF),
     "laf_far": ("algo=laf_refit", *OF_LAF),
@@ -103,7 +105,7 @@ def test_every_cell_composes_and_fits(experiment: str) -> None:
         settings_of(config)
         compatibility.check(config)  # raises
         names.append((config["task"]["name"], config["algo"]["name"], config["cost"]["name"], config["judge"]["name"],
-                      str(config["judge"]), config["study"]))  # fmt: skip
+                      str(config["judge"]), config["machine"]["name"], config["study"]))  # fmt: skip
     assert len(set(names)) == len(names) and {study for *_, study in names} == {experiment}
 
 

@@ -169,7 +169,7 @@ def fork(width: int) -> Graph:
     return b.build()
 
 
-@pytest.mark.parametrize("algo", [Heft(name="heft"), ListBottomLevel(name="list_blevel")])
+@pytest.mark.parametrize("algo", [Heft(name="heft", caution=1.0), ListBottomLevel(name="list_blevel")])
 def test_one_evaluation_finds_the_optimum_of_a_fork(algo):
     graph, machine = fork(4), identical(2)
     task = Joint(name="joint", machine=machine, levels=16, fuse=False, **CAPS)
@@ -195,7 +195,7 @@ def test_without_a_budget_the_schedule_is_committed():
     cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
     problem = AssignProblem(graph, task, cost, evals=0)
     try:
-        Heft(name="heft").solve(problem)
+        Heft(name="heft", caution=1.0).solve(problem)
     except OutOfBudget:
         pytest.fail("nothing was to be priced")
     assert len(set(problem.solution().plans.device[0].tolist())) == 2

@@ -44,6 +44,12 @@ def share(name: str, ours: Mapping[Key, float], theirs: Mapping[Key, float], fam
     return [Figure(name, 100.0 * value, 100.0 * low, 100.0 * high)] if not math.isnan(value) else []
 
 
+def per_family(name: str, logs: Mapping[Key, float], family: Mapping[str, str]) -> list[Figure]:
+    """The geometric mean of what is said of each graph and seed, as logarithms; intervals as `gain`."""
+    value, low, high = _mean(logs, logs, family, lambda own, other: own)
+    return [Figure(name, math.exp(value), math.exp(low), math.exp(high))] if not math.isnan(value) else []
+
+
 def _mean(ours: Mapping[Key, float], theirs: Mapping[Key, float], family: Mapping[str, str],
           said: Callable[[float, float], float]) -> tuple[float, float, float]:  # fmt: skip
     both = sorted(set(ours) & set(theirs))

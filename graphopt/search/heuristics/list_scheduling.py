@@ -10,20 +10,32 @@ from graphopt.core.list_schedule import list_by_bottom_level, positions, tie_bre
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.encoding import F32, encode
-from graphopt.search.heuristics.rules import SchedulingInstance, Suggestion, by_heft, order_bottom_level, place_single
+from graphopt.search.heuristics.rules import (
+    SchedulingInstance,
+    Suggestion,
+    heft_schedule,
+    order_bottom_level,
+    place_single,
+)
+from graphopt.utils.ranges import Positive
 
 
 class Heft(Optimizer):
     """HEFT (Topcuoglu, Hariri, Wu 2002): devices by earliest finish time, priorities, if any, by upward rank. One
-    evaluation; the answer to a budget of 0 as well."""
+    evaluation; the answer to a budget of 0 as well.
+
+    caution: transfers are taken for so many times as long as they are, since links are narrower than HEFT knows (HEFT:
+    1).
+    """
 
     needs_roles = frozenset({Role.DEVICE})
 
-    def __init__(self, *, name: str) -> None:
-        self.name = name
+    def __init__(self, *, name: str, caution: Positive) -> None:
+        self.name, self.caution = name, caution
 
     def solve(self, problem: AssignProblem) -> None:
-        _answer(problem, iter([by_heft(SchedulingInstance(problem.graph, problem.task))]))
+        schedule = heft_schedule(SchedulingInstance(problem.graph, problem.task), self.caution)
+        _answer(problem, iter([Suggestion(schedule.device, schedule.urgency)]))
 
 
 class ListBottomLevel(Optimizer):

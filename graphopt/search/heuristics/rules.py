@@ -19,6 +19,7 @@ from graphopt.core.graph import F64, Graph
 from graphopt.core.list_schedule import (
     Dependencies,
     Links,
+    Schedule,
     bottom_levels,
     dependencies,
     heft,
@@ -110,17 +111,22 @@ class SchedulingInstance:
         return np.asarray(speed / speed.sum())
 
 
+def heft_schedule(instance: SchedulingInstance, caution: float) -> Schedule:
+    """HEFT that takes transfers for so many times as long as they are."""
+    latency, per_byte, *means = instance.links
+    slower = Links(caution * latency, caution * per_byte, *(caution * mean for mean in means))
+    return heft(instance.kernels.time, instance.kernels.is_kernel, instance.needs, slower)
+
+
 def by_heft(instance: SchedulingInstance) -> Suggestion:
     """HEFT: earliest finish time, by upward rank."""
-    schedule = heft(instance.kernels.time, instance.kernels.is_kernel, instance.needs, instance.links)
+    schedule = heft_schedule(instance, 1.0)
     return Suggestion(schedule.device, schedule.urgency)
 
 
 def by_cautious_heft(instance: SchedulingInstance) -> Suggestion:
     """HEFT that takes transfers for four times as long as they are: links are narrower than it knows."""
-    latency, per_byte, *means = instance.links
-    slower = Links(CAUTION * latency, CAUTION * per_byte, *(CAUTION * mean for mean in means))
-    schedule = heft(instance.kernels.time, instance.kernels.is_kernel, instance.needs, slower)
+    schedule = heft_schedule(instance, CAUTION)
     return Suggestion(schedule.device, schedule.urgency)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from graphopt.core.head import Role
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.decisions import Decision
-from graphopt.search.heuristics.encoding import F32, encode
+from graphopt.problems.decisions import Decision, Decisions
+from graphopt.search.heuristics.encoding import F32, encode, ranks
 from graphopt.search.heuristics.rules import HEURISTICS, Device, SchedulingInstance, Suggestion, order_topological
 from graphopt.search.pipelines.contiguous import USUAL, best_split
 from graphopt.search.pipelines.pipeline import pipeline_of
@@ -35,6 +35,21 @@ def heuristic_rows(problem: AssignProblem) -> Iterator[F32]:
         if row.tobytes() not in seen:
             seen.add(row.tobytes())
             yield row
+
+
+def heuristic_decisions(problem: AssignProblem) -> Decisions:
+    """[S, N, H] decisions of all heuristics, those that say the same once: their devices, and their urgencies in as
+    many levels as the task has. Other choices are the default's."""
+    task, instance = problem.task, SchedulingInstance(problem.graph, problem.task)
+    found = np.repeat(problem.initial[None], len(HEURISTICS), 0)
+    for row, heuristic in zip(found, HEURISTICS.values(), strict=True):
+        device, urgency = heuristic(instance)
+        if task.decides(Role.DEVICE):
+            row[:, task.column(Role.DEVICE)] = device
+        if task.decides(Role.PRIORITY):
+            levels = task.heads[column := task.column(Role.PRIORITY)].count
+            row[:, column] = (ranks(urgency) * levels).astype(np.int16)
+    return np.unique(np.where(task.mask(problem.graph), found, problem.initial), axis=0)
 
 
 def contiguous(problem: AssignProblem) -> Decision | None:

@@ -20,9 +20,9 @@ class Annealing(Optimizer):
     """Simulated annealing over single changes, Metropolis acceptance, geometric cooling over the budget.
 
     Every sweep proposes each slot once, in a new random order. The first sweep is greedy and collects the losses of
-    worse changes; cooling starts after it. So up to one sweep of budget it descends as a scan does.
-    start: `initial`, `random` or `zero`. hot: first temperature as a quantile of those losses (0..1). cold: last
-    temperature / first. deltas: see `Walk`.
+    worse changes; cooling starts after it. So up to one sweep of budget it descends as a scan does. start: `initial`,
+    `random`, `zero` or `heuristic`. hot: first temperature as a quantile of those losses (0..1). cold: last temperature
+    / first. deltas: see `Walk`.
     """
 
     def __init__(self, *, name: str, start: str, hot: float, cold: float, deltas: bool) -> None:

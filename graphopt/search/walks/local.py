@@ -29,7 +29,7 @@ NodePicker = Callable[[Decision], int]
 class LocalSearch(Optimizer):
     """Uniform local search.
 
-    start: `initial`, `random` or `zero` (choice 0 everywhere).
+    start: `initial`, `random`, `zero` (choice 0 everywhere) or `heuristic`.
     hops: radius k of the mutated neighbourhood (0: the op alone). deltas: see `Walk`; only with hops = 0.
     """
 

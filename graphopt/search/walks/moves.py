@@ -12,7 +12,7 @@ from graphopt.core.graph import Graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.task import AssignTask
-from graphopt.search.heuristics.starts import contiguous
+from graphopt.search.heuristics.starts import contiguous, heuristic_decisions
 
 INFEASIBLE = 1e30  # every infeasible score is beyond it, ordered by its excess
 BATCH_ENTRIES = 1 << 21  # decisions are priced in batches of about this many int16 entries
@@ -145,10 +145,11 @@ class Walk:
 
 
 def start_walk(problem: AssignProblem, slots: Slots, start: str, *, deltas: bool) -> Walk:
-    """A walk from the `initial` decision (free), from a `random` one, or from choice 0 everywhere (`zero`).
+    """A walk from the `initial` decision (free), from a `random` one, from choice 0 everywhere (`zero`), or from the
+    best of all heuristics for devices and priorities (`heuristic`), each of which is an evaluation.
 
-    The latter two are billed. For `max_load`, where single moves hardly leave the default, `initial` is the better of
-    the default and the best contiguous split, which is billed.
+    All but the first are billed. For `max_load`, where single moves hardly leave the default, `initial` is the better
+    of the default and the best contiguous split, which is billed.
     """
     if start == "initial":
         split = contiguous(problem)
@@ -156,14 +157,24 @@ def start_walk(problem: AssignProblem, slots: Slots, start: str, *, deltas: bool
         if split is not None and cost < problem.initial_cost:
             return Walk(problem, split, cost, deltas=deltas)
         return Walk(problem, problem.initial, problem.initial_cost, deltas=deltas)
+    if start == "heuristic":
+        price_all(problem, heuristic_decisions(problem))
+        return Walk(problem, problem.best, problem.best_cost, deltas=deltas)
     decision = uniform(problem, slots, 1)[0]
     if start == "zero":
         decision[slots.op, slots.head] = 0
     return Walk(problem, decision, float(scores(problem, decision[None])[0]), deltas=deltas)
 
 
+def price_all(problem: AssignProblem, decisions: Decisions) -> None:
+    """Prices decisions, in batches that fit into memory."""
+    step = batch_size(problem)
+    for first in range(0, len(decisions), step):
+        problem.cost(decisions[first : first + step])
+
+
 def check_start(start: str) -> str:
     """Returns a valid name of a starting point; ValueError else."""
-    if start not in ("initial", "random", "zero"):
-        raise ValueError(f"start={start!r} is unknown; use initial, random or zero")
+    if start not in ("initial", "random", "zero", "heuristic"):
+        raise ValueError(f"start={start!r} is unknown; use initial, random, zero or heuristic")
     return start

@@ -66,12 +66,14 @@ class RegalLocal(Optimizer):
     def bests(self, problem: AssignProblem) -> Iterator[F32]:
         """The best keys [K] after the start and after every batch, as long as nobody stops and the budget lasts; of a
         problem in which nothing can move, those of the start."""
-        price = priced_by(problem)
-        keys, cost = first_plan(problem, self.start, price)
+        yield from self.bests_from(problem, *first_plan(problem, self.start, priced_by(problem)))
+
+    def bests_from(self, problem: AssignProblem, keys: F32, cost: float) -> Iterator[F32]:
+        """The same from given keys [K], whose price is known."""
         moves = RandomKeyMoves(problem, self.moves)
         yield keys
         if moves.any:
-            yield from self._descend(keys, cost, price, moves, problem.rng)
+            yield from self._descend(keys, cost, priced_by(problem), moves, problem.rng)
 
     def _descend(self, keys: F32, cost: float, price: Price, moves: "RandomKeyMoves", rng: Generator) -> Iterator[F32]:
         """Until `price` raises OutOfBudget."""

@@ -10,7 +10,7 @@ from graphopt.search.walks.moves import Slots, Walk, check_start, slots_of, star
 class Scan(Optimizer):
     """Random-permutation coordinate descent; ends early where no single change helps any more.
 
-    start: `initial`, `random` or `zero` (choice 0 everywhere). deltas: see `Walk`.
+    start: `initial`, `random`, `zero` (choice 0 everywhere) or `heuristic`. deltas: see `Walk`.
     """
 
     def __init__(self, *, name: str, start: str, deltas: bool) -> None:

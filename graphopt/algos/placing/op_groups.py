@@ -1,0 +1,158 @@
+"""What learners of placement share that learn while they solve: groups of ops, which are placed together, messages
+between them, the reward, and a seeded network.
+
+Shape legend: N ops, M groups, B decisions, D devices, F features, W width.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from graphopt.core.graph import F64, I64
+from graphopt.core.head import Role
+from graphopt.core.operators import Category
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decisions
+from graphopt.search.heuristics.orders import depth_first
+from graphopt.search.heuristics.rules import SchedulingInstance
+
+FAILED = -10.0  # reward of a plan that does not fit into memory (GO, section 3; HDP's code: -sqrt(100))
+FEATURES = 5 + len(Category)
+
+
+@dataclass(frozen=True)
+class OpGroups:
+    """of: [N] the group of each op, -1 without a choice. x: [M, FEATURES]. reads: [M, M] 1 where the group of the row
+    reads from that of the column."""
+
+    of: I64
+    x: Tensor
+    reads: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def op_groups(problem: AssignProblem, most: int) -> OpGroups:
+    """At most so many groups: runs of the depth-first order, in which an op stands behind what it needs, that are alike
+    in time and in number of ops. Where there are fewer ops, each is a group. (The papers group by rules of their own
+    frameworks: co-location, heuristics of TensorFlow; this is our choice.)"""
+    instance = SchedulingInstance(problem.graph, problem.task)
+    column = problem.task.column(Role.DEVICE)
+    free = np.flatnonzero(problem.task.mask(problem.graph)[:, column])
+    order = free[np.argsort(-depth_first(instance.needs)[free], kind="stable")]
+    seconds = instance.weight("time")
+    share = seconds[order] / max(float(seconds.sum()), 1e-30) + 1.0 / max(1, len(order))
+    middle = (np.cumsum(share) - share / 2) / max(float(share.sum()), 1e-30)
+    place = np.arange(len(order)) if len(order) <= most else np.minimum((middle * most).astype(np.int64), most - 1)
+    of = np.full(problem.graph.num_ops, -1)
+    of[order] = np.unique(place, return_inverse=True)[1]
+    count = int(of.max(initial=-1)) + 1
+    return OpGroups(of, _features(instance, of, count), _reads(instance, of, count))
+
+
+def _features(instance: SchedulingInstance, of: I64, count: int) -> Tensor:
+    """Share of the time, logarithms of time, bytes made, weights and ops over the mean, shares of the categories."""
+    graph, mine = instance.graph, np.flatnonzero(of >= 0)
+
+    def summed(values: NDArray[np.generic]) -> F64:
+        return np.bincount(of[mine], values[mine].astype(np.float64), count).astype(np.float64)
+
+    ops = summed(np.ones(graph.num_ops))
+    columns = [summed(instance.weight("time")), summed(graph.result_bytes), summed(graph.weight_bytes), ops]
+    parts = [
+        columns[0] / max(float(columns[0].sum()), 1e-30),
+        *(np.log1p(c / max(float(c.mean()), 1e-30)) for c in columns),
+    ]
+    parts += [summed(graph.category == kind) / np.maximum(ops, 1.0) for kind in Category]
+    return torch.from_numpy(np.stack(parts, 1).astype(np.float32))
+
+
+def _reads(instance: SchedulingInstance, of: I64, count: int) -> Tensor:
+    needs = instance.needs
+    reader = np.repeat(np.arange(instance.graph.num_ops), np.diff(needs.ptr))
+    here, there = of[reader], of[needs.source]
+    kept = (here >= 0) & (there >= 0) & (here != there)
+    reads = torch.zeros(count, count)
+    reads[torch.from_numpy(here[kept]), torch.from_numpy(there[kept].astype(np.int64))] = 1.0
+    return reads
+
+
+def placed_as(problem: AssignProblem, of: I64, device_BM: NDArray[np.integer]) -> Decisions:
+    """[B, N, H] the initial decision with every group [N] on its device [B, M]."""
+    decisions = np.repeat(problem.initial[None], len(device_BM), 0)
+    mine = np.flatnonzero(of >= 0)
+    decisions[:, mine, problem.task.column(Role.DEVICE)] = device_BM[:, of[mine]]
+    return decisions
+
+
+def rewards(problem: AssignProblem, decisions: Decisions) -> Tensor:
+    """[B] -sqrt(price / the default's price), billed; FAILED where a plan is infeasible."""
+    scale = problem.initial_cost
+    cost = problem.cost(decisions)
+    if not (np.isfinite(scale) and scale > 0):  # the default is infeasible: any scale of the right size will do
+        scale = max(float(cost[np.isfinite(cost)].min(initial=np.inf)), 1e-30)
+    root = -np.sqrt(np.where(np.isfinite(cost), cost, 0.0) / scale)
+    return torch.from_numpy(np.maximum(np.where(np.isfinite(cost), root, FAILED), FAILED).astype(np.float32))
+
+
+def of_groups(groups: OpGroups, device_N: NDArray[np.integer]) -> I64:
+    """[M] the device of the first op of each group."""
+    found = np.zeros(len(groups), np.int64)
+    mine = np.flatnonzero(groups.of >= 0)[::-1]
+    found[groups.of[mine]] = device_N[mine]
+    return found
+
+
+def discounted(earned_BM: Tensor, discount: float) -> Tensor:
+    """[B, M] discounted sums of what is earned from each step on."""
+    out, last = [], torch.zeros(len(earned_BM))
+    for step in reversed(range(earned_BM.shape[1])):
+        last = earned_BM[:, step] + discount * last
+        out.append(last)
+    return torch.stack(out[::-1], 1)
+
+
+@contextmanager
+def learning_inside(problem: AssignProblem) -> Iterator[None]:
+    """torch's random numbers follow from the problem's, on one thread; all is as before afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(problem.rng.integers(2**31)))
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class GroupMessages(nn.Module):
+    """[..., M, W] states of groups from features [..., M, F]: in every round each takes up what its producers say and,
+    apart, what its readers say, the same weights in all rounds."""
+
+    def __init__(self, features: int, width: int, rounds: int) -> None:
+        super().__init__()
+        self.rounds = rounds
+        self.read = nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width))
+        self.say = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(2))
+        self.take = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(2))
+        self.join = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor, reads_MM: Tensor) -> Tensor:
+        own = self.read(x)
+        directions = [_mean_of(reads_MM), _mean_of(reads_MM.T)]
+        states = [own, own]
+        for _ in range(self.rounds):
+            states = [own + take(mean @ say(state)) for state, mean, say, take in
+                      zip(states, directions, self.say, self.take, strict=True)]  # fmt: skip
+        joined: Tensor = self.join(torch.cat(states, -1))
+        return joined
+
+
+def _mean_of(joined_MM: Tensor) -> Tensor:
+    return joined_MM / joined_MM.sum(1, keepdim=True).clamp(min=1.0)

@@ -1,0 +1,87 @@
+"""Spotlight: Optimizing Device Placement for Training Deep Neural Networks (Gao, Chen, Li, ICML 2018).
+
+Placement as a Markov decision process of as many stages as there are groups of ops: in each one group goes to a device,
+given where those before it went. Its policy, a sequence-to-sequence network with attention (`DeviceSequence`), is
+trained by proximal policy optimisation while the graph is being solved: of a batch of sampled placements several epochs
+of
+
+    mean over stages of  ratio x advantage - beta x KL(old policy, policy)
+
+with beta doubled or halved where the divergence leaves its target (Schulman et al. 2017, section 4). Every sampled
+placement is an evaluation; the reward, of all of its stages, is -sqrt(time), and its baseline a moving average.
+
+The text was not at hand: the groups (`op_groups`), sizes, rates and the baseline are our choices.
+Shape legend: B samples, M groups, D devices.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from graphopt.algos.placing.device_sequence import DeviceSequence, of_chosen
+from graphopt.algos.placing.op_groups import FEATURES, OpGroups, learning_inside, op_groups, placed_as, rewards
+from graphopt.core.head import Role
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.optimizer import Optimizer
+from graphopt.utils.ranges import Few, NotNegative, Positive, Share, Width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proximal:
+    """Updates."""
+
+    samples: Few
+    epochs: Few
+    rate: NotNegative
+    divergence: Positive  # target of the Kullback-Leibler divergence of a stage
+    penalty: NotNegative  # beta at first
+    baseline: Share  # share of the old baseline
+    gradient: Positive  # largest norm
+
+
+class Spotlight(Optimizer):
+    """yaml: conf/algo/spotlight.yaml. groups: at most so many stages. width, bound: of the network."""
+
+    needs_roles = frozenset({Role.DEVICE})
+
+    def __init__(self, *, name: str, groups: Few, width: Width, bound: Positive, learning: Proximal) -> None:
+        self.name, self.groups, self.width, self.bound, self.learning = name, groups, width, bound, learning
+
+    def solve(self, problem: AssignProblem) -> None:
+        groups = op_groups(problem, self.groups) if problem.open else None
+        if groups is not None and len(groups):
+            with learning_inside(problem):
+                self._learn(problem, groups)
+
+    def _learn(self, problem: AssignProblem, groups: OpGroups) -> None:
+        said = self.learning
+        policy = DeviceSequence(FEATURES, problem.task.machine.num_devices, self.width, self.bound)
+        optimizer = torch.optim.Adam(policy.parameters(), lr=said.rate)
+        beta, baseline = said.penalty, None
+        while problem.open:
+            x_BMF = groups.x.expand(min(said.samples, problem.remaining), -1, -1)
+            with torch.no_grad():
+                device_BM, old_BMD = policy(x_BMF)
+            reward_B = rewards(problem, placed_as(problem, groups.of, device_BM.numpy()))
+            mean = float(reward_B.mean())
+            baseline = mean if baseline is None else said.baseline * baseline + (1 - said.baseline) * mean
+            for _ in range(said.epochs):
+                gain, divergence = _gain(policy, x_BMF, device_BM, old_BMD, reward_B - baseline)
+                optimizer.zero_grad()
+                (beta * divergence - gain).backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(policy.parameters(), said.gradient)
+                optimizer.step()
+            if float(divergence.detach()) > 1.5 * said.divergence:
+                beta *= 2.0
+            elif float(divergence.detach()) < said.divergence / 1.5:
+                beta /= 2.0
+
+
+def _gain(policy: DeviceSequence, x_BMF: Tensor, device_BM: Tensor, old_BMD: Tensor,
+          advantage_B: Tensor) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(mean over stages of ratio x advantage, mean divergence of a stage)."""
+    _, now_BMD = policy(x_BMF, device_BM)
+    ratio_BM = (of_chosen(now_BMD, device_BM) - of_chosen(old_BMD, device_BM)).exp()
+    divergence = (old_BMD.exp() * (old_BMD - now_BMD)).sum(-1).mean()
+    return (ratio_BM * advantage_B[:, None]).mean(), divergence

@@ -1,0 +1,118 @@
+"""`expert`: what practitioners do by hand: a model is split into layers, neighbouring layers share a device, and
+devices get alike shares of the work.
+
+A layer is what reads the same weights, so that the steps of an unrolled recurrent network belong together, each layer
+on one device for all steps, as in the recurrent models of GO's, HDP's and ColocRL's tables. Layers stand in the order
+in which their weights are first read. An op without weights belongs to the latest layer that it depends on; behind the
+loss, where gradients come back, to the earliest, so that a layer's gradients are where the layer is. Lookups of
+embeddings (gathers from a weight) are a layer of their own on the first device, whatever the balance, and attention
+without weights stands with the layer that it depends on. The cut into runs of layers minimises the largest time of a
+device.
+
+No price is asked for; of the families of those tables nothing but the graph is known here.
+Shape legend: N ops, L layers, D devices.
+"""
+
+import numpy as np
+
+from graphopt.core.graph import F64, I64, Graph
+from graphopt.core.head import Role
+from graphopt.core.operators import OPERATOR_ID, Category
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.optimizer import Optimizer
+from graphopt.search.heuristics.rules import SchedulingInstance
+
+_LOOKUPS = ("gather",)
+
+
+class Expert(Optimizer):
+    """One plan, also without evaluations; other choices than devices are the default's."""
+
+    needs_roles = frozenset({Role.DEVICE})
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+
+    def solve(self, problem: AssignProblem) -> None:
+        decision = problem.initial.copy()
+        decision[:, problem.task.column(Role.DEVICE)] = by_layers(SchedulingInstance(problem.graph, problem.task))
+        if problem.open:
+            problem.cost(decision[None])
+        else:
+            problem.commit(decision)
+
+
+def by_layers(instance: SchedulingInstance) -> I64:
+    """[N] devices, layer by layer; only those that can run all ops count."""
+    layer, seconds = layers(instance.graph), instance.kernels.time
+    able = np.flatnonzero(np.isfinite(seconds).all(0))
+    if not len(able):
+        return np.zeros(len(layer), np.int64)
+    time = np.bincount(layer + 1, seconds[:, able].mean(1), int(layer.max(initial=-1)) + 2).astype(np.float64)
+    device = np.append(0, cut(time[1:], len(able)))  # lookups first
+    chosen: I64 = able[device[layer + 1]]
+    return chosen
+
+
+def layers(graph: Graph) -> I64:
+    """[N] the layer of every op; -1: lookups of embeddings."""
+    weight, first = _weights(graph)
+    layer, behind = np.full(graph.num_ops, 0), np.zeros(graph.num_ops, np.bool_)
+    ptr, source = graph.predecessors
+    for op in range(graph.num_ops):
+        makers = source[ptr[op] : ptr[op + 1]]
+        known = layer[makers][layer[makers] >= 0]
+        own = first.get(int(weight[op]), -1) if weight[op] >= 0 else -1
+        latest = int(known.max(initial=0))
+        behind[op] = behind[makers].any() or (own >= 0 and latest > own)
+        if weight[op] >= 0:
+            layer[op] = -1 if graph.kind[op] in _LOOKUP_IDS else own
+        else:
+            layer[op] = int(known.min(initial=latest)) if behind[op] else latest
+    used = np.unique(layer[layer >= 0])
+    return np.where(layer >= 0, np.searchsorted(used, layer), -1)
+
+
+_LOOKUP_IDS = {OPERATOR_ID[name] for name in _LOOKUPS if name in OPERATOR_ID}
+
+
+def _weights(graph: Graph) -> tuple[I64, dict[int, int]]:
+    """([N] the largest weight that a contraction or a lookup reads, directly or through views, -1 without; weight ->
+    its place in the order in which they are first read)."""
+    base = np.arange(graph.num_tensors)
+    weight, first = np.full(graph.num_ops, -1), dict[int, int]()
+    for op in range(graph.num_ops):
+        read = base[graph.operands(op)]
+        if graph.category[op] == Category.VIEW and len(read):
+            base[graph.output_ptr[op] : graph.output_ptr[op + 1]] = read[0]
+        elif graph.category[op] == Category.CONTRACTION or graph.kind[op] in _LOOKUP_IDS:
+            mine = read[graph.is_weight[read]]
+            if len(mine):
+                weight[op] = mine[np.argmax(graph.tensor_bytes[mine])]
+                if graph.kind[op] not in _LOOKUP_IDS:
+                    first.setdefault(int(weight[op]), len(first))
+    return weight, first
+
+
+HALVINGS = 60  # of the interval in which the least largest sum lies
+
+
+def cut(time: F64, parts: int) -> I64:
+    """[L] runs of layers, at most so many, whose largest sum is the least there is (up to rounding of sums): the
+    smallest bound under which runs that are filled one after the other suffice, by bisection."""
+    total = np.append(0.0, np.cumsum(time))
+    low, high = max(float(time.max(initial=0.0)), float(total[-1]) / parts), float(total[-1])
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _ends(total, middle, parts)[-1] == len(time) else (middle, high)
+    found: I64 = np.searchsorted(_ends(total, high, parts), np.arange(len(time)), side="right").astype(np.int64)
+    return found
+
+
+def _ends(total: F64, bound: float, parts: int) -> list[int]:
+    """Where each run ends, filled up to the bound."""
+    ends = [0]
+    for _ in range(parts):
+        full = (total[ends[-1]] + bound) * (1 + 1e-12)
+        ends.append(max(ends[-1], int(np.searchsorted(total, full, side="right")) - 1))
+    return ends[1:]
