@@ -27,7 +27,7 @@ from lines import say
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.list_schedule import Schedule, bottom_levels, dependencies, heft, links, list_by_bottom_level
-from graphopt.costs.kernel_time import kernel_graph
+from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.datasets.layered import layered_graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Objective

@@ -18,8 +18,8 @@ from graphopt.core.fusible import fusible
 from graphopt.core.graph import Graph
 from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Device
-from graphopt.costs.flips import FusionFlips
-from graphopt.costs.kernel_time import device_constants, runtime_on_one_device, workspace
+from graphopt.costs.one_kernel.flips import FusionFlips
+from graphopt.costs.one_kernel.kernel_time import device_constants, runtime_on_one_device, workspace
 from graphopt.datasets.layered import layered_graph
 from graphopt.utils.registry import option
 

@@ -15,7 +15,7 @@ import numpy as np
 from graphopt.config.construct import construct
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
-from graphopt.costs.kernel_time import kernel_graph
+from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.datasets.zoo_dataset import ZooDataset
 from graphopt.utils import registry
 

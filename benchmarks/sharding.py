@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from lines import say
 
-from graphopt.core.strategies import price
+from graphopt.core.auto_sharding.strategies import price
 from graphopt.sharding.deltas import StrategyDeltas
 from graphopt.sharding.drawing import drawn
 from graphopt.sharding.reducing import reduced

@@ -24,7 +24,7 @@ from graphopt.core.list_schedule import Dependencies, heft, links
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.event_arrays import Flow, flow
-from graphopt.costs.kernel_time import kernel_graph
+from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from lines import say
 
-from graphopt.algos.xrlflow import XRLflow, _drawn
+from graphopt.algos.rewriters.xrlflow import XRLflow, _drawn
 from graphopt.config.construct import construct
 from graphopt.problems.cost_model import CostModel
 from graphopt.rewrite.environment.episodes import Episode, Game

@@ -4,8 +4,8 @@ costs no evaluation, and spends the budget on what the model finds best.
 After Kaufman, Phothilimthana, Zhou, Mendis, Roy, Sabne, Burrows, "A Learned Performance Model for Tensor Processing
 Units" (MLSys 2021): kernels, a loss on their times, an autotuner of fusion that asks the model first and the hardware
 for what is best. Our choices: sums over a kernel instead of a network over its ops
-(`graphopt.costs.learned_kernel`), a correction of a plain roofline, motif scan as the search, the plans that are drawn
-to learn on.
+(`graphopt.costs.one_kernel.learned_kernel`), a correction of a plain roofline, motif scan as the search, the plans that
+are drawn to learn on.
 
 Shape legend: N ops, R kernels, F columns.
 """
@@ -22,8 +22,8 @@ from graphopt.algos.learner import Learner
 from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine
-from graphopt.costs.kernel_table import kernel_table
-from graphopt.costs.learned_kernel import COLUMNS, HIDDEN, SCALE, as_numbers
+from graphopt.costs.one_kernel.kernel_table import kernel_table
+from graphopt.costs.one_kernel.learned_kernel import COLUMNS, HIDDEN, SCALE, as_numbers
 from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel

@@ -21,7 +21,7 @@ class Device:
     """One processor and how its kernels are priced (SI units: FLOP/s, B/s, s, B).
 
     `fusion_model: roofline` reads the fields of the first two blocks; `xla_gpu` reads the third (XLA's GPU cost model);
-    `learned` a network's numbers beside peaks, bandwidth and launch (`graphopt.costs.learned_kernel`).
+    `learned` a network's numbers beside peaks, bandwidth and launch (`graphopt.costs.one_kernel.learned_kernel`).
     Defaults are those of an ideal device: no launch cost, no memory cost, 1 FLOP/s, so FLOP are seconds.
     """
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphopt.core.auto_sharding.sharding_oracle import check_strategies
 from graphopt.core.compiler_choice import compiler_choice
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.operators import Category
 from graphopt.core.plan import Plans
-from graphopt.core.sharding_oracle import check_strategies
 from graphopt.core.trace import Trace
 
 _GRID = 2.0**-39  # seconds: twice the grid to which simulated durations are rounded

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphopt.core.graph import F64, I32, I64, Graph
 from graphopt.core.machine import Machine, TransferRule
-from graphopt.costs.kernel_time import KernelGraph
+from graphopt.costs.one_kernel.kernel_time import KernelGraph
 from graphopt.costs.queues import levels
 from graphopt.errors import UserError
 from graphopt.utils.compiled import njit

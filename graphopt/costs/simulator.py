@@ -17,8 +17,8 @@ from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
 from graphopt.costs.event import simulate_rows
 from graphopt.costs.event_arrays import Flow, LinkArrays, Log, flow, link_arrays, scratch
-from graphopt.costs.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
 from graphopt.costs.load import Loads, loads
+from graphopt.costs.one_kernel.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
 from graphopt.errors import UserError
 from graphopt.problems.cost_model import CostModel, Flips, Objective, Prices
 
@@ -89,7 +89,7 @@ class Simulator(CostModel):
         """Exact delta pricing of fusion on device 0; None where memory over time matters, or times are measured."""
         if not self._sums_times or graph.measured:
             return None
-        from graphopt.costs.flips import FusionFlips
+        from graphopt.costs.one_kernel.flips import FusionFlips
 
         return FusionFlips(graph, inline, self.machine.devices[0], limits)
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from graphopt.core.auto_sharding.strategies import StrategyTables
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.strategies import StrategyTables
 from graphopt.datasets.dataset import MOST_OPS, Dataset, Split
 from graphopt.datasets.files import FileDataset, find_files
 from graphopt.readers.formats.iopddl import graph_of, read_iopddl

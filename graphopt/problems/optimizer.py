@@ -38,7 +38,7 @@ class Solver(ABC, Generic[AnyProblem]):
 class Optimizer(Solver[AssignProblem]):
     """Assigns a choice to every op."""
 
-    accepts = (AssignTask,)
+    accepts: ClassVar[tuple[type[Task], ...]] = (AssignTask,)
 
 
 def solve(optimizer: Solver[AnyProblem], graph: Graph, task: Task, cost: CostModel, *, evals: int,

@@ -4,8 +4,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from graphopt.core.auto_sharding.strategies import IMPOSSIBLE, StrategyTables
 from graphopt.core.graph import F64, I64
-from graphopt.core.strategies import IMPOSSIBLE, StrategyTables
 from graphopt.sharding.occupancy import Occupancy, occupancy
 from graphopt.sharding.pairwise import Pairwise
 from graphopt.sharding.reducing import reduced

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphopt.core.auto_sharding.strategies import StrategyTables, memory, price
 from graphopt.core.graph import F64, I64
-from graphopt.core.strategies import StrategyTables, memory, price
 from graphopt.sharding.room_tree import add, least_of, room_tree
 from graphopt.utils.compiled import njit
 

@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 
+from graphopt.core.auto_sharding.strategies import IMPOSSIBLE, StrategyTables, memory
 from graphopt.core.graph import I64
-from graphopt.core.strategies import IMPOSSIBLE, StrategyTables, memory
 from graphopt.readers.formats.iopddl import made_tables
 
 REACH = 12  # how far back a node reads

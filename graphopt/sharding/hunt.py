@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphopt.core.auto_sharding.strategies import StrategyTables
 from graphopt.core.graph import F64, I64
-from graphopt.core.strategies import StrategyTables
 from graphopt.sharding.dual import Ascent, MemoryDual
 from graphopt.sharding.occupancy import moved_prices, occupancy
 from graphopt.sharding.pairwise import Empty, Pairwise

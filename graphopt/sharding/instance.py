@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from graphopt.core.auto_sharding.strategies import StrategyTables
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.strategies import StrategyTables
 from graphopt.readers.formats.iopddl import read_tables, shape_of
 
 FOLDER = "GRAPHOPT_SHARDING"  # environment: the folder of instances that graphs of stored studies are of

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.auto_sharding.strategies import StrategyTables
 from graphopt.core.graph import F64, I64
-from graphopt.core.strategies import StrategyTables
 from graphopt.sharding.pairwise import Pairwise
 from graphopt.utils.compiled import njit
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.auto_sharding.strategies import IMPOSSIBLE, StrategyTables
 from graphopt.core.graph import F64, I64
-from graphopt.core.strategies import IMPOSSIBLE, StrategyTables
 from graphopt.utils.compiled import njit
 
 GROWTH = 200_000  # entries that a contraction may add
@@ -41,7 +41,8 @@ class Pairwise:
 
     def choice(self, labels: I64) -> I64:
         """[N] strategies that states [V] stand for."""
-        return self.map[self.map_ptr[:-1] + labels[self.owner]]
+        chosen: I64 = self.map[self.map_ptr[:-1] + labels[self.owner]]
+        return chosen
 
     def energy(self, labels: I64) -> float:
         """What states [V] cost."""
@@ -428,4 +429,4 @@ def _dominates(v: int, o: int, s: int, ptr: I64, unary: F64, first: I64, second:
         left += least
         if not left > -np.inf:
             return False
-    return left >= 0
+    return bool(left >= 0)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.auto_sharding.strategies import StrategyTables
 from graphopt.core.graph import F64
-from graphopt.core.strategies import StrategyTables
 from graphopt.sharding.occupancy import Occupancy, occupancy, roomy
 from graphopt.sharding.pairwise import Empty, Pairwise, consistent, contracted, pairwise, without_dominated
 

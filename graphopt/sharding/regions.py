@@ -324,17 +324,17 @@ def _eliminate(n: int, w: Space, labels: I64, entries: int) -> float:
             count += 1
         fill += total
         argument += total
-    position = np.zeros(n, np.int64)
+    taken = np.zeros(n, np.int64)
     for j in range(n):
         for a in range(w.size[j]):
             if w.state[w.at[j] + a] == labels[w.region[j]]:
-                position[j] = a
+                taken[j] = a
     for d in range(done - 1, -1, -1):
-        i, at = order[d], 0
+        i, entry = order[d], 0
         for k in range(widths[d]):
-            at = at * w.size[outs[d, k]] + position[outs[d, k]]
-        position[i] = w.chosen[begin[d] + at]
-        w.found[i] = w.state[w.at[i] + position[i]]
+            entry = entry * w.size[outs[d, k]] + taken[outs[d, k]]
+        taken[i] = w.chosen[begin[d] + entry]
+        w.found[i] = w.state[w.at[i] + taken[i]]
     return value
 
 

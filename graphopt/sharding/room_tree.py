@@ -63,13 +63,7 @@ def least_of(least: F64, pending: F64, low: int, high: int) -> float:
         right >>= 1
         found_left += pending[left]
         found_right += pending[right]
-    found = min(found_left, found_right)
-    if left == right:  # a single leaf
-        left >>= 1
-        while left >= 1:
-            found += pending[left]
-            left >>= 1
-        return found
+    found: float = min(found_left, found_right)
     left >>= 1
     while left >= 1:
         found += pending[left]

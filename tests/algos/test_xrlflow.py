@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from graphopt.algos.xrlflow import Transition, XRLflow, advantages
-from graphopt.algos.xrlflow_policy import NetworkSizes, XRLflowPolicy
+from graphopt.algos.rewriters.xrlflow import Transition, XRLflow, advantages
+from graphopt.algos.rewriters.xrlflow_policy import NetworkSizes, XRLflowPolicy
 from graphopt.config.construct import construct
 from graphopt.costs.additive import Flops
 from graphopt.problems.problem import OutOfBudget
@@ -164,7 +164,7 @@ def test_it_learns_to_leave_alone_what_the_additive_model_praises() -> None:
     """Every gain of the roofline is a loss; the rewards of learned episodes are above those of the first ones."""
     cost, algo = Contrary(), learner(Contrary(), network={"prior": 0.0}, learning={"entropy": 0.001})
     game = algo._training_game(graph_of(two_products(), name="two"))
-    from graphopt.algos.xrlflow import play
+    from graphopt.algos.rewriters.xrlflow import play
 
     rng, optimizer = np.random.default_rng(0), torch.optim.Adam(algo.policy.parameters(), lr=5e-3)
     earned = []

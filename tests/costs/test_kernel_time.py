@@ -14,7 +14,13 @@ from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.kernels import legalise
 from graphopt.core.machine import Device
-from graphopt.costs.kernel_time import QUANTUM, device_constants, kernel_graph, runtime_on_one_device, workspace
+from graphopt.costs.one_kernel.kernel_time import (
+    QUANTUM,
+    device_constants,
+    kernel_graph,
+    runtime_on_one_device,
+    workspace,
+)
 
 # --- What one kernel costs: each term by hand, and all of them on random graphs against an independent reference. By
 # hand, a tensor x of [4, 8] float32 has 32 elements and 128 bytes; the device moves 128 bytes and computes 32 FLOP of

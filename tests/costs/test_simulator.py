@@ -19,7 +19,7 @@ from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Device, Machine
 from graphopt.core.oracles import check, check_trace
 from graphopt.core.plan import Plans
-from graphopt.costs.flips import FusionFlips
+from graphopt.costs.one_kernel.flips import FusionFlips
 from graphopt.costs.queues import rank_by_priority
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.cost_model import CostModel

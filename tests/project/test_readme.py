@@ -22,7 +22,7 @@ from graphopt.config.construct import INJECTED, arguments_of, target_of
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine, make_machine
 from graphopt.core.operators import OPERATOR_ID
-from graphopt.costs.kernel_time import kernel_graph
+from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.errors import Incompatible
 from graphopt.records.rows import Row, read
 from graphopt.reporting.replay import claims_of, decision_of, open_case, replay_all

@@ -17,7 +17,7 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine
 from graphopt.core.oracles import check
-from graphopt.costs.kernel_time import kernel_graph
+from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.files import GraphFiles
 from graphopt.problems.assign_problem import AssignProblem

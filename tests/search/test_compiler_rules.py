@@ -13,7 +13,7 @@ from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, legalise
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.kernel_time import kernel_graph
+from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.errors import ConfigError, Incompatible
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices

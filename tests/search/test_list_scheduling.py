@@ -24,7 +24,7 @@ from graphopt.core.list_schedule import (
 )
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.kernel_time import kernel_graph
+from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve

@@ -10,9 +10,9 @@ from check_data import check_data
 from commands import command
 
 from graphopt.config.construct import construct
+from graphopt.core.auto_sharding.strategies import price
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.oracles import check
-from graphopt.core.strategies import price
 from graphopt.problems.optimizer import solve
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.readers.formats.iopddl import graph_of

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from graphopt.core.strategies import IMPOSSIBLE, StrategyTables, price
+from graphopt.core.auto_sharding.strategies import IMPOSSIBLE, StrategyTables, price
 from graphopt.readers.formats.iopddl import made_tables
 from graphopt.sharding.cheapest import cheapest
 from graphopt.sharding.drawing import drawn, every_choice

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from check_data import check_data
 
+from graphopt.core.auto_sharding.sharding_oracle import slow_cost, slow_peak
+from graphopt.core.auto_sharding.strategies import NO_LIMIT, StrategyTables, memory, price
 from graphopt.core.graph import GraphError
-from graphopt.core.sharding_oracle import slow_cost, slow_peak
-from graphopt.core.strategies import NO_LIMIT, StrategyTables, memory, price
 from graphopt.readers.formats.iopddl import graph_of, read_iopddl, read_tables
 from graphopt.sharding.deltas import StrategyDeltas
 from graphopt.sharding.drawing import drawn

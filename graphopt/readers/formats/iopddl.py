@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from graphopt.core.auto_sharding.strategies import NO_LIMIT, StrategyTables
 from graphopt.core.graph import I64, Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.strategies import NO_LIMIT, StrategyTables
 from graphopt.errors import Unreadable
 from graphopt.utils.limits import MIB, read_json
 

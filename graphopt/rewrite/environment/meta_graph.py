@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from graphopt.rewrite.ir.terms import Outputs, Terms, reachable, runs
 from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, VOCABULARY, window_flop
-from graphopt.rewrite.rules.steps import Change, Neighbourhood, RewriteStep
+from graphopt.rewrite.rules.steps import Neighbourhood, ProgramChange, RewriteStep
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -51,7 +51,7 @@ class MetaGraph:
         return len(self.totals)
 
 
-class _Rows:
+class _GraphRows:
     """Features of terms, each found out once, as rows of an array that grows."""
 
     def __init__(self, width: int, features: Callable[[int], Sequence[float]]) -> None:
@@ -93,13 +93,13 @@ class MetaGraphs:
 
     def __init__(self, terms: Terms, hops: int | None) -> None:
         self.terms, self.hops = terms, hops
-        self._sizes = _Rows(len(SIZES), lambda term: sizes(terms, term))
-        self._dims = _Rows(DIMS, lambda term: tuple(last_dims(terms.types[term][0].shape)))
+        self._sizes = _GraphRows(len(SIZES), lambda term: sizes(terms, term))
+        self._dims = _GraphRows(DIMS, lambda term: tuple(last_dims(terms.types[term][0].shape)))
 
     def of(self, around: Neighbourhood, steps: Sequence[RewriteStep], totals: F32) -> MetaGraph:
         """A program and some of the steps from it. totals: [1 + steps, T]."""
         now = _Current(self.terms, around.outputs, around.live)
-        drawing = _Drawing(self, now)
+        drawing = _Sketch(self, now)
         for graph, step in enumerate(steps, 1):
             change = around.change(step.match)
             if change is None:
@@ -109,7 +109,7 @@ class MetaGraphs:
         return drawing.finished(totals, self._sizes, self._dims)
 
 
-class _Drawing:
+class _Sketch:
     """Lists that become a `MetaGraph`."""
 
     def __init__(self, style: MetaGraphs, now: _Current) -> None:
@@ -133,7 +133,7 @@ class _Drawing:
         self._add_program(graph, program)
         self.hidden += [(graph, node) for node in range(len(self.now.nodes))]
 
-    def add_changed(self, graph: int, change: Change) -> None:
+    def add_changed(self, graph: int, change: ProgramChange) -> None:
         """A candidate: nodes that differ, then those that come."""
         now, terms, first = self.now, self.terms, len(self.nodes)
         gone = {now.place[term] for term in change.gone if term in now.place}
@@ -167,7 +167,7 @@ class _Drawing:
         self.graph += [graph] * (len(old) + len(new))
         self.hidden += [(graph, node) for node in (*drawn, *gone)]
 
-    def _different(self, change: Change, gone: set[int]) -> set[int]:
+    def _different(self, change: ProgramChange, gone: set[int]) -> set[int]:
         """Nodes that stay and are drawn anew: readers of what was replaced, and what is below them."""
         now = self.now
         if self.hops is None:
@@ -179,7 +179,7 @@ class _Drawing:
             found = found | edge
         return found
 
-    def finished(self, totals: F32, sizes: _Rows, dims: _Rows) -> MetaGraph:
+    def finished(self, totals: F32, sizes: _GraphRows, dims: _GraphRows) -> MetaGraph:
         operation = self.terms.operation
         kind = np.array([KINDS[operation[term].name] for term in self.nodes], np.int64)
         return MetaGraph(kind, sizes.of(self.nodes), _pairs(self.links), dims.of(self.read), np.array(self.graph,

@@ -34,7 +34,7 @@ class RewriteStep(NamedTuple):
     digest: int
 
 
-class Change(NamedTuple):
+class ProgramChange(NamedTuple):
     """What a rewrite does to a program: live terms that go, terms that come, and what is read in place of each root."""
 
     gone: list[int]
@@ -83,16 +83,16 @@ class Neighbourhood:
         assert made is not None
         return substitute(self.terms, self.outputs, self.live, dict(zip(match.roots, made)))
 
-    def change(self, match: Match) -> Change | None:
+    def change(self, match: Match) -> ProgramChange | None:
         """What a match of this program changes; None where only making the program tells."""
         made = self.matcher.apply(match)
         assert made is not None
         return self._change(match.roots, made)
 
-    def _change(self, roots: tuple[int, ...], made: tuple[int, ...]) -> Change | None:
+    def _change(self, roots: tuple[int, ...], made: tuple[int, ...]) -> ProgramChange | None:
         added = self._added(made)
         gone = self._gone(roots, made, added) if self._apart(roots, made, added) else None
-        return None if gone is None else Change(gone, added, dict(zip(roots, made)))
+        return None if gone is None else ProgramChange(gone, added, dict(zip(roots, made)))
 
     def _step(self, match: Match, made: tuple[int, ...]) -> RewriteStep:
         roots, terms, price = match.roots, self.terms, self.price

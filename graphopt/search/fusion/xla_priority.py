@@ -23,7 +23,14 @@ from graphopt.core.graph import F64, I32, I64, Graph
 from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits, find_roots, fits_root, gather, join_kernel, start_kernel
 from graphopt.core.machine import Device
-from graphopt.costs.kernel_time import Workspace, clear, device_constants, kernel_time, kernel_work, workspace
+from graphopt.costs.one_kernel.kernel_time import (
+    Workspace,
+    clear,
+    device_constants,
+    kernel_time,
+    kernel_work,
+    workspace,
+)
 from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer

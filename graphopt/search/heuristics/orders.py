@@ -10,7 +10,7 @@ import numpy as np
 
 from graphopt.core.graph import F64, Graph
 from graphopt.core.list_schedule import Dependencies
-from graphopt.costs.kernel_time import KernelGraph
+from graphopt.costs.one_kernel.kernel_time import KernelGraph
 from graphopt.utils.compiled import njit
 
 

@@ -27,7 +27,7 @@ from graphopt.core.list_schedule import (
     list_by_bottom_level,
 )
 from graphopt.core.plan import Plans
-from graphopt.costs.kernel_time import KernelGraph, kernel_graph
+from graphopt.costs.one_kernel.kernel_time import KernelGraph, kernel_graph
 from graphopt.problems.task import AssignTask
 from graphopt.search.heuristics import orders, partition
 

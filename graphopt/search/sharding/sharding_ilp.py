@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from graphopt.core.auto_sharding.strategies import IMPOSSIBLE
 from graphopt.core.graph import I64
-from graphopt.core.strategies import IMPOSSIBLE
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.solvers.solving import SolverLimits

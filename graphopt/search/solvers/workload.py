@@ -14,7 +14,7 @@ from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
 from graphopt.core.machine import Machine
 from graphopt.costs.event_arrays import GRID
-from graphopt.costs.kernel_time import kernel_graph
+from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.problems.assign_problem import AssignProblem
 
 Check = Callable[[], None]

@@ -19,8 +19,8 @@ from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I32, I64, Bool, Graph
 from graphopt.core.kernels import gather
 from graphopt.core.machine import Device
-from graphopt.costs.learned_kernel import NUMBERS, learned_kernel_time
-from graphopt.costs.xla_gpu import xla_kernel_time
+from graphopt.costs.one_kernel.learned_kernel import NUMBERS, learned_kernel_time
+from graphopt.costs.one_kernel.xla_gpu import xla_kernel_time
 from graphopt.utils.compiled import njit
 
 QUANTUM = 2.0**-40

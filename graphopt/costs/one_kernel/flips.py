@@ -15,7 +15,7 @@ from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I32, I64, Bool, Graph
 from graphopt.core.kernels import KernelLimits, decode, find_roots, fits_root, gather, join_kernel, start_kernel
 from graphopt.core.machine import Device
-from graphopt.costs.kernel_time import (
+from graphopt.costs.one_kernel.kernel_time import (
     Workspace,
     clear,
     device_constants,

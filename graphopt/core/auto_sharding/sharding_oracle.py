@@ -4,8 +4,8 @@ contest's rules say it. It shares no code with what prices them, and is not fast
 from collections import defaultdict
 from collections.abc import Sequence
 
+from graphopt.core.auto_sharding.strategies import NO_LIMIT, StrategyTables, price
 from graphopt.core.plan import Plans
-from graphopt.core.strategies import NO_LIMIT, StrategyTables, price
 
 
 def slow_cost(tables: StrategyTables, choice: Sequence[int]) -> int:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from graphopt.algos.learner import Learner, answering
-from graphopt.algos.xrlflow_policy import NetworkSizes, XRLflowPolicy
+from graphopt.algos.rewriters.xrlflow_policy import NetworkSizes, XRLflowPolicy
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.costs.additive import Flops

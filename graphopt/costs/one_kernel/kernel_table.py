@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I64, Bool, Graph
 from graphopt.core.machine import Device
-from graphopt.costs.kernel_time import Workspace, clear, device_constants, kernel_work, workspace
-from graphopt.costs.learned_kernel import COLUMNS, kernel_columns
+from graphopt.costs.one_kernel.kernel_time import Workspace, clear, device_constants, kernel_work, workspace
+from graphopt.costs.one_kernel.learned_kernel import COLUMNS, kernel_columns
 from graphopt.utils.compiled import njit
 
 

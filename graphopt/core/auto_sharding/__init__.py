@@ -1,0 +1,1 @@
+"""Choices of strategies: tables of what they cost, and an oracle that prices them anew."""
