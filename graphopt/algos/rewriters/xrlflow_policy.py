@@ -43,7 +43,7 @@ class NetworkSizes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CandidateStates:
+class ProgramStates:
     """Several `MetaGraph`s as tensors."""
 
     kind: Tensor  # [M]
@@ -58,7 +58,7 @@ class CandidateStates:
     slot: Tensor  # [G] action that leads there
 
 
-def states_of(several: Sequence[MetaGraph], like: Tensor) -> CandidateStates:
+def states_of(several: Sequence[MetaGraph], like: Tensor) -> ProgramStates:
     """One after another. like: a tensor of the device and the precision."""
     graphs = [0, *accumulate(len(one) for one in several)]
     nodes = [0, *accumulate(len(one.kind) for one in several)]
@@ -68,7 +68,7 @@ def states_of(several: Sequence[MetaGraph], like: Tensor) -> CandidateStates:
         return made.to(like.dtype) if made.is_floating_point() else made
 
     counts = [len(one) for one in several]
-    return CandidateStates(
+    return ProgramStates(
         tensor([one.kind for one in several]), tensor([one.sizes for one in several]),
         tensor([one.edges + first for one, first in zip(several, nodes)], 1), tensor([one.dims for one in several]),
         tensor([one.graph + first for one, first in zip(several, graphs)]),
@@ -106,7 +106,7 @@ class ProgramNetwork(nn.Module):
         self.node = nn.Linear(len(KINDS) + DIMS + len(SIZES) * network.sizes, network.width)
         self.attention = nn.ModuleList(GraphAttention(network.width) for _ in range(network.layers))
 
-    def forward(self, states: CandidateStates) -> tuple[Tensor, Tensor]:
+    def forward(self, states: ProgramStates) -> tuple[Tensor, Tensor]:
         kind_MK = nn.functional.one_hot(states.kind, len(KINDS)).to(states.dims.dtype)
         dims = torch.log2(1 + states.dims) / 12 if self.sizes else states.dims / LARGEST_DIM
         read_M4 = dims.new_zeros(len(kind_MK), DIMS).index_add(0, states.edges[1], dims)
@@ -118,7 +118,7 @@ class ProgramNetwork(nn.Module):
         sums = self._summed(torch.cat([h_MD, ones_M1], 1), states)
         return sums[:, :-1], sums[:, -1:]
 
-    def _summed(self, h_MD: Tensor, states: CandidateStates) -> Tensor:
+    def _summed(self, h_MD: Tensor, states: ProgramStates) -> Tensor:
         """A candidate has the nodes that it draws, and those of the current program that it does not hide."""
         graphs = len(states.totals)
         own = h_MD.new_zeros(graphs, h_MD.shape[1]).index_add(0, states.graph, h_MD)
@@ -157,9 +157,7 @@ class XRLflowPolicy(nn.Module):
         logits_BA = logits_BA.index_put((state_G, states.slot), score)
         return torch.log_softmax(logits_BA, 1), value_B
 
-    def _each(
-        self, states: CandidateStates, sums_GD: Tensor, nodes_G1: Tensor, state_G: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _each(self, states: ProgramStates, sums_GD: Tensor, nodes_G1: Tensor, state_G: Tensor) -> tuple[Tensor, Tensor]:
         """Scores [G] of how candidates differ, values [B] of the current program and of candidates on average."""
         whole_GD = torch.tanh(self.graph(sums_GD / nodes_G1.clamp(min=1)))[states.current]
         change_GD = torch.tanh(self.change(sums_GD - sums_GD[states.current]))
@@ -168,9 +166,7 @@ class XRLflowPolicy(nn.Module):
         mean = known.new_zeros(len(count), known.shape[1]).index_add(0, state_G, known)
         return self.policy(known)[:, 0], self.value(mean / count[:, None])[:, 0]
 
-    def _flat(
-        self, states: CandidateStates, sums_GD: Tensor, nodes_G1: Tensor, state_G: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _flat(self, states: ProgramStates, sums_GD: Tensor, nodes_G1: Tensor, state_G: Tensor) -> tuple[Tensor, Tensor]:
         """The released head: states of all graphs in their slots, zeros where there is none."""
         known = self.graph(torch.cat([sums_GD, states.totals], 1))
         slots = known.new_zeros(len(states.first), self.cap, known.shape[1])
