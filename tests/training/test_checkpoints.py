@@ -125,7 +125,7 @@ def test_a_checkpoint_of_an_older_version_loads_where_it_fits(cell: Cell, tmp_pa
 # --- The checkpoints that come with the package answer, with the commands that docs/using.md gives.
 
 PACKAGED = sorted(checkpoint.PRETRAINED.glob("*.ckpt"))
-ENCODERS = {"regal": "message_passing", "gas": "sequence", "motif_policy": "graphsage",
+ENCODERS = {"regal": "message_passing", "gas": "sequence", "kernel_model": "graphsage", "motif_policy": "graphsage",
             "placement_policy": "graphsage"}  # fmt: skip
 DATA = ["dataset=layered", "dataset.ops=[40]", "dataset.train=1", "dataset.val=1", "dataset.test=2"]
 
