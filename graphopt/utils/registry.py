@@ -2,11 +2,15 @@
 
 import difflib
 import os
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from graphopt import CONF, OWN_OPTIONS
 from graphopt.errors import ConfigError
+
+Stamp = tuple[Path, int, int]  # a file, when it was changed (ns), its size
 
 
 def folders() -> list[Path]:
@@ -23,15 +27,26 @@ def options(group: str) -> list[str]:
 
 def option(group: str, name: str) -> dict[str, Any]:
     """A yaml file of a config group as plain containers. Raises ConfigError, naming the options, when there is none."""
+    stamps = tuple(_stamp(path) for folder in folders() for path in sorted((folder / group).glob("*.yaml")))
+    return deepcopy(_plain(group, name, stamps))
+
+
+def _stamp(path: Path) -> Stamp:
+    said = path.stat()
+    return path, said.st_mtime_ns, said.st_size
+
+
+@lru_cache(maxsize=1024)  # yaml is slow to read, and a check of what fits what reads all options
+def _plain(group: str, name: str, stamps: tuple[Stamp, ...]) -> dict[str, Any]:
+    """The option as the files have it now."""
     from omegaconf import DictConfig, OmegaConf
 
-    known = options(group)
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
+    files = {path.stem: path for path, _, _ in reversed(stamps)}  # the first folder that has an option counts
+    if name not in files:
+        near = difflib.get_close_matches(name, sorted(files), 1)
         meant = f" (did you mean {near[0]}?)" if near else ""
-        raise ConfigError(f"{group}={name} does not exist{meant}; available: {', '.join(known)}")
-    files = (folder / group / f"{name}.yaml" for folder in folders())
-    node = OmegaConf.load(next(file for file in files if file.is_file()))
+        raise ConfigError(f"{group}={name} does not exist{meant}; available: {', '.join(sorted(files))}")
+    node = OmegaConf.load(files[name])
     assert isinstance(node, DictConfig)
     # Yaml files of the same group; what other groups are to be (`override /encoder: ...`) is Hydra's business.
     bases = [base for base in node.pop("defaults", []) if isinstance(base, str) and base != "_self_"]

@@ -86,7 +86,7 @@ USAGE = [
     (["study="], "study= needs a name"),
 ]
 WRONG = [
-    (["task=nothing", "algo=local"], "task=nothing does not exist; available: fusion"),
+    (["task=nothing", "algo=local"], "task=nothing does not exist"),
     (["algo=locla"], "algo=locla does not exist (did you mean local?); available: annealing"),
     (["algo=local", "compare=[scna]"], "algo=scna does not exist (did you mean scan?); available: annealing"),
     (["dataset=model.onnx"], "say dataset=onnx dataset.path=model.onnx"),

@@ -163,7 +163,7 @@ def test_neighbourhood_is_symmetric_and_grows() -> None:
 
 
 def test_unknown_start_is_refused() -> None:
-    with pytest.raises(ValueError, match="use initial, random or zero"):
+    with pytest.raises(ValueError, match="use initial, random, zero or heuristic"):
         LocalSearch(name="local", start="best", hops=0, deltas=False)
 
 
