@@ -51,7 +51,7 @@ def split(module: nn.Module, inputs: list[Tensor], share: float, partition: Any)
         return stepped(module, inputs, torch.compile(module, backend=eager_backend(partition), fullgraph=True))
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_executed_bytes_are_the_simulated_ones_and_gradients_the_same(dropout: float) -> None:
     module, inputs = stack(dropout=dropout)
     wanted, plain = split(module, inputs, 1.0, torch._functorch.partitioners.min_cut_rematerialization_partition)

@@ -96,6 +96,7 @@ def test_what_cannot_be_compiled_costs_one_evaluation(graph: Graph, tmp_path: Pa
     assert cost.builds.counts["errors"] == 1 and math.isfinite(good.seconds)
 
 
+@pytest.mark.slow
 def test_a_filter_leaves_out_what_is_predicted_to_be_slow(graph: Graph, tmp_path: Path) -> None:
     """Of the plans of a batch half are compiled, the others are billed and said to be left out; the learned model
     prices all of them from the same table without lowering again."""

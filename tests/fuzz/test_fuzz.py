@@ -18,7 +18,7 @@ from .judge import BAD, Format, Said, Wrong
 from .mutate import Draw, damaged, gzip_bomb, json_text
 from .runner import Worker, run_all
 
-FEW, SOME, CASES, MANY = 20, 150, 300, 3000
+FEW, SOME, CASES, MANY = 20, 100, 300, 3000
 DEAR = frozenset({"checkpoint", "command", "config", "decision", "decision_draw", "graph", "outputs", "rules"})
 REPAIRED = tuple(FORMATS)
 

@@ -181,6 +181,7 @@ def stopped(tmp_path: Path, sent: signal.Signals) -> tuple[int, str]:
     return first.returncode, err
 
 
+@pytest.mark.slow  # of what tests/kills does to a learner one time
 def test_a_killed_training_goes_on(tmp_path: Path) -> None:
     assert stopped(tmp_path, signal.SIGKILL)[0] == -9
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path), "0"], cwd=ROOT, capture_output=True, text=True)
