@@ -171,7 +171,7 @@ with sentences():
 def stopped(tmp_path: Path, sent: signal.Signals) -> tuple[int, str]:
     """(exit code, stderr) of a training that got a signal after its first checkpoint."""
     first = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), "0.05"], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SCRIPT, str(tmp_path), "0.3"], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
     while not list(tmp_path.rglob("last.ckpt")):
         assert first.poll() is None, first.communicate()[1]
