@@ -1,5 +1,6 @@
 """Graphs from files with known costs: Standard Task Graphs, profiles, CostGraphDef texts and our own `.npz`."""
 
+import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
@@ -27,7 +28,13 @@ READERS: dict[str, Callable[[Path], Graph]] = {
     "*.npz": load_graph,
     "*.json": read_layer_graph,
 }  # by pattern of the file's name, the first that fits
+DATA, DEFAULT = "GRAPHOPT_CHECK_DATA", "../shared/data"  # the folder of third parties' data
 BY_CONTENT = "*.json"  # of those of a folder only layer graphs are read; splits and tables lie beside them
+
+
+def third_party(folder: str) -> Path:
+    """Where third parties' data of that name lie: below $GRAPHOPT_CHECK_DATA."""
+    return Path(os.environ.get(DATA, DEFAULT)) / folder
 
 
 def find_files(path: str, names: tuple[str, ...]) -> list[Path]:

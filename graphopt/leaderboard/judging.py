@@ -2,13 +2,13 @@
 
 An entry is a folder of its problem's folder with an `entry.yaml`: `title`, `by`, `method`, `budget`, `hardware`, and
 `costs`, the claimed cost of each instance. The answer to an instance is the file INSTANCE.npz or INSTANCE.json beside
-it, or, where `answers` names a stored study's pack, the answer of it whose digest stands under `digests`.
+it, or else, where `answers` names a stored study's pack, the answer of it whose digest stands under `digests`.
 
 Nothing out of an entry is imported or run: answers are arrays and numbers, and options are looked up by name.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,15 +80,16 @@ def judged_entry(contest: Contest, folder: Path, root: Path) -> BoardEntry:
     return BoardEntry(folder.name, words, tuple(scores))
 
 
-def _places(said: Mapping[str, Any], folder: Path, root: Path) -> Any:
-    """BoardInstance -> where its answer is, or None."""
+def _places(said: Mapping[str, Any], folder: Path, root: Path) -> Callable[[str], Path | None]:
+    """Name of an instance -> where its answer is, or None."""
+    beside = {file.stem: file for suffix in (".json", ".npz") for file in folder.glob(f"*{suffix}")}
     if "answers" not in said:
-        return lambda name: next((f for f in (folder / f"{name}.npz", folder / f"{name}.json") if f.is_file()), None)
+        return beside.get
     pack = (root / text(said, "answers", str(folder / ENTRY))).resolve()
     if not pack.is_relative_to((root / "results").resolve()) or pack.name != packed.NAME:
         raise Unreadable(f"{folder / ENTRY}: answers must name results/STUDY/{packed.NAME}")
     digests = mapping(said.get("digests"), f"digests of {folder / ENTRY}")
-    return lambda name: packed.path_of(pack, str(digests[name])) if name in digests else None
+    return {**{name: packed.path_of(pack, str(digest)) for name, digest in digests.items()}, **beside}.get
 
 
 def _score(instance: BoardInstance, place: Path | None, claim: Any) -> Score:

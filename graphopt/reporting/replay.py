@@ -151,7 +151,7 @@ def _from_dataset(source: Path, decision: Decided) -> Graph | None:
             f"the graph of {source} is in no folder above it, and its data set cannot be made ({error}): "
             "keep the file in its study's folder"
         ) from None
-    if not dataset.kept:
+    if not dataset.kept and "path" in node:
         return _given(source, decision, node, seed)
     extent = dataset.extent()
     if extent is None or extent > MOST_OPS:

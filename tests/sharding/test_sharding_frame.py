@@ -16,7 +16,7 @@ from graphopt.core.oracles import check
 from graphopt.problems.optimizer import solve
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.readers.formats.iopddl import graph_of
-from graphopt.sharding import instance
+from graphopt.reporting.replay import _dataset, claims_of, replay_all
 from graphopt.sharding.drawing import drawn, every_choice
 from graphopt.sharding.instance import tables_of
 from graphopt.utils import registry
@@ -63,29 +63,37 @@ def test_what_is_over_the_limit_costs_inf_by_its_share() -> None:
     assert over > 0 and prices.cost[0] == np.inf and prices.excess[0] == pytest.approx(over / tables.limit)
 
 
-def test_studies_keep_no_tables_and_replay_with_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GRAPHOPT_SHARDING", raising=False)
+@pytest.fixture
+def instance_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of two nodes, where third parties' data lie."""
+    monkeypatch.setenv("GRAPHOPT_CHECK_DATA", str(tmp_path))
     content = {"problem": {"name": "x", "nodes": {"intervals": [[0, 2], [1, 3]], "costs": [[5, 1], [4, 2]],
                                                    "usages": [[1, 2], [1, 2]]},
                            "edges": {"nodes": [[0, 1]], "costs": [[9, 8, 7, 0]]}, "usage_limit": 9}}  # fmt: skip
-    folder = tmp_path / "instances"
-    folder.mkdir()
-    (folder / "mine.json").write_text(json.dumps(content))
-    answer = command(tmp_path, *WORDS, "dataset=sharding", f"dataset.path={folder}", "algo=sharding_search",
-                     "study=one", "budget.seconds=2", "budget.evals=[5]", f"output_dir={tmp_path}/out")  # fmt: skip
+    file = tmp_path / "sharding" / "mine.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(content))
+    return file
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_studies_keep_no_graphs_and_replay_with_the_folder(tmp_path: Path, instance_file: Path, changed: bool) -> None:
+    answer = command(tmp_path, *WORDS, "dataset=sharding", "algo=sharding_search", "study=one", "budget.seconds=2",
+                     "budget.evals=[5]", f"output_dir={tmp_path}/out")  # fmt: skip
     assert answer.code == 0, answer.err
     assert [row["judged"] for row in answer.rows] == [3.0] and answer.rows[0]["bound"] == pytest.approx(3.0, abs=1.0)
-    (stored,) = (tmp_path / "out" / "one" / "graphs").glob("*.npz")
-    instance._SEEN.clear()  # as in another process
-    graph = load_graph(stored)
-    with pytest.raises(GraphError, match=r"name the folder of its file in \$GRAPHOPT_SHARDING"):
-        tables_of(graph)
-    monkeypatch.setenv("GRAPHOPT_SHARDING", str(folder))
-    assert tables_of(graph).limit == 9
-    content["problem"]["usage_limit"] = 8
-    (folder / "mine.json").write_text(json.dumps(content))
-    with pytest.raises(GraphError, match="has no tables"):
-        tables_of(load_graph(stored))
+    assert not list((tmp_path / "out").rglob("graphs/*"))
+    _dataset.cache_clear()  # as in another process
+    if changed:  # another limit is another instance
+        instance_file.write_text(instance_file.read_text().replace('"usage_limit": 9', '"usage_limit": 8'))
+    ((_, wrong),) = replay_all(*claims_of(tmp_path / "out"))
+    assert ("set GRAPHOPT_CHECK_DATA" in str(wrong)) if changed else not wrong
+
+
+def test_graphs_alone_have_no_tables(tmp_path: Path) -> None:
+    save_graph(tmp_path / "g.npz", graph(1))
+    with pytest.raises(GraphError, match="read it with dataset=sharding"):
+        tables_of(load_graph(tmp_path / "g.npz"))
 
 
 def test_stored_graphs_hold_no_table(tmp_path: Path) -> None:

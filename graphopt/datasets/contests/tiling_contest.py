@@ -1,14 +1,12 @@
 """Tiling problems from the contest's JSON files. They are third parties' and stay in place: a study keeps none."""
 
-import os
 from pathlib import Path
 
 from graphopt.core.graph import Graph
-from graphopt.datasets.files import FileDataset, find_files
+from graphopt.datasets.files import FileDataset, find_files, third_party
 from graphopt.tiling.workload_files import read_workload
 from graphopt.tiling.workload_graph import CARRIES, graph_of_workload
 
-DATA, DEFAULT = "GRAPHOPT_CHECK_DATA", "../shared/data"  # the folder of third parties' data
 BESIDE = ("known", "example_solution")  # files of such a folder that are no problems
 
 
@@ -28,8 +26,3 @@ class TilingContest(FileDataset):
 
     def read(self, file: Path) -> Graph:
         return graph_of_workload(read_workload(file))
-
-
-def third_party(folder: str) -> Path:
-    """Where third parties' data of that name lie: below $GRAPHOPT_CHECK_DATA."""
-    return Path(os.environ.get(DATA, DEFAULT)) / folder

@@ -1,6 +1,5 @@
 """Instances of the contest on intra-operator parallelism, from files, and drawn at random for trials without them."""
 
-import os
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -11,44 +10,35 @@ import numpy as np
 from graphopt.core.auto_sharding.strategies import StrategyTables
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import MOST_OPS, Dataset, Split
-from graphopt.datasets.files import FileDataset, find_files
+from graphopt.datasets.files import FileDataset, find_files, third_party
 from graphopt.readers.formats.iopddl import graph_of, read_iopddl
 from graphopt.sharding.drawing import drawn
-from graphopt.sharding.instance import FOLDER
 
 NAMES = ("*.json", "*.json.gz")
-READ = 10_000_000  # nodes, about, of a folder
 NOT_INSTANCES = ("known.json",)  # tables of figures beside them
 
 
 class ShardingInstances(FileDataset):
-    """A file, or those of a folder or pattern, `.json` or `.json.gz`; path null: of the folder in $GRAPHOPT_SHARDING.
+    """path: a file, a folder or a pattern, `.json` or `.json.gz`; null: the folder `sharding` of third parties' data.
 
     only: patterns of names that are wanted; none: all. families: pattern of a name -> the model that it is of. seconds:
     pattern -> what the contest gives to an instance.
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"strategies"})
+    kept = False
 
     def __init__(self, *, name: str, path: str | None, only: list[str], train: list[str], val: list[str],
                  families: dict[str, str], seconds: dict[str, float]) -> None:  # fmt: skip
         super().__init__(name, train, val)
-        self._path, self._only, self._families, self._seconds = path, list(only), dict(families), dict(seconds)
-
-    def extent(self) -> int | None:
-        """Of the user's own folder, which no stored configuration names, graphs are read again; their number of ops is
-        not known before, but what is read is limited."""
-        return READ if self._path is None else None
+        self._path = path if path is not None else str(third_party("sharding"))
+        self._only, self._families, self._seconds = list(only), dict(families), dict(seconds)
 
     def files(self) -> list[Path]:
-        path = self._path or os.environ.get(FOLDER)
-        if path is None:
-            raise GraphError(f"dataset={self.name} needs dataset.path=... (file, folder or pattern: "
-                             f"{' '.join(NAMES)}), or the folder in ${FOLDER}")  # fmt: skip
-        found = [file for file in find_files(path, NAMES) if file.name not in NOT_INSTANCES]
+        found = [file for file in find_files(self._path, NAMES) if file.name not in NOT_INSTANCES]
         wanted = [file for file in found if not self._only or any(fnmatch(stem(file), only) for only in self._only)]
         if not wanted:
-            raise GraphError(f"no instance at {path!r} is called like {' or '.join(self._only)}")
+            raise GraphError(f"no instance at {self._path!r} is called like {' or '.join(self._only)}")
         return wanted
 
     def read(self, file: Path) -> Graph:
@@ -68,6 +58,7 @@ class DrawnInstances(Dataset):
     impossible: share of entries."""
 
     gives: ClassVar[frozenset[str]] = frozenset({"strategies"})
+    kept = False
 
     def __init__(self, *, name: str, graph_seed: int, nodes: int, count: dict[Split, int], strategies: int,
                  hyper: float, impossible: float) -> None:  # fmt: skip
