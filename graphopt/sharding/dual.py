@@ -9,6 +9,7 @@ from graphopt.core.graph import F64, I64
 from graphopt.sharding.occupancy import Occupancy
 from graphopt.sharding.pairwise import Pairwise
 from graphopt.sharding.trws import Passing
+from graphopt.utils.ranges import Count, NotNegative, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +18,11 @@ class Ascent:
     patience: steps without a better bound before steps shrink by `shrink`. reach: how far above the best bound, as
     a share of it, the optimum is taken to lie at most."""
 
-    sweeps: int
-    memory: float
-    patience: int
-    shrink: float
-    reach: float
+    sweeps: Count
+    memory: Share
+    patience: Count
+    shrink: Share
+    reach: NotNegative
 
 
 class MemoryDual:

@@ -6,16 +6,19 @@ Two threads may share it: one passes messages, the other walks. Both are compile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from graphopt.core.auto_sharding.strategies import StrategyTables
 from graphopt.core.graph import F64, I64
 from graphopt.sharding.dual import Ascent, MemoryDual
+from graphopt.sharding.elimination import LARGEST
 from graphopt.sharding.occupancy import moved_prices, occupancy
 from graphopt.sharding.pairwise import Empty, Pairwise
 from graphopt.sharding.reducing import closed, without_dear
 from graphopt.sharding.region_walk import RegionWalk
+from graphopt.utils.ranges import Between, NotNegative, Share
 
 CHUNK = 64  # regions between looks at the clock
 AT_BOUND = 0.7  # share of walks at the prices of the best bound, not at the latest
@@ -29,12 +32,12 @@ class HuntSettings:
     must have become too dear for the model to be made anew. dual: share of the time that goes to the dual beside walks,
     on one thread."""
 
-    prepare: float
-    walk: float
-    explore: float
-    entries: int
-    cut: float
-    dual: float
+    prepare: Share
+    walk: Share
+    explore: Share
+    entries: Annotated[int, Between(2, LARGEST)]
+    cut: Share
+    dual: NotNegative
 
 
 class Hunt:

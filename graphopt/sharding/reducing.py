@@ -1,22 +1,33 @@
 """An instance as the smallest pairwise model that still has an optimum of it, within its memory."""
 
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.auto_sharding.strategies import StrategyTables
 from graphopt.core.graph import F64
+from graphopt.sharding.contracting import consistent, contracted, without_dominated
 from graphopt.sharding.occupancy import Occupancy, occupancy, roomy
-from graphopt.sharding.pairwise import Empty, Pairwise, consistent, contracted, pairwise, without_dominated
+from graphopt.sharding.pairwise import Empty, Pairwise, pairwise
 
 ROUNDS = 12
 WORTH = 0.99  # of the states before: a round that leaves more is the last
 
 
+_KNOWN: "WeakKeyDictionary[StrategyTables, Pairwise]" = WeakKeyDictionary()
+
+
 def reduced(tables: StrategyTables) -> Pairwise:
     """Without states that nothing goes with, that no memory is left for, or that others dominate, and without variables
-    that others determine. Where no assignment is possible, impossible entries cost what they say."""
+    that others determine. Where no assignment is possible, impossible entries cost what they say. Found out once."""
+    if tables not in _KNOWN:
+        _KNOWN[tables] = _reduced(tables)
+    return _KNOWN[tables]
+
+
+def _reduced(tables: StrategyTables) -> Pairwise:
     try:
         return closed(pairwise(tables, np.inf), tables)
     except Empty:

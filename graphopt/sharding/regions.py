@@ -1,32 +1,17 @@
-"""Regions of a pairwise model solved exactly beside fixed neighbours, by elimination of variables (bucket elimination;
-Dechter, Artificial Intelligence 1999) after states that cannot be part of anything better are removed.
+"""Regions of a pairwise model solved exactly beside fixed neighbours: states that cannot be part of anything better are
+removed, what is left is eliminated variable by variable (`elimination`).
 
 Shape legend: n variables of a region, V variables, S states, C entries.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
 from graphopt.sharding.draws import State, below, uniform
+from graphopt.sharding.elimination import FACTORS, MOST, Adjacency, Space, eliminate
 from graphopt.sharding.pairwise import Pairwise, incidence
 from graphopt.utils.compiled import njit
-
-MOST = 64  # variables of one region
-SCOPE = 20  # of a factor
-FACTORS = 4096
-
-
-class Adjacency(NamedTuple):
-    """What leads from a variable to its neighbours: entry = start + state * own_step + other's * other_step."""
-
-    ptr: I64  # [V+1]
-    other: I64
-    start: I64
-    own_step: I64
-    other_step: I64
 
 
 def links(model: Pairwise) -> Adjacency:
@@ -36,38 +21,6 @@ def links(model: Pairwise) -> Adjacency:
     leads = model.first[edges] == variable
     return Adjacency(ptr, np.where(leads, model.second[edges], model.first[edges]), model.table_ptr[edges],
                  np.where(leads, row, 1), np.where(leads, 1, row))  # fmt: skip
-
-
-class Space(NamedTuple):
-    """Memory to work in, made once."""
-
-    place: I64  # [V] position in the region, -1 outside
-    region: I64  # [MOST]
-    size: I64  # [MOST] states left
-    at: I64  # [MOST+1] where a variable's states begin in the next two
-    state: I64
-    own: F64
-    score: F64
-    around: NDArray[np.uint64]  # [MOST] neighbours as bits
-    factor: NDArray[np.uint64]  # [FACTORS] scope as bits, 0 for a used one
-    base: I64  # [FACTORS]
-    length: I64  # [FACTORS]
-    scope: I64  # [FACTORS, SCOPE]
-    step: I64  # [FACTORS, SCOPE]
-    data: F64
-    chosen: NDArray[np.int16]
-    found: I64  # [MOST] states of the answer
-
-
-def space(variables: int, widest: int, entries: int) -> Space:
-    """entries: of the largest table that is made."""
-    room = MOST * max(widest, 1)
-    longs = [np.zeros(MOST, np.int64) for _ in range(3)]
-    return Space(np.full(variables, -1), longs[0], longs[1], np.zeros(MOST + 1, np.int64), np.zeros(room, np.int64),
-                 np.zeros(room), np.zeros(room), np.zeros(MOST, np.uint64), np.zeros(FACTORS, np.uint64),
-                 np.zeros(FACTORS, np.int64), np.zeros(FACTORS, np.int64), np.zeros((FACTORS, SCOPE), np.int64),
-                 np.zeros((FACTORS, SCOPE), np.int64), np.zeros(2 * (MOST * entries + 2_000_000)),
-                 np.zeros(MOST * entries, np.int16), longs[2])  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
@@ -84,7 +37,7 @@ def solve_region(n: int, w: Space, ptr: I64, unary: F64, extra: F64, weight: flo
         for i in range(n):
             w.found[i] = labels[w.region[i]]
         return now, now
-    value = _eliminate(n, w, labels, entries)
+    value = eliminate(n, w, labels, entries)
     return now, value
 
 
@@ -208,191 +161,6 @@ def _factors(n: int, w: Space, table: F64, link: Adjacency) -> bool:
                 count += 1
     w.length[FACTORS - 1], w.base[FACTORS - 1] = count, fill  # how many, and where free memory begins
     return True
-
-
-@njit(cache=True, nogil=True)
-def _next(n: int, w: Space, left: NDArray[np.bool_]) -> tuple[int, float]:
-    """(the variable whose elimination makes the smallest table, entries to look at)."""
-    best, least = -1, np.inf
-    for i in range(n):
-        if left[i]:
-            entries = float(w.size[i])
-            around, j = w.around[i], 0
-            while around != np.uint64(0):
-                if around & np.uint64(1):
-                    entries *= w.size[j]
-                around >>= np.uint64(1)
-                j += 1
-            if entries < least:
-                best, least = i, entries
-    return best, least
-
-
-@njit(cache=True, nogil=True)
-def _fix(i: int, position: int, count: int, w: Space) -> None:
-    """Leaves variable i one state: at `position` of its own."""
-    one = np.uint64(1)
-    bit = one << np.uint64(i)
-    for f in range(count):
-        if w.factor[f] & bit:
-            length = w.length[f]
-            for k in range(length):
-                if w.scope[f, k] == i:
-                    w.base[f] += position * w.step[f, k]
-                    w.scope[f, k], w.step[f, k] = w.scope[f, length - 1], w.step[f, length - 1]
-                    break
-            w.length[f] = length - 1
-            w.factor[f] &= ~bit
-            if w.length[f] == 1:  # now a unary
-                j = w.scope[f, 0]
-                for a in range(w.size[j]):
-                    w.own[w.at[j] + a] += w.data[w.base[f] + a * w.step[f, 0]]
-                w.factor[f] = np.uint64(0)
-
-
-@njit(cache=True, nogil=True)
-def _eliminate(n: int, w: Space, labels: I64, entries: int) -> float:
-    """The least sum; w.found has its states."""
-    one = np.uint64(1)
-    count, fill, argument = w.length[FACTORS - 1], w.base[FACTORS - 1], 0
-    left = np.zeros(n, np.bool_)
-    order, begin = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    outs = np.zeros((n, SCOPE), np.int64)
-    widths = np.zeros(n, np.int64)
-    value, done, todo = 0.0, 0, 0
-    for i in range(n):
-        if w.size[i] == 1:
-            value += w.own[w.at[i]]
-            w.found[i] = w.state[w.at[i]]
-        else:
-            left[i] = True
-            todo += 1
-    while todo > 0:
-        i, size = _next(n, w, left)
-        while (size > entries or count >= FACTORS - 2) and w.around[i] != np.uint64(0):
-            widest, most = -1, -1.0
-            for j in range(n):  # keep the label of what has most states around it
-                if left[j] and w.around[j] != np.uint64(0):
-                    weight = np.log(w.size[j]) * _bits(w.around[j])
-                    if weight > most:
-                        widest, most = j, weight
-            position = 0
-            for a in range(w.size[widest]):
-                if w.state[w.at[widest] + a] == labels[w.region[widest]]:
-                    position = a
-            _fix(widest, position, count, w)
-            value += w.own[w.at[widest] + position]
-            w.found[widest] = labels[w.region[widest]]
-            left[widest] = False
-            todo -= 1
-            for j in range(n):
-                w.around[j] &= ~(one << np.uint64(widest))
-            if todo == 0:
-                break
-            i, size = _next(n, w, left)
-        if todo == 0:
-            break
-        width = 0
-        for j in range(n):
-            if w.around[i] & (one << np.uint64(j)):
-                outs[done, width] = j
-                width += 1
-        order[done], begin[done], widths[done] = i, argument, width
-        total = _sum_out(i, width, outs[done], count, fill, argument, w)
-        left[i] = False
-        todo -= 1
-        done += 1
-        for j in range(n):
-            w.around[j] &= ~(one << np.uint64(i))
-        if width == 0:
-            value += w.data[fill]
-        elif width == 1:
-            j = outs[done - 1, 0]
-            for a in range(total):
-                w.own[w.at[j] + a] += w.data[fill + a]
-        else:
-            step = total
-            w.factor[count], w.base[count], w.length[count] = np.uint64(0), fill, width
-            for k in range(width):
-                j = outs[done - 1, k]
-                step //= w.size[j]
-                w.scope[count, k], w.step[count, k] = j, step
-                w.factor[count] |= one << np.uint64(j)
-                for m in range(width):
-                    if m != k:
-                        w.around[j] |= one << np.uint64(outs[done - 1, m])
-            count += 1
-        fill += total
-        argument += total
-    taken = np.zeros(n, np.int64)
-    for j in range(n):
-        for a in range(w.size[j]):
-            if w.state[w.at[j] + a] == labels[w.region[j]]:
-                taken[j] = a
-    for d in range(done - 1, -1, -1):
-        i, entry = order[d], 0
-        for k in range(widths[d]):
-            entry = entry * w.size[outs[d, k]] + taken[outs[d, k]]
-        taken[i] = w.chosen[begin[d] + entry]
-        w.found[i] = w.state[w.at[i] + taken[i]]
-    return value
-
-
-@njit(cache=True, nogil=True)
-def _bits(mask: np.uint64) -> int:
-    count = 0
-    while mask != np.uint64(0):
-        mask &= mask - np.uint64(1)
-        count += 1
-    return count
-
-
-@njit(cache=True, nogil=True)
-def _sum_out(i: int, width: int, out: I64, count: int, fill: int, argument: int, w: Space) -> int:
-    """Writes the table of least sums over the states of variable i, and which state that is; its number of entries."""
-    bit = np.uint64(1) << np.uint64(i)
-    mine = np.zeros(256, np.int64)
-    own_step, offset = np.zeros(256, np.int64), np.zeros(256, np.int64)
-    steps = np.zeros((256, SCOPE), np.int64)
-    factors = 0
-    for f in range(count):
-        if w.factor[f] & bit:
-            mine[factors], offset[factors] = f, w.base[f]
-            for k in range(w.length[f]):
-                if w.scope[f, k] == i:
-                    own_step[factors] = w.step[f, k]
-                else:
-                    for m in range(width):
-                        if out[m] == w.scope[f, k]:
-                            steps[factors, m] = w.step[f, k]
-            w.factor[f] = np.uint64(0)
-            factors += 1
-    digits = np.zeros(width + 1, np.int64)
-    total, states = 1, w.size[i]
-    for k in range(width):
-        total *= w.size[out[k]]
-    for entry in range(total):
-        best, least = 0, np.inf
-        for s in range(states):
-            cost = w.own[w.at[i] + s]
-            for f in range(factors):
-                cost += w.data[offset[f] + s * own_step[f]]
-            if cost < least:
-                best, least = s, cost
-        w.data[fill + entry] = least
-        w.chosen[argument + entry] = best
-        k = width - 1
-        while k >= 0:
-            digits[k] += 1
-            for f in range(factors):
-                offset[f] += steps[f, k]
-            if digits[k] < w.size[out[k]]:
-                break
-            for f in range(factors):
-                offset[f] -= steps[f, k] * w.size[out[k]]
-            digits[k] = 0
-            k -= 1
-    return total
 
 
 @njit(cache=True, nogil=True)

@@ -1,0 +1,227 @@
+"""A pairwise model made smaller without losing an optimum: states that some neighbour cannot go with are removed (arc
+consistency), dominated ones as well, and a variable that another one determines becomes part of it.
+
+Shape legend: V variables, S states of all variables, E edges, C entries of all tables, N nodes of the instance.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphopt.core.auto_sharding.strategies import StrategyTables
+from graphopt.core.graph import F64, I64
+from graphopt.sharding.pairwise import Empty, Pairwise, incidence, pointer, rebuilt
+from graphopt.utils.compiled import njit
+
+GROWTH = 200_000  # entries that a contraction may add
+MOST_PAIRS = 4_000_000  # entries compared in the search for dominated states of one variable
+
+
+def consistent(model: Pairwise) -> NDArray[np.bool_]:
+    """[S] states that are possible and go with some state of every neighbour. Raises Empty where none is left."""
+    keep = np.isfinite(model.unary)
+    while _prune(model.ptr, model.first, model.second, model.table_ptr, model.table, keep):
+        pass
+    if (np.add.reduceat(keep, model.ptr[:-1]) == 0).any():
+        raise Empty
+    return keep
+
+
+def contracted(model: Pairwise, keep: NDArray[np.bool_]) -> Pairwise:
+    """With the states of `keep` [S] alone, and every variable that another determines made a part of it."""
+    parent, link_ptr, link = _determined(
+        model.ptr, model.first, model.second, model.table_ptr, model.table, keep, GROWTH
+    )
+    root, map_ptr, maps = _composed(model.ptr, keep, parent, link_ptr, link)
+    return rebuilt(model, root, map_ptr, maps)
+
+
+def without_dominated(model: Pairwise, tables: StrategyTables) -> Pairwise:
+    """Without states in whose place another of their variable is never worse, whatever the others are, and uses no
+    more of the memory at any time (Goldstein's criterion for dead ends)."""
+    members = np.argsort(model.owner, kind="stable")
+    member_ptr = np.searchsorted(model.owner[members], np.arange(len(model.ptr)))
+    edge_ptr, edges = incidence(model)
+    keep = _undominated(model.ptr, model.unary, model.first, model.second, model.table_ptr, model.table, edge_ptr,
+                        edges,
+                        member_ptr, members, model.map_ptr, model.map, tables.ptr, tables.usage, tables.clock.first,
+                        tables.clock.last, MOST_PAIRS)  # fmt: skip
+    if keep.all():
+        return model
+    counts = np.add.reduceat(keep, model.ptr[:-1]).astype(np.int64)
+    states = np.flatnonzero(keep) - np.repeat(model.ptr[:-1], counts)
+    return rebuilt(model, np.arange(len(counts)), pointer(counts), states)
+
+
+@njit(cache=True, nogil=True)
+def _prune(ptr: I64, first: I64, second: I64, table_ptr: I64, table: F64, keep: NDArray[np.bool_]) -> bool:
+    """Removes states without a partner; whether there were any."""
+    changed = False
+    for e in range(len(first)):
+        u, v = first[e], second[e]
+        row = ptr[v + 1] - ptr[v]
+        changed |= _without_partner(ptr, u, v, table[table_ptr[e] : table_ptr[e + 1]], row, 1, keep)
+        changed |= _without_partner(ptr, v, u, table[table_ptr[e] : table_ptr[e + 1]], 1, row, keep)
+    return changed
+
+
+@njit(cache=True, nogil=True)
+def _without_partner(ptr: I64, u: int, v: int, table: F64, step_u: int, step_v: int, keep: NDArray[np.bool_]) -> bool:
+    """Of u, with v."""
+    changed = False
+    for a in range(ptr[u + 1] - ptr[u]):
+        if keep[ptr[u] + a]:
+            found = False
+            for b in range(ptr[v + 1] - ptr[v]):
+                if keep[ptr[v] + b] and table[a * step_u + b * step_v] < np.inf:
+                    found = True
+                    break
+            if not found:
+                keep[ptr[u] + a] = False
+                changed = True
+    return changed
+
+
+@njit(cache=True, nogil=True)
+def _determined(ptr: I64, first: I64, second: I64, table_ptr: I64, table: F64, keep: NDArray[np.bool_],
+                growth: int) -> tuple[I64, I64, I64]:  # fmt: skip
+    """parent [V]: the variable that determines each, or -1; link: its state for every state of that, or -1."""
+    variables = len(ptr) - 1
+    count, around = np.zeros(variables, np.int64), np.zeros(variables, np.int64)
+    for v in range(variables):
+        for s in range(ptr[v], ptr[v + 1]):
+            count[v] += keep[s]
+    for e in range(len(first)):
+        around[first[e]] += count[second[e]]
+        around[second[e]] += count[first[e]]
+    parent, by = np.full(variables, -1), np.full(variables, -1)
+    for sweep in range(2):  # bijections first: they make nothing larger
+        for e in range(len(first)):
+            for way in range(2):
+                u, v = (first[e], second[e]) if way == 0 else (second[e], first[e])
+                if parent[v] >= 0 or count[u] < count[v] or (sweep == 0) != (count[u] == count[v]):
+                    continue
+                if (count[u] - count[v]) * around[v] > growth:
+                    continue
+                top = u
+                while parent[top] >= 0:
+                    top = parent[top]
+                if top == v or (count[top] - count[v]) * around[v] > growth:
+                    continue
+                row = ptr[second[e] + 1] - ptr[second[e]]
+                step_u, step_v = (row, 1) if way == 0 else (1, row)
+                single = True
+                for a in range(ptr[u + 1] - ptr[u]):
+                    if keep[ptr[u] + a]:
+                        partners = 0
+                        for b in range(ptr[v + 1] - ptr[v]):
+                            if keep[ptr[v] + b] and table[table_ptr[e] + a * step_u + b * step_v] < np.inf:
+                                partners += 1
+                        if partners > 1:
+                            single = False
+                            break
+                if single:
+                    parent[v], by[v] = u, e
+                    around[top] += around[v]
+    link_ptr = np.zeros(variables + 1, np.int64)
+    for v in range(variables):
+        size = ptr[parent[v] + 1] - ptr[parent[v]] if parent[v] >= 0 else 0
+        link_ptr[v + 1] = link_ptr[v] + size
+    link = np.full(link_ptr[-1], -1)
+    for v in range(variables):
+        if parent[v] >= 0:
+            u, e = parent[v], by[v]
+            row = ptr[second[e] + 1] - ptr[second[e]]
+            step_u, step_v = (row, 1) if u == first[e] else (1, row)
+            for a in range(ptr[u + 1] - ptr[u]):
+                for b in range(ptr[v + 1] - ptr[v]):
+                    if keep[ptr[u] + a] and keep[ptr[v] + b] and table[table_ptr[e] + a * step_u + b * step_v] < np.inf:
+                        link[link_ptr[v] + a] = b
+    return parent, link_ptr, link
+
+
+@njit(cache=True, nogil=True)
+def _composed(ptr: I64, keep: NDArray[np.bool_], parent: I64, link_ptr: I64, link: I64) -> tuple[I64, I64, I64]:
+    """(root [V], map_ptr [V+1], map): the state of every variable for each kept state of its root."""
+    variables = len(ptr) - 1
+    count, root = np.zeros(variables, np.int64), np.zeros(variables, np.int64)
+    for v in range(variables):
+        for s in range(ptr[v], ptr[v + 1]):
+            count[v] += keep[s]
+        root[v] = v
+        while parent[root[v]] >= 0:
+            root[v] = parent[root[v]]
+    map_ptr = np.zeros(variables + 1, np.int64)
+    for v in range(variables):
+        map_ptr[v + 1] = map_ptr[v] + count[root[v]]
+    maps = np.zeros(map_ptr[-1], np.int64)
+    chain = np.zeros(variables, np.int64)
+    for v in range(variables):
+        length, here = 0, v
+        while parent[here] >= 0:
+            chain[length] = here
+            length += 1
+            here = parent[here]
+        place = map_ptr[v]
+        for s in range(ptr[here + 1] - ptr[here]):
+            if keep[ptr[here] + s]:
+                state = s
+                for i in range(length - 1, -1, -1):
+                    state = link[link_ptr[chain[i]] + state]
+                maps[place] = state
+                place += 1
+    return root, map_ptr, maps
+
+
+@njit(cache=True, nogil=True)
+def _undominated(ptr: I64, unary: F64, first: I64, second: I64, table_ptr: I64, table: F64, edge_ptr: I64, edges: I64,
+                 member_ptr: I64, members: I64, map_ptr: I64, maps: I64, node_ptr: I64, usage: I64, starts: I64,
+                 ends: I64, most: int) -> NDArray[np.bool_]:  # fmt: skip
+    """[S] states that stay. Variables are looked at one after the other, so no two states remove each other."""
+    keep = np.ones(len(unary), np.bool_)
+    for v in range(len(ptr) - 1):
+        n = ptr[v + 1] - ptr[v]
+        width = member_ptr[v + 1] - member_ptr[v]
+        for i in range(edge_ptr[v], edge_ptr[v + 1]):
+            e = edges[i]
+            width += (table_ptr[e + 1] - table_ptr[e]) // n
+        if n == 1 or n * n * width > most:
+            continue
+        for s in range(n):
+            for o in range(n):
+                if o == s or not keep[ptr[v] + o]:
+                    continue
+                if _dominates(v, o, s, ptr, unary, first, second, table_ptr, table, edge_ptr, edges, member_ptr,
+                              members, map_ptr, maps, node_ptr, usage, starts, ends):  # fmt: skip
+                    keep[ptr[v] + s] = False
+                    break
+    return keep
+
+
+@njit(cache=True, nogil=True)
+def _dominates(v: int, o: int, s: int, ptr: I64, unary: F64, first: I64, second: I64, table_ptr: I64, table: F64,
+               edge_ptr: I64, edges: I64, member_ptr: I64, members: I64, map_ptr: I64, maps: I64, node_ptr: I64,
+               usage: I64, starts: I64, ends: I64) -> bool:  # fmt: skip
+    """Whether state o of v is never worse than state s."""
+    left = unary[ptr[v] + s] - unary[ptr[v] + o]
+    if left < 0 and edge_ptr[v] == edge_ptr[v + 1]:
+        return False
+    for i in range(member_ptr[v], member_ptr[v + 1]):
+        m = members[i]
+        more = usage[node_ptr[m] + maps[map_ptr[m] + o]] > usage[node_ptr[m] + maps[map_ptr[m] + s]]
+        if more and starts[m] < ends[m]:
+            return False
+    for i in range(edge_ptr[v], edge_ptr[v + 1]):
+        e = edges[i]
+        own_first = first[e] == v
+        other = second[e] if own_first else first[e]
+        n, row = ptr[other + 1] - ptr[other], ptr[second[e] + 1] - ptr[second[e]]
+        least = np.inf
+        for x in range(n):
+            a = table[table_ptr[e] + (s * row + x if own_first else x * row + s)]
+            b = table[table_ptr[e] + (o * row + x if own_first else x * row + o)]
+            if a < np.inf:
+                least = min(least, a - b)
+        left += least
+        if not left > -np.inf:
+            return False
+    return bool(left >= 0)
