@@ -43,35 +43,19 @@ from graphopt.algos.go_policy import EncodedGraphs, GOObservation, GOPolicy, Pol
 from graphopt.algos.guided import guided_search
 from graphopt.algos.learner import Learner, answering, stored_numbers
 from graphopt.algos.placing.op_groups import learning_inside
+from graphopt.algos.ppo import PPOSettings, Trial, clipped_loss, of_chosen, sample
 from graphopt.core.graph import Graph
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
-from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.pricing import Pricing
 from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import Slots, slots_of
-from graphopt.utils.ranges import Between, Count, Few, NotNegative, Positive, Share, Whole
+from graphopt.utils.ranges import Between, Count, NotNegative, Positive, Share, Whole
 
 ILLEGAL_REWARD = -10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class PPOSettings:
-    """PPO and its credit."""
-
-    reward_weight: float  # of the graph's standardised reward, shared by all its ops (the paper: 1)
-    flip_weight: float  # of each op's own counterfactual advantage (the paper: 0)
-    flips: Whole  # slots priced per decision where the cost model has no exact flips
-    alone: Share  # of the updates, in which one head alone is decided
-    samples: Few  # decisions per graph, iteration and update
-    epochs: Few
-    clip: NotNegative
-    entropy: float
-    rate: NotNegative
-    gradient_clip: NotNegative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,16 +76,6 @@ class GOSearchSettings:
     temperature: Positive
     refresh: Count
     deltas: bool
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One iteration of decoding with S samples and what they earned."""
-
-    previous: Tensor  # [N, H]
-    chosen: Tensor  # [S, N, H]
-    log_prob: Tensor  # [S, N, H]
-    advantage: Tensor  # [S, N, H]
 
 
 class GO(Learner):
@@ -183,7 +157,7 @@ class GO(Learner):
                  trials: list[Trial]) -> dict[str, Tensor]:  # fmt: skip
         """Some epochs of PPO on what was tried; what to log."""
         for _ in range(self.learning.epochs):
-            loss, entropy = self._loss(observation, trials)
+            loss, entropy = clipped_loss(self.policy, observation, trials, self.learning)
             optimizer.zero_grad()
             backward(loss)
             norm = nn.utils.clip_grad_norm_(self.parameters(), self.learning.gradient_clip)
@@ -196,8 +170,8 @@ class GO(Learner):
         encoded = self.policy.encode(observation)
         previous, trials, rewards = observation.default, [], []
         for _ in range(self.network.iterations):
-            chosen = self.policy.decide(observation, encoded, previous, lambda p: _sample(p, self.learning.samples))
-            log_prob = _of_chosen(self.policy(observation, encoded, previous, chosen), chosen)
+            chosen = self.policy.decide(observation, encoded, previous, lambda p: sample(p, self.learning.samples))
+            log_prob = of_chosen(self.policy(observation, encoded, previous, chosen), chosen)
             previous_next, shared, own, reward = self._judge(graphs, chosen)
             shared, own = shared.to(log_prob.device), own.to(log_prob.device)
             # an op's own credit is counted from the expectation over its choices (counterfactual baseline)
@@ -271,22 +245,6 @@ class GO(Learner):
         prices = self._prices(graph).decisions(changed).cost
         worse = np.where(np.isfinite(prices) & np.isfinite(price), prices - price, 0.0)
         return op, head, worse
-
-    def _loss(self, observation: GOObservation, trials: list[Trial]) -> tuple[Tensor, Tensor]:
-        """PPO's clipped objective per slot and an entropy bonus; every graph weighs the same."""
-        encoded = self.policy.encode(observation)
-        free_NH = observation.allowed.sum(-1) > 1
-        share_N1 = _share_of_graph(free_NH, observation.data.num_ops)
-        loss = entropy = torch.zeros((), device=share_N1.device)
-        for trial in trials:
-            log_p = self.policy(observation, encoded, trial.previous, trial.chosen)
-            ratio = torch.exp(_of_chosen(log_p, trial.chosen) - trial.log_prob)
-            clipped = ratio.clamp(1 - self.learning.clip, 1 + self.learning.clip)
-            gain = torch.minimum(ratio * trial.advantage, clipped * trial.advantage).mean(0)
-            spread = -(log_p.exp() * log_p.clamp(min=-30)).sum(-1).mean(0)
-            loss = loss - (gain * free_NH * share_N1).sum() / len(trials)
-            entropy = entropy + (spread * free_NH * share_N1).sum() / len(trials)
-        return loss - self.learning.entropy * entropy, entropy
 
     # ---- solving
 
@@ -371,7 +329,7 @@ class GO(Learner):
             generator = torch.Generator().manual_seed(int(problem.rng.integers(2**31)))
 
             def cool(log_p: Tensor) -> Tensor:
-                drawn = _sample(torch.log_softmax(log_p / self.search.temperature, -1).cpu(), count, generator)
+                drawn = sample(torch.log_softmax(log_p / self.search.temperature, -1).cpu(), count, generator)
                 return drawn.to(log_p.device)
 
             previous = torch.from_numpy(given.astype(np.int64)).to(self.device)
@@ -396,27 +354,3 @@ class _Billed:
 
     def flips(self, decision: Decision) -> None:
         return None
-
-
-def _sample(log_p: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
-    """[S, N] draws of one head from log-probabilities [1, N, K], of which `count` are drawn, or [S, N, K], one each."""
-    flat = log_p.exp().flatten(0, 1)
-    if not torch.isfinite(flat).all():
-        raise ConfigError(
-            "the probabilities of algo=go are no numbers: its weights are too large; give another checkpoint, or train "
-            "with a lower algo.learning.rate"
-        )
-    each = count if len(log_p) == 1 else 1
-    return torch.multinomial(flat, each, replacement=True, generator=generator).T.reshape(count, log_p.shape[1])
-
-
-def _of_chosen(log_p: Tensor, chosen: Tensor) -> Tensor:
-    """[S, N, H] log-probability of each draw, from [S, N, H, K]."""
-    return log_p.gather(-1, chosen[..., None]).squeeze(-1)
-
-
-def _share_of_graph(free_NH: Tensor, num_ops: Tensor) -> Tensor:
-    """[N, 1] weights that make every graph of the batch count the same: 1 / (G x its free slots)."""
-    graph = torch.repeat_interleave(torch.arange(len(num_ops), device=num_ops.device), num_ops)
-    count = torch.zeros(len(num_ops), device=num_ops.device).index_add(0, graph, free_NH.sum(1).float())
-    return (1.0 / (count.clamp(min=1) * len(num_ops)))[graph][:, None]

@@ -44,7 +44,7 @@ class Simulator(CostModel):
         if not 1 <= threads <= MOST_THREADS:
             raise UserError(f"{name}.threads={threads} must be from 1 to {MOST_THREADS}")
         self.name, self.machine, self.objective, self.threads = name, machine, objective, threads
-        self._links = link_arrays(machine)
+        self._links, self._constants = link_arrays(machine), device_constants(machine.devices)
         self._capacity = np.array([device.capacity for device in machine.devices])
         self._pays = np.array([device.pays_transfers for device in machine.devices])
         self._needs_memory = objective == "peak_memory" or bool(np.isfinite(self._capacity).any())
@@ -114,9 +114,7 @@ class Simulator(CostModel):
         """Prices of rows that share a fusion state."""
         inline, device = plans.inline[rows[0]], plans.device[rows]
         if self._sums_times and not plans.graph.measured and len(rows) == 1 and device.min() == device.max():
-            d = int(device[0, 0])
-            constants = device_constants(self.machine.devices[d : d + 1])[0]
-            times = np.empty(plans.graph.num_ops)
+            constants, times = self._constants[int(device[0, 0])], np.empty(plans.graph.num_ops)
             total = runtime_on_one_device(fusible(plans.graph), inline, constants, workspace(plans.graph), times)
             return np.array([total]), np.zeros((1, self.machine.num_devices), np.int64)
         made = self._flow(plans.graph, inline)

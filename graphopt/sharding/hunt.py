@@ -13,10 +13,10 @@ import numpy as np
 from graphopt.core.auto_sharding.strategies import StrategyTables
 from graphopt.core.graph import F64, I64
 from graphopt.sharding.dual import Ascent, MemoryDual
-from graphopt.sharding.elimination import LARGEST
 from graphopt.sharding.occupancy import moved_prices, occupancy
 from graphopt.sharding.pairwise import Empty, Pairwise
 from graphopt.sharding.reducing import closed, without_dear
+from graphopt.sharding.region_elimination import LARGEST
 from graphopt.sharding.region_walk import RegionWalk
 from graphopt.utils.ranges import Between, NotNegative, Share
 

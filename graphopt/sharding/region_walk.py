@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
 from graphopt.sharding.draws import State, below, uniform
-from graphopt.sharding.elimination import Adjacency, Space, space
 from graphopt.sharding.occupancy import Occupancy
 from graphopt.sharding.pairwise import Pairwise
+from graphopt.sharding.region_elimination import Adjacency, Space, space
 from graphopt.sharding.regions import grow, leave, links, solve_region
 from graphopt.sharding.room_tree import add, room_tree
 from graphopt.utils.compiled import njit

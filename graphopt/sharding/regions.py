@@ -1,5 +1,5 @@
 """Regions of a pairwise model solved exactly beside fixed neighbours: states that cannot be part of anything better are
-removed, what is left is eliminated variable by variable (`elimination`).
+removed, what is left is eliminated variable by variable (`region_elimination`).
 
 Shape legend: n variables of a region, V variables, S states, C entries.
 """
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
 from graphopt.sharding.draws import State, below, uniform
-from graphopt.sharding.elimination import FACTORS, MOST, Adjacency, Space, eliminate
 from graphopt.sharding.pairwise import Pairwise, incidence
+from graphopt.sharding.region_elimination import FACTORS, MOST, Adjacency, Space, eliminate
 from graphopt.utils.compiled import njit
 
 

@@ -8,11 +8,11 @@ from graphopt.readers.formats.iopddl import made_tables
 from graphopt.sharding.cheapest import cheapest
 from graphopt.sharding.drawing import drawn, every_choice
 from graphopt.sharding.dual import Ascent, MemoryDual
-from graphopt.sharding.elimination import space
 from graphopt.sharding.hunt import Hunt, HuntSettings
 from graphopt.sharding.occupancy import occupancy
 from graphopt.sharding.pairwise import pairwise
 from graphopt.sharding.reducing import reduced, without_dear
+from graphopt.sharding.region_elimination import space
 from graphopt.sharding.region_walk import RegionWalk
 from graphopt.sharding.regions import grow, leave, links, solve_region
 from graphopt.sharding.trws import Passing

@@ -27,9 +27,8 @@ from graphopt.algos.placing.op_groups import (
     GroupMessages,
     OpGroups,
     discounted,
-    learning_inside,
+    learn_on_groups,
     of_groups,
-    op_groups,
     placed_as,
     rewards,
 )
@@ -63,10 +62,8 @@ class NeuRewriter(Optimizer):
         self.temperature, self.learning = temperature, learning
 
     def solve(self, problem: AssignProblem) -> None:
-        groups = op_groups(problem, self.groups) if problem.open and problem.task.machine.num_devices > 1 else None
-        if groups is not None and len(groups):
-            with learning_inside(problem):
-                self._learn(problem, groups)
+        if problem.task.machine.num_devices > 1:
+            learn_on_groups(problem, self.groups, self._learn)
 
     def _learn(self, problem: AssignProblem, groups: OpGroups) -> None:
         said = self.learning

@@ -4,7 +4,7 @@ between them, the reward, and a seeded network.
 Shape legend: N ops, M groups, B decisions, D devices, F features, W width.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -129,6 +129,14 @@ def learning_inside(problem: AssignProblem) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(threads)
+
+
+def learn_on_groups(problem: AssignProblem, most: int, learn: Callable[[AssignProblem, OpGroups], None]) -> None:
+    """Lets a learner spend the budget on at most so many groups of ops, where there is any to place."""
+    groups = op_groups(problem, most) if problem.open else None
+    if groups is not None and len(groups):
+        with learning_inside(problem):
+            learn(problem, groups)
 
 
 class GroupMessages(nn.Module):

@@ -28,9 +28,8 @@ from graphopt.algos.placing.op_groups import (
     GroupMessages,
     OpGroups,
     discounted,
-    learning_inside,
+    learn_on_groups,
     of_groups,
-    op_groups,
     placed_as,
     rewards,
 )
@@ -64,10 +63,7 @@ class Placeto(Optimizer):
         self.name, self.groups, self.width, self.rounds, self.learning = name, groups, width, rounds, learning
 
     def solve(self, problem: AssignProblem) -> None:
-        groups = op_groups(problem, self.groups) if problem.open else None
-        if groups is not None and len(groups):
-            with learning_inside(problem):
-                self._learn(problem, groups)
+        learn_on_groups(problem, self.groups, self._learn)
 
     def _learn(self, problem: AssignProblem, groups: OpGroups) -> None:
         said = self.learning

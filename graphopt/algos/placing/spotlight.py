@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from graphopt.algos.placing.device_sequence import DeviceSequence, of_chosen
-from graphopt.algos.placing.op_groups import FEATURES, OpGroups, learning_inside, op_groups, placed_as, rewards
+from graphopt.algos.placing.op_groups import FEATURES, OpGroups, learn_on_groups, placed_as, rewards
 from graphopt.core.head import Role
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
@@ -49,10 +49,7 @@ class Spotlight(Optimizer):
         self.name, self.groups, self.width, self.bound, self.learning = name, groups, width, bound, learning
 
     def solve(self, problem: AssignProblem) -> None:
-        groups = op_groups(problem, self.groups) if problem.open else None
-        if groups is not None and len(groups):
-            with learning_inside(problem):
-                self._learn(problem, groups)
+        learn_on_groups(problem, self.groups, self._learn)
 
     def _learn(self, problem: AssignProblem, groups: OpGroups) -> None:
         said = self.learning
