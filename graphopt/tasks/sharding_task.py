@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,21 +24,26 @@ from graphopt.utils.ranges import Between
 
 class Sharding(AssignTask):
     """Head `strategy`: each node has as many choices as its table; most: of any. share: of the seconds that the contest
-    gives to an instance, where the data set says so; a solve has no more."""
+    gives to an instance, where the data set says so; a solve has no more. clock: what seconds are: of the `wall`, or of
+    the `processor`, of all threads."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"strategies"})
     roles: ClassVar[Mapping[str, Role]] = {"strategy": Role.CHOICE}
 
     def __init__(self, *, name: str, machine: Machine, most: Annotated[int, Between(1, MOST_LEVELS)],
-                 share: Annotated[float, Between(0.0, 1000.0)]) -> None:  # fmt: skip
-        self.name, self.machine, self.share = name, machine, share
+                 share: Annotated[float, Between(0.0, 1000.0)],
+                 clock: Literal["wall", "processor"]) -> None:  # fmt: skip
+        self.name, self.machine, self.share, self.clock = name, machine, share, clock
         self.heads = (Head("strategy", most, Role.CHOICE),)
 
     def open(self, graph: Graph, cost: CostModel, *, evals: int, seconds: float = float("inf"),
              seed: int = 0) -> AssignProblem:  # fmt: skip
         allowed = tables_of(graph).seconds
         least = seconds if allowed is None else min(seconds, self.share * allowed)
-        return super().open(graph, cost, evals=evals, seconds=least, seed=seed)
+        problem = super().open(graph, cost, evals=evals, seconds=least, seed=seed)
+        if self.clock == "processor":
+            problem.count_processor_time()
+        return problem
 
     def initial(self, graph: Graph) -> Decision:
         """[N, 1] least costs of the nodes themselves, made possible and made to fit."""

@@ -1,6 +1,9 @@
 """Sharding in the frame: what every optimiser that fits answers, billed and checked, and studies without tables."""
 
+import gzip
 import json
+from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +35,9 @@ def graph(seed: int, nodes: int = 9) -> Graph:
     return graph_of(drawn(np.random.default_rng(seed), nodes, 3, 0.2, 0.1, f"drawn{seed}"))
 
 
-def solver(name: str) -> Any:
-    return construct(registry.option("algo", name), "algo", {"machine": MACHINE, "task": TASK, "cost": COST, "seed": 0})
+def solver(name: str, **settings: Any) -> Any:
+    words = {**registry.option("algo", name), **settings}
+    return construct(words, "algo", {"machine": MACHINE, "task": TASK, "cost": COST, "seed": 0})
 
 
 @pytest.mark.parametrize("algo", [*OWN, "default", "local", "annealing", "greedy", "scan", "random", "brkga"])
@@ -96,6 +100,29 @@ def test_graphs_alone_have_no_tables(tmp_path: Path) -> None:
         tables_of(load_graph(tmp_path / "g.npz"))
 
 
+@pytest.mark.parametrize(
+    ("said", "contest", "budget", "found"),
+    [(None, None, None, 60.0), (7.0, None, None, 7.0), (7.0, 100.0, None, 5.0), (None, 100.0, 3.0, 3.0)],
+)
+def test_how_long_a_search_takes(said: float | None, contest: float | None, budget: float | None,
+                                 found: float) -> None:  # fmt: skip
+    """At 5 % of the contest's seconds, for all who say something: the least; 60 where nobody does."""
+    here = graph(0)
+    here = replace(here, program=replace(tables_of(here), seconds=contest))
+    words = {**registry.option("task", "sharding"), "share": 0.05, "clock": "processor"}
+    task = construct(words, "task", {"machine": MACHINE})
+    problem = task.open(here, COST, evals=9, seconds=budget or float("inf"))
+    search = solver("sharding_search", seconds=said)
+    assert search.limit(problem) == found and 0 <= problem.seconds < 60
+
+
+def test_the_contest_gives_seconds_by_letter() -> None:
+    words = registry.option("dataset", "sharding")["seconds"]
+    known = {"A": 60, "G": 120, "K": 180, "M": 180, "S": 240, "T": 240, "Y": 300}
+    assert {name: next(s for p, s in words.items() if fnmatch(f"iopddl-{name}", p)) for name in known} == known
+    assert not any(fnmatch("mine", pattern) for pattern in words)
+
+
 def test_stored_graphs_hold_no_table(tmp_path: Path) -> None:
     tables = drawn(np.random.default_rng(0), 30, 8, 0.0, 0.0)
     save_graph(tmp_path / "g.npz", graph_of(tables))
@@ -109,3 +136,14 @@ def test_the_example_is_solved() -> None:
     problem, _ = solve(solver("sharding_search"), read_iopddl(check_data("sharding/example.json")), TASK, COST, evals=9,
                        seconds=2.0)  # fmt: skip
     assert problem.best[:, 0].tolist() == [0, 0, 2, 1, 0]
+
+
+@pytest.mark.parametrize("ending", [".json", ".json.gz"])
+def test_packed_files_are_split_by_the_same_names(ending: str, instance_file: Path) -> None:
+    content = instance_file.read_bytes()
+    for name in ("one", "two"):
+        file = instance_file.with_name(name + ending)
+        file.write_bytes(gzip.compress(content) if ending.endswith(".gz") else content)
+    words = {**registry.option("dataset", "sharding"), "only": ["one", "two"], "train": ["one"]}
+    dataset = construct(words, "dataset")
+    assert [[graph.num_ops for graph in dataset.graphs(split)] for split in ("train", "val", "test")] == [[2], [], [2]]

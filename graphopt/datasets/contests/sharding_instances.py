@@ -10,7 +10,7 @@ import numpy as np
 from graphopt.core.auto_sharding.strategies import StrategyTables
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import MOST_OPS, Dataset, Split
-from graphopt.datasets.files import FileDataset, find_files, third_party
+from graphopt.datasets.files import FileDataset, bare_name, find_files, third_party
 from graphopt.readers.formats.iopddl import graph_of, read_iopddl
 from graphopt.sharding.drawing import drawn
 
@@ -36,7 +36,9 @@ class ShardingInstances(FileDataset):
 
     def files(self) -> list[Path]:
         found = [file for file in find_files(self._path, NAMES) if file.name not in NOT_INSTANCES]
-        wanted = [file for file in found if not self._only or any(fnmatch(stem(file), only) for only in self._only)]
+        wanted = [
+            file for file in found if not self._only or any(fnmatch(bare_name(file), only) for only in self._only)
+        ]
         if not wanted:
             raise GraphError(f"no instance at {self._path!r} is called like {' or '.join(self._only)}")
         return wanted
@@ -47,10 +49,6 @@ class ShardingInstances(FileDataset):
         seconds = next((s for pattern, s in self._seconds.items() if fnmatch(graph.name, pattern)), None)
         family = next((f for pattern, f in self._families.items() if fnmatch(graph.name, pattern)), graph.name)
         return replace(graph, family=family, program=replace(tables, seconds=seconds))
-
-
-def stem(file: Path) -> str:
-    return file.name.removesuffix(".gz").removesuffix(".json")
 
 
 class DrawnInstances(Dataset):

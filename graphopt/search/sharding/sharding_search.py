@@ -16,6 +16,7 @@ from graphopt.sharding.dual import Ascent
 from graphopt.sharding.hunt import Hunt, HuntSettings
 from graphopt.sharding.instance import tables_of
 from graphopt.sharding.reducing import reduced
+from graphopt.sharding.region_choice import ShareNetwork
 from graphopt.tasks.sharding_task import Sharding
 from graphopt.utils.ranges import Positive, Workers
 
@@ -24,23 +25,31 @@ LEFT = 0.99  # share of the time for the search: the rest is for the last evalua
 
 
 class ShardingSearch(Optimizer):
-    """yaml: conf/algo/sharding_search.yaml. seconds: of wall clock, at most what the problem leaves. threads: 2: one
-    passes messages while the other walks."""
+    """yaml: conf/algo/sharding_search.yaml. seconds: of wall clock, at most what the problem leaves; None: these alone.
+    unlimited: seconds where nothing says how many. threads: 2: one passes messages while the other walks."""
 
     accepts = (Sharding,)
 
-    def __init__(self, *, name: str, seconds: Positive | None, threads: Workers, ascents: list[Ascent],
-                 hunt: HuntSettings) -> None:  # fmt: skip
-        self.name, self.seconds, self.threads, self.ascents, self.settings = name, seconds, threads, ascents, hunt
+    def __init__(self, *, name: str, seconds: Positive | None, unlimited: Positive, threads: Workers,
+                 ascents: list[Ascent], hunt: HuntSettings) -> None:  # fmt: skip
+        self.name, self.seconds, self.unlimited, self.threads = name, seconds, unlimited, threads
+        self.ascents, self.hunt = ascents, hunt
 
     def solve(self, problem: AssignProblem) -> None:
+        self.run(problem)
+
+    def limit(self, problem: AssignProblem) -> float:
+        """Seconds of a solve."""
+        seconds = min(problem.seconds_cap, self.seconds or math.inf)
+        return seconds if math.isfinite(seconds) else self.unlimited
+
+    def run(self, problem: AssignProblem, network: ShareNetwork | None = None) -> None:
+        """Solves a problem. network: says what regions promise."""
         if not problem.open:
             return
-        tables, seconds = tables_of(problem.graph), min(problem.seconds_cap, self.seconds or math.inf)
-        if not math.isfinite(seconds):
-            seconds = 60.0
-        hunt = Hunt(reduced(tables), tables, self.ascents, self.settings, problem.rng,
-                    lambda: problem.seconds / (LEFT * seconds))  # fmt: skip
+        tables, seconds = tables_of(problem.graph), self.limit(problem)
+        hunt = Hunt(reduced(tables), tables, self.ascents, self.hunt, problem.rng,
+                    lambda: problem.seconds / (LEFT * seconds), network)  # fmt: skip
         hunt.start(problem.initial[:, 0].astype(np.int64))
         report = Report(problem, hunt)
         try:

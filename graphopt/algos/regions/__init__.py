@@ -1,0 +1,1 @@
+"""Learners of which part of a problem to solve next."""
