@@ -65,21 +65,25 @@ def _compared(first: Program, second: Program, given: list[Array], tolerance: fl
 
 
 def _with_probes(first: Program, second: Program) -> tuple[Program, Program]:
-    """Both programs with further outputs: what the opaque operations read that make outputs last, and are the same."""
+    """Both programs with further outputs: what opaque operations and softmaxes read that make outputs last, and are
+    the same."""
     pairs, names = list(zip(first.outputs, second.outputs, strict=True)), list(first.output_names)
     for a, b in pairs:  # grows
-        if first.terms.operation[a].name != "item" or second.terms.operation[b].name != "item":
-            continue
-        (one,), (other,) = first.terms.inputs[a], second.terms.inputs[b]
+        one, other = _maker(first, a), _maker(second, b)
         operation = first.terms.operation[one]
-        if operation.name == "opaque" and operation == second.terms.operation[other]:
+        if operation.name in ("opaque", "softmax") and operation == second.terms.operation[other]:
             for pair in zip(first.terms.inputs[one], second.terms.inputs[other], strict=True):
                 if pair not in pairs:
                     pairs.append(pair)
-                    names.append(f"input of {operation.params[0]}")
+                    names.append(f"input of {operation.params[0] if operation.name == 'opaque' else operation.name}")
     ours, theirs = (tuple(pair[i] for pair in pairs) for i in (0, 1))
     return (replace(first, outputs=ours, output_names=tuple(names)),
             replace(second, outputs=theirs, output_names=tuple(names)))  # fmt: skip
+
+
+def _maker(program: Program, term: int) -> int:
+    """What makes a result of several; else the term itself."""
+    return program.terms.inputs[term][0] if program.terms.operation[term].name == "item" else term
 
 
 def differences(original: Program, rewritten: Program) -> list[str]:

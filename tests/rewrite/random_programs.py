@@ -43,6 +43,7 @@ def random_program(rng: Draw, size: int, exact: bool = True) -> Program:
     used = {i for t in made for i in terms.inputs[t]}
     outputs = tuple(dict.fromkeys(t for t in made if t not in used))
     rng_weights = {f"w{i}": rng.integers(-3, 4, s).astype(np.float32) for i, s in enumerate(_WEIGHTS)}
+    rng_weights["indices"] = np.zeros(3, np.int64)  # there whatever is gathered from
     return Program(terms, outputs, tuple(f"y{i}" for i in range(len(outputs))), inputs, rng_weights)
 
 
@@ -116,6 +117,19 @@ def _reshape(terms: Terms, pool: list[int], rng: Draw) -> int:
     return terms.add(Operation("reshape", (tuple(int(d) for d in new),)), (x,))
 
 
+def _gather(terms: Terms, pool: list[int], rng: Draw) -> int:
+    x = _pick(pool, rng)
+    axis = int(rng.integers(max(len(terms.shape(x)), 1)))
+    indices = terms.add(Operation("weight", ("indices", (3,), "int64")))
+    return terms.add(Operation("gather", (axis,)), (x, indices))
+
+
+def _pad(terms: Terms, pool: list[int], rng: Draw) -> int:
+    x = _pick(pool, rng)
+    before, after = (tuple(int(n) for n in rng.integers(0, 2, len(terms.shape(x)))) for _ in range(2))
+    return terms.add(Operation("pad", (before, after)), (x,))
+
+
 def _pool_max(terms: Terms, pool: list[int], rng: Draw) -> int:
     kernel = tuple(int(k) for k in rng.integers(2, 4, 2))
     return terms.add(Operation("pool_max", (kernel, _pair(rng), _pads(rng))), (_pick(pool, rng),))
@@ -131,6 +145,14 @@ def _kernel(terms: Terms, pool: list[int], rng: Draw) -> int:
     if rng.random() < 0.5:
         return terms.add(Operation("enlarge", ((3, 5),)), (w,))
     return terms.add(Operation("merge_groups", (int(rng.choice([2, 4])), 2)), (w,))
+
+
+def _normalised(terms: Terms, pool: list[int], rng: Draw) -> int:
+    x = _pick(pool, rng)
+    if rng.random() < 0.5:
+        return terms.add(Operation("softmax", (int(rng.integers(max(len(terms.shape(x)), 1))),)), (x,))
+    fits = [t for t in pool if terms.shape(t) == terms.shape(x)[-1:]]
+    return terms.add(Operation("layer_norm", (0.25,)), (x, _pick(fits, rng), _pick(fits, rng))) if fits else x
 
 
 def _constant(terms: Terms, pool: list[int], rng: Draw) -> int:
@@ -157,5 +179,5 @@ def _batch_norm(terms: Terms, pool: list[int], rng: Draw) -> int:
 
 Maker = Callable[[Terms, list[int], Draw], int]
 _EXACT: tuple[Maker, ...] = (_matmul, _conv, _conv, _elementwise, _relu, _concat, _split, _transpose, _reshape,
-                             _pool_max, _kernel, _constant)  # fmt: skip
-_INEXACT: tuple[Maker, ...] = (_pool_avg, _smooth, _fused, _batch_norm)
+                             _pool_max, _kernel, _constant, _gather, _pad)  # fmt: skip
+_INEXACT: tuple[Maker, ...] = (_pool_avg, _smooth, _fused, _batch_norm, _normalised)

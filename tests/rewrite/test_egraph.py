@@ -310,6 +310,20 @@ def test_equal_inputs_make_equal_terms() -> None:
     assert len(classes.members[classes.find(left)]) == 1
 
 
+def test_users_of_what_is_merged_while_users_are_rebuilt_stay() -> None:
+    """x = relu x, then x = y: relu y becomes x as well, and what reads it must read x."""
+    terms = Terms()
+    x, y = leaf(terms, "x", 2, 2), leaf(terms, "y", 2, 2)
+    first, second = op(terms, "relu", of=[x]), op(terms, "relu", of=[y])
+    reader = op(terms, "tanh", of=[second])
+    classes = TermClasses(terms)
+    classes.add_program([first, reader])
+    for a, b in ((x, first), (x, y)):
+        classes.merge(a, b)
+        classes.rebuild()
+    assert classes.find(second) == classes.find(x) and classes.children[reader] == (classes.find(x),)
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_engines_find_the_same(model: str) -> None:
     """The same classes of the same sizes, and terms of the program are told apart alike."""

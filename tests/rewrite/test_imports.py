@@ -1,5 +1,6 @@
 """ONNX nodes and torch modules as programs."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from graphopt.rewrite.io.onnx_import import import_onnx
 from graphopt.rewrite.io.torch_import import import_torch
 from graphopt.rewrite.ir.execution import Executor
 from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.ir.vocabulary import Operation
 
 # --- Every kind of ONNX node: what it becomes, and that it computes the same, run by torch and exported again.
 
@@ -96,11 +98,22 @@ CASES: list[tuple[str, NodeProto, tuple[int, ...], dict[str, Any], list[str]]] =
     ("relu", node("Relu", ["x"], ["y"]), (3, 4), {}, ["relu"]),
     ("tanh", node("Tanh", ["x"], ["y"]), (3, 4), {}, ["tanh"]),
     ("sigmoid", node("Sigmoid", ["x"], ["y"]), (3, 4), {}, ["sigmoid"]),
-    ("softmax", node("Softmax", ["x"], ["y"]), (3, 4), {}, ["Softmax"]),
+    ("softmax", node("Softmax", ["x"], ["y"]), (3, 4), {}, ["softmax"]),
+    ("softmax of an inner axis", node("Softmax", ["x"], ["y"], axis=1), IMAGE, {}, ["softmax"]),
+    ("gather", node("Gather", ["x", "i"], ["y"], axis=1), (3, 4), {"i": np.array([[0, 2], [-1, 1]])}, ["gather"]),
+    ("pad", node("Pad", ["x", "p"], ["y"]), (3, 4), {"p": np.array([1, 0, 0, 2])}, ["pad"]),
+    ("pad of ones", node("Pad", ["x", "p", "v"], ["y"]), (3, 4), {"p": np.array([1, 0, 0, 2]), "v": np.float32(1)},
+     ["Pad"]),
+    ("pad that mirrors", node("Pad", ["x", "p"], ["y"], mode="reflect"), (3, 4), {"p": np.array([1, 0, 0, 2])},
+     ["Pad"]),
     ("slice", node("Slice", ["x", "a", "b"], ["y"]), (3, 4), {"a": np.array([0, 1]), "b": np.array([2, 4])}, ["Slice"]),
     ("clip without a lower end", node("Clip", ["x", "", "h"], ["y"]), (3, 4), {"h": np.float32(0.1)}, ["Clip"]),
     ("layer norm", node("LayerNormalization", ["x", "s", "b"], ["y"]), (3, 4), {"s": floats(4), "b": floats(4)},
-     ["LayerNormalization"]),
+     ["layer_norm"]),
+    ("layer norm without a summand", node("LayerNormalization", ["x", "s"], ["y"]), (3, 4), {"s": floats(4)},
+     ["layer_norm"]),
+    ("layer norm over two axes", node("LayerNormalization", ["x", "s", "b"], ["y"], axis=0), (3, 4),
+     {"s": floats(3, 4), "b": floats(3, 4)}, ["LayerNormalization"]),
 ]  # fmt: skip
 
 
@@ -128,6 +141,26 @@ def test_splits_of_all_operator_sets(opset: int) -> None:
     assert ops(program) == ["split", "relu", "concat"]
     assert gap(run(model, x), run(exported(program), x)) == 0
     assert exported(program).opset_import[0].version == opset
+
+
+@pytest.mark.parametrize("opset", [9, 11, 13])
+def test_softmax_and_pad_of_all_operator_sets(opset: int) -> None:
+    """Before 13 a softmax goes over all axes from its own on; that of an inner axis is moved to the end."""
+    nodes = [node("Softmax", ["x"], ["s"], axis=2), node("Relu", ["s"], ["y"])]
+    x = floats(2, 3, 4)
+    model = model_of(nodes, [value("x", FLOAT, (2, 3, 4))], [value("y", FLOAT, (2, 3, 4))], {}, opset)
+    program = import_onnx(model)
+    assert ops(program) == ["softmax", "relu"]
+    terms, (given,) = program.terms, program.inputs
+    inner = terms.add(Operation("softmax", (1,)), (given,))
+    padded = terms.add(Operation("pad", ((0, 1, 0), (0, 0, 2))), (inner,))
+    moved = replace(program, outputs=(padded,))
+    (found,) = run(exported(moved), x)
+    assert gap(Executor(moved)([x]), [found]) < 1e-6 and found.shape == (2, 4, 6)
+    assert np.allclose(found[:, 1:, :4].sum(1), 1)
+    ambiguous = [node("Softmax", ["x"], ["y"], axis=1)]
+    model = model_of(ambiguous, [value("x", FLOAT, (2, 3, 4))], [value("y", FLOAT, (2, 3, 4))], {}, opset)
+    assert ops(import_onnx(model)) == (["softmax"] if opset >= 13 else ["Softmax"])
 
 
 @pytest.mark.parametrize("version", [8, onnx.IR_VERSION])
@@ -270,7 +303,7 @@ def test_layers_become_ops_of_the_vocabulary() -> None:
     names = ops(import_torch(Block(), (torch.randn(1, 5, 16),)))
     assert names.count("matmul") == 6 and names.count("split") == 1
     assert {n for n in names if n.startswith("aten")} <= {
-        f"aten.{n}" for n in ("mean", "sub", "rsqrt", "div", "amax", "exp", "sum", "erf", "expand", "slice", "_softmax")
+        f"aten.{n}" for n in ("mean", "sub", "rsqrt", "div", "amax", "exp", "sum", "erf", "expand", "slice")
     }
 
 

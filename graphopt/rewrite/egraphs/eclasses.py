@@ -114,8 +114,8 @@ class TermClasses:
         return merged
 
     def _rebuild_users(self, at: int) -> None:
-        kind, users = self.terms.kind, dict.fromkeys(self.users[at])
-        kept = []
+        kind, before = self.terms.kind, len(self.users[at])
+        users, kept = dict.fromkeys(self.users[at]), []
         for user in users:
             if user not in self.children:
                 continue
@@ -129,7 +129,9 @@ class TermClasses:
                 kept.append(user)
             else:
                 self._drop(user, known)
-        self.users[self.find(at)] = kept if self.find(at) == at else [*self.users[self.find(at)], *kept]
+        if (now := self.find(at)) == at:
+            kept += self.users[at][before:]  # of classes that were merged into this one meanwhile
+        self.users[now] = kept if now == at else [*self.users[now], *kept]
 
     def _drop(self, node: int, twin: int) -> None:
         """Forgets a node that became equal to another one, and merges their classes."""

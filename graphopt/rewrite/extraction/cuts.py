@@ -7,26 +7,18 @@ Hitting Sets, 2010; Haslum, Slaney and Thiebaux, Minimal Landmarks for Optimal D
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from graphopt.rewrite.extraction.greedy_extraction import Alternatives, settle, waiting
+from graphopt.rewrite.extraction.greedy_extraction import Alternatives, settle
+from graphopt.rewrite.extraction.growth import Growth, Landmark
 
 UNITS = 10_000_000  # of flow, which is counted in integers
 NONE = 1e-6  # values up to it are 0
 SHORT = 0.03  # share of what a class needs that must be missing for a landmark to be worth a row
 FLOWS, CUTS, OVERLAP = 400, 80, 3  # at most so many in a round; a class is in the cuts of so many others
-
-
-@dataclass(frozen=True)
-class Landmark:
-    """When the class is needed, one of the nodes is."""
-
-    eclass: int
-    nodes: frozenset[int]
 
 
 class FlowNetwork:
@@ -84,44 +76,6 @@ def widest(open_to: Alternatives, value: Mapping[int, float]) -> list[float]:
 
     settle(open_to, price, settled)
     return width
-
-
-class Growth:
-    """Makes landmarks minimal: as many nodes as possible leave them, while the class cannot be built without them."""
-
-    def __init__(self, open_to: Alternatives, cost: Sequence[float]) -> None:
-        self.open_to, self.cost = open_to, cost
-        _, self.users = waiting(open_to)
-        self.leaves = [node for nodes in open_to.nodes for node in nodes if not open_to.children[node]]
-
-    def minimal(self, eclass: int, nodes: set[int], value: Mapping[int, float]) -> Landmark | None:
-        """Nodes of high value leave first, then cheap ones. None if the class can be built without `nodes`."""
-        left, built = set(nodes), set[int]()
-        if not self._build([node for node in self.leaves if node not in left], eclass, left, built):
-            return None
-        for node in sorted(nodes, key=lambda n: (-value.get(n, 0.0), self.cost[n], n)):
-            left.discard(node)
-            if not self._build([node], eclass, left, built):
-                left.add(node)
-        return Landmark(eclass, frozenset(left))
-
-    def _build(self, start: Sequence[int], eclass: int, without: set[int], built: set[int]) -> bool:
-        """Adds to `built` what can be built by and by, starting at nodes; adds nothing if the class is among it."""
-        new: set[int] = set()
-        stack = [node for node in start if self._ready(node, built)]
-        while stack:
-            made = self.open_to.class_of[stack.pop()]
-            if made == eclass:
-                built -= new
-                return False
-            if made not in built:
-                built.add(made)
-                new.add(made)
-                stack += [n for n in self.users[made] if n not in without and self._ready(n, built)]
-        return True
-
-    def _ready(self, node: int, built: set[int]) -> bool:
-        return self.open_to.class_of[node] not in built and all(c in built for c in self.open_to.children[node])
 
 
 def violated(

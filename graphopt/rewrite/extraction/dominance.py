@@ -18,6 +18,7 @@ from graphopt.rewrite.extraction.needs import Needs, circles
 
 COMPARED = 64  # nodes of a class that others are compared with
 DEEP = 3  # steps down in which shared classes are looked for
+STEPS = 200  # classes looked at in one comparison; what lies further costs its cheapest term
 EQUAL = 1e-12  # relative: sums of the same costs in another order
 
 
@@ -30,6 +31,8 @@ class Dominance:
         self.size = Counter(self.circle[eclass] for eclass, nodes in enumerate(open_to.nodes) if nodes)
         self.own = _own(open_to)
         self.least: dict[int, float] = {}
+        self.floor = [min((cost[node] for node in nodes), default=math.inf) for nodes in open_to.nodes]
+        self.steps = 0  # left in the present comparison
 
     def undominated(self, eclass: int) -> list[int]:
         """Nodes of a class, without those that need the class itself or that another one dominates."""
@@ -52,7 +55,7 @@ class Dominance:
 
     def _most(self, node: int, has: int, worth: float, alone: bool) -> float:
         """What a node costs at most where `has` is there; no matter how much if it is more than `worth`."""
-        cost, place = self.cost[node], self.needs.place
+        cost, place, self.steps = self.cost[node], self.needs.place, STEPS
         for child in self.open_to.children[node]:
             if cost > worth:
                 break
@@ -63,8 +66,11 @@ class Dominance:
     def _added(self, eclass: int, has: int, worth: float, deep: int) -> float:
         """What a class costs at most where `has` is there; infinite if it is more than `worth`."""
         place, children = self.needs.place, self.open_to.children
-        if self.totals[eclass] <= worth or not deep:
+        if self.totals[eclass] <= worth or not deep or not self.steps:
             return self.totals[eclass]
+        if self.floor[eclass] > worth:
+            return math.inf
+        self.steps -= 1
         best = math.inf
         for node in self.open_to.nodes[eclass]:
             cost = self.cost[node]

@@ -19,8 +19,8 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array
 
 from graphopt.rewrite.egraphs.egraph import F64
-from graphopt.rewrite.extraction.cuts import Landmark
 from graphopt.rewrite.extraction.greedy_extraction import Alternatives
+from graphopt.rewrite.extraction.growth import Landmark
 
 TOP = 1024.0  # about what the best program costs as the solver sees it: its tolerances are absolute
 

@@ -7,8 +7,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from graphopt.rewrite.extraction.cuts import Landmark
 from graphopt.rewrite.extraction.greedy_extraction import Alternatives
+from graphopt.rewrite.extraction.growth import Landmark
 from graphopt.rewrite.extraction.needs import edges
 from graphopt.rewrite.extraction.reduce import Reduced
 

@@ -16,7 +16,7 @@ from graphopt.rewrite.generation.sampling import Misfit, Sampler
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import Operation, Shape, ShapeError
 from graphopt.rewrite.rules.compiling import bound_names, builder, matcher, test_of
-from graphopt.rewrite.rules.expressions import Call
+from graphopt.rewrite.rules.expressions import Call, Expression, Literal
 from graphopt.rewrite.rules.pattern_writing import names_of
 from graphopt.rewrite.rules.rule import Rule
 
@@ -98,11 +98,10 @@ def _instance(rule: Rule, rng: np.random.Generator, *, broadcasting: bool, both:
 def built(rule: Rule, shapes: dict[str, Shape], params: dict[str, Any]) -> Instance | None:
     """The case of a rule for given shapes of `?x` and values of `$s`; None where the rule does not apply."""
     terms = Terms()
-    static = {str(c.arguments[0]) for c in rule.conditions if isinstance(c, Call) and c.function == "static"}
-    leaves = {
-        name: terms.add(Operation("weight" if name in static else "input", (name, shape, "float32")))
-        for name, shape in shapes.items()
-    }
+    calls = [condition for condition in rule.conditions if isinstance(condition, Call)]
+    static = {str(call.arguments[0]) for call in calls if call.function == "static"}
+    full = {str(call.arguments[0]): call.arguments[1] for call in calls if call.function == "filled"}
+    leaves = {name: terms.add(_leaf(name, shape, name in static, full.get(name))) for name, shape in shapes.items()}
     bound = leaves | params
     sources_only = Rule(rule.name, rule.sources, rule.sources)
     names = bound_names(rule)
@@ -117,6 +116,13 @@ def built(rule: Rule, shapes: dict[str, Shape], params: dict[str, Any]) -> Insta
     if any(prod(result.shape) > LARGEST for types in terms.types for result in types):
         return None
     return Instance(terms, sources, targets, misfit, tuple(values), shapes, params)
+
+
+def _leaf(name: str, shape: Shape, static: bool, full: Expression | None) -> Operation:
+    """What stands for a `?x` of that shape."""
+    if isinstance(full, Literal):
+        return Operation("fill", (full.value, shape))
+    return Operation("weight" if static else "input", (name, shape, "float32"))
 
 
 def _targets(rule: Rule, terms: Terms, sources: tuple[int, ...], values: list[Any]) -> tuple[tuple[int, ...], str]:

@@ -88,7 +88,8 @@ class Sampler:
 
     def _variable(self, name: str, rank: int | None) -> Forms:
         if name not in self.shapes:
-            rank = rank or self.ranks.get(name) or self.draw(self.usual, self.usual, self.usual, 1, 2, 3, 4)
+            rank = self.ranks.get(name) if rank is None else rank
+            rank = self.draw(self.usual, self.usual, self.usual, 1, 2, 3, 4) if rank is None else rank
             self.require(self.ranks.get(name, rank) == rank)
             self.shapes[name] = [self.unknown() for _ in range(rank)]
         self.require(rank is None or len(self.shapes[name]) == rank)
@@ -292,6 +293,34 @@ class Sampler:
         for i in node.inputs[1:]:
             self.equal(self.visit(i, 1), [x[1]])
         return list(x)
+
+    def _softmax(self, node: Node, rank: int | None) -> Forms:
+        x = self.visit(node.inputs[0], rank)
+        self.require(0 <= self.param(node.params[0], *range(len(x))) < len(x))
+        return list(x)
+
+    def _layer_norm(self, node: Node, rank: int | None) -> Forms:
+        self.param(node.params[0], 1e-05, 0.001)
+        x = self.visit(node.inputs[0], rank)
+        for i in node.inputs[1:]:
+            self.equal(self.visit(i, 1), x[-1:])
+        return list(x)
+
+    def _gather(self, node: Node, rank: int | None) -> Forms:
+        x = self.visit(node.inputs[0], None)
+        axis = self.param(node.params[0], *range(len(x)))
+        self.require(axis < len(x))
+        wanted = None if rank is None else rank - len(x) + 1
+        self.require(wanted is None or wanted > 0)
+        indices = self.visit(node.inputs[1], wanted if wanted or self.known(node.inputs[1]) else self.draw(1, 1, 2))
+        return [*x[:axis], *indices, *x[axis + 1 :]]
+
+    def _pad(self, node: Node, rank: int | None) -> Forms:
+        x = self.visit(node.inputs[0], rank)
+        sides = [self.param(p, tuple(int(n) for n in self.rng.integers(0, 3, len(x)) * self.rng.integers(0, 2, len(x))))
+                 for p in node.params]  # fmt: skip
+        self.require(all(len(side) == len(x) for side in sides))
+        return [size + before + after for size, before, after in zip(x, *sides)]
 
 
 def _forms(sizes: Sequence[Form | int]) -> Forms:

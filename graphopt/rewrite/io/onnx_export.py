@@ -21,7 +21,8 @@ from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 
 RULES_KEY = "graphopt.rules"
 _PLAIN = OnnxOrigin((("", 17),), 8, "graphopt", (), (), ())  # of programs that were not read from ONNX
-MOVES = frozenset({"weight", "transpose", "reshape", "concat", "split", "item", "enlarge"})  # nothing to round
+# Nothing to round.
+MOVES = frozenset({"weight", "transpose", "reshape", "concat", "split", "item", "enlarge", "gather", "pad"})
 _LARGEST = 1 << 30  # bytes of weights within the file; a model must stay below 2 GiB
 
 
@@ -226,11 +227,7 @@ def _pool(operator: str) -> Writer:
 
 def _enlarge(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
     h, w = ((new - old) // 2 for new, old in zip(o.params[0], shapes[0][2:]))
-    pads = (0, 0, h, w, 0, 0, h, w)
-    if e.opset < 11:
-        e.node("Pad", inputs, [name], pads=pads)
-    else:
-        e.node("Pad", [*inputs, e.constant(pads)], [name])
+    _padded(e, inputs, (0, 0, h, w, 0, 0, h, w), name)
 
 
 def _merge_groups(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
@@ -245,6 +242,35 @@ def _merge_groups(e: _Export, o: Operation, inputs: list[str], shapes: list[tupl
 
 def _batch_norm(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
     e.node("BatchNormalization", inputs, [name], epsilon=o.params[0])
+
+
+def _softmax(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+    """Before operator set 13 it goes over all axes from one on, so that axis is made the last."""
+    axis, last = o.params[0], len(shapes[0]) - 1
+    if e.opset >= 13 or axis == last:
+        e.node("Softmax", inputs, [name], axis=axis)
+        return
+    order = [*range(axis), last, *range(axis + 1, last), axis]
+    e.node("Transpose", [e.node("Softmax", [e.node("Transpose", inputs, perm=order)], axis=last)], [name], perm=order)
+
+
+def _layer_norm(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+    e.node("LayerNormalization", inputs, [name], epsilon=o.params[0])
+
+
+def _gather(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+    e.node("Gather", inputs, [name], axis=o.params[0])
+
+
+def _pad(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
+    _padded(e, inputs, (*o.params[0], *o.params[1]), name)
+
+
+def _padded(e: _Export, inputs: list[str], pads: tuple[int, ...], name: str) -> None:
+    if e.opset < 11:
+        e.node("Pad", inputs, [name], pads=pads)
+    else:
+        e.node("Pad", [*inputs, e.constant(pads)], [name])
 
 
 WRITERS: dict[str, Writer] = {
@@ -263,6 +289,10 @@ WRITERS: dict[str, Writer] = {
     "enlarge": _enlarge,
     "merge_groups": _merge_groups,
     "batch_norm": _batch_norm,
+    "softmax": _softmax,
+    "layer_norm": _layer_norm,
+    "gather": _gather,
+    "pad": _pad,
 }
 
 

@@ -169,6 +169,43 @@ def _batch_norm(r: OnnxNode) -> Results:
     return [r.add("batch_norm", epsilon, of=[r.term(i) for i in range(5)])]
 
 
+def _softmax(r: OnnxNode) -> Results:
+    """Before operator set 13 it went over all axes from one on."""
+    rank = len(r.shape())
+    axis = r.get("axis", -1 if r.opset >= 13 else 1) % max(rank, 1)
+    return [r.add("softmax", axis, of=[r.term(0)])] if rank and (r.opset >= 13 or axis == rank - 1) else None
+
+
+def _layer_norm(r: OnnxNode) -> Results:
+    shape = r.shape()
+    kinds = r.inputs[1:]
+    if not shape or r.get("axis", -1) % len(shape) != len(shape) - 1 or any(k and k.shape != shape[-1:] for k in kinds):
+        return None
+    plain = r.inputs[0] is not None and r.inputs[0].dtype == "float32"
+    if not r.has(2) and not plain:
+        return None
+    bias = r.term(2) if r.has(2) else r.add("fill", 0.0, shape[-1:], of=[])
+    epsilon = float(np.float32(r.get("epsilon", 1e-5)))
+    return [r.add("layer_norm", epsilon, of=[r.term(0), r.term(1), bias])]
+
+
+def _gather(r: OnnxNode) -> Results:
+    rank = len(r.shape())
+    return [r.add("gather", r.get("axis", 0) % rank, of=[r.term(0), r.term(1)])] if rank else None
+
+
+def _pad(r: OnnxNode) -> Results:
+    """Of zeros on the sides of all axes."""
+    rank, listed = len(r.shape()), r.constant(1) if r.has(1) else np.array(r.get("pads", ()))
+    value = r.constant(2) if r.has(2) else np.asarray(r.get("value", 0.0))
+    if r.get("mode", "constant") not in ("constant", b"constant") or r.has(3) or listed is None or value is None:
+        return None
+    pads = tuple(int(pad) for pad in listed.flatten())
+    if len(pads) != 2 * rank or min(pads, default=0) < 0 or value.any():
+        return None
+    return [r.add("pad", pads[:rank], pads[rank:], of=[r.term(0)])]
+
+
 def _pads(r: OnnxNode, kernel: Sequence[int], strides: Sequence[int]) -> Pads:
     """(top, left, bottom, right) as ONNX lists them."""
     automatic = r.get("auto_pad", "NOTSET")
@@ -212,4 +249,8 @@ RULES: dict[str, Callable[[OnnxNode], Results]] = {
     "Split": _split,
     "Conv": _conv,
     "BatchNormalization": _batch_norm,
+    "Softmax": _softmax,
+    "LayerNormalization": _layer_norm,
+    "Gather": _gather,
+    "Pad": _pad,
 }

@@ -160,6 +160,23 @@ def _adaptive(c: AtenCall) -> int | None:
     return c.add("pool_avg", shape[2:], (1, 1), (0, 0, 0, 0), of=[c.first()])
 
 
+def _embedding(c: AtenCall) -> int | None:
+    return c.add("gather", 0, of=[c.first(), c.term(c.args[1])])
+
+
+def _index_select(c: AtenCall) -> int | None:
+    return c.add("gather", c.args[1] % len(c.shape()), of=[c.first(), c.term(c.args[2])]) if c.shape() else None
+
+
+def _pad(c: AtenCall) -> int | None:
+    """torch lists pairs from the last axis on."""
+    pairs = list(zip(c.args[1][::2], c.args[1][1::2]))[::-1]
+    pairs = [(0, 0)] * (len(c.shape()) - len(pairs)) + pairs
+    if c.arg(2, 0) != 0 or any(min(pair) < 0 for pair in pairs):
+        return None
+    return c.add("pad", tuple(a for a, _ in pairs), tuple(b for _, b in pairs), of=[c.first()])
+
+
 CHANGES_NOTHING = frozenset({"alias", "detach", "clone", "contiguous", "lift_fresh", "lift_fresh_copy", "_to_copy"})
 # What works on any element type.
 MOVES = frozenset(("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "expand", "permute", "transpose", "t",
@@ -179,4 +196,7 @@ RULES: dict[str, Callable[[AtenCall], int | None]] = {
     "avg_pool2d": _avg_pool,
     "mean": _mean,
     "_adaptive_avg_pool2d": _adaptive,
+    "embedding": _embedding,
+    "index_select": _index_select,
+    "constant_pad_nd": _pad,
 }

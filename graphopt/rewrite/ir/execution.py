@@ -191,6 +191,23 @@ def _batch_norm(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
     return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, params[0])
 
 
+def _layer_norm(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
+    x, scale, bias = inputs
+    return F.layer_norm(x, x.shape[-1:], scale, bias, params[0])
+
+
+def _gather(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
+    x, indices = inputs
+    place: tuple[Any, ...] = (slice(None),) * params[0]
+    return x[(*place, torch.remainder(indices.long(), x.shape[params[0]]))]
+
+
+def _pad(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
+    """torch lists pairs from the last axis on."""
+    pairs = list(zip(*params))[::-1]
+    return F.pad(inputs[0], [pad for pair in pairs for pad in pair])
+
+
 KERNELS: dict[str, Callable[[tuple[Any, ...], Sequence[Tensor]], Value]] = {
     "matmul": lambda params, inputs: activated(params[0], torch.matmul(inputs[0], inputs[1])),
     "conv": _conv,
@@ -209,6 +226,10 @@ KERNELS: dict[str, Callable[[tuple[Any, ...], Sequence[Tensor]], Value]] = {
     "enlarge": _enlarge,
     "merge_groups": _merge_groups,
     "batch_norm": _batch_norm,
+    "softmax": lambda params, inputs: torch.softmax(inputs[0], params[0]),
+    "layer_norm": _layer_norm,
+    "gather": _gather,
+    "pad": _pad,
 }
 
 

@@ -28,8 +28,8 @@ class ProgramBuilder:
         names = tuple(f"output{i}" for i in range(len(outputs)))
         return Program(self.terms, outputs, names, tuple(self._inputs), RandomWeights(self._seed, self._weights, {}))
 
-    def input(self, shape: Shape) -> int:
-        term = self.op("input", f"input{len(self._inputs)}", shape, "float32")
+    def input(self, shape: Shape, dtype: str = "float32") -> int:
+        term = self.op("input", f"input{len(self._inputs)}", shape, dtype)
         self._inputs.append(term)
         return term
 

@@ -4,6 +4,8 @@ Tensors are int64 arrays of small values, so that sums and products are exact. W
 by something that keeps every identity rules may use, and no other:
 - tanh and sigmoid, and 1 / sqrt(x + epsilon) in rsqrt and batch_norm, are uninterpreted functions: fixed hashes of
   their argument.
+- softmax and layer_norm are uninterpreted functions of an element, less what shifts do not change, and of the sum of
+  such functions along the axis, so that the order of the elements does not matter.
 - The mean over a window is taken of values scaled by the least common multiple of all windows' counts, so pool_avg is
   linear and exact; mean_kernel is scaled alike. Two sides of a rule must therefore average equally often on every
   path, as all true ones do.
@@ -84,17 +86,28 @@ def apply(operation: Operation, inputs: Sequence[Array]) -> Any:
             return merge_groups(inputs[0], *params)
         case "batch_norm":
             return batch_norm(inputs, params[0])
+        case "softmax":
+            return softmax(inputs[0], params[0])
+        case "layer_norm":
+            return layer_norm(inputs, params[0])
+        case "gather":
+            return np.take(inputs[0], inputs[1], params[0], mode="wrap")
+        case "pad":
+            return np.pad(inputs[0], list(zip(*params)))
     raise ValueError(f"{name} has no meaning on integers; opaque operations cannot be verified")
 
 
 def activated(name: str, x: Array) -> Array:
     if name == "none":
         return x
-    return np.maximum(x, 0) if name == "relu" else scrambled(x, {"tanh": 3, "sigmoid": 5}[name])
+    return np.maximum(x, 0) if name == "relu" else scrambled(x, {"tanh": 3, "sigmoid": 4}[name])
 
 
 def scrambled(x: Array, salt: int) -> Array:
-    """An uninterpreted function: small integers that look random, the same for the same argument and salt."""
+    """An uninterpreted function: small integers that look random, the same for the same argument and salt.
+
+    Salts are such that 0 does not become 0: a rule that moves a function past zeros must be found out.
+    """
     mixed = (x.astype(np.uint64) + np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -168,3 +181,15 @@ def batch_norm(inputs: Sequence[Array], epsilon: float) -> Array:
     wide = [i.reshape(-1, *(1,) * (inputs[0].ndim - 2)) for i in inputs[1:]]
     scale, bias, mean, variance = wide
     return np.asarray((inputs[0] - mean) * scale * rsqrt(variance, epsilon) + bias)
+
+
+def softmax(x: Array, axis: int) -> Array:
+    terms = scrambled(x - x.max(axis, keepdims=True), 7)
+    return scrambled(terms + 1000 * terms.sum(axis, keepdims=True), 11)
+
+
+def layer_norm(inputs: Sequence[Array], epsilon: float) -> Array:
+    x, scale, bias = inputs
+    centred = x.shape[-1] * x - x.sum(-1, keepdims=True)
+    spread = (centred * centred).sum(-1, keepdims=True)
+    return np.asarray(scrambled(centred + (spread << 20), hash(epsilon) % 1013) * scale + bias)

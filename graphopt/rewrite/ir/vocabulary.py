@@ -25,6 +25,10 @@ An `Operation` is an operator with its parameters fixed, e.g. conv with strides 
 | merge_groups | groups, count | the kernel of a conv of so many groups, for one of groups / count: zeros between them |
 | batch_norm | epsilon | x, scale, bias, mean, variance [C]; axis 1 of x (inference) |
 | opaque | key, types of the results | anything; the program keeps what the key stands for |
+| softmax | axis | exponentials along the axis over their sum |
+| layer_norm | epsilon | x, scale [n], bias [n]: over the last axis, of n elements |
+| gather | axis | x, indices: in place of the axis, what x has at each index, which counts modulo the axis's size |
+| pad | before, after | zeros along each axis, so many before and after |
 
 The number of groups of a conv is channels / kernel channels, as in TASO. Axes count from 0.
 """
@@ -208,6 +212,33 @@ def _batch_norm(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[
     return (inputs[0],)
 
 
+def _softmax(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    _require(0 <= params[0] < len(inputs[0].shape), f"softmax along axis {params[0]} of {inputs[0].shape}")
+    return (inputs[0],)
+
+
+def _layer_norm(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape = inputs[0].shape
+    _require(len(shape) >= 1 and all(i.shape == shape[-1:] for i in inputs[1:]),
+             f"layer_norm of {shape} needs vectors of its last axis")  # fmt: skip
+    return (TensorType(shape, _dtype(inputs)),)
+
+
+def _gather(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    (axis,) = params
+    shape, dtype = inputs[0]
+    _require(0 <= axis < len(shape), f"gather along axis {axis} of {shape}")
+    return (TensorType((*shape[:axis], *inputs[1].shape, *shape[axis + 1 :]), dtype),)
+
+
+def _pad(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    before, after = params
+    shape, dtype = inputs[0]
+    _require(len(before) == len(after) == len(shape) and min((*before, *after), default=0) >= 0,
+             f"pad of {shape} by {before} and {after}")  # fmt: skip
+    return (TensorType(tuple(map(sum, zip(before, shape, after))), dtype),)
+
+
 def _opaque(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
     return tuple(TensorType(*result) for result in params[1])
 
@@ -268,6 +299,10 @@ VOCABULARY: dict[str, Signature] = {
     "merge_groups": Signature(("groups", "count"), 1, 1, _merge_groups),
     "batch_norm": Signature(("epsilon",), 5, 5, _batch_norm),
     "opaque": Signature(("key", "types"), 0, MANY, _opaque),
+    "softmax": Signature(("axis",), 1, 1, _softmax),
+    "layer_norm": Signature(("epsilon",), 3, 3, _layer_norm),
+    "gather": Signature(("axis",), 2, 2, _gather),
+    "pad": Signature(("before", "after"), 1, 1, _pad),
 }
 
 

@@ -21,6 +21,13 @@ never raise for tensors of an unexpected rank, so conditions may come in any ord
 | window(k, ?x) | the shape of kernels that look at each channel of ?x alone through a window k |
 | flat_rows(?w) | the shape of a matrix with as many rows, all else in its columns |
 | inverse(p), compose(p, q), place(p, axis) | permutations: undone; p, then q; where an axis comes from |
+| keeps_order(p, ?x) | whether a permutation leaves the axes of more than one element in their order |
+| at(a, i), with_at(a, i, n) | an item of a list, -1 beyond it; the list with another one there |
+| plus(n, m), less(n, m) | sum and difference |
+| added(a, b), largest(a) | elementwise sum of two lists; the largest item, 0 of none |
+| refined(a, i, b), joined(a, i) | sizes with the i-th cut into those of b; with the i-th and the next as one |
+| filled(?c, n) | whether every element is known to be n |
+| fits(?c, ?x) | whether broadcasting ?c to ?x leaves the shape of ?x |
 | straight(?x), swapped(?x) | the permutation that changes nothing; the one that swaps the last two axes |
 """
 
@@ -144,6 +151,55 @@ def place(terms: Terms, p: Shape, axis: int) -> int:
     return p[axis] if axis < len(p) else -1
 
 
+def keeps_order(terms: Terms, p: Shape, x: Term) -> bool:
+    of_x = shape(terms, x)
+    moved = [axis for axis in p if axis < len(of_x) and of_x[axis] > 1]
+    return moved == sorted(moved)
+
+
+def at(terms: Terms, a: Shape, i: int) -> int:
+    return a[i] if -len(a) <= i < len(a) else -1
+
+
+def with_at(terms: Terms, a: Shape, i: int, n: int) -> Shape:
+    place = i % max(len(a), 1)
+    return (*a[:place], n, *a[place + 1 :])
+
+
+def plus(terms: Terms, n: int, m: int) -> int:
+    return n + m
+
+
+def less(terms: Terms, n: int, m: int) -> int:
+    return n - m
+
+
+def added(terms: Terms, a: Shape, b: Shape) -> Shape:
+    return tuple(map(sum, zip(a, b)))
+
+
+def largest(terms: Terms, a: Shape) -> int:
+    return max(a, default=0)
+
+
+def refined(terms: Terms, a: Shape, i: int, b: Shape) -> Shape:
+    return (*a[:i], *b, *a[i + 1 :])
+
+
+def joined(terms: Terms, a: Shape, i: int) -> Shape:
+    return (*a[:i], sum(a[i : i + 2]), *a[i + 2 :])
+
+
+def filled(terms: Terms, c: Term, n: int) -> bool:
+    operation = terms.operation[c]
+    return operation.name == "fill" and bool(operation.params[0] == n)
+
+
+def fits(terms: Terms, c: Term, x: Term) -> bool:
+    of_c, of_x = shape(terms, c), shape(terms, x)
+    return len(of_c) <= len(of_x) and all(a in (1, b) for a, b in zip(of_c[::-1], of_x[::-1]))
+
+
 def straight(terms: Terms, x: Term) -> Shape:
     return tuple(range(rank(terms, x)))
 
@@ -158,6 +214,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     for function in (
         shape, rank, dim, static, sizes, without, without_last, axis_of, length, same_shape, differ, larger, divides,
         kernel, groups, per_group, offsets, same_pads, column, row, channelwise, window, flat_rows,
-        inverse, compose, place, straight, swapped,
+        inverse, compose, place, straight, swapped, keeps_order, at, with_at, plus, less, added, largest, refined,
+        joined, filled, fits,
     )
 }  # fmt: skip
