@@ -79,7 +79,8 @@ FORMER: dict[str, dict[str, str]] = {
 
 # Settings that came later -> what files that lack them mean.
 ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None},
-                                    "graphopt.costs.inductor.Inductor": {"filter": None}}  # fmt: skip
+                                    "graphopt.costs.inductor.Inductor": {"filter": None},
+                                    "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"}}  # fmt: skip
 
 
 class StoredError(UserError):

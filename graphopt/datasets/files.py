@@ -73,7 +73,7 @@ class FileDataset(Dataset):
 
     def graphs(self, split: Split) -> list[Graph]:
         files = self.files()
-        chosen = [file for file in files if split_of(file.stem, self._patterns) == split]
+        chosen = [file for file in files if split_of(bare_name(file), self._patterns) == split]
         for file in chosen:
             if file not in self._graphs and file not in self._unread:
                 self._take(file, alone=len(files) == 1)
@@ -81,7 +81,7 @@ class FileDataset(Dataset):
 
     def unread(self, split: Split) -> dict[str, str]:
         self.graphs(split)
-        return {str(f): why for f, why in self._unread.items() if split_of(f.stem, self._patterns) == split}
+        return {str(f): why for f, why in self._unread.items() if split_of(bare_name(f), self._patterns) == split}
 
     def _take(self, file: Path, *, alone: bool) -> None:
         try:
@@ -133,6 +133,11 @@ def _reader(file: Path) -> Callable[[Path], Graph] | None:
 def _named(file: Path) -> bool:
     """Whether the name alone says what is in the file."""
     return any(fnmatch(file.name, name) for name in READERS if name != BY_CONTENT)
+
+
+def bare_name(file: Path) -> str:
+    """Without its ending, packed or not."""
+    return Path(file.name.removesuffix(".gz")).stem
 
 
 def split_of(stem: str, patterns: dict[Split, list[str]]) -> Split:

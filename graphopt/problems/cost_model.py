@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,14 @@ class Prices:
         return Price(float(self.cost[plan]), float(noise), int(timings))
 
 
+class FlipState(NamedTuple):
+    """inline: [N] legal flags. seconds: [N] of the kernel that each stored op ends, 0 of others. cost: their price."""
+
+    inline: NDArray[np.bool_]
+    seconds: F64
+    cost: float
+
+
 class Flips(Protocol):
     """Exact delta pricing around one decision of a binary fusion task: equal to full pricing to the last digit."""
 
@@ -74,6 +82,12 @@ class Flips(Protocol):
 
     def apply(self, op: int) -> None:
         """Makes the flip of `op` the current state."""
+
+    def saved(self) -> FlipState:
+        """The current state, to come back to."""
+
+    def restore(self, state: FlipState) -> None:
+        """Makes a saved state the current one."""
 
 
 class CostModel(ABC):

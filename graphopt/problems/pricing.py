@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
-from graphopt.problems.cost_model import CostModel, Flips, Price, Prices
+from graphopt.problems.cost_model import CostModel, Flips, FlipState, Price, Prices
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import Keys
 
@@ -113,4 +113,13 @@ class PricedFlips:
     def apply(self, op: int) -> None:
         """Makes the flip of `op` the current state; free, since its price is known."""
         self._inner.apply(op)
+        self._now = None
+
+    def saved(self) -> FlipState:
+        """The current state, to come back to."""
+        return self._inner.saved()
+
+    def restore(self, state: FlipState) -> None:
+        """Makes a saved state the current one."""
+        self._inner.restore(state)
         self._now = None

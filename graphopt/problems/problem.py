@@ -13,7 +13,7 @@ from graphopt.core.graph import Graph
 from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.finalists import Finalists
 from graphopt.problems.solution import Solution
-from graphopt.utils.compiled import compiling_seconds
+from graphopt.utils.compiled import compiling_processor_seconds, compiling_seconds
 
 if TYPE_CHECKING:
     from graphopt.problems.task import Task
@@ -57,6 +57,7 @@ class Problem(ABC):
         self._seen: set[int] = set()
         self.finalists = None if cost.deterministic else Finalists(self.solution)
         self._known: tuple[tuple[Any, ...], Solution] | None = None
+        self._in_processor_time = False
         self._start = _clock()
         self.trace: list[Incumbent] = [Incumbent(0, 0.0, self.initial_cost)]
         self.approach: list[Incumbent] = []  # of what was billed, as long as it was no better than the default
@@ -92,7 +93,12 @@ class Problem(ABC):
     @property
     def seconds(self) -> float:
         """Seconds since the problem was opened; those in which code was compiled do not count."""
-        return _clock() - self._start
+        return (_processor_clock() if self._in_processor_time else _clock()) - self._start
+
+    def count_processor_time(self) -> None:
+        """From now on seconds are those of this process on its processors, all threads together, and begin at 0: for
+        comparisons where other work shares the machine."""
+        self._in_processor_time, self._start = True, _processor_clock()
 
     @property
     def remaining(self) -> int:
@@ -160,3 +166,7 @@ class Problem(ABC):
 
 def _clock() -> float:
     return time.perf_counter() - compiling_seconds()
+
+
+def _processor_clock() -> float:
+    return time.process_time() - compiling_processor_seconds()

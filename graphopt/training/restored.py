@@ -73,9 +73,13 @@ def _state_fits(value: Any, own: Any, parameter: torch.Tensor) -> bool:
 
 
 def _check_settings(optimizer: torch.optim.Optimizer, fresh: torch.optim.Optimizer) -> None:
-    """Those of the configuration, but for the rate, which changes."""
+    """Those of the configuration, but for the rate, which changes, and momenta where a schedule changes them too."""
     for group, own in zip(optimizer.param_groups, fresh.param_groups, strict=True):
         fixed = own.keys() - {"params", "lr"}
+        if "max_momentum" in own and "betas" in own:  # of OneCycleLR
+            fixed -= {"betas"}
+            fits = alike(own["betas"], group.get("betas")) and all(0.0 <= beta < 1.0 for beta in group["betas"])
+            _require(fits, "its settings of an optimiser are of another kind")
         same = all(alike(own[key], group.get(key)) and own[key] == group.get(key) for key in fixed)
         rate: Any = group.get("lr")
         _require(same and _number(rate, False) and rate >= 0, "its settings of an optimiser are of another kind")

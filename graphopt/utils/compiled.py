@@ -97,29 +97,40 @@ def _whole(path: Path) -> bool:
 class _Stopwatch(event.Listener):
     """Runs while any thread compiles, or reads what was compiled; Numba tells it when that begins and ends."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, clock: str) -> None:
+        """clock: a function of `time`."""
+        self._lock, self._clock = threading.Lock(), clock
         self._inside, self._since, self._total = 0, 0.0, 0.0
+
+    def _now(self) -> float:
+        now: float = getattr(time, self._clock)()
+        return now
 
     def on_start(self, event: event.Event) -> None:
         with self._lock:
-            self._since = time.perf_counter() if self._inside == 0 else self._since
+            self._since = self._now() if self._inside == 0 else self._since
             self._inside += 1
 
     def on_end(self, event: event.Event) -> None:
         with self._lock:
             self._inside -= 1
-            self._total += time.perf_counter() - self._since if self._inside == 0 else 0.0
+            self._total += self._now() - self._since if self._inside == 0 else 0.0
 
     def read(self) -> float:
         with self._lock:
-            return self._total + (time.perf_counter() - self._since if self._inside else 0.0)
+            return self._total + (self._now() - self._since if self._inside else 0.0)
 
 
-_STOPWATCH = _Stopwatch()
-event.register("numba:compiler_lock", _STOPWATCH)  # type: ignore[no-untyped-call]
+_STOPWATCH, _PROCESSOR = _Stopwatch("perf_counter"), _Stopwatch("process_time")
+for _each in (_STOPWATCH, _PROCESSOR):
+    event.register("numba:compiler_lock", _each)  # type: ignore[no-untyped-call]
 
 
 def compiling_seconds() -> float:
     """Seconds that this process has spent on compiling, and on reading compiled code, until now."""
     return _STOPWATCH.read()
+
+
+def compiling_processor_seconds() -> float:
+    """The same in seconds of the processors, of all threads."""
+    return _PROCESSOR.read()

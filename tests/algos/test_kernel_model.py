@@ -9,7 +9,7 @@ import torch
 from fusion_graphs import XLA, random_graph, random_requests
 from torch.utils.data import DataLoader
 
-from graphopt.algos.kernel_model import KernelModel, durations
+from graphopt.algos.modelling.kernel_model import KernelModel, durations
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.one_kernel.kernel_table import kernel_table

@@ -45,3 +45,13 @@ def test_evaluations_to_what_hdp_ends_with() -> None:
     rows = [row("placement_policy", g, t[-1][2], evals=100, trace=t) for g, t in policy.items()]
     rows += [row("hdp", g, t[-1][2], evals=100, trace=t) for g, t in hdp.items()]
     assert named(rows)["evaluations_hdp_over_go"].value == pytest.approx(math.sqrt(20.0 * 0.5))
+
+
+def test_what_is_possible_over_a_peer_is_what_the_bound_leaves() -> None:
+    rows = [row("placement_policy", "a1", 1.6), row("expert", "a1", 1.8), row("run_model", "a1", 1.5)]
+    rows.append(row("lower_bound", "a1", 2.0, evals=0) | {"bound": 1.2})
+    found = named(rows)
+    assert found["possible_over/expert"].value == pytest.approx(50.0)
+    assert found["model_over/expert"].value == pytest.approx(20.0)
+    assert found["share_of_room/placement"].value == pytest.approx(50.0)
+    assert found["share_of_room/model/m2"].value == pytest.approx(62.5)

@@ -171,11 +171,12 @@ with sentences():
 def stopped(tmp_path: Path, sent: signal.Signals) -> tuple[int, str]:
     """(exit code, stderr) of a training that got a signal after its first checkpoint."""
     first = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), "0.3"], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SCRIPT, str(tmp_path), "1"], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
     while not list(tmp_path.rglob("last.ckpt")):
         assert first.poll() is None, first.communicate()[1]
         time.sleep(0.02)
+    time.sleep(0.3)  # the next step has begun
     first.send_signal(sent)
     err = first.communicate()[1]
     return first.returncode, err

@@ -126,7 +126,7 @@ def test_a_checkpoint_of_an_older_version_loads_where_it_fits(cell: Cell, tmp_pa
 
 PACKAGED = sorted(checkpoint.PRETRAINED.glob("*.ckpt"))
 ENCODERS = {"regal": "message_passing", "gas": "sequence", "kernel_model": "graphsage", "motif_policy": "graphsage",
-            "placement_policy": "graphsage"}  # fmt: skip
+            "placement_policy": "graphsage", "run_model": "graphsage"}  # fmt: skip
 DATA = ["dataset=layered", "dataset.ops=[40]", "dataset.train=1", "dataset.val=1", "dataset.test=2"]
 
 

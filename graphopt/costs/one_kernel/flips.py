@@ -24,6 +24,7 @@ from graphopt.costs.one_kernel.kernel_time import (
     runtime_on_one_device,
     workspace,
 )
+from graphopt.problems.cost_model import FlipState
 from graphopt.utils.compiled import njit
 
 _REFUSED, _TOO_FAR = -1, -2
@@ -86,6 +87,14 @@ class FusionFlips:
         requests = self.inline.astype(np.uint8)
         requests[op] = 1 - requests[op]
         self._settle(requests)
+
+    def saved(self) -> FlipState:
+        """The current state, to come back to."""
+        return FlipState(self.inline.copy(), self._times.copy(), self.cost)
+
+    def restore(self, state: FlipState) -> None:
+        """Makes a saved state the current one."""
+        self.inline[:], self._times[:], self.cost = state
 
     def _settle(self, requests: NDArray[np.uint8]) -> None:
         decode(self._f, requests, self._limits, self.inline)

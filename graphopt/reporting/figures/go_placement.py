@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from graphopt.reporting.figures.figure import Figure
-from graphopt.reporting.figures.over_families import gain, per_family, priced, share
+from graphopt.reporting.figures.over_families import everywhere, gain, per_family, priced, share
+from graphopt.reporting.figures.room import bounds, shares
 
-POLICY = "placement_policy"
+POLICY, MODEL = "placement_policy", "run_model"
 PEERS = {  # name in figures -> algorithm
     "expert": "expert",
     "metis": "gp_dfs",
@@ -23,8 +24,17 @@ PEERS = {  # name in figures -> algorithm
     "neurewriter": "neurewriter",
     "network_off": "network_off",
     "untrained": "untrained",
+    "run_model": "run_model",
 }
-UNPRICED = ("expert", "heft", "heft_16", "go", "network_off", "untrained")  # who answers without evaluations
+UNPRICED = (
+    "expert",
+    "heft",
+    "heft_16",
+    "go",
+    "network_off",
+    "untrained",
+    "run_model",
+)  # who answers without evaluations
 
 Row = Mapping[str, Any]
 
@@ -34,32 +44,47 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     that both have, `placement_over/PEER/BUDGET` at each, `placement_over/PEER/MACHINE` at the largest on one machine;
     `slower_than_default` without evaluations (share of answers). `evaluations_hdp_over_go`: how many times as many
     evaluations HDP took to its final price as the policy to that price or a lower one, where HDP beat the default; an
-    answer of the policy that never gets there counts its whole budget."""
+    answer of the policy that never gets there counts its whole budget. `model_over/PEER[/BUDGET]`: the same of
+    `run_model`. `possible_over/PEER`: more than this over a peer's last answers is proved to be impossible.
+    `share_of_room/placement` (by `run_model` `share_of_room/model`), with `/MACHINE` of each."""
     placed = [{**row, "graph": f"{row['graph']} on {row['machine']}"} for row in rows]
     family = {row["graph"]: row["family"] for row in placed}
-    found = [figure for name, algo in PEERS.items() for figure in _against(placed, family, name, algo)]
+    found = [figure for name, algo in PEERS.items() for figure in _against(placed, family, name, algo, POLICY)]
+    for name, algo in PEERS.items():
+        found += [] if algo == MODEL else _against(placed, family, name, algo, MODEL)
+    found += _rooms(placed)
     found += gain("placement_over/default/0", priced(placed, POLICY, 0), _default(placed), family)
     found += share("slower_than_default", priced(placed, POLICY, 0), _default(placed), family)
     return found + per_family("evaluations_hdp_over_go", _evaluations(placed), family)
 
 
-def _against(rows: Sequence[Row], family: Mapping[str, str], name: str, algo: str) -> Iterator[Figure]:
-    budgets = sorted({row["evals_cap"] for row in rows if row["algo"] == POLICY}
+def _rooms(rows: Sequence[Row]) -> Iterator[Figure]:
+    for algo, name in ((POLICY, "placement"), (MODEL, "model")):
+        last = max((row["evals_cap"] for row in rows if row["algo"] == algo), default=0)
+        yield from shares(rows, algo, last, name)
+        for machine in sorted({row["machine"] for row in rows}):
+            yield from shares([row for row in rows if row["machine"] == machine], algo, last, f"{name}/{machine}")
+
+
+def _against(rows: Sequence[Row], family: Mapping[str, str], name: str, algo: str, own: str) -> Iterator[Figure]:
+    """Of `own` over `algo`."""
+    figure = "placement_over" if own == POLICY else "model_over"
+    budgets = sorted({row["evals_cap"] for row in rows if row["algo"] == own}
                      & {row["evals_cap"] for row in rows if row["algo"] == algo})  # fmt: skip
     budgets = [budget for budget in budgets if budget or algo in UNPRICED]
     if not budgets:
         return
-    machines = sorted({row["machine"] for row in rows})
     last = budgets[-1]
-    yield from gain(f"placement_over/{name}", priced(rows, POLICY, last), priced(rows, algo, last), family)
+    ours = {budget: priced(rows, own, budget) for budget in budgets}
+    theirs = {budget: everywhere(priced(rows, algo, budget), ours[budget]) for budget in budgets}
+    yield from gain(f"{figure}/{name}", ours[last], theirs[last], family)
+    if own == POLICY:
+        yield from gain(f"possible_over/{name}", bounds(rows, theirs[last]), theirs[last], family)
     for budget in budgets:
-        ours, theirs = priced(rows, POLICY, budget), priced(rows, algo, budget)
-        yield from gain(f"placement_over/{name}/{budget}", ours, theirs, family)
-    for machine in machines:
-        here = [row for row in rows if row["machine"] == machine]
-        yield from gain(
-            f"placement_over/{name}/{machine}", priced(here, POLICY, last), priced(here, algo, last), family
-        )
+        yield from gain(f"{figure}/{name}/{budget}", ours[budget], theirs[budget], family)
+    for machine in sorted({row["machine"] for row in rows}):
+        here = {key: price for key, price in ours[last].items() if key[0].endswith(f" on {machine}")}
+        yield from gain(f"{figure}/{name}/{machine}", here, theirs[last], family)
 
 
 def _default(rows: Sequence[Row]) -> dict[tuple[str, int], float]:

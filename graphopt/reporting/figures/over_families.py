@@ -25,6 +25,12 @@ def priced(rows: Sequence[Row], algo: str, evals: int, dataset: str | None = Non
     }
 
 
+def everywhere(theirs: Mapping[Key, float], ours: Mapping[Key, float]) -> dict[Key, float]:
+    """Prices of a peer for what ours are of; those that it has of seed 0 alone stand for every seed."""
+    found = {(graph, seed): theirs.get((graph, seed), theirs.get((graph, 0))) for graph, seed in ours}
+    return {key: price for key, price in found.items() if price is not None}
+
+
 def least(*several: Mapping[Key, float]) -> dict[Key, float]:
     """The least price of several algorithms, where all have one."""
     shared = set.intersection(*(set(prices) for prices in several))
@@ -48,6 +54,12 @@ def per_family(name: str, logs: Mapping[Key, float], family: Mapping[str, str]) 
     """The geometric mean of what is said of each graph and seed, as logarithms; intervals as `gain`."""
     value, low, high = _mean(logs, logs, family, lambda own, other: own)
     return [Figure(name, math.exp(value), math.exp(low), math.exp(high))] if not math.isnan(value) else []
+
+
+def percentage(name: str, values: Mapping[Key, float], family: Mapping[str, str]) -> list[Figure]:
+    """The mean of what is said of each graph and seed, times a hundred; intervals as `gain`."""
+    value, low, high = _mean(values, values, family, lambda own, other: own)
+    return [Figure(name, 100.0 * value, 100.0 * low, 100.0 * high)] if not math.isnan(value) else []
 
 
 def _mean(ours: Mapping[Key, float], theirs: Mapping[Key, float], family: Mapping[str, str],

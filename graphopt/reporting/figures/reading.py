@@ -8,7 +8,7 @@ from graphopt.errors import UserError
 from graphopt.reporting.figures.figure import Figure
 from graphopt.reporting.tables.read_rows import read_rows, row_files
 
-BESIDE = ("__init__", "figure", "over_families", "reading")
+BESIDE = ("__init__", "figure", "over_families", "reading", "room")
 
 
 def figures_of(place: Path) -> list[Figure]:

@@ -1,5 +1,6 @@
-"""`modelled_scan`: motif scan by a model of kernels that is no evaluation, then by evaluations from what it found. What
-a compiler does that has a cost model of its own, and then measures; the unlearned peer of `kernel_model`."""
+"""`modelled_scan`: motif scan and compound moves by a model of kernels that is no evaluation, then evaluations of what
+the model expects most of. What a compiler does that has a cost model of its own, and then measures; the unlearned peer
+of `kernel_model`."""
 
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -10,6 +11,8 @@ from graphopt.costs.simulator import Simulator
 from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer, solve
+from graphopt.search.fusion.compound_moves import CompoundMoves
+from graphopt.search.fusion.modelled_walk import walk_by_model
 from graphopt.search.fusion.motif_scan import MotifScan, scan_motifs
 from graphopt.search.fusion.xla_priority import xla_models
 from graphopt.utils.ranges import Count, Whole
@@ -54,12 +57,17 @@ def modelled_by(machine: Machine, device: Device) -> Machine:
 
 
 def search_by_model(problem: AssignProblem, machine: Machine, *, depth: int, modelled: int) -> None:
-    """Motif scan with so many prices of kernels as a simulator of `machine` has them, none of them billed; what it ends
-    with is the answer, or where there is a budget the start of a motif scan with evaluations."""
+    """Motif scan with so many prices of kernels as a simulator of `machine` has them, then as many compound moves, none
+    of them billed; what they end with is the answer, or with a budget the start of a walk with evaluations."""
     model = Simulator(name="model", machine=machine, objective="runtime", threads=1)
     found, _ = solve(MotifScan(name="motif_scan", depth=depth), problem.graph, problem.task, model, evals=modelled)
+    moves = CompoundMoves.around(problem, model, problem.task.canonical(problem.graph, found.best))
+    answer = found.best if moves is None else moves.descend(modelled)
     if not problem.open:
-        problem.commit(found.best)
+        problem.commit(answer)
         return
-    problem.cost(found.best[None])
-    scan_motifs(problem, depth)
+    problem.cost(answer[None])
+    if moves is None:
+        scan_motifs(problem, depth)
+    else:
+        walk_by_model(problem, moves, depth)

@@ -46,10 +46,12 @@ class Suggestion(NamedTuple):
 
 @dataclass(frozen=True)
 class SchedulingInstance:
-    """The kernels of a graph under the task's initial decision, as heuristics see them."""
+    """The kernels of a graph as heuristics see them: under the task's initial decision, or under a plan (a batch of
+    one)."""
 
     graph: Graph
     task: AssignTask
+    plan: Plans | None = None
 
     @cached_property
     def kernels(self) -> KernelGraph:
@@ -69,8 +71,8 @@ class SchedulingInstance:
 
     @cached_property
     def initial(self) -> Plans:
-        """The plan of the initial decision (a batch of one)."""
-        return self.task.realise(self.graph, self.task.initial(self.graph)[None])
+        """That plan (a batch of one)."""
+        return self.plan or self.task.realise(self.graph, self.task.initial(self.graph)[None])
 
     @cached_property
     def held(self) -> F64:

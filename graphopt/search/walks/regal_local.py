@@ -115,7 +115,12 @@ class RandomKeyMoves:
     @property
     def any(self) -> bool:
         """Whether something can move."""
-        return bool(self._bounds[-1] > 0)
+        return self.total > 0
+
+    @property
+    def total(self) -> float:
+        """The sum of the shares of those moves that there are."""
+        return float(self._bounds[-1])
 
     def around(self, keys: F32, count: int, rng: Generator) -> F32:
         """[count, K] copies of keys [K], each after one random move."""

@@ -56,6 +56,7 @@ class KernelModel(Learner):
                  depth: Whole, modelled: Count) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
         self.plans, self.rate, self.depth, self.modelled = plans, rate, depth, modelled
+        self.taught = task  # whose plans are timed
         correction = nn.Linear(HIDDEN, 1)
         nn.init.zeros_(correction.weight)  # a plain roofline before training
         nn.init.zeros_(correction.bias)
@@ -92,21 +93,21 @@ class KernelModel(Learner):
 
     def _drawn(self, graph: Graph, draw: np.random.Generator) -> list[Decision]:
         """The default, all inlined, XLA's choice if it has one; then these with some of the ops decided otherwise."""
-        free = self.task.mask(graph)[:, 0]
-        starts = [self.task.initial(graph)[:, 0] > 0, free]
+        free = self.taught.mask(graph)[:, 0]
+        starts = [self.taught.initial(graph)[:, 0] > 0, free]
         if xla_models(self._sheet):
-            starts.append(xla_choice(graph, self.task)[0])
+            starts.append(xla_choice(graph, self.taught)[0])
         drawn = []
         for i in range(self.plans):
             flipped = draw.random(graph.num_ops) < (draw.choice((0.05, 0.2, 0.5)) if i >= len(starts) else 0.0)
-            decision = self.task.initial(graph)
+            decision = self.taught.initial(graph)
             decision[free, 0] = (starts[i % len(starts)] ^ flipped)[free]
-            drawn.append(self.task.canonical(graph, decision))
+            drawn.append(self.taught.canonical(graph, decision))
         return drawn
 
     def _kernels_of(self, graph: Graph, decision: Decision) -> F64:
         """[R, F + 2] columns, logarithm of the time over the roofline's, share of the plan's time."""
-        plan = self.task.realise(graph, decision[None])
+        plan = self.taught.realise(graph, decision[None])
         found = self.pricing(graph).ends(plan)
         if found is None:
             raise ConfigError("algo=kernel_model learns from times of kernels; choose cost=simulator")

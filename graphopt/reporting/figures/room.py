@@ -1,0 +1,40 @@
+"""How much of the room below the default was taken: of default - bound, a bound that `algo=lower_bound` proved."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from graphopt.reporting.figures.figure import Figure
+from graphopt.reporting.figures.over_families import Key, percentage
+
+BOUNDS = "lower_bound"
+LEAST = 0.01  # of the default's price: graphs with less room do not count
+
+Row = Mapping[str, Any]
+
+
+def shares(rows: Sequence[Row], algo: str, evals: int, name: str) -> Iterator[Figure]:
+    """In percent, families counted once, over graphs of which the bound leaves at least a hundredth of the default's
+    price: `share_of_room/NAME`, (default - found) / (default - bound); what it is of graphs with less says nothing.
+    `room/NAME`: of all graphs, how far the bound is below the default; `with_room/NAME`: how many have as much."""
+    found = [row for row in rows if row["algo"] == algo and row["evals_cap"] == evals]
+    bound = bounds(rows, {_key(row): 0.0 for row in found})
+    found = [row for row in found if _key(row) in bound]
+    if not found:
+        return
+    family = {row["graph"]: row["family"] for row in found}
+    room = {_key(row): 1.0 - bound[_key(row)] / row["initial"] for row in found}
+    taken = {_key(row): (1.0 - row["judged"] / row["initial"]) / room[_key(row)]
+             for row in found if room[_key(row)] >= LEAST}  # fmt: skip
+    yield from percentage(f"share_of_room/{name}", taken, family)
+    yield from percentage(f"room/{name}", room, family)
+    yield from percentage(f"with_room/{name}", {key: float(each >= LEAST) for key, each in room.items()}, family)
+
+
+def bounds(rows: Sequence[Row], ours: Mapping[Key, float]) -> dict[Key, float]:
+    """The proved bounds of the graphs that ours are of."""
+    bound = {row["graph"]: float(row["bound"]) for row in rows if row["algo"] == BOUNDS and row["bound"]}
+    return {key: bound[key[0]] for key in ours if key[0] in bound}
+
+
+def _key(row: Row) -> Key:
+    return row["graph"], row["seed"]

@@ -1,0 +1,83 @@
+"""The search of placement, order and fusion together: what it spends, that it finds optima of tiny graphs, stages."""
+
+import numpy as np
+import pytest
+from fusion_graphs import GPU, PLAIN, Net, random_graph
+from test_lower_bound import CAPS, MACHINES, least_of_all, tasks_on, tiny
+
+from graphopt.config.construct import construct
+from graphopt.core.graph import Graph
+from graphopt.core.head import Role
+from graphopt.core.machine import Machine
+from graphopt.costs.simulator import Simulator
+from graphopt.problems.optimizer import solve
+from graphopt.search.walks.joint_search import BestKeys, JointSearch
+from graphopt.tasks.joint import Joint
+from graphopt.utils import registry
+
+ON = Machine(name="two", devices=(PLAIN, PLAIN), link_bandwidth=1e4, link_latency=0.2)
+COST = Simulator(name="s", machine=ON, objective="runtime", threads=1)
+JOINT = Joint(name="joint", machine=ON, levels=8, fuse=True, **CAPS)
+
+
+def made(name: str) -> JointSearch:
+    search: JointSearch = construct(registry.option("algo", name), "algo")
+    return search
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tiny_graphs_are_solved_on_every_task(seed: int) -> None:
+    graph, on = tiny(seed), MACHINES[seed % len(MACHINES)]
+    cost = Simulator(name="s", machine=on, objective="runtime", threads=1)
+    for task in tasks_on(on):
+        problem, _ = solve(made("joint_search"), graph, task, cost, evals=600, seed=seed)
+        assert problem.best_cost <= least_of_all(task, graph, cost) * (1 + 1e-9), task.name
+
+
+@pytest.mark.parametrize("name", ["joint_search", "task_sequence"])
+@pytest.mark.parametrize("evals", [0, 1, 7, 90])
+def test_it_spends_its_budget_and_is_never_worse_than_the_default(name: str, evals: int) -> None:
+    problem, _ = solve(made(name), random_graph(3, 40), JOINT, COST, evals=evals, seed=1)
+    assert problem.evals == evals and problem.best_cost <= problem.initial_cost
+    again, _ = solve(made(name), random_graph(3, 40), JOINT, COST, evals=evals, seed=1)
+    assert again.best_cost == problem.best_cost
+
+
+@pytest.mark.parametrize("role", list(Role)[:3])
+def test_a_stage_moves_what_it_is_about_and_nothing_else(role: Role) -> None:
+    search, problem = made("task_sequence"), JOINT.open(random_graph(5, 30), COST, evals=200, seed=0)
+    state = BestKeys(problem, search.depth)
+    before = state.best.copy()
+    state.begin((role,), 60)
+    state.go_on((role,), 200, search.walk)
+    heads = {Role.DEVICE: (0,), Role.PRIORITY: (1, -1), Role.FUSION: (2,)}[role]
+    mine = np.isin(JOINT.layout(problem.graph).head, heads)
+    assert (state.best[mine] != before[mine]).any() and np.array_equal(state.best[~mine], before[~mine])
+    assert problem.evals == 200 and state.cost == problem.best_cost
+
+
+def towers(count: int, depth: int) -> Graph:
+    """Towers of a matrix product and elementwise ops that only meet at the end: fusing and spreading both pay."""
+    net = Net("towers")
+    tops = []
+    for tower in range(count):
+        x = net.x(64, 64)
+        for level in range(depth):
+            weight = net.tensor((64, 64), weight=True)
+            x = net("matmul", x, weight, name=f"m{tower}.{level}", shape=(64, 64), flops=2.0 * 64**3)
+            for kind in ("relu", "exp", "tanh"):
+                x = net(kind, x, name=f"{kind}{tower}.{level}", shape=(64, 64))
+        tops.append(x)
+    return net.done(*tops)
+
+
+def test_fused_kernels_are_placed_better_than_by_the_sequence() -> None:
+    """A transfer takes as long as some launches: what placement saves shrinks when the kernels are fused afterwards."""
+    on = Machine(name="gpus", devices=(GPU, GPU, GPU, GPU), link_bandwidth=12e9, link_latency=1e-5)
+    cost = Simulator(name="s", machine=on, objective="runtime", threads=1)
+    task = Joint(name="joint", machine=on, levels=16, fuse=True, **CAPS)
+    found = {
+        name: solve(made(name), towers(4, 3), task, cost, evals=300)[0] for name in ("joint_search", "task_sequence")
+    }
+    assert found["joint_search"].best_cost <= found["task_sequence"].best_cost
+    assert found["joint_search"].best_cost < 0.4 * found["joint_search"].initial_cost
