@@ -12,6 +12,7 @@ Our choices where the paper is silent (and see graphopt.algos.regal_policy):
   the graph's other samples, with one the value that a second network learns. Advantages are scaled to unit variance.
 - o_s is the mean of `standard_runs` seeds and computed once per graph: it is only a scale where samples are compared.
 - At test the most probable actions are taken.
+- Actions of ops that are held out (`Graph.taught`) are drawn and act, but teach nothing; those of graphs do.
 
 Shape legend: N ops of all graphs of a batch, S samples, A actions of an op, K keys, G graphs.
 """
@@ -74,6 +75,7 @@ class ReinforceSettings:
 class REGAL(Learner):
     """See the module's docstring. yaml: conf/algo/regal.yaml explains every hyper-parameter."""
 
+    heeds_held_out = True
     network_settings = frozenset({"heads", "use"})
     training_only = ("critic.", "value.")
 
@@ -122,7 +124,8 @@ class REGAL(Learner):
         of_graph, of_op, entropy = self.policy.log_prob(observation, action)
         value_G = self._value(observation)
         advantage_SG = _advantages(reward_SG, value_G.detach())
-        parts = (of_op * self._acting(of_op)).split_with_sizes([graph.num_ops for graph in graphs], 1)
+        taught = torch.from_numpy(np.concatenate([graph.taught for graph in graphs])).to(self.device)
+        parts = (of_op * self._acting(of_op) * taught[:, None]).split_with_sizes([graph.num_ops for graph in graphs], 1)
         score_SG = torch.stack([part.mean(1).sum(1) for part in parts], 1)
         score_SG += (of_graph * self.policy.used_by_graph(*self.use.flags)).sum(2)
         policy = -(score_SG * advantage_SG).mean()

@@ -11,7 +11,7 @@ Shape legend: N ops, R kernels, F columns.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -51,12 +51,13 @@ class KernelModel(Learner):
     needs_roles = frozenset({Role.FUSION})
     knows_roles = frozenset({Role.FUSION})
     heeds_held_out = True
+    objectives: ClassVar[tuple[str, ...]] = ("runtime",)
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, plans: Count, rate: NotNegative,
                  depth: Whole, modelled: Count) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
         self.plans, self.rate, self.depth, self.modelled = plans, rate, depth, modelled
-        self.taught = task  # whose plans are timed
+        self.timed = task  # whose plans are timed
         correction = nn.Linear(HIDDEN, 1)
         nn.init.zeros_(correction.weight)  # a plain roofline before training
         nn.init.zeros_(correction.bias)
@@ -74,8 +75,10 @@ class KernelModel(Learner):
 
     def gather(self, graphs: list[Graph]) -> None:  # type: ignore[override]
         """Times the kernels of some plans of every training graph: an evaluation each."""
-        if self.cost.objective != "runtime":
-            raise ConfigError("algo=kernel_model learns how long kernels take; choose cost.objective=runtime")
+        if self.cost.objective not in self.objectives:
+            raise ConfigError(
+                f"algo={self.name} answers for {' or '.join(self.objectives)}; choose cost.objective of these"
+            )
         before = self.train_evals
         with Bar("time kernels", len(graphs)) as bar:
             for graph in graphs:
@@ -93,21 +96,21 @@ class KernelModel(Learner):
 
     def _drawn(self, graph: Graph, draw: np.random.Generator) -> list[Decision]:
         """The default, all inlined, XLA's choice if it has one; then these with some of the ops decided otherwise."""
-        free = self.taught.mask(graph)[:, 0]
-        starts = [self.taught.initial(graph)[:, 0] > 0, free]
+        free = self.timed.mask(graph)[:, 0]
+        starts = [self.timed.initial(graph)[:, 0] > 0, free]
         if xla_models(self._sheet):
-            starts.append(xla_choice(graph, self.taught)[0])
+            starts.append(xla_choice(graph, self.timed)[0])
         drawn = []
         for i in range(self.plans):
             flipped = draw.random(graph.num_ops) < (draw.choice((0.05, 0.2, 0.5)) if i >= len(starts) else 0.0)
-            decision = self.taught.initial(graph)
+            decision = self.timed.initial(graph)
             decision[free, 0] = (starts[i % len(starts)] ^ flipped)[free]
-            drawn.append(self.taught.canonical(graph, decision))
+            drawn.append(self.timed.canonical(graph, decision))
         return drawn
 
     def _kernels_of(self, graph: Graph, decision: Decision) -> F64:
         """[R, F + 2] columns, logarithm of the time over the roofline's, share of the plan's time."""
-        plan = self.taught.realise(graph, decision[None])
+        plan = self.timed.realise(graph, decision[None])
         found = self.pricing(graph).ends(plan)
         if found is None:
             raise ConfigError("algo=kernel_model learns from times of kernels; choose cost=simulator")

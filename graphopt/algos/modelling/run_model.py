@@ -48,6 +48,7 @@ class RunModel(KernelModel):
     needs_one_of: ClassVar[frozenset[Role]] = JointSearch.needs_one_of
     knows_roles: ClassVar[frozenset[Role]] = JointSearch.knows_roles
     measure: ClassVar[str] = "kernels"
+    objectives: ClassVar[tuple[str, ...]] = ("runtime", "peak_memory")  # of a run, of which when kernels end is a part
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, plans: Count, rate: NotNegative,
                  modelled: Count, caution: Positive, search: JointSearch) -> None:  # fmt: skip
@@ -56,7 +57,7 @@ class RunModel(KernelModel):
         self.search, self.caution = search, caution
         if not isinstance(task, Fusion):
             limits = task.fusion_limits if isinstance(task, Placement | Scheduling | Joint) else USUAL
-            self.taught = Fusion(
+            self.timed = Fusion(
                 name="fusion",
                 machine=task.machine,
                 decision="binary",
@@ -71,7 +72,7 @@ class RunModel(KernelModel):
 
     def pricing(self, graph: Graph) -> Pricing:
         if graph.hash not in self._pricings:
-            self._pricings[graph.hash] = Pricing(graph, self.taught, self.cost, self._count)
+            self._pricings[graph.hash] = Pricing(graph, self.timed, self.cost, self._count)
         return self._pricings[graph.hash]
 
     def says(self, graph: Graph) -> list[float]:
@@ -81,7 +82,7 @@ class RunModel(KernelModel):
         return [-float((error * kernels.weight).sum() / kernels.weight.sum().clamp(min=1e-9))]
 
     def solve(self, problem: AssignProblem) -> None:
-        model = Simulator(name="model", machine=self.machine, objective="runtime", threads=1)
+        model = Simulator(name="model", machine=self.machine, objective=self.cost.objective, threads=1)
         simulated = AssignProblem(problem.graph, problem.task, model, evals=self.modelled, seed=self.val_seed)
         keys = self.search.searched(simulated)
         if problem.open:
