@@ -235,10 +235,20 @@ ON_THE_WAY_OUT = """
 """
 
 
+LOST = """
+    class Foreign:
+        def __del__(self):
+            while True:
+                pass
+    kept, interrupts.PATIENCE = Foreign(), 60.0
+    del kept
+"""
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-@pytest.mark.parametrize("hold", [IN_C, ON_THE_WAY_OUT])
+@pytest.mark.parametrize("hold", [IN_C, ON_THE_WAY_OUT, LOST])
 def test_a_signal_is_heeded_while_the_main_thread_cannot(number: int, code: int, hold: str) -> None:
-    """Such as in a compiler, or while the way out waits for a thread that is in one."""
+    """Such as in a compiler, or while the way out waits for a thread that is in one; or the interrupt is lost."""
     script = HELD.format(hold=hold)
     run = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=-1, stderr=-1, text=True)
     assert run.stdout is not None
