@@ -48,6 +48,7 @@ class RunModel(KernelModel):
     needs_one_of: ClassVar[frozenset[Role]] = JointSearch.needs_one_of
     knows_roles: ClassVar[frozenset[Role]] = JointSearch.knows_roles
     measure: ClassVar[str] = "kernels"
+    any_task: ClassVar[bool] = True
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, plans: Count, rate: NotNegative,
                  modelled: Count, caution: Positive, search: JointSearch) -> None:  # fmt: skip
