@@ -55,12 +55,15 @@ class Learner(pl.LightningModule, Solver[Any]):
     network_settings: keys of its yaml file that its weights belong to; a checkpoint brings them along.
     training_only: how names of parameters begin that `solve` does not use; packaged checkpoints leave them out.
     heeds_held_out: whether ops that are held out (`Graph.held_out`) teach it nothing.
+    any_purpose: whether the same weights serve every task and objective that it can solve; one packaged checkpoint is
+    for all of them.
     """
 
     accepts: ClassVar[tuple[type[Task], ...]] = (AssignTask,)
     network_settings: ClassVar[frozenset[str]] = frozenset()
     training_only: ClassVar[tuple[str, ...]] = ()
     heeds_held_out: ClassVar[bool] = False
+    any_purpose: ClassVar[bool] = False
     measure: ClassVar[str] = "speedup"
 
     def __init__(self, *, name: str, task: Any, cost: CostModel, seed: int) -> None:

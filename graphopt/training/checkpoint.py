@@ -18,7 +18,7 @@ import torch
 from lightning_fabric.plugins import TorchCheckpointIO
 
 from graphopt.algos.learner import Learner
-from graphopt.config.construct import dotted
+from graphopt.config.construct import dotted, target_of
 from graphopt.config.stored import RESERVED, node_of, words
 from graphopt.encoders.columns import DIGEST
 from graphopt.errors import ConfigError, Unreadable, UsageError, UserError, writing
@@ -29,6 +29,7 @@ State = dict[str, Any]
 FILE_BYTES = 1024 * MIB  # of all tensors
 PLAIN_BYTES = 16 * MIB
 PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
+ANY = "any"  # in the name of a packaged checkpoint
 
 
 def extra(learner: Learner, about: Mapping[str, Any], *, evals: int, finished: bool) -> State:
@@ -309,7 +310,10 @@ def packaged_name(config: Mapping[str, Any]) -> str:
 
 
 def _purpose(config: Mapping[str, Any]) -> tuple[str, str, str]:
-    return str(config["algo"]["name"]), str(config["task"]["name"]), str(config["cost"].get("objective"))
+    algo = str(config["algo"]["name"])
+    if getattr(target_of(config["algo"], "algo"), "any_purpose", False):  # only learners say
+        return algo, ANY, ANY
+    return algo, str(config["task"]["name"]), str(config["cost"].get("objective"))
 
 
 def _words(purpose: tuple[str, ...]) -> str:

@@ -130,9 +130,15 @@ ENCODERS = {"regal": "message_passing", "gas": "sequence", "kernel_model": "grap
 DATA = ["dataset=layered", "dataset.ops=[40]", "dataset.train=1", "dataset.val=1", "dataset.test=2"]
 
 
-@pytest.mark.parametrize("file", PACKAGED, ids=lambda file: file.stem)
-def test_answers_at_once(file: Path, tmp_path: Path) -> None:
-    algo, task, objective = file.stem.split("-")
+ANY = [("placement", "runtime"), ("scheduling", "runtime"), ("fusion", "runtime"), ("joint", "runtime"),
+       ("placement_scheduling", "peak_memory")]  # fmt: skip
+PURPOSES = [(file, *purpose) for file in PACKAGED
+            for purpose in (ANY if "-any-" in file.stem else [tuple(file.stem.split("-")[1:])])]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "task", "objective"), PURPOSES, ids=["-".join((f.stem, *p)) for f, *p in PURPOSES])
+def test_answers_at_once(file: Path, task: str, objective: str, tmp_path: Path) -> None:
+    algo = file.stem.split("-")[0]
     costs = [f"cost.objective={objective}", f"judge.objective={objective}", "machine=gpu4_pcie", "budget.evals=300"]
     answer = command(tmp_path, f"task={task}", f"algo={algo}", "ckpt=pretrained", *DATA, *costs)
     assert answer.code == 0, answer.err

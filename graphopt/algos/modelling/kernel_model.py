@@ -89,10 +89,7 @@ class KernelModel(Learner):
             self.train_evals = before
 
     def _timed(self, graph: Graph, draw: np.random.Generator) -> Kernels:
-        parts = [self._kernels_of(graph, decision) for decision in self._drawn(graph, draw)]
-        table = np.unique(np.concatenate(parts), axis=0)
-        columns, logs, weight = np.split(table.astype(np.float32), [len(COLUMNS), len(COLUMNS) + 1], 1)
-        return Kernels(torch.from_numpy(columns), torch.from_numpy(logs[:, 0]), torch.from_numpy(weight[:, 0]))
+        return distinct([self._kernels_of(graph, decision) for decision in self._drawn(graph, draw)])
 
     def _drawn(self, graph: Graph, draw: np.random.Generator) -> list[Decision]:
         """The default, all inlined, XLA's choice if it has one; then these with some of the ops decided otherwise."""
@@ -114,19 +111,14 @@ class KernelModel(Learner):
         found = self.pricing(graph).ends(plan)
         if found is None:
             raise ConfigError("algo=kernel_model learns from times of kernels; choose cost=simulator")
-        root, x = kernel_table(graph, plan.inline[0], self._sheet)
-        seconds = durations(found[1])
-        seconds, total = seconds[root], seconds.sum()
-        logs = np.log(seconds / self._sheet.launch) - x[:, 0] / SCALE
-        return np.concatenate([x, logs[:, None], (seconds / total)[:, None]], 1)
+        return timed(graph, plan.inline[0], found[1], self._sheet)
 
     def training_step(self, graphs: list[Graph], batch_idx: int) -> Tensor:
         parts = [self._kernels[graph.hash] for graph in graphs]
         columns = torch.cat([part.columns for part in parts]).to(self.device)
         logs = torch.cat([part.logs for part in parts]).to(self.device)
         weight = torch.cat([part.weight + 0.1 / max(1, len(part.weight)) for part in parts]).to(self.device)
-        error = (self.network(columns)[:, 0] - logs) ** 2
-        loss: Tensor = (error * weight).sum() / weight.sum().clamp(min=1e-9)
+        loss = error_of(self.network, Kernels(columns, logs, weight))
         self.log("losses/kernels", loss.detach())
         return loss
 
@@ -146,6 +138,30 @@ class KernelModel(Learner):
     def _sheet(self) -> Device:
         """The first device as its data sheet has it."""
         return plain_roofline(self.task.machine.devices[0])
+
+
+def timed(graph: Graph, inline: NDArray[np.bool_], ends: F64, sheet: Device) -> F64:
+    """[R, F + 2] of the kernels of one plan that ran on one device and ended at `ends` [N]: columns, logarithm of the
+    time over the roofline's, share of the plan's time. inline: [N] flags."""
+    root, x = kernel_table(graph, inline, sheet)
+    seconds = durations(ends)
+    seconds, total = seconds[root], seconds.sum()
+    logs = np.log(seconds / sheet.launch) - x[:, 0] / SCALE
+    return np.concatenate([x, logs[:, None], (seconds / total)[:, None]], 1)
+
+
+def distinct(parts: list[F64]) -> Kernels:
+    """Of several plans' kernels [R, F + 2], each once."""
+    table = np.unique(np.concatenate(parts), axis=0)
+    columns, logs, weight = np.split(table.astype(np.float32), [len(COLUMNS), len(COLUMNS) + 1], 1)
+    return Kernels(torch.from_numpy(columns), torch.from_numpy(logs[:, 0]), torch.from_numpy(weight[:, 0]))
+
+
+def error_of(network: nn.Module, kernels: Kernels) -> Tensor:
+    """Mean square error of predicted logarithms, by weight."""
+    error = (network(kernels.columns)[:, 0] - kernels.logs) ** 2
+    mean: Tensor = (error * kernels.weight).sum() / kernels.weight.sum().clamp(min=1e-9)
+    return mean
 
 
 def durations(ends: F64) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ and rules are known exactly, which on hardware they are not (docs/placement.md).
 One network for every task and number of devices: it is taught by kernels of fusions on one device.
 """
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from graphopt.algos.learner import answering
 from graphopt.algos.modelling.kernel_model import KernelModel
+from graphopt.algos.modelling.refit import Refit, refitted
 from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits
@@ -26,6 +28,7 @@ from graphopt.problems.cost_model import CostModel
 from graphopt.problems.pricing import Pricing
 from graphopt.problems.task import AssignTask
 from graphopt.search.fusion.modelled_scan import plain_roofline
+from graphopt.search.genetic.brkga import F32
 from graphopt.search.walks.joint_search import JointSearch
 from graphopt.tasks.fusion import Fusion
 from graphopt.tasks.joint import Joint
@@ -39,7 +42,9 @@ USUAL = KernelLimits(64, 16, 8)  # of the fusions that teach, for tasks without 
 class RunModel(KernelModel):
     """yaml: conf/algo/run_model.yaml.
 
-    modelled: simulated runs for each answer. caution: transfers take so many times as long as the machine says.
+    modelled: simulated runs for each search. caution: transfers take so many times as long as the machine says.
+    tuning: with steps, the weights are fitted to the graph at hand, and the simulated search is made again; they are as
+    before afterwards.
     Untrained it is the same search by a plain roofline. Validation says how well times of kernels are known: 1 over the
     factor, in geometric mean, by which they are taken too long or too short.
     """
@@ -49,12 +54,13 @@ class RunModel(KernelModel):
     knows_roles: ClassVar[frozenset[Role]] = JointSearch.knows_roles
     measure: ClassVar[str] = "kernels"
     objectives: ClassVar[tuple[str, ...]] = ("runtime", "peak_memory")  # of a run, of which when kernels end is a part
+    any_purpose: ClassVar[bool] = True
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, plans: Count, rate: NotNegative,
-                 modelled: Count, caution: Positive, search: JointSearch) -> None:  # fmt: skip
+                 modelled: Count, caution: Positive, tuning: Refit, search: JointSearch) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed, plans=plans, rate=rate, depth=search.depth,
                          modelled=modelled)  # fmt: skip
-        self.search, self.caution = search, caution
+        self.search, self.caution, self.tuning = search, caution, tuning
         if not isinstance(task, Fusion):
             limits = task.fusion_limits if isinstance(task, Placement | Scheduling | Joint) else USUAL
             self.timed = Fusion(
@@ -82,13 +88,25 @@ class RunModel(KernelModel):
         return [-float((error * kernels.weight).sum() / kernels.weight.sum().clamp(min=1e-9))]
 
     def solve(self, problem: AssignProblem) -> None:
+        keys = self._simulated(problem)
+        if not problem.open:
+            problem.commit_keys(keys)
+            return
+        known = [keys]
+        if self.tuning.steps:
+            trained, self.network = self.network, deepcopy(self.network)
+            try:
+                if refitted(self.network, problem, keys, self._sheet, self.tuning) and problem.open:
+                    known.append(self._simulated(problem))
+            finally:
+                self.network = trained
+        self.search.go_on_from(problem, *known)
+
+    def _simulated(self, problem: AssignProblem) -> F32:
+        """The best keys [K] of a search among simulated runs."""
         model = Simulator(name="model", machine=self.machine, objective=self.cost.objective, threads=1)
         simulated = AssignProblem(problem.graph, problem.task, model, evals=self.modelled, seed=self.val_seed)
-        keys = self.search.searched(simulated)
-        if problem.open:
-            self.search.go_on_from(problem, keys)
-        else:
-            problem.commit_keys(keys)
+        return self.search.searched(simulated)
 
     @property
     def machine(self) -> Machine:

@@ -53,7 +53,7 @@ def _of(task: str, rows: Sequence[Row]) -> Iterator[Figure]:
             yield from gain(f"{task}_over_{peer}/{budget}", learned,
                             everywhere(priced(rows, peer, budget), learned), family)  # fmt: skip
         sequence = priced(rows, SEQUENCE, budget)
-        yield from gain(f"{task}_over_sequence/{budget}", learned, sequence, family)
+        yield from gain(f"{task}_over_sequence/{budget}", learned, everywhere(sequence, learned), family)
         yield from gain(f"{task}_search_over_sequence/{budget}", search, sequence, family)
     budgets = sorted({row["evals_cap"] for row in rows if row["algo"] in (LEARNED, SEARCH)})
     for budget in {budgets[0], budgets[-1]} if budgets else ():

@@ -1,4 +1,5 @@
-"""Placement on several machines: a policy against an expert, METIS, hill climbing, and learners inside a solve."""
+"""Placement on several machines: a learned model of runs, and a policy over what heuristics propose, against an expert,
+METIS, hill climbing, and learners inside a solve."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +9,8 @@ from graphopt.reporting.figures.figure import Figure
 from graphopt.reporting.figures.over_families import everywhere, gain, per_family, priced, share
 from graphopt.reporting.figures.room import bounds, shares
 
-POLICY, MODEL = "placement_policy", "run_model"
+MODEL, POLICY = "run_model", "placement_policy"
+OWN = {"placement_over": MODEL, "policy_over": POLICY}  # figure -> whose
 PEERS = {  # name in figures -> algorithm
     "expert": "expert",
     "metis": "gp_dfs",
@@ -24,7 +26,7 @@ PEERS = {  # name in figures -> algorithm
     "neurewriter": "neurewriter",
     "network_off": "network_off",
     "untrained": "untrained",
-    "run_model": "run_model",
+    "placement_policy": POLICY,
 }
 UNPRICED = (
     "expert",
@@ -33,42 +35,47 @@ UNPRICED = (
     "go",
     "network_off",
     "untrained",
-    "run_model",
+    POLICY,
 )  # who answers without evaluations
 
 Row = Mapping[str, Any]
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    """In percent, paired by graph, machine and seed, families counted once: `placement_over/PEER` at the largest budget
-    that both have, `placement_over/PEER/BUDGET` at each, `placement_over/PEER/MACHINE` at the largest on one machine;
+    """In percent, paired by graph, machine and seed, families counted once; a peer that was run with one seed stands
+    against every training. Of `run_model`: `placement_over/PEER` at the largest budget that both have,
+    `placement_over/PEER/BUDGET` at each, `placement_over/PEER/MACHINE` at the largest on one machine;
     `slower_than_default` without evaluations (share of answers). `evaluations_hdp_over_go`: how many times as many
-    evaluations HDP took to its final price as the policy to that price or a lower one, where HDP beat the default; an
-    answer of the policy that never gets there counts its whole budget. `model_over/PEER[/BUDGET]`: the same of
-    `run_model`. `possible_over/PEER`: more than this over a peer's last answers is proved to be impossible.
-    `share_of_room/placement` (by `run_model` `share_of_room/model`), with `/MACHINE` of each."""
+    evaluations HDP took to its final price as `run_model` to that price or a lower one, where HDP beat the default; who
+    never gets there counts its whole budget. `policy_over/PEER...`: the same of `placement_policy`.
+    `possible_over/PEER`: more than this over a peer's last answers is proved to be impossible.
+    `share_of_room/placement` (by `placement_policy` `share_of_room/policy`), with `/MACHINE` of each."""
     placed = [{**row, "graph": f"{row['graph']} on {row['machine']}"} for row in rows]
     family = {row["graph"]: row["family"] for row in placed}
-    found = [figure for name, algo in PEERS.items() for figure in _against(placed, family, name, algo, POLICY)]
-    for name, algo in PEERS.items():
-        found += [] if algo == MODEL else _against(placed, family, name, algo, MODEL)
+    found = [
+        figure
+        for name, own in OWN.items()
+        for peer, algo in PEERS.items()
+        if algo != own
+        for figure in _against(placed, family, peer, algo, name)
+    ]
     found += _rooms(placed)
-    found += gain("placement_over/default/0", priced(placed, POLICY, 0), _default(placed), family)
-    found += share("slower_than_default", priced(placed, POLICY, 0), _default(placed), family)
+    found += gain("placement_over/default/0", priced(placed, MODEL, 0), _default(placed), family)
+    found += share("slower_than_default", priced(placed, MODEL, 0), _default(placed), family)
     return found + per_family("evaluations_hdp_over_go", _evaluations(placed), family)
 
 
 def _rooms(rows: Sequence[Row]) -> Iterator[Figure]:
-    for algo, name in ((POLICY, "placement"), (MODEL, "model")):
+    for algo, name in ((MODEL, "placement"), (POLICY, "policy")):
         last = max((row["evals_cap"] for row in rows if row["algo"] == algo), default=0)
         yield from shares(rows, algo, last, name)
         for machine in sorted({row["machine"] for row in rows}):
             yield from shares([row for row in rows if row["machine"] == machine], algo, last, f"{name}/{machine}")
 
 
-def _against(rows: Sequence[Row], family: Mapping[str, str], name: str, algo: str, own: str) -> Iterator[Figure]:
-    """Of `own` over `algo`."""
-    figure = "placement_over" if own == POLICY else "model_over"
+def _against(rows: Sequence[Row], family: Mapping[str, str], name: str, algo: str, figure: str) -> Iterator[Figure]:
+    """Of the algorithm that `figure` is about over `algo`, which is called `name`."""
+    own = OWN[figure]
     budgets = sorted({row["evals_cap"] for row in rows if row["algo"] == own}
                      & {row["evals_cap"] for row in rows if row["algo"] == algo})  # fmt: skip
     budgets = [budget for budget in budgets if budget or algo in UNPRICED]
@@ -78,7 +85,7 @@ def _against(rows: Sequence[Row], family: Mapping[str, str], name: str, algo: st
     ours = {budget: priced(rows, own, budget) for budget in budgets}
     theirs = {budget: everywhere(priced(rows, algo, budget), ours[budget]) for budget in budgets}
     yield from gain(f"{figure}/{name}", ours[last], theirs[last], family)
-    if own == POLICY:
+    if own == MODEL:
         yield from gain(f"possible_over/{name}", bounds(rows, theirs[last]), theirs[last], family)
     for budget in budgets:
         yield from gain(f"{figure}/{name}/{budget}", ours[budget], theirs[budget], family)
@@ -88,21 +95,23 @@ def _against(rows: Sequence[Row], family: Mapping[str, str], name: str, algo: st
 
 
 def _default(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
-    return {(row["graph"], row["seed"]): float(row["initial"]) for row in rows if row["algo"] == POLICY}
+    return {(row["graph"], row["seed"]): float(row["initial"]) for row in rows if row["algo"] == MODEL}
 
 
 def _evaluations(rows: Sequence[Row]) -> dict[tuple[str, int], float]:
     """Logarithms."""
-    caps = {name: max((row["evals_cap"] for row in rows if row["algo"] == name), default=0) for name in (POLICY, "hdp")}
-    last = {
-        name: {(row["graph"], row["seed"]): row for row in rows if row["algo"] == name and row["evals_cap"] == cap}
-        for name, cap in caps.items()
-    }
+    ours, theirs = _last(rows, MODEL), _last(rows, "hdp")
     found = {}
-    for key in last["hdp"].keys() & last[POLICY].keys():
-        theirs, ours = last["hdp"][key], last[POLICY][key]
-        if theirs["searched"] < theirs["searched_initial"]:
-            taken = max(1, theirs["trace"][-1][0])
-            reached = [step[0] for step in ours["trace"] if step[2] <= theirs["searched"]]
-            found[key] = math.log(taken / max(1, reached[0] if reached else ours["evals_cap"]))
+    for (graph, seed), own in ours.items():
+        other = theirs.get((graph, seed), theirs.get((graph, 0)))
+        if other is not None and other["searched"] < other["searched_initial"]:
+            taken = max(1, other["trace"][-1][0])
+            reached = [step[0] for step in own["trace"] if step[2] <= other["searched"]]
+            found[graph, seed] = math.log(taken / max(1, reached[0] if reached else own["evals_cap"]))
     return found
+
+
+def _last(rows: Sequence[Row], algo: str) -> dict[tuple[str, int], Row]:
+    """Rows of the largest budget."""
+    cap = max((row["evals_cap"] for row in rows if row["algo"] == algo), default=0)
+    return {(row["graph"], row["seed"]): row for row in rows if row["algo"] == algo and row["evals_cap"] == cap}

@@ -92,10 +92,11 @@ class JointSearch(Optimizer):
                     state.go_on(stage.roles, limit, self.walk)
         return state.best
 
-    def go_on_from(self, problem: AssignProblem, keys: F32) -> None:
-        """Prices these keys [K], and spends the rest of the budget on moves of everything."""
+    def go_on_from(self, problem: AssignProblem, *known: F32) -> None:
+        """Prices these keys [K] each, and spends the rest of the budget on moves of everything."""
         state = BestKeys(problem, self.depth)
-        state.offer(keys)
+        for keys in known:
+            state.offer(keys)
         state.go_on(tuple(role for role in MOVED_BY if problem.task.decides(role)), problem.evals_cap, self.walk)
 
     def stages(self, problem: AssignProblem) -> list[SearchStage]:
