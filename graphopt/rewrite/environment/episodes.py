@@ -35,11 +35,13 @@ BROKEN = -100.0  # the reward of a program that cannot be run
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSettings:
     """cap: slots for actions, STOP included. horizon: steps. measure_every: steps from price to price, the end aside.
-    bonus: what `constant` pays between prices."""
+    reward: `additive` pays the change of the additive price alone, whatever a program is found to cost. bonus: what
+    `constant` pays between prices."""
 
     cap: Few
     horizon: Count
     measure_every: Count
+    reward: Literal["measured", "additive"]
     between: Literal["constant", "proxy"]
     bonus: float
 
@@ -188,6 +190,8 @@ class Episode:
             self.over = self._terminated = True
             return Outcome(BROKEN - self.paid, True, False, price)
         reward = 100 * (last - price) / self.game.problem.initial_cost - self.paid
+        if settings.reward == "additive":
+            reward = self._between
         self.paid = 0.0
         self.place = self.place.priced(price)
         return Outcome(reward, self._terminated, self.over and not self._terminated, price)
