@@ -47,12 +47,17 @@ class Finalists:
     @property
     def states(self) -> list[Any]:
         """Theirs: pinned ones, then the lowest first."""
-        return [candidate.state for candidate in (self._pinned | self._of).values()]
+        return [candidate.state for candidate in self.candidates]
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """In the order of `states`."""
+        return list((self._pinned | self._of).values())
 
     def winner(self, judge: CostModel, take: Callable[[Any], None]) -> Candidate | None:
         """What the judge prices lowest, None where none is shown to be better than the default."""
         found, lowest = None, float("inf")
-        for candidate in (self._pinned | self._of).values():
+        for candidate in self.candidates:
             take(candidate.state)
             solution = self._solution()
             price = solution.price(judge)

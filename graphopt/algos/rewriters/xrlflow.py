@@ -11,13 +11,13 @@ Where the paper or its code leave something open, or another choice was made:
   cuts off is worth what the value says of where it was cut.
 - *Answers*: the cheapest program that was priced, not the last one. Of the episodes of a round one takes the likeliest
   actions; it teaches as the others do.
-- *Openings*: a part of the budget prices what an additive search leaves, and episodes begin from the cheapest programs
+- *Openings*: a part of the budget prices what additive searches leave, and episodes begin from the cheapest programs
   that were priced so far (`search.opening: 0`, `search.starts: 0`: from the original, as in the paper).
 - A program that was priced before is not priced again, so that evaluations are different programs.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,7 +67,7 @@ class Constants:
 @dataclass(frozen=True, kw_only=True)
 class XRLflowSearch:
     """How `solve` spends a budget. adapt: learn from its own episodes. opening: the share of the budget that prices
-    what the additive search leaves. evals: of that search, not billed. starts: of the cheapest programs that were
+    what the additive searches leave. evals: of each of them, not billed. starts: of the cheapest programs that were
     priced, so many are where episodes begin (0: the original alone). episodes: per round. horizon,
     measure_every: as those of `episode`, for these. temperature: of samples. patience: rounds without a new program,
     after which it ends."""
@@ -90,11 +90,11 @@ class XRLflow(Learner):
     network_settings = frozenset({"network"})
 
     def __init__(self, *, name: str, machine: Machine, task: RewriteTask, cost: CostModel, seed: int,
-                 opening: Rewriter, episode: EpisodeSettings, network: NetworkSizes, learning: Constants,
+                 openings: Mapping[str, Rewriter], episode: EpisodeSettings, network: NetworkSizes, learning: Constants,
                  search: XRLflowSearch) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
         self.policy = XRLflowPolicy(network, episode.cap)
-        self.opening, self.episode, self.network = opening, episode, network
+        self.openings, self.episode, self.network = list(openings.values()), episode, network
         self.learning, self.search = learning, search
         self.proxy = Flops(name="flops", machine=machine)
         self.automatic_optimization = False
@@ -141,15 +141,19 @@ class XRLflow(Learner):
         return game
 
     def _open(self, game: Game, count: int) -> None:
-        """Prices the cheapest programs by the additive search; the very cheapest stays to the end."""
+        """Prices the cheapest programs by the additive searches; each one's very cheapest stays to the end."""
         if not count:
             return
-        problem = game.problem
-        states = cheapest_by(self.opening, self.proxy, problem, self.search.evals, count)[: problem.remaining]
-        game.admit(states)
-        if problem.finalists is not None and states:
-            outputs, _ = states[0]
-            problem.finalists.pin(game.price_of(outputs), problem.neighbours.digest(outputs), states[0])
+        problem, digest = game.problem, game.problem.neighbours.digest
+        several = [cheapest_by(one, self.proxy, problem, self.search.evals, count) for one in self.openings]
+        firsts = [found[0] for found in several if found]
+        others = sorted((one for found in several for one in found[1:]), key=lambda one: one.cost)
+        states = {digest(one.state[0]): one.state for one in (*firsts, *others)}
+        game.admit(list(states.values())[: min(count, problem.remaining)])
+        if problem.finalists is not None:
+            for first in firsts[:count]:
+                outputs, _ = first.state
+                problem.finalists.pin(game.price_of(outputs), digest(outputs), first.state)
 
     def _starts(self, game: Game, episodes: int) -> list[Point]:
         """Where so many episodes begin: the original and the cheapest programs in turn."""
