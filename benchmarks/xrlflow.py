@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from lines import say
 
-from graphopt.algos.rewriters.xrlflow import XRLflow, _drawn
+from graphopt.algos.rewriters.playing import drawn
+from graphopt.algos.rewriters.xrlflow import XRLflow
 from graphopt.config.construct import construct
 from graphopt.problems.cost_model import CostModel
 from graphopt.rewrite.environment.episodes import Episode, Game
@@ -94,7 +95,7 @@ def _step(
     graphs = [episode.place.graphs for episode in running]
     marks.append(time.perf_counter())
     with torch.no_grad():
-        actions, *_ = _drawn(made.policy, graphs, rng, [1.0] * len(running))
+        actions, *_ = drawn(made.policy, graphs, rng, [1.0] * len(running))
     marks.append(time.perf_counter())
     for episode, action in zip(running, actions):
         episode.act(action)

@@ -79,6 +79,7 @@ FORMER: dict[str, dict[str, str]] = {
 
 # Settings that came later -> what files that lack them mean.
 ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None},
+                                    "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
                                     "graphopt.costs.inductor.Inductor": {"filter": None},
                                     "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"}}  # fmt: skip
 

@@ -77,14 +77,14 @@ def check_draws(graph_seed: int, counts: Sequence[int], sizes: Sequence[int]) ->
             raise GraphError(f"{number:,} {what} are more than can be drawn; ask for at most {most:,}")
 
 
-def check_splits(splits: dict[Split, list[Graph]]) -> None:
-    """Raises GraphError when two splits share an architecture family or an equal graph."""
+def check_splits(splits: dict[Split, list[Graph]], families: bool = True) -> None:
+    """Raises GraphError when two splits share an equal graph or, if `families`, an architecture family."""
     family_of: dict[str, Split] = {}
     split_of: dict[str, tuple[Split, str]] = {}
     for split, graphs in splits.items():
         for graph in graphs:
             other = family_of.setdefault(graph.family, split)
-            if other != split:
+            if families and other != split:
                 raise GraphError(
                     f"family {graph.family!r} stands in {other} and in {split}; move {graph.name!r} to {other}"
                 )

@@ -1,7 +1,7 @@
 """Models on which rewriting is compared, as a data set of graphs that carry programs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import Dataset, Split, check_splits, models_extent
@@ -11,15 +11,16 @@ Spec = Mapping[str, Any]
 
 class RewriteModels(Dataset):
     """Graphs by entries: `{model: bert, blocks: 2}`, a model of `graphopt.rewrite.models` and its sizes; what is left
-    out has the published value.
+    out has the published value. apart: what no two splits share, models or sizes of them.
 
-    Raises GraphError on unknown models and sizes, and when a model stands in two splits.
+    Raises GraphError on unknown models and sizes, and when a model, or a size of one, stands in two splits.
     """
 
     gives: ClassVar[frozenset[str]] = frozenset({"terms"})
 
-    def __init__(self, *, name: str, train: list[Spec], val: list[Spec], test: list[Spec]) -> None:
-        self.name = name
+    def __init__(self, *, name: str, apart: Literal["models", "sizes"], train: list[Spec], val: list[Spec],
+                 test: list[Spec]) -> None:  # fmt: skip
+        self.name, self.apart = name, apart
         self._specs: dict[Split, list[Spec]] = {"train": train, "val": val, "test": test}
         self._graphs: dict[Split, list[Graph]] = {}
 
@@ -29,7 +30,7 @@ class RewriteModels(Dataset):
     def graphs(self, split: Split) -> list[Graph]:
         if split not in self._graphs:
             self._graphs[split] = _made(self._specs[split])
-            check_splits(self._graphs)
+            check_splits(self._graphs, families=self.apart == "models")
         return self._graphs[split]
 
 

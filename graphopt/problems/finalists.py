@@ -25,6 +25,7 @@ class Finalists:
     def __init__(self, solution: Callable[[], Solution], kept: int = KEPT) -> None:
         self._solution, self._kept = solution, kept
         self._of: dict[int, Candidate] = {}  # digest ->
+        self._pinned: dict[int, Candidate] = {}
 
     def offer(self, cost: NDArray[np.float64], digests: Sequence[int], state_at: Callable[[int], Any]) -> None:
         """Keeps what belongs to them."""
@@ -36,18 +37,27 @@ class Finalists:
         lowest = sorted(self._of.items(), key=lambda item: item[1].cost)[: self._kept]
         self._of = dict(lowest)
 
+    def pin(self, cost: float, digest: int, state: Any) -> None:
+        """Keeps a decision whatever else is found."""
+        self._pinned[digest] = Candidate(cost, state)
+
     def _has(self, cost: float) -> bool:
         return any(candidate.cost == cost for candidate in self._of.values())
 
     @property
     def states(self) -> list[Any]:
-        """Theirs, the lowest first."""
-        return [candidate.state for candidate in self._of.values()]
+        """Theirs: pinned ones, then the lowest first."""
+        return [candidate.state for candidate in self.candidates]
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """In the order of `states`."""
+        return list((self._pinned | self._of).values())
 
     def winner(self, judge: CostModel, take: Callable[[Any], None]) -> Candidate | None:
         """What the judge prices lowest, None where none is shown to be better than the default."""
         found, lowest = None, float("inf")
-        for candidate in self._of.values():
+        for candidate in self.candidates:
             take(candidate.state)
             solution = self._solution()
             price = solution.price(judge)

@@ -56,6 +56,10 @@ def _plain(group: str, name: str, stamps: tuple[Stamp, ...]) -> dict[str, Any]:
 
 
 def _base(group: str, base: str) -> dict[str, Any]:
-    """The option that a `defaults` entry names: `NAME`, or `NAME@KEY` to have it under that key."""
+    """The option that a `defaults` entry names: `NAME`, or `NAME@KEY` to have it under that key, `NAME@KEY.INNER`
+    under a key of that one."""
     name, _, key = base.partition("@")
-    return {key: option(group, name)} if key else option(group, name)
+    node = option(group, name)
+    for part in reversed(key.split(".") if key else []):
+        node = {part: node}
+    return node

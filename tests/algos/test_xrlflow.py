@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from graphopt.algos.rewriters.xrlflow import Transition, XRLflow, advantages
+from graphopt.algos.rewriters.playing import Transition, advantages, play
+from graphopt.algos.rewriters.xrlflow import XRLflow
 from graphopt.algos.rewriters.xrlflow_policy import NetworkSizes, XRLflowPolicy
 from graphopt.config.construct import construct
 from graphopt.costs.additive import Flops
@@ -28,7 +29,7 @@ from graphopt.utils import registry
 MACHINE = construct(registry.option("machine", "gpu2"), "machine")
 FLOPS = Flops(name="flops", machine=MACHINE)
 TASK: Rewriting = construct(registry.option("task", "rewrite"), "task", {"machine": MACHINE})
-SETTINGS = EpisodeSettings(cap=64, horizon=6, measure_every=2, between="proxy", bonus=0.1)
+SETTINGS = EpisodeSettings(cap=64, horizon=6, measure_every=2, reward="measured", between="proxy", bonus=0.1)
 SQUEEZENET = {"size": 32, "channels": 8, "classes": 10}
 
 
@@ -41,6 +42,12 @@ class Contrary(ProgramCost):
     def price_program(self, program: Program) -> float:
         operators = [program.terms.operation[term].name for term in program.live()]
         return 2.0 - 1e3 * FLOPS.price_program(program) + 0.5 * operators.count("transpose")
+
+
+class Measured(Contrary):
+    """The same, with finalists."""
+
+    deterministic = False
 
 
 def policy_of(head: str = "each", cap: int = 64, **changes: Any) -> XRLflowPolicy:
@@ -164,8 +171,6 @@ def test_it_learns_to_leave_alone_what_the_additive_model_praises() -> None:
     """Every gain of the roofline is a loss; the rewards of learned episodes are above those of the first ones."""
     cost, algo = Contrary(), learner(Contrary(), network={"prior": 0.0}, learning={"entropy": 0.001})
     game = algo._training_game(graph_of(two_products(), name="two"))
-    from graphopt.algos.rewriters.xrlflow import play
-
     rng, optimizer = np.random.default_rng(0), torch.optim.Adam(algo.policy.parameters(), lr=5e-3)
     earned = []
     for update in range(14):
@@ -181,3 +186,36 @@ def test_a_step_of_training_counts_what_it_prices() -> None:
     algo = learner(FLOPS)
     game = algo._training_game(graph_of(two_products(), name="two"))
     assert game.problem.evals == 0 and algo.made_for()["inputs"]
+
+
+def test_a_solve_begins_with_what_the_additive_search_leaves() -> None:
+    """And goes on from the cheapest of that; all of it billed."""
+    algo = learner(Measured(), search={"opening": 0.5, "starts": 2, "adapt": False})
+    problem = solved(algo, Measured(), 8)
+    assert problem.evals <= 8 and problem.finalists is not None
+    first = problem.finalists.states[0]
+    problem.take_best(first)
+    assert problem.solution().price(FLOPS).cost < FLOPS.price_program(two_products())
+
+
+def test_what_is_pinned_stays_among_the_finalists() -> None:
+    """Contrary calls the additive model's best program dear; it is raced all the same."""
+    algo = learner(Measured(), search={"opening": 0.5})
+    game = algo.game(TASK.open(graph_of(two_products(), name="two"), Measured(), evals=50), SETTINGS)
+    algo._open(game, 3)
+    finalists = game.problem.finalists
+    assert finalists is not None
+    pinned = finalists.states[:2]  # TASO's and Tensat's
+    for cost in range(10):
+        finalists.offer(np.array([1e-3 * cost]), [cost], lambda i: ((), ()))
+    assert finalists.states[:2] == pinned and len(finalists.states) == 8
+
+
+def test_episodes_begin_from_the_cheapest_programs() -> None:
+    algo = learner(FLOPS)
+    game = algo.game(TASK.open(graph_of(two_products(), name="two"), FLOPS, evals=50), SETTINGS)
+    algo._open(game, 3)
+    best, *_ = game.cheapest(2)
+    assert best.cost == game.problem.best_cost < game.problem.initial_cost
+    assert Episode(game, np.random.default_rng(0), best).place.point == best
+    assert [point.cost for point in game.cheapest(9)] == sorted({point.cost for point in game._priced})

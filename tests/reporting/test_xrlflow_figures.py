@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from graphopt.reporting.figures import rewrite_mcts, xrlflow_latency
 from graphopt.reporting.figures.figure import Figure
+from graphopt.reporting.figures.rewriting import rewrite_mcts, xrlflow_ablation, xrlflow_latency, xrlflow_shapes
 
 
 def row(algo: str, graph: str, judge: str, speed: float, noise: float = 0.001) -> dict[str, Any]:
@@ -28,7 +28,15 @@ def test_speed_ups_and_losses() -> None:
     assert found["over_original"] == pytest.approx(math.sqrt(1.2 * 1.21))
     assert found["over_taso"] == pytest.approx(math.sqrt(math.sqrt(1.44 / 0.9 / 0.8)))
     assert found["gains_where_additive_loses"] == 1
+    assert found["ahead/taso"] == 2 and found["behind/taso"] == 0 and found["ahead/one_policy"] == 2
     assert found["one_policy/share_of_gain"] == pytest.approx(math.log(1.2 * 1.1) / math.log(1.44 * 1.21))
+
+
+def test_a_peers_first_seed_stands_for_all() -> None:
+    ours = [row("per_model", "a", "x", speed) | {"seed": seed} for seed, speed in enumerate((1.1, 1.3))]
+    found = named(xrlflow_latency.figures([*ours, row("taso", "a", "x", 1.2)]))
+    assert found["behind/taso"] == found["ahead/taso"] == 1
+    assert found["over_taso"] == pytest.approx(math.sqrt(1.1 * 1.3) / 1.2)
 
 
 def test_what_noise_can_make_is_neither_gain_nor_loss() -> None:
@@ -51,3 +59,25 @@ def test_margins_over_saturation() -> None:
     assert found["mcts_saves/bert"] == pytest.approx(25.0)
     assert "mcts_over_tensat/vgg19" not in found
     assert found["published_margins_reached"] == 1  # 1.5 of BERT; NasRNN's are 1.85
+
+
+def solved(algo: str, graph: str, judged: float, seed: int = 0) -> dict[str, Any]:
+    return {"algo": algo, "graph": graph, "family": "m", "seed": seed, "initial": 1.2, "judged": judged,
+            "evals_cap": 8, "dataset": "d"}  # fmt: skip
+
+
+def test_taught_on_one_shape_and_applied_to_others() -> None:
+    found = named(xrlflow_shapes.figures([
+        solved("taught", "m48", 1.0), solved("taught", "m64", 1.0), solved("untaught", "m48", 1.1),
+        solved("untaught", "m64", 1.0),
+    ]))  # fmt: skip
+    assert found["over_original/taught"] == pytest.approx(20.0)
+    assert found["taught_over_untaught"] == pytest.approx(100 * (math.sqrt(1.1) - 1))
+
+
+def test_parts_by_what_is_worse_without() -> None:
+    found = named(xrlflow_ablation.figures([
+        solved("per_model", "m", 1.0), solved("additive_reward", "m", 1.1), solved("flat_head", "m", 1.05),
+    ]))  # fmt: skip
+    assert found["worth_of/measured_reward"] == pytest.approx(10.0)
+    assert found["flat_head"] == pytest.approx(100 * (1 / 1.05 - 1)) and "worth_of/prior" not in found

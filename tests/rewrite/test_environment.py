@@ -32,7 +32,15 @@ SMALL: dict[str, dict[str, Any]] = {
 
 def settings(**changes: Any) -> EpisodeSettings:
     return EpisodeSettings(
-        **{"cap": 500, "horizon": 8, "measure_every": 3, "between": "proxy", "bonus": 0.1, **changes}
+        **{
+            "cap": 500,
+            "horizon": 8,
+            "measure_every": 3,
+            "reward": "measured",
+            "between": "proxy",
+            "bonus": 0.1,
+            **changes,
+        }
     )
 
 
@@ -127,6 +135,15 @@ def test_a_renewed_program_is_the_same() -> None:
 
 
 # --- The process.
+
+
+def test_additive_rewards_are_blind_to_prices() -> None:
+    """They sum up to what the additive model says of the whole walk."""
+    game, rng = game_of("squeezenet", reward="additive"), np.random.default_rng(1)
+    game.prices = lambda places: [0.5 * game.problem.initial_cost for _ in places]  # type: ignore[method-assign]
+    episode = Episode(game, rng)
+    earned = walk(episode, rng)
+    assert earned == pytest.approx(100 * (game.first_proxy - episode.place.around.cost) / game.first_proxy)
 
 
 @pytest.mark.parametrize("between", ["proxy", "constant"])

@@ -220,16 +220,19 @@ def test_published_sizes_of_real_models() -> None:
 
 def test_the_data_set_holds_all_models_by_family() -> None:
     specs = [{"model": name, **SMALL[name]} for name in MODELS]
-    data = RewriteModels(name="m", train=specs[7:], val=[], test=specs[:7])
+    data = RewriteModels(name="m", apart="models", train=specs[7:], val=[], test=specs[:7])
     graphs = [*data.graphs("train"), *data.graphs("val"), *data.graphs("test")]
     assert {g.family for g in graphs} == set(MODELS)
     assert all(program_of(g).num_ops() == g.num_ops for g in graphs)
-    twice = RewriteModels(name="m", train=specs[:1], val=[], test=specs[:1])
+    twice = RewriteModels(name="m", apart="models", train=specs[:1], val=[], test=specs[:1])
     twice.graphs("train")
     with pytest.raises(GraphError, match="stands in train and in test"):
         twice.graphs("test")
+    small, large = ({"model": "bert", "blocks": 1, "seq": seq, "width": 16, "heads": 2} for seq in (4, 8))
+    sizes = RewriteModels(name="m", apart="sizes", train=[small], val=[], test=[large])
+    assert sizes.graphs("train") and sizes.graphs("test")
     with pytest.raises(GraphError, match="an entry of rewrite_models"):
-        RewriteModels(name="m", train=[{"blocks": 2}], val=[], test=[]).graphs("train")
+        RewriteModels(name="m", apart="models", train=[{"blocks": 2}], val=[], test=[]).graphs("train")
 
 
 def test_graphs_without_a_program_say_so() -> None:

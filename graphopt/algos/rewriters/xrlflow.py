@@ -11,11 +11,13 @@ Where the paper or its code leave something open, or another choice was made:
   cuts off is worth what the value says of where it was cut.
 - *Answers*: the cheapest program that was priced, not the last one. Of the episodes of a round one takes the likeliest
   actions; it teaches as the others do.
+- *Openings*: a part of the budget prices what additive searches leave, and episodes begin from the cheapest programs
+  that were priced so far (`search.opening: 0`, `search.starts: 0`: from the original, as in the paper).
 - A program that was priced before is not priced again, so that evaluations are different programs.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,17 +26,20 @@ import torch
 from torch import Tensor, nn
 
 from graphopt.algos.learner import Learner, answering
+from graphopt.algos.rewriters.playing import Transition, advantages, play
 from graphopt.algos.rewriters.xrlflow_policy import NetworkSizes, XRLflowPolicy
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.costs.additive import Flops
 from graphopt.problems.cost_model import CostModel
-from graphopt.rewrite.environment.episodes import STOP, Episode, EpisodeSettings, Game, step_together
-from graphopt.rewrite.environment.meta_graph import KINDS, SIZES, TOTALS, MetaGraph
+from graphopt.rewrite.environment.episodes import STOP, Episode, EpisodeSettings, Game
+from graphopt.rewrite.environment.meta_graph import KINDS, SIZES, TOTALS
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.terms import renewed
-from graphopt.rewrite.rewrite_problem import RewriteProblem
+from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
 from graphopt.rewrite.rewrite_task import RewriteTask
+from graphopt.rewrite.rewriter import Rewriter
+from graphopt.search.rewriting.remeasured import cheapest_by
 from graphopt.utils.ranges import Count, Few, NotNegative, Positive, Share, Whole
 
 MOST_TERMS = 1_000_000  # of a store that training fills; then it begins a new one
@@ -61,27 +66,21 @@ class Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class XRLflowSearch:
-    """How `solve` spends a budget. adapt: learn from its own episodes. episodes: per round. measure_every: as that of
-    episodes, for these. temperature: of samples. patience: rounds without a new program, after which it ends."""
+    """How `solve` spends a budget. adapt: learn from its own episodes. opening: the share of the budget that prices
+    what the additive searches leave. evals: of each of them, not billed. starts: of the cheapest programs that were
+    priced, so many are where episodes begin (0: the original alone). episodes: per round. horizon,
+    measure_every: as those of `episode`, for these. temperature: of samples. patience: rounds without a new program,
+    after which it ends."""
 
     adapt: bool
+    opening: Share
+    evals: Count
+    starts: Whole
     episodes: Few
+    horizon: Count
     measure_every: Count
     temperature: Positive
     patience: Count
-
-
-@dataclass(slots=True)
-class Transition:
-    """A step of an episode. follows: the value of the next state, 0 at an end."""
-
-    graphs: MetaGraph
-    action: int
-    log_prob: float
-    value: float
-    reward: float = 0.0
-    over: bool = False
-    follows: float = 0.0
 
 
 class XRLflow(Learner):
@@ -91,11 +90,12 @@ class XRLflow(Learner):
     network_settings = frozenset({"network"})
 
     def __init__(self, *, name: str, machine: Machine, task: RewriteTask, cost: CostModel, seed: int,
-                 episode: EpisodeSettings, network: NetworkSizes, learning: Constants,
+                 openings: Mapping[str, Rewriter], episode: EpisodeSettings, network: NetworkSizes, learning: Constants,
                  search: XRLflowSearch) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
         self.policy = XRLflowPolicy(network, episode.cap)
-        self.episode, self.network, self.learning, self.search = episode, network, learning, search
+        self.openings, self.episode, self.network = list(openings.values()), episode, network
+        self.learning, self.search = learning, search
         self.proxy = Flops(name="flops", machine=machine)
         self.automatic_optimization = False
         self._games: dict[str, Game] = {}
@@ -117,11 +117,13 @@ class XRLflow(Learner):
         """One update: episodes on every graph, then some epochs of PPO."""
         games = [self._training_game(graph) for graph in graphs]
         before = sum(game.problem.evals for game in games)
+        for game in games:
+            if not game.problem.evals:
+                self._open(game, self.search.starts)
         each = max(1, self.learning.episodes // len(games))
         with answering(graphs[0]):
-            played = play(
-                self.policy, [Episode(game, self._random) for game in games for _ in range(each)], self._random
-            )
+            episodes = [Episode(game, self._random, start) for game in games for start in self._starts(game, each)]
+            played = play(self.policy, episodes, self._random)
         self._count(sum(game.problem.evals for game in games) - before)
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
@@ -137,6 +139,26 @@ class XRLflow(Learner):
             own = graph_of(renewed(self.task.initial(graph)), name=graph.name, family=graph.family)
             self._games[graph.hash] = game = self.game(self.task.open(own, self.cost, evals=UNLIMITED), self.episode)
         return game
+
+    def _open(self, game: Game, count: int) -> None:
+        """Prices the cheapest programs by the additive searches; each one's very cheapest stays to the end."""
+        if not count:
+            return
+        problem, digest = game.problem, game.problem.neighbours.digest
+        several = [cheapest_by(one, self.proxy, problem, self.search.evals, count) for one in self.openings]
+        firsts = [found[0] for found in several if found]
+        others = sorted((one for found in several for one in found[1:]), key=lambda one: one.cost)
+        states = {digest(one.state[0]): one.state for one in (*firsts, *others)}
+        game.admit(list(states.values())[: min(count, problem.remaining)])
+        if problem.finalists is not None:
+            for first in firsts[:count]:
+                outputs, _ = first.state
+                problem.finalists.pin(game.price_of(outputs), digest(outputs), first.state)
+
+    def _starts(self, game: Game, episodes: int) -> list[Point]:
+        """Where so many episodes begin: the original and the cheapest programs in turn."""
+        points = [game.problem.start(), *game.cheapest(self.search.starts)]
+        return [points[i % len(points)] for i in range(episodes)]
 
     def improve(self, policy: XRLflowPolicy, optimizer: Any, played: Sequence[Sequence[Transition]], updates: int,
                 rng: np.random.Generator) -> dict[str, float]:  # fmt: skip
@@ -182,19 +204,22 @@ class XRLflow(Learner):
 
     def solve(self, problem: RewriteProblem) -> None:
         """Episodes until the budget is spent, or nothing new is found. With a budget of 0 the policy's own choices."""
-        game, rng = self.game(problem, replace(self.episode, measure_every=self.search.measure_every)), problem.rng
+        search, rng = self.search, problem.rng
+        game = self.game(problem, replace(self.episode, horizon=search.horizon, measure_every=search.measure_every))
         if not problem.evals_cap:
             return self._commit(game)
+        self._open(game, round(search.opening * problem.evals_cap))
         policy = copy.deepcopy(self.policy)
         optimizer = torch.optim.Adam(policy.parameters(), lr=self.learning.rate, eps=1e-5)
         idle = updates = 0
-        while problem.open and idle < self.search.patience:
+        while problem.open and idle < search.patience:
             before = problem.distinct
             with answering(problem.graph):
-                episodes = [Episode(game, rng) for _ in range(self.search.episodes)]
-                played = play(policy, episodes, rng, temperature=self.search.temperature, likeliest=True)
+                starts = game.cheapest(search.starts) or [problem.start()]
+                episodes = [Episode(game, rng, starts[i % len(starts)]) for i in range(search.episodes)]
+                played = play(policy, episodes, rng, temperature=search.temperature, likeliest=True)
             idle = idle + 1 if problem.distinct == before else 0
-            if self.search.adapt:
+            if search.adapt:
                 self.improve(policy, optimizer, played, updates, rng)
                 updates += 1
 
@@ -210,52 +235,3 @@ class XRLflow(Learner):
                 point = game.problem.take(place.point, place.steps[action - 1])
                 place = game.place(point._replace(cost=place.point.cost), rng)
         game.problem.take_best((place.point.outputs, place.point.rules))
-
-
-def play(policy: XRLflowPolicy, episodes: Sequence[Episode], rng: np.random.Generator, *, temperature: float = 1.0,
-         likeliest: bool = False) -> list[list[Transition]]:  # fmt: skip
-    """Steps of several episodes to their ends, all at once. likeliest: the first one takes the likeliest actions.
-
-    Raises OutOfBudget when a price is needed and the budget is spent.
-    """
-    played: list[list[Transition]] = [[] for _ in episodes]
-    running = list(range(len(episodes)))
-    while running:
-        going = [episodes[i] for i in running]
-        sharp = [temperature * (i > 0 or not likeliest) for i in running]
-        chosen, log_prob, value = _drawn(policy, [one.place.graphs for one in going], rng, sharp)
-        for at, i in enumerate(running):
-            if played[i]:
-                played[i][-1].follows = value[at]
-            played[i].append(Transition(going[at].place.graphs, chosen[at], log_prob[at], value[at]))
-        outcomes = step_together(going, chosen)
-        for i, outcome in zip(running, outcomes):
-            played[i][-1].reward, played[i][-1].over = outcome.reward, outcome.terminated
-        cut = [i for i, outcome in zip(running, outcomes) if outcome.truncated]
-        if cut:
-            _, value_B = policy([episodes[i].place.graphs for i in cut])
-            for i, value_of_rest in zip(cut, value_B.tolist()):
-                played[i][-1].follows = value_of_rest
-        running = [i for i in running if not episodes[i].over]
-    return played
-
-
-def _drawn(policy: XRLflowPolicy, graphs: Sequence[MetaGraph], rng: np.random.Generator,
-           temperatures: Sequence[float]) -> tuple[list[int], list[float], list[float]]:  # fmt: skip
-    """Actions, their log-probabilities by the policy itself, and values. A temperature of 0: the likeliest action."""
-    log_BA, value_B = policy(graphs)
-    chosen = list[int]()
-    for log_A, temperature in zip(log_BA.double(), temperatures):
-        share = torch.softmax(log_A / max(temperature, 1e-6), 0).numpy(force=True)
-        chosen.append(int(rng.choice(len(share), p=share / share.sum())))
-    return chosen, [float(log_BA[i, action]) for i, action in enumerate(chosen)], value_B.tolist()
-
-
-def advantages(steps: Sequence[Transition], discount: float, trace: float) -> np.ndarray:  # type: ignore[type-arg]
-    """Generalised advantage estimates of one episode (Schulman et al., 2016)."""
-    found, ahead = np.zeros(len(steps)), 0.0
-    for i in range(len(steps) - 1, -1, -1):
-        step = steps[i]
-        delta = step.reward + (0.0 if step.over else discount * step.follows) - step.value
-        found[i] = ahead = delta + discount * trace * ahead
-    return found

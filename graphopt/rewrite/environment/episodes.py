@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from graphopt.problems.problem import OutOfBudget
 from graphopt.rewrite.environment.meta_graph import MetaGraph, MetaGraphs
+from graphopt.rewrite.ir.terms import Outputs, reachable, runs
 from graphopt.rewrite.program_cost import TermPrice
-from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
+from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rules
 from graphopt.rewrite.rules.steps import Neighbourhood, RewriteStep
 from graphopt.utils.ranges import Count, Few
 
@@ -34,11 +35,13 @@ BROKEN = -100.0  # the reward of a program that cannot be run
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSettings:
     """cap: slots for actions, STOP included. horizon: steps. measure_every: steps from price to price, the end aside.
-    bonus: what `constant` pays between prices."""
+    reward: `additive` pays the change of the additive price alone, whatever a program is found to cost. bonus: what
+    `constant` pays between prices."""
 
     cap: Few
     horizon: Count
     measure_every: Count
+    reward: Literal["measured", "additive"]
     between: Literal["constant", "proxy"]
     bonus: float
 
@@ -93,6 +96,7 @@ class Game:
         first = problem.neighbours.around(start.outputs, proxy)
         self.first_proxy, self.first_ops = first.cost or 1.0, first.ops
         self._prices = {first.digest: problem.initial_cost}
+        self._priced = [start]
 
     def place(self, point: Point, rng: np.random.Generator) -> Place:
         """Its candidates. rng: draws those that get a slot."""
@@ -118,9 +122,27 @@ class Game:
         if asked:
             found = self.problem.costs([(point.outputs, point.rules) for _, point in asked])
             self._prices.update(zip((digest for digest, _ in asked), found))
+            self._priced += [point._replace(cost=cost) for (_, point), cost in zip(asked, found)]
         if len(asked) < len(unknown):
             raise OutOfBudget
         return [self._prices[place.around.digest] for place in places]
+
+    def admit(self, states: Sequence[tuple[Outputs, Rules]]) -> None:
+        """Prices programs that were found elsewhere."""
+        rng = np.random.default_rng(0)
+        cost, terms = self.problem.initial_cost, self.problem.terms
+        points = [Point(outputs, rules, cost, sum(runs(terms, t) for t in reachable(terms, outputs)))
+                  for outputs, rules in states]  # fmt: skip
+        self.prices([self.place(point, rng) for point in points])
+
+    def price_of(self, outputs: Outputs) -> float:
+        """Of a program that was priced."""
+        return self._prices[self.problem.neighbours.digest(outputs)]
+
+    def cheapest(self, count: int) -> list[Point]:
+        """Of the programs that were priced, the original among them; of those of one price, one."""
+        distinct = {point.cost: point for point in reversed(self._priced) if math.isfinite(point.cost)}
+        return [distinct[cost] for cost in sorted(distinct)[:count]]
 
 
 class Outcome(NamedTuple):
@@ -134,11 +156,11 @@ class Outcome(NamedTuple):
 
 class Episode:
     """One walk through a game. A step is `act`, then `settle` with the price if `wants_price` says so; `step` is
-    both."""
+    both. start: a program that was priced; None: the original."""
 
-    def __init__(self, game: Game, rng: np.random.Generator) -> None:
+    def __init__(self, game: Game, rng: np.random.Generator, start: Point | None = None) -> None:
         self.game, self._rng = game, rng
-        self.place = game.start(rng)
+        self.place = game.start(rng) if start is None else game.place(start, rng)
         self.length, self.paid, self.over = 0, 0.0, False
         self._terminated = self.wants_price = False
 
@@ -168,6 +190,8 @@ class Episode:
             self.over = self._terminated = True
             return Outcome(BROKEN - self.paid, True, False, price)
         reward = 100 * (last - price) / self.game.problem.initial_cost - self.paid
+        if settings.reward == "additive":
+            reward = self._between
         self.paid = 0.0
         self.place = self.place.priced(price)
         return Outcome(reward, self._terminated, self.over and not self._terminated, price)

@@ -1,5 +1,5 @@
 """`xrlflow_latency`: whole rewritten programs, measured, over the original and over searches by an additive model. A
-case is a model of a size on a back end."""
+case is a model of a size on a back end, solved from a seed."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,30 +12,47 @@ from graphopt.reporting.figures.figure import Figure, figure
 from graphopt.reporting.tables.statistics import bootstrap
 
 Row = Mapping[str, Any]
-Case = tuple[str, str]  # graph, back end
+Case = tuple[str, str, int]  # graph, back end, seed
 Cases = Mapping[Case, Row]
 OURS, TASO, POLICY = "per_model", "taso", "one_policy"
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     """Counts of cases: `slower`, where X-RLflow's answer is shown to be slower than the original, and `slower/ALGO`;
-    `gains_where_additive_loses`: shown to be faster where TASO's answer, by an additive model, is shown to be slower.
-    Geometric means of speed-ups, intervals over models: `over_original`, `over_original/ALGO`, `over_taso`,
-    `over_ALGO`. `one_policy/share_of_gain`: of the logarithm of what a policy per model gains."""
+    `behind/ALGO` and `ahead/ALGO`: shown to be slower, or faster, than that peer's answer;
+    `gains_where_additive_loses`: faster where TASO's answer, by an additive model, is slower. Geometric means of
+    speed-ups, intervals over models: `over_original`, `over_original/ALGO`, `over_taso`, `over_ALGO`.
+    `one_policy/share_of_gain`: of the logarithm of what a policy per model gains. What a peer has of seed 0 alone
+    stands for every seed."""
     of: dict[str, dict[Case, Row]] = {}
     for row in rows:
-        of.setdefault(str(row["algo"]), {})[str(row["graph"]), str(row["judge"])] = row
-    ours, taso, policy = (of.get(algo, {}) for algo in (OURS, TASO, POLICY))
+        of.setdefault(str(row["algo"]), {})[str(row["graph"]), str(row["judge"]), int(row["seed"])] = row
+    ours = of.get(OURS, {})
     if not ours:
         return []
+    taso, policy = (_everywhere(of.get(algo, {}), ours) for algo in (TASO, POLICY))
     found = [_count("slower", map(_slower, ours.values())), _mean("over_original", ours)]
     for algo, theirs in sorted(of.items()):
         if algo != OURS:
             found += [_count(f"slower/{algo}", map(_slower, theirs.values())), _mean(f"over_original/{algo}", theirs)]
-            if ours.keys() & theirs.keys():
-                found.append(_mean(f"over_{algo}", ours, theirs))
+            shared = _everywhere(theirs, ours)
+            if shared:
+                found.append(_mean(f"over_{algo}", ours, shared))
+                found.append(_count(f"behind/{algo}", (_shown(shared[case], ours[case]) for case in shared)))
+                found.append(_count(f"ahead/{algo}", (_shown(ours[case], shared[case]) for case in shared)))
     gains = [_faster(ours[case]) and _slower(taso[case]) for case in ours.keys() & taso.keys()]
     return [*found, _count("gains_where_additive_loses", gains), *_share(policy, ours)]
+
+
+def _everywhere(theirs: Cases, ours: Cases) -> dict[Case, Row]:
+    """A peer's rows in the cases of ours."""
+    found = {case: theirs.get(case, theirs.get((*case[:2], 0))) for case in ours}
+    return {case: row for case, row in found.items() if row is not None}
+
+
+def _shown(one: Row, other: Row) -> bool:
+    """Whether one answer is shown to be faster than another."""
+    return better(*(Price(row["judged"], row.get("noise", 0.0)) for row in (one, other)))
 
 
 def _share(policy: Cases, ours: Cases) -> list[Figure]:
