@@ -1,7 +1,7 @@
 """`task=tiling`: subgraphs, their order, their tiles, what is computed twice and what stays in fast memory."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -9,21 +9,30 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.errors import Unreadable
+from graphopt.problems.cost_model import CostModel
 from graphopt.tasks.fusion import on_first_device
 from graphopt.tiling.pricing_tiles import judge
 from graphopt.tiling.referee import objections
 from graphopt.tiling.schedule import CHOICE_NAME, TileSchedule, decode, encode
 from graphopt.tiling.tile_costs import TileCosts
+from graphopt.tiling.tiling_problem import TilingProblem
 from graphopt.tiling.tiling_task import TilingTask
 from graphopt.tiling.workload_graph import workload_of
 
 
 class Tiling(TilingTask):
     """Without a search every op is a subgraph with its best tile. The core's sizes come with the graph; of the machine
-    nothing counts."""
+    nothing counts. clock: what seconds are: of the `wall`, or of the `processor`."""
 
-    def __init__(self, *, name: str, machine: Machine) -> None:
-        self.name, self.machine = name, machine
+    def __init__(self, *, name: str, machine: Machine, clock: Literal["wall", "processor"]) -> None:
+        self.name, self.machine, self.clock = name, machine, clock
+
+    def open(self, graph: Graph, cost: CostModel, *, evals: int, seconds: float = float("inf"),
+             seed: int = 0) -> TilingProblem:  # fmt: skip
+        problem = super().open(graph, cost, evals=evals, seconds=seconds, seed=seed)
+        if self.clock == "processor":
+            problem.count_processor_time()
+        return problem
 
     def initial(self, graph: Graph) -> TileSchedule:
         workload = workload_of(graph)

@@ -125,18 +125,18 @@ def lessons(seed: int) -> torch.Tensor:
 
 def test_it_learns_the_share_that_regions_gain_on_instances_that_it_has_not_seen() -> None:
     graphs, policy = [graph_of(instance(seed)) for seed in range(3)], learner()
-    policy._regions = {graph.hash: lessons(seed) for seed, graph in enumerate(graphs)}
+    policy._rows = {graph.hash: lessons(seed) for seed, graph in enumerate(graphs)}
     trainer = pl.Trainer(max_epochs=1, limit_train_batches=150, logger=False, enable_checkpointing=False,
                          enable_progress_bar=False, enable_model_summary=False, accelerator="cpu")  # fmt: skip
     new = lessons(9)
-    before = float(policy._loss(new).detach())
+    before = float(policy.loss(new).detach())
     trainer.fit(policy, DataLoader([graphs] * 150, batch_size=None, collate_fn=lambda x: x))
-    assert before == pytest.approx(np.log(2.0)) and float(policy._loss(new).detach()) < 0.6 * before
+    assert before == pytest.approx(np.log(2.0)) and float(policy.loss(new).detach()) < 0.6 * before
 
 
 def test_the_same_lessons_every_time() -> None:
     graph = graph_of(instance(3))
-    np.testing.assert_array_equal(learner()._solved(graph), learner()._solved(graph))
+    np.testing.assert_array_equal(learner().solved(graph), learner().solved(graph))
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -88,6 +88,11 @@ class Grouping:
     cost: float
     unused: int  # the next number
 
+    @property
+    def mean(self) -> float:
+        """Latency of a group."""
+        return self.cost / len(self.groups)
+
     def group_of(self, op: int) -> int:
         """The number of the group of a stored op."""
         return next(number for number, group in self.groups.items() if group.stored >> op & 1)

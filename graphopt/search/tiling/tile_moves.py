@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from graphopt.search.tiling.groupings import Grouping, changed
+from graphopt.search.tiling import tile_changes as changes
+from graphopt.search.tiling.groupings import Grouping
 from graphopt.tiling.tile_costs import bits
 
 Move = Callable[[Grouping, int, "Draw"], Grouping | None]
@@ -28,90 +29,58 @@ class Draw:
         return int(self.unit() * number)
 
 
-def fuse(now: Grouping, op: int, draw: Draw) -> Grouping | None:
-    """A stored op is computed inside every group that reads it."""
-    if now.fused >> op & 1 or not now.wiring.after[op]:
-        return None
-    home = now.group_of(op)
-    return changed(now, [home], [now.groups[home].stored & ~(1 << op)], now.fused | 1 << op)
-
-
-def store(now: Grouping, op: int, draw: Draw) -> Grouping | None:
-    """A fused op is computed once: in a group of its own, or in another."""
-    if not now.fused >> op & 1:
-        return None
+def _store(now: Grouping, op: int, draw: Draw) -> Grouping | None:
     if draw.unit() < 0.7:
-        return changed(now, [], [1 << op], now.fused & ~(1 << op))
-    number = _any(now, draw)
-    return changed(now, [number], [now.groups[number].stored | 1 << op], now.fused & ~(1 << op))
+        return changes.store(now, op)
+    return changes.store_beside(now, op, [*now.groups][draw.below(len(now.groups))])
 
 
-def absorb(now: Grouping, op: int, draw: Draw) -> Grouping | None:
-    """The group of a stored op joins one that reads it; what only that one reads is fused."""
-    if now.fused >> op & 1:
-        return None
+def _fuse(now: Grouping, op: int, draw: Draw) -> Grouping | None:
+    return changes.fuse(now, op)
+
+
+def _absorb(now: Grouping, op: int, draw: Draw) -> Grouping | None:
     readers = [number for number, group in now.groups.items() if group.needs >> op & 1]
-    if not readers:
-        return None
-    home, reader = now.group_of(op), readers[draw.below(len(readers))]
-    inside, stored, fused = now.groups[reader].ops, now.groups[reader].stored, now.fused
-    for other in bits(now.groups[home].stored):
-        if now.wiring.after[other] and not now.wiring.after[other] & ~inside:
-            fused |= 1 << other
-        else:
-            stored |= 1 << other
-    return changed(now, [home, reader], [stored], fused)
+    return changes.absorb(now, op, readers[draw.below(len(readers))]) if readers else None
 
 
-def merge(now: Grouping, op: int, draw: Draw) -> Grouping | None:
-    """Two groups near each other become one."""
-    pair = _near(now, op, draw)
-    return pair and changed(now, pair, [now.groups[pair[0]].stored | now.groups[pair[1]].stored], now.fused)
+def _merge(now: Grouping, op: int, draw: Draw) -> Grouping | None:
+    other = _near(now, op, draw)
+    return None if other is None else changes.merge(now, op, other)
 
 
-def shift(now: Grouping, op: int, draw: Draw) -> Grouping | None:
-    """A stored op moves to a group near its own."""
-    pair = _near(now, op, draw)
-    if pair is None:
-        return None
-    home, other = (now.groups[number].stored for number in pair)
-    return changed(now, pair, [home & ~(1 << op), other | 1 << op], now.fused)
+def _shift(now: Grouping, op: int, draw: Draw) -> Grouping | None:
+    other = _near(now, op, draw)
+    return None if other is None else changes.shift(now, op, other)
 
 
-def split(now: Grouping, op: int, draw: Draw) -> Grouping | None:
-    """A group falls into two: one op and the others, or any two parts."""
-    if now.fused >> op & 1:
-        return None
-    home = now.group_of(op)
-    stored = now.groups[home].stored
+def _split(now: Grouping, op: int, draw: Draw) -> Grouping | None:
+    """One op and the others, or any two parts."""
+    stored = now.groups[now.group_of(op)].stored
     if not stored & (stored - 1):
         return None
     part = 1 << op if draw.unit() < 0.5 else sum(1 << other for other in bits(stored) if draw.unit() < 0.5)
-    return changed(now, [home], [part, stored & ~part], now.fused)
+    return changes.split(now, op, part)
 
 
-def _near(now: Grouping, op: int, draw: Draw) -> tuple[int, int] | None:
-    """The group of a stored op and another one with an op that is near it."""
-    if now.fused >> op & 1:
-        return None
+def _near(now: Grouping, op: int, draw: Draw) -> int | None:
+    """A group with an op that is near a stored one, not its own."""
     others = [other for other in now.wiring.alike[op] if not now.fused >> other & 1]
     if not others:
         return None
-    home, other = now.group_of(op), now.group_of(others[draw.below(len(others))])
-    return None if home == other else (home, other)
+    other = now.group_of(others[draw.below(len(others))])
+    return None if other == now.group_of(op) else other
 
 
-def _any(now: Grouping, draw: Draw) -> int:
-    return [*now.groups][draw.below(len(now.groups))]
-
-
-STORED_MOVES: tuple[tuple[float, Move], ...] = ((0.4, fuse), (0.55, absorb), (0.68, merge), (0.8, shift), (1.0, split))
+STORED_MOVES: tuple[tuple[float, Move], ...] = (
+    (0.4, _fuse), (0.55, _absorb), (0.68, _merge), (0.8, _shift), (1.0, _split),
+)  # fmt: skip
 
 
 def propose(now: Grouping, draw: Draw) -> Grouping | None:
     """A random move; None where it cannot be made."""
     op = draw.below(now.wiring.workload.num_ops)
     if now.fused >> op & 1:
-        return store(now, op, draw)
+        return _store(now, op, draw)
     chance = draw.unit()
     return next(move for most, move in STORED_MOVES if chance < most)(now, op, draw)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.tiling.greedy_merges import merged
 from graphopt.search.tiling.groupings import Grouping, Wiring, apart
-from graphopt.search.tiling.tile_moves import Draw, propose
+from graphopt.search.tiling.move_orders import MoveOrder, Mover, mover_of
+from graphopt.search.tiling.tile_moves import Draw
 from graphopt.tiling.tile_costs import TileCosts
 from graphopt.tiling.tiler import Tiler
 from graphopt.tiling.tiling_problem import TilingProblem
@@ -14,7 +15,7 @@ from graphopt.utils.ranges import Few, Positive, Share
 
 # Ops up to which the contest's limits were 2, 5, 15, 30, 60 seconds; beyond, 120.
 CONTEST_SECONDS = ((8, 2.0), (24, 5.0), (48, 15.0), (80, 30.0), (110, 60.0))
-BETWEEN_CLOCKS = 64  # moves
+BETWEEN_CLOCKS = 16  # moves
 
 
 class TileWalk(Tiler):
@@ -22,24 +23,28 @@ class TileWalk(Tiler):
 
     seconds: of a solve, where the problem has no less; null: what the contest gave for so many ops. share: of these
     that is used. rounds: of annealing, each half as hot as the one before. hot: the first temperature, as a share of a
-    group's mean latency. cold: last temperature of a round / first. greedy: start from merged groups.
+    group's mean latency. cold: last temperature of a round / first. greedy: start from merged groups. order: of moves.
     """
 
     def __init__(self, *, name: str, seconds: Positive | None, share: Share, rounds: Few, hot: Positive, cold: Share,
-                 greedy: bool) -> None:  # fmt: skip
-        self.name, self.seconds, self.share = name, seconds, share
+                 greedy: bool, order: MoveOrder) -> None:  # fmt: skip
+        self.name, self.seconds, self.share, self.order = name, seconds, share, order
         self.rounds, self.hot, self.cold, self.greedy = rounds, hot, cold, greedy
 
     def solve(self, problem: TilingProblem) -> None:
-        wiring = Wiring(TileCosts(problem.workload))
+        wiring, draw = Wiring(TileCosts(problem.workload)), Draw(problem.rng)
+        self.run(problem, wiring, draw, mover_of(wiring, draw, self.order))
+
+    def run(self, problem: TilingProblem, wiring: Wiring, draw: Draw, mover: Mover) -> None:
+        """Solves a problem by the moves that `mover` makes."""
         start = apart(wiring)
         clock = _Clock(problem, self.limit(problem))
         if self.greedy:
             start = merged(problem, start, clock.ends)
-        best, draw = start, Draw(problem.rng)
+        best = start
         for number, (begin, end) in enumerate(clock.rounds(self.rounds)):
             hot = self.hot * 0.5**number * start.cost / len(start.groups)
-            best = _annealed(problem, best, draw, clock, (begin, end), (hot, self.cold))
+            best = _annealed(problem, best, mover, draw, clock, (begin, end), (hot, self.cold))
 
     def limit(self, problem: TilingProblem) -> float:
         """Seconds of a solve."""
@@ -74,10 +79,11 @@ class _Clock:
             begin, left = end, 1.0 - end
 
 
-def _annealed(problem: TilingProblem, now: Grouping, draw: Draw, clock: _Clock, span: tuple[float, float],
-              heat: tuple[float, float]) -> Grouping:  # fmt: skip
+def _annealed(problem: TilingProblem, now: Grouping, mover: Mover, draw: Draw, clock: _Clock,
+              span: tuple[float, float], heat: tuple[float, float]) -> Grouping:  # fmt: skip
     """The best grouping of a round."""
     best, (begin, end), (hot, cold) = now, span, heat
+    mover.enter(now)
     tries = 0
     temperature = hot
     while True:
@@ -87,14 +93,18 @@ def _annealed(problem: TilingProblem, now: Grouping, draw: Draw, clock: _Clock, 
                 return best
             temperature = hot * cold ** max(done, 0.0)
         tries += 1
-        found = propose(now, draw)
+        found = mover.propose(now)
         if found is None:
             if not problem.remaining:
                 raise OutOfBudget
+            mover.refuse()
             continue
         problem.propose(found.cost, found.schedule)
         loss = found.cost - now.cost
         if loss <= 0 or draw.unit() < math.exp(-loss / temperature):
             now = found
+            mover.enter(now)
             if now.cost < best.cost:
                 best = now
+        else:
+            mover.refuse()
