@@ -14,6 +14,7 @@ from pathlib import Path
 from graphopt.cli import sentences
 from graphopt.errors import UserError
 from graphopt.measure.memo import Memo
+from graphopt.measure.table_file import NAME, PACKED, is_there, tables_below
 from graphopt.ranking.code_time import distinct, fitted
 from graphopt.ranking.measured_plans import MeasuredGraph, measured_graphs
 from graphopt.ranking.weights import Weights, save_weights, weights_file
@@ -55,10 +56,15 @@ def _graphs(tables: Sequence[Path], environment: str | None) -> Iterator[Measure
 
 def tables_in(places: Sequence[Path]) -> list[Path]:
     """Raises UserError where there is none."""
-    found = {place: sorted(place.rglob("measured.jsonl")) if place.is_dir() else [place] for place in places}
-    if missing := [place for place, tables in found.items() if not all(map(Path.is_file, tables or [place]))]:
-        raise UserError(f"{missing[0]} is no table of measurements, and holds no measured.jsonl")
+    found = {place: tables_below(place) if place.is_dir() else [_plain(place)] for place in places}
+    if missing := [place for place, tables in found.items() if not all(map(is_there, tables or [place]))]:
+        raise UserError(f"{missing[0]} is no table of measurements, and holds no {NAME}")
     return [table for tables in found.values() for table in tables]
+
+
+def _plain(file: Path) -> Path:
+    """A table's path, of which a user may have named the packed lines."""
+    return file.with_name(file.name.removesuffix(PACKED))
 
 
 def main(arguments: Sequence[str]) -> int:

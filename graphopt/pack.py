@@ -7,6 +7,7 @@ something is not equal. The packed folder holds
 - `answers.zip`: all answers, graphs, configurations and curves (`graphopt.records.packed`).
 - `rows.jsonl.gz`: the rows of all cells; `decision` says `answers.zip#DIGEST`.
 - `README.md`: the study's pages after each other, first about.md, then the tables.
+- `measured.jsonl.gz`: what was measured, which `cost=inductor` and its like read where `measured.jsonl` is named.
 - what else lies in the study's folder (measured ops) as it is, but no .csv: `graphopt.report` writes tables again.
 
 Left out is what no number needs: checkpoints (`ckpt/`), rewritten models (`models/`), pictures and locks.
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from graphopt.cli import sentences
 from graphopt.errors import UserError, writing
+from graphopt.measure import table_file
 from graphopt.records import packed
 from graphopt.records.answer_file import copy, read_answer
 from graphopt.records.rows import PACKED_ROWS, ROWS, Row, lines, parse
@@ -92,7 +94,7 @@ def pack(study: Path, target: Path) -> None:
         rows = [_renamed(row, lambda name: f"{packed.NAME}#{names[name]}") for cell in cells for row in _rows_of(cell)]
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / PACKED_ROWS).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
-        _write_own_files(study, folder)
+        _write_own_files(study, folder, small=True)
         _check(study, folder)
 
     _filled(target, fill)
@@ -117,7 +119,7 @@ def unpack(study: Path, target: Path) -> None:
             file = _inside(folder, f"{cell}/{ROWS}")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        _write_own_files(study, folder)
+        _write_own_files(study, folder, small=False)
         _check(folder, study)
 
     _filled(target, fill)
@@ -177,17 +179,24 @@ def _other_parts(pack: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _own_files(study: Path) -> dict[str, bytes]:
-    """Name -> content of what is kept of the files in the study's folder itself: other files, and all pages as one."""
+    """Name -> content of what is kept of the files in the study's folder itself: other files, what was measured as one
+    table, and all pages as one."""
     found = [f for f in sorted(study.iterdir()) if f.is_file() and f.name not in NOT_OWN and not f.name.startswith(".")]
     kept = {file.name: file.read_bytes() for file in found if file.suffix not in (".md", ".csv")}
+    kept.pop(table_file.NAME + table_file.PACKED, None)
+    if table_file.is_there(study / table_file.NAME):
+        kept[table_file.NAME] = table_file.all_lines(study / table_file.NAME)
     pages = sorted((file for file in found if file.suffix == ".md"), key=lambda file: file.name not in FIRST)
     text = "\n\n".join(file.read_text().strip() for file in pages)
     return kept | ({PAGE: f"{text}\n".encode()} if text else {})
 
 
-def _write_own_files(study: Path, target: Path) -> None:
+def _write_own_files(study: Path, target: Path, *, small: bool) -> None:
     for name, content in _own_files(study).items():
-        (target / name).write_bytes(content)
+        if small and name == table_file.NAME:
+            table_file.packed_path(target / name).write_bytes(table_file.pack(content))
+        else:
+            (target / name).write_bytes(content)
 
 
 def _rows_of(cell: Path) -> list[Row]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from graphopt import cache_dir
 from graphopt.errors import UserError
+from graphopt.measure.table_file import is_there
 
 
 def settled(node: Mapping[str, object], near: Path, usual: Path) -> Mapping[str, object]:
@@ -23,7 +24,7 @@ def found_table(stored: object, near: Path, usual: Path) -> Path:
     places = [folder / Path(stored).name for folder in near.resolve().parents]
     if not Path(stored).is_absolute() and ".." not in Path(stored).parts:
         places.append(Path(__file__).resolve().parents[2] / stored)
-    found = next((place for place in places if place.is_file()), None)
+    found = next((place for place in places if is_there(place)), None)
     if found is None:
         raise UserError(f"{near} was priced by a table of measurements, {Path(stored).name!r}, which is in no folder "
                         "above it: bring it there")  # fmt: skip

@@ -26,7 +26,8 @@ Made = Callable[[], tuple[Any, Any]]
 
 
 class LoweredPrograms(Dataset):
-    """source: the file; null: the one that comes with graphopt. only: names; empty: all. models: more of them, entries
+    """source: the file; null: the one that comes with graphopt. only: names; empty: all. training: names of the same
+    file, whose graphs are to be learned from and are no others'. models: more of them, entries
     as those of `dataset=programs` from timm, transformers or a module of yours. path: program files, which were saved
     before (`*.program.json.gz`), a folder of them or a pattern; without a source these alone count. graphs: `step`, the
     whole program and its gradient as one graph; `compiled`, those that torch.compile makes of it: forward and backward.
@@ -35,13 +36,15 @@ class LoweredPrograms(Dataset):
 
     gives: ClassVar[frozenset[str]] = frozenset({"compiled_program"})
 
-    def __init__(self, *, name: str, source: str | None, only: list[str], models: list[Mapping[str, Any]],
-                 path: str | None, graphs: Literal["step", "compiled"], cache_dir: str | None) -> None:  # fmt: skip
-        self.name, self.only, self.models, self.path, self.mode = name, only, models, path, graphs
+    def __init__(self, *, name: str, source: str | None, only: list[str], training: list[str],
+                 models: list[Mapping[str, Any]], path: str | None, graphs: Literal["step", "compiled"],
+                 cache_dir: str | None) -> None:  # fmt: skip
+        self.name, self.only, self.training, self.models = name, only, training, models
+        self.path, self.mode = path, graphs
         self.source = OWN if source is None else Path(source)
         self._alone = source is None and path is not None  # program files, and nothing else
         self._cache = GraphCache(cache_dir)
-        self._graphs: list[Graph] | None = None
+        self._graphs: dict[Split, list[Graph]] = {"val": []}
 
     def files(self) -> list[Path]:
         return [*([] if self._alone else [self.source]), *self._saved()]
@@ -50,10 +53,8 @@ class LoweredPrograms(Dataset):
         return find_files(self.path, (f"*{ENDING}",)) if self.path else []
 
     def graphs(self, split: Split) -> list[Graph]:
-        if split != "test":
-            return []
-        if self._graphs is None:
-            programs, saved = self._programs(), self._saved()
+        if split not in self._graphs:
+            programs, saved = self._programs(split), self._saved() if split == "test" else []
             found: list[Graph] = []
             with Bar("capture", len(programs) + len(saved)) as bar:
                 for name, (said, make) in programs.items():
@@ -62,21 +63,30 @@ class LoweredPrograms(Dataset):
                 for file in saved:
                     found.append(_loaded(file))
                     bar.step(file.name)
-            self._graphs = found
-        return self._graphs
+            self._graphs[split] = found
+        return self._graphs[split]
 
-    def _programs(self) -> Mapping[str, tuple[str, Made]]:
+    def _programs(self, split: Split) -> Mapping[str, tuple[str, Made]]:
         """Name -> what a captured graph depends on, and what makes the program."""
+        if split == "train":
+            return self._named(self.training) if self.training else {}
         models = {
             model_name(spec): (repr(sorted(spec.items(), key=str)), partial(model_of, spec)) for spec in self.models
         }
         if self._alone or (models and self.source == OWN and not self.only):
             return models
+        return self._named(self.only) | models
+
+    def _named(self, names: list[str]) -> dict[str, tuple[str, Made]]:
+        """Programs of the file; without names all that are not learned from."""
         found, text = programs_in(self.source), self.source.read_text()
-        unknown = [name for name in self.only if name not in found]
+        unknown = [name for name in (*names, *self.training) if name not in found]
         if unknown:
             raise GraphError(f"{self.source} has no program {unknown[0]!r}; it has {', '.join(found)}")
-        return {name: (text, found[name]) for name in self.only or found} | models
+        both = [name for name in self.only if name in self.training]
+        if both:
+            raise GraphError(f"{both[0]!r} is in dataset.only and in dataset.training: leave it in one of them")
+        return {name: (text, found[name]) for name in names or found if names or name not in self.training}
 
     def _captured(self, name: str, said: str, make: Made) -> list[Graph]:
         """Its graphs, each in the cache by what the source says now."""

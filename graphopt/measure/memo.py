@@ -1,4 +1,4 @@
-"""`Memo`: what was measured, a file of JSON lines that processes append to in turns.
+"""`Memo`: what was measured, a file of JSON lines that processes append to in turns, and those packed beside it.
 
 A line is of a subject alone (`op`, `environment`, `seconds`, `spread`, `blocks`), or against a default (`digest`,
 `default`, `environment`, and the fields of `Timing`, or `failure`, a reason that lasts), or of a request to a compiler
@@ -15,20 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.errors import UserError, writing
+from graphopt.measure.table_file import packed_lines
 from graphopt.utils.channel import is_finite, is_measurement, is_seconds
 
 Line = Mapping[str, Any]
 
 
 class Memo:
-    """path: the file; it need not exist. The first line of a subject counts, so that what was priced by it stays priced
-    by it. Lines that were cut short, or hold no measurement, are left out, with a warning."""
+    """path: the file; neither it nor its packed lines (`table_file`) need exist. The first line of a subject counts, so
+    that what was priced by it stays priced by it. Lines that were cut short, or hold no measurement, are left out, with
+    a warning."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._known: dict[tuple[str, str, str], Line] = {}
         self._lowered: dict[tuple[str, str], Line] = {}
         self._read = 0  # bytes of the file
+        *lines, rest = packed_lines(path).split(b"\n")
+        self._keep_all(lines, rest)
         self._refresh()
 
     def find(self, digest: str, environment: str, default: str = "") -> Line | None:
@@ -78,6 +82,9 @@ class Memo:
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror or error}; make it readable") from error
         self._read += sum(len(text) + 1 for text in lines)
+        self._keep_all(lines, rest)
+
+    def _keep_all(self, lines: list[bytes], rest: bytes) -> None:
         damaged = sum(not self._keep(text) for text in lines if text)
         self._keep(rest)
         if damaged:

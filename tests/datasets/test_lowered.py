@@ -29,7 +29,14 @@ P = {"scaled": scaled, "layer": layer}
 
 
 def dataset(folder: Path, **settings: Any) -> LoweredPrograms:
-    given: dict[str, Any] = {"source": None, "only": [], "models": [], "path": None, "graphs": "compiled"}
+    given: dict[str, Any] = {
+        "source": None,
+        "only": [],
+        "training": [],
+        "models": [],
+        "path": None,
+        "graphs": "compiled",
+    }
     return LoweredPrograms(name="c", cache_dir=str(folder / "cache"), **(given | settings))
 
 
@@ -54,6 +61,16 @@ def test_a_users_functions_become_what_torch_compile_makes(tmp_path: Path, sourc
         assert held.gm(*make_inputs(held.inputs, 0))
     assert compiler_choice(graphs[0]) is not None
     assert dataset(tmp_path, source=source).graphs("train") == []
+
+
+def test_programs_to_learn_from_are_the_training_split_and_no_others(tmp_path: Path, source: str) -> None:
+    split = dataset(tmp_path, source=source, training=["layer"], graphs="step")
+    assert [g.name for g in split.graphs("train")] == ["layer"] and split.graphs("val") == []
+    assert [g.name for g in split.graphs("test")] == ["scaled"]
+    with pytest.raises(GraphError, match="'layer' is in dataset"):
+        dataset(tmp_path, source=source, training=["layer"], only=["layer"]).graphs("test")
+    with pytest.raises(GraphError, match="no program 'another'"):
+        dataset(tmp_path, source=source, training=["another"]).graphs("train")
 
 
 def test_captured_once(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,8 @@ WORDS = {
                   "logger=none", "dataset=onnx"],
 }  # fmt: skip
 
+MEASURED = '{"op": "a", "environment": "e", "seconds": 2.0}\n' * 50
+
 
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
@@ -47,6 +49,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, P
         (place / name / "about.md").write_text("what it is\n")
         (place / name / "appendix.md").write_text("| a |\n|---|\n")
         (place / name / "table.csv").write_text("a\n")
+        (place / name / "measured.jsonl").write_text(MEASURED)
         pack(place / name, place / "small" / name)
         found[name] = place / name, place / "small" / name
     return found
@@ -95,7 +98,8 @@ def test_every_answer_is_what_the_loose_file_says(both: tuple[Path, Path]) -> No
 
 def test_a_pack_is_a_few_files_and_holds_each_part_once(both: tuple[Path, Path]) -> None:
     loose, small = both
-    assert {"README.md", "answers.zip", "rows.jsonl.gz"} == {*tree(small)}
+    assert {"README.md", "answers.zip", "rows.jsonl.gz", "measured.jsonl.gz"} == {*tree(small)}
+    assert gzip.decompress((small / "measured.jsonl.gz").read_bytes()).decode() == MEASURED
     assert (small / "README.md").read_text() == "what it is\n\n| a |\n|---|\n"
     with zipfile.ZipFile(small / packed.NAME) as archive:
         groups = [name for name in archive.namelist() if name.startswith("answers/") and name.endswith(".bin")]

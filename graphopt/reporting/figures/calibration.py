@@ -13,6 +13,7 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import F64, Graph
 from graphopt.errors import UserError
 from graphopt.measure.memo import Memo
+from graphopt.measure.table_file import NAME, tables_below
 from graphopt.problems.cost_model import CostModel
 from graphopt.ranking.agreement import LEAST, agreement, measured_again, needed, recall, spearman
 from graphopt.ranking.asked import graph_key, plans_of
@@ -23,7 +24,6 @@ from graphopt.reporting.replay import decision_of, open_case
 from graphopt.reporting.tables.statistics import bootstrap
 from graphopt.utils import registry
 
-TABLE = "measured.jsonl"
 GAIN = 0.02  # of the best plan, from which there is something to be found
 SIMULATORS = ("simulator", "calibrated")  # those that are options here
 Score = Callable[[F64, F64], float]
@@ -34,9 +34,9 @@ def figures_in(place: Path, rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
     `top5_recall`; `again` is the same between two measurements, as their noise says, `over` the number of masks.
     `evals_to_90`: what measuring in the order of learned times needs over the order of the sample (geometric mean over
     graphs), and of each graph both numbers."""
-    tables = sorted(place.rglob(TABLE))
+    tables = tables_below(place)
     if not tables:
-        raise UserError(f"{place} has no {TABLE}: bring the table there that its prices were measured into")
+        raise UserError(f"{place} has no {NAME}: bring the table there that its prices were measured into")
     measured = measured_graphs(Memo(tables[0]))
     graphs = {str(row["graph"]): open_case(decision_of(row)).graph for row in rows}
     known = {name: measured[graph_key(graph)] for name, graph in graphs.items() if graph_key(graph) in measured}

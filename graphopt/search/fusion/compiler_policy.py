@@ -1,96 +1,182 @@
-"""`compiler_policy`: what `compiler_search` would try one by one is lowered first, all of it, and measured in the order
-of its predicted times; then the same around the best.
+"""`compiler_policy`: a compiler's decisions in the order of predicted times, the fastest first.
 
-Predictions are those of `cost=learned`, fitted to measured plans of other graphs. Lowering takes a second a candidate,
-compiling and timing several: so many candidates can be looked at for few evaluations. Candidates of one code are
-measured once.
+What is worth asking of the compiler is looked for on paper: changes of the best decision, among them all that
+`compiler_search` would try and sets of ops that are simulated to help, are simulated by the hundred; the fastest of
+these are lowered, and of what was lowered the predicted fastest codes are measured, a few at a time. Then the same
+around the best; after a round that brought nothing half of the next is of what comes first, as predictions may be
+wrong. Simulated times are those of `cost=calibrated` (milliseconds each), predicted ones those of
+`cost=learned` (a second each), fitted to measured plans of other graphs. A setting that leaves the simulator
+unmoved counts there as what is predicted of it alone. The order is by the mean of both, as logarithms.
 
-Shape legend: N ops, H heads, P candidates.
+Shape legend: N ops, H heads, P decisions.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from graphopt.core.graph import F64
 from graphopt.core.head import Role
+from graphopt.costs.calibrated import Calibrated
 from graphopt.costs.learned import Learned
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
 from graphopt.ranking.asked import asked_of
-from graphopt.search.fusion.compiler_rules import rules
-from graphopt.search.fusion.compiler_search import Changes, Climb, changed, flip_order, knob_columns, single_knobs
-from graphopt.search.walks.motifs import motifs
+from graphopt.search.fusion.compiler_changes import candidates
+from graphopt.search.fusion.compiler_search import Climb, changed, knob_columns, single_knobs
 from graphopt.utils.ranges import Between, Few, Workers
 
-UNTOLD = 4  # one in so many is measured in the order of candidates: predictions may be wrong
+UNTOLD = 2  # after a round that brought nothing one in so many is measured in the order of candidates
+UNMOVED = 1e-9  # of logarithms of simulated times: a setting that the simulator does not know
+Many = Annotated[int, Between(1, 5000)]
 Predicted = tuple[float, str]  # seconds, inf where it cannot be lowered; digest of the code
 Predict = Callable[[AssignProblem, Decisions], Sequence[Predicted]]
 """Of decisions [P, N, H] about a problem's graph."""
+Simulate = Callable[[AssignProblem, Decisions], F64]
+"""Seconds [P] of the same."""
 
 
 class CompilerPolicy(Optimizer):
-    """pool: candidates that are lowered in a round. each: evaluations of a round, the predicted fastest of the pool.
-    batch, margin: as of `compiler_search`. weights, table, builders: as of `cost=learned`."""
+    """considered: decisions that are simulated in a round. pool: of these, those that are lowered. each: evaluations of
+    a round. margin: as of `compiler_search`. preset: as of `cost=calibrated`. weights, table, builders: as of
+    `cost=learned`."""
 
     needs_roles = frozenset({Role.FUSION})
     needs = frozenset({"compiled_program"})
 
-    def __init__(self, *, name: str, pool: Annotated[int, Between(1, 2000)], each: Few, batch: int, margin: float,
+    def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, margin: float, preset: str | None,
                  weights: str | None, table: str | None, builders: Workers) -> None:  # fmt: skip
-        self.name, self.pool, self.each, self.batch, self.margin = name, pool, each, batch, margin
-        model = Learned(name=name, weights=weights, table=table, environment=None, builders=builders, build_seconds=120)
-        self.predict: Predict = predictions(model)
+        self.name, self.considered, self.pool, self.each, self.margin = name, considered, pool, each, margin
+        learned = Learned(
+            name=name, weights=weights, table=table, environment=None, builders=builders, build_seconds=120
+        )
+        self.predict: Predict = predictions(learned)
+        self.simulate: Simulate = simulations(Calibrated(name=name, preset=preset))
 
     def solve(self, problem: AssignProblem) -> None:
-        climb, known, seen = Climb(problem, self.batch, self.margin), set[str](), set[bytes]()
-        known.add(self.predict(problem, problem.initial[None])[0][1])
-        while problem.open and (tried := self._fastest(problem, climb, known, seen)):
-            self._measure(climb, tried)
+        climb = Climb(problem, self.each, self.margin)
+        told = _Told(problem, self.predict, self.simulate)
+        together, helped = list[Decision](), True
+        while problem.open:
+            found = _distinct(candidates(problem, climb, told.simulated, together), self.considered)
+            told.lower(told.promising(found, self.pool))
+            tried = told.fastest(self.each if helped else self.each - self.each // UNTOLD)
+            tried += told.as_they_come(found, self.each - len(tried))
+            if not tried:
+                return
+            before = climb.score
+            together = _measured(climb, tried)
+            helped = climb.score < before
 
-    def _measure(self, climb: Climb, tried: Sequence[Changes]) -> None:
-        """All from the same decision; where several help, these together."""
-        base = climb.decision
-        batches = (tried[i : i + self.batch] for i in range(0, len(tried), self.batch))
-        helped = [part for batch in batches for part in climb.price(base, batch)]
-        if len(helped) > 1:
-            climb.price(base, [[slot for part in helped for slot in part]])
 
-    def _fastest(self, problem: AssignProblem, climb: Climb, known: set[str], seen: set[bytes]) -> list[Changes]:
-        """Of changes of the best decision the predicted fastest, and some as they come; one of each code that is not
-        known, which then is. seen: decisions that were lowered before, which cost nothing."""
-        found = self._pool(problem, climb, seen)
-        if not found:
-            return []
-        parts = [part for part, _ in found]
-        predicted = self.predict(problem, np.stack([made for _, made in found]))
-        by_time = sorted(range(len(parts)), key=lambda i: predicted[i][0])
-        chosen: dict[str, Changes] = {}
-        for order, most in ((by_time, self.each - self.each // UNTOLD), (range(len(parts)), self.each)):
-            for i in order:
-                seconds, digest = predicted[i]
-                if math.isfinite(seconds) and digest not in known and len(chosen) < most:
-                    chosen.setdefault(digest, parts[i])
-        known.update(chosen)
-        return [*chosen.values()]
+def _measured(climb: Climb, tried: Sequence[Decision]) -> list[Decision]:
+    """Prices decisions; what several bring that are better than the best was, put together."""
+    base, before = climb.decision, climb.score
+    costs = climb.measure(np.stack(tried))
+    helped = [tried[i] for i in np.argsort(costs, kind="stable").tolist() if costs[i] < before * (1.0 - climb.margin)]
+    made, out = base.copy(), list[Decision]()
+    for decision in helped:
+        made = np.where((decision != base) & (made == base), decision, made)
+        out.append(made)
+    return out[1:]
 
-    def _pool(self, problem: AssignProblem, climb: Climb, seen: set[bytes]) -> list[tuple[Changes, Decision]]:
-        """Candidates and what they make of the best decision; of those that were not seen before `pool` at most."""
-        found, new = dict[bytes, tuple[Changes, Decision]](), 0
-        for part in candidates(problem, climb):
-            made = changed(climb.decision, part)
-            if made is not None and (new < self.pool or made.tobytes() in seen):
-                new += made.tobytes() not in seen
-                seen.add(made.tobytes())
-                found.setdefault(made.tobytes(), (part, made))
-        return [*found.values()]
+
+def _distinct(decisions: Sequence[Decision], most: int) -> Decisions:
+    found = {decision.tobytes(): decision for decision in decisions}
+    return np.stack([*found.values()][:most])
+
+
+class _Code(NamedTuple):
+    """Of a decision: predicted logarithm of time over the default's; the digest of its code."""
+
+    score: float
+    digest: str
+    decision: Decision
+
+
+class _Told:
+    """What was simulated and lowered of a problem's graph, and what of it was not measured yet."""
+
+    def __init__(self, problem: AssignProblem, predict: Predict, simulate: Simulate) -> None:
+        self.problem, self._predict, self._simulate = problem, predict, simulate
+        self._times: dict[bytes, float] = {}
+        self._lowered: dict[bytes, str] = {}  # decision -> digest of its code
+        self._open: dict[str, _Code] = {}
+        initial = problem.initial[None]
+        self._start = float(np.log(self.simulated(initial)[0]))
+        seconds, digest = self._predict(problem, initial)[0]
+        self._default, self._gone = math.log(seconds), {digest}
+        self._alone = self._unmoved()
+
+    def simulated(self, decisions: Decisions) -> F64:
+        """Seconds [P] of decisions, each simulated once."""
+        fresh = {one.tobytes(): one for one in decisions if one.tobytes() not in self._times}
+        if fresh:
+            self._times |= zip(fresh, self._simulate(self.problem, np.stack([*fresh.values()])).tolist(), strict=True)
+        return np.array([self._times[one.tobytes()] for one in decisions])
+
+    def _unmoved(self) -> dict[tuple[int, int], float]:
+        """(head, choice) of settings which the simulator does not know -> the predicted logarithm of what it brings."""
+        made = [(part[0], changed(self.problem.initial, part)) for part in single_knobs(self.problem)]
+        known = [(slot, decision) for slot, decision in made if decision is not None]
+        if not known:
+            return {}
+        decisions = np.stack([decision for _, decision in known])
+        still = np.abs(np.log(self.simulated(decisions)) - self._start) < UNMOVED
+        if not still.any():
+            return {}
+        predicted = self._predict(self.problem, decisions[still])
+        slots = [slot[1:] for (slot, _), flat in zip(known, still, strict=True) if flat]
+        return {slot: math.log(seconds) - self._default for slot, (seconds, _) in zip(slots, predicted, strict=True)}
+
+    def _rough(self, decisions: Decisions) -> F64:
+        """Logarithms [P] of time over the default's, without lowering."""
+        columns = knob_columns(self.problem)
+        settings = [sum(self._alone.get((c, int(one[0, c])), 0.0) for c in columns) for one in decisions]
+        rough: F64 = np.log(self.simulated(decisions)) - self._start + np.array(settings)
+        return rough
+
+    def promising(self, decisions: Decisions, most: int) -> Decisions:
+        """Of those that were not lowered before, the fastest on paper."""
+        fresh = decisions[[one.tobytes() not in self._lowered for one in decisions]]
+        return fresh[np.argsort(self._rough(fresh), kind="stable")[:most]]
+
+    def lower(self, decisions: Decisions) -> None:
+        if not len(decisions):
+            return
+        predicted = self._predict(self.problem, decisions)
+        for one, rough, (seconds, digest) in zip(decisions, self._rough(decisions), predicted, strict=True):
+            self._lowered[one.tobytes()] = digest
+            if math.isfinite(seconds) and digest not in self._gone:
+                score = (math.log(seconds) - self._default + float(rough)) / 2
+                self._open.setdefault(digest, _Code(score, digest, one))
+
+    def fastest(self, most: int) -> list[Decision]:
+        """Those that are predicted to be fastest of what was not given before, one of each code."""
+        return [self._give(code.digest) for code in sorted(self._open.values(), key=lambda code: code.score)[:most]]
+
+    def as_they_come(self, decisions: Decisions, most: int) -> list[Decision]:
+        """The first of decisions whose code is new, however it is predicted to run."""
+        out: list[Decision] = []
+        for i in range(len(decisions)):
+            if len(out) == most:
+                break
+            if decisions[i].tobytes() not in self._lowered:
+                self.lower(decisions[i : i + 1])
+            if (digest := self._lowered[decisions[i].tobytes()]) in self._open:
+                out.append(self._give(digest))
+        return out
+
+    def _give(self, digest: str) -> Decision:
+        self._gone.add(digest)
+        return self._open.pop(digest).decision
 
 
 def predictions(model: Learned) -> Predict:
-    """By a learned model."""
+    """By a learned model, of code that is lowered to."""
 
     def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
         plans = problem.task.realise(problem.graph, decisions)
@@ -101,18 +187,10 @@ def predictions(model: Learned) -> Predict:
     return predict
 
 
-def candidates(problem: AssignProblem, climb: Climb) -> Iterator[Changes]:
-    """Changes of the best decision: single knobs, rules, both together, flips of single ops, those that are read most
-    first, classes of alike ops, and settings of all knobs."""
-    knobs = single_knobs(problem)
-    wholes = [climb.fusion(rule.ops, rule.choice) for rule in rules(problem.graph, climb.free)]
-    yield from knobs
-    yield from wholes
-    yield from ([*whole, *knob] for whole, knob in product(wholes, knobs))
-    ops = flip_order(problem, climb.free, "bytes")
-    yield from (climb.flip(ops[i : i + 1]) for i in range(len(ops)))
-    for classes in motifs(problem.graph, climb.free, 3):
-        yield from (climb.flip(ops) for ops in classes)
-    columns = knob_columns(problem)
-    for setting in product(*(range(problem.task.heads[column].count) for column in columns)):
-        yield [(0, column, choice) for column, choice in zip(columns, setting, strict=True)]
+def simulations(model: Calibrated) -> Simulate:
+    """By the simulator, without lowering."""
+
+    def simulate(problem: AssignProblem, decisions: Decisions) -> F64:
+        return model.price(problem.task.realise(problem.graph, decisions)).cost
+
+    return simulate

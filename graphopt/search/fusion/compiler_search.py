@@ -12,10 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from graphopt.core.graph import I64, Bool
+from graphopt.core.graph import F64, I64, Bool
 from graphopt.core.head import Head, Role
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.decisions import Decision
+from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.compiler_rules import reader_counts, rules
 from graphopt.search.walks.motifs import motifs
@@ -137,14 +137,20 @@ class Climb:
         new = [(part, made) for part in changes if (made := changed(base, part)) is not None]
         if not new:
             return []
-        costs, before = self.problem.cost(np.stack([made for _, made in new])), self.score
+        before = self.score
+        costs = self.measure(np.stack([made for _, made in new]))
         if base is self.problem.initial:
             gains = 1.0 - costs / self.problem.initial_cost
             self._gain += [(gain, part) for gain, (part, _) in zip(gains.tolist(), new) if gain > self.margin]
+        return [part for cost, (part, _) in zip(costs, new) if cost < before * (1.0 - self.margin)]
+
+    def measure(self, decisions: Decisions) -> F64:
+        """Prices decisions [P, N, H] together, and takes the best of them if it is better than the best so far."""
+        costs = self.problem.cost(decisions)
         best = int(np.argmin(costs))
         if costs[best] < self.score * (1.0 - self.margin):
-            self.decision, self.score = new[best][1], float(costs[best])
-        return [part for cost, (part, _) in zip(costs, new) if cost < before * (1.0 - self.margin)]
+            self.decision, self.score = decisions[best], float(costs[best])
+        return costs
 
 
 def changed(base: Decision, changes: Changes) -> Decision | None:
