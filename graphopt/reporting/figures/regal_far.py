@@ -6,7 +6,7 @@ from typing import Any
 from graphopt.reporting.figures.figure import Figure
 from graphopt.reporting.figures.over_families import Key, everywhere, gain, least, priced
 
-LEARNED = {"regal": "regal", "run_model": "model"}  # algorithm -> name in figures
+LEARNED = {"regal": "regal", "shipped": "shipped", "run_model": "model"}  # algorithm -> name in figures
 BY_PRICES = ("regal_local_heuristic", "local_then_brkga", "windowed", "brkga_seeded", "brkga_informed", "brkga")
 BY_MODEL = "roofline_search"  # learns nothing either, but searches in a model of runs first
 OTHERS = (BY_MODEL, "network_off", "untrained")  # run_model untrained; REGAL without its network, untrained
@@ -23,7 +23,8 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
       (without BUDGET: at the largest); `.../per_graph` over the best of them on each graph;
     - `regal_over/PEER/SPLIT/OBJECTIVE/BUDGET` of each peer, the search in a model of runs among them;
     - `regal_network_on_over_off/...`, `regal_trained_over_untrained/...`; `regal_over_default/...`;
-    - the same of `run_model`, as `model_over_best_unlearned/...`; untrained it is `model_over/roofline_search/...`.
+    - the same of `shipped`, REGAL with the package's weights; and of `run_model`, as `model_over_best_unlearned/...`, which
+      untrained is `roofline_search`.
     """
     found: list[Figure] = []
     for dataset, split in (("models", "near"), ("models_far", "far")):
