@@ -163,8 +163,11 @@ def rule_sheets(decision: Decided, shown: int | None = None) -> Iterator[Sheet]:
 
 
 def _changes(case: Case) -> Sheet:
-    """The changes that matter most: those whose way back alone costs most."""
+    """The changes that matter most: those whose way back alone costs most. Where prices are measured, none goes back:
+    each would have to be compiled and timed."""
     ops = case.decision.changed()
+    if not case.judge.deterministic:
+        return Sheet(f"{len(ops):,} ops differ from the default", [], [])
     priced = _heaviest(case.graph, ops)
     judged, alone = taken_back(case, priced)
     change = alone / judged - 1

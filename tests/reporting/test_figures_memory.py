@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphopt.reporting.figures.hardware_memory import figures
+from graphopt.reporting.figures.hardware.hardware_memory import figures
 
 
 def row(graph: str, algo: str, judged: float) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from graphopt.reporting.figures.hardware_fusion import figures
+from graphopt.reporting.figures.hardware.hardware_fusion import figures
+from graphopt.reporting.figures.hardware.hardware_policy import figures as figures_of_policy
 
 
 def row(graph: str, judged: float, *, dataset: str = "lowered_step", algo: str = "compiler_search", noise: float = 0.01,
@@ -29,22 +30,30 @@ def test_slower_is_what_noise_does_not_explain() -> None:
     assert figures(rows)[-1].value == 1
 
 
-def test_a_policy_is_counted_against_nine_tenths_of_the_gain_of_the_search() -> None:
-    search, policy = row("a", 1.0), row("a", 1.0, algo="compiler_policy")
-    search["trace"] = [[0, 0.0, 2.0], [3, 0.1, 1.5], [16, 0.2, 1.0]]
-    policy["trace"] = [[0, 0.0, 2.0], [4, 0.1, 1.1]]
-    found = {figure.name: figure.value for figure in figures([search, policy, row("b", 1.0)])}
+def policy_row(costs: list[tuple[int, float]], **settings: object) -> dict[str, object]:
+    made = row("a", 1.0, algo="compiler_policy") | settings
+    return made | {"trace": [[0, 0.0, 2.0], *([evals, 0.1, cost] for evals, cost in costs)]}
+
+
+def policy_figures(*rows: dict[str, object]) -> dict[str, float]:
+    return {figure.name.removeprefix("compiler_policy/"): figure.value for figure in figures_of_policy(rows)}
+
+
+def test_a_policy_is_counted_against_nine_tenths_of_what_the_search_gains_in_its_race() -> None:
+    search = policy_row([(3, 1.5), (16, 1.0), (20, 0.8)], algo="compiler_search")
+    policies = [policy_row([(evals, 1.1)], seed=evals) for evals in (3, 5)]
+    found = policy_figures(search, *policies, row("b", 1.0))
     assert found["evals_to_90"] == pytest.approx(4 / 16) and found["evals_to_90/missed"] == 0
-    assert found["evals_to_90/compiler_policy/a/equal"] == 4 and found["evals_to_90/compiler_search/a/equal"] == 16
+    assert found["evals_to_90/solves"] == 2
+    assert found["evals_to_90/a/equal"] == 4 and found["compiler_search/evals_to_90/a/equal"] == 16
+    assert found["evals_to_90/lowest"] == pytest.approx(24 / 20) and found["evals_to_90/lowest/missed"] == 2
 
 
-def test_a_policy_that_never_reaches_it_needs_all_it_had() -> None:
-    search, policy = row("a", 1.0), row("a", 1.9, algo="compiler_policy")
-    search["trace"], policy["trace"] = [[0, 0.0, 2.0], [12, 0.2, 1.0]], [[0, 0.0, 2.0], [4, 0.1, 1.2]]
-    found = {figure.name: figure.value for figure in figures([search, policy])}
+def test_a_policy_that_never_reaches_it_counts_with_the_larger_budget() -> None:
+    search, policy = policy_row([(12, 1.0)], algo="compiler_search"), policy_row([(4, 1.2)], evals_cap=8)
+    found = policy_figures(search, policy)
     assert found["evals_to_90"] == pytest.approx(24 / 12) and found["evals_to_90/missed"] == 1
 
 
 def test_nothing_is_counted_where_the_race_shows_no_gain() -> None:
-    search, policy = row("a", 2.0), row("a", 2.0, algo="compiler_policy")
-    assert all("evals_to_90" not in figure.name for figure in figures([search, policy]))
+    assert policy_figures(row("a", 2.0), policy_row([(4, 1.2)])) == {}

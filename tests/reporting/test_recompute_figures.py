@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from graphopt.reporting.figures.figure import Figure
-from graphopt.reporting.figures.hardware_recompute import figures
+from graphopt.reporting.figures.hardware.hardware_recompute import figures
 from graphopt.reporting.figures.reading import figures_of
 
 

@@ -1,0 +1,1 @@
+"""Headline figures of what was run for real."""
