@@ -16,6 +16,7 @@ from torch import nn
 
 from graphopt.algos.modelling.kernel_model import Kernels, distinct, error_of, timed
 from graphopt.algos.placing.op_groups import learning_inside
+from graphopt.core.graph import F64
 from graphopt.core.machine import Device
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole
@@ -51,7 +52,7 @@ def refitted(network: nn.Module, problem: AssignProblem, keys: F32, sheet: Devic
 
 def profiled(problem: AssignProblem, keys: F32, sheet: Device, most: int) -> Kernels | None:
     """Kernels of at most so many plans, an evaluation each; None where plans do not run on the first device alone."""
-    parts = []
+    parts: list[F64] = []
     for each in _near(problem, keys):
         plan = problem.task.realise_keys(problem.graph, each[None])
         if len(parts) == most or not problem.remaining or plan.device.any():
