@@ -9,8 +9,8 @@ a batch the best move is made unless it is worse; where nothing was found for `p
 best keys after `kick` random moves.
 
 `task_sequence` (`together: false`) is the peer of GO's joint task: placement, then the order, then fusion, each with a
-share of the budget. `joint_search` fuses first, as what the kernels are decides what is worth moving; then it places
-and orders the fused kernels; then it moves everything at once.
+share of the budget; `joint_search` fuses first, as what the kernels are decides what is worth moving; then it places
+and orders the fused kernels; then it moves everything at once. Before that it may place what the default fuses.
 
 Ours, of no paper. Shape legend: K keys, B moves, N ops.
 """
@@ -68,14 +68,17 @@ class Walking:
 class JointSearch(Optimizer):
     """yaml: conf/algo/joint_search.yaml, task_sequence.yaml.
 
-    together: whether everything moves at once. begin: shares of the budget that may be spent at the end of what fusion
-    begins with, and then of what placement begins with. depth: hops over which ops of a class have to look alike.
+    together: whether everything moves at once. begin: shares of the budget that may be spent at the end of what
+    placement begins with as the default fuses, of what fusion begins with, and of what placement begins with again.
+    depth: hops over which ops of a class have to look alike.
     """
 
     needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY, Role.FUSION})
     knows_roles = frozenset({Role.DEVICE, Role.PRIORITY, Role.FUSION})
 
-    def __init__(self, *, name: str, together: bool, begin: tuple[Share, Share], depth: Whole, walk: Walking) -> None:
+    def __init__(
+        self, *, name: str, together: bool, begin: tuple[Share, Share, Share], depth: Whole, walk: Walking
+    ) -> None:
         self.name, self.together, self.begin, self.depth, self.walk = name, together, begin, depth, walk
 
     def solve(self, problem: AssignProblem) -> None:
@@ -104,13 +107,11 @@ class JointSearch(Optimizer):
         mine = [role for role in (Role.DEVICE, Role.PRIORITY, Role.FUSION) if problem.task.decides(role)]
         if not self.together:
             return [SearchStage((role,), (i + 1) / len(mine), True) for i, role in enumerate(mine)]
-        fusion = [SearchStage((role,), self.begin[0], False) for role in mine if role == Role.FUSION]
         others = tuple(role for role in mine if role != Role.FUSION)
-        return [
-            *fusion,
-            *([SearchStage(others, self.begin[1], False)] if others else []),
-            SearchStage(tuple(mine), 1.0, True),
-        ]
+        fused = others != tuple(mine)
+        starts = zip((others, (Role.FUSION,), others), self.begin, (fused, fused, True))
+        known = [SearchStage(roles, until, False) for roles, until, wanted in starts if wanted and roles]
+        return [*known, SearchStage(tuple(mine), 1.0, True)]
 
 
 class BestKeys:
