@@ -17,8 +17,8 @@ def settled(node: Mapping[str, object], near: Path, usual: Path) -> Mapping[str,
 
 def found_table(stored: object, near: Path, usual: Path) -> Path:
     """The table that a file was priced by, which is only read: one of that name in a folder above the file, or the path
-    below this installation. A file without one was priced by its user's own, which a stored study may have brought along
-    under its name; else it is this user's."""
+    below this installation. A file without one was priced by its user's own, which a stored study may have brought
+    along under its name; else it is this user's."""
     if not isinstance(stored, str):
         brought = (folder / usual.name for folder in near.resolve().parents)
         return next((place for place in brought if place.is_file()), cache_dir() / usual)
