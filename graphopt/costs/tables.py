@@ -18,9 +18,11 @@ def settled(node: Mapping[str, object], near: Path, usual: Path) -> Mapping[str,
 
 def found_table(stored: object, near: Path, usual: Path) -> Path:
     """The table that a file was priced by, which is only read: one of that name in a folder above the file, or the path
-    below this installation; a file without one was priced by this user's own."""
+    below this installation. A file without one was priced by its user's own, which a stored study may have brought
+    along under its name; else it is this user's."""
     if not isinstance(stored, str):
-        return cache_dir() / usual
+        brought = (folder / usual.name for folder in near.resolve().parents)
+        return next((place for place in brought if place.is_file()), cache_dir() / usual)
     places = [folder / Path(stored).name for folder in near.resolve().parents]
     if not Path(stored).is_absolute() and ".." not in Path(stored).parts:
         places.append(Path(__file__).resolve().parents[2] / stored)

@@ -13,7 +13,7 @@ import torch
 import yaml
 from split_work import chain
 
-from graphopt import CONF, decision, ship
+from graphopt import CONF, cache_dir, decision, ship
 from graphopt.cli import composed
 from graphopt.config import stored
 from graphopt.config.build import build, machine_task_costs
@@ -248,6 +248,16 @@ def test_a_table_is_found_beside_the_study(tmp_path: Path) -> None:
     from graphopt.costs.profiled import Profiled
 
     assert Profiled.settled(node, path)["table"] == str(tmp_path / "study" / "ops.jsonl")
+
+
+def test_a_user_s_own_table_may_have_been_brought_along(tmp_path: Path) -> None:
+    from graphopt.costs.tables import found_table
+
+    near, usual = tmp_path / "study" / "answers.zip", Path("measured") / "mine.jsonl"
+    assert found_table(None, near, usual) == cache_dir() / usual
+    (near.parent).mkdir()
+    (near.parent / "mine.jsonl").write_text("")
+    assert found_table(None, near, usual) == near.parent / "mine.jsonl"
 
 
 # ---- checkpoints

@@ -23,8 +23,8 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
       (without BUDGET: at the largest); `.../per_graph` over the best of them on each graph;
     - `regal_over/PEER/SPLIT/OBJECTIVE/BUDGET` of each peer, the search in a model of runs among them;
     - `regal_network_on_over_off/...`, `regal_trained_over_untrained/...`; `regal_over_default/...`;
-    - the same of `shipped`, REGAL with the package's weights; and of `run_model`, as `model_over_best_unlearned/...`, which
-      untrained is `roofline_search`.
+    - the same of `shipped`, REGAL with the package's weights, and of `run_model`, as `model_over_best_unlearned/...`;
+      untrained the latter is `roofline_search`.
     """
     found: list[Figure] = []
     for dataset, split in (("models", "near"), ("models_far", "far")):
