@@ -143,7 +143,7 @@ class MoveTable:
         kind, op, slot = int(self._moves.kind[number]), int(self._moves.op[number]), int(self._moves.slot[number])
         return Move(number, kind, op, self._numbers[slot] if slot >= 0 else -1)
 
-    def failed(self, move: Move) -> None:
+    def refuse(self, move: Move) -> None:
         """It was not taken."""
         self._known.fails[self._moves.place[move.number]] += 1
         before = self._moves.weight[move.number]
