@@ -7,7 +7,7 @@ from typing import Literal
 from graphopt.search.tiling import tile_changes as changes
 from graphopt.search.tiling.groupings import LEAST_GAIN, Grouping
 from graphopt.search.tiling.move_columns import ABSORB, FUSE, MERGE, SHIFT, SPLIT, STORE
-from graphopt.search.tiling.move_table import EVEN, POTENTIAL, SAVED, Move, MoveTable
+from graphopt.search.tiling.move_table import EVEN, POTENTIAL, SAVED, ListedMove, MoveTable
 from graphopt.search.tiling.tile_moves import Draw
 from graphopt.sharding.region_choice import ShareNetwork
 from graphopt.tiling.tiling_problem import TilingProblem
@@ -51,7 +51,7 @@ def descended(problem: TilingProblem, now: Grouping, order: MoveOrder, draw: Dra
     return now
 
 
-def made(now: Grouping, move: Move) -> Grouping | None:
+def made(now: Grouping, move: ListedMove) -> Grouping | None:
     """What a move of a table leads to."""
     return _MADE[move.kind](now, move.op, move.other)
 
