@@ -200,7 +200,8 @@ def _listed(s: GroupPlaces, a: OpArrays, m: Marks, moves: MoveLists, known: Know
 
 @njit(cache=True, nogil=True)
 def _add(kind: int, op: int, other: int, count: int, s: GroupPlaces, a: OpArrays, m: Marks, moves: MoveLists,
-         known: Known, sums: Sums, room: I64, columns: F64, mean: float, by: int, network: ShareNetwork) -> int:  # fmt: skip
+         known: Known, sums: Sums, room: I64, columns: F64, mean: float, by: int,
+         network: ShareNetwork) -> int:  # fmt: skip
     """Writes one move, unless it cannot be."""
     key = _key(kind, op, other, s, a)
     place = _find(key, known)
