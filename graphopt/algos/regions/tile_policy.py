@@ -1,6 +1,6 @@
-"""`tile_policy`: `tile_walk` in which a small network says which move to look at next. It reads how the groups of ops
-that a move would undo and make stand to what they cost at least, and what they are, in columns without units
-(`graphopt.search.tiling.move_columns`), so that what drawn problems taught it holds for others.
+"""`tile_policy`: `tile_walk` that starts from a descent in which a small network says which move to look at next. It
+reads how the groups of ops that a move would undo and make stand to what they cost at least, and what they are, in
+columns without units (`graphopt.search.tiling.move_columns`), so that what drawn problems taught it holds for others.
 
 Ours, of no paper. It is taught by moves that walks on training graphs have looked at, most of them drawn by what they
 can gain at most, the others evenly: which share of the latency of the groups that would go each gains, 0 where it gains
@@ -18,8 +18,8 @@ from graphopt.core.graph import F64, Graph
 from graphopt.problems.cost_model import CostModel
 from graphopt.search.tiling.groupings import Wiring, apart
 from graphopt.search.tiling.move_columns import COLUMNS
-from graphopt.search.tiling.move_orders import made, mover_of
 from graphopt.search.tiling.move_table import POTENTIAL, MoveTable
+from graphopt.search.tiling.ordered_descent import made
 from graphopt.search.tiling.tile_moves import Draw
 from graphopt.search.tiling.tile_walk import TileWalk
 from graphopt.tiling.tile_costs import TileCosts
@@ -32,11 +32,14 @@ from graphopt.utils.ranges import Between, Count, NotNegative, Positive, Share
 @dataclass(frozen=True, kw_only=True)
 class Walks:
     """moves, moves_of_op: so many, and so many more for every op, are looked at on each training graph. even: share of
-    them drawn evenly. hot, cold: as of `TileWalk`."""
+    them drawn evenly, the others by that power of what they gain at most. fade: what a refusal leaves of a move's
+    weight. hot, cold: as of `TileWalk`."""
 
     moves: Count
     moves_of_op: Count
     even: Share
+    power: NotNegative
+    fade: Share
     hot: Positive
     cold: Share
 
@@ -62,7 +65,7 @@ class TilePolicy(ShareLearner):
         """Moves of one walk."""
         lessons, wiring = self.lessons, Wiring(TileCosts(workload_of(graph)))
         draw = Draw(np.random.default_rng([self.val_seed, int(graph.hash[:8], 16)]))
-        table, now = MoveTable(wiring, POTENTIAL, 0.5, self.search.order.fade), apart(wiring)
+        table, now = MoveTable(wiring, POTENTIAL, lessons.power, lessons.fade), apart(wiring)
         hot, moves = lessons.hot * now.cost / len(now.groups), lessons.moves + lessons.moves_of_op * len(now.groups)
         rows = []
         table.enter(now)
@@ -74,7 +77,7 @@ class TilePolicy(ShareLearner):
             gain = -math.inf if found is None else now.cost - found.cost
             rows.append([*columns, latency / now.mean, min(1.0, max(0.0, gain / latency))])
             if found is None or not _taken(gain, hot * lessons.cold ** (number / moves), draw):
-                table.failed(move)
+                table.refuse(move)
                 continue
             now = found
             table.enter(now)
@@ -83,8 +86,7 @@ class TilePolicy(ShareLearner):
         return np.array(rows).reshape(-1, len(COLUMNS) + 2)
 
     def solve(self, problem: TilingProblem) -> None:
-        wiring, draw = Wiring(TileCosts(problem.workload)), Draw(problem.rng)
-        self.search.run(problem, wiring, draw, mover_of(wiring, draw, self.search.order, self.as_numbers()))
+        self.search.run(problem, self.as_numbers())
 
 
 def _taken(gain: float, temperature: float, draw: Draw) -> bool:

@@ -13,8 +13,8 @@ BESIDE = ("known", "example_solution")  # files of such a folder that are no pro
 
 
 class TilingContest(FileDataset):
-    """path: a file, a folder or a pattern; null: the folder `tiling` of third parties' data. drawn: problems to train and
-    to validate on instead of those that `train` and `val` name."""
+    """path: a file, a folder or a pattern; null: the folder `tiling` of third parties' data. drawn: problems to train
+    and to validate on instead of those that `train` and `val` name."""
 
     gives = frozenset({CARRIES})
     kept = False

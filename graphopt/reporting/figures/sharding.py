@@ -12,7 +12,9 @@ BEST = {
     "iopddl-S": 1534613444.0, "iopddl-T": 682895254913.0,
 }  # fmt: skip # costs of the best team of each, within the contest's seconds on 8 cores
 LEARNED = "learned_"  # as names of policies begin that other families have taught
-SEARCH, SHORT, PEERS = "sharding_search", "sharding_short", ("default", "local", "annealing", "brkga")
+SEARCH, SHORT = "sharding_search", "sharding_short"
+GENERALISTS = ("local", "annealing", "brkga")  # at 5 % of the seconds; NAME_long: at all
+PEERS = ("default", *GENERALISTS, *(f"{name}_short" for name in GENERALISTS), *(f"{name}_long" for name in GENERALISTS))
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:

@@ -8,14 +8,22 @@ from typing import Any
 
 from graphopt.errors import UserError
 from graphopt.reporting.figures.figure import Figure
+from graphopt.reporting.figures.over_families import gain, priced
 
 SEARCH = "tile_walk"
+LEARNED, PEERS = "learned", {"even": "untrained", "walk": "walk", "saved": "saved", "potential": "potential"}
+SHARES = ("1", "2", "5", "20")  # of the contest's seconds, in percent, as names of algorithms end
+FEW = "few"  # ... where few evaluations are the budget
 SAME = 0.5  # published costs are rounded to whole numbers
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
     """Counts of graphs, of tile_walk's median over seeds, between its worst and its best seed. tiling/valid: both
-    evaluators accept every seed's answer; tiling/at_or_below: no dearer than published; tiling/below: cheaper."""
+    evaluators accept every seed's answer; tiling/at_or_below: no dearer than published; tiling/below: cheaper.
+
+    tiling/learned_over_PEER: how much faster, in percent, schedules are from a descent by a learned order of moves than
+    from one by a peer's, at 2 % of the contest's seconds; _at_...: at others, or after so many evaluations. Peers are
+    the untrained order (all moves alike), bytes saved, the most that moves can gain, and tile_walk's own start."""
     published = _published()
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -31,7 +39,23 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
         ]
         sums = [float(sum(fine)) for fine in tries] or [0.0]
         counts.append(Figure(name, sums[len(sums) // 2], min(sums), max(sums)))
-    return counts
+    return [*counts, *_comparisons([row for row in rows if row["graph"] in published])]
+
+
+def _comparisons(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    """Every graph counts once."""
+    family, found = {row["graph"]: row["graph"] for row in rows}, list[Figure]()
+    budgets = sorted({row["evals_cap"] for row in rows if row["algo"] == f"{LEARNED}_{FEW}"})
+    for peer, called in PEERS.items():
+        for percent in SHARES:
+            ours, theirs = ({(row["graph"], row["seed"]): float(row["judged"]) for row in rows
+                             if row["algo"] == f"{who}_{percent}"} for who in (LEARNED, peer))  # fmt: skip
+            at = "" if percent == "2" else f"_at_{percent}_percent"
+            found += gain(f"tiling/learned_over_{called}{at}", ours, theirs, family)
+        for evals in budgets:
+            ours, theirs = (priced(rows, f"{who}_{FEW}", evals) for who in (LEARNED, peer))
+            found += gain(f"tiling/learned_over_{called}_at_{evals}_evaluations", ours, theirs, family)
+    return found
 
 
 def _published() -> dict[str, float]:

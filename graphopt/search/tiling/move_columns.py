@@ -23,7 +23,7 @@ COLUMNS = (*KINDS, "potential", "none", "slack", "bound", "computes_before", "co
 TINY = 1e-6  # of a group's mean latency
 
 
-class Slots(NamedTuple):
+class GroupPlaces(NamedTuple):
     """Groups in places. home: [N] the place of a stored op, -1 of a fused one. stored [S, N], many [S]: stored ops of a
     place, and how many; 0 where it is free. inside: [S, N] whether an op runs there. latency, computes, moves, needs:
     [S] of the group. linked: [S] whether a link keeps something for it or by it. key: [S] a digest of all that."""
@@ -40,10 +40,10 @@ class Slots(NamedTuple):
     key: I64
 
 
-def no_slots(ops: int) -> Slots:
+def no_slots(ops: int) -> GroupPlaces:
     """None is taken."""
     latency, computes, moves, needs = (np.zeros(ops) for _ in range(4))
-    return Slots(np.full(ops, -1), np.zeros((ops, ops), np.int64), np.zeros(ops, np.int64),
+    return GroupPlaces(np.full(ops, -1), np.zeros((ops, ops), np.int64), np.zeros(ops, np.int64),
                  np.zeros((ops, ops), np.bool_), latency, computes, moves, needs, np.zeros(ops, np.bool_),
                  np.zeros(ops, np.int64))  # fmt: skip
 
@@ -56,7 +56,7 @@ class Sums(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def goes(slot: int, s: Slots, sums: Sums) -> None:
+def goes(slot: int, s: GroupPlaces, sums: Sums) -> None:
     """Counts a group that the move undoes."""
     sums.gone[0] += s.latency[slot]
     sums.gone[1] += max(s.computes[slot], s.moves[slot])
@@ -82,7 +82,7 @@ def comes(found: OpSet, sums: Sums) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def gather(kind: int, op: int, other: int, s: Slots, a: OpArrays, m: Marks, room: I64, sums: Sums) -> bool:
+def gather(kind: int, op: int, other: int, s: GroupPlaces, a: OpArrays, m: Marks, room: I64, sums: Sums) -> bool:
     """Sums of a move of an op (or of its group) towards slot `other`; False where it cannot be. room: [N+1]."""
     sums.gone[:] = 0.0
     sums.come[:] = 0.0
@@ -112,7 +112,7 @@ def gather(kind: int, op: int, other: int, s: Slots, a: OpArrays, m: Marks, room
 
 
 @njit(cache=True, nogil=True)
-def _without(op: int, slot: int, s: Slots, room: I64) -> int:
+def _without(op: int, slot: int, s: GroupPlaces, room: I64) -> int:
     """Writes the stored ops of a group but one; how many."""
     count = 0
     for i in range(s.many[slot]):
@@ -123,7 +123,7 @@ def _without(op: int, slot: int, s: Slots, room: I64) -> int:
 
 
 @njit(cache=True, nogil=True)
-def reads(slot: int, op: int, s: Slots, a: OpArrays) -> bool:
+def reads(slot: int, op: int, s: GroupPlaces, a: OpArrays) -> bool:
     """Whether a group reads the result of an op."""
     found = False
     for k in range(a.reader_ptr[op], a.reader_ptr[op + 1]):
@@ -132,7 +132,7 @@ def reads(slot: int, op: int, s: Slots, a: OpArrays) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _again(op: int, own: int, s: Slots, a: OpArrays, m: Marks, room: I64, sums: Sums) -> bool:
+def _again(op: int, own: int, s: GroupPlaces, a: OpArrays, m: Marks, room: I64, sums: Sums) -> bool:
     """All groups but `own` that read an op are made anew."""
     for slot in range(len(s.many)):
         if slot != own and s.many[slot] and reads(slot, op, s, a):
@@ -143,7 +143,7 @@ def _again(op: int, own: int, s: Slots, a: OpArrays, m: Marks, room: I64, sums: 
 
 
 @njit(cache=True, nogil=True)
-def _fused(op: int, own: int, s: Slots, a: OpArrays, m: Marks, room: I64, sums: Sums) -> bool:
+def _fused(op: int, own: int, s: GroupPlaces, a: OpArrays, m: Marks, room: I64, sums: Sums) -> bool:
     s.home[op] = -1
     left = _without(op, own, s, room)
     fine = (left == 0 or comes(measured(room, left, s.home, a, m), sums)) and _again(op, own, s, a, m, room, sums)
@@ -152,7 +152,7 @@ def _fused(op: int, own: int, s: Slots, a: OpArrays, m: Marks, room: I64, sums: 
 
 
 @njit(cache=True, nogil=True)
-def _stored(op: int, s: Slots, a: OpArrays, m: Marks, room: I64, sums: Sums) -> bool:
+def _stored(op: int, s: GroupPlaces, a: OpArrays, m: Marks, room: I64, sums: Sums) -> bool:
     s.home[op] = len(s.many)
     room[0] = op
     fine = comes(measured(room, 1, s.home, a, m), sums) and _again(op, -1, s, a, m, room, sums)
@@ -161,7 +161,7 @@ def _stored(op: int, s: Slots, a: OpArrays, m: Marks, room: I64, sums: Sums) -> 
 
 
 @njit(cache=True, nogil=True)
-def _absorbed(own: int, other: int, s: Slots, a: OpArrays, m: Marks, room: I64, sums: Sums) -> bool:
+def _absorbed(own: int, other: int, s: GroupPlaces, a: OpArrays, m: Marks, room: I64, sums: Sums) -> bool:
     """What only the other group reads is fused."""
     count = s.many[other]
     room[:count] = s.stored[other, :count]

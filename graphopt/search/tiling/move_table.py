@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphopt.core.graph import F64, I64
+from graphopt.errors import Unsolved
 from graphopt.search.tiling.groupings import Grouping, Wiring
 from graphopt.search.tiling.move_columns import (
     ABSORB,
@@ -20,7 +21,7 @@ from graphopt.search.tiling.move_columns import (
     SPLIT,
     STORE,
     TINY,
-    Slots,
+    GroupPlaces,
     Sums,
     describe,
     gather,
@@ -33,6 +34,7 @@ from graphopt.tiling.tile_costs import bits
 from graphopt.utils.compiled import njit
 
 EVEN, SAVED, POTENTIAL = range(3)  # scores: all alike; time for moving tensors that is saved; most that can be gained
+MOST_OPS = 2000  # tables have rows and columns for ops
 KEYS = 2**16  # places for scores; half of them are used, then all are forgotten
 
 
@@ -45,7 +47,7 @@ class Known(NamedTuple):
     used: I64
 
 
-class Moves(NamedTuple):
+class MoveLists(NamedTuple):
     """kind, op, slot, place (of its score), weight: [M]. met: [3, S, S] when pairs of groups, or of an op and a group,
     were last seen; time: [1]."""
 
@@ -58,7 +60,7 @@ class Moves(NamedTuple):
     time: I64
 
 
-class Move(NamedTuple):
+class ListedMove(NamedTuple):
     """number: in the table. other: the number of another group, -1 without one."""
 
     number: int
@@ -72,6 +74,10 @@ class MoveTable:
     network: then scores are what it expects, a share of the latency of what would go."""
 
     def __init__(self, wiring: Wiring, by: int, power: float, fade: float, network: ShareNetwork | None = None) -> None:
+        if wiring.workload.num_ops > MOST_OPS:
+            raise Unsolved(
+                f"tables of moves are for {MOST_OPS:,} ops at most: take algo=tile_walk algo.order.by=passes"
+            )
         self._by, self._power, self._fade = by, power, fade
         self._network = network or no_network()
         self._arrays = op_arrays(wiring)
@@ -80,7 +86,9 @@ class MoveTable:
         self._slots = no_slots(n)
         most = 2 * len(self._arrays.near) + n * n + 2 * n
         kind, op, slot, place = (np.zeros(most, np.int64) for _ in range(4))
-        self._moves = Moves(kind, op, slot, place, np.zeros(most), np.zeros((3, n, n), np.int64), np.zeros(1, np.int64))
+        self._moves = MoveLists(
+            kind, op, slot, place, np.zeros(most), np.zeros((3, n, n), np.int64), np.zeros(1, np.int64)
+        )
         self._known = Known(np.zeros(KEYS, np.int64), np.zeros(KEYS), np.zeros(KEYS, np.int64),
                             np.zeros(1, np.int64))  # fmt: skip
         self._sums, self._room = Sums(np.zeros(7), np.zeros(8)), np.zeros(n + 1, np.int64)
@@ -134,23 +142,23 @@ class MoveTable:
     def _weigh(self) -> None:
         self.total = _weighed(self._moves, self.count, self._known, self._power, self._fade, self._by, self._mean)
 
-    def drawn(self, chance: float) -> Move:
+    def drawn(self, chance: float) -> ListedMove:
         """One of `count`, by weights; chance: in [0, 1)."""
         return self.move(_drawn(self._moves, self.count, chance * self.total))
 
-    def move(self, number: int) -> Move:
+    def move(self, number: int) -> ListedMove:
         """One of `count`."""
         kind, op, slot = int(self._moves.kind[number]), int(self._moves.op[number]), int(self._moves.slot[number])
-        return Move(number, kind, op, self._numbers[slot] if slot >= 0 else -1)
+        return ListedMove(number, kind, op, self._numbers[slot] if slot >= 0 else -1)
 
-    def failed(self, move: Move) -> None:
+    def refuse(self, move: ListedMove) -> None:
         """It was not taken."""
         self._known.fails[self._moves.place[move.number]] += 1
         before = self._moves.weight[move.number]
         self._moves.weight[move.number] = before * self._fade
         self.total -= before * (1.0 - self._fade)
 
-    def described(self, move: Move) -> tuple[F64, float]:
+    def described(self, move: ListedMove) -> tuple[F64, float]:
         """(columns [F] of a move, latency of the groups that would go)."""
         slot = int(self._moves.slot[move.number])
         gather(move.kind, move.op, slot, self._slots, self._arrays, self._marks, self._room, self._sums)
@@ -159,7 +167,7 @@ class MoveTable:
 
 
 @njit(cache=True, nogil=True)
-def _listed(s: Slots, a: OpArrays, m: Marks, moves: Moves, known: Known, sums: Sums, room: I64, columns: F64,
+def _listed(s: GroupPlaces, a: OpArrays, m: Marks, moves: MoveLists, known: Known, sums: Sums, room: I64, columns: F64,
             mean: float, by: int, network: ShareNetwork) -> int:  # fmt: skip
     """Writes all moves that can be; how many."""
     moves.time[0] += 1
@@ -191,8 +199,9 @@ def _listed(s: Slots, a: OpArrays, m: Marks, moves: Moves, known: Known, sums: S
 
 
 @njit(cache=True, nogil=True)
-def _add(kind: int, op: int, other: int, count: int, s: Slots, a: OpArrays, m: Marks, moves: Moves, known: Known,
-         sums: Sums, room: I64, columns: F64, mean: float, by: int, network: ShareNetwork) -> int:  # fmt: skip
+def _add(kind: int, op: int, other: int, count: int, s: GroupPlaces, a: OpArrays, m: Marks, moves: MoveLists,
+         known: Known, sums: Sums, room: I64, columns: F64, mean: float, by: int,
+         network: ShareNetwork) -> int:  # fmt: skip
     """Writes one move, unless it cannot be."""
     key = _key(kind, op, other, s, a)
     place = _find(key, known)
@@ -222,7 +231,7 @@ def _mixed(value: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _key(kind: int, op: int, other: int, s: Slots, a: OpArrays) -> int:
+def _key(kind: int, op: int, other: int, s: GroupPlaces, a: OpArrays) -> int:
     """A digest of a move and the groups that it touches."""
     own = s.home[op]
     key = _mixed(kind + 8 * (op + 1) if kind < ABSORB else kind)  # those of two groups are of no one op
@@ -249,7 +258,7 @@ def _find(key: int, known: Known) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _weighed(moves: Moves, count: int, known: Known, power: float, fade: float, by: int, mean: float) -> float:
+def _weighed(moves: MoveLists, count: int, known: Known, power: float, fade: float, by: int, mean: float) -> float:
     """Writes the weight of every move; their sum."""
     total = 0.0
     for i in range(count):
@@ -261,7 +270,7 @@ def _weighed(moves: Moves, count: int, known: Known, power: float, fade: float, 
 
 
 @njit(cache=True, nogil=True)
-def _drawn(moves: Moves, count: int, where: float) -> int:
+def _drawn(moves: MoveLists, count: int, where: float) -> int:
     for i in range(count):
         where -= moves.weight[i]
         if where < 0.0:

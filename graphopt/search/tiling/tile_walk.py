@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.tiling.greedy_merges import merged
 from graphopt.search.tiling.groupings import Grouping, Wiring, apart
-from graphopt.search.tiling.move_orders import MoveOrder, Mover, mover_of
-from graphopt.search.tiling.tile_moves import Draw
+from graphopt.search.tiling.ordered_descent import MoveOrder, descended
+from graphopt.search.tiling.tile_moves import Draw, propose
+from graphopt.sharding.region_choice import ShareNetwork
 from graphopt.tiling.tile_costs import TileCosts
 from graphopt.tiling.tiler import Tiler
 from graphopt.tiling.tiling_problem import TilingProblem
@@ -23,7 +24,8 @@ class TileWalk(Tiler):
 
     seconds: of a solve, where the problem has no less; null: what the contest gave for so many ops. share: of these
     that is used. rounds: of annealing, each half as hot as the one before. hot: the first temperature, as a share of a
-    group's mean latency. cold: last temperature of a round / first. greedy: start from merged groups. order: of moves.
+    group's mean latency. cold: last temperature of a round / first. greedy: start from groups that were
+    merged as long as that gains; order: of the moves that do it.
     """
 
     def __init__(self, *, name: str, seconds: Positive | None, share: Share, rounds: Few, hot: Positive, cold: Share,
@@ -32,19 +34,20 @@ class TileWalk(Tiler):
         self.rounds, self.hot, self.cold, self.greedy = rounds, hot, cold, greedy
 
     def solve(self, problem: TilingProblem) -> None:
-        wiring, draw = Wiring(TileCosts(problem.workload)), Draw(problem.rng)
-        self.run(problem, wiring, draw, mover_of(wiring, draw, self.order))
+        self.run(problem)
 
-    def run(self, problem: TilingProblem, wiring: Wiring, draw: Draw, mover: Mover) -> None:
-        """Solves a problem by the moves that `mover` makes."""
-        start = apart(wiring)
+    def run(self, problem: TilingProblem, network: ShareNetwork | None = None) -> None:
+        """Solves a problem. network: says what moves promise, where an order asks for that."""
+        start, draw = apart(Wiring(TileCosts(problem.workload))), Draw(problem.rng)
         clock = _Clock(problem, self.limit(problem))
-        if self.greedy:
+        if self.greedy and self.order.by == "passes":
             start = merged(problem, start, clock.ends)
+        elif self.greedy:
+            start = descended(problem, start, self.order, draw, clock.ends, network)
         best = start
         for number, (begin, end) in enumerate(clock.rounds(self.rounds)):
             hot = self.hot * 0.5**number * start.cost / len(start.groups)
-            best = _annealed(problem, best, mover, draw, clock, (begin, end), (hot, self.cold))
+            best = _annealed(problem, best, draw, clock, (begin, end), (hot, self.cold))
 
     def limit(self, problem: TilingProblem) -> float:
         """Seconds of a solve."""
@@ -79,11 +82,10 @@ class _Clock:
             begin, left = end, 1.0 - end
 
 
-def _annealed(problem: TilingProblem, now: Grouping, mover: Mover, draw: Draw, clock: _Clock,
-              span: tuple[float, float], heat: tuple[float, float]) -> Grouping:  # fmt: skip
+def _annealed(problem: TilingProblem, now: Grouping, draw: Draw, clock: _Clock, span: tuple[float, float],
+              heat: tuple[float, float]) -> Grouping:  # fmt: skip
     """The best grouping of a round."""
     best, (begin, end), (hot, cold) = now, span, heat
-    mover.enter(now)
     tries = 0
     temperature = hot
     while True:
@@ -93,18 +95,14 @@ def _annealed(problem: TilingProblem, now: Grouping, mover: Mover, draw: Draw, c
                 return best
             temperature = hot * cold ** max(done, 0.0)
         tries += 1
-        found = mover.propose(now)
+        found = propose(now, draw)
         if found is None:
             if not problem.remaining:
                 raise OutOfBudget
-            mover.refuse()
             continue
         problem.propose(found.cost, found.schedule)
         loss = found.cost - now.cost
         if loss <= 0 or draw.unit() < math.exp(-loss / temperature):
             now = found
-            mover.enter(now)
             if now.cost < best.cost:
                 best = now
-        else:
-            mover.refuse()
