@@ -56,6 +56,18 @@ def test_a_stage_moves_what_it_is_about_and_nothing_else(role: Role) -> None:
     assert problem.evals == 200 and state.cost == problem.best_cost
 
 
+def test_it_places_before_it_fuses_where_a_share_is_given_to_that() -> None:
+    search = made("joint_search")
+    placing, fusing = (Role.DEVICE, Role.PRIORITY), (Role.FUSION,)
+    problem = JOINT.open(random_graph(5, 30), COST, evals=200, seed=0)
+    search.begin = (0.1, 0.3, 0.5)
+    assert [stage.roles for stage in search.stages(problem)] == [placing, fusing, placing, (*placing, *fusing)]
+    for task in tasks_on(ON):
+        stages = search.stages(task.open(problem.graph, COST, evals=200, seed=0))
+        others = task.decides(Role.DEVICE) or task.decides(Role.PRIORITY)
+        assert len(stages) == (4 if others and task.decides(Role.FUSION) else 2), task.name
+
+
 def towers(count: int, depth: int) -> Graph:
     """Towers of a matrix product and elementwise ops that only meet at the end: fusing and spreading both pay."""
     net = Net("towers")

@@ -28,7 +28,7 @@ CHANGED = (0.05, 0.2, 0.5)  # shares of the ops that a plan decides otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelRefit:
+class KernelTuning:
     """Updates on the graph that is being solved, billed."""
 
     steps: Annotated[int, Between(0, 1000)]  # 0: none
@@ -36,7 +36,7 @@ class ModelRefit:
     rate: NotNegative
 
 
-def refitted(network: nn.Module, problem: AssignProblem, keys: F32, sheet: Device, said: ModelRefit) -> bool:
+def refitted(network: nn.Module, problem: AssignProblem, keys: F32, sheet: Device, said: KernelTuning) -> bool:
     """Trains the network on kernels of plans near keys [K]; whether there were any."""
     kernels = profiled(problem, keys, sheet, int(said.share * problem.evals_cap))
     if kernels is None:

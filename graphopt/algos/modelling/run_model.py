@@ -17,7 +17,7 @@ import numpy as np
 
 from graphopt.algos.learner import answering
 from graphopt.algos.modelling.kernel_model import KernelModel
-from graphopt.algos.modelling.refit import ModelRefit, refitted
+from graphopt.algos.modelling.refit import KernelTuning, refitted
 from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits
@@ -57,7 +57,7 @@ class RunModel(KernelModel):
     any_purpose: ClassVar[bool] = True
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, plans: Count, rate: NotNegative,
-                 modelled: Count, caution: Positive, tuning: ModelRefit, search: JointSearch) -> None:  # fmt: skip
+                 modelled: Count, caution: Positive, tuning: KernelTuning, search: JointSearch) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed, plans=plans, rate=rate, depth=search.depth,
                          modelled=modelled)  # fmt: skip
         self.search, self.caution, self.tuning = search, caution, tuning
