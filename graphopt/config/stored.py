@@ -81,7 +81,11 @@ FORMER: dict[str, dict[str, str]] = {
 ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None},
                                     "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
                                     "graphopt.costs.inductor.Inductor": {"filter": None},
-                                    "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"}}  # fmt: skip
+                                    "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
+                                    "graphopt.tasks.tiled_execution.Tiling": {"clock": "wall"},
+                                    "graphopt.datasets.contests.tiling_contest.TilingContest": {"drawn": None},
+                                    "graphopt.search.tiling.tile_walk.TileWalk": {
+                                        "order": {"by": "passes", "power": 1.0, "patience": 1.0}}}  # fmt: skip
 
 
 class StoredError(UserError):
