@@ -12,7 +12,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, Checkpoint, EarlyStopping, ModelCheckpoint
 
 from graphopt.algos.learner import Learner
 from graphopt.config.build import Parts
@@ -95,6 +95,7 @@ def trainer_for(
 ) -> pl.Trainer:
     """Lightning's Trainer as configured. One epoch is the whole training, since batches are endless. Before the first
     step all validation graphs are solved (Lightning's sanity check), so that no training ends worse than it began."""
+    callbacks = callbacks_for(learner, schedule, cell.path / "ckpt", about, validates=validates)
     options: dict[str, Any] = {
         "accelerator": device_of(schedule).type.replace("cuda", "gpu"), "devices": schedule.devices,
         "strategy": strategy_of(schedule), "precision": schedule.precision,
@@ -103,7 +104,7 @@ def trainer_for(
         "val_check_interval": max(1, min(schedule.val_every, schedule.steps)),
         "limit_val_batches": None if validates else 0, "num_sanity_val_steps": -1 if validates else 0,
         "logger": [CurveLogger(learner, cell.log), *schedule.logger],
-        "callbacks": callbacks_for(learner, schedule, cell.path / "ckpt", about, validates=validates),
+        "callbacks": callbacks, "enable_checkpointing": any(isinstance(each, Checkpoint) for each in callbacks),
         "enable_progress_bar": False, "enable_model_summary": False, "use_distributed_sampler": False,
         "default_root_dir": cell.path,
     }  # fmt: skip

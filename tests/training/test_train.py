@@ -152,6 +152,7 @@ def test_without_validation_graphs_the_last_state_is_used(train: Callable[..., A
     learner, cell = train(config={"dataset": data})
     state = checkpoint.load(cell.path / "ckpt" / "best.ckpt")
     assert learner.train_steps == 12 and torch.equal(state["state_dict"]["encoder.logit"], learner.encoder.logit)
+    assert {file.parent.name for file in cell.path.rglob("*.ckpt")} == {"ckpt"}  # Lightning writes none of its own
 
 
 def test_zero_steps_leave_the_initial_weights(train: Callable[..., Any]) -> None:
