@@ -1,6 +1,8 @@
-"""Puts the folders of tests on the import path, so that tests share `toy`; options of classes of tests."""
+"""Puts the folders of tests on the import path, so that tests share `toy`; options of classes of tests; signals."""
 
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,14 @@ OPTIONS = {
     "encoder": {"bias": "frame_parts.Bias"},
     "algo": {"critical": "frame_parts.Critical", "learns": "frame_parts.Learns"},
 }
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> None:
+    """Programs that a test starts hear of Ctrl-C, whatever the tests before it, in which Lightning switches that off when
+    it is interrupted, or the shell that runs in the background, have left."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
