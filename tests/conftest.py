@@ -27,8 +27,8 @@ OPTIONS = {
 
 @pytest.fixture(autouse=True)
 def ctrl_c() -> None:
-    """Programs that a test starts hear of Ctrl-C, whatever the tests before it, in which Lightning switches that off when
-    it is interrupted, or the shell that runs in the background, have left."""
+    """Programs that a test starts hear of Ctrl-C, whatever has switched that off before: Lightning when it was
+    interrupted in another test, or a shell that runs all in the background."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

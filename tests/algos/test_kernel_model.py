@@ -134,7 +134,7 @@ def test_xla_models_what_says_its_clock() -> None:
 def test_only_times_can_be_learned() -> None:
     peak = Simulator(name="s", machine=MACHINE, objective="peak_memory", threads=1)
     learner = KernelModel(name="k", task=FUSION, cost=peak, seed=0, plans=2, rate=1e-2, depth=1, modelled=10)
-    with pytest.raises(ConfigError, match="algo=k answers for runtime; choose cost.objective of these"):
+    with pytest.raises(ConfigError, match=r"algo=k answers for runtime; choose cost\.objective of these"):
         learner.gather([random_graph(1, 20)])
 
 
