@@ -4,7 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from graphopt.utils.compiled import compiling_processor_seconds, compiling_secon
 
 if TYPE_CHECKING:
     from graphopt.problems.task import Task
+
+
+Clock = Literal["wall", "processor"]  # processor: of this process, all threads together; where others share the machine
 
 
 class OutOfBudget(Exception):
@@ -57,8 +60,7 @@ class Problem(ABC):
         self._seen: set[int] = set()
         self.finalists = None if cost.deterministic else Finalists(self.solution)
         self._known: tuple[tuple[Any, ...], Solution] | None = None
-        self._in_processor_time = False
-        self._start = _clock()
+        self.tell_time_by("wall")
         self.trace: list[Incumbent] = [Incumbent(0, 0.0, self.initial_cost)]
         self.approach: list[Incumbent] = []  # of what was billed, as long as it was no better than the default
 
@@ -93,12 +95,15 @@ class Problem(ABC):
     @property
     def seconds(self) -> float:
         """Seconds since the problem was opened; those in which code was compiled do not count."""
-        return (_processor_clock() if self._in_processor_time else _clock()) - self._start
+        return self._now() - self._start
 
-    def count_processor_time(self) -> None:
-        """From now on seconds are those of this process on its processors, all threads together, and begin at 0: for
-        comparisons where other work shares the machine."""
-        self._in_processor_time, self._start = True, _processor_clock()
+    def tell_time_by(self, clock: Clock) -> None:
+        """From now on; seconds begin at 0."""
+        self._clock = clock
+        self._start = self._now()
+
+    def _now(self) -> float:
+        return _clock() if self._clock == "wall" else _processor_clock()
 
     @property
     def remaining(self) -> int:

@@ -16,10 +16,11 @@ from graphopt.sharding.dual import Ascent, MemoryDual
 from graphopt.sharding.occupancy import moved_prices, occupancy
 from graphopt.sharding.pairwise import Empty, Pairwise
 from graphopt.sharding.reducing import closed, without_dear
-from graphopt.sharding.region_choice import COLUMNS, ShareNetwork, no_network
+from graphopt.sharding.region_choice import COLUMNS
 from graphopt.sharding.region_elimination import LARGEST
 from graphopt.sharding.region_walk import Chooser, RegionWalk
 from graphopt.utils.ranges import Between, NotNegative, Share
+from graphopt.utils.share_network import ShareNetwork, no_network
 
 CHUNK = 64  # regions between looks at the clock
 AT_BOUND = 0.7  # share of walks at the prices of the best bound, not at the latest

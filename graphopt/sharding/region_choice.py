@@ -2,9 +2,9 @@
 
 At the price of memory, labels cost as much over the bound as the parts of the equal model that they take cost over the
 least of these parts: the gaps of variables and edges. No region can gain more than its own gap. A small network says
-which share of it to expect, from columns that have no units (`graphopt.algos.regions.sharding_policy` trains it).
+which share of it to expect, from columns that have no units (`graphopt.algos.contests.sharding_policy` trains it).
 
-Shape legend: n variables of a region, V variables, S states, L links (two for an edge), F columns, H hidden units.
+Shape legend: n variables of a region, V variables, S states, L links (two for an edge), F columns.
 """
 
 from typing import NamedTuple
@@ -28,20 +28,6 @@ class Gaps(NamedTuple):
     least: F64
     least_table: F64
     mean: float
-
-
-class ShareNetwork(NamedTuple):
-    """One hidden layer; its output is the log-odds of the share of a region's gap that is gained. Without hidden units
-    the gap itself counts."""
-
-    first: F64  # [F, H]
-    first_bias: F64  # [H]
-    second: F64  # [H]
-    second_bias: float
-
-
-def no_network() -> ShareNetwork:
-    return ShareNetwork(np.zeros((len(COLUMNS), 0)), np.zeros(0), np.zeros(0), 0.0)
 
 
 def gaps_of(model: Pairwise, link: Adjacency, unary: F64, table: F64, paid: F64, labels: I64) -> Gaps:
@@ -110,18 +96,3 @@ def describe(n: int, w: Space, mode: int, gaps: Gaps, ptr: I64, unary: F64, paid
     out[9] = inner / n
     out[10] = 0.25 * np.log(max(pays, least) / gaps.mean)
     return total, work
-
-
-@njit(cache=True, nogil=True)
-def expected(gap: float, columns: F64, network: ShareNetwork) -> float:
-    """What a region gains."""
-    if not len(network.second):
-        return gap
-    odds = network.second_bias
-    for h in range(len(network.second)):
-        unit = network.first_bias[h]
-        for c in range(len(columns)):
-            unit += columns[c] * network.first[c, h]
-        odds += max(unit, 0.0) * network.second[h]
-    gain: float = gap / (1.0 + np.exp(-odds))
-    return gain

@@ -18,17 +18,15 @@ from graphopt.sharding.region_choice import (
     COLUMNS,
     WORK_OF_A_VARIABLE,
     Gaps,
-    ShareNetwork,
     describe,
-    expected,
     gaps_of,
     no_gaps,
-    no_network,
 )
 from graphopt.sharding.region_elimination import Adjacency, Space, space
 from graphopt.sharding.regions import grow, leave, links, solve_region
 from graphopt.sharding.room_tree import add, room_tree
 from graphopt.utils.compiled import njit
+from graphopt.utils.share_network import ShareNetwork, expected, no_network
 
 BROKEN = 1e15  # what an impossible entry costs to labels that have one: more than all others, and sums are exact
 AT_PRICE = 0.8  # share of priced regions at the price itself; others: up to half of it more or less

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import MOST_LEVELS, Decision, Decisions
 from graphopt.problems.keys import Keys
+from graphopt.problems.problem import Clock
 from graphopt.problems.task import AssignTask
 from graphopt.sharding.cheapest import cheapest
 from graphopt.sharding.instance import tables_of
@@ -32,7 +33,7 @@ class Sharding(AssignTask):
 
     def __init__(self, *, name: str, machine: Machine, most: Annotated[int, Between(1, MOST_LEVELS)],
                  share: Annotated[float, Between(0.0, 1000.0)],
-                 clock: Literal["wall", "processor"]) -> None:  # fmt: skip
+                 clock: Clock) -> None:  # fmt: skip
         self.name, self.machine, self.share, self.clock = name, machine, share, clock
         self.heads = (Head("strategy", most, Role.CHOICE),)
 
@@ -41,8 +42,7 @@ class Sharding(AssignTask):
         allowed = tables_of(graph).seconds
         least = seconds if allowed is None else min(seconds, self.share * allowed)
         problem = super().open(graph, cost, evals=evals, seconds=least, seed=seed)
-        if self.clock == "processor":
-            problem.count_processor_time()
+        problem.tell_time_by(self.clock)
         return problem
 
     def initial(self, graph: Graph) -> Decision:

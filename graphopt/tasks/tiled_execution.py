@@ -1,7 +1,7 @@
 """`task=tiling`: subgraphs, their order, their tiles, what is computed twice and what stays in fast memory."""
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.errors import Unreadable
 from graphopt.problems.cost_model import CostModel
+from graphopt.problems.problem import Clock
 from graphopt.tasks.fusion import on_first_device
 from graphopt.tiling.pricing_tiles import judge
 from graphopt.tiling.referee import objections
@@ -24,14 +25,13 @@ class Tiling(TilingTask):
     """Without a search every op is a subgraph with its best tile. The core's sizes come with the graph; of the machine
     nothing counts. clock: what seconds are: of the `wall`, or of the `processor`."""
 
-    def __init__(self, *, name: str, machine: Machine, clock: Literal["wall", "processor"]) -> None:
+    def __init__(self, *, name: str, machine: Machine, clock: Clock) -> None:
         self.name, self.machine, self.clock = name, machine, clock
 
     def open(self, graph: Graph, cost: CostModel, *, evals: int, seconds: float = float("inf"),
              seed: int = 0) -> TilingProblem:  # fmt: skip
         problem = super().open(graph, cost, evals=evals, seconds=seconds, seed=seed)
-        if self.clock == "processor":
-            problem.count_processor_time()
+        problem.tell_time_by(self.clock)
         return problem
 
     def initial(self, graph: Graph) -> TileSchedule:

@@ -97,14 +97,9 @@ def _whole(path: Path) -> bool:
 class _Stopwatch(event.Listener):
     """Runs while any thread compiles, or reads what was compiled; Numba tells it when that begins and ends."""
 
-    def __init__(self, clock: str) -> None:
-        """clock: a function of `time`."""
-        self._lock, self._clock = threading.Lock(), clock
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._lock, self._now = threading.Lock(), now
         self._inside, self._since, self._total = 0, 0.0, 0.0
-
-    def _now(self) -> float:
-        now: float = getattr(time, self._clock)()
-        return now
 
     def on_start(self, event: event.Event) -> None:
         with self._lock:
@@ -121,7 +116,8 @@ class _Stopwatch(event.Listener):
             return self._total + (self._now() - self._since if self._inside else 0.0)
 
 
-_STOPWATCH, _PROCESSOR = _Stopwatch("perf_counter"), _Stopwatch("process_time")
+_STOPWATCH = _Stopwatch(lambda: time.perf_counter())
+_PROCESSOR = _Stopwatch(lambda: time.process_time())
 for _each in (_STOPWATCH, _PROCESSOR):
     event.register("numba:compiler_lock", _each)  # type: ignore[no-untyped-call]
 

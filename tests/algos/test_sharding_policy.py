@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
-from graphopt.algos.regions.sharding_policy import Lessons, ShardingPolicy
+from graphopt.algos.contests.sharding_policy import Lessons, ShardingPolicy
 from graphopt.config.construct import construct
 from graphopt.core.auto_sharding.strategies import StrategyTables, price
 from graphopt.problems.optimizer import solve
@@ -19,10 +19,11 @@ from graphopt.sharding.dual import Ascent, MemoryDual
 from graphopt.sharding.instance import tables_of
 from graphopt.sharding.occupancy import occupancy
 from graphopt.sharding.reducing import reduced
-from graphopt.sharding.region_choice import COLUMNS, ShareNetwork, describe, expected, gaps_of, no_network
+from graphopt.sharding.region_choice import COLUMNS, describe, gaps_of
 from graphopt.sharding.region_walk import Chooser, RegionWalk
 from graphopt.sharding.regions import grow, leave, solve_region
 from graphopt.utils import registry
+from graphopt.utils.share_network import ShareNetwork, expected, no_network
 
 MACHINE: Any = construct(registry.option("machine", "gpu2"), "machine")
 TASK: Any = construct(registry.option("task", "sharding"), "task", {"machine": MACHINE})

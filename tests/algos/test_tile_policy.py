@@ -8,15 +8,15 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
-from graphopt.algos.regions.tile_policy import TilePolicy, Walks
+from graphopt.algos.contests.tile_policy import TilePolicy, Walks
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.datasets.contests.tiling_drawn import drawn_workload
 from graphopt.problems.optimizer import solve
 from graphopt.search.tiling.move_columns import COLUMNS
-from graphopt.sharding.region_choice import expected
 from graphopt.tiling.workload_graph import graph_of_workload
 from graphopt.utils import registry
+from graphopt.utils.share_network import expected
 
 MACHINE: Any = construct(registry.option("machine", "cpu_core"), "machine")
 TASK: Any = construct(registry.option("task", "tiling"), "task", {"machine": MACHINE})

@@ -21,7 +21,7 @@ from graphopt.datasets.onnx import LIGHT_FAMILIES, load_light
 from graphopt.readers.onnx.reader import read_onnx
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.io.onnx_call import OnnxOrigin
-from graphopt.rewrite.io.onnx_export import RULES_KEY, export_onnx, save_onnx
+from graphopt.rewrite.io.onnx_export import RULES_KEY, WRITERS, export_onnx, save_onnx
 from graphopt.rewrite.io.onnx_import import import_onnx
 from graphopt.rewrite.ir.execution import Executor
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
@@ -144,6 +144,12 @@ def test_models_of_the_papers_go_round_at_full_size(name: str) -> None:
     program = build_model(name, {})
     inputs = [floats(*program.terms.shape(t)) for t in program.inputs]
     assert gap(Executor(program)(inputs), run(export_onnx(program), *inputs)) < TOLERANCE
+
+
+def test_attributes_that_an_operator_lacks_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WRITERS, "concat", lambda e, o, inputs, shapes, name: e.node("Concat", inputs, [name], axes=0))
+    with pytest.raises(ValueError, match=r"Concat \d+ has no axes"):
+        export_onnx(build_model("squeezenet", SMALL["squeezenet"]))
 
 
 def test_graphs_of_files_carry_programs() -> None:

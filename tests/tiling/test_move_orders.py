@@ -13,11 +13,11 @@ from graphopt.search.tiling.move_columns import COLUMNS, KINDS
 from graphopt.search.tiling.move_table import EVEN, POTENTIAL, SAVED, MoveTable
 from graphopt.search.tiling.ordered_descent import MoveOrder, descended, made
 from graphopt.search.tiling.tile_moves import Draw, propose
-from graphopt.sharding.region_choice import ShareNetwork
 from graphopt.tiling.tile_costs import TileCosts
 from graphopt.tiling.tile_workload import TileWorkload
 from graphopt.tiling.workload_graph import graph_of_workload
 from graphopt.utils.registry import option
+from graphopt.utils.share_network import ShareNetwork
 
 SIZES = (128, 256, 512)
 

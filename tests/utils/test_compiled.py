@@ -74,7 +74,7 @@ def test_compiling_is_not_on_the_clock_of_a_problem(clock: str, monkeypatch: pyt
     graph = toy_graph(3)
     meter = AssignProblem(graph, ToyTask({"device": 2}), ToyCost(graph, 2), evals=5, seconds=8.0)
     if clock == "process_time":
-        meter.count_processor_time()
+        meter.tell_time_by("processor")
     now += 3.0
     with event.trigger_event("numba:compiler_lock"):
         now += 40.0

@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from graphopt.core.graph import Graph
-from graphopt.datasets.dataset import Dataset, Split, check_draws
+from graphopt.datasets.contests.tiling_draws import TilingDraws
 from graphopt.tiling.tile_workload import TileWorkload
-from graphopt.tiling.workload_graph import CARRIES, graph_of_workload
 
 NATIVE = 128  # side of the largest tile
 POINTWISE, PRODUCT = (100, 200, 500, 1000, 2000), (500, 1000, 2000, 5000)  # base costs
@@ -19,31 +17,13 @@ TILES = (1.5, 40.0)  # native tiles that fast memory holds
 BANDWIDTH = (8.0, 120.0)
 
 
-class TilingDrawn(Dataset):
-    """A graph of about so many ops for every number in `train`, `val` and `test`. sizes: of sides of matrices.
-    graph_seed: of all of them."""
+class TilingDrawn(TilingDraws):
+    """Blocks of models. yaml: conf/dataset/tiling_drawn.yaml."""
 
-    gives = frozenset({CARRIES})
+    fewest = 8
 
-    def __init__(self, *, name: str, train: list[int], val: list[int], test: list[int], sizes: list[int],
-                 graph_seed: int) -> None:  # fmt: skip
-        check_draws(graph_seed, [len(train), len(val), len(test)], [max(8, ops) for ops in (8, *train, *val, *test)])
-        self.name, self._sizes, self._seed = name, sizes, graph_seed
-        self._counts: dict[Split, list[int]] = {"train": train, "val": val, "test": test}
-        self._graphs: dict[Split, list[Graph]] = {}
-
-    def graphs(self, split: Split) -> list[Graph]:
-        if split not in self._graphs:
-            self._graphs[split] = [self._draw(split, place) for place in range(len(self._counts[split]))]
-        return self._graphs[split]
-
-    def extent(self) -> int:
-        return sum(map(sum, self._counts.values()))
-
-    def _draw(self, split: Split, place: int) -> Graph:
-        rng = np.random.default_rng([self._seed, ("train", "val", "test").index(split), place])
-        ops = self._counts[split][place]
-        return graph_of_workload(drawn_workload(rng, ops, self._sizes, f"{split}_{place}_{ops}"))
+    def workload(self, rng: np.random.Generator, ops: int, name: str) -> TileWorkload:
+        return drawn_workload(rng, ops, self.sizes, name)
 
 
 def drawn_workload(rng: np.random.Generator, ops: int, sizes: Sequence[int], name: str) -> TileWorkload:

@@ -4,37 +4,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphopt.core.graph import Graph
-from graphopt.datasets.dataset import Dataset, Split, check_draws
+from graphopt.datasets.contests.tiling_draws import TilingDraws
 from graphopt.tiling.tile_workload import TileWorkload
-from graphopt.tiling.workload_graph import CARRIES, graph_of_workload
 
 
-class TilingRandom(Dataset):
-    """A graph for every number of ops in `train`, `val` and `test`. sizes: of sides of matrices. products: share of ops
-    that are products. graph_seed: of all of them."""
-
-    gives = frozenset({CARRIES})
+class TilingRandom(TilingDraws):
+    """products: share of ops that are products of matrices."""
 
     def __init__(self, *, name: str, train: list[int], val: list[int], test: list[int], sizes: list[int],
                  products: float, graph_seed: int) -> None:  # fmt: skip
-        check_draws(graph_seed, [len(train), len(val), len(test)], [8, *train, *val, *test])
-        self.name, self._sizes, self._products, self._seed = name, sizes, products, graph_seed
-        self._counts: dict[Split, list[int]] = {"train": train, "val": val, "test": test}
-        self._graphs: dict[Split, list[Graph]] = {}
+        super().__init__(name=name, train=train, val=val, test=test, sizes=sizes, graph_seed=graph_seed)
+        self._products = products
 
-    def graphs(self, split: Split) -> list[Graph]:
-        if split not in self._graphs:
-            self._graphs[split] = [self._draw(split, place) for place in range(len(self._counts[split]))]
-        return self._graphs[split]
-
-    def extent(self) -> int:
-        return sum(map(sum, self._counts.values()))
-
-    def _draw(self, split: Split, place: int) -> Graph:
-        rng = np.random.default_rng([self._seed, ("train", "val", "test").index(split), place])
-        ops = self._counts[split][place]
-        return graph_of_workload(random_workload(rng, ops, self._sizes, self._products, f"{split}_{place}_{ops}"))
+    def workload(self, rng: np.random.Generator, ops: int, name: str) -> TileWorkload:
+        return random_workload(rng, ops, self.sizes, self._products, name)
 
 
 def random_workload(

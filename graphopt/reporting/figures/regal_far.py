@@ -42,9 +42,12 @@ def _of(own: str, name: str, rows: Sequence[Row], where: str) -> Iterator[Figure
         ours = priced(rows, own, budget)
         theirs = {peer: everywhere(priced(rows, peer, budget), ours) for peer in (*BY_PRICES, *OTHERS)}
         at = f"{where}/{budget}"
-        yield from _over_best(name, at, ours, theirs, family)
+        several = [theirs[peer] for peer in BY_PRICES if theirs[peer]]
+        yield from _over_best(f"{name}_over_best_unlearned/{at}", ours, several, family)
+        if several:
+            yield from gain(f"{name}_over_best_unlearned/{at}/per_graph", ours, least(*several), family)
         if budget == budgets[-1]:
-            yield from list(_over_best(name, where, ours, theirs, family))[:1]
+            yield from _over_best(f"{name}_over_best_unlearned/{where}", ours, several, family)
         for peer in (*BY_PRICES, BY_MODEL):
             yield from gain(f"{name}_over/{peer}/{at}", ours, theirs[peer], family)
         if own == "regal":
@@ -54,11 +57,8 @@ def _of(own: str, name: str, rows: Sequence[Row], where: str) -> Iterator[Figure
         yield from gain(f"{name}_over_default/{at}", ours, default, family)
 
 
-def _over_best(name: str, where: str, ours: Prices, theirs: Mapping[str, Prices],
-               family: Mapping[str, str]) -> Iterator[Figure]:  # fmt: skip
-    """Over the best of those that search by prices alone: in the mean, then on each graph."""
-    several = [theirs[peer] for peer in BY_PRICES if theirs[peer]]
+def _over_best(name: str, ours: Prices, several: Sequence[Prices], family: Mapping[str, str]) -> Iterator[Figure]:
+    """Over the one of several searches that is the best in the mean."""
     if several:
         best = min(several, key=lambda prices: gain("", ours, prices, family)[0].value)
-        yield from gain(f"{name}_over_best_unlearned/{where}", ours, best, family)
-        yield from gain(f"{name}_over_best_unlearned/{where}/per_graph", ours, least(*several), family)
+        yield from gain(name, ours, best, family)

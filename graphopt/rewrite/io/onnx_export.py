@@ -6,6 +6,7 @@ from. The metadata entry `graphopt.rules` lists the rules that were applied.
 
 import json
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,11 @@ class _Export:
     def node(
         self, operator: str, inputs: Sequence[str], outputs: Sequence[str] | None = None, **attributes: Any
     ) -> str:
-        """Adds a node; its first output, which has a new name if none is given."""
+        """Adds a node; its first output, which has a new name if none is given. attributes: of the operator in the
+        model's operator set; another name raises ValueError."""
+        known = _attributes(operator, self.opset)
+        if known is not None and not known.issuperset(attributes):
+            raise ValueError(f"{operator} {self.opset} has no {', '.join(set(attributes) - known)}")
         made = list(outputs) if outputs is not None else [self.fresh("t")]
         self.nodes.append(onnx.helper.make_node(operator, list(inputs), made, **attributes))
         return made[0]
@@ -165,6 +170,15 @@ class _Export:
         if metadata:
             onnx.helper.set_model_props(model, metadata)
         return model
+
+
+@lru_cache(maxsize=256)
+def _attributes(operator: str, opset: int) -> frozenset[str] | None:
+    """What a node of that operator may state; None of an operator that the set does not have."""
+    try:
+        return frozenset(onnx.defs.get_schema(operator, opset).attributes)
+    except onnx.defs.SchemaError:
+        return None
 
 
 def _value(name: str, kind: TensorType, stated: ValueInfoProto | None) -> ValueInfoProto:

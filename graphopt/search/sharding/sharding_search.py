@@ -16,9 +16,9 @@ from graphopt.sharding.dual import Ascent
 from graphopt.sharding.hunt import Hunt, HuntSettings
 from graphopt.sharding.instance import tables_of
 from graphopt.sharding.reducing import reduced
-from graphopt.sharding.region_choice import ShareNetwork
 from graphopt.tasks.sharding_task import Sharding
 from graphopt.utils.ranges import Positive, Workers
+from graphopt.utils.share_network import ShareNetwork
 
 BILLED = 0.01  # share of the time between two evaluations that are billed
 LEFT = 0.99  # share of the time for the search: the rest is for the last evaluation

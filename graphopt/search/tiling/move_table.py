@@ -29,9 +29,9 @@ from graphopt.search.tiling.move_columns import (
     reads,
 )
 from graphopt.search.tiling.op_sets import Marks, OpArrays, marks, measured, op_arrays
-from graphopt.sharding.region_choice import ShareNetwork, expected, no_network
 from graphopt.tiling.tile_costs import bits
 from graphopt.utils.compiled import njit
+from graphopt.utils.share_network import ShareNetwork, expected, no_network
 
 EVEN, SAVED, POTENTIAL = range(3)  # scores: all alike; time for moving tensors that is saved; most that can be gained
 MOST_OPS = 2000  # tables have rows and columns for ops

@@ -9,9 +9,9 @@ from graphopt.search.tiling.groupings import LEAST_GAIN, Grouping
 from graphopt.search.tiling.move_columns import ABSORB, FUSE, MERGE, SHIFT, SPLIT, STORE
 from graphopt.search.tiling.move_table import EVEN, POTENTIAL, SAVED, ListedMove, MoveTable
 from graphopt.search.tiling.tile_moves import Draw
-from graphopt.sharding.region_choice import ShareNetwork
 from graphopt.tiling.tiling_problem import TilingProblem
 from graphopt.utils.ranges import NotNegative, Positive
+from graphopt.utils.share_network import ShareNetwork
 
 SCORES = {"even": EVEN, "saved": SAVED, "potential": POTENTIAL}
 NOTHING_LEFT = 1e-9  # of the weight of all moves

@@ -8,11 +8,11 @@ from graphopt.search.tiling.greedy_merges import merged
 from graphopt.search.tiling.groupings import Grouping, Wiring, apart
 from graphopt.search.tiling.ordered_descent import MoveOrder, descended
 from graphopt.search.tiling.tile_moves import Draw, propose
-from graphopt.sharding.region_choice import ShareNetwork
 from graphopt.tiling.tile_costs import TileCosts
 from graphopt.tiling.tiler import Tiler
 from graphopt.tiling.tiling_problem import TilingProblem
 from graphopt.utils.ranges import Few, Positive, Share
+from graphopt.utils.share_network import ShareNetwork
 
 # Ops up to which the contest's limits were 2, 5, 15, 30, 60 seconds; beyond, 120.
 CONTEST_SECONDS = ((8, 2.0), (24, 5.0), (48, 15.0), (80, 30.0), (110, 60.0))

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import numpy as np
 
-from graphopt.algos.regions.share_learner import ShareLearner
+from graphopt.algos.contests.share_learner import ShareLearner
 from graphopt.core.graph import F64, Graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel

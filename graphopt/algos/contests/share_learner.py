@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from graphopt.algos.learner import Learner
 from graphopt.core.graph import F64, Graph
 from graphopt.problems.cost_model import CostModel
-from graphopt.sharding.region_choice import TINY, ShareNetwork
 from graphopt.utils.progress import Bar
+from graphopt.utils.share_network import ShareNetwork
 
+TINY = 1e-6  # of a scale: less is rounding
 MOST_WEIGHT = 10.0  # of a step: the root of its scale
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from graphopt.algos.regions.share_learner import ShareLearner
+from graphopt.algos.contests.share_learner import ShareLearner
 from graphopt.core.graph import F64, Graph
 from graphopt.problems.cost_model import CostModel
 from graphopt.search.tiling.groupings import Wiring, apart

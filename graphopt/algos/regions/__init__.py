@@ -1,1 +1,0 @@
-"""Learners of which part of a problem to solve next."""
