@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from graphopt.tiling.footprint import TileFootprint
 from graphopt.utils.compiled import njit
 
-LEAST_SIDE = 16  # below it only sides that divide the grid are tried
 BETTER = 1 - 1e-12
 
 
@@ -44,9 +43,8 @@ def best_tile(foot: TileFootprint, capacity: float, bandwidth: float, native: tu
 @lru_cache(maxsize=4096)
 def sides(size: int, native: int) -> NDArray[np.int64]:
     """Sides of tiles worth trying, the largest first: of every number of tiles the smallest side that makes no more."""
-    few = {-(-size // count) for count in range(-(-size // native), min(size, size // LEAST_SIDE + 1) + 1)}
-    whole = {side for side in range(1, min(size, native, LEAST_SIDE) + 1) if size % side == 0}
-    return np.array(sorted({side for side in few if side <= native} | whole, reverse=True), np.int64)
+    few = {-(-size // count) for count in range(-(-size // native), size + 1)}
+    return np.array(sorted((side for side in few if side <= native), reverse=True), np.int64)
 
 
 def all_sides(size: int, native: int) -> NDArray[np.int64]:

@@ -1,6 +1,7 @@
 """Searches for tiled schedules: brute force on tiny problems, valid on all, and the contest's published costs."""
 
 import json
+from collections import Counter
 from functools import cache
 from itertools import combinations, product
 from pathlib import Path
@@ -17,6 +18,7 @@ from graphopt.datasets.contests.tiling_random import random_workload
 from graphopt.errors import Unsolved, UserError
 from graphopt.problems.optimizer import solve
 from graphopt.search.tiling.groupings import Wiring, apart, changed, in_order
+from graphopt.search.tiling.tile_changes import run_again
 from graphopt.search.tiling.tile_walk import contest_seconds
 from graphopt.tiling.pricing_tiles import judge
 from graphopt.tiling.schedule import TileSchedule
@@ -106,7 +108,8 @@ def test_a_grouping_costs_what_its_groups_cost(seed: int) -> None:
     stored = sum(group.stored for group in now.groups.values())
     assert stored | now.fused == (1 << workload.num_ops) - 1 and not stored & now.fused
     for group in now.groups.values():
-        assert all(now.wiring.before[op] & now.fused & ~group.ops == 0 for op in bits(group.ops))
+        inside = [now.wiring.before[op] & (now.fused | now.again.get(op, 0)) for op in bits(group.ops)]
+        assert all(ops & ~group.ops == 0 for ops in inside)
 
 
 def test_groups_that_wait_for_each_other_are_refused() -> None:
@@ -119,6 +122,33 @@ def test_groups_that_wait_for_each_other_are_refused() -> None:
     assert changed(now, [0, 2], [0b101], 0) is None
     fused = changed(now, [0, 1], [0b10], 0b1)
     assert fused is not None and fused.cost < now.cost
+
+
+def test_an_op_can_be_stored_for_one_reader_and_run_again_for_another() -> None:
+    """a -> b and a -> c, all cheap: b runs beside a copy of a, c reads what a group of its own has stored."""
+    workload = TileWorkload(
+        name="fork", widths=(64,) * 4, heights=(64,) * 4, inputs=((0,), (1,), (1,)), output=(1, 2, 3),
+        base_costs=(1, 1, 1), is_matmul=(False,) * 3, capacity=10**6, bandwidth=1, native=(64, 64),
+    )  # fmt: skip
+    now = apart(Wiring(TileCosts(workload)))
+    copied = run_again(now, 0, now.group_of(1), also=True)
+    assert copied is not None and run_again(copied, 0, copied.group_of(1), also=True) is None
+    assert copied.groups[copied.group_of(1)].ops == 0b11 and copied.groups[copied.group_of(2)].needs == 0b1
+    assert judge(workload, copied.schedule()).cost == pytest.approx(copied.cost)
+    assert sum(0 in step.ops for step in copied.schedule().steps) == 2
+    back = run_again(copied, 0, copied.group_of(1), also=False)
+    assert back is not None and back.cost == pytest.approx(now.cost) and not back.groups[back.group_of(1)].ops & 0b1
+
+
+@pytest.mark.parametrize("seed", [17, 21])
+def test_the_walk_stores_and_recomputes_one_op(seed: int) -> None:
+    """Small problems whose optimum does."""
+    ops = 5 + seed % 3
+    workload = random_workload(np.random.default_rng([7, seed]), ops, (128, 256, 512, 1024), 0.5, f"random{seed}")
+    best = solved("tile_exact", workload)
+    runs = Counter(op for step in best.best.steps for op in step.ops)
+    assert max(runs.values()) > 1
+    assert solved("tile_walk", workload, seconds=1.5).best_cost == pytest.approx(best.best_cost)
 
 
 def test_contest_seconds_by_ops() -> None:

@@ -2,7 +2,9 @@
 
 Every op is stored or fused. A stored op's result goes to slow memory (or stays for the next step), and the op runs in
 one group. A fused op runs inside every group that reads its result, again in each: so the choice of fused ops is the
-choice of what is recomputed. A group is a set of stored ops and all fused ops that they need; its tile is the best one.
+choice of what is recomputed. A stored op may run again in groups that read it, beside the one that stores it: its
+readers there have it `again`. A group is a set of stored ops and all ops that they need computed with them; its tile is
+the best one.
 Groups may be linked: the next one runs right after and finds tensors of this one in fast memory.
 
 Sets of ops are bits of integers.
@@ -18,6 +20,7 @@ from graphopt.tiling.schedule import TileSchedule
 from graphopt.tiling.tile_costs import Kept, TileCosts, bits
 
 LEAST_GAIN = 1e-9
+NO_AGAIN: Mapping[int, int] = {}
 
 
 class TileGroup(NamedTuple):
@@ -55,16 +58,17 @@ class Wiring:
             found.append([*bits(near & ~(1 << op))])
         return found
 
-    def group(self, stored: int, fused: int) -> TileGroup:
-        """The group of stored ops when these ops are fused."""
+    def group(self, stored: int, fused: int, again: Mapping[int, int] = NO_AGAIN) -> TileGroup:
+        """The group of stored ops when these ops are fused. again: as of `Grouping`."""
         ops = new = stored
         needs = 0
         while new:
-            before = 0
+            before = inside = 0
             for op in bits(new):
                 before |= self.before[op]
+                inside |= self.before[op] & (fused | again.get(op, 0))
             needs |= before
-            new = before & fused & ~ops
+            new = inside & ~ops
             ops |= new
         return TileGroup(stored, ops, needs & ~ops)
 
@@ -79,7 +83,8 @@ class Wiring:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """groups by number, links from a group to the one that runs right after it, cost: of all."""
+    """groups by number, links from a group to the one that runs right after it, cost: of all. again: of an op, the
+    stored ops that it reads and that run once more in its group, as bits."""
 
     wiring: Wiring
     groups: Mapping[int, TileGroup]
@@ -87,6 +92,7 @@ class Grouping:
     fused: int
     cost: float
     unused: int  # the next number
+    again: Mapping[int, int]
 
     @property
     def mean(self) -> float:
@@ -108,19 +114,19 @@ class Grouping:
 def apart(wiring: Wiring) -> Grouping:
     """Every op is stored, a group of its own."""
     groups = {op: wiring.group(1 << op, 0) for op in range(wiring.workload.num_ops)}
-    return Grouping(wiring, groups, {}, 0, sum(map(wiring.cost, groups.values())), len(groups))
+    return Grouping(wiring, groups, {}, 0, sum(map(wiring.cost, groups.values())), len(groups), NO_AGAIN)
 
 
-def changed(now: Grouping, gone: Iterable[int], new: Sequence[int], fused: int) -> Grouping | None:
-    """With other groups in the place of some (`new`: their stored ops), and other fused ops; None where that cannot be.
-    Links of what changed are dropped, and those that pay are made."""
+def changed(now: Grouping, gone: Iterable[int], new: Sequence[int], fused: int,
+            again: Mapping[int, int] | None = None) -> Grouping | None:  # fmt: skip
+    """With other groups in the place of some (`new`: their stored ops), and other ops fused, or run again; None where
+    that cannot be. Links of what changed are dropped, and those that pay are made."""
     wiring, gone, new = now.wiring, {*gone}, [*filter(None, new)]
-    turned = now.fused ^ fused
-    if turned:
-        touched = [number for number, g in now.groups.items() if (g.ops | g.needs) & turned and number not in gone]
-        gone.update(touched)
-        new += [now.groups[number].stored for number in touched]
-    made = dict(enumerate((wiring.group(stored, fused) for stored in new), now.unused))
+    again = now.again if again is None else again
+    touched = [number for number in _touched(now, fused, again) if number not in gone]
+    gone.update(touched)
+    new += [now.groups[number].stored for number in touched]
+    made = dict(enumerate((wiring.group(stored, fused, again) for stored in new), now.unused))
     if any(not wiring.alone(group) or wiring.cost(group) == float("inf") for group in made.values()):
         return None
     groups = {number: group for number, group in now.groups.items() if number not in gone}
@@ -134,7 +140,18 @@ def changed(now: Grouping, gone: Iterable[int], new: Sequence[int], fused: int) 
     if in_order(groups, links) is None:
         return None
     cost = now.cost + _difference(now, groups, gone, made)
-    return linked(Grouping(wiring, groups, links, fused, cost, now.unused + len(made)), made)
+    return linked(Grouping(wiring, groups, links, fused, cost, now.unused + len(made), again), made)
+
+
+def _touched(now: Grouping, fused: int, again: Mapping[int, int]) -> list[int]:
+    """Groups that are others when other ops are fused, or run again."""
+    turned = now.fused ^ fused
+    readers = 0
+    if again is not now.again:
+        readers = sum(1 << op for op in {*again, *now.again} if again.get(op, 0) != now.again.get(op, 0))
+    if not turned | readers:
+        return []
+    return [number for number, g in now.groups.items() if (g.ops | g.needs) & turned or g.ops & readers]
 
 
 def _difference(now: Grouping, groups: Mapping[int, TileGroup], gone: Iterable[int], made: Iterable[int]) -> float:

@@ -23,6 +23,16 @@ def store_beside(now: Grouping, op: int, number: int) -> Grouping | None:
     return changed(now, [number], [now.groups[number].stored | 1 << op], now.fused & ~(1 << op))
 
 
+def run_again(now: Grouping, op: int, number: int, *, also: bool) -> Grouping | None:
+    """A stored op also runs in a group that reads it, or (`also` false) no longer does."""
+    inside = now.groups[number].ops & now.wiring.after[op]
+    turned = [reader for reader in bits(inside) if bool(now.again.get(reader, 0) >> op & 1) != also]
+    if not turned or now.fused >> op & 1:
+        return None
+    again = {**now.again, **{reader: now.again.get(reader, 0) ^ 1 << op for reader in turned}}
+    return changed(now, [], [], now.fused, again)
+
+
 def absorb(now: Grouping, op: int, reader: int) -> Grouping | None:
     """The group of a stored op joins one that reads it; what only that one reads is fused."""
     home = now.group_of(op)

@@ -1,4 +1,5 @@
-"""Moves from one grouping to another: fuse, store, absorb, merge, move, split. Each is drawn at random around an op."""
+"""Moves from one grouping to another: fuse, store, absorb, merge, move, split, run again. Each is drawn at random
+around an op."""
 
 from collections.abc import Callable
 
@@ -63,6 +64,16 @@ def _split(now: Grouping, op: int, draw: Draw) -> Grouping | None:
     return changes.split(now, op, part)
 
 
+def _again(now: Grouping, op: int, draw: Draw) -> Grouping | None:
+    """A stored op also runs in a group that reads it, or no longer does; where one op reads it, it would be fused."""
+    after = now.wiring.after[op]
+    if not after & (after - 1):
+        return None
+    groups = [number for number, group in now.groups.items() if group.ops & after]
+    number = groups[draw.below(len(groups))]
+    return changes.run_again(now, op, number, also=bool(now.groups[number].needs >> op & 1))
+
+
 def _near(now: Grouping, op: int, draw: Draw) -> int | None:
     """A group with an op that is near a stored one, not its own."""
     others = [other for other in now.wiring.alike[op] if not now.fused >> other & 1]
@@ -73,7 +84,7 @@ def _near(now: Grouping, op: int, draw: Draw) -> int | None:
 
 
 STORED_MOVES: tuple[tuple[float, Move], ...] = (
-    (0.4, _fuse), (0.55, _absorb), (0.68, _merge), (0.8, _shift), (1.0, _split),
+    (0.38, _fuse), (0.52, _absorb), (0.64, _merge), (0.75, _shift), (0.93, _split), (1.0, _again),
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """`TileRuns`: dynamic programming over contiguous runs of a topological order, around choices of what is recomputed."""
 
 from graphopt.problems.problem import OutOfBudget
-from graphopt.search.tiling.groupings import Grouping, TileGroup, Wiring, linked
+from graphopt.search.tiling.groupings import NO_AGAIN, Grouping, TileGroup, Wiring, linked
 from graphopt.tiling.tile_costs import TileCosts
 from graphopt.tiling.tiler import Tiler
 from graphopt.tiling.tiling_problem import TilingProblem
@@ -40,7 +40,7 @@ class TileRuns(Tiler):
             return float("inf")
         cost, groups = cut
         numbered = dict(enumerate(groups))
-        found = linked(Grouping(wiring, numbered, {}, fused, cost, len(groups)), numbered)
+        found = linked(Grouping(wiring, numbered, {}, fused, cost, len(groups), NO_AGAIN), numbered)
         problem.propose(found.cost, found.schedule)
         return cost
 
