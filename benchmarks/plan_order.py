@@ -28,7 +28,8 @@ from graphopt.ranking.asked import graph_key, plans_of
 from graphopt.ranking.code_time import CodeTime, distinct, fitted
 from graphopt.ranking.measured_plans import MeasuredGraph, measured_graphs
 from graphopt.ranking.weights import Weights, save_weights
-from graphopt.reporting.replay import decision_of, open_case
+from graphopt.reporting.replay import decision_of
+from graphopt.reporting.stored_case import open_case
 from graphopt.reporting.tables.read_rows import read_rows, row_files
 from graphopt.reporting.tables.statistics import bootstrap
 from graphopt.utils.registry import option

@@ -21,7 +21,8 @@ from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_file import copy
 from graphopt.reporting.edit import taken_back
 from graphopt.reporting.model_view import change_in_words
-from graphopt.reporting.replay import Mismatch, check, open_case
+from graphopt.reporting.replay import Mismatch, check
+from graphopt.reporting.stored_case import open_case
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from graphopt.records.answer_file import load, write
 from graphopt.records.packed import label_of
 from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
 from graphopt.reporting.model_view import rule_sheets
-from graphopt.reporting.replay import PRICES, Case, check, heads_of, near_graph, open_case
+from graphopt.reporting.replay import PRICES, check
+from graphopt.reporting.stored_case import Case, heads_of, near_graph, open_case
 from graphopt.reporting.tables.sheet import Sheet
 from graphopt.reporting.tables.terminal import print_sheets
 from graphopt.utils.printable import say

@@ -152,7 +152,7 @@ def draw(place: Path) -> list[Path]:
     from graphopt.reporting.pictures.curves import draw_study
     from graphopt.reporting.pictures.draw import draw_case
     from graphopt.reporting.pictures.examples import best_decisions
-    from graphopt.reporting.replay import open_case
+    from graphopt.reporting.stored_case import open_case
     from graphopt.reporting.tables.read_rows import collect
 
     folder = (place if place.is_dir() else place.parent) / "pictures"

@@ -21,7 +21,7 @@ from graphopt.cli import sentences
 from graphopt.config.construct import target_of
 from graphopt.config.stored import node_of
 from graphopt.errors import Unreadable, UserError
-from graphopt.training import checkpoint
+from graphopt.training import checkpoint, packaged
 from graphopt.utils.limits import MIB, read_bytes
 from graphopt.utils.printable import say
 
@@ -40,7 +40,7 @@ def ship(cell: Path, folder: Path, *, half: bool) -> Path:
     if size > LIMIT:
         advice = "train a smaller network" if half else "use --half or train a smaller network"
         raise UserError(f"the checkpoint takes {size:,} bytes, more than the {LIMIT:,} that ship; {advice}")
-    path = folder / checkpoint.packaged_name(config)
+    path = folder / packaged.packaged_name(config)
     checkpoint.save(path, state)
     return path
 
@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m graphopt.ship", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     result.add_argument("cell", type=Path, help="folder of a finished cell, with ckpt/best.ckpt")
     result.add_argument("--half", action="store_true", help="store numbers in half precision")
-    result.add_argument("--folder", type=Path, default=checkpoint.PRETRAINED, help="where to write instead")
+    result.add_argument("--folder", type=Path, default=packaged.PRETRAINED, help="where to write instead")
     return result
 
 

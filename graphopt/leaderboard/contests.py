@@ -30,7 +30,7 @@ from graphopt.leaderboard.yaml_files import listed, mapping, names, read_yaml, t
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.solution import Decided, Solution
 from graphopt.records import packed
-from graphopt.reporting.replay import open_case
+from graphopt.reporting.stored_case import open_case
 from graphopt.utils.registry import option
 
 DEFINITION = "problem.yaml"

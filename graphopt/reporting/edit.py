@@ -15,7 +15,7 @@ from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.pricing import Pricing
 from graphopt.problems.solution import Solution
 from graphopt.records.answer_file import write
-from graphopt.reporting.replay import Case, choices_of
+from graphopt.reporting.stored_case import Case, choices_of
 
 BETTER = 1e-9  # relative gain from which a price counts as lower
 

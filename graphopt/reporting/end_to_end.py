@@ -21,7 +21,7 @@ from graphopt.errors import UserError
 from graphopt.measure.environment import processor
 from graphopt.measure.subject import Ratio
 from graphopt.problems.cost_model import CostModel
-from graphopt.reporting.replay import Case, open_case
+from graphopt.reporting.stored_case import Case, open_case
 from graphopt.reporting.tables.read_rows import read_rows, row_files
 from graphopt.reporting.tables.sheet import Sheet
 from graphopt.rewrite.io.onnx_export import save_onnx

@@ -27,7 +27,7 @@ from graphopt.problems.choices import Choices, describe
 from graphopt.problems.solution import Solution
 from graphopt.problems.task import AssignTask
 from graphopt.records.answer_file import complete
-from graphopt.reporting.replay import Case, choices_of
+from graphopt.reporting.stored_case import Case, choices_of
 from graphopt.utils.limits import MIB, read_json
 
 PARTS = ("device", "order", "inline")

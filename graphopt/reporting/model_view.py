@@ -21,7 +21,7 @@ from graphopt.problems.cost_model import Price, better
 from graphopt.problems.solution import Decided
 from graphopt.records.rows import DONE, Row
 from graphopt.reporting.edit import BETTER, describe, taken_back
-from graphopt.reporting.replay import Case, open_case
+from graphopt.reporting.stored_case import Case, open_case
 from graphopt.reporting.tables.sheet import Sheet
 from graphopt.reporting.tables.terminal import BOLD, DIM, print_lines, sheet_lines, terminal_width, wrapped
 

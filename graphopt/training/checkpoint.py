@@ -2,13 +2,11 @@
 
 `last.ckpt` holds what training needs to go on; the one before it is kept as `previous.ckpt`, in case the last is
 damaged. `best.ckpt` is the best by validation. Beside what Lightning writes they say what they are of, what training
-has cost, and how random generators stood (`extra`). Checkpoints in graphopt/pretrained/ come with the package: weights
-alone, made by `python -m graphopt.ship`.
+has cost, and how random generators stood (`extra`). `packaged` says where those are that come with the package.
 """
 
 import io
 import json
-import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,18 +16,17 @@ import torch
 from lightning_fabric.plugins import TorchCheckpointIO
 
 from graphopt.algos.learner import Learner
-from graphopt.config.construct import dotted, target_of
+from graphopt.config.construct import dotted
 from graphopt.config.stored import RESERVED, node_of, words
 from graphopt.encoders.columns import DIGEST
-from graphopt.errors import ConfigError, Unreadable, UsageError, UserError, writing
+from graphopt.errors import ConfigError, Unreadable, UserError, writing
+from graphopt.training.packaged import packaged
 from graphopt.utils.limits import MIB, check_zip, parse_json
 from graphopt.utils.whole import whole_file
 
 State = dict[str, Any]
 FILE_BYTES = 1024 * MIB  # of all tensors
 PLAIN_BYTES = 16 * MIB
-PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
-ANY = "any"  # in the name of a packaged checkpoint
 
 
 def extra(learner: Learner, about: Mapping[str, Any], *, evals: int, finished: bool) -> State:
@@ -286,35 +283,3 @@ def find(place: str, config: Mapping[str, Any]) -> Path:
         return packaged(config)
     path = Path(place)
     return path / "ckpt" / "best.ckpt" if path.is_dir() else path
-
-
-def packaged(config: Mapping[str, Any]) -> Path:
-    """The checkpoint that comes with the package for the run's algorithm, task and objective. Raises UsageError, naming
-    what there is, when there is none."""
-    path = PRETRAINED / packaged_name(config)
-    if not path.is_file():
-        stored = [_words(tuple(file.stem.split("-"))) for file in sorted(PRETRAINED.glob("*.ckpt"))]
-        raise UsageError(
-            f"ckpt=pretrained: no checkpoint comes with graphopt for {_words(_purpose(config))}; "
-            f"there are: {'; '.join(stored) or 'none'}; choose one of these, or train with ckpt=null"
-        )
-    return path
-
-
-def packaged_name(config: Mapping[str, Any]) -> str:
-    """The file name says what a packaged checkpoint is for. Raises UserError for names that are none of a file."""
-    for part in _purpose(config):
-        if not re.fullmatch(r"[A-Za-z0-9_+][A-Za-z0-9_.+]*", part):
-            raise UserError(f"{part!r} is no name that a packaged checkpoint can have: letters, digits and _ only")
-    return f"{'-'.join(_purpose(config))}.ckpt"
-
-
-def _purpose(config: Mapping[str, Any]) -> tuple[str, str, str]:
-    algo = str(config["algo"]["name"])
-    if getattr(target_of(config["algo"], "algo"), "any_purpose", False):  # only learners say
-        return algo, ANY, ANY
-    return algo, str(config["task"]["name"]), str(config["cost"].get("objective"))
-
-
-def _words(purpose: tuple[str, ...]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in zip(("algo", "task", "cost.objective"), purpose))

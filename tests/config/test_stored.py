@@ -24,8 +24,8 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records import answer_file
 from graphopt.report import main as report
-from graphopt.reporting import replay
-from graphopt.training import adopt, checkpoint
+from graphopt.reporting import replay, stored_case
+from graphopt.training import adopt, checkpoint, packaged
 from graphopt.utils import registry
 
 GROUPS = ("machine", "task", "cost", "judge", "dataset", "encoder", "algo")
@@ -46,7 +46,7 @@ def strike(*_: Any, **__: Any) -> Any:
 @pytest.fixture(autouse=True)
 def nothing_is_called() -> Iterator[None]:
     called.clear()
-    replay._pricing.cache_clear()
+    stored_case._pricing.cache_clear()
     yield
     assert not called
 
@@ -103,7 +103,7 @@ def test_nested_nodes_call_nothing(tmp_path: Path, group: str, key: str) -> None
         extra = {"extra": place}
         path = changed(answer(tmp_path), lambda header, extra=extra: header["config"][group].update(extra))
         with pytest.raises(UserError):
-            replay.open_case(path)
+            stored_case.open_case(path)
 
 
 def test_a_mixture_of_data_sets_is_resolved_all_the_way_down() -> None:
@@ -184,13 +184,13 @@ def test_paths_of_older_versions_lead_to_options() -> None:
 def test_a_file_of_an_older_version_replays(tmp_path: Path) -> None:
     """Its header says `_target_`, as all did."""
     path = changed(answer(tmp_path), lambda header: header.update(config=CONFIG))
-    assert replay.check(replay.open_case(path)) == []
+    assert replay.check(stored_case.open_case(path)) == []
 
 
 def test_new_files_name_no_class(tmp_path: Path) -> None:
     path = answer(tmp_path)
     assert "_target_" not in json.dumps(answer_file.load(path).header)
-    assert replay.check(replay.open_case(path)) == []
+    assert replay.check(stored_case.open_case(path)) == []
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_no_data_set_of_a_file_reads_places_or_runs_code_or_is_enormous(
     for graph in (tmp_path / "graphs").iterdir():
         graph.unlink()
     with pytest.raises(DecisionError, match="keep the file in its study's folder"):
-        replay.open_case(path)
+        stored_case.open_case(path)
 
 
 def test_the_reader_s_cache_is_its_own(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_no_table_is_made_or_measured_into_on_a_file_s_word(tmp_path: Path) -> N
     for environment in (None, "somewhere"):
         path = profiled(tmp_path / "study", table=str(target), environment=environment)
         with pytest.raises(UserError, match=r"environment|which is in no folder above it"):
-            replay.open_case(path)
+            stored_case.open_case(path)
         assert not target.parent.exists()
 
 
@@ -359,7 +359,7 @@ def test_weights_that_are_no_numbers(tmp_path: Path) -> None:
 
 
 def test_packaged_checkpoints_say_what_they_said() -> None:
-    for path in sorted(checkpoint.PRETRAINED.glob("*.ckpt")):
+    for path in sorted(packaged.PRETRAINED.glob("*.ckpt")):
         found = checkpoint.settings_of(checkpoint.load(path), frozenset({"heads", "use"}))
         assert found is not None
         name = path.stem.split("-")[0]

@@ -25,7 +25,8 @@ from graphopt.core.operators import OPERATOR_ID
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.errors import Incompatible
 from graphopt.records.rows import Row, read
-from graphopt.reporting.replay import claims_of, decision_of, open_case, replay_all
+from graphopt.reporting.replay import claims_of, decision_of, replay_all
+from graphopt.reporting.stored_case import open_case
 from graphopt.run.cell import GROUPS, settings_of
 from graphopt.utils import registry
 

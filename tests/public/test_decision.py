@@ -17,7 +17,8 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_file import load, save, write
 from graphopt.reporting.edit import bisect, minimal_set, parse_veto, veto
-from graphopt.reporting.replay import check, open_case
+from graphopt.reporting.replay import check
+from graphopt.reporting.stored_case import open_case
 
 pytestmark = pytest.mark.usefixtures("toy_options")
 

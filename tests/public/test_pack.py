@@ -21,7 +21,7 @@ from graphopt.pack import pack, unpack
 from graphopt.records import packed
 from graphopt.records.answer_file import load, read_answer
 from graphopt.report import main as report
-from graphopt.reporting.replay import open_case
+from graphopt.reporting.stored_case import open_case
 from graphopt.reporting.tables.read_rows import collect, read_rows, row_files
 from graphopt.utils.limits import MIB, read_member, read_npz
 

@@ -29,7 +29,8 @@ from graphopt.problems.task import AssignTask
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_file import load, save, write
 from graphopt.reporting.edit import bisect, veto
-from graphopt.reporting.replay import check, open_case
+from graphopt.reporting.replay import check
+from graphopt.reporting.stored_case import open_case
 from graphopt.utils import registry
 
 # --- Decision files of random keys and of ops that share a device: small, replayed exactly, open to editing.

@@ -20,7 +20,7 @@ from graphopt.problems.capacity import amount
 from graphopt.records.answer_file import load
 from graphopt.reporting.edit import judge_choices
 from graphopt.reporting.model_view import duration, gain, winner
-from graphopt.reporting.replay import Case, open_case
+from graphopt.reporting.stored_case import Case, open_case
 
 # --- What a run says about one model, for every task: against the stored answer, priced and counted independently.
 

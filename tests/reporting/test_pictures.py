@@ -32,7 +32,7 @@ from graphopt.reporting.pictures.layout import isotonic, layered, longest_path_l
 from graphopt.reporting.pictures.membership import kernel_colours, kernels_of, window
 from graphopt.reporting.pictures.style import PALETTE, method_colours
 from graphopt.reporting.pictures.timeline import draw_timeline
-from graphopt.reporting.replay import open_case
+from graphopt.reporting.stored_case import open_case
 from graphopt.reporting.tables.read_rows import collect
 from graphopt.tasks.fusion import Fusion
 

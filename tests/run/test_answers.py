@@ -19,7 +19,8 @@ from graphopt.problems.solution import Solution
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_file import load, save
 from graphopt.reporting.pictures.draw import draw_case
-from graphopt.reporting.replay import check, open_case
+from graphopt.reporting.replay import check
+from graphopt.reporting.stored_case import open_case
 from graphopt.rewrite.io import as_graph
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder

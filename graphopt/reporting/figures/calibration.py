@@ -20,7 +20,8 @@ from graphopt.ranking.asked import graph_key, plans_of
 from graphopt.ranking.code_time import distinct, fitted
 from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan, measured_graphs
 from graphopt.reporting.figures.figure import Figure, figure
-from graphopt.reporting.replay import decision_of, open_case
+from graphopt.reporting.replay import decision_of
+from graphopt.reporting.stored_case import open_case
 from graphopt.reporting.tables.statistics import bootstrap
 from graphopt.utils import registry
 

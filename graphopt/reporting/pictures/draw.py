@@ -11,7 +11,7 @@ from graphopt.records.packed import label_of
 from graphopt.reporting.pictures.graph_picture import draw_graph
 from graphopt.reporting.pictures.style import STYLE, save_figure
 from graphopt.reporting.pictures.timeline import draw_timeline
-from graphopt.reporting.replay import Case
+from graphopt.reporting.stored_case import Case
 
 
 @runtime_checkable
