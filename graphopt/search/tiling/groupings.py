@@ -34,6 +34,9 @@ class TileGroup(NamedTuple):
     retained: Kept = NOTHING
 
 
+Offer = tuple[float, int, int, int, TileGroup, TileGroup]  # gain, op, from and to a group, and what these become
+
+
 class Wiring:
     """Who reads whom, as bits. before, after: [N] producers and readers of each op."""
 
@@ -140,7 +143,8 @@ def changed(now: Grouping, gone: Iterable[int], new: Sequence[int], fused: int,
     if in_order(groups, links) is None:
         return None
     cost = now.cost + _difference(now, groups, gone, made)
-    return linked(Grouping(wiring, groups, links, fused, cost, now.unused + len(made), again), made)
+    freed = {number for a, b in now.links.items() if links.get(a) != b for number in (a, b) if number in groups}
+    return linked(Grouping(wiring, groups, links, fused, cost, now.unused + len(made), again), {*made, *freed})
 
 
 def _touched(now: Grouping, fused: int, again: Mapping[int, int]) -> list[int]:
@@ -168,23 +172,21 @@ def linked(now: Grouping, near: Iterable[int]) -> Grouping:
     ops = 0
     for number in near:
         ops |= now.groups[number].needs | now.groups[number].stored
-    asked = [op for op in bits(ops) if wiring.fits[op] and wiring.after[op]]
-    refused = set[int]()
-    while asked:
-        offers = [offer for op in asked if op not in refused and (offer := _offer(now, op)) is not None]
-        if not offers:
-            break
-        gain, op, a, b, keeps, finds = min(offers, key=lambda offer: offer[:2])
+    offers = {op: _offer(now, op) for op in bits(ops) if wiring.fits[op] and wiring.after[op]}
+    while any(offers.values()):
+        gain, op, a, b, keeps, finds = min(filter(None, offers.values()), key=lambda offer: offer[:2])
         links = {**now.links, a: b}
         groups = {**now.groups, a: keeps, b: finds}
         if now.links.get(a) != b and in_order(groups, links) is None:
-            refused.add(op)
+            del offers[op]
             continue
         now = replace(now, groups=groups, links=links, cost=now.cost + gain)
+        touched = keeps.stored | keeps.needs | finds.stored | finds.needs
+        offers |= {op: _offer(now, op) for op in offers if touched >> op & 1}
     return now
 
 
-def _offer(now: Grouping, op: int) -> tuple[float, int, int, int, TileGroup, TileGroup] | None:
+def _offer(now: Grouping, op: int) -> Offer | None:
     """What retaining the result of a stored op for its only reading group would gain; None where it does not."""
     readers = [number for number, group in now.groups.items() if group.needs >> op & 1]
     if len(readers) != 1:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.tiling.greedy_merges import merged
-from graphopt.search.tiling.groupings import Grouping, Wiring, apart
+from graphopt.search.tiling.groupings import Grouping, Wiring, apart, linked
 from graphopt.search.tiling.ordered_descent import MoveOrder, descended
 from graphopt.search.tiling.tile_moves import Draw, propose
 from graphopt.tiling.tile_costs import TileCosts
@@ -44,10 +44,10 @@ class TileWalk(Tiler):
             start = merged(problem, start, clock.ends)
         elif self.greedy:
             start = descended(problem, start, self.order, draw, clock.ends, network)
-        best = start
+        best = _linked(problem, start)
         for number, (begin, end) in enumerate(clock.rounds(self.rounds)):
             hot = self.hot * 0.5**number * start.cost / len(start.groups)
-            best = _annealed(problem, best, draw, clock, (begin, end), (hot, self.cold))
+            best = _linked(problem, _annealed(problem, best, draw, clock, (begin, end), (hot, self.cold)))
 
     def limit(self, problem: TilingProblem) -> float:
         """Seconds of a solve."""
@@ -80,6 +80,14 @@ class _Clock:
             end = 1.0 if number == count - 1 else begin + left * 0.5
             yield begin, end
             begin, left = end, 1.0 - end
+
+
+def _linked(problem: TilingProblem, now: Grouping) -> Grouping:
+    """With all links that pay; moves make those around what they change."""
+    found = linked(now, now.groups)
+    if found is not now:
+        problem.propose(found.cost, found.schedule)
+    return found
 
 
 def _annealed(problem: TilingProblem, now: Grouping, draw: Draw, clock: _Clock, span: tuple[float, float],
