@@ -5,10 +5,14 @@
 learned score, of bytes saved and of the potential, and the share of all gain that the tenth of moves with the largest
 scores holds; then what each start of `tile_walk` comes to after as many evaluations as there are ops, over the best of
 all, two seeds. Minutes of one core.
+
+`python benchmarks/tiling.py --exact 60` instead has `tile_walk` (2 s) and `tile_exact` solve so many problems of
+5 to 7 ops of each kind of drawing, and prints how many answers of the walk are above the optimum, and by how much.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,10 +23,13 @@ from torch.utils.data import DataLoader
 
 from graphopt.algos.contests.tile_policy import TilePolicy
 from graphopt.config.construct import construct
-from graphopt.core.graph import F64, Graph
-from graphopt.datasets.contests.tiling_drawn import TilingDrawn
+from graphopt.core.graph import F64, Graph, GraphError
+from graphopt.datasets.contests.tiling_drawn import TilingDrawn, drawn_workload
+from graphopt.datasets.contests.tiling_random import random_workload
 from graphopt.problems.optimizer import solve
 from graphopt.search.tiling.move_columns import COLUMNS
+from graphopt.tiling.tile_workload import TileWorkload
+from graphopt.tiling.workload_graph import graph_of_workload
 from graphopt.utils.registry import option
 from graphopt.utils.share_network import expected
 
@@ -90,11 +97,37 @@ def ordered(policy: TilePolicy, graphs: Sequence[Graph], seeds: Sequence[int]) -
         say(f"tiling_moves/over_best/{by}", np.exp(np.log(costs / best).mean(1)).tolist(), "of the best's cost")
 
 
+def against_exact(count: int) -> None:
+    """Of small problems, how often the walk misses the optimum."""
+    walk, exact = (construct(option("algo", name), "algo") for name in ("tile_walk", "tile_exact"))
+    over = []
+    for number in range(2 * count):
+        graph = graph_of_workload(small_problem(number // 2, blocks=number % 2 == 0))
+        with suppress(GraphError):  # a product that fits with no tile
+            best = solve(exact, graph, TASK, COST, evals=10**7, seconds=60.0, seed=0)[0].best_cost
+            found = solve(walk, graph, TASK, COST, evals=10**7, seconds=2.0, seed=0)[0].best_cost
+            over.append(found / best - 1.0)
+    missed = [share for share in over if share > 1e-9]
+    say("tiling_walk/above_the_optimum", [float(len(missed))], "problems", {"problems": len(over)})
+    say("tiling_walk/above_the_optimum_by", missed or [0.0], "of the optimum")
+
+
+def small_problem(number: int, *, blocks: bool) -> TileWorkload:
+    rng, ops = np.random.default_rng([7, number]), 5 + number % 3
+    if blocks:
+        return drawn_workload(rng, ops, (128, 256, 512, 1024, 2048), f"drawn_{number}")
+    return random_workload(rng, ops, (128, 256, 512, 1024), 0.5, f"random_{number}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=150, help="of training")
     parser.add_argument("--quick", action="store_true", help="eight graphs to learn from and three to try, one seed")
+    parser.add_argument("--exact", type=int, help="instead: the walk against the optimum of so many small problems")
     given = parser.parse_args()
+    if given.exact is not None:
+        against_exact(given.exact)
+        return
     drawn: TilingDrawn = construct(option("dataset", "tiling_drawn"), "dataset")
     train, new = drawn.graphs("train"), drawn.graphs("val")
     if given.quick:
