@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import Any
 
+from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import BaseView, ComputedBuffer, IRNode, MutableBox, Pointwise, StorageBox
@@ -17,6 +18,7 @@ from torch.fx import Node
 
 # What asks, or says, whether a box had better be stored -> the answer for one that is to be inlined.
 _HINTS = {"should_realize_on_reuse": False, "has_exceeded_max_reads": False, "realize_hint": None}
+USUAL = {"realize_reads_threshold": 4, "realize_opcount_threshold": 30, "realize_acc_reads_threshold": 8}
 LARGEST_TREE = 150  # nodes of an expression with inlined parts: lowering takes time exponential in its depth
 
 
@@ -38,7 +40,8 @@ class Requests:
         self.cut = {name for name, request in asked.items() if request is Request.CUT}
         self.full = set[str]()  # nodes that were stored since inlining had made them too large
         self._owner: dict[int, tuple[StorageBox, Node]] = {}  # by id of the box, which is kept alive
-        self._tree: dict[Node, int] = {}  # nodes with inlined parts that are not stored -> size of their expression
+        self._tree: dict[Node, int] = {}  # nodes with inlined parts, not stored at first -> size of their expression
+        self._box: dict[Node, StorageBox] = {}  # of these
 
     @property
     def stored(self) -> frozenset[str]:
@@ -65,25 +68,35 @@ class Requests:
         """A node was lowered to a box, or several."""
         for result in made if isinstance(made, (list, tuple)) else [made]:
             box = _box(result)
-            if box is not None and self._owner.setdefault(id(box), (box, node))[1] is node:
+            owner = node if box is None else self._owner.setdefault(id(box), (box, node))[1]
+            if box is not None and owner is node:
                 self._decide(node, box)
+            elif owner in self._tree:  # another view of what it computes
+                self._tree[node], self._box[node] = self._tree[owner], self._box[owner]
 
     def _decide(self, node: Node, box: StorageBox) -> None:
         if node.name in self.store:
             box.realize()
-        elif self.inline and node.op == "call_function" and not IRNode.is_realized_node(box.data):
+        elif (self.inline or _inlines_more()) and node.op == "call_function" and not IRNode.is_realized_node(box.data):
             self._limit(node, box)
 
     def _limit(self, node: Node, box: StorageBox) -> None:
-        """Stores what has grown too large by inlining."""
-        given = [n for n in node.all_input_nodes if n in self._tree]
-        if given or node.name in self.inline:
+        """Stores what has grown too large by inlining: parts that were asked for, or, where Inductor itself inlines
+        more than usual, any."""
+        given = [n for n in node.all_input_nodes if n in self._tree and not IRNode.is_realized_node(self._box[n].data)]
+        if given or node.name in self.inline or _inlines_more():
             size = 1 + sum(self._tree[n] for n in given for _ in range(_uses(node, n)))
             if size > LARGEST_TREE:
                 box.realize()
                 self.full.add(node.name)
             else:
-                self._tree[node] = size
+                self._tree[node], self._box[node] = size, box
+
+
+def _inlines_more() -> bool:
+    """Whether a threshold of Inductor's, as it is set now, lets it inline more than it does by itself."""
+    now = ((getattr(config, name), usual) for name, usual in USUAL.items())
+    return any(value is not None and value > usual for value, usual in now)
 
 
 def _uses(node: Node, given: Node) -> int:

@@ -41,7 +41,8 @@ class BuildPipeline:
 
     def lower(self, requests: Sequence[Mapping[str, Any]]) -> list[Built | Failure]:
         """All of them, in their order."""
-        return [lowering.result() for lowering in [self.builds.ask("lower", request) for request in requests]]
+        with self.builds.batch():
+            return [lowering.result() for lowering in [self.builds.ask("lower", request) for request in requests]]
 
     def evaluate(self, default: Subject, requests: Sequence[Mapping[str, Any]]) -> list[Evaluated]:
         """One for each request, against a default that is compiled."""
@@ -59,9 +60,10 @@ class BuildPipeline:
         kept = self.keep([distinct[digest] for digest in fresh]) if self.keep and fresh else [True] * len(fresh)
         found: dict[str, Measured | Skipped] = {d: answer for d, answer in known.items() if answer is not None}
         found |= {digest: Skipped() for digest, worth in zip(fresh, kept, strict=True) if not worth}
-        compiling = {self.builds.ask("compile", distinct[digest]): subjects[digest]
-                     for digest, worth in zip(fresh, kept, strict=True) if worth}  # fmt: skip
-        return found | self._timed(default, compiling)
+        with self.builds.batch():
+            compiling = {self.builds.ask("compile", distinct[digest]): subjects[digest]
+                         for digest, worth in zip(fresh, kept, strict=True) if worth}  # fmt: skip
+            return found | self._timed(default, compiling)
 
     def _timed(self, default: Subject, compiling: dict[Future[Built | Failure], Subject]) -> dict[str, Measured]:
         """Times whatever is compiled while the rest is being compiled."""

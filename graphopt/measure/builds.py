@@ -1,8 +1,9 @@
 """`Builds`: a pool of processes that lower and compile. A crash or a hang costs one request."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,6 +25,7 @@ class Builds:
         self.counts = Counter[str]()
         self._limit = limit_seconds
         self._threads = ThreadPoolExecutor(builders)
+        self._open = set[Future[Built | Failure]]()  # what was asked for and is not there yet
         self._free: SimpleQueue[Process] = SimpleQueue()
         self.processes = [Process(BUILDER, {}, variables(1)) for _ in range(builders)]
         for process in self.processes:
@@ -31,7 +33,23 @@ class Builds:
 
     def ask(self, name: str, given: Mapping[str, Any]) -> Future[Built | Failure]:
         """What a function of `build_worker.TASKS` makes of plain JSON, once a process is free."""
-        return self._threads.submit(self._built, name, given)
+        asked = self._threads.submit(self._built, name, given)
+        self._open.add(asked)
+        asked.add_done_callback(self._open.discard)
+        return asked
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """An error in the block, Ctrl-C among them, gives up whatever is not built yet: else this process would go on
+        with it, unasked, before it ends."""
+        try:
+            yield
+        except BaseException:
+            for asked in [*self._open]:
+                asked.cancel()
+            for process in self.processes:
+                process.give_up()
+            raise
 
     def end(self) -> None:
         """What was not begun is not built; the processes end."""

@@ -3,11 +3,13 @@
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from graphopt.errors import UserError
@@ -70,6 +72,11 @@ class Process:
             self._worker.end()
         self._worker = None
 
+    def give_up(self) -> None:
+        """Whoever waits for an answer, in another thread, gets Ended."""
+        if (worker := self._worker) is not None:
+            worker.kill()
+
     def _running(self) -> "_Worker":
         if self._worker is not None and self._worker.process.poll() is not None:
             self.end()
@@ -97,7 +104,7 @@ class Process:
 
 
 class _Worker:
-    """One process and two pipes."""
+    """One process and two pipes. What it starts itself (compilers) is of its group, and ends with it."""
 
     def __init__(self, module: str, setting: Mapping[str, Any], variables: Mapping[str, str]) -> None:
         theirs, self._requests = os.pipe()
@@ -105,8 +112,9 @@ class _Worker:
         command = [sys.executable, "-m", module, json.dumps(setting), str(theirs), str(answers)]
         try:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs, answers), env=dict(variables)
-            )
+                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs, answers), env=dict(variables),
+                process_group=0,
+            )  # fmt: skip
         except OSError as error:
             self._close()
             raise UserError(f"the process that measures cannot be started: {error.strerror or error}") from error
@@ -176,9 +184,14 @@ class _Worker:
     def end(self) -> None:
         if not self._ended:
             self._ended = True
-            self.process.kill()
+            self.kill()
             self.process.wait()
             self._close()
+
+    def kill(self) -> None:
+        """With all that it has started."""
+        with suppress(ProcessLookupError):  # all of them have gone
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def _close(self) -> None:
         for pipe in (self._requests, self._answers):

@@ -34,8 +34,9 @@ class LoweredRequests:
         if fresh and not lowers:
             raise UserError(f"{self.memo.path} has no line of what is asked of {graph.name} in the environment "
                             f"{self.environment!r}; set environment=null to lower it here")  # fmt: skip
-        asking = {key: self.builds.ask("lower", self.request(graph, one)) for key, one in fresh.items()}
-        made = {key: self.remember(graph, fresh[key], answer.result()) for key, answer in asking.items()}
+        with self.builds.batch():
+            asking = {key: self.builds.ask("lower", self.request(graph, one)) for key, one in fresh.items()}
+            made = {key: self.remember(graph, fresh[key], answer.result()) for key, answer in asking.items()}
         return [self.line(graph, one) or made[one.key(graph)] for one in asked]
 
     def request(self, graph: Graph, asked: Asked) -> dict[str, Any]:

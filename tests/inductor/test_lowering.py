@@ -161,6 +161,12 @@ def test_inlining_everything_ends() -> None:
     assert made.features["ops.mul"] / 100 < LARGEST_TREE * len(made.stored)
 
 
+def test_thresholds_that_let_inductor_inline_more_end_as_well() -> None:
+    made = lowered(capture_step(steep, [torch.randn(100)]), reads_threshold=3, opcount_threshold=2)
+    assert len(made.stored) >= 2
+    assert made.features["ops.mul"] / 100 < LARGEST_TREE * len(made.stored)
+
+
 def test_updates_in_place_arrive() -> None:
     program = capture_step(adam, [torch.randn(50), torch.randn(50), torch.randn(50)])
     names = [node.name for node in program.gm.graph.nodes if str(node.target) == "aten.mul.Tensor"]

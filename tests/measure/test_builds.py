@@ -43,6 +43,31 @@ def test_requests_go_on_in_several_processes_while_others_wait(log: Path) -> Non
     builds.end()
 
 
+def test_a_compiler_that_hangs_ends_with_the_process_that_started_it(log: Path) -> None:
+    builds = Builds(1, limit_seconds=3.0)
+    assert isinstance(builds.ask("lower", {"spin": 1, "does": "compiler"}).result(), Failure)
+    started = Path("/proc") / log.read_text().split("started ")[1].strip() / "stat"
+    for _ in range(500):
+        if not started.exists() or ") Z " in started.read_text():
+            return
+        time.sleep(0.01)
+    pytest.fail("it still runs")
+
+
+def test_an_error_gives_up_what_is_not_built(log: Path) -> None:
+    builds, begun = Builds(1, limit_seconds=600.0), time.monotonic()
+    with pytest.raises(OSError, match="disk full"), builds.batch():
+        asked = [builds.ask("lower", {"spin": spin, "does": "hang" if spin else ""}) for spin in range(4)]
+        assert isinstance(asked[0].result(), dict)
+        while "lower 1\n" not in log.read_text():
+            time.sleep(0.01)
+        raise OSError("disk full")
+    assert isinstance(asked[1].result(), Failure) and asked[2].cancelled() and asked[3].cancelled()
+    assert time.monotonic() - begun < 120.0
+    assert isinstance(builds.ask("lower", {"spin": 5}).result(), dict)  # in a process that is begun anew
+    builds.end()
+
+
 @pytest.fixture
 def pipeline(tmp_path: Path, log: Path) -> Any:
     def make(keep: Any = None) -> BuildPipeline:

@@ -31,7 +31,7 @@ def test_slower_is_what_noise_does_not_explain() -> None:
 
 
 def policy_row(costs: list[tuple[int, float]], **settings: object) -> dict[str, object]:
-    made = row("a", 1.0, algo="compiler_policy") | settings
+    made = row("a", 1.0, algo="compiler_policy") | {"seed": 0} | settings
     return made | {"trace": [[0, 0.0, 2.0], *([evals, 0.1, cost] for evals, cost in costs)]}
 
 
@@ -57,3 +57,21 @@ def test_a_policy_that_never_reaches_it_counts_with_the_larger_budget() -> None:
 
 def test_nothing_is_counted_where_the_race_shows_no_gain() -> None:
     assert policy_figures(row("a", 2.0), policy_row([(4, 1.2)])) == {}
+
+
+def test_the_interval_of_a_policy_resamples_families_and_seeds() -> None:
+    rows = [policy_row([(10, 1.0)], algo="compiler_search", graph=graph, family=graph) for graph in "ab"]
+    rows += [policy_row([(evals, 1.0)], graph=graph, family=graph, seed=seed)
+             for graph, of_seeds in (("a", (1, 4)), ("b", (9,))) for seed, evals in enumerate(of_seeds)]  # fmt: skip
+    found = {figure.name: figure for figure in figures_of_policy(rows)}["compiler_policy/evals_to_90"]
+    assert found.value == pytest.approx((0.25 * 0.9) ** 0.5)
+    assert found.low == pytest.approx(0.1) and found.high == pytest.approx(0.9)
+
+
+def test_a_policy_is_also_counted_by_the_kind_of_graph() -> None:
+    of_each = [policy_row([(evals, 1.0)], algo=algo, dataset=dataset)
+               for dataset, needed in (("lowered_step", 1), ("lowered_compiled", 4))
+               for algo, evals in (("compiler_search", 4), ("compiler_policy", needed))]  # fmt: skip
+    found = policy_figures(*of_each)
+    assert found["evals_to_90/lowered_step"] == pytest.approx(0.25)
+    assert found["evals_to_90/lowered_compiled"] == pytest.approx(1.0)

@@ -1,6 +1,7 @@
 """Functions of a build process that do what they are told."""
 
 import os
+import subprocess
 import time
 from typing import Any
 
@@ -15,7 +16,9 @@ def lower(given: dict[str, Any]) -> dict[str, Any]:
     log(f"lower {given['spin']}")
     if given.get("does") == "crash":
         os.abort()
-    if given.get("does") == "hang":
+    if given.get("does") == "compiler":
+        log(f"started {subprocess.Popen(['sleep', '3600']).pid}")
+    if given.get("does") in ("hang", "compiler"):
         time.sleep(3600)
     if given.get("does") == "fail":
         raise ValueError("cannot be lowered")
