@@ -9,10 +9,9 @@ from test_lower_bound import CAPS, tasks_on
 from torch.utils.data import DataLoader
 
 from graphopt.algos.modelling.kernel_model import error_of
-from graphopt.algos.modelling.refit import fitted, profiled
+from graphopt.algos.modelling.refit import profiled, refitted
 from graphopt.algos.modelling.run_model import RunModel
 from graphopt.config.construct import construct
-from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.machine import Machine
 from graphopt.costs.simulator import Simulator
@@ -20,7 +19,7 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
 from graphopt.search.fusion.modelled_scan import plain_roofline
-from graphopt.search.heuristics.encoding import F32, encode
+from graphopt.search.heuristics.encoding import encode
 from graphopt.tasks.joint import Joint
 from graphopt.utils import registry
 
@@ -29,20 +28,13 @@ PLAIN_TWO = Machine(name="two", devices=(SHEET, SHEET), link_bandwidth=12e9, lin
 TWO = Machine(name="two", devices=(GPU, GPU), link_bandwidth=12e9, link_latency=1e-5)
 
 
-def model(task: AssignTask, cost: Simulator, modelled: int = 60, caution: float = 1.0, steps: int = 0,
-          anew: bool = False) -> RunModel:  # fmt: skip
+def model(task: AssignTask, cost: Simulator, modelled: int = 60, caution: float = 1.0, steps: int = 0) -> RunModel:
     torch.manual_seed(0)
-    tuning = {"steps": steps, "share": 0.5, "rate": 1.0e-2, "anew": anew}
+    tuning = {"steps": steps, "share": 0.5, "rate": 1.0e-2}
     changed = {"modelled": modelled, "plans": 4, "caution": caution, "tuning": tuning}
     node = registry.option("algo", "run_model") | changed
     made: RunModel = construct(node, "algo", {"task": task, "cost": cost, "seed": 0})
     return made.eval()
-
-
-def start(graph: Graph, task: AssignTask, cost: Simulator) -> tuple[AssignProblem, F32]:
-    """A problem, and the keys of its default."""
-    problem = AssignProblem(graph, task, cost, evals=20, seed=0)
-    return problem, encode(problem, np.zeros(graph.num_ops, np.int64), np.zeros(graph.num_ops))
 
 
 def test_untrained_it_is_the_price_where_kernels_are_rooflines() -> None:
@@ -104,29 +96,15 @@ def test_fitted_to_the_graph_at_hand_it_knows_its_kernels_better_and_forgets_the
     answer, _ = solve(made, graph, task, cost, evals=20)
     assert answer.evals == 20
     assert all(torch.equal(one, other) for one, other in zip(before, made.network.parameters(), strict=True))
-    problem, keys = start(graph, task, cost)
+    problem = AssignProblem(graph, task, cost, evals=20, seed=0)
+    keys = encode(problem, np.zeros(graph.num_ops, np.int64), np.zeros(graph.num_ops))
     seen = profiled(problem, keys, SHEET, 20)
     assert seen is not None and problem.evals == 20
     with torch.no_grad():
         untaught = float(error_of(made.network, seen))
-    for begin in (made.network, None):
-        known = fitted(begin, seen, AssignProblem(graph, task, cost, evals=20, seed=0), made.tuning)
-        with torch.no_grad():
-            assert float(error_of(known, seen)) < 0.2 * untaught
-
-
-def test_weights_fitted_from_nothing_have_an_answer_of_their_own() -> None:
-    """It is priced beside the other, an evaluation more; what chance there is follows from the problem's seed."""
-    cost = Simulator(name="s", machine=TWO, objective="runtime", threads=1)
-    task, graph = Joint(name="joint", machine=TWO, levels=8, fuse=True, **CAPS), random_graph(7, 60)
-    answers = [
-        model(task, cost, steps=50, anew=anew)._fitted(*start(graph, task, cost)) for anew in (False, True, True)
-    ]
-    assert [len(found) for found in answers] == [1, 2, 2]
-    assert all(np.array_equal(one, other) for one, other in zip(answers[1], answers[2], strict=True))
-    assert np.array_equal(answers[0][0], answers[1][0])
-    answer, _ = solve(model(task, cost, steps=50, anew=True), graph, task, cost, evals=20)
-    assert answer.evals == 20
+    assert refitted(made.network, AssignProblem(graph, task, cost, evals=20, seed=0), keys, SHEET, made.tuning)
+    with torch.no_grad():
+        assert float(error_of(made.network, seen)) < 0.2 * untaught
 
 
 def test_where_fusion_is_fixed_one_plan_says_all() -> None:

@@ -58,7 +58,11 @@ class KernelModel(Learner):
         super().__init__(name=name, task=task, cost=cost, seed=seed)
         self.plans, self.rate, self.depth, self.modelled = plans, rate, depth, modelled
         self.timed = task  # whose plans are timed
-        self.network = plain_network()
+        correction = nn.Linear(HIDDEN, 1)
+        nn.init.zeros_(correction.weight)  # a plain roofline before training
+        nn.init.zeros_(correction.bias)
+        hidden = [nn.Linear(len(COLUMNS), HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU()]
+        self.network = nn.Sequential(*hidden, correction)
         self._kernels: dict[str, Kernels] = {}
 
     def configure_optimizers(self) -> Any:
@@ -134,15 +138,6 @@ class KernelModel(Learner):
     def _sheet(self) -> Device:
         """The first device as its data sheet has it."""
         return plain_roofline(self.task.machine.devices[0])
-
-
-def plain_network() -> nn.Sequential:
-    """A plain roofline before training."""
-    correction = nn.Linear(HIDDEN, 1)
-    nn.init.zeros_(correction.weight)
-    nn.init.zeros_(correction.bias)
-    hidden = [nn.Linear(len(COLUMNS), HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU()]
-    return nn.Sequential(*hidden, correction)
 
 
 def timed(graph: Graph, inline: NDArray[np.bool_], ends: F64, sheet: Device) -> F64:

@@ -7,7 +7,6 @@ Shape legend: K keys, N ops, R kernels, F columns.
 """
 
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from graphopt.algos.modelling.kernel_model import Kernels, distinct, error_of, plain_network, timed
+from graphopt.algos.modelling.kernel_model import Kernels, distinct, error_of, timed
 from graphopt.algos.placing.op_groups import learning_inside
 from graphopt.core.graph import F64
 from graphopt.core.machine import Device
@@ -35,19 +34,20 @@ class KernelTuning:
     steps: Annotated[int, Between(0, 1000)]  # 0: none
     share: Share  # of the budget that plans may take whose kernels are timed
     rate: NotNegative
-    anew: bool  # whether weights that know nothing are fitted as well, and searched with
 
 
-def fitted(start: nn.Sequential | None, kernels: Kernels, problem: AssignProblem, said: KernelTuning) -> nn.Sequential:
-    """A network like `start` (None: like one that knows nothing) trained on kernels that were timed."""
+def refitted(network: nn.Module, problem: AssignProblem, keys: F32, sheet: Device, said: KernelTuning) -> bool:
+    """Trains the network on kernels of plans near keys [K]; whether there were any."""
+    kernels = profiled(problem, keys, sheet, int(said.share * problem.evals_cap))
+    if kernels is None:
+        return False
+    optimizer = torch.optim.Adam(network.parameters(), lr=said.rate)
     with learning_inside(problem), torch.enable_grad():
-        network = plain_network() if start is None else deepcopy(start)
-        optimizer = torch.optim.Adam(network.parameters(), lr=said.rate)
         for _ in range(said.steps):
             optimizer.zero_grad()
             error_of(network, kernels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-    return network
+    return True
 
 
 def profiled(problem: AssignProblem, keys: F32, sheet: Device, most: int) -> Kernels | None:

@@ -9,6 +9,7 @@ and rules are known exactly, which on hardware they are not (docs/placement.md).
 One network for every task and number of devices: it is taught by kernels of fusions on one device.
 """
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from graphopt.algos.learner import answering
 from graphopt.algos.modelling.kernel_model import KernelModel
-from graphopt.algos.modelling.refit import KernelTuning, fitted, profiled
+from graphopt.algos.modelling.refit import KernelTuning, refitted
 from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits
@@ -94,21 +95,13 @@ class RunModel(KernelModel):
             return
         known = [keys]
         if self.tuning.steps:
-            known += self._fitted(problem, keys)
+            trained, self.network = self.network, deepcopy(self.network)
+            try:
+                if refitted(self.network, problem, keys, self._sheet, self.tuning) and problem.open:
+                    known.append(self._simulated(problem))
+            finally:
+                self.network = trained
         self.search.go_on_from(problem, *known)
-
-    def _fitted(self, problem: AssignProblem, keys: F32) -> list[F32]:
-        """What is found with weights that are fitted to kernels of plans near keys [K], each an evaluation."""
-        kernels, found = profiled(problem, keys, self._sheet, int(self.tuning.share * problem.evals_cap)), []
-        trained = self.network
-        try:
-            for start in (trained, None) if self.tuning.anew else (trained,):
-                if kernels is not None and problem.open:
-                    self.network = fitted(start, kernels, problem, self.tuning)
-                    found.append(self._simulated(problem))
-        finally:
-            self.network = trained
-        return found
 
     def _simulated(self, problem: AssignProblem) -> F32:
         """The best keys [K] of a search among simulated runs."""
