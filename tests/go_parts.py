@@ -29,7 +29,7 @@ NETWORK = PolicySizes(attention_layers=1, attention_heads=2, segment=16, superpo
 LEARNING = PPOSettings(reward_weight=1.0, flip_weight=1.0, flips=64, alone=0.0, samples=4, epochs=3, clip=0.2,
                     entropy=0.01, rate=5e-3, gradient_clip=0.5)  # fmt: skip
 SEARCH = GOSearchSettings(
-    tuning=Tuning(steps=0, share=0.5, rate=5e-3), samples=4, temperature=0.5, refresh=16, deltas=False
+    tuning=Tuning(steps=0, share=0.5, rate=5e-3, flips=4), samples=4, temperature=0.5, refresh=16, deltas=False
 )
 
 

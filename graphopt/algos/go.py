@@ -65,6 +65,7 @@ class Tuning:
     steps: Annotated[int, Between(0, 1000)]  # at most
     share: Share  # of the budget, at most
     rate: NotNegative
+    flips: Whole  # slots priced per decision, as PPOSettings.flips
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,13 +264,14 @@ class GO(Learner):
     def _tune(self, problem: AssignProblem) -> None:
         """PPO updates on this graph; the learner's randomness and memory stay as they are."""
         tuning, each = self.search.tuning, self.learning.samples * self.network.iterations
-        each *= 1 + (self.learning.flips if self.learning.flip_weight else 0)
+        each *= 1 + (tuning.flips if self.learning.flip_weight else 0)
         steps = min(tuning.steps, int(tuning.share * problem.evals_cap) // each)
         if not steps:
             return
-        held = self._prices, self._random, self._past
+        held = self._prices, self._random, self._past, self.learning
         self._prices, self._past = (lambda graph: _Billed(problem)), dict(self._past)
         self._random = np.random.default_rng(int(problem.rng.integers(2**31)))
+        self.learning = replace(self.learning, flips=tuning.flips)
         try:
             with learning_inside(problem), torch.enable_grad():
                 optimizer = torch.optim.Adam(self.parameters(), lr=tuning.rate)
@@ -279,7 +281,7 @@ class GO(Learner):
                         trials, _ = self._try([problem.graph], observation)
                     self._improve(optimizer, torch.Tensor.backward, observation, trials)
         finally:
-            self._prices, self._random, self._past = held
+            self._prices, self._random, self._past, self.learning = held
 
     def _search(self, problem: AssignProblem, slots: Slots) -> None:
         observation = self.observe([problem.graph])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from threading import local
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,7 @@ from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
 from graphopt.costs.event import simulate_rows
-from graphopt.costs.event_arrays import Flow, LinkArrays, Log, flow, link_arrays, scratch
+from graphopt.costs.event_arrays import Flow, LinkArrays, Log, Scratch, flow, link_arrays, scratch
 from graphopt.costs.load import Loads, loads
 from graphopt.costs.one_kernel.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
 from graphopt.errors import UserError
@@ -25,6 +26,7 @@ from graphopt.problems.cost_model import CostModel, Flips, Objective, Prices
 _FLOWS_PER_GRAPH = 4  # kernel graphs kept per graph: those of the few fusion states that searches repeat
 MOST_THREADS = 256
 _OPS_PER_CHUNK = 4000  # fewer op evaluations than this are not worth a thread
+_kept = local()
 _Rows = NDArray[np.int64]  # ascending
 _Number = TypeVar("_Number", np.int16, np.float64)
 _Result = tuple[NDArray[np.float64], NDArray[np.int64]]  # makespan [B], peak bytes [B, D]
@@ -132,27 +134,24 @@ class Simulator(CostModel):
         keys = np.zeros((0, 1, 1)) if plans.transfer is None else _take(plans.transfer, rows, np.float64)
         makespan, peak = np.empty(len(rows)), np.zeros((len(rows), self.machine.num_devices), np.int64)
         live = self._needs_memory and self._links.tick == 0.0
-        work = scratch(made, self._links, live)
+        work = self._scratch(made, live)
         if not self._needs_memory or live:
             self._run(made, plans.graph, work, device, priority, keys, live, False, makespan, peak, _log(0, 0, 0))
             return makespan * self._unit, peak
         for b in range(len(rows)):
             log, row = _log(len(made.is_kernel) + len(made.in_tensor), 0, 0), slice(b, b + 1)
-            self._run(
-                made,
-                plans.graph,
-                work,
-                device[row],
-                priority[row],
-                keys[row],
-                False,
-                False,
-                makespan[row],
-                peak[row],
-                log,
-            )
+            plan, price = (device[row], priority[row], keys[row]), (makespan[row], peak[row], log)
+            self._run(made, plans.graph, work, *plan, False, False, *price)
             peak[b] = _tick_peaks(made, self._links, device[b], log.start, peak.shape[1])
         return makespan * self._unit, peak
+
+    def _scratch(self, made: Flow, live: bool) -> Scratch:
+        """Working memory for plans of one kernel graph, which the thread keeps until another one is simulated."""
+        kept = getattr(_kept, "scratch", None)
+        if kept is None or kept[0] is not made or kept[1] is not self._links or kept[2] != live:
+            kept = _kept.scratch = made, self._links, live, scratch(made, self._links, live)
+        work: Scratch = kept[3]
+        return work
 
     def _run(self, made: Flow, graph: Graph, *arguments: object) -> None:
         if not simulate_rows(made, self._links, *arguments):

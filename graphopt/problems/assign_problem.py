@@ -14,7 +14,7 @@ from graphopt.errors import Unsolved
 from graphopt.problems.choices import chosen, described
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.decisions import Decision, Decisions
-from graphopt.problems.keys import Keys, digests
+from graphopt.problems.keys import KeyLayout, Keys, digests
 from graphopt.problems.pricing import PricedFlips, Pricing
 from graphopt.problems.problem import OutOfBudget, Problem
 from graphopt.problems.solution import Solution
@@ -50,6 +50,11 @@ class AssignProblem(Problem):
     def storage(self) -> LiveStorage | None:
         """What every op allocates, where prices are peaks of orders; None where they are not."""
         return self._cost.storage(self.graph)
+
+    @cached_property
+    def layout(self) -> KeyLayout:
+        """What each random key decides."""
+        return self.task.layout(self.graph)
 
     def spend(self, prices: int) -> None:
         """Bills prices that a method has computed by itself, from `storage`. Raises OutOfBudget where none is left."""
@@ -109,8 +114,12 @@ class AssignProblem(Problem):
     def _bill_keys(self, keys: Keys, plans: Plans, prices: Prices) -> F64:
         cost, self.last_excess, best = prices.cost, prices.excess, self.best
         # keys belong to the caller, who may reuse them
-        self.bill(cost, digests(keys).tolist(), lambda i: (best, plans[i].copy()))
+        self.bill(cost, self._key_digests(keys), lambda i: (best, plans[i].copy()))
         return cost
+
+    def _key_digests(self, keys: Keys) -> list[int]:
+        found: list[int] = digests(keys).tolist()
+        return found
 
     def flips(self, decision: Decision) -> PricedFlips | None:
         """Delta pricing from a decision of a one-head binary task, where the cost model has it: one evaluation a flip,

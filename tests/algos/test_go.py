@@ -191,8 +191,8 @@ def test_tuning_is_billed_helps_this_graph_and_is_forgotten(flips: float) -> Non
     graph, answers = random_graph(9, 40), []
     for steps in (0, 20):
         learner = doubtful()
-        learner.learning = replace(LEARNING, flip_weight=flips, flips=8, reward_weight=1.0)
-        learner.search = replace(SEARCH, tuning=Tuning(steps=steps, share=1.0, rate=2e-2))
+        learner.learning = replace(LEARNING, flip_weight=flips, reward_weight=1.0)
+        learner.search = replace(SEARCH, tuning=Tuning(steps=steps, share=1.0, rate=2e-2, flips=8))
         before, numbers = {k: v.clone() for k, v in learner.state_dict().items()}, learner.random_state()
         seen: list[np.ndarray] = []
         learner._search = lambda problem, slots, net=learner, into=seen: into.append(greedy(net, problem.graph)[-1])  # type: ignore[method-assign,misc]
@@ -206,9 +206,9 @@ def test_tuning_is_billed_helps_this_graph_and_is_forgotten(flips: float) -> Non
 
 def test_tuning_takes_its_share_of_the_budget_at_most() -> None:
     learner, graph = doubtful(), random_graph(9, 40)
-    learner.search = replace(SEARCH, tuning=Tuning(steps=50, share=0.5, rate=1e-3))
+    learner.search = replace(SEARCH, tuning=Tuning(steps=50, share=0.5, rate=1e-3, flips=3))
     learner._search = lambda problem, slots: None  # type: ignore[method-assign]
-    each = LEARNING.samples * NETWORK.iterations * (1 + LEARNING.flips)
+    each = LEARNING.samples * NETWORK.iterations * (1 + 3)
     for budget, steps in ((0, 0), (2 * each - 1, 0), (2 * each, 1), (7 * each, 3)):
         assert solve(learner, graph, FUSION, SIMULATOR, evals=budget)[0].evals <= steps * each
 

@@ -26,6 +26,8 @@ def test_shares_of_the_room() -> None:
     assert found["share_of_room/joint"].value == pytest.approx(75.0)
     assert found["room/joint"].value == pytest.approx(100 * (0.5 + 0.2 + 0.0005) / 3)
     assert found["with_room/joint"].value == pytest.approx(200 / 3)
+    assert found["with_much_room/joint"].value == pytest.approx(100 / 3)
+    assert found["over_default_with_much_room/joint"].value == pytest.approx(100 * (2.0 / 1.5 - 1))
 
 
 def test_every_training_stands_against_the_best_heuristic_of_a_graph() -> None:

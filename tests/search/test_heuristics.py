@@ -319,3 +319,20 @@ def test_cpsat_proves_published_graphs(name: str) -> None:
     solved = problem_of_memory(read_lifetimes(check_data(f"peak_memory/{name}.json")), evals=40)
     CpSat(name="cpsat", seconds=15.0, effort=None, workers=1, lanes=True, max_intervals=9999).solve(solved)
     assert solved.best_cost == solved.bound == optimum
+
+
+def test_under_a_plan_of_the_same_kernels_partitions_are_not_made_again() -> None:
+    """And what is suggested there is what is suggested by someone who knows nothing yet."""
+    on = machine(2)
+    opened = problem(random_graph(3, 30), on, Joint(name="t", machine=on, levels=16, fuse=True, **CAPS))
+    known = work_of(opened)
+    made = rules.HEURISTICS["spectral"](known)
+    keys = opened.rng.random((1, opened.task.key_count(opened.graph)), np.float32)
+    for plan in (opened.task.realise_keys(opened.graph, keys), known.initial):
+        under, anew = known.under(plan), rules.SchedulingInstance(opened.graph, opened.task, plan)
+        assert (under.kernels is known.kernels) == np.array_equal(plan.inline, known.initial.inline)
+        assert np.array_equal(under.initial.device, plan.device)
+        for name, heuristic in rules.HEURISTICS.items():
+            one, other = heuristic(under), heuristic(anew)
+            assert np.array_equal(one.device, other.device) and np.array_equal(one.urgency, other.urgency), name
+    assert np.array_equal(rules.HEURISTICS["spectral"](known).device, made.device)

@@ -66,7 +66,7 @@ def profiled(problem: AssignProblem, keys: F32, sheet: Device, most: int) -> Ker
 
 def _near(problem: AssignProblem, keys: F32) -> Iterator[F32]:
     """On the first device: the fusion of keys [K], and as long as anybody asks others near it, if fusion is decided."""
-    layout, ops = problem.task.layout(problem.graph), problem.graph.num_ops
+    layout, ops = problem.layout, problem.graph.num_ops
     fused = np.flatnonzero((layout.role == KeyRole.CHOICE) & problem.task.mask(problem.graph)[layout.op, layout.head])
     alone = encode(problem, np.zeros(ops, np.int64), -np.arange(ops, dtype=np.float64))
     alone[fused] = keys[fused]

@@ -67,7 +67,7 @@ def parameters(problem: AssignProblem, proposal: Proposal) -> tuple[F32, F32]:
 
 
 def _around(problem: AssignProblem, device: Device, urgency: F64, proposal: Proposal) -> tuple[F32, F32]:
-    layout = problem.task.layout(problem.graph)
+    layout = problem.layout
     mean, concentration = np.full(len(layout), 0.5), np.full(len(layout), 2.0)
     affinity = layout.role == KeyRole.AFFINITY
     own = device[layout.op[affinity]] == layout.device[affinity]

@@ -19,7 +19,7 @@ def encode(problem: AssignProblem, device: NDArray[np.integer], urgency: F64) ->
     Results travel in the order of their producers; other choices are the default's. Of keys that the task does not
     have nothing is lost: a task that only places reads devices, one that only schedules reads priorities.
     """
-    layout = problem.task.layout(problem.graph)
+    layout = problem.layout
     keys = np.empty(len(layout), np.float32)
     rank = ranks(urgency)
     affinity = layout.role == KeyRole.AFFINITY

@@ -10,7 +10,7 @@ without weights stands with the layer that it depends on. The cut into runs of l
 device.
 
 No price is asked for; of the families of those tables nothing but the graph is known here.
-Shape legend: N ops, L layers, D devices.
+Shape legend: N ops, T tensors, L layers, D devices.
 """
 
 import numpy as np
@@ -21,6 +21,7 @@ from graphopt.core.operators import OPERATOR_ID, Category
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.rules import SchedulingInstance
+from graphopt.utils.compiled import njit
 
 _LOOKUPS = ("gather",)
 
@@ -56,41 +57,56 @@ def by_layers(instance: SchedulingInstance) -> I64:
 
 def layers(graph: Graph) -> I64:
     """[N] the layer of every op; -1: lookups of embeddings."""
-    weight, first = _weights(graph)
-    layer, behind = np.full(graph.num_ops, 0), np.zeros(graph.num_ops, np.bool_)
+    lookup = np.isin(graph.kind, _LOOKUP_IDS)
+    view, reads = graph.category == Category.VIEW, lookup | (graph.category == Category.CONTRACTION)
+    weight, first = _weights(
+        graph.input_ptr, graph.input_tensor, graph.output_ptr, view, reads, lookup, graph.is_weight, graph.tensor_bytes
+    )
     ptr, source = graph.predecessors
-    for op in range(graph.num_ops):
-        makers = source[ptr[op] : ptr[op + 1]]
-        known = layer[makers][layer[makers] >= 0]
-        own = first.get(int(weight[op]), -1) if weight[op] >= 0 else -1
-        latest = int(known.max(initial=0))
-        behind[op] = behind[makers].any() or (own >= 0 and latest > own)
-        if weight[op] >= 0:
-            layer[op] = -1 if graph.kind[op] in _LOOKUP_IDS else own
-        else:
-            layer[op] = int(known.min(initial=latest)) if behind[op] else latest
+    layer = _layers(ptr, source, weight, first, lookup)
     used = np.unique(layer[layer >= 0])
     return np.where(layer >= 0, np.searchsorted(used, layer), -1)
 
 
-_LOOKUP_IDS = {OPERATOR_ID[name] for name in _LOOKUPS if name in OPERATOR_ID}
+_LOOKUP_IDS = [OPERATOR_ID[name] for name in _LOOKUPS if name in OPERATOR_ID]
 
 
-def _weights(graph: Graph) -> tuple[I64, dict[int, int]]:
-    """([N] the largest weight that a contraction or a lookup reads, directly or through views, -1 without; weight ->
-    its place in the order in which they are first read)."""
-    base = np.arange(graph.num_tensors)
-    weight, first = np.full(graph.num_ops, -1), dict[int, int]()
-    for op in range(graph.num_ops):
-        read = base[graph.operands(op)]
-        if graph.category[op] == Category.VIEW and len(read):
-            base[graph.output_ptr[op] : graph.output_ptr[op + 1]] = read[0]
-        elif graph.category[op] == Category.CONTRACTION or graph.kind[op] in _LOOKUP_IDS:
-            mine = read[graph.is_weight[read]]
-            if len(mine):
-                weight[op] = mine[np.argmax(graph.tensor_bytes[mine])]
-                if graph.kind[op] not in _LOOKUP_IDS:
-                    first.setdefault(int(weight[op]), len(first))
+@njit(cache=True, nogil=True)
+def _layers(ptr, source, weight, first, lookup):  # type: ignore[no-untyped-def]
+    """[N] layers by the place of their weight in the order in which weights are first read, with gaps."""
+    layer, behind = np.zeros(len(weight), np.int64), np.zeros(len(weight), np.bool_)
+    for op in range(len(weight)):
+        earliest, latest, late = np.int64(-1), np.int64(0), False  # of the ops that it depends on
+        for i in range(ptr[op], ptr[op + 1]):
+            known, late = layer[source[i]], late or behind[source[i]]
+            if known >= 0:
+                earliest, latest = known if earliest < 0 else min(earliest, known), max(latest, known)
+        own = first[weight[op]] if weight[op] >= 0 else np.int64(-1)
+        behind[op] = late or (own >= 0 and latest > own)
+        if weight[op] >= 0:
+            layer[op] = -1 if lookup[op] else own
+        else:
+            layer[op] = earliest if behind[op] and earliest >= 0 else latest
+    return layer
+
+
+@njit(cache=True, nogil=True)
+def _weights(ptr, tensor, output_ptr, view, reads, lookup, is_weight, size):  # type: ignore[no-untyped-def]
+    """([N] the largest weight that a contraction or a lookup reads, directly or through views, -1 without; [T] of each
+    weight that contractions read its place in the order in which they are first read, else -1)."""
+    base, first = np.arange(len(is_weight)), np.full(len(is_weight), -1)
+    weight, count = np.full(len(view), -1), 0
+    for op in range(len(view)):
+        if view[op] and ptr[op] < ptr[op + 1]:
+            base[output_ptr[op] : output_ptr[op + 1]] = base[tensor[ptr[op]]]
+        elif reads[op]:
+            for i in range(ptr[op], ptr[op + 1]):
+                read = base[tensor[i]]
+                if is_weight[read] and (weight[op] < 0 or size[read] > size[weight[op]]):
+                    weight[op] = read
+            if weight[op] >= 0 and not lookup[op] and first[weight[op]] < 0:
+                first[weight[op]] = count
+                count += 1
     return weight, first
 
 

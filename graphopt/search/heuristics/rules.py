@@ -7,7 +7,7 @@ Shape legend: N ops, D devices, E dependencies between kernels, K keys.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
@@ -68,6 +68,13 @@ class SchedulingInstance:
     @cached_property
     def edges(self) -> csr_array:
         return partition.undirected(self.needs)
+
+    def under(self, plan: Plans) -> "SchedulingInstance":
+        """Under another plan (a batch of one); where that makes the same kernels, what is known of them stays."""
+        other, given = replace(self, plan=plan), {"initial", *(field.name for field in fields(self))}
+        if np.array_equal(plan.inline, self.initial.inline):
+            vars(other).update((name, known) for name, known in vars(self).items() if name not in given)
+        return other
 
     @cached_property
     def initial(self) -> Plans:

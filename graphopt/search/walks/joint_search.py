@@ -120,11 +120,11 @@ class BestKeys:
     def __init__(self, problem: AssignProblem, depth: int) -> None:
         graph, task = problem.graph, problem.task
         self.problem, self.price = problem, priced_by(problem)
-        instance = SchedulingInstance(graph, task)
-        device = np.asarray(instance.initial.device[0])
+        self._instance = SchedulingInstance(graph, task)
+        device = np.asarray(self._instance.initial.device[0])
         self.best = encode(problem, device, -np.arange(graph.num_ops, dtype=np.float64))
         self.cost = problem.initial_cost  # of the default, whose plan these keys are
-        layout = task.layout(graph)
+        layout = problem.layout
         self.fused: I64 = np.zeros(0, np.int64)  # [N] keys of fusion, by op
         self.classes: list[I64] = []  # keys of each class of alike ops
         self.placed = layout.role != KeyRole.CHOICE
@@ -174,7 +174,7 @@ class BestKeys:
 
     def _suggestions(self, roles: tuple[Role, ...]) -> Iterator[Suggestion]:
         plan = self.problem.task.realise_keys(self.problem.graph, self.best[None])
-        instance = SchedulingInstance(self.problem.graph, self.problem.task, plan)
+        instance = self._instance = self._instance.under(plan)
         if Role.DEVICE in roles:
             topological = -np.arange(self.problem.graph.num_ops, dtype=np.float64)
             for said in placements(instance):

@@ -29,7 +29,7 @@ def first_plan(problem: AssignProblem, start: Literal["random", "heuristic"], pr
 
 def movable_keys(problem: AssignProblem, role: KeyRole) -> I64:
     """The first key of that role of every op that has one and a choice."""
-    layout, free = problem.task.layout(problem.graph), problem.task.mask(problem.graph)
+    layout, free = problem.layout, problem.task.mask(problem.graph)
     keys = np.flatnonzero((layout.role == role) & free[layout.op, layout.head])
     return keys[np.unique(layout.op[keys], return_index=True)[1]].astype(np.int64)
 
@@ -37,7 +37,7 @@ def movable_keys(problem: AssignProblem, role: KeyRole) -> I64:
 def by_op(problem: AssignProblem, first: I64) -> I64:
     """[N] which of these keys is an op's, -1 without."""
     found = np.full(problem.graph.num_ops, -1)
-    found[problem.task.layout(problem.graph).op[first]] = first
+    found[problem.layout.op[first]] = first
     return found
 
 

@@ -98,7 +98,7 @@ class RandomKeyMoves:
     """Random moves on the keys of one problem."""
 
     def __init__(self, problem: AssignProblem, shares: Moves) -> None:
-        layout, task = problem.task.layout(problem.graph), problem.task
+        layout, task = problem.layout, problem.task
         affinity, priority = movable_keys(problem, KeyRole.AFFINITY), movable_keys(problem, KeyRole.PRIORITY)
         sends = np.flatnonzero(layout.role == KeyRole.TRANSFER)
         choice = np.flatnonzero((layout.role == KeyRole.CHOICE) & task.mask(problem.graph)[layout.op, layout.head])
