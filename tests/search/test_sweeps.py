@@ -1,6 +1,7 @@
-"""Sweeps: a rule at all its places, as actions, as openings and as a search of their own; what an additive model loses by
-and measuring gains by, they find."""
+"""Sweeps: a rule at all its places, as actions, as openings and as a search of their own; what an additive model loses
+by and measuring gains by, they find."""
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def test_a_rule_that_undoes_itself_ends() -> None:
     b = ProgramBuilder()
     x, y, z = (b.input((4, 4)) for _ in range(3))
     problem = problem_of(b.build(b.add(b.add(x, y), z)))
-    (rule,) = {match.rule for match in problem.neighbours.matches(problem.initial.outputs)
+    (rule,) = {match.rule for match in problem.neighbours.matches(problem.initial.live())
                if match.rule.name == "add_commutes"}  # fmt: skip
     once, places = wave(problem.neighbours, rule, problem.initial.outputs)
     twice, _ = wave(problem.neighbours, rule, once)
@@ -137,10 +138,8 @@ def solve(algo: str, cost: ProgramCost, evals: int, **changes: Any) -> RewritePr
         node[part] = node[part] | changes[part]
     around = {"machine": MACHINE, "task": TASK, "cost": cost, "seed": 0}
     problem = problem_of(grouped(LAYERS), cost, evals)
-    try:
+    with contextlib.suppress(OutOfBudget):
         construct(node, "algo", around).solve(problem)
-    except OutOfBudget:
-        pass
     return problem
 
 

@@ -12,8 +12,9 @@ Where the paper or its code leave something open, or another choice was made:
 - *Answers*: the cheapest program that was priced, not the last one. Of the episodes of a round one takes the likeliest
   actions; it teaches as the others do.
 - *Sweeps*: a rule at all its places is an action as well (`episode.waves: 0`: as in the paper).
-- *Openings*: a part of the budget prices what additive searches leave and sweeps of the original, and episodes begin from the cheapest programs
-  that were priced so far (`search.opening: 0`, `search.starts: 0`: from the original, as in the paper).
+- *Openings*: a part of the budget prices what additive searches leave and sweeps of the original, and episodes begin
+  from the cheapest programs that were priced so far (`search.opening: 0`, `search.starts: 0`: from the original, as in
+  the paper).
 - A program that was priced before is not priced again, so that evaluations are different programs.
 """
 
@@ -142,8 +143,8 @@ class XRLflow(Learner):
         return game
 
     def _open(self, game: Game, count: int) -> None:
-        """Prices the cheapest programs by the additive searches, and sweeps of the original, of which the additive price
-        knows nothing; each search's very cheapest stays to the end."""
+        """Prices the cheapest programs by the additive searches, and sweeps of the original, of which that price knows
+        nothing; each search's very cheapest stays to the end."""
         if not count:
             return
         problem, digest = game.problem, game.problem.neighbours.digest

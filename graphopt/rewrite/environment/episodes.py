@@ -101,6 +101,7 @@ class Game:
         self.first_proxy, self.first_ops = first.cost or 1.0, first.ops
         self._prices = {first.digest: problem.initial_cost}
         self._priced = [start]
+        self._sweeps: dict[Outputs, list[Match]] = {}
 
     def place(self, point: Point, rng: np.random.Generator) -> Place:
         """Its candidates. rng: draws those that get a slot."""
@@ -114,9 +115,12 @@ class Game:
         return Place(self, point, around, drawn, len(steps) - len(drawn))
 
     def sweeps(self, point: Point) -> list[Match]:
-        """Of a program, as the settings say."""
+        """Of a program, as the settings say; remembered, since episodes begin at few."""
         problem = self.problem
-        return sweeps(problem.neighbours, point.outputs, self.settings.waves, problem.most_ops)
+        if point.outputs not in self._sweeps:
+            found = sweeps(problem.neighbours, point.outputs, self.settings.waves, problem.most_ops)
+            self._sweeps[point.outputs] = found
+        return self._sweeps[point.outputs]
 
     def start(self, rng: np.random.Generator) -> Place:
         """The program as it was given."""

@@ -186,9 +186,9 @@ class Neighbours:
         self._matcher.note(match, made)
         return match
 
-    def matches(self, outputs: Outputs) -> list[Match]:
-        """Where rules match in a program, those that make nothing new among them."""
-        return self._matcher.matches(reachable(self.terms, outputs))
+    def matches(self, live: Sequence[int], only: Rule | None = None) -> list[Match]:
+        """Where rules match in a program of these live terms, those that make nothing new among them; of one rule."""
+        return self._matcher.matches(live, only)
 
     def made(self, match: Match) -> tuple[int, ...] | None:
         """What replaces the roots; None where a rule makes nothing new there."""

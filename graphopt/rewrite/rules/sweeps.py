@@ -1,7 +1,7 @@
 """Sweeps: a rule applied at all its places at once.
 
-One rewrite of many changes a program's run time by less than a timing's noise. The same rewrite everywhere does not, and
-what an additive model says of it may be wrong everywhere alike: of all convolutions whose groups are merged, say.
+One rewrite of many changes a program's run time by less than a timing's noise. The same rewrite everywhere does not,
+and what an additive model says of it may be wrong everywhere alike: of all convolutions whose groups are merged, say.
 
 A wave takes the places of a rule in the program as it is, the last ones first, so that earlier places stay what they
 are; what is no longer there when its turn comes is left out. A sweep is one wave or several.
@@ -16,12 +16,13 @@ from graphopt.rewrite.rules.steps import Neighbours
 
 
 def sweeps(neighbours: Neighbours, outputs: Outputs, waves: int, most_ops: int) -> list[Match]:
-    """The sweeps of every rule, as rewrites of the program's outputs: after one wave, two, ... up to `waves`, while that
-    makes new programs of fewer than `most_ops` ops. Sweeps of one place are the rewrite itself, and left out."""
+    """The sweeps of every rule, as rewrites of the program's outputs: after one wave, two, ... up to `waves`, while
+    that makes new programs of fewer than `most_ops` ops. Sweeps of one place are the rewrite itself, and left out."""
     found = list[Match]()
     if not waves:
         return found
-    for rule in dict.fromkeys(match.rule for match in neighbours.matches(outputs)):
+    everywhere = neighbours.matches(reachable(neighbours.terms, outputs))
+    for rule in dict.fromkeys(match.rule for match in everywhere):
         found += _of(neighbours, rule, outputs, waves, most_ops)
     return found
 
@@ -42,14 +43,14 @@ def _of(neighbours: Neighbours, rule: Rule, outputs: Outputs, waves: int, most_o
 
 def wave(neighbours: Neighbours, rule: Rule, outputs: Outputs) -> tuple[Outputs, int]:
     """The program with the rule applied at all its places, and at how many."""
-    places = [match for match in neighbours.matches(outputs) if match.rule is rule]
-    changed = 0
-    for match in sorted(places, key=lambda match: match.roots, reverse=True):
-        live = reachable(neighbours.terms, outputs)
-        made = neighbours.made(match) if set(match.roots) <= set(live) else None
+    live, changed = reachable(neighbours.terms, outputs), 0
+    here = set(live)
+    for match in sorted(neighbours.matches(live, rule), key=lambda match: match.roots, reverse=True):
+        made = neighbours.made(match) if here.issuperset(match.roots) else None
         if made is not None:
             outputs = substitute(neighbours.terms, outputs, live, dict(zip(match.roots, made)))
-            changed += 1
+            live, changed = reachable(neighbours.terms, outputs), changed + 1
+            here = set(live)
     return outputs, changed
 
 

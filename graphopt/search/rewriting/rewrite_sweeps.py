@@ -1,5 +1,5 @@
-"""`rewrite_sweeps`: steepest descent over sweeps. Each rule at all its places, the cheapest program, and again from there
-until none is cheaper: what measuring sweeps is worth without learning, and without an additive model."""
+"""`rewrite_sweeps`: steepest descent over sweeps. Each rule at all its places, the cheapest program, and again from
+there until none is cheaper: what measuring sweeps is worth without learning, and without an additive model."""
 
 from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
 from graphopt.rewrite.rewriter import Rewriter
