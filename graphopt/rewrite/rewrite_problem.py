@@ -14,6 +14,7 @@ from graphopt.rewrite.program_cost import costs_of, prices_programs
 from graphopt.rewrite.rewritten import Rewritten
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import Neighbours, RewriteStep, free, replayed
+from graphopt.rewrite.rules.sweeps import sweeps
 
 if TYPE_CHECKING:
     from graphopt.rewrite.rewrite_task import RewriteTask
@@ -98,6 +99,13 @@ class RewriteProblem(Problem):
     def steps(self, point: Point) -> list[RewriteStep]:
         """All rewrites of a program, not priced (`cost` is 0) and not billed."""
         return list(self.neighbours.around(point.outputs, free).steps())
+
+    def sweeps(self, point: Point, waves: int) -> list[Point]:
+        """Programs with a rule applied at all its places, up to so many times over (rules/sweeps.py); not priced (their
+        cost is 0) and not billed."""
+        found = sweeps(self.neighbours, point.outputs, waves, self.most_ops)
+        around = self.neighbours.around(point.outputs, free)
+        return [self.take(point, step) for step in around.steps(found, alone=False)]
 
     def expand(self, point: Point, extra: Sequence[Match] = ()) -> list[RewriteStep]:
         """All rewrites of a program with their prices, one evaluation each; as many as the budget allows.

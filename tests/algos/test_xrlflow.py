@@ -29,7 +29,7 @@ from graphopt.utils import registry
 MACHINE = construct(registry.option("machine", "gpu2"), "machine")
 FLOPS = Flops(name="flops", machine=MACHINE)
 TASK: Rewriting = construct(registry.option("task", "rewrite"), "task", {"machine": MACHINE})
-SETTINGS = EpisodeSettings(cap=64, horizon=6, measure_every=2, reward="measured", between="proxy", bonus=0.1)
+SETTINGS = EpisodeSettings(cap=64, horizon=6, measure_every=2, reward="measured", between="proxy", bonus=0.1, waves=0)
 SQUEEZENET = {"size": 32, "channels": 8, "classes": 10}
 
 

@@ -39,6 +39,7 @@ def settings(**changes: Any) -> EpisodeSettings:
             "reward": "measured",
             "between": "proxy",
             "bonus": 0.1,
+            "waves": 0,
             **changes,
         }
     )

@@ -77,6 +77,8 @@ WRONG = {
     "pad through elementwise": "(sigmoid (pad $b $e ?x)) => (pad $b $e (sigmoid ?x))",
     "pad through concat": "(concat $a (pad $b $e ?x) (pad $b $e ?y)) => (pad $b $e (concat $a ?x ?y)) where"
     " without($a, ?x) = without($a, ?y)",
+    "heads of a product": "(transpose [1,0,2] (reshape $r (matmul none ?x ?w))) => (matmul none ?x (reshape [at($r, 1),"
+    " dim(?w, 0), at($r, 2)] ?w)) where rank(?x) = 2, rank(?w) = 2, length($r) = 3, at($r, 0) = dim(?x, 0)",
     "layer norm takes factors": f"(mul {NORMED} ?c) => (layer_norm $e ?x (mul ?s ?c) (mul ?b ?c)) where rank(?c) = 1",
     "layer norm gives factors to matmul": f"(matmul none {NORMED} ?w) => (add (matmul none (layer_norm $e ?x (fill 1"
     " {shape(?s)}) (fill 0 {shape(?b)})) (mul (reshape [dim(?s, 0), 1] ?s) ?w)) (reshape [dim(?w, 1)] (matmul none"

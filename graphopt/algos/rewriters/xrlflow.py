@@ -11,8 +11,10 @@ Where the paper or its code leave something open, or another choice was made:
   cuts off is worth what the value says of where it was cut.
 - *Answers*: the cheapest program that was priced, not the last one. Of the episodes of a round one takes the likeliest
   actions; it teaches as the others do.
-- *Openings*: a part of the budget prices what additive searches leave, and episodes begin from the cheapest programs
-  that were priced so far (`search.opening: 0`, `search.starts: 0`: from the original, as in the paper).
+- *Sweeps*: a rule at all its places is an action as well (`episode.waves: 0`: as in the paper).
+- *Openings*: a part of the budget prices what additive searches leave and sweeps of the original, and episodes begin
+  from the cheapest programs that were priced so far (`search.opening: 0`, `search.starts: 0`: from the original, as in
+  the paper).
 - A program that was priced before is not priced again, so that evaluations are different programs.
 """
 
@@ -141,14 +143,17 @@ class XRLflow(Learner):
         return game
 
     def _open(self, game: Game, count: int) -> None:
-        """Prices the cheapest programs by the additive searches; each one's very cheapest stays to the end."""
+        """Prices the cheapest programs by the additive searches, and sweeps of the original, of which that price knows
+        nothing; each search's very cheapest stays to the end."""
         if not count:
             return
         problem, digest = game.problem, game.problem.neighbours.digest
         several = [cheapest_by(one, self.proxy, problem, self.search.evals, count) for one in self.openings]
         firsts = [found[0] for found in several if found]
         others = sorted((one for found in several for one in found[1:]), key=lambda one: one.cost)
-        states = {digest(one.state[0]): one.state for one in (*firsts, *others)}
+        swept = [(point.outputs, point.rules) for point in problem.sweeps(problem.start(), game.settings.waves)]
+        found = [*(one.state for one in firsts), *swept, *(one.state for one in others)]
+        states = {digest(state[0]): state for state in found}
         game.admit(list(states.values())[: min(count, problem.remaining)])
         if problem.finalists is not None:
             for first in firsts[:count]:

@@ -1,7 +1,8 @@
 """Rewriting as a Markov decision process (X-RLflow, He et al., MLSys 2023, section 3).
 
 - **State**: a program, and the candidates one rewrite away from it.
-- **Actions**: `STOP`, or the place of a candidate from 1 on. Duplicates are no candidates, nor what has a cycle or too
+- **Actions**: `STOP`, or the place of a candidate from 1 on: a rewrite, or, ours, a rule at all its places
+  (rules/sweeps.py), which come last. Duplicates are no candidates, nor what has a cycle or too
   many ops. More candidates than slots: so many are drawn, in their order, and the others are counted in `left_out`.
 - **Reward**: (RT_{t-1} - RT_t) / RT_0 * 100, per cent of the original's price. Prices are asked for every so many steps
   and at the end; RT_{t-1} is the last one that was asked for.
@@ -25,8 +26,10 @@ from graphopt.rewrite.environment.meta_graph import MetaGraph, MetaGraphs
 from graphopt.rewrite.ir.terms import Outputs, reachable, runs
 from graphopt.rewrite.program_cost import TermPrice
 from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rules
+from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import Neighbourhood, RewriteStep
-from graphopt.utils.ranges import Count, Few
+from graphopt.rewrite.rules.sweeps import sweeps
+from graphopt.utils.ranges import Count, Few, Whole
 
 STOP = 0
 BROKEN = -100.0  # the reward of a program that cannot be run
@@ -36,7 +39,7 @@ BROKEN = -100.0  # the reward of a program that cannot be run
 class EpisodeSettings:
     """cap: slots for actions, STOP included. horizon: steps. measure_every: steps from price to price, the end aside.
     reward: `additive` pays the change of the additive price alone, whatever a program is found to cost. bonus: what
-    `constant` pays between prices."""
+    `constant` pays between prices. waves: of the sweeps among the candidates; 0: none."""
 
     cap: Few
     horizon: Count
@@ -44,6 +47,7 @@ class EpisodeSettings:
     reward: Literal["measured", "additive"]
     between: Literal["constant", "proxy"]
     bonus: float
+    waves: Whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,16 +101,26 @@ class Game:
         self.first_proxy, self.first_ops = first.cost or 1.0, first.ops
         self._prices = {first.digest: problem.initial_cost}
         self._priced = [start]
+        self._sweeps: dict[Outputs, list[Match]] = {}
 
     def place(self, point: Point, rng: np.random.Generator) -> Place:
         """Its candidates. rng: draws those that get a slot."""
         around = self.problem.neighbours.around(point.outputs, self.proxy)
-        steps = [step for step in around.steps() if step.ops < self.problem.most_ops]
+        many = self.sweeps(point)
+        steps = [step for step in around.steps(many) if step.ops < self.problem.most_ops]
         slots = self.settings.cap - 1
         drawn = steps
         if len(steps) > slots:
             drawn = [steps[i] for i in sorted(rng.choice(len(steps), slots, replace=False))]
         return Place(self, point, around, drawn, len(steps) - len(drawn))
+
+    def sweeps(self, point: Point) -> list[Match]:
+        """Of a program, as the settings say; remembered, since episodes begin at few."""
+        problem = self.problem
+        if point.outputs not in self._sweeps:
+            found = sweeps(problem.neighbours, point.outputs, self.settings.waves, problem.most_ops)
+            self._sweeps[point.outputs] = found
+        return self._sweeps[point.outputs]
 
     def start(self, rng: np.random.Generator) -> Place:
         """The program as it was given."""

@@ -56,8 +56,9 @@ class Matcher:
         self._partials: dict[int, list[tuple[int, tuple[int, Values]]]] = {}
         self._made: dict[Match, tuple[int, ...] | None] = {}
 
-    def matches(self, program_live: Sequence[int]) -> list[Match]:
-        """All matches in a program, given its live terms. Static terms are left alone: they cost nothing."""
+    def matches(self, program_live: Sequence[int], only: Rule | None = None) -> list[Match]:
+        """All matches in a program, given its live terms; of one rule. Static terms are left alone: they cost
+        nothing."""
         known, found = self._matches, []
         partials: list[Found] = [[] for _ in range(self._slots)]
         for term in program_live:
@@ -67,8 +68,11 @@ class Matcher:
             found += at
             for slot, partial in self._partials[term]:
                 partials[slot].append(partial)
+        if only is not None:
+            found = [match for match in found if match.rule is only]
         for join in self._joins:
-            found += join.matches(partials)
+            if only is None or join.rule is only:
+                found += join.matches(partials)
         return found
 
     def note(self, match: Match, made: tuple[int, ...]) -> None:

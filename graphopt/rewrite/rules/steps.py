@@ -66,10 +66,11 @@ class Neighbourhood:
         for o in outputs:
             self._uses[o] += 1
 
-    def steps(self, extra: Sequence[Match] = ()) -> Iterator[RewriteStep]:
-        """Every other program, once; in the order of rules and places. extra: matches that were found elsewhere."""
+    def steps(self, extra: Sequence[Match] = (), alone: bool = True) -> Iterator[RewriteStep]:
+        """Every other program, once; in the order of rules and places. extra: matches that were found elsewhere; alone:
+        with those of the rules."""
         seen = {self.digest}
-        for match in chain(self.matcher.matches(self.live), extra):
+        for match in chain(self.matcher.matches(self.live) if alone else (), extra):
             made = self.matcher.apply(match)
             if made is not None:
                 step = self._step(match, made)
@@ -179,11 +180,19 @@ class Neighbours:
         """The programs one rewrite away, priced term by term, and not made."""
         return Neighbourhood(self._matcher, self._digests, price, outputs)
 
-    def found(self, name: str, root: int, made: int) -> Match:
-        """A rewrite that no rule describes: `made`, of the same type, for `root`."""
-        match = Match(Rule(name, (), ()), (root,), ())
-        self._matcher.note(match, (made,))
+    def found(self, name: str, roots: tuple[int, ...], made: tuple[int, ...]) -> Match:
+        """A rewrite that no rule describes: `made`, of the same types, for `roots`."""
+        match = Match(Rule(name, (), ()), roots, ())
+        self._matcher.note(match, made)
         return match
+
+    def matches(self, live: Sequence[int], only: Rule | None = None) -> list[Match]:
+        """Where rules match in a program of these live terms, those that make nothing new among them; of one rule."""
+        return self._matcher.matches(live, only)
+
+    def made(self, match: Match) -> tuple[int, ...] | None:
+        """What replaces the roots; None where a rule makes nothing new there."""
+        return self._matcher.apply(match)
 
     def digest(self, outputs: Outputs) -> int:
         """Equal for equal programs."""

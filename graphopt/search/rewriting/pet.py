@@ -42,7 +42,7 @@ class Pet(Taso):
     def _of(self, problem: RewriteProblem, term: int) -> list[Match]:
         if term not in self._mutants:
             self._mutants[term] = [
-                problem.neighbours.found(MARK + mutant.name, term, mutant.term)
+                problem.neighbours.found(MARK + mutant.name, (term,), (mutant.term,))
                 for mutant in mutants(problem.terms, term)
             ]
         return self._mutants[term]

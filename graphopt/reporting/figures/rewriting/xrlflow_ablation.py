@@ -8,7 +8,8 @@ from graphopt.reporting.figures.over_families import gain, priced
 
 WHOLE = "per_model"
 PARTS = {"untaught": "learning", "additive_reward": "measured_reward", "one_layer": "attention",
-         "papers_nodes": "sizes", "few_slots": "slots", "no_prior": "prior", "no_opening": "opening"}  # fmt: skip
+         "papers_nodes": "sizes", "few_slots": "slots", "no_prior": "prior", "no_sweeps": "sweeps",
+         "no_opening": "opening"}  # fmt: skip
 WITH = ("every_step", "at_the_end", "flat_head")
 
 Row = Mapping[str, Any]

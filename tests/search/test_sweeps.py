@@ -1,0 +1,162 @@
+"""Sweeps: a rule at all its places, as actions, as openings and as a search of their own; what an additive model loses
+by and measuring gains by, they find."""
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphopt.config.construct import construct
+from graphopt.costs.additive import Flops
+from graphopt.problems.problem import OutOfBudget
+from graphopt.rewrite.environment.episodes import EpisodeSettings, Game
+from graphopt.rewrite.io.as_graph import graph_of
+from graphopt.rewrite.ir import reference
+from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.models import build_model
+from graphopt.rewrite.program_cost import ProgramCost
+from graphopt.rewrite.rewrite_problem import RewriteProblem
+from graphopt.rewrite.rules.sweeps import sweeps, wave
+from graphopt.tasks.rewriting import Rewriting
+from graphopt.utils import registry
+
+MACHINE = construct(registry.option("machine", "gpu2"), "machine")
+FLOPS = Flops(name="flops", machine=MACHINE)
+TASK: Rewriting = construct(registry.option("task", "rewrite"), "task", {"machine": MACHINE})
+MODELS: dict[str, dict[str, Any]] = {
+    "squeezenet": {"size": 32, "channels": 8, "classes": 10},
+    "bert": {"blocks": 1, "seq": 4, "width": 8, "heads": 2},
+    "nasrnn": {"steps": 1, "width": 8},
+}
+
+
+class GroupsAreDear(ProgramCost):
+    """What a program costs when groups are all that counts; an additive model by operations says the contrary."""
+
+    name, objective = "groups_are_dear", "runtime"
+
+    def price_program(self, program: Program) -> float:
+        terms = program.terms
+        convs = [term for term in program.live() if terms.operation[term].name == "conv"]
+        shapes = [[terms.types[i][0].shape[1] for i in terms.inputs[term][:2]] for term in convs]
+        return 1.0 + sum(channels / own for channels, own in shapes)
+
+
+def problem_of(program: Program, cost: ProgramCost | Flops = FLOPS, evals: int = 10**6) -> RewriteProblem:
+    return TASK.open(graph_of(program, name="p"), cost, evals=evals)
+
+
+def grouped(layers: int = 3, groups: int = 4) -> Program:
+    b = ProgramBuilder()
+    x = b.input((1, 8, 6, 6))
+    for _ in range(layers):
+        x = b.unary("relu", b.conv(x, 8, 3, groups=groups))
+    return b.build(x)
+
+
+def groups_of(program: Program) -> list[int]:
+    terms = program.terms
+    convs = [term for term in program.live() if terms.operation[term].name == "conv"]
+    return [8 // terms.types[terms.inputs[term][1]][0].shape[1] for term in convs]
+
+
+LAYERS = 12  # so many that few measured programs do not reach one without groups by single rewrites
+
+
+def settings(waves: int) -> EpisodeSettings:
+    return EpisodeSettings(cap=500, horizon=4, measure_every=1, reward="measured", between="proxy", bonus=0.0,
+                           waves=waves)  # fmt: skip
+
+
+def swept(problem: RewriteProblem, rule: str, waves: int) -> list[Program]:
+    points = problem.sweeps(problem.start(), waves)
+    return [problem.initial.with_outputs(one.outputs) for one in points if one.rules == (rule,)]
+
+
+def test_a_wave_takes_every_place_once() -> None:
+    found = swept(problem_of(grouped()), "merge_two_groups", 4)
+    assert [groups_of(program) for program in found] == [[2, 2, 2], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_sweeps_compute_what_the_original_does(model: str) -> None:
+    problem = problem_of(build_model(model, MODELS[model]))
+    points = problem.sweeps(problem.start(), 3)
+    assert points
+    leaves = reference.random_leaves(problem.initial, np.random.default_rng(0))
+    before = reference.run(problem.terms, problem.initial.outputs, leaves)
+    for point in points:
+        after = reference.run(problem.terms, point.outputs, leaves)
+        for one, other in zip(before, after, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_sweeps_are_new_programs_of_few_enough_ops_told_apart_as_others_are(model: str) -> None:
+    problem = problem_of(build_model(model, MODELS[model]))
+    start = problem.start()
+    around = problem.neighbours.around(start.outputs, problem.term_price)  # type: ignore[arg-type]
+    matches = sweeps(problem.neighbours, start.outputs, 4, problem.most_ops)
+    steps = list(around.steps(matches, alone=False))
+    assert len({step.digest for step in steps} | {problem.digest(start)}) == len(steps) + 1
+    for step in steps:
+        outputs = around.apply(step.match)
+        assert step.digest == problem.neighbours.digest(outputs) and step.ops < problem.most_ops
+        made = problem.neighbours.around(outputs, problem.term_price)  # type: ignore[arg-type]
+        assert (step.ops, step.cost) == (made.ops, pytest.approx(made.cost, rel=1e-12))
+
+
+def test_a_rule_that_undoes_itself_ends() -> None:
+    b = ProgramBuilder()
+    x, y, z = (b.input((4, 4)) for _ in range(3))
+    problem = problem_of(b.build(b.add(b.add(x, y), z)))
+    (rule,) = {match.rule for match in problem.neighbours.matches(problem.initial.live())
+               if match.rule.name == "add_commutes"}  # fmt: skip
+    once, places = wave(problem.neighbours, rule, problem.initial.outputs)
+    twice, _ = wave(problem.neighbours, rule, once)
+    assert places == 2 and once != problem.initial.outputs and twice == problem.initial.outputs
+    assert len(swept(problem, "add_commutes", 9)) == 1
+
+
+def test_actions_end_with_sweeps() -> None:
+    problem = problem_of(grouped())
+    without, with_ = (
+        Game(problem, FLOPS.term_price(problem.terms), settings(waves)).start(np.random.default_rng(0))
+        for waves in (0, 2)
+    )
+    assert [one.digest for one in with_.steps[: len(without.steps)]] == [one.digest for one in without.steps]
+    more = with_.steps[len(without.steps) :]
+    assert [one.match.rule.name for one in more if "groups" in one.match.rule.name] == ["merge_two_groups"] * 2
+    assert len(with_.graphs) == with_.actions
+
+
+def solve(algo: str, cost: ProgramCost, evals: int, **changes: Any) -> RewriteProblem:
+    node = registry.option("algo", algo)
+    for part in node.keys() & changes.keys():
+        node[part] = node[part] | changes[part]
+    around = {"machine": MACHINE, "task": TASK, "cost": cost, "seed": 0}
+    problem = problem_of(grouped(LAYERS), cost, evals)
+    with contextlib.suppress(OutOfBudget):
+        construct(node, "algo", around).solve(problem)
+    return problem
+
+
+def test_steepest_descent_over_sweeps_merges_all_groups() -> None:
+    problem = solve("rewrite_sweeps", GroupsAreDear(), 40)
+    assert groups_of(problem.solution().decided.best) == [1] * LAYERS
+
+
+@pytest.mark.parametrize("waves", [0, 4])
+def test_an_opening_with_sweeps_finds_what_the_additive_model_rejects(waves: int) -> None:
+    """The roofline says that merged groups are dearer."""
+    small = {"episode": {"cap": 64, "waves": waves}, "network": {"width": 8, "layers": 1, "graph": 4},
+             "search": {"evals": 200, "opening": 1.0}}  # fmt: skip
+    problem = solve("xrlflow", GroupsAreDear(), 12, **small)
+    assert (groups_of(problem.solution().decided.best) == [1] * LAYERS) == (waves > 0)
+
+
+def test_an_additive_search_stays_with_the_groups() -> None:
+    problem = solve("remeasured", GroupsAreDear(), 12)
+    assert 1 not in groups_of(problem.solution().decided.best)
