@@ -144,7 +144,7 @@ class XRLflow(Learner):
 
     def _open(self, game: Game, count: int) -> None:
         """Prices the cheapest programs by the additive searches, and sweeps of the original, of which that price knows
-        nothing; each search's very cheapest stays to the end."""
+        nothing. Each search's very cheapest stays to the end, as does the sweep that was cheapest when measured."""
         if not count:
             return
         problem, digest = game.problem, game.problem.neighbours.digest
@@ -154,11 +154,13 @@ class XRLflow(Learner):
         swept = [(point.outputs, point.rules) for point in problem.sweeps(problem.start(), game.settings.waves)]
         found = [*(one.state for one in firsts), *swept, *(one.state for one in others)]
         states = {digest(state[0]): state for state in found}
-        game.admit(list(states.values())[: min(count, problem.remaining)])
+        admitted = list(states.values())[: min(count, problem.remaining)]
+        game.admit(admitted)
         if problem.finalists is not None:
-            for first in firsts[:count]:
-                outputs, _ = first.state
-                problem.finalists.pin(game.price_of(outputs), digest(outputs), first.state)
+            measured = [state for state in swept if state in admitted]
+            best = sorted(measured, key=lambda state: game.price_of(state[0]))[:1]
+            for state in (*(first.state for first in firsts[:count]), *best):
+                problem.finalists.pin(game.price_of(state[0]), digest(state[0]), state)
 
     def _starts(self, game: Game, episodes: int) -> list[Point]:
         """Where so many episodes begin: the original and the cheapest programs in turn."""
