@@ -9,7 +9,7 @@ Several tasks (heads: placement, then scheduling, then fusion) share the attenti
 in this iteration and, as a residual, what the layers said to the one before; only the last linear layer is a task's
 own. PPO over batches of graphs of any sizes; the reward is -sqrt(time / time of the default), illegal plans -10.
 
-Our choices where the paper is silent, or where another choice was measured to be better (docs/results.md):
+Our choices where the paper is silent, or where another choice was measured to be better (docs/results/fusion.md):
 - y(0) is the default heuristic's decision, and training starts near it: a constant added to the logits of the default's
   choice gives it the probability `prior` of the head before anything is learned.
 - The probability ratio is clipped per op: the joint ratio of thousands of independent factors would leave the range

@@ -4,7 +4,7 @@ what kind of graph it is.
 The paper names sizes and costs only (appendix, as far as known). The rest is our addition. Identical devices look alike
 to a graph network, so something has to tell which ops could go together: `MEMBERSHIPS` do, by eigenvectors and by list
 schedules. `DESCRIPTORS` tell graphs apart in which different proposals help: where a few weights are nearly all memory
-those that keep to one device, in training graphs those that cut it in two (docs/results.md). All of it is cheap beside
+those that keep to one device, in training graphs those that cut it in two (docs/results/regal.md). All is cheap beside
 the search, and none is a price.
 
 Shape legend: N ops, D devices, E edges, G graphs.

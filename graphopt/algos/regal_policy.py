@@ -1,6 +1,6 @@
 """REGAL's policy: from a graph to the parameters of BRKGA.
 
-Our choices, where the paper is silent or what it says did not learn in our time (docs/results.md):
+Our choices, where the paper is silent or what it says did not learn in our time (docs/results/regal.md):
 - An op's action has a discretised normal distribution: its centre comes from the network, its width is learned per kind
   of action. Neighbouring indices are neighbouring Betas, so what is learned of one is learned of the next.
 - One head serves all devices; it reads the op's state and how far the op belongs to the device (`regal_inputs`). So a

@@ -34,7 +34,7 @@ from graphopt.utils import registry
 
 ROOT = CONF.parent
 TOP = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-PAGES = [*TOP, *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md"]
+PAGES = [*TOP, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
 TEXT = "\n".join(page.read_text() for page in PAGES)
 
 
