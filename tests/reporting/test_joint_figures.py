@@ -28,6 +28,8 @@ def test_shares_of_the_room() -> None:
     assert found["with_room/joint"].value == pytest.approx(200 / 3)
     assert found["with_much_room/joint"].value == pytest.approx(100 / 3)
     assert found["over_default_with_much_room/joint"].value == pytest.approx(100 * (2.0 / 1.5 - 1))
+    found = named([*rows, row("heft", "a1", 1.25, evals=0), row("heft", "b1", 1.0, evals=0)])
+    assert found["best_with_much_room/joint"].value == pytest.approx(100 * (2.0 / 1.25 - 1))
 
 
 def test_every_training_stands_against_the_best_heuristic_of_a_graph() -> None:

@@ -1,5 +1,6 @@
 """How much of the room below the default was taken: of default - bound, a bound that `algo=lower_bound` proved."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ def shares(rows: Sequence[Row], algo: str, evals: int, name: str) -> Iterator[Fi
     price: `share_of_room/NAME`, (default - found) / (default - bound); what it is of graphs with less says nothing.
     `room/NAME`: of all graphs, how far the bound is below the default; `with_room/NAME`: how many have as much.
     `over_default_with_much_room/NAME`: how much faster than the default, of graphs where the bound would be `MUCH` as
-    fast or more; `with_much_room/NAME`: how many these are."""
+    fast or more; `with_much_room/NAME`: how many these are; `best_with_much_room/NAME`: of the same graphs, what the
+    best of all rows has, whatever its method, seed and budget."""
     found = [row for row in rows if row["algo"] == algo and row["evals_cap"] == evals]
     bound = bounds(rows, {_key(row): 0.0 for row in found})
     found = [row for row in found if _key(row) in bound]
@@ -36,12 +38,23 @@ def shares(rows: Sequence[Row], algo: str, evals: int, name: str) -> Iterator[Fi
     default = {_key(row): float(row["initial"]) for row in found}
     yield from gain(f"over_default_with_much_room/{name}", ours, default, family)
     yield from percentage(f"with_much_room/{name}", {key: float(each) for key, each in much.items()}, family)
+    best = _best(rows)
+    yield from gain(f"best_with_much_room/{name}", {key: best[key[0], default[key]] for key in ours}, default, family)
 
 
 def bounds(rows: Sequence[Row], ours: Mapping[Key, float]) -> dict[Key, float]:
     """The proved bounds of the graphs that ours are of."""
     bound = {row["graph"]: float(row["bound"]) for row in rows if row["algo"] == BOUNDS and row["bound"]}
     return {key: bound[key[0]] for key in ours if key[0] in bound}
+
+
+def _best(rows: Sequence[Row]) -> dict[tuple[str, float], float]:
+    """(graph, the default's price) -> the least price of any row."""
+    found: dict[tuple[str, float], float] = {}
+    for row in rows:
+        place = row["graph"], float(row["initial"])
+        found[place] = min(found.get(place, math.inf), float(row["judged"]))
+    return found
 
 
 def _key(row: Row) -> Key:
