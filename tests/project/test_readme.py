@@ -82,19 +82,10 @@ def test_every_run_composes(command: str) -> None:
     assert {*GROUPS} <= {*config}
 
 
-@pytest.mark.parametrize("command", commands_of("python -m graphopt.decision"))
-def test_every_decision_command_parses(command: str) -> None:
-    decision.parser().parse_args(shlex.split(command))
-
-
-@pytest.mark.parametrize("command", commands_of("python -m graphopt.pack"))
-def test_every_pack_command_parses(command: str) -> None:
-    pack.parser().parse_args(shlex.split(command))
-
-
-@pytest.mark.parametrize("command", commands_of("python -m graphopt.report"))
-def test_every_report_command_parses(command: str) -> None:
-    report.parser().parse_args(shlex.split(command))
+@pytest.mark.parametrize("program", [decision, pack, report], ids=lambda program: str(program.__name__))
+def test_every_command_of_a_program_parses(program: Any) -> None:
+    commands = commands_of(f"python -m {program.__name__}")
+    assert commands and all(vars(program.parser().parse_args(shlex.split(command))) for command in commands)
 
 
 def test_commands_were_found() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from graphopt.datasets.contests.tiling_draws import TilingDraws
+from graphopt.datasets.contests.tiling_generator import TilingGenerator
 from graphopt.tiling.tile_workload import TileWorkload
 
 NATIVE = 128  # side of the largest tile
@@ -17,7 +17,7 @@ TILES = (1.5, 40.0)  # native tiles that fast memory holds
 BANDWIDTH = (8.0, 120.0)
 
 
-class TilingDrawn(TilingDraws):
+class TilingDrawn(TilingGenerator):
     """Blocks of models. yaml: conf/dataset/tiling_drawn.yaml."""
 
     fewest = 8

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphopt.datasets.contests.tiling_draws import TilingDraws
+from graphopt.datasets.contests.tiling_generator import TilingGenerator
 from graphopt.tiling.tile_workload import TileWorkload
 
 
-class TilingRandom(TilingDraws):
+class TilingRandom(TilingGenerator):
     """products: share of ops that are products of matrices."""
 
     def __init__(self, *, name: str, train: list[int], val: list[int], test: list[int], sizes: list[int],

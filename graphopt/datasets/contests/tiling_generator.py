@@ -11,7 +11,7 @@ from graphopt.tiling.tile_workload import TileWorkload
 from graphopt.tiling.workload_graph import CARRIES, graph_of_workload
 
 
-class TilingDraws(Dataset):
+class TilingGenerator(Dataset):
     """A graph of about so many ops for every number in `train`, `val` and `test`. sizes: of sides of matrices.
     graph_seed: of all of them."""
 

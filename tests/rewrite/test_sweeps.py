@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_environment import FLOPS, MACHINE, TASK
 
 from graphopt.config.construct import construct
 from graphopt.costs.additive import Flops
@@ -19,12 +20,8 @@ from graphopt.rewrite.models import build_model
 from graphopt.rewrite.program_cost import ProgramCost
 from graphopt.rewrite.rewrite_problem import RewriteProblem
 from graphopt.rewrite.rules.sweeps import sweeps, wave
-from graphopt.tasks.rewriting import Rewriting
 from graphopt.utils import registry
 
-MACHINE = construct(registry.option("machine", "gpu2"), "machine")
-FLOPS = Flops(name="flops", machine=MACHINE)
-TASK: Rewriting = construct(registry.option("task", "rewrite"), "task", {"machine": MACHINE})
 MODELS: dict[str, dict[str, Any]] = {
     "squeezenet": {"size": 32, "channels": 8, "classes": 10},
     "bert": {"blocks": 1, "seq": 4, "width": 8, "heads": 2},
