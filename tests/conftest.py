@@ -1,4 +1,4 @@
-"""Puts the folders of tests on the import path, so that tests share `toy`; options of their classes; signals; threads."""
+"""Puts folders of tests on the import path, so that tests share `toy`; options of their classes; signals, threads."""
 
 import os
 import signal
