@@ -17,10 +17,6 @@ from graphopt.training import adopt, checkpoint, packaged
 from graphopt.utils import registry
 
 
-class Reads:
-    """A learner's class, as `adopt` asks for it."""
-
-
 def checkpoint_of(path: Path, settings: Any) -> Path:
     plain = {"counters": {"steps": 1, "evals": 1, "seconds": 1.0}, "random": {}, "note": {}, "made_for": {},
              "settings": settings}  # fmt: skip
