@@ -87,8 +87,8 @@ class Inductor(CostModel):
         )
 
     def measured(self, graph: Graph, asked: Sequence[Asked]) -> list[Measured | Skipped]:
-        """A timing for each, or why there is none. Raises Unmeasured where the default itself cannot be run, and UserError
-        where the table lacks one and nothing may be measured: before anything is lowered."""
+        """A timing for each, or why there is none. Raises Unmeasured where the default itself cannot be run, and
+        UserError where the table lacks one and nothing may be measured: before anything is lowered."""
         default = self.default(graph)
         known: list[Measured | Skipped | None] = [self._known(graph, default, one) for one in asked]
         fresh = [i for i, answer in enumerate(known) if answer is None]

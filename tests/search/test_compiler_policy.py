@@ -21,14 +21,14 @@ BRINGS = {("mul2", 0): -20.0, ("decompose_tanh", 1): -10.0, ("rsqrt1", 0): -5.0,
 
 
 def solved(brings: dict[tuple[str, int], float], *, evals: int, each: int = 6, fails: str = "", pool: int = 40,
-           simulated: dict[tuple[str, int], float] | None = None) -> AssignProblem:  # fmt: skip
+           untold: int = 0, simulated: dict[tuple[str, int], float] | None = None) -> AssignProblem:  # fmt: skip
     """brings: as predicted; simulated: as simulated, the same if None. What stores `fails` cannot be lowered."""
     cost, graph = Table(BRINGS), rows_and_scale()
     told, sketched = Table(brings), Table(brings if simulated is None else simulated)
     task = Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics="close",
                   levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
-    algo = CompilerPolicy(name="p", considered=300, pool=pool, each=each, margin=0.001, preset=PRESET, weights=SHIPPED,
-                          table=None, builders=1)  # fmt: skip
+    algo = CompilerPolicy(name="p", considered=1000, pool=pool, each=each, untold=untold, margin=0.001, preset=PRESET,
+                          weights=SHIPPED, table=None, builders=1)  # fmt: skip
 
     def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
         plans = task.realise(graph, decisions)

@@ -22,15 +22,15 @@ HOPS = 3  # around ops that look alike
 
 def candidates(problem: AssignProblem, climb: Climb, simulated: Callable[[Decisions], F64],
                together: Sequence[Decision]) -> list[Decision]:  # fmt: skip
-    """Changes of the best decision: what helped, `together`; single knobs; rules, classes of alike ops, and sets of the
-    ops whose flips are simulated to help most; these with each knob; settings of all knobs; single flips."""
+    """Changes of the best decision: what helped, `together`; single knobs; rules, and sets of the ops whose flips are
+    simulated to help most; settings of all knobs; rules and sets with each knob; classes of alike ops; single flips."""
     knobs = single_knobs(problem)
     wholes: list[Changes] = [climb.fusion(rule.ops, rule.choice) for rule in rules(problem.graph, climb.free)]
     flips = [climb.flip(np.array([op])) for op in np.flatnonzero(climb.free)]
     wholes += _helpful(climb, flips, simulated)
     classes = [climb.flip(ops) for of in motifs(problem.graph, climb.free, HOPS) for ops in of]
     with_knobs = ([*whole, *knob] for whole, knob in product(wholes, knobs))
-    parts = [*knobs, *wholes, *classes, *with_knobs, *_settings(problem), *flips]
+    parts = [*knobs, *wholes, *_settings(problem), *with_knobs, *classes, *flips]
     return [*together, *(made for part in parts if (made := changed(climb.decision, part)) is not None)]
 
 
