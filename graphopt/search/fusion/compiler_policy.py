@@ -3,12 +3,12 @@
 What is worth asking of the compiler is looked for on paper: changes of the best decision, among them all that
 `compiler_search` would try and sets of ops that are simulated to help, are simulated by the hundred; the fastest of
 these are lowered, and of what was lowered the predicted fastest codes are measured, a few at a time. Then the same
-around the best. Predictions may be wrong: so a few evaluations of every round, and half of them after a round that
-brought nothing, are of what comes first: what helped alone, together, then knobs one by one, as `compiler_search` has
-them. Simulated times are those of `cost=calibrated` (milliseconds each), predicted ones those of `cost=learned` (a
-second each), fitted to measured plans of other graphs. A setting that leaves the simulator unmoved counts there as what
-is predicted of it alone. The order is by the mean of both, as logarithms; of equals, those come first that set
-more knobs of how source is compiled, which no prediction sees.
+around the best, and what several changes that helped bring together. Predictions may be wrong: so a few evaluations of
+every round, and half of them after a round that brought nothing, are of what comes first: knobs one by one, of which
+predictions know those least that are of how source is compiled. Simulated times are those of `cost=calibrated`
+(milliseconds each), predicted ones those of `cost=learned` (a second each), fitted to measured plans of other graphs. A
+setting that leaves the simulator unmoved counts there as what is predicted of it alone. The order is by the mean of
+both, as logarithms; of equals, those come first that set more knobs of how source is compiled.
 
 Shape legend: N ops, H heads, P decisions.
 """
@@ -21,19 +21,17 @@ import numpy as np
 
 from graphopt.core.graph import F64
 from graphopt.core.head import Role
-from graphopt.core.knobs import KNOBS
 from graphopt.costs.calibrated import Calibrated
 from graphopt.costs.learned import Learned
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
 from graphopt.ranking.asked import asked_of
-from graphopt.search.fusion.compiler_changes import candidates
+from graphopt.search.fusion.compiler_changes import COMPILES, candidates
 from graphopt.search.fusion.compiler_search import Climb, changed, knob_columns, single_knobs
 from graphopt.utils.ranges import Between, Few, Workers
 
 UNTOLD = 2  # after a round that brought nothing one in so many is measured in the order of candidates
-COMPILES = frozenset(knob.name for knob in KNOBS if knob.compiles)
 DIGITS = 6  # of predicted logarithms: what is equal
 UNMOVED = 1e-9  # of logarithms of simulated times: a setting that the simulator does not know
 Many = Annotated[int, Between(1, 5000)]
@@ -68,10 +66,11 @@ class CompilerPolicy(Optimizer):
         told = _Told(problem, self.predict, self.simulate)
         together, helped = list[Decision](), True
         while problem.open:
-            found = _distinct(candidates(problem, climb, told.simulated, together), self.considered)
+            found = _distinct(candidates(problem, climb, told.simulated), self.considered)
             told.lower(told.promising(found, self.pool))
+            tried = told.as_they_come(together, 1)
             blind = min(self.each, self.untold if helped else max(self.untold, self.each // UNTOLD))
-            tried = told.fastest(self.each - blind)
+            tried += told.fastest(self.each - blind - len(tried))
             tried += told.as_they_come(found, self.each - len(tried))
             if not tried:
                 return
@@ -173,15 +172,15 @@ class _Told:
         """Those that are predicted to be fastest of what was not given before, one of each code."""
         return [self._give(code.digest) for code in sorted(self._open.values(), key=lambda code: code[:2])[:most]]
 
-    def as_they_come(self, decisions: Decisions, most: int) -> list[Decision]:
+    def as_they_come(self, decisions: Sequence[Decision], most: int) -> list[Decision]:
         """The first of decisions whose code is new, however it is predicted to run."""
         out: list[Decision] = []
-        for i in range(len(decisions)):
+        for one in decisions:
             if len(out) == most:
                 break
-            if decisions[i].tobytes() not in self._lowered:
-                self.lower(decisions[i : i + 1])
-            if (digest := self._lowered[decisions[i].tobytes()]) in self._open:
+            if one.tobytes() not in self._lowered:
+                self.lower(one[None])
+            if (digest := self._lowered[one.tobytes()]) in self._open:
                 out.append(self._give(digest))
         return out
 
