@@ -22,11 +22,13 @@ COMPILES = frozenset(knob.name for knob in KNOBS if knob.compiles)
 HOPS = 3  # around ops that look alike
 
 
-def candidates(problem: AssignProblem, climb: Climb, simulated: Callable[[Decisions], F64]) -> list[Decision]:
-    """Changes of the best decision: single knobs, those of how source is compiled first; rules, and sets of the ops whose
-    flips are simulated to help most; settings of all knobs; rules and sets with each knob; classes of alike ops; single
-    flips."""
+def candidates(problem: AssignProblem, climb: Climb, simulated: Callable[[Decisions], F64],
+               come: int = 0) -> list[Decision]:  # fmt: skip
+    """Changes of the best decision: single knobs, those of how source is compiled first, but of all after the `come` that
+    came before; rules, and sets of ops whose flips are simulated to help most; settings of all knobs; rules and sets
+    with each knob; classes of alike ops; single flips."""
     knobs = sorted(single_knobs(problem), key=lambda part: problem.task.heads[part[0][1]].name not in COMPILES)
+    knobs = [*knobs[come % len(knobs) :], *knobs[: come % len(knobs)]] if knobs else []
     wholes: list[Changes] = [climb.fusion(rule.ops, rule.choice) for rule in rules(problem.graph, climb.free)]
     flips = [climb.flip(np.array([op])) for op in np.flatnonzero(climb.free)]
     wholes += _helpful(climb, flips, simulated)

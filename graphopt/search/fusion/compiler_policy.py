@@ -64,14 +64,15 @@ class CompilerPolicy(Optimizer):
     def solve(self, problem: AssignProblem) -> None:
         climb = Climb(problem, self.each, self.margin)
         told = _Told(problem, self.predict, self.simulate)
-        together, helped = list[Decision](), True
+        together, helped, came = list[Decision](), True, 0
         while problem.open:
-            found = _distinct(candidates(problem, climb, told.simulated), self.considered)
+            found = _distinct(candidates(problem, climb, told.simulated, came), self.considered)
             told.lower(told.promising(found, self.pool))
             tried = told.as_they_come(together, 1)
             blind = min(self.each, self.untold if helped else max(self.untold, self.each // UNTOLD))
             tried += told.fastest(self.each - blind - len(tried))
             tried += told.as_they_come(found, self.each - len(tried))
+            came += blind
             if not tried:
                 return
             before = climb.score
