@@ -24,7 +24,7 @@ HOPS = 3  # around ops that look alike
 
 def candidates(problem: AssignProblem, climb: Climb, simulated: Callable[[Decisions], F64],
                come: int = 0) -> list[Decision]:  # fmt: skip
-    """Changes of the best decision: single knobs, those of how source is compiled first, but of all after the `come` that
+    """Changes of the best decision: single knobs, those of how source is compiled first, after the `come` ones that
     came before; rules, and sets of ops whose flips are simulated to help most; settings of all knobs; rules and sets
     with each knob; classes of alike ops; single flips."""
     knobs = sorted(single_knobs(problem), key=lambda part: problem.task.heads[part[0][1]].name not in COMPILES)
