@@ -24,8 +24,8 @@ BRINGS = {("mul2", 0): -20.0, ("decompose_tanh", 1): -10.0, ("rsqrt1", 0): -5.0,
 def solved(brings: dict[tuple[str, int], float], *, evals: int, each: int = 6, fails: str = "", pool: int = 40,
            untold: int = 0, simulated: dict[tuple[str, int], float] | None = None,
            truth: dict[tuple[str, int], float] = BRINGS) -> AssignProblem:  # fmt: skip
-    """brings: as predicted; simulated: as simulated, the same if None; truth: as measured. What stores `fails` cannot be
-    lowered."""
+    """brings: as predicted; simulated: as simulated, the same if None; truth: as measured. What stores `fails` cannot
+    be lowered."""
     cost, graph = Table(truth), rows_and_scale()
     told, sketched = Table(brings), Table(brings if simulated is None else simulated)
     task = Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics="close",
