@@ -25,8 +25,8 @@ HOPS = 3  # around ops that look alike
 def candidates(problem: AssignProblem, climb: Climb, simulated: Callable[[Decisions], F64],
                come: int = 0) -> list[Decision]:  # fmt: skip
     """Changes of the best decision: single knobs, those of how source is compiled first, after the `come` ones that
-    came before; rules, classes of alike ops, and sets of ops whose flips are simulated to help most; rules and sets with
-    each knob; settings of all knobs; single flips."""
+    came before; rules, classes of alike ops, and sets of ops whose flips are simulated to help most; rules and sets
+    with each knob; settings of all knobs; single flips."""
     knobs = sorted(single_knobs(problem), key=lambda part: problem.task.heads[part[0][1]].name not in COMPILES)
     knobs = [*knobs[come % len(knobs) :], *knobs[: come % len(knobs)]] if knobs else []
     wholes: list[Changes] = [climb.fusion(rule.ops, rule.choice) for rule in rules(problem.graph, climb.free)]
