@@ -30,7 +30,7 @@ def solved(brings: dict[tuple[str, int], float], *, evals: int, each: int = 6, f
     told, sketched = Table(brings), Table(brings if simulated is None else simulated)
     task = Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics="close",
                   levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
-    algo = CompilerPolicy(name="p", considered=1000, pool=pool, each=each, untold=untold, margin=0.001, preset=PRESET,
+    algo = CompilerPolicy(name="p", considered=300, pool=pool, each=each, untold=untold, margin=0.001, preset=PRESET,
                           weights=SHIPPED, table=None, builders=1)  # fmt: skip
 
     def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
