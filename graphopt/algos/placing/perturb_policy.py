@@ -75,7 +75,6 @@ class PerturbPolicy(Learner):
     """yaml: conf/algo/perturb_policy.yaml."""
 
     needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
-    knows_roles = frozenset({Role.DEVICE, Role.PRIORITY})
     network_settings = frozenset({"width", "neighbours"})
     heeds_held_out = True
 
@@ -115,8 +114,9 @@ class PerturbPolicy(Learner):
             self.train_evals = before
             return
         inputs = torch.from_numpy(np.concatenate([found.inputs for found in self._tried.values()]))
-        self.network.mean.copy_(inputs.mean(0))
-        self.network.spread.copy_(inputs.std(0) + 1e-3)
+        if len(inputs):
+            self.network.mean.copy_(inputs.mean(0))
+            self.network.spread.copy_(inputs.std(0, correction=0) + 1e-3)
 
     def training_step(self, graphs: list[Graph], batch_idx: int) -> Tensor:
         parts = [self._drawn(self._tried[graph.hash]) for graph in graphs]

@@ -10,7 +10,7 @@ from graphopt.reporting.figures.over_families import Key, everywhere, gain, leas
 LEARNED = {"regal": "regal", "shipped": "shipped", "run_model": "model", "perturb_policy": "perturb"}
 BY_PRICES = ("hot_local", "regal_local_heuristic", "local_then_brkga", "windowed", "brkga_seeded", "brkga_informed",
              "brkga")  # fmt: skip
-# These learn nothing either, but search in a model of runs first: run_model untrained, perturb_policy by its rule alone.
+# These learn nothing either, but search in a model of runs first: run_model untrained, perturb_policy by its rule.
 BY_MODEL = ("roofline_search", "hot_modelled")
 OTHERS = (*BY_MODEL, "network_off", "untrained")  # REGAL without its network, untrained
 

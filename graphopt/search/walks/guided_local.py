@@ -7,7 +7,8 @@ worse; where nothing was found for `patience` evaluations the search goes on fro
 at once.
 
 With `modelled` it starts from what the same search finds among so many simulated runs, which are no evaluations
-either; without, from the best of all heuristics, each of which is priced.
+either; without, from the best of all heuristics, each of which is priced. What else a task decides stays as in the
+first plan.
 
 `perturb_policy` is the same search, told by a network where to perturb. Ours; REGAL (Paliwal et al., 2020) steers what
 a genetic algorithm draws instead. Shape legend: K keys, N ops, F columns, M kinds of moves.
@@ -73,7 +74,6 @@ class GuidedLocal(Optimizer):
     """yaml: conf/algo/hot_local.yaml."""
 
     needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
-    knows_roles = frozenset({Role.DEVICE, Role.PRIORITY})
 
     def __init__(self, *, name: str, walk: GuidedWalk) -> None:
         self.name, self.walk = name, walk
