@@ -1,4 +1,5 @@
-"""What each part of GO is worth: GO as it is by default against itself with one part changed."""
+"""What each part of GO is worth: GO with the paper's attention, superposition and iterations against itself with one
+part changed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,7 +8,12 @@ from graphopt.reporting.figures.figure import Figure
 from graphopt.reporting.figures.over_families import gain, priced
 
 WITHOUT = ("superposition", "attention")  # algorithms called no_PART
-OTHERS = {"one_iteration": "iterations", "network_off": "message_passing", "untrained": "training"}
+OTHERS = {
+    "one_iteration": "iterations",
+    "plain": "all_three",
+    "network_off": "message_passing",
+    "untrained": "training",
+}
 WITH = ("recurrent", "one_alone")  # off by default
 
 Row = Mapping[str, Any]
@@ -15,7 +21,7 @@ Row = Mapping[str, Any]
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     """In percent, paired, families counted once, of each TASK at each BUDGET: `worth_of/PART/TASK/BUDGET`, GO over GO
-    without a part; `worth_of/{recurrent,one_alone}/TASK/BUDGET`, GO with it over GO; `go_over_default/TASK/BUDGET`."""
+    without a part, or without attention, superposition and iterations (`all_three`); `worth_of/{recurrent,one_alone}/TASK/BUDGET`, GO with it over GO; `go_over_default/TASK/BUDGET`."""
     pairs = {part: ("go", f"no_{part}") for part in WITHOUT}
     pairs |= {part: ("go", algo) for algo, part in OTHERS.items()} | {part: (part, "go") for part in WITH}
     settings = sorted({(str(row["task"]), row["evals_cap"]) for row in rows})
