@@ -21,12 +21,15 @@ Row = Mapping[str, Any]
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     """In percent, paired, families counted once, of each TASK at each BUDGET: `worth_of/PART/TASK/BUDGET`, GO over GO
-    without a part, or without attention, superposition and iterations (`all_three`); `worth_of/{recurrent,one_alone}/TASK/BUDGET`, GO with it over GO; `go_over_default/TASK/BUDGET`."""
+    without a part, or without attention, superposition and iterations (`all_three`);
+    `worth_of/{recurrent,one_alone}/TASK/BUDGET`, GO with it over GO; `go_over_default/TASK/BUDGET`."""
     pairs = {part: ("go", f"no_{part}") for part in WITHOUT}
     pairs |= {part: ("go", algo) for algo, part in OTHERS.items()} | {part: (part, "go") for part in WITH}
     settings = sorted({(str(row["task"]), row["evals_cap"]) for row in rows})
-    return [figure for task, budget in settings
-            for figure in _at([row for row in rows if row["task"] == task], pairs, budget, f"{task}/{budget}")]  # fmt: skip
+    found: list[Figure] = []
+    for task, budget in settings:
+        found += _at([row for row in rows if row["task"] == task], pairs, budget, f"{task}/{budget}")
+    return found
 
 
 def _at(rows: Sequence[Row], pairs: Mapping[str, tuple[str, str]], budget: int, where: str) -> Iterator[Figure]:
