@@ -86,7 +86,7 @@ class _Uses:
         """Whether the program still has all the roots as they were."""
         if not all(map(self._of, roots)):
             return False
-        return len(roots) == 1 or not chosen or not any(reaches(self.terms, root, chosen.keys()) for root in roots)
+        return len(roots) == 1 or not chosen or not any(reaches(self.terms, root, set(chosen)) for root in roots)
 
     def _of(self, term: int) -> int:
         return self._left.get(term, self._uses.get(term, 0))
