@@ -192,6 +192,25 @@ def test_an_opening_with_sweeps_finds_what_the_additive_model_rejects(waves: int
     assert (groups_of(problem.solution().decided.best) == [1] * LAYERS) == (waves > 0)
 
 
+@pytest.mark.parametrize("most", [0, 1, 5, 1000])
+def test_a_descent_prices_no_more_than_it_may_and_ends_no_dearer(most: int) -> None:
+    problem = problem_of(grouped(), GroupsAreDear())
+    game, start = Game(problem, FLOPS.term_price(problem.terms), settings(4)), problem.start()
+    end = game.descend(start, most)
+    assert problem.evals <= most and end.cost <= start.cost
+    assert end.cost == min([start.cost, *(point.cost for point in game.cheapest(10**6))])
+    if most == 1000:
+        assert groups_of(problem.initial.with_outputs(end.outputs)) == [1, 1, 1]
+        assert game.descend(end, most).outputs == end.outputs
+
+
+def test_an_opening_is_as_good_as_descending_by_sweeps_and_as_an_additive_search() -> None:
+    small = {"network": {"width": 8, "layers": 1, "graph": 4}, "search": {"evals": 200, "opening": 1.0}}
+    descent, additive = (solve(algo, GroupsAreDear(), 40) for algo in ("rewrite_sweeps", "remeasured"))
+    opened = solve("xrlflow", GroupsAreDear(), 48, **small)
+    assert opened.evals <= 48 and opened.best_cost <= min(descent.best_cost, additive.best_cost)
+
+
 def test_an_additive_search_stays_with_the_groups() -> None:
     problem = solve("remeasured", GroupsAreDear(), 12)
     assert 1 not in groups_of(problem.solution().decided.best)
