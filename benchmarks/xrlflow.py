@@ -101,7 +101,7 @@ def _step(
         episode.act(action)
     marks.append(time.perf_counter())
     wanting = [episode for episode in running if episode.wants_price]
-    prices = dict(zip(map(id, wanting), game.prices([episode.place for episode in wanting])))
+    prices = dict(zip(map(id, wanting), game.prices([episode.place.point for episode in wanting])))
     for episode in running:
         episode.settle(prices.get(id(episode), float("nan")))
     marks.append(time.perf_counter())

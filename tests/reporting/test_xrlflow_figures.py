@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from graphopt.reporting.figures.figure import Figure
-from graphopt.reporting.figures.rewriting import rewrite_mcts, xrlflow_ablation, xrlflow_latency, xrlflow_shapes
+from graphopt.reporting.figures.rewriting import (
+    rewrite_mcts,
+    xrlflow_ablation,
+    xrlflow_latency,
+    xrlflow_one_policy,
+    xrlflow_shapes,
+)
 
 
 def row(algo: str, graph: str, judge: str, speed: float, noise: float = 0.001) -> dict[str, Any]:
@@ -73,6 +79,23 @@ def test_taught_on_one_shape_and_applied_to_others() -> None:
     ]))  # fmt: skip
     assert found["over_original/taught"] == pytest.approx(20.0)
     assert found["taught_over_untaught"] == pytest.approx(100 * (math.sqrt(1.1) - 1))
+
+
+def test_one_policy_over_its_peers_and_its_share_of_policies_of_their_own() -> None:
+    def of(algo: str, model: str, judged: float, seed: int = 0) -> dict[str, Any]:
+        return solved(algo, model, judged, seed) | {"family": model, "evals_cap": 64 if algo == "per_model" else 16}
+
+    found = named(xrlflow_one_policy.figures([
+        of("one_policy", "bert", 1.0), of("one_policy", "vit", 1.1), of("one_policy", "bert", 1.2, 1),
+        of("per_model", "bert", 1.0), of("per_model", "vit", 1.0), of("per_model", "bert", 1.0, 1),
+        of("remeasured_greedy", "bert", 1.0), of("remeasured_greedy", "vit", 1.21),
+    ]))  # fmt: skip
+    assert found["over/remeasured_greedy/unseen"] == pytest.approx(10.0) and found[
+        "over_original/per_model"
+    ] == pytest.approx(20)
+    first = math.log(1.2 * 1.2 / 1.1) / math.log(1.2 * 1.2)
+    assert found["one_policy/share_of_gain"] == pytest.approx((first + 0.0) / 2)
+    assert found["slower"] == 0 and "over/untaught" not in found
 
 
 def test_parts_by_what_is_worse_without() -> None:

@@ -2,6 +2,7 @@
 libraries of reinforcement learning can use it."""
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -257,6 +258,37 @@ def test_observations_lie_in_their_space_and_masks_agree() -> None:
             action = np.int64(rng.choice(np.flatnonzero(info["action_mask"])))
             seen, _, terminated, truncated, info = env.step(action)
             over = terminated or truncated
+
+
+def played(vector: Any, steps: int) -> list[float]:
+    """The rewards of allowed actions; what is seen lies in the space, an episode that has ended begins anew."""
+    rng, earned = np.random.default_rng(0), list[float]()
+    _, info = vector.reset(seed=0)
+    for _ in range(steps):
+        actions = np.array([rng.choice(np.flatnonzero(mask)) for mask in info["action_mask"]])
+        seen, reward, _, _, info = vector.step(actions)
+        assert vector.observation_space.contains(seen) and len(reward) == vector.num_envs
+        earned += reward.tolist()
+    vector.close()
+    return earned
+
+
+@pytest.mark.parametrize("observation", ["graphs", "counts"])
+def test_environments_of_different_programs_run_side_by_side(observation: str) -> None:
+    vectors = pytest.importorskip("gymnasium.vector", reason="needs the extra rl: pip install -e '.[rl]'")
+    making = [partial(environment, observation, model, cap=16, horizon=3) for model in ("squeezenet", "bert")]
+    assert any(played(vectors.SyncVectorEnv(making), 8))
+
+
+def test_gymnasium_makes_vectors_of_one_problem() -> None:
+    gymnasium = pytest.importorskip("gymnasium", reason="needs the extra rl: pip install -e '.[rl]'")
+    import graphopt.rewrite.environment.gymnasium_environment  # noqa: F401 registers it
+
+    problem = problem_of("bert")
+    proxy, some = FLOPS.term_price(problem.terms), settings(cap=16, horizon=2, measure_every=1)
+    vector = gymnasium.make_vec("graphopt/Rewrite-v0", num_envs=3, vectorization_mode="sync", problem=problem,
+                                proxy=proxy, settings=some, observation="counts")  # fmt: skip
+    assert any(played(vector, 6)) and problem.evals
 
 
 def test_an_environment_without_budget_truncates() -> None:

@@ -15,17 +15,19 @@ from graphopt.rewrite.environment.episodes import EpisodeSettings, Game
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.ir.terms import Outputs, Program, reachable, substitute
 from graphopt.rewrite.models import build_model
 from graphopt.rewrite.program_cost import ProgramCost
 from graphopt.rewrite.rewrite_problem import RewriteProblem
-from graphopt.rewrite.rules.sweeps import sweeps, wave
+from graphopt.rewrite.rules.matching import Matcher
+from graphopt.rewrite.rules.sweeps import Survey, sweeps, wave
 from graphopt.utils import registry
 
 MODELS: dict[str, dict[str, Any]] = {
     "squeezenet": {"size": 32, "channels": 8, "classes": 10},
     "bert": {"blocks": 1, "seq": 4, "width": 8, "heads": 2},
     "nasrnn": {"steps": 1, "width": 8},
+    "resnext50": {"size": 32, "channels": 8, "groups": 4},
 }
 
 
@@ -77,6 +79,41 @@ def test_a_wave_takes_every_place_once() -> None:
     assert [groups_of(program) for program in found] == [[2, 2, 2], [1, 1, 1]]
 
 
+def one_after_another(matcher: Matcher, outputs: Outputs) -> tuple[Outputs, int]:
+    """What a wave is, slowly: the program is made anew after every place."""
+    live, places = reachable(matcher.terms, outputs), 0
+    for match in sorted(matcher.matches(live), key=lambda match: match.roots, reverse=True):
+        made = matcher.apply(match) if set(live).issuperset(match.roots) else None
+        if made is not None:
+            outputs = substitute(matcher.terms, outputs, live, dict(zip(match.roots, made)))
+            live, places = reachable(matcher.terms, outputs), places + 1
+    return outputs, places
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_wave_is_its_places_one_after_another(model: str) -> None:
+    problem = problem_of(build_model(model, MODELS[model]))
+    neighbours, some = problem.neighbours, 0
+    for rule in dict.fromkeys(match.rule for match in neighbours.matches(problem.initial.live())):
+        outputs, matcher = problem.initial.outputs, neighbours.alone(rule)
+        for _ in range(3):
+            found = wave(matcher, Survey(problem.terms, outputs))
+            assert found == one_after_another(matcher, outputs)
+            outputs, some = found[0], some + found[1]
+    assert some
+
+
+def test_places_that_would_become_each_other_become_one() -> None:
+    """x + y and y + x, both there."""
+    b = ProgramBuilder()
+    x, y = (b.input((4, 4)) for _ in range(2))
+    problem = problem_of(b.build(b.unary("relu", b.add(x, y)), b.unary("tanh", b.add(y, x))))
+    (rule,) = {match.rule for match in problem.neighbours.matches(problem.initial.live())
+               if match.rule.name == "add_commutes"}  # fmt: skip
+    after, _ = wave(problem.neighbours.alone(rule), Survey(problem.terms, problem.initial.outputs))
+    assert problem.initial.num_ops() == 4 and problem.initial.with_outputs(after).num_ops() == 3
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_sweeps_compute_what_the_original_does(model: str) -> None:
     problem = problem_of(build_model(model, MODELS[model]))
@@ -111,8 +148,9 @@ def test_a_rule_that_undoes_itself_ends() -> None:
     problem = problem_of(b.build(b.add(b.add(x, y), z)))
     (rule,) = {match.rule for match in problem.neighbours.matches(problem.initial.live())
                if match.rule.name == "add_commutes"}  # fmt: skip
-    once, places = wave(problem.neighbours, rule, problem.initial.outputs)
-    twice, _ = wave(problem.neighbours, rule, once)
+    matcher = problem.neighbours.alone(rule)
+    once, places = wave(matcher, Survey(problem.terms, problem.initial.outputs))
+    twice, _ = wave(matcher, Survey(problem.terms, once))
     assert places == 2 and once != problem.initial.outputs and twice == problem.initial.outputs
     assert len(swept(problem, "add_commutes", 9)) == 1
 
@@ -152,6 +190,25 @@ def test_an_opening_with_sweeps_finds_what_the_additive_model_rejects(waves: int
              "search": {"evals": 200, "opening": 1.0}}  # fmt: skip
     problem = solve("xrlflow", GroupsAreDear(), 12, **small)
     assert (groups_of(problem.solution().decided.best) == [1] * LAYERS) == (waves > 0)
+
+
+@pytest.mark.parametrize("most", [0, 1, 5, 1000])
+def test_a_descent_prices_no_more_than_it_may_and_ends_no_dearer(most: int) -> None:
+    problem = problem_of(grouped(), GroupsAreDear())
+    game, start = Game(problem, FLOPS.term_price(problem.terms), settings(4)), problem.start()
+    end = game.descend(start, most)
+    assert problem.evals <= most and end.cost <= start.cost
+    assert end.cost == min([start.cost, *(point.cost for point in game.cheapest(10**6))])
+    if most == 1000:
+        assert groups_of(problem.initial.with_outputs(end.outputs)) == [1, 1, 1]
+        assert game.descend(end, most).outputs == end.outputs
+
+
+def test_an_opening_is_as_good_as_descending_by_sweeps_and_as_an_additive_search() -> None:
+    small = {"network": {"width": 8, "layers": 1, "graph": 4}, "search": {"evals": 200, "opening": 1.0}}
+    descent, additive = (solve(algo, GroupsAreDear(), 40) for algo in ("rewrite_sweeps", "remeasured"))
+    opened = solve("xrlflow", GroupsAreDear(), 48, **small)
+    assert opened.evals <= 48 and opened.best_cost <= min(descent.best_cost, additive.best_cost)
 
 
 def test_an_additive_search_stays_with_the_groups() -> None:

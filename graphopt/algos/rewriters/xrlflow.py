@@ -12,7 +12,7 @@ Where the paper or its code leave something open, or another choice was made:
 - *Answers*: the cheapest program that was priced, not the last one. Of the episodes of a round one takes the likeliest
   actions; it teaches as the others do.
 - *Sweeps*: a rule at all its places is an action as well (`episode.waves: 0`: as in the paper).
-- *Openings*: a part of the budget prices what additive searches leave and sweeps of the original, and episodes begin
+- *Openings*: a part of the budget prices what additive searches leave and descents by sweeps, and episodes begin
   from the cheapest programs that were priced so far (`search.opening: 0`, `search.starts: 0`: from the original, as in
   the paper).
 - A program that was priced before is not priced again, so that evaluations are different programs.
@@ -143,24 +143,22 @@ class XRLflow(Learner):
         return game
 
     def _open(self, game: Game, count: int) -> None:
-        """Prices the cheapest programs by the additive searches, and sweeps of the original, of which that price knows
-        nothing. Each search's very cheapest stays to the end, as does the sweep that was cheapest when measured."""
+        """Prices so many programs: each additive search's cheapest; descents by sweeps, of which those searches know
+        nothing, from these and the original, the cheapest first; what else the searches leave. Where each search and
+        each descent ends stays to the end, whatever is found later."""
         if not count:
             return
-        problem, digest = game.problem, game.problem.neighbours.digest
+        problem, before = game.problem, game.problem.evals
         several = [cheapest_by(one, self.proxy, problem, self.search.evals, count) for one in self.openings]
-        firsts = [found[0] for found in several if found]
         others = sorted((one for found in several for one in found[1:]), key=lambda one: one.cost)
-        swept = [(point.outputs, point.rules) for point in problem.sweeps(problem.start(), game.settings.waves)]
-        found = [*(one.state for one in firsts), *swept, *(one.state for one in others)]
-        states = {digest(state[0]): state for state in found}
-        admitted = list(states.values())[: min(count, problem.remaining)]
-        game.admit(admitted)
+        ends = game.admit([found[0].state for found in several if found][:count])
+        for start in sorted([problem.start(), *ends], key=lambda point: point.cost):
+            ends.append(game.descend(start, count - (problem.evals - before)))
+        game.admit([one.state for one in others][: count - (problem.evals - before)])
         if problem.finalists is not None:
-            measured = [state for state in swept if state in admitted]
-            best = sorted(measured, key=lambda state: game.price_of(state[0]))[:1]
-            for state in (*(first.state for first in firsts[:count]), *best):
-                problem.finalists.pin(game.price_of(state[0]), digest(state[0]), state)
+            for end in ends:
+                if end.rules:
+                    problem.finalists.pin(end.cost, problem.digest(end), (end.outputs, end.rules))
 
     def _starts(self, game: Game, episodes: int) -> list[Point]:
         """Where so many episodes begin: the original and the cheapest programs in turn."""

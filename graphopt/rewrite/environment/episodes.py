@@ -122,16 +122,22 @@ class Game:
             self._sweeps[point.outputs] = found
         return self._sweeps[point.outputs]
 
+    def swept(self, point: Point) -> list[Point]:
+        """Where the sweeps of a program lead; not priced."""
+        steps = self.problem.neighbours.around(point.outputs, self.proxy).steps(self.sweeps(point), alone=False)
+        return [self.problem.take(point, step) for step in steps if step.ops < self.problem.most_ops]
+
     def start(self, rng: np.random.Generator) -> Place:
         """The program as it was given."""
         return self.place(self.problem.start(), rng)
 
-    def prices(self, places: Sequence[Place]) -> list[float]:
+    def prices(self, points: Sequence[Point]) -> list[float]:
         """Of several programs; those that are not known yet are billed, as many as the budget allows.
 
         Raises OutOfBudget when that is not enough.
         """
-        unknown = {place.around.digest: place.point for place in places if place.around.digest not in self._prices}
+        digests = [self.problem.digest(point) for point in points]
+        unknown = {digest: point for digest, point in zip(digests, points) if digest not in self._prices}
         asked = list(unknown.items())[: self.problem.remaining]
         if asked:
             found = self.problem.costs([(point.outputs, point.rules) for _, point in asked])
@@ -139,19 +145,27 @@ class Game:
             self._priced += [point._replace(cost=cost) for (_, point), cost in zip(asked, found)]
         if len(asked) < len(unknown):
             raise OutOfBudget
-        return [self._prices[place.around.digest] for place in places]
+        return [self._prices[digest] for digest in digests]
 
-    def admit(self, states: Sequence[tuple[Outputs, Rules]]) -> None:
-        """Prices programs that were found elsewhere."""
-        rng = np.random.default_rng(0)
-        cost, terms = self.problem.initial_cost, self.problem.terms
-        points = [Point(outputs, rules, cost, sum(runs(terms, t) for t in reachable(terms, outputs)))
+    def admit(self, states: Sequence[tuple[Outputs, Rules]]) -> list[Point]:
+        """Programs that were found elsewhere, with their prices."""
+        terms = self.problem.terms
+        points = [Point(outputs, rules, 0.0, sum(runs(terms, t) for t in reachable(terms, outputs)))
                   for outputs, rules in states]  # fmt: skip
-        self.prices([self.place(point, rng) for point in points])
+        return [point._replace(cost=cost) for point, cost in zip(points, self.prices(points))]
 
-    def price_of(self, outputs: Outputs) -> float:
-        """Of a program that was priced."""
-        return self._prices[self.problem.neighbours.digest(outputs)]
+    def descend(self, point: Point, most: int) -> Point:
+        """Steepest descent by sweeps from a program that was priced: all that were not priced yet, the cheapest, and
+        again from there. most: programs that it prices. Returns where it ends."""
+        while most > 0:
+            new = {self.problem.digest(one): one for one in self.swept(point)}
+            points = [one for digest, one in new.items() if digest not in self._prices][:most]
+            priced = [one._replace(cost=cost) for one, cost in zip(points, self.prices(points))]
+            best = min(priced, key=lambda one: one.cost, default=point)
+            if best.cost >= point.cost:
+                break
+            point, most = best, most - len(points)
+        return point
 
     def cheapest(self, count: int) -> list[Point]:
         """Of the programs that were priced, the original among them; of those of one price, one."""
@@ -213,7 +227,7 @@ class Episode:
     def step(self, action: int) -> Outcome:
         """Raises OutOfBudget when a price is needed and the budget is spent."""
         self.act(action)
-        return self.settle(self.game.prices([self.place])[0] if self.wants_price else math.nan)
+        return self.settle(self.game.prices([self.place.point])[0] if self.wants_price else math.nan)
 
 
 def step_together(episodes: Sequence[Episode], actions: Sequence[int]) -> list[Outcome]:
@@ -224,5 +238,5 @@ def step_together(episodes: Sequence[Episode], actions: Sequence[int]) -> list[O
     prices: dict[int, float] = {}
     for game in {id(episode.game): episode.game for episode in wanting}.values():
         own = [episode for episode in wanting if episode.game is game]
-        prices.update(zip(map(id, own), game.prices([episode.place for episode in own])))
+        prices.update(zip(map(id, own), game.prices([episode.place.point for episode in own])))
     return [episode.settle(prices.get(id(episode), math.nan)) for episode in episodes]

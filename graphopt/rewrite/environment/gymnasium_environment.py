@@ -2,6 +2,9 @@
 
 problem = task.open(graph, cost, evals=10_000)
 env = RewriteEnvironment(problem, proxy, settings, observation="graphs")
+
+Several side by side: gymnasium's `SyncVectorEnv` of such environments, each with a problem of its own, or
+`gymnasium.make_vec("graphopt/Rewrite-v0", num_envs=4, problem=problem, ...)`, which share one problem and its budget.
 """
 
 from typing import Any, Literal
@@ -90,3 +93,6 @@ class RewriteEnvironment(gymnasium.Env[Any, np.int64]):
         np.add.at(counts, graphs.graph, one_hot)
         seen[: place.actions] = np.concatenate([counts - counts[STOP], place.totals], 1)
         return seen
+
+
+gymnasium.register(id="graphopt/Rewrite-v0", entry_point=RewriteEnvironment)

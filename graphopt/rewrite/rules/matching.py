@@ -55,10 +55,16 @@ class Matcher:
         self._matches: dict[int, list[Match]] = {}
         self._partials: dict[int, list[tuple[int, tuple[int, Values]]]] = {}
         self._made: dict[Match, tuple[int, ...] | None] = {}
+        self._alone: dict[Rule, Matcher] = {}
 
-    def matches(self, program_live: Sequence[int], only: Rule | None = None) -> list[Match]:
-        """All matches in a program, given its live terms; of one rule. Static terms are left alone: they cost
-        nothing."""
+    def alone(self, rule: Rule) -> "Matcher":
+        """What matches this rule and no other, and remembers it: new terms are not looked at for all the others."""
+        if rule not in self._alone:
+            self._alone[rule] = Matcher([rule], self.terms)
+        return self._alone[rule]
+
+    def matches(self, program_live: Sequence[int]) -> list[Match]:
+        """All matches in a program, given its live terms. Static terms are left alone: they cost nothing."""
         known, found = self._matches, []
         partials: list[Found] = [[] for _ in range(self._slots)]
         for term in program_live:
@@ -68,11 +74,8 @@ class Matcher:
             found += at
             for slot, partial in self._partials[term]:
                 partials[slot].append(partial)
-        if only is not None:
-            found = [match for match in found if match.rule is only]
         for join in self._joins:
-            if only is None or join.rule is only:
-                found += join.matches(partials)
+            found += join.matches(partials)
         return found
 
     def note(self, match: Match, made: tuple[int, ...]) -> None:

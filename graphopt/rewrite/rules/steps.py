@@ -119,10 +119,12 @@ class Neighbourhood:
     def _added(self, made: tuple[int, ...]) -> list[int]:
         """Terms of what is put in that are not live."""
         live, inputs = self._users, self.terms.inputs
-        added = [term for term in dict.fromkeys(made) if term not in live]
-        for term in added:  # grows meanwhile
-            added += [i for i in dict.fromkeys(inputs[term]) if i not in live and i not in added]
-        return added
+        added = dict.fromkeys(term for term in made if term not in live)
+        new = list(added)
+        while new:
+            new = [i for term in new for i in inputs[term] if i not in live and i not in added]
+            added.update(dict.fromkeys(new))
+        return list(added)
 
     def _apart(self, roots: tuple[int, ...], made: tuple[int, ...], added: list[int]) -> bool:
         """Whether users of the roots, changed, are none of the terms that were or are added, nor each other.
@@ -186,13 +188,13 @@ class Neighbours:
         self._matcher.note(match, made)
         return match
 
-    def matches(self, live: Sequence[int], only: Rule | None = None) -> list[Match]:
-        """Where rules match in a program of these live terms, those that make nothing new among them; of one rule."""
-        return self._matcher.matches(live, only)
+    def matches(self, live: Sequence[int]) -> list[Match]:
+        """Where rules match in a program of these live terms, those that make nothing new among them."""
+        return self._matcher.matches(live)
 
-    def made(self, match: Match) -> tuple[int, ...] | None:
-        """What replaces the roots; None where a rule makes nothing new there."""
-        return self._matcher.apply(match)
+    def alone(self, rule: Rule) -> Matcher:
+        """Where one rule matches, and what it makes."""
+        return self._matcher.alone(rule)
 
     def digest(self, outputs: Outputs) -> int:
         """Equal for equal programs."""

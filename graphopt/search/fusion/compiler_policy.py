@@ -71,7 +71,7 @@ class CompilerPolicy(Optimizer):
             tried = told.as_they_come(together, 1)
             blind = min(self.each, self.untold if helped else max(self.untold, self.each // UNTOLD))
             tried += told.fastest(self.each - blind - len(tried))
-            tried += told.as_they_come(found, self.each - len(tried))
+            tried += told.as_they_come(list(found), self.each - len(tried))
             came += blind
             if not tried:
                 return
@@ -152,7 +152,7 @@ class _Told:
     def promising(self, decisions: Decisions, most: int) -> Decisions:
         """Of those that were not lowered before, the fastest on paper."""
         fresh = decisions[[one.tobytes() not in self._lowered for one in decisions]]
-        return fresh[np.lexsort(([self._left(one) for one in fresh], self._rough(fresh).round(DIGITS)))[:most]]
+        return fresh[np.lexsort((np.array([self._left(one) for one in fresh]), self._rough(fresh).round(DIGITS)))[:most]]
 
     def _left(self, decision: Decision) -> int:
         """Knobs of compiling source that it leaves alone."""
