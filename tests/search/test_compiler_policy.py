@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from test_compiler_search import CORE, EVERY, Table, rows_and_scale
 
 from graphopt.core.machine import Machine
 from graphopt.problems.assign_problem import AssignProblem
@@ -15,7 +16,6 @@ from graphopt.search.fusion.compiler_changes import candidates
 from graphopt.search.fusion.compiler_policy import CompilerPolicy, Predicted
 from graphopt.search.fusion.compiler_search import Climb, CompilerSearch
 from graphopt.tasks.fusion import Fusion
-from tests.search.test_compiler_search import CORE, EVERY, Table, rows_and_scale
 
 PRESET = "xeon_sapphire_rapids_torch213"
 BRINGS = {("mul2", 0): -20.0, ("decompose_tanh", 1): -10.0, ("rsqrt1", 0): -5.0, ("tanh0", 0): 9.0}

@@ -152,7 +152,9 @@ class _Told:
     def promising(self, decisions: Decisions, most: int) -> Decisions:
         """Of those that were not lowered before, the fastest on paper."""
         fresh = decisions[[one.tobytes() not in self._lowered for one in decisions]]
-        return fresh[np.lexsort((np.array([self._left(one) for one in fresh]), self._rough(fresh).round(DIGITS)))[:most]]
+        return fresh[
+            np.lexsort((np.array([self._left(one) for one in fresh]), self._rough(fresh).round(DIGITS)))[:most]
+        ]
 
     def _left(self, decision: Decision) -> int:
         """Knobs of compiling source that it leaves alone."""
