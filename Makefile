@@ -13,7 +13,7 @@ run: .venv/ready
 	$(BIN)/python run.py experiment=quick $(ARGS)
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS)
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check $(CODE)

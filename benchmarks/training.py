@@ -1,4 +1,4 @@
-"""How many ops a learner learns from in a second: whole training steps, prices and updates included.
+"""How many ops a learner learns from in a second: whole training steps, of `go` with its prices.
 
 `python benchmarks/training.py [--quick]` prints JSON lines {"name", "value", "unit", "low", "high"}: ops of the graphs
 of a step over its CPU seconds, one thread, so other work on the machine does not count; the median over steps, of which

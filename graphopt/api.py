@@ -1,6 +1,7 @@
 """What programs import: `graphopt.optimize` and `graphopt.load`. The same harness as the command line, on one model."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -31,7 +32,8 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
     seconds: float | None = None, seed: int = 0, ckpt: str | None = None, backward: bool = False,
     numerics: Literal["equal", "close"] | None = None, settings: Sequence[str] = (), progress: bool = False,
 ) -> "Answer | Optimized":  # fmt: skip
-    """Solves one model and returns the best answer found; the compiler's default is always a candidate.
+    """Solves one model and returns the best answer found; the compiler's default is always a candidate, but where
+    `budget` is 0: then the answer is what the algorithm says without any price.
 
     model: an nn.Module (then example_inputs are what it is called with: a tensor, a tuple, a mapping of keyword
     arguments, or a pair of both), the path of an ONNX model or a graph file, or a `Graph`. task, algo, machine: options
@@ -96,6 +98,17 @@ def _composed(words: Sequence[str]) -> dict[str, Any]:
         raise UsageError(explained(error)[0]) from None
 
 
+def _with_network(config: dict[str, Any]) -> dict[str, Any]:
+    """With the settings that its checkpoint's network was trained with, as on the command line."""
+    if config["ckpt"] is None:
+        return config
+    from graphopt.training.adopt import with_network
+
+    with suppress(UserError):  # said when the weights are loaded
+        return with_network(config)
+    return config
+
+
 def _optional(key: str, value: object) -> list[str]:
     return [] if value is None else [f"{key}={value}"]
 
@@ -123,7 +136,7 @@ def _model(model: Any, example_inputs: Any, backward: bool) -> tuple[list[str], 
 def _solved(words: Sequence[str], held: Graph | None) -> Answer:
     """The answer to the configuration's only graph."""
     kept = TemporaryDirectory(prefix="graphopt-")
-    config = {**_composed(words), "output_dir": kept.name, **({} if held is None else {"dataset": HELD})}
+    config = {**_with_network(_composed(words)), "output_dir": kept.name, **({} if held is None else {"dataset": HELD})}
     cell = Cell(config)
     cell.start()
     try:

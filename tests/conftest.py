@@ -1,5 +1,6 @@
-"""Puts the folders of tests on the import path, so that tests share `toy`; options of classes of tests; signals."""
+"""Puts folders of tests on the import path, so that tests share `toy`; options of their classes; signals, threads."""
 
+import os
 import signal
 import sys
 import threading
@@ -9,6 +10,9 @@ import pytest
 import yaml
 
 from graphopt import OWN_OPTIONS
+
+# Before torch is imported: what small networks learn depends on it to the last bit, and threads of busy cores wait.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # After all else: what tests of one folder have, those of another may import.
 FOLDERS = (folder for folder in Path(__file__).parent.iterdir() if folder.is_dir())

@@ -39,6 +39,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from graphopt.algos.go_credit import Billed, Credit
 from graphopt.algos.go_policy import EncodedGraphs, GOObservation, GOPolicy, PolicySizes
 from graphopt.algos.guided import guided_search
 from graphopt.algos.learner import Learner, answering, stored_numbers
@@ -48,14 +49,11 @@ from graphopt.core.graph import Graph
 from graphopt.encoders.encoder import Encoder
 from graphopt.encoders.features import batch, graph_features
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.problems.decisions import Decision, Decisions
-from graphopt.problems.pricing import Pricing
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.decisions import Decision
 from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import Slots, slots_of
 from graphopt.utils.ranges import Between, Count, NotNegative, Positive, Share, Whole
-
-ILLEGAL_REWARD = -10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +88,8 @@ class GO(Learner):
         self.policy = GOPolicy(encoder, task.heads, network)
         self.network, self.learning, self.search = network, learning, search
         self.automatic_optimization = False
-        self._prices: Callable[[Graph], Pricing | _Billed] = self.pricing  # where updates ask
+        self.credit = Credit(task, learning, self.pricing, self.initial_cost, self._random)
         self._inputs: dict[str, tuple[Any, Tensor, Tensor, Tensor]] = {}
-        self._past: dict[str, tuple[float, float, int]] = {}  # per graph: mean, mean square, trials of the reward
 
     @staticmethod
     def extra_width(task: AssignTask) -> int:
@@ -103,11 +100,11 @@ class GO(Learner):
         return torch.optim.Adam(self.parameters(), lr=self.learning.rate)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["past_rewards"] = {graph: list(past) for graph, past in self._past.items()}
+        checkpoint["past_rewards"] = {graph: list(past) for graph, past in self.credit.past.items()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         past = {graph: stored_numbers(values, 3) for graph, values in checkpoint["past_rewards"].items()}
-        self._past = {graph: (mean, square, int(trials)) for graph, (mean, square, trials) in past.items()}
+        self.credit.past = {graph: (mean, square, int(trials)) for graph, (mean, square, trials) in past.items()}
 
     # ---- asking the policy
 
@@ -138,7 +135,7 @@ class GO(Learner):
         """One PPO update: sample decisions for every graph, price them, improve the policy for some epochs."""
         observation = self._opened(self.observe(graphs))
         with torch.no_grad():
-            trials, reward = self._try(graphs, observation)
+            trials, reward = self._try(graphs, observation, self.credit)
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         said = self._improve(optimizer, self.manual_backward, observation, trials)
@@ -166,86 +163,20 @@ class GO(Learner):
                 optimizer.step()
         return {"losses/policy": loss.detach(), "losses/entropy": entropy.detach(), "losses/gradient": norm}
 
-    def _try(self, graphs: list[Graph], observation: GOObservation) -> tuple[list[Trial], float]:
+    def _try(self, graphs: list[Graph], observation: GOObservation, credit: Credit) -> tuple[list[Trial], float]:
         """The trials of one update and their mean reward."""
         encoded = self.policy.encode(observation)
         previous, trials, rewards = observation.default, [], []
         for _ in range(self.network.iterations):
             chosen = self.policy.decide(observation, encoded, previous, lambda p: sample(p, self.learning.samples))
             log_prob = of_chosen(self.policy(observation, encoded, previous, chosen), chosen)
-            previous_next, shared, own, reward = self._judge(graphs, chosen)
-            shared, own = shared.to(log_prob.device), own.to(log_prob.device)
+            judged = credit.judge(graphs, chosen)
+            shared, own = judged.shared.to(log_prob.device), judged.own.to(log_prob.device)
             # an op's own credit is counted from the expectation over its choices (counterfactual baseline)
             trials.append(Trial(previous, chosen, log_prob, shared + own * (1.0 - log_prob.exp())))
-            previous = previous_next.to(log_prob.device)
-            rewards.append(reward)
+            previous = judged.picked.to(log_prob.device)
+            rewards.append(judged.reward)
         return trials, float(np.mean(rewards))
-
-    def _judge(self, graphs: list[Graph], chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Prices S samples of every graph.
-
-        Returns one canonical decision per graph [N, H], the credit that all ops share and each op's own [S, N, H], and
-        the mean reward.
-        """
-        picked, shared, own, rewards, start = [], [], [], [], 0
-        for graph in graphs:
-            decisions = chosen[:, start : start + graph.num_ops].cpu().numpy().astype(np.int16)
-            start += graph.num_ops
-            prices = self._prices(graph).decisions(decisions).cost
-            reward = self._reward(graph, prices)
-            rewards.append(float(np.mean(reward)))
-            common, single = np.zeros(decisions.shape), np.zeros(decisions.shape)
-            if self.learning.reward_weight:
-                common += self.learning.reward_weight * self._standardised(graph, reward)[:, None, None]
-            if self.learning.flip_weight:
-                credits = [self._flip_credit(graph, d, p) for d, p in zip(decisions, prices, strict=True)]
-                single += self.learning.flip_weight * np.stack(credits)
-            shared.append(torch.from_numpy(common.astype(np.float32)))
-            own.append(torch.from_numpy(single.astype(np.float32)))
-            picked.append(torch.from_numpy(self.task.canonical(graph, decisions[0]).astype(np.int64)))
-        return torch.cat(picked), torch.cat(shared, 1), torch.cat(own, 1), float(np.mean(rewards))
-
-    def _reward(self, graph: Graph, prices: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[S] -sqrt(price / the default's price); ILLEGAL_REWARD for infeasible plans."""
-        legal = np.isfinite(prices)
-        ratio = np.where(legal, prices, 1.0) / self.initial_cost(graph)
-        return np.where(legal, -np.sqrt(ratio), ILLEGAL_REWARD)
-
-    def _standardised(self, graph: Graph, reward: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Reward minus the mean of the graph's past trials, over their standard deviation."""
-        mean, square, trials = self._past.get(graph.hash, (0.0, 0.0, 0))
-        weight = max(len(reward) / (trials + len(reward)), 0.05)
-        mean += weight * (float(reward.mean()) - mean)
-        square += weight * (float((reward**2).mean()) - square)
-        self._past[graph.hash] = (mean, square, trials + len(reward))
-        return np.asarray((reward - mean) / max(np.sqrt(max(square - mean**2, 0.0)), 1e-4))
-
-    def _flip_credit(self, graph: Graph, decision: Decision, price: float) -> NDArray[np.float64]:
-        """[N, H] how much better each choice is than another at the same op, log-compressed on the graph's scale."""
-        op, head, worse = self._flip_prices(graph, decision, price)
-        size = np.abs(worse)
-        scale = np.median(size[size > 0]) if np.any(size > 0) else 1.0
-        out = np.zeros(decision.shape)
-        out[op, head] = np.sign(worse) * np.log1p(size / scale)
-        return out
-
-    def _flip_prices(self, graph: Graph, decision: Decision, price: float) -> tuple[NDArray[np.int64], ...]:
-        """(op, head, price after changing that slot minus price now) for all slots, or a sample of them."""
-        canonical = self.task.canonical(graph, decision)
-        counts = self.task.counts(graph)
-        op, head = np.nonzero(counts > 1)
-        flips = self._prices(graph).flips(canonical)
-        if flips is not None:
-            worse = np.where(canonical[op, 0] == decision[op, 0], flips.price(op) - flips.cost, 0.0)
-            return op, head, worse
-        rows = self._random.permutation(len(op))[: self.learning.flips]
-        op, head = op[rows], head[rows]
-        changed = np.repeat(decision[None], len(op), 0)
-        counts = counts[op, head]
-        changed[np.arange(len(op)), op, head] = (decision[op, head] + self._random.integers(1, counts)) % counts
-        prices = self._prices(graph).decisions(changed).cost
-        worse = np.where(np.isfinite(prices) & np.isfinite(price), prices - price, 0.0)
-        return op, head, worse
 
     # ---- solving
 
@@ -268,20 +199,17 @@ class GO(Learner):
         steps = min(tuning.steps, int(tuning.share * problem.evals_cap) // each)
         if not steps:
             return
-        held = self._prices, self._random, self._past, self.learning
-        self._prices, self._past = (lambda graph: _Billed(problem)), dict(self._past)
-        self._random = np.random.default_rng(int(problem.rng.integers(2**31)))
-        self.learning = replace(self.learning, flips=tuning.flips)
-        try:
-            with learning_inside(problem), torch.enable_grad():
-                optimizer = torch.optim.Adam(self.parameters(), lr=tuning.rate)
-                observation = self.observe([problem.graph])
-                for _ in range(steps):
-                    with torch.no_grad():
-                        trials, _ = self._try([problem.graph], observation)
-                    self._improve(optimizer, torch.Tensor.backward, observation, trials)
-        finally:
-            self._prices, self._random, self._past, self.learning = held
+        random = np.random.default_rng(int(problem.rng.integers(2**31)))
+        learning = replace(self.learning, flips=tuning.flips)
+        credit = Credit(self.task, learning, lambda graph: Billed(problem), self.initial_cost, random)
+        credit.past = dict(self.credit.past)
+        with learning_inside(problem), torch.enable_grad():
+            optimizer = torch.optim.Adam(self.parameters(), lr=tuning.rate)
+            observation = self.observe([problem.graph])
+            for _ in range(steps):
+                with torch.no_grad():
+                    trials, _ = self._try([problem.graph], observation, credit)
+                self._improve(optimizer, torch.Tensor.backward, observation, trials)
 
     def _search(self, problem: AssignProblem, slots: Slots) -> None:
         observation = self.observe([problem.graph])
@@ -342,17 +270,3 @@ class GO(Learner):
         """[N, H, K] log-probabilities given a decision."""
         log_p: Tensor = self.policy(observation, encoded, torch.from_numpy(decision.astype(np.int64)).to(self.device))
         return log_p
-
-
-class _Billed:
-    """Prices that a problem bills. Single changes are sampled: exact ones of all ops would take the whole budget."""
-
-    def __init__(self, problem: AssignProblem) -> None:
-        self.problem = problem
-
-    def decisions(self, decisions: Decisions) -> Prices:
-        cost = self.problem.cost(decisions)
-        return Prices(cost, self.problem.last_excess)
-
-    def flips(self, decision: Decision) -> None:
-        return None

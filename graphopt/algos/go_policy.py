@@ -68,12 +68,12 @@ class GOPolicy(nn.Module):
     def __init__(self, encoder: Encoder, heads: Sequence[Head], network: PolicySizes) -> None:
         super().__init__()
         width = encoder.width
-        self.encoder, self.segment, self.superposition = encoder, network.segment, network.superposition
+        self.encoder, self.segment = encoder, network.segment
         self.recurrent = network.recurrent and len(heads) > 1
         bonus = [_bonus(head, network.prior) for head in heads]
         self.register_buffer("bonus", torch.tensor(bonus), persistent=False)
         self.previous = nn.ModuleList(nn.Embedding(head.count, width) for head in heads)
-        self.modulate = nn.Linear(width, width)
+        self.modulate = nn.Linear(width, width) if network.superposition else None
         self.layers = nn.ModuleList(
             SegmentAttention(width, network.attention_heads) for _ in range(network.attention_layers)
         )
@@ -83,7 +83,7 @@ class GOPolicy(nn.Module):
     def encode(self, observation: GOObservation) -> EncodedGraphs:
         h_ND, g_GD = self.encoder(observation.data, observation.extra)
         num_ops = observation.data.num_ops
-        gate = torch.sigmoid(self.modulate(g_GD)) * 2 if self.superposition else torch.ones_like(g_GD)
+        gate = torch.ones_like(g_GD) if self.modulate is None else torch.sigmoid(self.modulate(g_GD)) * 2
         return EncodedGraphs(h_ND, torch.repeat_interleave(gate, num_ops, 0), Segments.of(num_ops, self.segment))
 
     def forward(self, observation: GOObservation, encoded: EncodedGraphs, previous_NH: Tensor,

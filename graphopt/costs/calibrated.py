@@ -45,9 +45,10 @@ class Calibrated(CostModel):
 
     def price(self, plans: Plans) -> Prices:
         estimate, fixed = self.estimate(plans.graph), self._libraries(plans.graph)
-        asked = (asked_of(plans, b) for b in range(len(plans)))
-        seconds = [estimate.seconds(_made(estimate, one), self.preset) + fixed for one in asked]
-        return Prices(np.array(seconds), np.zeros(len(plans)))
+        asked = [_told(asked_of(plans, b)) for b in range(len(plans))]
+        different = {one.key(plans.graph): one for one in asked}
+        seconds = {key: estimate.seconds(_made(estimate, one), self.preset) for key, one in different.items()}
+        return Prices(np.array([seconds[one.key(plans.graph)] + fixed for one in asked]), np.zeros(len(plans)))
 
     def estimate(self, graph: Graph) -> Estimate:
         """Of a graph's program, which is lowered once. Raises UserError for graphs that no compiler was asked about."""
@@ -73,6 +74,11 @@ def _estimate(graph: Graph) -> Estimate:
     return Estimate(loop_program(unpacked_program(graph.program, graph.name), names))
 
 
+def _told(asked: Asked) -> Asked:
+    """What counts here of it."""
+    return Asked(asked.requests, {name: choice for name, choice in asked.knobs.items() if name in RULES})
+
+
 def _made(estimate: Estimate, asked: Asked) -> Made:
     """What Inductor makes of what is asked."""
     stored = {name: word == "store" for name, word in asked.requests.items() if word != CUT}
@@ -82,5 +88,4 @@ def _made(estimate: Estimate, asked: Asked) -> Made:
 
 def _rules(knobs: Mapping[str, int]) -> Rules:
     """Inductor's, with knobs: name -> which of its values."""
-    return Rules(**{RULES[knob.name]: knob.values[knobs[knob.name]]
-                    for knob in KNOBS if knob.name in knobs and knob.name in RULES})  # fmt: skip
+    return Rules(**{RULES[knob.name]: knob.values[knobs[knob.name]] for knob in KNOBS if knob.name in knobs})

@@ -87,10 +87,13 @@ class Inductor(CostModel):
         )
 
     def measured(self, graph: Graph, asked: Sequence[Asked]) -> list[Measured | Skipped]:
-        """A timing for each, or why there is none. Raises Unmeasured where the default itself cannot be run."""
+        """A timing for each, or why there is none. Raises Unmeasured where the default itself cannot be run, and
+        UserError where the table lacks one and nothing may be measured: before anything is lowered."""
         default = self.default(graph)
         known: list[Measured | Skipped | None] = [self._known(graph, default, one) for one in asked]
         fresh = [i for i, answer in enumerate(known) if answer is None]
+        if fresh and not self.service.measures:
+            raise self.lowered.unknown(graph)
         if fresh:
             evaluated = self._pipeline.evaluate(default, [self.lowered.request(graph, asked[i]) for i in fresh])
             for i, one in zip(fresh, evaluated, strict=True):
@@ -121,7 +124,9 @@ class Inductor(CostModel):
 
     def _made_default(self, graph: Graph) -> Subject:
         line = self.lowered.line(graph, NOTHING)
-        if line is not None and "failure" not in line and not self.service.measures:
+        if not self.service.measures:
+            if line is None or "failure" in line:
+                raise self.lowered.unknown(graph)
             return Subject("inductor", line["digest"], {})
         (lowered,) = self._pipeline.lower([self.lowered.request(graph, NOTHING)])
         compiled = lowered if isinstance(lowered, Failure) else self.builds.ask("compile", lowered).result()

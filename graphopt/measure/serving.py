@@ -1,5 +1,6 @@
 """The other end of `process.Process`: a loop over requests, in a process of its own."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -15,11 +16,12 @@ Tell = Callable[..., None]
 def serve(arguments: list[str], answer: Callable[[Request, Tell], dict[str, Any]]) -> int:
     """Answers line by line until nobody asks any more. arguments: as `Process` gives them. Whatever `answer` raises is
     an answer, {"error", "lasting", "fatal"}: fatal is what the user has to put right first. The pipes are not
-    inherited, so that nothing else writes there."""
+    inherited, so that nothing else writes there. It ends without a word when whoever asked is gone."""
     asked, answered = map(int, arguments[1:])
     for pipe in (asked, answered):
         os.set_inheritable(pipe, False)
-    with os.fdopen(asked) as requests, os.fdopen(answered, "w") as answers:
+    gone = contextlib.suppress(BrokenPipeError)
+    with gone, os.fdopen(asked) as requests, os.fdopen(answered, "w") as answers:
         _say(answers, {"id": 0, "ready": True})
         for line in requests:
             request = json.loads(line)

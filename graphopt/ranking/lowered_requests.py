@@ -32,12 +32,16 @@ class LoweredRequests:
         gives lines of failures that do not last."""
         fresh = {one.key(graph): one for one in asked if self.line(graph, one) is None}
         if fresh and not lowers:
-            raise UserError(f"{self.memo.path} has no line of what is asked of {graph.name} in the environment "
-                            f"{self.environment!r}; set environment=null to lower it here")  # fmt: skip
+            raise self.unknown(graph)
         with self.builds.batch():
             asking = {key: self.builds.ask("lower", self.request(graph, one)) for key, one in fresh.items()}
             made = {key: self.remember(graph, fresh[key], answer.result()) for key, answer in asking.items()}
         return [self.line(graph, one) or made[one.key(graph)] for one in asked]
+
+    def unknown(self, graph: Graph) -> UserError:
+        """Of what was asked of a graph and stands nowhere, where nothing may be lowered."""
+        return UserError(f"{self.memo.path} has no line of what is asked of {graph.name} in the environment "
+                         f"{self.environment!r}; set environment=null to lower it here")  # fmt: skip
 
     def request(self, graph: Graph, asked: Asked) -> dict[str, Any]:
         """As build processes take it."""

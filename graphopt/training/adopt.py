@@ -26,12 +26,16 @@ def adopt(config: Any) -> Any:
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
     with contextlib.suppress(UserError):
-        plain = with_network(plain)
+        found = with_network(plain)
+        if taken := _words(found, plain):
+            say(f"ckpt={plain['ckpt']} brings {', '.join(taken)}")
+        plain = found
     return OmegaConf.create(plain)
 
 
 def with_network(config: Node) -> dict[str, Any]:
-    """The same on plain containers. Raises UserError when there is no such checkpoint, or an option is gone."""
+    """The same on plain containers, without a word. Raises UserError when there is no such checkpoint, or an option is
+    gone."""
     algo = target_of(config["algo"], "algo")
     if not compatibility.learns(algo):
         return dict(config)
@@ -41,25 +45,22 @@ def with_network(config: Node) -> dict[str, Any]:
     stored = checkpoint.settings_of(checkpoint.load(place), algo.network_settings)
     if stored is None or stored["algo"]["name"] != config["algo"]["name"]:
         return dict(config)
-    network = {
+    return {
+        **config,
         "encoder": _encoder(config["encoder"], stored["encoder"]),
         "algo": _algo(config["algo"], stored["algo"], algo.network_settings),
     }
-    taken = _words(network, config)
-    if taken:
-        say(f"ckpt={config['ckpt']} brings {', '.join(taken)}")
-    return {**config, **network}
 
 
-def _words(network: Node, config: Node) -> list[str]:
+def _words(found: Node, config: Node) -> list[str]:
     """What is taken from the checkpoint, as the command line would say it."""
     from graphopt.training.checkpoint import differences
 
-    encoder = network["encoder"]
+    encoder = found["encoder"]
     if encoder["name"] == config["encoder"]["name"]:
-        return [f"{path}={value}" for path, value, _ in differences(network, config)]
+        return [f"{path}={value}" for path, value, _ in differences(found, config)]
     keys = [f"encoder.{key}={value}" for key, value in encoder.items() if key not in ("_target_", "name")]
-    inner = [f"{path}={value}" for path, value, _ in differences(network["algo"], config["algo"], "algo")]
+    inner = [f"{path}={value}" for path, value, _ in differences(found["algo"], config["algo"], "algo")]
     return [f"encoder={encoder['name']}", *keys, *inner]
 
 

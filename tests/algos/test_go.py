@@ -14,7 +14,8 @@ from go_parts import FUSION, LEARNING, NETWORK, SEARCH, SIMULATOR, go
 from torch.utils.data import DataLoader
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.algos.go import GO, ILLEGAL_REWARD, Tuning
+from graphopt.algos.go import GO, Tuning
+from graphopt.algos.go_credit import ILLEGAL_REWARD
 from graphopt.algos.ppo import Trial, clipped_loss
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans
@@ -52,7 +53,7 @@ def test_credit_is_the_price_of_changing_one_op_alone(exact: bool, seed: int) ->
         changed = decision.copy()
         changed[op] ^= 1
         worse[op] = SIMULATOR.price(FUSION.realise(graph, changed[None])).cost[0] - price
-    np.testing.assert_allclose(learner._flip_credit(graph, decision, price)[:, 0], compressed(worse), rtol=1e-9)
+    np.testing.assert_allclose(learner.credit.flip_credit(graph, decision, price)[:, 0], compressed(worse), rtol=1e-9)
 
 
 def test_credit_of_several_heads_changes_one_head_of_one_op() -> None:
@@ -62,7 +63,7 @@ def test_credit_of_several_heads_changes_one_head_of_one_op() -> None:
     learner = go(task, cost, flips=100)
     decision = np.random.default_rng(0).integers(0, [3, 2], (6, 2)).astype(np.int16)
     price = float(cost.totals((decision[:, 0] * 2 + decision[:, 1])[None])[0])
-    op, head, worse = learner._flip_prices(graph, decision, price)
+    op, head, worse = learner.credit.flip_prices(graph, decision, price)
     assert sorted(zip(op.tolist(), head.tolist(), strict=True)) == [(n, h) for n in range(6) for h in range(2)]
     for n, h, difference in zip(op.tolist(), head.tolist(), worse.tolist(), strict=True):
         device, level = decision[n].tolist()
@@ -74,7 +75,7 @@ def test_credit_of_several_heads_changes_one_head_of_one_op() -> None:
 def test_the_reward_is_minus_the_root_of_the_relative_time() -> None:
     learner, graph = go(), random_graph(1, 20)
     initial = learner.initial_cost(graph)
-    reward = learner._reward(graph, np.array([initial, 4 * initial, initial / 4, np.inf]))
+    reward = learner.credit.reward(graph, np.array([initial, 4 * initial, initial / 4, np.inf]))
     np.testing.assert_allclose(reward, [-1.0, -2.0, -0.5, ILLEGAL_REWARD])
 
 
@@ -82,13 +83,13 @@ def test_rewards_are_standardised_by_the_graphs_own_past() -> None:
     """The mean and variance of all trials so far; another graph's do not count."""
     learner, one, other = go(), random_graph(1, 20), random_graph(2, 20)
     rng = np.random.default_rng(0)
-    learner._standardised(other, rng.normal(50, 9, 4))
+    learner.credit.standardised(other, rng.normal(50, 9, 4))
     past: list[float] = []
     for _ in range(4):  # later trials weigh at least a twentieth each, so only the first batches are plain averages
         reward = rng.normal(-1, 0.2, 4)
         past += reward.tolist()
         expected = (reward - np.mean(past)) / np.std(past)
-        np.testing.assert_allclose(learner._standardised(one, reward), expected)
+        np.testing.assert_allclose(learner.credit.standardised(one, reward), expected)
 
 
 # ---- the loss
@@ -200,7 +201,7 @@ def test_tuning_is_billed_helps_this_graph_and_is_forgotten(flips: float) -> Non
         answers.append(float(SIMULATOR.price(FUSION.realise(graph, seen[0][None])).cost[0]))
         assert problem.evals == min(steps, 4000 // (8 * (1 + (8 if flips else 0)))) * 8 * (1 + (8 if flips else 0))
         assert all(torch.equal(before[name], value) for name, value in learner.state_dict().items())
-        assert learner.random_state() == numbers and learner._past == {} and learner.train_evals == 0
+        assert learner.random_state() == numbers and learner.credit.past == {} and learner.train_evals == 0
     assert answers[1] < answers[0]
 
 

@@ -68,6 +68,19 @@ def test_it_places_before_it_fuses_where_a_share_is_given_to_that() -> None:
         assert len(stages) == (4 if others and task.decides(Role.FUSION) else 2), task.name
 
 
+@pytest.mark.parametrize("begun", [1, 2, 3])
+def test_a_suggestion_is_priced_once_however_often_a_search_begins_with_it(begun: int) -> None:
+    graph = random_graph(5, 30)
+    for task in tasks_on(ON):
+        if task.decides(Role.FUSION):  # what is suggested then depends on what is fused
+            continue
+        problem = task.open(graph, COST, evals=200, seed=0)
+        state = BestKeys(problem, 2)
+        for _ in range(begun):
+            state.begin((Role.DEVICE, Role.PRIORITY), 200)
+        assert problem.evals == problem.distinct > 0, task.name
+
+
 def towers(count: int, depth: int) -> Graph:
     """Towers of a matrix product and elementwise ops that only meet at the end: fusing and spreading both pay."""
     net = Net("towers")

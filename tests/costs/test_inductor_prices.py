@@ -86,6 +86,9 @@ def test_prices_are_measured_once_and_replay_without_measuring(graph: Graph, tmp
     decisions[0, 0, [head.name for head in fusion.heads].index("simdlen")] = 1
     with pytest.raises(UserError, match="has no line"):
         replayed.price(fusion.realise(graph, decisions[:1]))
+    with pytest.raises(UserError, match="has no line"):
+        model(tmp_path / "empty.jsonl", first.service.environment).price(plans)
+    assert not replayed.builds.counts  # refused before anything is lowered
 
 
 def test_what_cannot_be_compiled_costs_one_evaluation(graph: Graph, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import graphopt
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import Category
 from graphopt.errors import UserError
+from graphopt.training.packaged import ANY, PRETRAINED
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_squeezenet.onnx"
 TASKS = ("fusion", "placement", "scheduling", "placement_scheduling", "joint")
@@ -86,11 +87,14 @@ def test_rewriting_makes_a_model(tmp_path: Path) -> None:
         again.save_model(tmp_path / "other.onnx")
 
 
-def test_a_trained_policy_answers() -> None:
-    answer = graphopt.optimize(
-        LIGHT, task="placement_scheduling", algo="regal", ckpt="pretrained", objective="peak_memory", budget=300
-    )
-    assert answer.objective == "peak_memory" and answer.price <= answer.default_price
+@pytest.mark.parametrize("file", sorted(PRETRAINED.glob("*.ckpt")), ids=lambda file: str(file.stem))
+def test_every_policy_of_the_package_answers(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody has to repeat the settings of its network, and a library prints nothing."""
+    algo, task, objective = file.stem.split("-")
+    task, objective = (usual if word == ANY else word for word, usual in ((task, "joint"), (objective, "runtime")))
+    answer = graphopt.optimize(LIGHT, task=task, algo=algo, ckpt="pretrained", objective=objective, budget=20)
+    assert answer.objective == objective and answer.price <= answer.default_price
+    assert capsys.readouterr().out == ""
 
 
 def test_pictures_are_drawn(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_stored import answer
+from hostile_files import answer
 
 from graphopt import decision
 from graphopt.core.graph import GraphError

@@ -52,10 +52,12 @@ def test_joint_over_the_sequence_and_the_default() -> None:
 
 def test_parts_of_go_are_worth_what_is_lost_without_them() -> None:
     rows = [row("go", "a1", 1.0), row("no_attention", "a1", 1.1), row("recurrent", "a1", 0.8)]
+    rows += [row("go", "a1", 1.0, task="fusion"), row("no_attention", "a1", 1.2, task="fusion")]
     found = named(rows, go_ablation)
-    assert found["worth_of/attention/1000"].value == pytest.approx(10.0)
-    assert found["worth_of/recurrent/1000"].value == pytest.approx(25.0)
-    assert found["go_over_default/1000"].value == pytest.approx(100.0)
+    assert found["worth_of/attention/joint/1000"].value == pytest.approx(10.0)
+    assert found["worth_of/attention/fusion/1000"].value == pytest.approx(20.0)
+    assert found["worth_of/recurrent/joint/1000"].value == pytest.approx(25.0)
+    assert found["go_over_default/joint/1000"].value == pytest.approx(100.0)
 
 
 def test_fine_tuned_against_from_scratch() -> None:

@@ -11,8 +11,9 @@ from graphopt.problems.decisions import Decisions
 from graphopt.problems.optimizer import solve
 from graphopt.ranking.asked import asked_of
 from graphopt.ranking.weights import SHIPPED
+from graphopt.search.fusion.compiler_changes import candidates
 from graphopt.search.fusion.compiler_policy import CompilerPolicy, Predicted
-from graphopt.search.fusion.compiler_search import CompilerSearch
+from graphopt.search.fusion.compiler_search import Climb, CompilerSearch
 from graphopt.tasks.fusion import Fusion
 from tests.search.test_compiler_search import CORE, EVERY, Table, rows_and_scale
 
@@ -21,14 +22,16 @@ BRINGS = {("mul2", 0): -20.0, ("decompose_tanh", 1): -10.0, ("rsqrt1", 0): -5.0,
 
 
 def solved(brings: dict[tuple[str, int], float], *, evals: int, each: int = 6, fails: str = "", pool: int = 40,
-           simulated: dict[tuple[str, int], float] | None = None) -> AssignProblem:  # fmt: skip
-    """brings: as predicted; simulated: as simulated, the same if None. What stores `fails` cannot be lowered."""
-    cost, graph = Table(BRINGS), rows_and_scale()
+           untold: int = 0, simulated: dict[tuple[str, int], float] | None = None,
+           truth: dict[tuple[str, int], float] = BRINGS) -> AssignProblem:  # fmt: skip
+    """brings: as predicted; simulated: as simulated, the same if None; truth: as measured. What stores `fails` cannot
+    be lowered."""
+    cost, graph = Table(truth), rows_and_scale()
     told, sketched = Table(brings), Table(brings if simulated is None else simulated)
     task = Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics="close",
                   levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
-    algo = CompilerPolicy(name="p", considered=300, pool=pool, each=each, margin=0.001, preset=PRESET, weights=SHIPPED,
-                          table=None, builders=1)  # fmt: skip
+    algo = CompilerPolicy(name="p", considered=300, pool=pool, each=each, untold=untold, margin=0.001, preset=PRESET,
+                          weights=SHIPPED, table=None, builders=1)  # fmt: skip
 
     def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
         plans = task.realise(graph, decisions)
@@ -61,6 +64,20 @@ def test_a_knob_that_the_simulator_does_not_know_counts_as_predicted() -> None:
     known = {what: brought for what, brought in BRINGS.items() if what[0] != "decompose_tanh"}
     problem = solved(BRINGS, evals=6, pool=4, simulated=known)
     assert problem.best_cost == 65.0
+
+
+def test_a_setting_that_predictions_speak_against_is_tried_among_those_that_come_as_they_are() -> None:
+    against, truth = (BRINGS | {("contract", 1): brings} for brings in (30.0, -30.0))
+    told, blind = (solved(against, evals=8, each=4, untold=untold, truth=truth) for untold in (0, 1))
+    assert blind.best_cost <= 40.0 < 65.0 <= told.best_cost
+
+
+def test_knobs_of_compiling_come_first_and_by_turns() -> None:
+    problem = solved(BRINGS, evals=1)
+    names = [head.name for head in problem.task.heads]
+    for come, name in enumerate(("simdlen", "contract", "reads_threshold")):
+        made = candidates(problem, Climb(problem, 4, 0.001), lambda decisions: np.ones(len(decisions)), come)
+        assert names[int(np.flatnonzero((made[0] != problem.initial).any(0))[0])] == name
 
 
 def test_what_cannot_be_lowered_is_not_measured_and_nothing_is_measured_twice() -> None:

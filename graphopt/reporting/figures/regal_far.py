@@ -6,10 +6,13 @@ from typing import Any
 from graphopt.reporting.figures.figure import Figure
 from graphopt.reporting.figures.over_families import Key, everywhere, gain, least, priced
 
-LEARNED = {"regal": "regal", "shipped": "shipped", "run_model": "model"}  # algorithm -> name in figures
-BY_PRICES = ("regal_local_heuristic", "local_then_brkga", "windowed", "brkga_seeded", "brkga_informed", "brkga")
-BY_MODEL = "roofline_search"  # learns nothing either, but searches in a model of runs first
-OTHERS = (BY_MODEL, "network_off", "untrained")  # run_model untrained; REGAL without its network, untrained
+# algorithm -> name in figures
+LEARNED = {"regal": "regal", "shipped": "shipped", "run_model": "model", "perturb_policy": "perturb"}
+BY_PRICES = ("hot_local", "regal_local_heuristic", "local_then_brkga", "windowed", "brkga_seeded", "brkga_informed",
+             "brkga")  # fmt: skip
+# These learn nothing either, but search in a model of runs first: run_model untrained, perturb_policy by its rule.
+BY_MODEL = ("roofline_search", "hot_modelled")
+OTHERS = (*BY_MODEL, "network_off", "untrained")  # REGAL without its network, untrained
 
 Row = Mapping[str, Any]
 Prices = Mapping[Key, float]
@@ -21,10 +24,11 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
 
     - `regal_over_best_unlearned/SPLIT/OBJECTIVE/BUDGET` over that search by prices alone which has the least mean there
       (without BUDGET: at the largest); `.../per_graph` over the best of them on each graph;
-    - `regal_over/PEER/SPLIT/OBJECTIVE/BUDGET` of each peer, the search in a model of runs among them;
+    - `regal_over/PEER/SPLIT/OBJECTIVE/BUDGET` of each peer, the searches in a model of runs among them;
     - `regal_network_on_over_off/...`, `regal_trained_over_untrained/...`; `regal_over_default/...`;
-    - the same of `shipped`, REGAL with the package's weights, and of `run_model`, as `model_over_best_unlearned/...`;
-      untrained the latter is `roofline_search`.
+    - the same of `shipped`, REGAL with the package's weights; of `run_model`, as `model_over_best_unlearned/...`,
+      which untrained is `roofline_search`; of `perturb_policy`, as `perturb_over_best_unlearned/...`, which without its
+      network is `hot_modelled`.
     """
     found: list[Figure] = []
     for dataset, split in (("models", "near"), ("models_far", "far")):
@@ -48,7 +52,7 @@ def _of(own: str, name: str, rows: Sequence[Row], where: str) -> Iterator[Figure
             yield from gain(f"{name}_over_best_unlearned/{at}/per_graph", ours, least(*several), family)
         if budget == budgets[-1]:
             yield from _over_best(f"{name}_over_best_unlearned/{where}", ours, several, family)
-        for peer in (*BY_PRICES, BY_MODEL):
+        for peer in (*BY_PRICES, *BY_MODEL):
             yield from gain(f"{name}_over/{peer}/{at}", ours, theirs[peer], family)
         if own == "regal":
             yield from gain(f"regal_network_on_over_off/{at}", ours, theirs["network_off"], family)

@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 
 from graphopt.core.graph import F64
+from graphopt.core.knobs import KNOBS
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.search.fusion.compiler_rules import rules
@@ -17,21 +18,24 @@ from graphopt.search.walks.motifs import motifs
 
 SIZES = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)  # ops that are simulated to help, together
 LEAST = 1e-4  # relative, of a simulated time that helps
+COMPILES = frozenset(knob.name for knob in KNOBS if knob.compiles)
 HOPS = 3  # around ops that look alike
 
 
 def candidates(problem: AssignProblem, climb: Climb, simulated: Callable[[Decisions], F64],
-               together: Sequence[Decision]) -> list[Decision]:  # fmt: skip
-    """Changes of the best decision: what helped, `together`; single knobs; rules, classes of alike ops, and sets of the
-    ops whose flips are simulated to help most; these with each knob; settings of all knobs; single flips."""
-    knobs = single_knobs(problem)
+               come: int = 0) -> list[Decision]:  # fmt: skip
+    """Changes of the best decision: single knobs, those of how source is compiled first, after the `come` ones that
+    came before; rules, classes of alike ops, and sets of ops whose flips are simulated to help most; rules and sets
+    with each knob; settings of all knobs; single flips."""
+    knobs = sorted(single_knobs(problem), key=lambda part: problem.task.heads[part[0][1]].name not in COMPILES)
+    knobs = [*knobs[come % len(knobs) :], *knobs[: come % len(knobs)]] if knobs else []
     wholes: list[Changes] = [climb.fusion(rule.ops, rule.choice) for rule in rules(problem.graph, climb.free)]
     flips = [climb.flip(np.array([op])) for op in np.flatnonzero(climb.free)]
     wholes += _helpful(climb, flips, simulated)
     classes = [climb.flip(ops) for of in motifs(problem.graph, climb.free, HOPS) for ops in of]
     with_knobs = ([*whole, *knob] for whole, knob in product(wholes, knobs))
     parts = [*knobs, *wholes, *classes, *with_knobs, *_settings(problem), *flips]
-    return [*together, *(made for part in parts if (made := changed(climb.decision, part)) is not None)]
+    return [made for part in parts if (made := changed(climb.decision, part)) is not None]
 
 
 def _helpful(climb: Climb, flips: Sequence[Changes], simulated: Callable[[Decisions], F64]) -> Iterator[Changes]:

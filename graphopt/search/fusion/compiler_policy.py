@@ -3,10 +3,12 @@
 What is worth asking of the compiler is looked for on paper: changes of the best decision, among them all that
 `compiler_search` would try and sets of ops that are simulated to help, are simulated by the hundred; the fastest of
 these are lowered, and of what was lowered the predicted fastest codes are measured, a few at a time. Then the same
-around the best; after a round that brought nothing half of the next is of what comes first, as predictions may be
-wrong. Simulated times are those of `cost=calibrated` (milliseconds each), predicted ones those of
-`cost=learned` (a second each), fitted to measured plans of other graphs. A setting that leaves the simulator
-unmoved counts there as what is predicted of it alone. The order is by the mean of both, as logarithms.
+around the best, and what several changes that helped bring together. Predictions may be wrong: so a few evaluations of
+every round, and half of them after a round that brought nothing, are of what comes first: knobs one by one, of which
+predictions know those least that are of how source is compiled. Simulated times are those of `cost=calibrated`
+(milliseconds each), predicted ones those of `cost=learned` (a second each), fitted to measured plans of other graphs. A
+setting that leaves the simulator unmoved counts there as what is predicted of it alone. The order is by the mean of
+both, as logarithms; of equals, those come first that set more knobs of how source is compiled.
 
 Shape legend: N ops, H heads, P decisions.
 """
@@ -25,13 +27,15 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
 from graphopt.ranking.asked import asked_of
-from graphopt.search.fusion.compiler_changes import candidates
+from graphopt.search.fusion.compiler_changes import COMPILES, candidates
 from graphopt.search.fusion.compiler_search import Climb, changed, knob_columns, single_knobs
 from graphopt.utils.ranges import Between, Few, Workers
 
 UNTOLD = 2  # after a round that brought nothing one in so many is measured in the order of candidates
+DIGITS = 6  # of predicted logarithms: what is equal
 UNMOVED = 1e-9  # of logarithms of simulated times: a setting that the simulator does not know
 Many = Annotated[int, Between(1, 5000)]
+Blind = Annotated[int, Between(0, 64)]
 Predicted = tuple[float, str]  # seconds, inf where it cannot be lowered; digest of the code
 Predict = Callable[[AssignProblem, Decisions], Sequence[Predicted]]
 """Of decisions [P, N, H] about a problem's graph."""
@@ -41,15 +45,16 @@ Simulate = Callable[[AssignProblem, Decisions], F64]
 
 class CompilerPolicy(Optimizer):
     """considered: decisions that are simulated in a round. pool: of these, those that are lowered. each: evaluations of
-    a round. margin: as of `compiler_search`. preset: as of `cost=calibrated`. weights, table, builders: as of
-    `cost=learned`."""
+    a round; untold: of these, how many are of what comes first, however it is predicted. margin: as of
+    `compiler_search`. preset: as of `cost=calibrated`. weights, table, builders: as of `cost=learned`."""
 
     needs_roles = frozenset({Role.FUSION})
     needs = frozenset({"compiled_program"})
 
-    def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, margin: float, preset: str | None,
-                 weights: str | None, table: str | None, builders: Workers) -> None:  # fmt: skip
-        self.name, self.considered, self.pool, self.each, self.margin = name, considered, pool, each, margin
+    def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, untold: Blind, margin: float,
+                 preset: str | None, weights: str | None, table: str | None, builders: Workers) -> None:  # fmt: skip
+        self.name, self.considered, self.pool, self.margin = name, considered, pool, margin
+        self.each, self.untold = each, untold
         learned = Learned(
             name=name, weights=weights, table=table, environment=None, builders=builders, build_seconds=120
         )
@@ -59,12 +64,15 @@ class CompilerPolicy(Optimizer):
     def solve(self, problem: AssignProblem) -> None:
         climb = Climb(problem, self.each, self.margin)
         told = _Told(problem, self.predict, self.simulate)
-        together, helped = list[Decision](), True
+        together, helped, came = list[Decision](), True, 0
         while problem.open:
-            found = _distinct(candidates(problem, climb, told.simulated, together), self.considered)
+            found = _distinct(candidates(problem, climb, told.simulated, came), self.considered)
             told.lower(told.promising(found, self.pool))
-            tried = told.fastest(self.each if helped else self.each - self.each // UNTOLD)
-            tried += told.as_they_come(found, self.each - len(tried))
+            tried = told.as_they_come(together, 1)
+            blind = min(self.each, self.untold if helped else max(self.untold, self.each // UNTOLD))
+            tried += told.fastest(self.each - blind - len(tried))
+            tried += told.as_they_come(list(found), self.each - len(tried))
+            came += blind
             if not tried:
                 return
             before = climb.score
@@ -90,9 +98,11 @@ def _distinct(decisions: Sequence[Decision], most: int) -> Decisions:
 
 
 class _Code(NamedTuple):
-    """Of a decision: predicted logarithm of time over the default's; the digest of its code."""
+    """Of a decision: predicted logarithm of time over the default's; how many knobs of compiling source it leaves
+    alone; the digest of its code."""
 
     score: float
+    left: int
     digest: str
     decision: Decision
 
@@ -142,7 +152,12 @@ class _Told:
     def promising(self, decisions: Decisions, most: int) -> Decisions:
         """Of those that were not lowered before, the fastest on paper."""
         fresh = decisions[[one.tobytes() not in self._lowered for one in decisions]]
-        return fresh[np.argsort(self._rough(fresh), kind="stable")[:most]]
+        return fresh[np.lexsort((np.array([self._left(one) for one in fresh]), self._rough(fresh).round(DIGITS)))[:most]]
+
+    def _left(self, decision: Decision) -> int:
+        """Knobs of compiling source that it leaves alone."""
+        heads = self.problem.task.heads
+        return sum(decision[0, c] == 0 for c in knob_columns(self.problem) if heads[c].name in COMPILES)
 
     def lower(self, decisions: Decisions) -> None:
         if not len(decisions):
@@ -152,21 +167,21 @@ class _Told:
             self._lowered[one.tobytes()] = digest
             if math.isfinite(seconds) and digest not in self._gone:
                 score = (math.log(seconds) - self._default + float(rough)) / 2
-                self._open.setdefault(digest, _Code(score, digest, one))
+                self._open.setdefault(digest, _Code(round(score, DIGITS), self._left(one), digest, one))
 
     def fastest(self, most: int) -> list[Decision]:
         """Those that are predicted to be fastest of what was not given before, one of each code."""
-        return [self._give(code.digest) for code in sorted(self._open.values(), key=lambda code: code.score)[:most]]
+        return [self._give(code.digest) for code in sorted(self._open.values(), key=lambda code: code[:2])[:most]]
 
-    def as_they_come(self, decisions: Decisions, most: int) -> list[Decision]:
+    def as_they_come(self, decisions: Sequence[Decision], most: int) -> list[Decision]:
         """The first of decisions whose code is new, however it is predicted to run."""
         out: list[Decision] = []
-        for i in range(len(decisions)):
+        for one in decisions:
             if len(out) == most:
                 break
-            if decisions[i].tobytes() not in self._lowered:
-                self.lower(decisions[i : i + 1])
-            if (digest := self._lowered[decisions[i].tobytes()]) in self._open:
+            if one.tobytes() not in self._lowered:
+                self.lower(one[None])
+            if (digest := self._lowered[one.tobytes()]) in self._open:
                 out.append(self._give(digest))
         return out
 

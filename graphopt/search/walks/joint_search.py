@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from graphopt.core.graph import I64
 from graphopt.core.head import Role
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.keys import KeyRole
+from graphopt.problems.keys import KeyRole, digests
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.fusion.xla_priority import xla_choice, xla_models
@@ -124,6 +124,7 @@ class BestKeys:
         device = np.asarray(self._instance.initial.device[0])
         self.best = encode(problem, device, -np.arange(graph.num_ops, dtype=np.float64))
         self.cost = problem.initial_cost  # of the default, whose plan these keys are
+        self._offered = {int(digests(self.best[None])[0])}
         layout = problem.layout
         self.fused: I64 = np.zeros(0, np.int64)  # [N] keys of fusion, by op
         self.classes: list[I64] = []  # keys of each class of alike ops
@@ -144,9 +145,11 @@ class BestKeys:
             self.offer(keys())
 
     def offer(self, keys: F32) -> None:
-        """Takes keys that are better than the best."""
-        if np.array_equal(keys, self.best):
+        """Takes keys that are better than the best; what was offered before is not priced again."""
+        digest = int(digests(keys[None])[0])
+        if digest in self._offered:
             return
+        self._offered.add(digest)
         cost = float(self.price(keys[None])[0])
         if cost < self.cost:
             self.best, self.cost = keys, cost

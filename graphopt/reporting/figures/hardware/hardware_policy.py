@@ -1,14 +1,14 @@
 """`hardware_policy`: evaluations that a policy needs for what the search gains, by measured prices of one table."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from graphopt.ranking.agreement import MOST
-from graphopt.reporting.figures.figure import Figure, figure
-from graphopt.reporting.tables.statistics import F64, RESAMPLES, Interval
+from graphopt.reporting.figures.figure import Figure
+from graphopt.reporting.figures.over_families import per_family
 
 Row = Mapping[str, Any]
 Key = tuple[str, str, str]  # dataset, graph, task
@@ -27,8 +27,8 @@ class Counts(NamedTuple):
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     """`ALGO/evals_to_90`: evaluations until nine tenths of what the search's answer gains in its race with the default
-    (no more than its prices show), over those that the search needs: geometric mean over families of programs, in them
-    over graphs, of the mean over seeds; in intervals families and seeds are resampled, both at once. `/lowest`: of what
+    (no more than its prices show), over those that the search needs: geometric mean over seeds, over graphs of a
+    family of programs, over families; in intervals families and seeds are resampled, both at once. `/lowest`: of what
     the lowest price gains that the search saw, which is low by luck as well. `/DATASET`: of its graphs alone. Graphs
     and numerics count where the race shows a gain. Who never gets there counts with the larger of the two budgets:
     `/missed` of `/solves`. `/GRAPH/NUMERICS` are the evaluations themselves."""
@@ -45,7 +45,7 @@ def _of(algo: str, groups: Mapping[Key, Group]) -> list[Figure]:
     found, each = list[Figure](), list[Figure]()
     for word, gain in (("", _raced), ("/lowest", _lowest)):
         counts = {key: _counts(algo, of, gain(of[SEARCH])) for key, of in groups.items()}
-        found.append(figure(f"{algo}/evals_to_90{word}", _interval(algo, groups, counts)))
+        found += _mean(f"{algo}/evals_to_90{word}", algo, groups, counts)
         found.append(_exact(f"{algo}/evals_to_90{word}/missed", sum(one.missed for one in counts.values())))
         if not word:
             each += _parts(algo, groups, counts)
@@ -61,8 +61,8 @@ def _parts(algo: str, groups: Mapping[Key, Group], counts: Mapping[Key, Counts])
     """By dataset, where there are several."""
     datasets = sorted({dataset for dataset, _, _ in groups})
     parts = {dataset: {key: of for key, of in groups.items() if key[0] == dataset} for dataset in datasets}
-    return [figure(f"{algo}/evals_to_90/{dataset}", _interval(algo, of, counts))
-            for dataset, of in parts.items() if len(parts) > 1]  # fmt: skip
+    return [made for dataset, of in parts.items() if len(parts) > 1
+            for made in _mean(f"{algo}/evals_to_90/{dataset}", algo, of, counts)]  # fmt: skip
 
 
 def _counts(algo: str, of: Group, gain: float) -> Counts:
@@ -72,31 +72,12 @@ def _counts(algo: str, of: Group, gain: float) -> Counts:
     return Counts(by_seed, float(np.mean([cap if n is None else n for n in its])), sum(n is None for n in mine))
 
 
-def _interval(algo: str, groups: Mapping[Key, Group], counts: Mapping[Key, Counts]) -> Interval:
-    families = [str(of[algo][0]["family"]) for of in groups.values()]
-    seeds = sorted({seed for key in groups for seed in counts[key].mine})
-    ratios_GS = np.array([[counts[key].mine.get(seed, np.nan) / counts[key].its for seed in seeds] for key in groups])
-    return _resampled(ratios_GS, np.unique(families, return_inverse=True)[1]).exp()
-
-
-def _resampled(ratios_GS: F64, family_G: NDArray[np.intp]) -> Interval:
-    """Of the mean over families F of the mean logarithm of their graphs' mean ratio; NaN: not measured. R: the first
-    counts each once, then resamples."""
-    rng, families, seeds = np.random.default_rng(0), int(family_G.max()) + 1, ratios_GS.shape[1]
-    weight_RF = np.vstack([np.ones(families), rng.multinomial(families, np.full(families, 1 / families), RESAMPLES)])
-    weight_RS = np.vstack([np.ones(seeds), rng.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)])
-    known_RG = weight_RS @ (~np.isnan(ratios_GS)).T.astype(np.float64)
-    mean_RG = weight_RS @ np.nan_to_num(ratios_GS).T / np.maximum(known_RG, 1.0)
-    there_RG = (known_RG > 0).astype(np.float64)
-    log_RG = np.where(known_RG > 0, np.log(np.where(known_RG > 0, mean_RG, 1.0)), 0.0)
-    of_family_GF = np.eye(families)[family_G]
-    graphs_RF = there_RG @ of_family_GF
-    log_RF = log_RG @ of_family_GF / np.maximum(graphs_RF, 1.0)
-    weight_RF = weight_RF * (graphs_RF > 0)
-    total_R = weight_RF.sum(1)
-    means_R = (weight_RF * log_RF).sum(1)[total_R > 0] / total_R[total_R > 0]
-    low, high = np.quantile(means_R[1:], [0.025, 0.975]) if families > 1 else (np.nan, np.nan)
-    return Interval(float(means_R[0]), float(low), float(high))
+def _mean(name: str, algo: str, groups: Mapping[Key, Group], counts: Mapping[Key, Counts]) -> list[Figure]:
+    """Datasets and numerics of a graph are graphs of their own here, of one family."""
+    family = {"/".join(key): str(of[algo][0]["family"]) for key, of in groups.items()}
+    logs = {("/".join(key), seed): math.log(evals / counts[key].its)
+            for key in groups for seed, evals in counts[key].mine.items()}  # fmt: skip
+    return per_family(name, logs, family)
 
 
 def _better(row: Row) -> bool:

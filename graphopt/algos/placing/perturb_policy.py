@@ -1,0 +1,151 @@
+"""`perturb_policy`: REGAL that starts from a local search's plan and learns where to perturb.
+
+REGAL (Paliwal et al., ICLR 2020) learns from what distributions a genetic algorithm draws. On real graphs a local
+search from a heuristic is ahead of that; so here the search is `hot_local`, and a network says for every op and kind of
+move how likely the move makes the plan cheaper. It reads what a simulated run of the plan at hand says of the op
+(`run_columns`), means of that over the op's makers, its readers and the graph. A share `trust` of the moves is drawn by
+what it says, the others by `hot_local`'s rule.
+
+Labels: along a search on each training graph moves are drawn by chance and priced; an improvement is one. Ops that are
+held out (`Graph.taught`) teach nothing.
+
+Ours. Shape legend: N ops, F columns, I inputs, M kinds of moves, R moves of a graph.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from graphopt.algos.learner import Learner, answering
+from graphopt.algos.placing.tried_moves import Tried, seen, tried_moves
+from graphopt.core.graph import F64, Graph
+from graphopt.core.head import Role
+from graphopt.errors import ConfigError
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel
+from graphopt.problems.task import AssignTask
+from graphopt.search.walks.guided_local import OBJECTIVES, GuidedWalk, answered
+from graphopt.search.walks.run_columns import COLUMNS, RunColumns
+from graphopt.search.walks.weighted_moves import KINDS
+from graphopt.utils.progress import Bar
+from graphopt.utils.ranges import Count, NotNegative, Share, Width
+
+LIMIT = 5.0  # of a standardised input, either way
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveTeaching:
+    """conf/algo/perturb_policy.yaml explains them."""
+
+    evals: Count
+    probes: Count
+    rows: Count
+    rate: NotNegative
+    decay: NotNegative
+    gradient_clip: NotNegative
+
+
+class MoveNetwork(nn.Module):
+    """[R, I] -> [R, M] log-odds that a move of that kind makes the plan cheaper; level at first."""
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("spread", torch.ones(inputs))
+        self.hidden = nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+        self.out = nn.Linear(width, len(KINDS))
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        standard = ((inputs - self.mean) / self.spread).clamp(-LIMIT, LIMIT)
+        odds: Tensor = self.out(self.hidden(standard))
+        return odds
+
+
+class PerturbPolicy(Learner):
+    """yaml: conf/algo/perturb_policy.yaml."""
+
+    needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
+    network_settings = frozenset({"width", "neighbours"})
+    heeds_held_out = True
+
+    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, walk: GuidedWalk, width: Width,
+                 neighbours: bool, trust: Share, teaching: MoveTeaching) -> None:  # fmt: skip
+        super().__init__(name=name, task=task, cost=cost, seed=seed)
+        self.walk, self.neighbours, self.trust, self.teaching = walk, neighbours, trust, teaching
+        self.network = MoveNetwork(len(COLUMNS) * (4 if neighbours else 1), width)
+        self._tried: dict[str, Tried] = {}
+        self._around: RunColumns | None = None
+
+    def made_for(self) -> dict[str, Any]:
+        """Any task of these roles and number of devices."""
+        return {"columns": list(COLUMNS), "moves": list(KINDS)}
+
+    def configure_optimizers(self) -> Any:
+        steps = max(2, int(self.trainer.estimated_stepping_batches))
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.teaching.rate, weight_decay=self.teaching.decay)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.teaching.rate, total_steps=steps + 1)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    # ---- learning
+
+    def gather(self, graphs: Sequence[Graph]) -> None:
+        """Tries moves on every training graph; each is an evaluation."""
+        if self.cost.objective not in OBJECTIVES:
+            raise ConfigError(f"algo={self.name} learns {' or '.join(OBJECTIVES)}; choose cost.objective of these")
+        before, said = self.train_evals, self.teaching
+        with Bar("try moves", len(graphs)) as bar:
+            for graph in graphs:
+                found = tried_moves(graph, self.task, self.cost, self.walk, evals=said.evals, probes=said.probes,
+                                    neighbours=self.neighbours, seed=self.val_seed)  # fmt: skip
+                self._tried[graph.hash] = found
+                self._count(found.evals)
+                bar.step(graph.name)
+        if self.train_steps:
+            self.train_evals = before
+            return
+        inputs = torch.from_numpy(np.concatenate([found.inputs for found in self._tried.values()]))
+        if len(inputs):
+            self.network.mean.copy_(inputs.mean(0))
+            self.network.spread.copy_(inputs.std(0, correction=0) + 1e-3)
+
+    def training_step(self, graphs: list[Graph], batch_idx: int) -> Tensor:
+        parts = [self._drawn(self._tried[graph.hash]) for graph in graphs]
+        inputs, kind, better = (torch.cat(each).to(self.device) for each in zip(*parts, strict=True))
+        odds = self.network(inputs).gather(1, kind[:, None])[:, 0]
+        loss = nn.functional.binary_cross_entropy_with_logits(odds, better, reduction="sum") / max(1, len(better))
+        self.log("losses/moves", loss.detach())
+        return loss
+
+    def _drawn(self, tried: Tried) -> tuple[Tensor, Tensor, Tensor]:
+        """Some rows: inputs, kinds, whether the plan became cheaper."""
+        rows = self._random.integers(0, len(tried.kind), self.teaching.rows if len(tried.kind) else 0)
+        return (torch.from_numpy(tried.inputs[rows]), torch.from_numpy(tried.kind[rows]),
+                torch.from_numpy(tried.better[rows]))  # fmt: skip
+
+    # ---- answering
+
+    def solve(self, problem: AssignProblem) -> None:
+        self._around = RunColumns(problem)
+        try:
+            answered(problem, self.walk, self._says)
+        finally:
+            self._around = None
+
+    def _says(self, problem: AssignProblem, columns: NDArray[np.float32]) -> F64:
+        """[M, N] a mixture of what the network says and of the rule, each in its share of all moves."""
+        assert self._around is not None
+        inputs = torch.from_numpy(seen(columns, self._around, self.neighbours))
+        with answering(problem.graph):
+            chance = torch.sigmoid(self.network(inputs.to(self.device))).T.double().cpu().numpy()
+        rule = self.walk.hot(problem, columns)
+        return np.asarray(self.trust * chance / chance.mean() + (1.0 - self.trust) * rule / rule.mean())

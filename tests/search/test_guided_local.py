@@ -1,0 +1,94 @@
+"""Local search that moves what decides the price: weighted moves, what a simulated run says, starts, budgets."""
+
+import numpy as np
+import pytest
+from test_key_walks import NONE, open_problem
+
+from graphopt.config.construct import construct
+from graphopt.costs.simulator import Simulator
+from graphopt.datasets.layered import layered_graph
+from graphopt.errors import Unsolved
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.keys import KeyRole
+from graphopt.problems.optimizer import solve
+from graphopt.search.heuristics.starts import heuristic_keys
+from graphopt.search.walks.guided_local import GuidedLocal
+from graphopt.search.walks.regal_local import Moves
+from graphopt.search.walks.run_columns import INDEX, RunColumns
+from graphopt.search.walks.weighted_moves import KINDS, WeightedMoves
+from graphopt.utils import registry
+
+ROLES = {"device": KeyRole.AFFINITY, "block": KeyRole.AFFINITY, "swap": KeyRole.PRIORITY, "shift": KeyRole.PRIORITY,
+         "transfer": KeyRole.TRANSFER}  # fmt: skip
+
+
+def problem_of(objective: str = "peak_memory", evals: int = 100, ops: int = 60) -> AssignProblem:
+    problem = open_problem(layered_graph(ops, np.random.default_rng(1), "g"), devices=2)
+    return AssignProblem(problem.graph, problem.task, priced(problem, objective), evals=evals, seed=0)
+
+
+def priced(problem: AssignProblem, objective: str = "peak_memory") -> Simulator:
+    return Simulator(name="s", machine=problem.task.machine, objective=objective, threads=1)  # type: ignore[arg-type]
+
+
+def search(modelled: int) -> GuidedLocal:
+    node = registry.option("algo", "hot_local")
+    node["walk"]["modelled"] = modelled
+    made: GuidedLocal = construct(node, "algo")
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_weighted_move_changes_the_op_that_it_was_drawn_for(kind: str) -> None:
+    problem, rng = problem_of(), np.random.default_rng(3)
+    layout, moves = problem.layout, WeightedMoves(problem, Moves(**(NONE | {kind: 1.0})))
+    keys, number = rng.random(len(layout), np.float32), KINDS.index(kind)
+    assert moves.base.sum() == pytest.approx(1.0) and not np.delete(moves.base, number, 0).any()
+    one = int(rng.choice(np.flatnonzero(moves.base[number])))
+    weight = np.zeros_like(moves.base)
+    weight[number, one] = 2.0
+    drawn = moves.drawn(weight, 50, rng)
+    assert (drawn.kind == number).all() and (drawn.op == one).all()
+    changed = moves.made(keys, drawn, rng) != keys
+    assert changed.any() and set(layout.role[changed.any(0)]) == {ROLES[kind]}
+    assert all(one in layout.op[row] for row in changed if row.any())
+    assert moves.made(keys, drawn, rng, together=True).shape == (1, len(keys))
+
+
+def test_what_a_run_says_of_ops() -> None:
+    """Results that live at the peak are a part of it; the chain that ends last spans the run."""
+    problem = problem_of()
+    columns = RunColumns(problem)
+    for keys in heuristic_keys(problem):
+        said = columns.of(keys)
+        assert np.isfinite(said).all() and (said >= -1e-6).all()
+        live = said[:, INDEX["live"]].sum() + said[:, INDEX["held"]].sum()
+        assert 0.0 < live <= 1.0 + 1e-6
+        assert not (said[:, INDEX["live"]] * (1.0 - said[:, INDEX["full"]])).any()  # on the fullest device
+        chain = said[:, INDEX["critical"]] > 0
+        assert said[chain, INDEX["begins"]].min() == pytest.approx(0.0, abs=1e-6)
+        assert said[chain, INDEX["ends"]].max() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("objective", ["peak_memory", "runtime"])
+def test_it_starts_from_the_best_heuristic_and_spends_the_budget(objective: str) -> None:
+    problem = problem_of(objective, evals=400)
+    least = problem.cost_keys(heuristic_keys(problem)).min()
+    solved, _ = solve(search(0), problem.graph, problem.task, priced(problem, objective), evals=400)
+    assert solved.evals == 400 and solved.best_cost <= least
+    assert solved.best_cost < problem.initial_cost
+
+
+def test_simulated_runs_are_no_evaluations() -> None:
+    problem = problem_of()
+    for evals in (0, 1, 30):
+        solved, _ = solve(search(300), problem.graph, problem.task, priced(problem), evals=evals)
+        assert solved.evals == evals and solved.best_cost < problem.initial_cost
+    none, _ = solve(search(0), problem.graph, problem.task, priced(problem), evals=0)
+    assert none.best_cost == problem.initial_cost
+
+
+def test_loads_of_pipelines_are_refused() -> None:
+    problem = problem_of("max_load")
+    with pytest.raises(Unsolved, match="take algo=regal_local_heuristic"):
+        solve(search(0), problem.graph, problem.task, priced(problem, "max_load"), evals=10)
