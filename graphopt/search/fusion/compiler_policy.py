@@ -14,7 +14,7 @@ Shape legend: N ops, H heads, P decisions.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -70,8 +70,8 @@ class CompilerPolicy(Optimizer):
             told.lower(told.promising(found, self.pool))
             tried = told.as_they_come(together, 1)
             blind = min(self.each, self.untold if helped else max(self.untold, self.each // UNTOLD))
-            tried += told.fastest(self.each - blind - len(tried))
-            tried += told.as_they_come(list(found), self.each - len(tried))
+            tried += told.fastest(max(0, self.each - blind - len(tried)))
+            tried += told.as_they_come(found, self.each - len(tried))
             came += blind
             if not tried:
                 return
@@ -152,9 +152,8 @@ class _Told:
     def promising(self, decisions: Decisions, most: int) -> Decisions:
         """Of those that were not lowered before, the fastest on paper."""
         fresh = decisions[[one.tobytes() not in self._lowered for one in decisions]]
-        return fresh[
-            np.lexsort((np.array([self._left(one) for one in fresh]), self._rough(fresh).round(DIGITS)))[:most]
-        ]
+        left = np.array([self._left(one) for one in fresh], np.int64)
+        return fresh[np.lexsort((left, self._rough(fresh).round(DIGITS)))[:most]]
 
     def _left(self, decision: Decision) -> int:
         """Knobs of compiling source that it leaves alone."""
@@ -175,7 +174,7 @@ class _Told:
         """Those that are predicted to be fastest of what was not given before, one of each code."""
         return [self._give(code.digest) for code in sorted(self._open.values(), key=lambda code: code[:2])[:most]]
 
-    def as_they_come(self, decisions: Sequence[Decision], most: int) -> list[Decision]:
+    def as_they_come(self, decisions: Iterable[Decision], most: int) -> list[Decision]:
         """The first of decisions whose code is new, however it is predicted to run."""
         out: list[Decision] = []
         for one in decisions:
