@@ -44,7 +44,6 @@ WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small the
     "go_ablation": ("task=joint", "algo=choice(recurrent)"),
     "go_far": ("algo=motif_policy", "algo.teaching.evals=5"),
     "go_joint": ("task=joint", "algo=run_model", "algo.modelled=20", "algo.plans=2"),
-    "go_machines": ("machine=gpu2", "algo=choice(roofline_scan)"),
     "go_placement": ("machine=gpu2", "algo=placement_policy"),
     "go_tasks": ("task=joint",),
     "go_transfer": ("algo=choice(fine_tuned)",),
