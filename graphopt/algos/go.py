@@ -10,6 +10,8 @@ in this iteration and, as a residual, what the layers said to the one before; on
 own. PPO over batches of graphs of any sizes; the reward is -sqrt(time / time of the default), illegal plans -10.
 
 Our choices where the paper is silent, or where another choice was measured to be better (docs/results/fusion.md):
+- Attention, superposition and further iterations are off by default: no gain of them is shown (docs/placement.md).
+  `algo=go_paper` has them.
 - y(0) is the default heuristic's decision, and training starts near it: a constant added to the logits of the default's
   choice gives it the probability `prior` of the head before anything is learned.
 - The probability ratio is clipped per op: the joint ratio of thousands of independent factors would leave the range

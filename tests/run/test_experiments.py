@@ -53,6 +53,7 @@ WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small the
     "laf_sensitivity": ("algo=laf_gain", "algo.search.guide.top=10", *OF_LAF),
     "laf_table1": ("algo=laf", *OF_LAF),
     "learning_curve": ("algo=motif_policy", "algo.teaching.evals=5"),
+    "go_machines": ("algo=choice(roofline_scan)", "machine=gpu2"),
     "regal_far": ("cost.objective=peak_memory", "algo=choice(network_off)", *OF_REGAL),
     "regal_runtime": ("algo=regal", *OF_REGAL),
     "regal_table1": ("algo=gas", *OF_REGAL),
