@@ -20,7 +20,7 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import Split
 from graphopt.errors import UsageError, UserError
 from graphopt.training import checkpoint
-from graphopt.training.adopt import with_network
+from graphopt.training.adopt import said, with_network
 from graphopt.utils.printable import say
 
 
@@ -35,7 +35,7 @@ def composed(settings: Sequence[str]) -> dict[str, Any]:
     """The configuration that `run.py` would have."""
     algo = [] if any(word.startswith("algo=") for word in settings) else ["algo=laf"]
     plain = cli.composed([*algo, *settings])
-    return with_network(plain) if plain["ckpt"] else plain
+    return said(with_network(plain), plain) if plain["ckpt"] else plain
 
 
 def learner_of(config: dict[str, Any], split: Split) -> tuple[LAF, list[Graph]]:

@@ -26,11 +26,15 @@ def adopt(config: Any) -> Any:
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
     with contextlib.suppress(UserError):
-        found = with_network(plain)
-        if taken := _words(found, plain):
-            say(f"ckpt={plain['ckpt']} brings {', '.join(taken)}")
-        plain = found
+        plain = said(with_network(plain), plain)
     return OmegaConf.create(plain)
+
+
+def said(found: dict[str, Any], config: Node) -> dict[str, Any]:
+    """A configuration `with_network`, after a line about what it has of its checkpoint, if anything."""
+    if taken := _words(found, config):
+        say(f"ckpt={config['ckpt']} brings {', '.join(taken)}")
+    return found
 
 
 def with_network(config: Node) -> dict[str, Any]:
