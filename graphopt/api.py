@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from graphopt.answer import Answer
 from graphopt.cli import composed, explained
@@ -22,10 +22,29 @@ if TYPE_CHECKING:
 HELD = {"_target_": "graphopt.datasets.in_memory.InMemory", "name": "given"}
 
 
+class Options(TypedDict, total=False):
+    """What `optimize` takes by name beside `cost`; type checkers refuse others, and so does Python."""
+
+    task: str
+    algo: str | None
+    machine: str | None
+    objective: str | None
+    budget: int | None
+    seconds: float | None
+    seed: int
+    ckpt: str | None
+    backward: bool
+    numerics: Literal["equal", "close"] | None
+    settings: Sequence[str]
+    progress: bool
+
+
 @overload
-def optimize(model: Any, example_inputs: Any = None, *, cost: None = None, **options: Any) -> Answer: ...
+def optimize(model: Any, example_inputs: Any = None, *, cost: None = None, **options: Unpack[Options]) -> Answer: ...
 @overload
-def optimize(model: Any, example_inputs: Any, *, cost: Literal["inductor"], **options: Any) -> "Optimized": ...
+def optimize(
+    model: Any, example_inputs: Any, *, cost: Literal["inductor"], **options: Unpack[Options]
+) -> "Optimized": ...
 def optimize(  # type: ignore[misc]  # overloads name what decides the result's type, and leave the options to this one
     model: Any, example_inputs: Any = None, *, cost: Literal["inductor"] | None = None, task: str = "fusion",
     algo: str | None = None, machine: str | None = None, objective: str | None = None, budget: int | None = None,

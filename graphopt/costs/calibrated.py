@@ -46,9 +46,10 @@ class Calibrated(CostModel):
     def price(self, plans: Plans) -> Prices:
         estimate, fixed = self.estimate(plans.graph), self._libraries(plans.graph)
         asked = [_told(asked_of(plans, b)) for b in range(len(plans))]
-        different = {one.key(plans.graph): one for one in asked}
+        keys = [one.key(plans.graph) for one in asked]
+        different = dict(zip(keys, asked, strict=True))
         seconds = {key: estimate.seconds(_made(estimate, one), self.preset) for key, one in different.items()}
-        return Prices(np.array([seconds[one.key(plans.graph)] + fixed for one in asked]), np.zeros(len(plans)))
+        return Prices(np.array([seconds[key] + fixed for key in keys]), np.zeros(len(plans)))
 
     def estimate(self, graph: Graph) -> Estimate:
         """Of a graph's program, which is lowered once. Raises UserError for graphs that no compiler was asked about."""

@@ -55,6 +55,13 @@ def test_a_weighted_move_changes_the_op_that_it_was_drawn_for(kind: str) -> None
     assert moves.made(keys, drawn, rng, together=True).shape == (1, len(keys))
 
 
+def test_a_run_on_more_devices_than_ops() -> None:
+    problem = open_problem(layered_graph(20, np.random.default_rng(1), "g"), devices=62)
+    keys = np.random.default_rng(0).random(len(problem.layout), np.float32)
+    found = RunColumns(problem).of(keys)
+    assert np.isfinite(found).all() and found[:, INDEX["critical"]].any()
+
+
 def test_what_a_run_says_of_ops() -> None:
     """Results that live at the peak are a part of it; the chain that ends last spans the run."""
     problem = problem_of()

@@ -84,7 +84,6 @@ class PerturbPolicy(Learner):
         self.walk, self.neighbours, self.trust, self.teaching = walk, neighbours, trust, teaching
         self.network = MoveNetwork(len(COLUMNS) * (4 if neighbours else 1), width)
         self._tried: dict[str, Tried] = {}
-        self._around: RunColumns | None = None
 
     def made_for(self) -> dict[str, Any]:
         """Any task of these roles and number of devices."""
@@ -135,17 +134,12 @@ class PerturbPolicy(Learner):
     # ---- answering
 
     def solve(self, problem: AssignProblem) -> None:
-        self._around = RunColumns(problem)
-        try:
-            answered(problem, self.walk, self._says)
-        finally:
-            self._around = None
+        answered(problem, self.walk, self._says)
 
-    def _says(self, problem: AssignProblem, columns: NDArray[np.float32]) -> F64:
+    def _says(self, problem: AssignProblem, around: RunColumns, columns: NDArray[np.float32]) -> F64:
         """[M, N] a mixture of what the network says and of the rule, each in its share of all moves."""
-        assert self._around is not None
-        inputs = torch.from_numpy(seen(columns, self._around, self.neighbours))
+        inputs = torch.from_numpy(seen(columns, around, self.neighbours))
         with answering(problem.graph):
             chance = torch.sigmoid(self.network(inputs.to(self.device))).T.double().cpu().numpy()
-        rule = self.walk.hot(problem, columns)
+        rule = self.walk.hot(problem, around, columns)
         return np.asarray(self.trust * chance / chance.mean() + (1.0 - self.trust) * rule / rule.mean())

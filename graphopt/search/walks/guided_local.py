@@ -37,8 +37,9 @@ from graphopt.utils.ranges import Count, Share, Whole
 OBJECTIVES = ("runtime", "peak_memory")
 HOT = {"runtime": ("critical",), "peak_memory": ("live", "held", "reads_live")}
 
-Says = Callable[[AssignProblem, NDArray[np.float32]], F64]
-"""(problem, columns [N, F]) -> how much sooner than by chance each move is tried [M, N], of any scale."""
+Says = Callable[[AssignProblem, RunColumns, NDArray[np.float32]], F64]
+"""(problem, where its columns are from, columns [N, F]) -> how much sooner than by chance each move is tried [M, N], of
+any scale."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class GuidedWalk:
     elsewhere: Share
     moves: Moves
 
-    def hot(self, problem: AssignProblem, columns: NDArray[np.float32]) -> F64:
+    def hot(self, problem: AssignProblem, around: RunColumns, columns: NDArray[np.float32]) -> F64:
         """[M, N] 1 where the price is decided, `elsewhere` for all other ops."""
         decides = (columns[:, [INDEX[name] for name in HOT[problem.objective]]] > 0).any(1)
         return np.tile(np.where(decides, 1.0, self.elsewhere), (len(KINDS), 1))
@@ -119,7 +120,7 @@ class _Walk:
         return self
 
     def _weights(self, keys: F32) -> F64:
-        return np.asarray(self._moves.base * self._says(self._problem, self.columns.of(keys)))
+        return np.asarray(self._moves.base * self._says(self._problem, self.columns, self.columns.of(keys)))
 
     def _descend(self) -> None:
         """Raises OutOfBudget."""

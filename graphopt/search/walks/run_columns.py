@@ -96,7 +96,7 @@ def _critical(source, ptr, device, start, end):  # type: ignore[no-untyped-def]
     reads and of the kernel before it on its device."""
     count = len(start)
     chain, before = np.zeros(count), np.full(count, -1)
-    last = np.full(64, -1)
+    last = np.full(device.max() + 1, -1)
     for op in np.argsort(start):
         if end[op] > 0.0:
             before[op] = last[device[op]]
