@@ -1,6 +1,7 @@
 """X-RLflow: the policy does not depend on the order of candidates, what it says of a program drawn in part is what it
 says of the whole, and it learns where an additive model misleads."""
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -180,6 +181,48 @@ def test_it_learns_to_leave_alone_what_the_additive_model_praises() -> None:
         algo.improve(algo.policy, optimizer, played, update, rng)
     assert cost.price_program(two_products()) < 2.0
     assert np.mean(earned[-3:]) > np.mean(earned[:2]) and np.mean(earned[-3:]) > -0.5
+
+
+class Squared(Flops):
+    """Two small ops cost less than a large one: what the roofline saves by joining them is lost."""
+
+    def op_seconds(self, operation: Any, inputs: Any, results: Any) -> float:
+        return float(sum(math.prod(one.shape) for one in results)) ** 2
+
+
+def test_what_actions_save_is_what_their_programs_cost_less() -> None:
+    problem = TASK.open(graph_of(build_model("squeezenet", SQUEEZENET), name="s"), FLOPS, evals=1000)
+    place = learner(FLOPS).game(problem, replace(SETTINGS, waves=2)).start(np.random.default_rng(0))
+    saved = place.saved()
+    assert saved is not None and len(saved) == place.actions and saved[0] == 0.0 and saved.max() > 1.0
+    for action in (1, len(saved) // 2, len(saved) - 1):
+        point = problem.take(place.point, place.steps[action - 1])
+        cost = FLOPS.price_program(problem.initial.with_outputs(point.outputs))
+        assert saved[action] == pytest.approx(100 * (1 - cost / problem.initial_cost), abs=1e-3)
+    assert learner(Contrary()).game(TASK.open(problem.graph, Contrary(), evals=9), SETTINGS).start(
+        np.random.default_rng(0)).saved() is None  # fmt: skip
+
+
+def test_imitation_teaches_what_ops_cost_where_the_roofline_misleads() -> None:
+    """The policy sees the roofline's gains, all of them losses; it is taught by the costs themselves."""
+    cost = Squared(name="squared", machine=MACHINE)
+    algo = learner(cost, learning={"imitation": 1.0, "imitated": 1.0}, network={"prior": 0.1})
+    algo.additive = "roofline"
+    game = algo._training_game(graph_of(two_products(), name="two"))
+    place = game.start(np.random.default_rng(0))
+    saved = place.saved()
+    assert saved is not None and saved.max() == 0.0 > saved.min() and place.totals[:, 0].max() > 0.0
+    optimizer = torch.optim.Adam(algo.policy.parameters(), lr=5e-3)
+
+    def lost() -> float:
+        return float(-(algo.policy([place.graphs])[0][0].exp().detach().numpy() * saved).sum())
+
+    before = lost()
+    for update in range(6):
+        with torch.no_grad():
+            played = play(algo.policy, [Episode(game, algo._random) for _ in range(6)], algo._random, taught=True)
+        said = algo.improve(algo.policy, optimizer, played, update, algo._random)
+    assert lost() < before / 3 and said["losses/imitation"] < 1.0
 
 
 def test_a_step_of_training_counts_what_it_prices() -> None:

@@ -143,7 +143,9 @@ def test_the_cheapest_by_a_model_are_priced_again() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["remeasured", "remeasured_tensat", "remeasured_mcts", "remeasured_greedy"])
+@pytest.mark.parametrize(
+    "name", ["remeasured", "remeasured_tensat", "remeasured_mcts", "remeasured_greedy", "remeasured_sums"]
+)
 def test_no_more_are_priced_than_the_budget_allows(name: str) -> None:
     changes = {"evals": 20} if name == "remeasured_mcts" else {}
     problem = solved(algorithm(name, **changes), problem_of(three_products(), evals=1))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from graphopt.algos.rewriters.xrlflow_policy import XRLflowPolicy
 from graphopt.rewrite.environment.episodes import Episode, step_together
@@ -13,7 +14,8 @@ from graphopt.rewrite.environment.meta_graph import MetaGraph
 
 @dataclass(slots=True)
 class Transition:
-    """A step of an episode. follows: the value of the next state, 0 at an end."""
+    """A step of an episode. follows: the value of the next state, 0 at an end. saved: [A] what actions save by the
+    cost model itself, per cent of the original's price; None where nothing teaches it."""
 
     graphs: MetaGraph
     action: int
@@ -22,11 +24,13 @@ class Transition:
     reward: float = 0.0
     over: bool = False
     follows: float = 0.0
+    saved: NDArray[np.float32] | None = None
 
 
 def play(policy: XRLflowPolicy, episodes: Sequence[Episode], rng: np.random.Generator, *, temperature: float = 1.0,
-         likeliest: bool = False) -> list[list[Transition]]:  # fmt: skip
+         likeliest: bool = False, taught: bool = False) -> list[list[Transition]]:  # fmt: skip
     """Steps of several episodes to their ends, all at once. likeliest: the first one takes the likeliest actions.
+    taught: notes what all actions save, where the cost model adds up ops.
 
     Raises OutOfBudget when a price is needed and the budget is spent.
     """
@@ -39,7 +43,9 @@ def play(policy: XRLflowPolicy, episodes: Sequence[Episode], rng: np.random.Gene
         for at, i in enumerate(running):
             if played[i]:
                 played[i][-1].follows = value[at]
-            played[i].append(Transition(going[at].place.graphs, chosen[at], log_prob[at], value[at]))
+            place = going[at].place
+            saved = place.saved() if taught else None
+            played[i].append(Transition(place.graphs, chosen[at], log_prob[at], value[at], saved=saved))
         outcomes = step_together(going, chosen)
         for i, outcome in zip(running, outcomes):
             played[i][-1].reward, played[i][-1].over = outcome.reward, outcome.terminated

@@ -21,7 +21,7 @@ Where the paper or its code leave something open, or another choice was made:
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -64,6 +64,8 @@ class Constants:
     gradient_clip: NotNegative
     divergence: NotNegative
     free_updates: Whole
+    imitation: NotNegative
+    imitated: Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +94,12 @@ class XRLflow(Learner):
     network_settings = frozenset({"network"})
 
     def __init__(self, *, name: str, machine: Machine, task: RewriteTask, cost: CostModel, seed: int,
-                 openings: Mapping[str, Rewriter], episode: EpisodeSettings, network: NetworkSizes, learning: Constants,
-                 search: XRLflowSearch) -> None:  # fmt: skip
+                 openings: Mapping[str, Rewriter], additive: Literal["cost", "roofline"], episode: EpisodeSettings,
+                 network: NetworkSizes, learning: Constants, search: XRLflowSearch) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
         self.policy = XRLflowPolicy(network, episode.cap)
         self.openings, self.episode, self.network = list(openings.values()), episode, network
-        self.learning, self.search = learning, search
+        self.learning, self.search, self.additive = learning, search, additive
         self.proxy = Flops(name="flops", machine=machine)
         self.automatic_optimization = False
         self._games: dict[str, Game] = {}
@@ -110,7 +112,8 @@ class XRLflow(Learner):
 
     def game(self, problem: RewriteProblem, episode: EpisodeSettings) -> Game:
         """The decision process of a problem. Candidates are drawn as far as the network sees."""
-        proxy = problem.term_price or self.proxy.term_price(problem.terms)
+        own = problem.term_price if self.additive == "cost" else None
+        proxy = own or self.proxy.term_price(problem.terms)
         return Game(problem, proxy, episode, self.network.layers)
 
     # ---- learning
@@ -125,7 +128,7 @@ class XRLflow(Learner):
         each = max(1, self.learning.episodes // len(games))
         with answering(graphs[0]):
             episodes = [Episode(game, self._random, start) for game in games for start in self._starts(game, each)]
-            played = play(self.policy, episodes, self._random)
+            played = play(self.policy, episodes, self._random, taught=self.learning.imitation > 0)
         self._count(sum(game.problem.evals for game in games) - before)
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
@@ -201,9 +204,22 @@ class XRLflow(Learner):
         policy_loss = -torch.minimum(ratio * scaled, clipped * scaled).mean()
         value_loss = 0.5 * (value_B - goal.to(device)).square().mean()
         entropy = -(log_BA.exp() * log_BA.clamp(min=-50)).sum(1).mean()
-        said = {"policy": policy_loss, "value": value_loss, "entropy": entropy, "divergence": (before - log_B).mean()}
+        imitation = self._imitation(steps, log_BA)
+        said = {"policy": policy_loss, "value": value_loss, "entropy": entropy, "divergence": (before - log_B).mean(),
+                "imitation": imitation}  # fmt: skip
         loss = policy_loss + learning.value * value_loss - learning.entropy * entropy
+        loss = loss + learning.imitation * imitation
         return loss, {f"losses/{name}": part.item() for name, part in said.items()}
+
+    def _imitation(self, steps: Sequence[Transition], log_BA: Tensor) -> Tensor:
+        """How far the policy is from taking each action by what it saves, in nats (Kullback-Leibler)."""
+        far = log_BA.new_zeros(())
+        for step, log_A in zip(steps, log_BA):
+            if step.saved is None:
+                continue
+            wanted = torch.log_softmax(torch.from_numpy(step.saved).to(log_A) / self.learning.imitated, 0)
+            far = far + (wanted.exp() * (wanted - log_A[: len(wanted)])).sum()
+        return far / len(steps)
 
     # ---- solving
 

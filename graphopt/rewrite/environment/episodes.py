@@ -79,6 +79,16 @@ class Place:
         stop = np.arange(len(ops)) == STOP
         return np.stack([1 - proxy, 1 - priced, 1 - ops, stop], 1).astype(np.float32)
 
+    def saved(self) -> NDArray[np.float32] | None:
+        """[actions] what each saves by the cost model itself, per cent of the original's price; None where that does
+        not add up ops. Nothing is billed."""
+        problem = self.game.problem
+        if problem.term_price is None:
+            return None
+        around = problem.neighbours.around(self.point.outputs, problem.term_price)
+        cost = np.array([around.cost, *(around.cost_of(step.match) for step in self.steps)])
+        return (100 * (around.cost - cost) / problem.initial_cost).astype(np.float32)
+
     @cached_property
     def graphs(self) -> MetaGraph:
         """What a policy sees."""

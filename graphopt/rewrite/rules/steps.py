@@ -84,6 +84,12 @@ class Neighbourhood:
         assert made is not None
         return substitute(self.terms, self.outputs, self.live, dict(zip(match.roots, made)))
 
+    def cost_of(self, match: Match) -> float:
+        """The price of the program that a match leads to."""
+        made = self.matcher.apply(match)
+        assert made is not None
+        return self._step(match, made).cost
+
     def change(self, match: Match) -> ProgramChange | None:
         """What a match of this program changes; None where only making the program tells."""
         made = self.matcher.apply(match)

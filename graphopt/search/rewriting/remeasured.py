@@ -19,12 +19,14 @@ from graphopt.utils.ranges import Count, Few
 
 
 class Remeasured(Rewriter):
-    """search: any rewriter. evals: of its own, by the roofline of the machine's first device; they are not billed.
-    kept: how many of its programs are priced, the cheapest first; of those of one price, one."""
+    """search: any rewriter. additive: what it searches by; None: the roofline of the machine's first device. evals: of
+    its own; they are not billed. kept: how many of its programs are priced, the cheapest first; of those of one price,
+    one."""
 
-    def __init__(self, *, name: str, machine: Machine, search: Rewriter, evals: Count, kept: Few) -> None:
+    def __init__(self, *, name: str, machine: Machine, search: Rewriter, additive: CostModel | None, evals: Count,
+                 kept: Few) -> None:  # fmt: skip
         self.name, self.search, self.evals, self.kept = name, search, evals, kept
-        self.additive = Flops(name="flops", machine=machine)
+        self.additive = additive or Flops(name="flops", machine=machine)
 
     def solve(self, problem: RewriteProblem) -> None:
         found = cheapest_by(self.search, self.additive, problem, self.evals, self.kept)
