@@ -48,24 +48,18 @@ def _plain(group: str, name: str, stamps: tuple[Stamp, ...]) -> dict[str, Any]:
         raise ConfigError(f"{group}={name} does not exist{meant}; available: {', '.join(sorted(files))}")
     node = OmegaConf.load(files[name])
     assert isinstance(node, DictConfig)
-    # What other groups are to be (`override /encoder: ...`) is Hydra's business.
-    bases = [base for each in node.pop("defaults", []) for base in _bases(group, each)]
-    plain = OmegaConf.to_container(OmegaConf.merge(*bases, node), resolve=True)
+    # Yaml files of the same group; what other groups are to be (`override /encoder: ...`) is Hydra's business.
+    bases = [base for base in node.pop("defaults", []) if isinstance(base, str) and base != "_self_"]
+    plain = OmegaConf.to_container(OmegaConf.merge(*(_base(group, base) for base in bases), node), resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 
 
-def _bases(group: str, entry: Any) -> list[dict[str, Any]]:
-    """The option that a `defaults` entry brings: `NAME` of the same group, `/GROUP: NAME` of another one; with `@KEY`
-    it is under that key, with `@KEY.INNER` under a key of that one."""
-    if isinstance(entry, str):
-        name, _, key = entry.partition("@")
-        return [] if name == "_self_" else [_under(key, option(group, name))]
-    found = [(*str(place).partition("@"), name) for place, name in entry.items() if str(place).startswith("/")]
-    return [_under(key, option(other.removeprefix("/"), name)) for other, _, key, name in found]
-
-
-def _under(key: str, node: dict[str, Any]) -> dict[str, Any]:
+def _base(group: str, base: str) -> dict[str, Any]:
+    """The option that a `defaults` entry names: `NAME`, or `NAME@KEY` to have it under that key, `NAME@KEY.INNER`
+    under a key of that one."""
+    name, _, key = base.partition("@")
+    node = option(group, name)
     for part in reversed(key.split(".") if key else []):
         node = {part: node}
     return node

@@ -9,6 +9,8 @@ import contextlib
 
 from graphopt.core.machine import Machine
 from graphopt.costs.additive import Flops
+from graphopt.costs.profiled import Profiled
+from graphopt.measure.subject import Measuring
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.finalists import Candidate, Finalists
 from graphopt.problems.problem import OutOfBudget
@@ -19,14 +21,16 @@ from graphopt.utils.ranges import Count, Few
 
 
 class Remeasured(Rewriter):
-    """search: any rewriter. additive: what it searches by; None: the roofline of the machine's first device. evals: of
-    its own; they are not billed. kept: how many of its programs are priced, the cheapest first; of those of one price,
-    one."""
+    """search: any rewriter. measuring: how ops are measured alone, by whose sums it searches; None: it searches by the
+    roofline of the machine's first device. evals: of its own; they are not billed. kept: how many of its programs are
+    priced, the cheapest first; of those of one price, one."""
 
-    def __init__(self, *, name: str, machine: Machine, search: Rewriter, additive: CostModel | None, evals: Count,
+    def __init__(self, *, name: str, machine: Machine, search: Rewriter, measuring: Measuring | None, evals: Count,
                  kept: Few) -> None:  # fmt: skip
         self.name, self.search, self.evals, self.kept = name, search, evals, kept
-        self.additive = additive or Flops(name="flops", machine=machine)
+        self.additive: CostModel = Flops(name="flops", machine=machine)
+        if measuring is not None:
+            self.additive = Profiled(name="profiled", table=None, environment=None, measuring=measuring)
 
     def solve(self, problem: RewriteProblem) -> None:
         found = cheapest_by(self.search, self.additive, problem, self.evals, self.kept)

@@ -1,5 +1,6 @@
 """`xrlflow_one_policy`: one policy for many models, on sizes and models that it has not seen, against itself untaught,
-a random one, random rewrites, and greedy search by an additive model, all with equally many measured programs."""
+taught by rewards alone, a random one, random rewrites, measured descents, and greedy searches by additive models, all
+with equally many measured programs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,8 @@ Row = Mapping[str, Any]
 Prices = Mapping[Key, float]
 OURS, BEST = "one_policy", "per_model"
 UNSEEN = ("vit", "dalle_mini")  # models of the experiment's test split that are none of its training split
-PEERS = ("untaught", "random_policy", "rewrite_random", "remeasured_greedy")
+PEERS = ("untaught", "no_imitation", "random_policy", "rewrite_random", "rewrite_sweeps", "remeasured_greedy",
+         "remeasured_sums")  # fmt: skip
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
