@@ -73,6 +73,8 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings,
             return
         checkpoint.restore_counters(learner, state)
         print(f"training goes on from step {learner.train_steps}")
+    elif schedule.start is not None:
+        checkpoint.adopt_weights(learner, checkpoint.find(schedule.start, cell.config), about)
     cell.log.rewind(learner.train_steps if last is not None else -1)
     learner.val_evals = schedule.val_evals
     learner.gather(graphs)

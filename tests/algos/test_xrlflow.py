@@ -199,8 +199,17 @@ def test_what_actions_save_is_what_their_programs_cost_less() -> None:
         point = problem.take(place.point, place.steps[action - 1])
         cost = FLOPS.price_program(problem.initial.with_outputs(point.outputs))
         assert saved[action] == pytest.approx(100 * (1 - cost / problem.initial_cost), abs=1e-3)
-    assert learner(Contrary()).game(TASK.open(problem.graph, Contrary(), evals=9), SETTINGS).start(
-        np.random.default_rng(0)).saved() is None  # fmt: skip
+
+
+def test_where_nothing_adds_up_what_was_priced_is_known() -> None:
+    game = learner(Contrary()).game(TASK.open(graph_of(two_products(), name="two"), Contrary(), evals=9), SETTINGS)
+    place = game.start(np.random.default_rng(0))
+    assert place.saved() is None
+    point = game.problem.take(place.point, place.steps[0])
+    price = game.prices([point])[0]
+    saved = place.saved()
+    assert saved is not None and np.isnan(saved).sum() == len(saved) - 2 and saved[0] == 0.0
+    assert saved[1] == pytest.approx(100 * (1 - price / game.problem.initial_cost), rel=1e-4)
 
 
 def test_imitation_teaches_what_ops_cost_where_the_roofline_misleads() -> None:

@@ -161,6 +161,17 @@ def test_zero_steps_leave_the_initial_weights(train: Callable[..., Any]) -> None
     assert torch.equal(learner.encoder.logit, torch.randn(4)) and learner.train_steps == 0
 
 
+def test_training_begins_with_the_weights_of_another(train: Callable[..., Any]) -> None:
+    """Steps are counted anew; what does not fit is refused before the first one."""
+    first, cell = train("first", steps=10)
+    same, _ = train("same", steps=0, start=str(cell.path))
+    assert torch.equal(same.encoder.logit, first.encoder.logit) and same.train_steps == 0
+    further, _ = train("further", steps=3, start=str(cell.path))
+    assert further.train_steps == 3 and not torch.equal(further.encoder.logit, first.encoder.logit)
+    with pytest.raises(UserError, match="nowhere"):
+        train("none", start="nowhere")
+
+
 def test_no_training_graphs_is_a_sentence(train: Callable[..., Any]) -> None:
     data = parts_of.node(parts_of.ToyGraphs, "toys", empty=["train"])
     with pytest.raises(UserError, match="no graphs in split train; give ckpt"):

@@ -66,6 +66,7 @@ class Constants:
     free_updates: Whole
     imitation: NotNegative
     imitated: Positive
+    descents: Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +126,7 @@ class XRLflow(Learner):
         for game in games:
             if not game.problem.evals:
                 self._open(game, self.search.starts)
+                game.descend(game.problem.start(), self.learning.descents)
         each = max(1, self.learning.episodes // len(games))
         with answering(graphs[0]):
             episodes = [Episode(game, self._random, start) for game in games for start in self._starts(game, each)]
@@ -212,14 +214,17 @@ class XRLflow(Learner):
         return loss, {f"losses/{name}": part.item() for name, part in said.items()}
 
     def _imitation(self, steps: Sequence[Transition], log_BA: Tensor) -> Tensor:
-        """How far the policy is from taking each action by what it saves, in nats (Kullback-Leibler)."""
-        far = log_BA.new_zeros(())
+        """How far the policy is from taking each action by what it saves, in nats (Kullback-Leibler); actions of which
+        that is not known are not to be taken."""
+        far, taught = log_BA.new_zeros(()), 0
         for step, log_A in zip(steps, log_BA):
-            if step.saved is None:
-                continue
-            wanted = torch.log_softmax(torch.from_numpy(step.saved).to(log_A) / self.learning.imitated, 0)
-            far = far + (wanted.exp() * (wanted - log_A[: len(wanted)])).sum()
-        return far / len(steps)
+            if step.saved is not None:
+                taught += 1
+                known = np.isfinite(step.saved)
+                saved = torch.from_numpy(step.saved[known]).to(log_A)
+                wanted = torch.log_softmax(saved / self.learning.imitated, 0)
+                far = far + (wanted.exp() * (wanted - log_A[: len(known)][torch.from_numpy(known)])).sum()
+        return far / max(1, taught)
 
     # ---- solving
 

@@ -80,14 +80,17 @@ class Place:
         return np.stack([1 - proxy, 1 - priced, 1 - ops, stop], 1).astype(np.float32)
 
     def saved(self) -> NDArray[np.float32] | None:
-        """[actions] what each saves by the cost model itself, per cent of the original's price; None where that does
-        not add up ops. Nothing is billed."""
-        problem = self.game.problem
-        if problem.term_price is None:
-            return None
-        around = problem.neighbours.around(self.point.outputs, problem.term_price)
-        cost = np.array([around.cost, *(around.cost_of(step.match) for step in self.steps)])
-        return (100 * (around.cost - cost) / problem.initial_cost).astype(np.float32)
+        """[actions] what each saves by the cost model itself, per cent of the original's price, as far as that is
+        known: of all where it adds up ops, else of programs that were priced; NaN for others. None where the program
+        itself or all candidates are unknown. Nothing is billed."""
+        game, problem = self.game, self.game.problem
+        if problem.term_price is not None:
+            around = problem.neighbours.around(self.point.outputs, problem.term_price)
+            now, cost = around.cost, [around.cost_of(step.match) for step in self.steps]
+        else:
+            now, *cost = [game.known(digest) for digest in (self.around.digest, *(step.digest for step in self.steps))]
+        saved = (100 * (now - np.array([now, *cost])) / problem.initial_cost).astype(np.float32)
+        return saved if np.isfinite(saved[1:]).any() else None
 
     @cached_property
     def graphs(self) -> MetaGraph:
@@ -156,6 +159,10 @@ class Game:
         if len(asked) < len(unknown):
             raise OutOfBudget
         return [self._prices[digest] for digest in digests]
+
+    def known(self, digest: int) -> float:
+        """The price of a program that was priced; NaN of others."""
+        return self._prices.get(digest, math.nan)
 
     def admit(self, states: Sequence[tuple[Outputs, Rules]]) -> list[Point]:
         """Programs that were found elsewhere, with their prices."""
