@@ -76,8 +76,8 @@ def _races(algo: str, groups: Mapping[Key, Group]) -> list[Figure]:
 
 
 def _is_raced(row: Row) -> bool:
-    """Whether the answer has another price than the one it was chosen by, or is the default."""
-    return bool(row["judged"] != row["searched"] or row["judged"] == row["initial"])
+    """Whether the default has another price in the end than while searching: a race's own."""
+    return bool(row["initial"] != row["searched_initial"])
 
 
 def _time(rows: Sequence[Row]) -> float:
