@@ -31,7 +31,7 @@ def test_slower_is_what_noise_does_not_explain() -> None:
 
 
 def policy_row(costs: list[tuple[int, float]], **settings: object) -> dict[str, object]:
-    made = row("a", 1.0, algo="compiler_policy") | {"seed": 0} | settings
+    made = row("a", 1.0, algo="compiler_policy") | {"seed": 0, "searched_initial": 2.0} | settings
     return made | {"trace": [[0, 0.0, 2.0], *([evals, 0.1, cost] for evals, cost in costs)]}
 
 
@@ -66,6 +66,17 @@ def test_the_interval_of_a_policy_resamples_families_and_seeds() -> None:
     found = {figure.name: figure for figure in figures_of_policy(rows)}["compiler_policy/evals_to_90"]
     assert found.value == pytest.approx((0.2 * 0.9) ** 0.5)
     assert found.low == pytest.approx(0.1) and found.high == pytest.approx(0.9)
+
+
+def test_answers_that_were_raced_have_times_of_their_own() -> None:
+    search = policy_row([(12, 1.0)], algo="compiler_search", judged=1.5)
+    raced = [policy_row([(4, 1.0)], seed=seed, judged=judged, searched_initial=2.1)
+             for seed, judged in enumerate((1.2, 2.2))]  # fmt: skip
+    found = policy_figures(search, *raced, policy_row([(4, 1.0)], seed=2))
+    assert found["raced"] == pytest.approx((0.6 * 1.1) ** 0.5) and found["raced/search"] == pytest.approx(0.75)
+    assert found["raced/over_search"] == pytest.approx((0.6 * 1.1) ** 0.5 / 0.75)
+    assert found["raced/slower_than_default"] == 1
+    assert "raced" not in policy_figures(search, policy_row([(4, 1.0)]))
 
 
 def test_a_policy_is_also_counted_by_the_kind_of_graph() -> None:

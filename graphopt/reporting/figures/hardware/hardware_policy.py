@@ -1,4 +1,5 @@
-"""`hardware_policy`: evaluations that a policy needs for what the search gains, by measured prices of one table."""
+"""`hardware_policy`: evaluations that a policy needs for what the search gains, by measured prices of one table, and
+how fast its answers are in a race."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from graphopt.problems.cost_model import Price, better
 from graphopt.ranking.agreement import MOST
 from graphopt.reporting.figures.figure import Figure
 from graphopt.reporting.figures.over_families import per_family
@@ -31,7 +33,11 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     family of programs, over families; in intervals families and seeds are resampled, both at once. `/lowest`: of what
     the lowest price gains that the search saw, which is low by luck as well. `/DATASET`: of its graphs alone. Graphs
     and numerics count where the race shows a gain. Who never gets there counts with the larger of the two budgets:
-    `/missed` of `/solves`. `/GRAPH/NUMERICS` are the evaluations themselves."""
+    `/missed` of `/solves`. `/GRAPH/NUMERICS` are the evaluations themselves.
+
+    `ALGO/raced`: time over the default's of the answers that were raced in fresh processes, `/search` of the search's
+    for the same graphs, `/over_search` one over the other, means and intervals as above; `/slower_than_default`:
+    answers that are shown to be slower."""
     groups: dict[Key, dict[str, list[Row]]] = {}
     for row in rows:
         place = groups.setdefault((str(row["dataset"]), str(row["graph"]), str(row["task"])), {})
@@ -54,7 +60,29 @@ def _of(algo: str, groups: Mapping[Key, Group]) -> list[Figure]:
                 needed = ((algo, float(np.mean([*mine.values()]))), (SEARCH, its))
                 each += [_exact(f"{who}/evals_to_90/{name}", count) for who, count in needed]
     solves = _exact(f"{algo}/evals_to_90/solves", sum(len(of[algo]) for of in groups.values()))
-    return [*found, solves, *each]
+    return [*found, solves, *_races(algo, groups), *each]
+
+
+def _races(algo: str, groups: Mapping[Key, Group]) -> list[Figure]:
+    raced = {(key, int(row["seed"])): row for key, of in groups.items() for row in of[algo] if _is_raced(row)}
+    mine = {("/".join(key), seed): math.log(row["judged"] / row["initial"]) for (key, seed), row in raced.items()}
+    its = {("/".join(key), seed): _time(groups[key][SEARCH]) for key, seed in raced}
+    family = {"/".join(key): str(of[algo][0]["family"]) for key, of in groups.items()}
+    apart = {key: log - its[key] for key, log in mine.items()}
+    words = (("", mine), ("/search", its), ("/over_search", apart))
+    found = [made for word, logs in words for made in per_family(f"{algo}/raced{word}", logs, family)]
+    slower = sum(better(Price(row["initial"]), Price(row["judged"], row["noise"])) for row in raced.values())
+    return [*found, *([_exact(f"{algo}/raced/slower_than_default", slower)] if raced else [])]
+
+
+def _is_raced(row: Row) -> bool:
+    """Whether the default has another price in the end than while searching: a race's own."""
+    return bool(row["initial"] != row["searched_initial"])
+
+
+def _time(rows: Sequence[Row]) -> float:
+    """Over the default's, as a logarithm, mean over seeds."""
+    return float(np.mean([math.log(row["judged"] / row["initial"]) for row in rows]))
 
 
 def _parts(algo: str, groups: Mapping[Key, Group], counts: Mapping[Key, Counts]) -> list[Figure]:
