@@ -187,7 +187,7 @@ def config(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     """A cell of toy parts; `changes` replace top-level keys."""
     trainer = {
         "_target_": "graphopt.training.settings.TrainerSettings", "name": "t",
-        "steps": 12, "batch_graphs": 1, "max_seconds": None,
+        "start": None, "steps": 12, "batch_graphs": 1, "max_seconds": None,
         "val_every": 3, "val_evals": 1, "patience": 0, "save_every": 2, "save_seconds": 60.0, "accelerator": "cpu",
         "devices": 1, "strategy": "auto", "precision": "32-true", "accumulate_grad_batches": 1, "log_every_n_steps": 1,
         "profiler": None, "callbacks": [], "logger": [], "options": {},

@@ -13,7 +13,7 @@ class TrainerSettings:
     of pytorch_lightning.Trainer under their own names; `options` holds any others of it."""
 
     name: str
-    start: str | None = None
+    start: str | None
     steps: Whole
     batch_graphs: Count
     max_seconds: NotNegative | None

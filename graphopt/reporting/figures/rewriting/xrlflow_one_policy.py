@@ -13,8 +13,8 @@ Row = Mapping[str, Any]
 Prices = Mapping[Key, float]
 OURS, BEST = "one_policy", "per_model"
 UNSEEN = ("vit", "dalle_mini")  # models of the experiment's test split that are none of its training split
-PEERS = ("one_policy_sums", "untaught", "no_imitation", "random_policy", "rewrite_random", "rewrite_sweeps", "remeasured_greedy",
-         "remeasured_sums")  # fmt: skip
+PEERS = ("one_policy_sums", "untaught", "no_imitation", "random_policy", "rewrite_random", "rewrite_sweeps",
+         "remeasured_greedy", "remeasured_sums")  # fmt: skip
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
