@@ -13,8 +13,8 @@ class TrainerSettings:
     of pytorch_lightning.Trainer under their own names; `options` holds any others of it."""
 
     name: str
-    start: str | None
     steps: Whole
+    start: str | None
     batch_graphs: Count
     max_seconds: NotNegative | None
     val_every: Count
