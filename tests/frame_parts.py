@@ -1,7 +1,7 @@
 """Small parts with known optima from which tests build whole cells, and the configuration that joins them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -201,3 +201,8 @@ def config(tmp_path: Path, **changes: Any) -> dict[str, Any]:
         "encoder": node(Bias, "bias", width=4), "algo": node(Draws, "draws"), "trainer": trainer,
         "logger": {"_target_": "graphopt.run.loggers.CsvLog", "name": "csv"}, **changes,
     }  # fmt: skip
+
+
+def whole_folder(train: Callable[..., Any], place: str) -> Path:
+    """Where the fixture lets a run of that name write."""
+    return Path(train.__closure__[0].cell_contents) / place  # type: ignore[attr-defined]

@@ -215,7 +215,7 @@ def test_where_nothing_adds_up_what_was_priced_is_known() -> None:
 def test_imitation_teaches_what_ops_cost_where_the_roofline_misleads() -> None:
     """The policy sees the roofline's gains, all of them losses; it is taught by the costs themselves."""
     cost = Squared(name="squared", machine=MACHINE)
-    algo = learner(cost, learning={"imitation": 1.0, "imitated": 1.0}, network={"prior": 0.1})
+    algo = learner(cost, learning={"imitation": 1.0, "imitation_temperature": 1.0}, network={"prior": 0.1})
     algo.additive = "roofline"
     game = algo._training_game(graph_of(two_products(), name="two"))
     place = game.start(np.random.default_rng(0))

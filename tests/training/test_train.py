@@ -20,33 +20,7 @@ from graphopt.core.graph import Graph
 from graphopt.datasets.module import GraphStream
 from graphopt.errors import ConfigError, UserError
 from graphopt.run import evaluate
-from graphopt.run.cell import Cell
 from graphopt.training import checkpoint
-from graphopt.training.train import prepare
-
-
-@pytest.fixture
-def train(tmp_path: Path) -> Callable[..., Any]:
-    """Trains a cell with the toy learner, `settings` being those of the trainer; returns (learner, cell)."""
-
-    def go(place: str = "a", lr: float = 0.3, break_at: int = -1, config: dict[str, Any] | None = None,
-           **settings: Any) -> Any:  # fmt: skip
-        algo = parts_of.node(parts_of.Learns, "learns", lr=lr, break_at=-1)
-        base = parts_of.config(tmp_path / place, algo=algo, **(config or {}))
-        base["trainer"] = base["trainer"] | settings
-        cell = Cell(base)
-        cell.start()
-        cell.log.open(cell.path, base)
-        parts = build(base)
-        parts.algo.break_at = break_at
-        try:
-            with cell.logged():
-                prepare(parts, cell)
-        finally:
-            cell.stop()
-        return parts.algo, cell
-
-    return go
 
 
 def test_it_learns_the_known_optimum(train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +58,7 @@ def test_curves_of_a_killed_training_are_those_of_one_that_was_not(train: Callab
     _, whole = train("whole", save_every=4)
     with pytest.raises(KeyboardInterrupt):
         train("killed", break_at=7, save_every=4)
-    [curves] = whole_folder(train, "killed").rglob("metrics.csv")
+    [curves] = parts_of.whole_folder(train, "killed").rglob("metrics.csv")
     curves.write_bytes(curves.read_bytes() + harm)  # of a line that the kill cut short
     _, cell = train("killed", save_every=4)
     assert (cell.path / "metrics.csv").read_bytes() == (whole.path / "metrics.csv").read_bytes()
@@ -94,7 +68,7 @@ def test_curves_have_their_first_line_also_after_a_kill_before_it(train: Callabl
     _, whole = train("whole")
     with pytest.raises(KeyboardInterrupt):
         train("killed", break_at=0)
-    [curves] = whole_folder(train, "killed").rglob("metrics.csv")
+    [curves] = parts_of.whole_folder(train, "killed").rglob("metrics.csv")
     curves.write_bytes(b"")
     _, cell = train("killed")
     assert (cell.path / "metrics.csv").read_bytes() == (whole.path / "metrics.csv").read_bytes()
@@ -120,16 +94,11 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(train: Callable[..., 
     whole, _ = train("whole")
     with pytest.raises(KeyboardInterrupt):
         train("cut", break_at=7)
-    [last] = whole_folder(train, "cut").rglob("last.ckpt")
+    [last] = parts_of.whole_folder(train, "cut").rglob("last.ckpt")
     last.write_bytes(last.read_bytes()[:100])
     with pytest.warns(UserWarning, match="last.ckpt is not a readable checkpoint"):
         resumed, _ = train("cut")
     assert resumed.train_steps == 12 and torch.equal(resumed.encoder.logit, whole.encoder.logit)
-
-
-def whole_folder(train: Callable[..., Any], place: str) -> Path:
-    """Where the fixture lets a run of that name write."""
-    return Path(train.__closure__[0].cell_contents) / place  # type: ignore[attr-defined]
 
 
 def test_a_finished_training_is_not_repeated(train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,95 +267,3 @@ def test_a_training_on_other_graphs_is_not_gone_on_with(
         train()
     learner, _ = train(config={"resume": False})
     assert learner.train_steps == 12
-
-
-# ---- what a damaged last.ckpt says is not believed
-
-
-def _other_counters(state: dict[str, Any]) -> None:
-    state["loops"]["fit_loop"]["epoch_progress"]["current"]["completed"] = 1
-
-
-def _words_for_counters(state: dict[str, Any]) -> None:
-    state["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["ready"] = "x"
-
-
-def _other_shapes(state: dict[str, Any]) -> None:
-    state["optimizer_states"][0]["state"] = {0: {"momentum_buffer": torch.ones(3, 3)}}
-
-
-def _words_for_rates(state: dict[str, Any]) -> None:
-    state["optimizer_states"][0]["param_groups"][0]["lr"] = "fast"
-
-
-def _words_for_momentum(state: dict[str, Any]) -> None:
-    for values in state["optimizer_states"][0]["state"].values():
-        values["exp_avg"] = "x"
-
-
-def _other_momentum(state: dict[str, Any]) -> None:
-    state["optimizer_states"][0]["param_groups"][0]["betas"] = (2.0, 0.999)
-
-
-def _sparse_scores(state: dict[str, Any]) -> None:
-    [patience] = [held for key, held in state["callbacks"].items() if key.startswith("EarlyStopping")]
-    patience["best_score"] = torch.tensor([1.0]).to_sparse()
-
-
-def _no_optimizer(state: dict[str, Any]) -> None:
-    state["optimizer_states"] = []
-
-
-def _no_random_state(state: dict[str, Any]) -> None:
-    state["torch_random"] = [torch.zeros(3)]
-
-
-def _words_for_scores(state: dict[str, Any]) -> None:
-    [best] = [held for key, held in state["callbacks"].items() if key.startswith("ModelCheckpoint")]
-    best["best_model_score"] = "high"
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [_other_counters, _words_for_counters, _other_shapes, _words_for_rates, _no_optimizer, _no_random_state,
-     _words_for_scores, _words_for_momentum, _other_momentum, _sparse_scores],
-)  # fmt: skip
-def test_a_checkpoint_that_contradicts_itself_is_a_sentence(
-    train: Callable[..., Any], damage: Callable[[dict[str, Any]], None]
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train("cut", break_at=7, patience=50)
-    [last] = whole_folder(train, "cut").rglob("last.ckpt")
-    state = checkpoint.load(last)
-    damage(state)
-    checkpoint.save(last, state)
-    with pytest.raises(UserError, match="train"):
-        train("cut", patience=50)
-
-
-def test_a_best_checkpoint_of_another_place_is_left_alone(train: Callable[..., Any], tmp_path: Path) -> None:
-    """Lightning removes the file that was the best when a better one comes, wherever the checkpoint says it is."""
-    with pytest.raises(KeyboardInterrupt):
-        train("cut", break_at=7)
-    [last] = whole_folder(train, "cut").rglob("last.ckpt")
-    theirs = last.parent / ".." / "theirs.ckpt"
-    theirs.write_text("not ours")
-    state = checkpoint.load(last)
-    [best] = [held for key, held in state["callbacks"].items() if key.startswith("ModelCheckpoint")]
-    low = torch.tensor(0.0)
-    best |= {"best_k_models": {str(theirs): low}, "kth_best_model_path": str(theirs), "best_model_path": str(theirs),
-             "kth_value": low, "best_model_score": low}  # fmt: skip
-    checkpoint.save(last, state)
-    train("cut")
-    assert theirs.read_text() == "not ours"
-
-
-def test_a_flipped_bit_of_a_weight_is_found(train: Callable[..., Any]) -> None:
-    _, cell = train()
-    path = cell.path / "ckpt" / "best.ckpt"
-    weight = checkpoint.load(path)["state_dict"]["encoder.logit"].numpy().tobytes()
-    content = path.read_bytes()
-    at = content.index(weight)
-    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-    with pytest.raises(UserError, match="not a readable checkpoint"):
-        checkpoint.load(path)

@@ -30,7 +30,7 @@ class Transition:
 def play(policy: XRLflowPolicy, episodes: Sequence[Episode], rng: np.random.Generator, *, temperature: float = 1.0,
          likeliest: bool = False, taught: bool = False) -> list[list[Transition]]:  # fmt: skip
     """Steps of several episodes to their ends, all at once. likeliest: the first one takes the likeliest actions.
-    taught: notes what all actions save, where the cost model adds up ops.
+    taught: notes what actions save, as far as that is known.
 
     Raises OutOfBudget when a price is needed and the budget is spent.
     """

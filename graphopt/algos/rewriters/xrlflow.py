@@ -11,6 +11,9 @@ Where the paper or its code leave something open, or another choice was made:
   cuts off is worth what the value says of where it was cut.
 - *Answers*: the cheapest program that was priced, not the last one. Of the episodes of a round one takes the likeliest
   actions; it teaches as the others do.
+- *Imitation* (`learning.imitation`, none by default): the policy is also likened to taking each action by what it is
+  known to save, by sums over ops or by programs that were priced (`learning.descents`). `additive: roofline` keeps
+  such sums out of what it sees, where they are not known when it solves.
 - *Sweeps*: a rule at all its places is an action as well (`episode.waves: 0`: as in the paper).
 - *Openings*: a part of the budget prices what additive searches leave and descents by sweeps, and episodes begin
   from the cheapest programs that were priced so far (`search.opening: 0`, `search.starts: 0`: from the original, as in
@@ -65,7 +68,7 @@ class Constants:
     divergence: NotNegative
     free_updates: Whole
     imitation: NotNegative
-    imitated: Positive
+    imitation_temperature: Positive
     descents: Whole
 
 
@@ -222,7 +225,7 @@ class XRLflow(Learner):
                 taught += 1
                 known = np.isfinite(step.saved)
                 saved = torch.from_numpy(step.saved[known]).to(log_A)
-                wanted = torch.log_softmax(saved / self.learning.imitated, 0)
+                wanted = torch.log_softmax(saved / self.learning.imitation_temperature, 0)
                 far = far + (wanted.exp() * (wanted - log_A[: len(known)][torch.from_numpy(known)])).sum()
         return far / max(1, taught)
 
