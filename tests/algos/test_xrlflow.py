@@ -212,6 +212,25 @@ def test_where_nothing_adds_up_what_was_priced_is_known() -> None:
     assert saved[1] == pytest.approx(100 * (1 - price / game.problem.initial_cost), rel=1e-4)
 
 
+def test_an_action_is_worth_what_walks_have_come_to_from_it() -> None:
+    """Not what the next program costs, which here is dearer than the last one."""
+    graph = graph_of(build_model("squeezenet", SQUEEZENET), name="s")
+    settings = replace(SETTINGS, horizon=3, measure_every=1)
+    game = learner(Contrary()).game(TASK.open(graph, Contrary(), evals=99), settings)
+    for seed in range(20):
+        episode = Episode(game, np.random.default_rng(seed))
+        before, action, prices = episode.place, seed % 5 + 1, list[float]()
+        while not episode.over:
+            prices.append(episode.step(min(action if not prices else 1, episode.place.actions - 1)).price)
+        saved = before.saved()
+        assert saved is not None and saved[0] == 0.0
+        best = 100 * (1 - min(prices) / game.problem.initial_cost)
+        assert saved[action] >= best - 1e-3 and game.known(before.steps[action - 1].digest) == prices[0]
+        if prices[0] > min(prices):
+            return
+    pytest.fail("no walk has come to something cheaper than its first step")
+
+
 def test_imitation_teaches_what_ops_cost_where_the_roofline_misleads() -> None:
     """The policy sees the roofline's gains, all of them losses; it is taught by the costs themselves."""
     cost = Squared(name="squared", machine=MACHINE)
