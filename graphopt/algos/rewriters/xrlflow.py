@@ -175,12 +175,12 @@ class XRLflow(Learner):
 
     def improve(self, policy: XRLflowPolicy, optimizer: Any, played: Sequence[Sequence[Transition]], updates: int,
                 rng: np.random.Generator) -> dict[str, float]:  # fmt: skip
-        """Some epochs of PPO on what was played; what to log. updates: how many there were before."""
+        """Some epochs of PPO on what was played; means of what to log. updates: how many there were before."""
         learning = self.learning
         steps = [step for steps in played for step in steps]
         advantage = np.concatenate([advantages(one, learning.discount, learning.trace) for one in played])
         goal = torch.tensor(advantage + [step.value for step in steps], dtype=torch.float32)
-        said: dict[str, float] = {}
+        several = list[dict[str, float]]()
         for _ in range(learning.epochs):
             order = rng.permutation(len(steps))
             for start in range(0, len(steps), learning.minibatch):
@@ -190,9 +190,10 @@ class XRLflow(Learner):
                 loss.backward()  # type: ignore[no-untyped-call]
                 nn.utils.clip_grad_norm_(policy.parameters(), learning.gradient_clip)
                 optimizer.step()
-            if updates >= learning.free_updates and said["losses/divergence"] > learning.divergence:
+                several.append(said)
+            if updates >= learning.free_updates and several[-1]["losses/divergence"] > learning.divergence:
                 break
-        return said
+        return {name: float(np.mean([said[name] for said in several])) for name in several[0]} if several else {}
 
     def _loss(self, policy: XRLflowPolicy, steps: Sequence[Transition], advantage: np.ndarray,  # type: ignore[type-arg]
               goal: Tensor) -> tuple[Tensor, dict[str, float]]:  # fmt: skip
