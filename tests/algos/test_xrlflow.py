@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphopt.algos.rewriters.playing import Transition, advantages, play
-from graphopt.algos.rewriters.xrlflow import XRLflow
+from graphopt.algos.rewriters.xrlflow import XRLflow, _divergence
 from graphopt.algos.rewriters.xrlflow_policy import NetworkSizes, XRLflowPolicy
 from graphopt.config.construct import construct
 from graphopt.costs.additive import Flops
@@ -229,6 +229,19 @@ def test_an_action_is_worth_what_walks_have_come_to_from_it() -> None:
         if prices[0] > min(prices):
             return
     pytest.fail("no walk has come to something cheaper than its first step")
+
+
+def test_what_is_not_known_teaches_as_one_action() -> None:
+    log_A = torch.log_softmax(torch.tensor([0.0, 1.0, 2.0, 3.0, -1e9]), 0)  # the last one has no slot
+    told = np.array([0.0, 1.0, -1.0, 2.0], dtype=np.float32)
+    wanted = torch.log_softmax(torch.from_numpy(told) / 0.5, 0)
+    assert _divergence(told, log_A, 0.5) == pytest.approx(float((wanted.exp() * (wanted - log_A[:4])).sum()), rel=1e-5)
+    told[2:] = np.nan
+    wanted = torch.log_softmax(torch.tensor([0.0, 1.0, 0.0]), 0)
+    own = torch.stack([log_A[0], log_A[1], log_A[2:].logsumexp(0)])
+    assert _divergence(told, log_A, 1.0) == pytest.approx(float((wanted.exp() * (wanted - own)).sum()), rel=1e-5)
+    told[0] = np.nan  # then nothing is compared with the one action that is known
+    assert _divergence(told, log_A, 1.0) == 0.0
 
 
 def test_imitation_teaches_what_ops_cost_where_the_roofline_misleads() -> None:

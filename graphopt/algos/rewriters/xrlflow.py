@@ -218,17 +218,10 @@ class XRLflow(Learner):
         return loss, {f"losses/{name}": part.item() for name, part in said.items()}
 
     def _imitation(self, steps: Sequence[Transition], log_BA: Tensor) -> Tensor:
-        """How far the policy is from taking each action by what it saves, in nats (Kullback-Leibler); actions of which
-        that is not known are not to be taken."""
-        far, taught = log_BA.new_zeros(()), 0
-        for step, log_A in zip(steps, log_BA):
-            if step.saved is not None:
-                taught += 1
-                known = np.isfinite(step.saved)
-                saved = torch.from_numpy(step.saved[known]).to(log_A)
-                wanted = torch.log_softmax(saved / self.learning.imitation_temperature, 0)
-                far = far + (wanted.exp() * (wanted - log_A[: len(known)][torch.from_numpy(known)])).sum()
-        return far / max(1, taught)
+        """How far the policy is from taking each action by what it saves, in nats (Kullback-Leibler)."""
+        taught = [(step.saved, log_A) for step, log_A in zip(steps, log_BA) if step.saved is not None]
+        far = [_divergence(saved, log_A, self.learning.imitation_temperature) for saved, log_A in taught]
+        return torch.stack(far).mean() if far else log_BA.new_zeros(())
 
     # ---- solving
 
@@ -265,3 +258,16 @@ class XRLflow(Learner):
                 point = game.problem.take(place.point, place.steps[action - 1])
                 place = game.place(point._replace(cost=place.point.cost), rng)
         game.problem.take_best((place.point.outputs, place.point.rules))
+
+
+def _divergence(saved: np.ndarray, log_A: Tensor, temperature: float) -> Tensor:  # type: ignore[type-arg]
+    """Of a policy from what actions save, in nats. What is not known is one action together, which saves as much as
+    STOP, so that what a policy makes of it stays; where that is not known either, it is left out."""
+    known = torch.from_numpy(np.isfinite(saved)).to(log_A.device)
+    scores, own_A = torch.from_numpy(saved).to(log_A)[known], log_A[: len(saved)]
+    own = own_A[known]
+    if np.isfinite(saved[STOP]) and not bool(known.all()):
+        scores = torch.cat([scores, scores[:1]])
+        own = torch.cat([own, own_A[~known].logsumexp(0, keepdim=True)])
+    wanted = torch.log_softmax(scores / temperature, 0)
+    return (wanted.exp() * (wanted - torch.log_softmax(own, 0))).sum()
