@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 Prices = Mapping[Key, float]
 OURS, ALONE, BEST = "one_policy", "one_policy_alone", "per_model"
 UNSEEN = ("vit", "dalle_mini")  # models of the experiment's test split that are none of its training split
-PEERS = (ALONE, "one_policy_sums", "untaught", "no_imitation", "random_policy", "rewrite_random", "rewrite_sweeps",
+PEERS = (ALONE, "one_policy_tuned", "untaught", "no_imitation", "random_policy", "rewrite_random", "rewrite_sweeps",
          "remeasured", "remeasured_tensat", "remeasured_greedy", "remeasured_sums")  # fmt: skip
 OF_ALONE = ("untaught_alone", "random_policy", "rewrite_random", "rewrite_sweeps", "remeasured_greedy")
 
