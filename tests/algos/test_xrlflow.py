@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphopt.algos.rewriters.playing import Transition, advantages, play
-from graphopt.algos.rewriters.xrlflow import XRLflow
+from graphopt.algos.rewriters.xrlflow import XRLflow, _divergence
 from graphopt.algos.rewriters.xrlflow_policy import NetworkSizes, XRLflowPolicy
 from graphopt.config.construct import construct
 from graphopt.costs.additive import Flops
@@ -210,6 +210,38 @@ def test_where_nothing_adds_up_what_was_priced_is_known() -> None:
     saved = place.saved()
     assert saved is not None and np.isnan(saved).sum() == len(saved) - 2 and saved[0] == 0.0
     assert saved[1] == pytest.approx(100 * (1 - price / game.problem.initial_cost), rel=1e-4)
+
+
+def test_an_action_is_worth_what_walks_have_come_to_from_it() -> None:
+    """Not what the next program costs, which here is dearer than the last one."""
+    graph = graph_of(build_model("squeezenet", SQUEEZENET), name="s")
+    settings = replace(SETTINGS, horizon=3, measure_every=1)
+    game = learner(Contrary()).game(TASK.open(graph, Contrary(), evals=99), settings)
+    for seed in range(20):
+        episode = Episode(game, np.random.default_rng(seed))
+        before, action, prices = episode.place, seed % 5 + 1, list[float]()
+        while not episode.over:
+            prices.append(episode.step(min(action if not prices else 1, episode.place.actions - 1)).price)
+        saved = before.saved()
+        assert saved is not None and saved[0] == 0.0
+        best = 100 * (1 - min(prices) / game.problem.initial_cost)
+        assert saved[action] >= best - 1e-3 and game.known(before.steps[action - 1].digest) == prices[0]
+        if prices[0] > min(prices):
+            return
+    pytest.fail("no walk has come to something cheaper than its first step")
+
+
+def test_what_is_not_known_teaches_as_one_action() -> None:
+    log_A = torch.log_softmax(torch.tensor([0.0, 1.0, 2.0, 3.0, -1e9]), 0)  # the last one has no slot
+    told = np.array([0.0, 1.0, -1.0, 2.0], dtype=np.float32)
+    wanted = torch.log_softmax(torch.from_numpy(told) / 0.5, 0)
+    assert _divergence(told, log_A, 0.5) == pytest.approx(float((wanted.exp() * (wanted - log_A[:4])).sum()), rel=1e-5)
+    told[2:] = np.nan
+    wanted = torch.log_softmax(torch.tensor([0.0, 1.0, 0.0]), 0)
+    own = torch.stack([log_A[0], log_A[1], log_A[2:].logsumexp(0)])
+    assert _divergence(told, log_A, 1.0) == pytest.approx(float((wanted.exp() * (wanted - own)).sum()), rel=1e-5)
+    told[0] = np.nan  # then nothing is compared with the one action that is known
+    assert _divergence(told, log_A, 1.0) == 0.0
 
 
 def test_imitation_teaches_what_ops_cost_where_the_roofline_misleads() -> None:

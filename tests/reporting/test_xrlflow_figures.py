@@ -89,10 +89,13 @@ def test_one_policy_over_its_peers_and_its_share_of_policies_of_their_own() -> N
         of("one_policy", "bert", 1.0), of("one_policy", "vit", 1.1), of("one_policy", "bert", 1.2, 1),
         of("per_model", "bert", 1.0), of("per_model", "vit", 1.0), of("per_model", "bert", 1.0, 1),
         of("remeasured_greedy", "bert", 1.0), of("remeasured_greedy", "vit", 1.21),
+        of("one_policy_alone", "vit", 1.0), of("untaught_alone", "vit", 1.05), of("one_policy_alone", "bert", 1.0),
     ]))  # fmt: skip
     assert found["over/remeasured_greedy/unseen"] == pytest.approx(10.0) and found[
         "over_original/per_model"
     ] == pytest.approx(20)
+    assert found["alone/over/untaught_alone"] == found["alone/over/untaught_alone/unseen"] == pytest.approx(5.0)
+    assert found["alone/over/remeasured_greedy"] == pytest.approx(10.0)
     first = math.log(1.2 * 1.2 / 1.1) / math.log(1.2 * 1.2)
     assert found["one_policy/share_of_gain"] == pytest.approx((first + 0.0) / 2)
     assert found["slower"] == 0 and "over/untaught" not in found

@@ -99,6 +99,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "nasrnn": {"steps": 2, "width": 8},
     "nasnet_a": {"size": 32, "channels": 8, "cells": 2},
     "vgg19": {"size": 32, "channels": 4, "width": 16, "classes": 10},
+    "shufflenet": {"size": 32, "channels": 24, "stages": 2},
+    "mobilenet_v2": {"size": 32, "channels": 8, "stages": 4},
+    "densenet": {"size": 32, "growth": 4, "stages": 2},
+    "regnet_x": {"size": 32, "width": 8, "group": 4, "stages": 3},
+    "mlp_mixer": {"patches": 8, "width": 16, "blocks": 2, "tokens": 12, "hidden": 24},
+    "t5": {"blocks": 2, "seq": 8, "memory": 12, "width": 16, "heads": 2, "hidden": 24},
+    "lstm": {"steps": 3, "width": 8},
+    "mixture": {"experts": 4, "batch": 4, "width": 16, "hidden": 8},
 }
 
 
@@ -146,6 +154,18 @@ def test_resnext_has_the_known_number_of_ops() -> None:
 )
 def test_parameters_are_the_published_ones_without_biases(name: str, parameters: int) -> None:
     assert build_model(name, {}).parameters() == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("mobilenet_v2", 3_504_872 - 1_281_000), ("densenet", 7_978_856 - 1_025_000), ("regnet_x", 5_157_512 - 385_000)],
+)
+def test_trained_parameters_are_the_published_ones_without_the_classifier(name: str, parameters: int) -> None:
+    """Half of what a batch norm holds is trained; a classifier is a product of 1,000 classes and its bias."""
+    program = build_model(name, {})
+    operations = [program.terms.operation[t] for t in program.live()]
+    shapes = [o.params[1] for o in operations if o.name == "weight"]
+    assert sum(np.prod(s) if len(s) > 1 else s[0] / 2 for s in shapes) == parameters
 
 
 @pytest.mark.parametrize("name", MODELS)

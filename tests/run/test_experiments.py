@@ -68,7 +68,8 @@ WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small the
 
 
 RUN_PROGRAMS = ("calibration", "hardware_fusion", "hardware_memory", "hardware_recompute",
-                "xrlflow_ablation", "xrlflow_latency", "xrlflow_one_policy", "xrlflow_shapes")  # fmt: skip
+                "xrlflow_ablation", "xrlflow_blind", "xrlflow_latency", "xrlflow_one_policy",
+                "xrlflow_shapes")  # fmt: skip
 
 
 def composed(*words: str) -> DictConfig:

@@ -175,12 +175,12 @@ class XRLflow(Learner):
 
     def improve(self, policy: XRLflowPolicy, optimizer: Any, played: Sequence[Sequence[Transition]], updates: int,
                 rng: np.random.Generator) -> dict[str, float]:  # fmt: skip
-        """Some epochs of PPO on what was played; what to log. updates: how many there were before."""
+        """Some epochs of PPO on what was played; means of what to log. updates: how many there were before."""
         learning = self.learning
         steps = [step for steps in played for step in steps]
         advantage = np.concatenate([advantages(one, learning.discount, learning.trace) for one in played])
         goal = torch.tensor(advantage + [step.value for step in steps], dtype=torch.float32)
-        said: dict[str, float] = {}
+        several = list[dict[str, float]]()
         for _ in range(learning.epochs):
             order = rng.permutation(len(steps))
             for start in range(0, len(steps), learning.minibatch):
@@ -190,9 +190,10 @@ class XRLflow(Learner):
                 loss.backward()  # type: ignore[no-untyped-call]
                 nn.utils.clip_grad_norm_(policy.parameters(), learning.gradient_clip)
                 optimizer.step()
-            if updates >= learning.free_updates and said["losses/divergence"] > learning.divergence:
+                several.append(said)
+            if updates >= learning.free_updates and several[-1]["losses/divergence"] > learning.divergence:
                 break
-        return said
+        return {name: float(np.mean([said[name] for said in several])) for name in several[0]} if several else {}
 
     def _loss(self, policy: XRLflowPolicy, steps: Sequence[Transition], advantage: np.ndarray,  # type: ignore[type-arg]
               goal: Tensor) -> tuple[Tensor, dict[str, float]]:  # fmt: skip
@@ -217,17 +218,10 @@ class XRLflow(Learner):
         return loss, {f"losses/{name}": part.item() for name, part in said.items()}
 
     def _imitation(self, steps: Sequence[Transition], log_BA: Tensor) -> Tensor:
-        """How far the policy is from taking each action by what it saves, in nats (Kullback-Leibler); actions of which
-        that is not known are not to be taken."""
-        far, taught = log_BA.new_zeros(()), 0
-        for step, log_A in zip(steps, log_BA):
-            if step.saved is not None:
-                taught += 1
-                known = np.isfinite(step.saved)
-                saved = torch.from_numpy(step.saved[known]).to(log_A)
-                wanted = torch.log_softmax(saved / self.learning.imitation_temperature, 0)
-                far = far + (wanted.exp() * (wanted - log_A[: len(known)][torch.from_numpy(known)])).sum()
-        return far / max(1, taught)
+        """How far the policy is from taking each action by what it saves, in nats (Kullback-Leibler)."""
+        taught = [(step.saved, log_A) for step, log_A in zip(steps, log_BA) if step.saved is not None]
+        far = [_divergence(saved, log_A, self.learning.imitation_temperature) for saved, log_A in taught]
+        return torch.stack(far).mean() if far else log_BA.new_zeros(())
 
     # ---- solving
 
@@ -264,3 +258,16 @@ class XRLflow(Learner):
                 point = game.problem.take(place.point, place.steps[action - 1])
                 place = game.place(point._replace(cost=place.point.cost), rng)
         game.problem.take_best((place.point.outputs, place.point.rules))
+
+
+def _divergence(saved: np.ndarray, log_A: Tensor, temperature: float) -> Tensor:  # type: ignore[type-arg]
+    """Of a policy from what actions save, in nats. What is not known is one action together, which saves as much as
+    STOP, so that what a policy makes of it stays; where that is not known either, it is left out."""
+    known = torch.from_numpy(np.isfinite(saved)).to(log_A.device)
+    scores, own_A = torch.from_numpy(saved).to(log_A)[known], log_A[: len(saved)]
+    own = own_A[known]
+    if np.isfinite(saved[STOP]) and not bool(known.all()):
+        scores = torch.cat([scores, scores[:1]])
+        own = torch.cat([own, own_A[~known].logsumexp(0, keepdim=True)])
+    wanted = torch.log_softmax(scores / temperature, 0)
+    return (wanted.exp() * (wanted - torch.log_softmax(own, 0))).sum()

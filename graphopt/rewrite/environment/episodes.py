@@ -13,7 +13,7 @@ additive price, and takes it back at the next price, so that rewards sum up to w
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -80,16 +80,16 @@ class Place:
         return np.stack([1 - proxy, 1 - priced, 1 - ops, stop], 1).astype(np.float32)
 
     def saved(self) -> NDArray[np.float32] | None:
-        """[actions] what each saves by the cost model itself, per cent of the original's price, as far as that is
-        known: of all where it adds up ops, else of programs that were priced; NaN for others. None where the program
-        itself or all candidates are unknown. Nothing is billed."""
+        """[actions] what each is known to save at best, per cent of the original's price and over the original: STOP
+        the program itself; a candidate by the cheapest program that walks have come to from it (`Game.reached`), or by
+        itself where the cost model adds up ops. NaN where nothing is known, None where that is all candidates.
+        Nothing is billed."""
         game, problem = self.game, self.game.problem
+        cost = np.array([game.known(self.around.digest), *(game.reached(step.digest) for step in self.steps)])
         if problem.term_price is not None:
             around = problem.neighbours.around(self.point.outputs, problem.term_price)
-            now, cost = around.cost, [around.cost_of(step.match) for step in self.steps]
-        else:
-            now, *cost = [game.known(digest) for digest in (self.around.digest, *(step.digest for step in self.steps))]
-        saved = (100 * (now - np.array([now, *cost])) / problem.initial_cost).astype(np.float32)
+            cost = np.fmin(cost, [around.cost, *(around.cost_of(step.match) for step in self.steps)])
+        saved = (100 * (problem.initial_cost - cost) / problem.initial_cost).astype(np.float32)
         return saved if np.isfinite(saved[1:]).any() else None
 
     @cached_property
@@ -114,6 +114,7 @@ class Game:
         self.first_proxy, self.first_ops = first.cost or 1.0, first.ops
         self._prices = {first.digest: problem.initial_cost}
         self._priced = [start]
+        self._reached = dict[int, float]()
         self._sweeps: dict[Outputs, list[Match]] = {}
 
     def place(self, point: Point, rng: np.random.Generator) -> Place:
@@ -164,6 +165,15 @@ class Game:
         """The price of a program that was priced; NaN of others."""
         return self._prices.get(digest, math.nan)
 
+    def reached(self, digest: int) -> float:
+        """The cheapest price of a program and of all that walks have come to from it; NaN where none is known."""
+        return self._reached.get(digest, self.known(digest))
+
+    def reach(self, path: Iterable[int], price: float) -> None:
+        """Notes that a walk over these programs has come to one of that price."""
+        for digest in path:
+            self._reached[digest] = float(np.fmin(self.reached(digest), price))
+
     def admit(self, states: Sequence[tuple[Outputs, Rules]]) -> list[Point]:
         """Programs that were found elsewhere, with their prices."""
         terms = self.problem.terms
@@ -174,11 +184,14 @@ class Game:
     def descend(self, point: Point, most: int) -> Point:
         """Steepest descent by sweeps from a program that was priced: all that were not priced yet, the cheapest, and
         again from there. most: programs that it prices. Returns where it ends."""
+        path = list[int]()
         while most > 0:
+            path.append(self.problem.digest(point))
             new = {self.problem.digest(one): one for one in self.swept(point)}
             points = [one for digest, one in new.items() if digest not in self._prices][:most]
             priced = [one._replace(cost=cost) for one, cost in zip(points, self.prices(points))]
             best = min(priced, key=lambda one: one.cost, default=point)
+            self.reach(path, best.cost)
             if best.cost >= point.cost:
                 break
             point, most = best, most - len(points)
@@ -207,6 +220,7 @@ class Episode:
         self.game, self._rng = game, rng
         self.place = game.start(rng) if start is None else game.place(start, rng)
         self.length, self.paid, self.over = 0, 0.0, False
+        self._path = [self.place.around.digest]
         self._terminated = self.wants_price = False
 
     def act(self, action: int) -> None:
@@ -218,6 +232,7 @@ class Episode:
         if action != STOP:
             point = problem.take(before.point, before.steps[action - 1])
             self.place = self.game.place(point._replace(cost=before.point.cost), self._rng)
+            self._path.append(self.place.around.digest)
         self.length += 1
         self._terminated = action == STOP or not self.place.steps
         self.over = self._terminated or self.length >= self.game.settings.horizon
@@ -234,6 +249,7 @@ class Episode:
         if not math.isfinite(price):
             self.over = self._terminated = True
             return Outcome(BROKEN - self.paid, True, False, price)
+        self.game.reach(self._path, price)
         reward = 100 * (last - price) / self.game.problem.initial_cost - self.paid
         if settings.reward == "additive":
             reward = self._between

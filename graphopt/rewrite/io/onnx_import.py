@@ -143,7 +143,7 @@ class _OnnxImport:
         """The term of a tensor; a constant becomes a weight."""
         value = self._known(name, reader)
         if isinstance(value, np.ndarray):
-            self.weights[name] = value
+            self.weights[name], self.types[name] = value, TensorType(value.shape, value.dtype.name)
             value = self.terms.add(Operation("weight", (name, value.shape, value.dtype.name)))
             self.values[name] = value
         return value

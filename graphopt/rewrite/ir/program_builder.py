@@ -33,9 +33,10 @@ class ProgramBuilder:
         self._inputs.append(term)
         return term
 
-    def weight(self, *shape: int, gain: float = 1.0) -> int:
+    def weight(self, *shape: int, gain: float = 1.0, role: Role | None = None) -> int:
+        """A new weight; role: what it is for, by default what its shape suggests."""
         name = f"weight{len(self._weights)}"
-        self._weights[name] = (shape, "float32", default_role(shape), gain)
+        self._weights[name] = (shape, "float32", role or default_role(shape), gain)
         return self.op("weight", name, shape, "float32")
 
     def op(self, name: str, *params: Any, inputs: Sequence[int] = ()) -> int:
@@ -72,6 +73,16 @@ class ProgramBuilder:
 
     def mul(self, a: int, b: int) -> int:
         return self.op("mul", inputs=(a, b))
+
+    def batch_norm(self, x: int) -> int:
+        """Over the channels of [B, C, H, W], with new weights."""
+        roles: tuple[Role, ...] = ("scale", "shift", "shift", "variance")
+        return self.op("batch_norm", 1e-5, inputs=[x, *(self.weight(self.shape(x)[1], role=role) for role in roles)])
+
+    def layer_norm(self, x: int) -> int:
+        """Over the last axis, with new weights."""
+        size = self.shape(x)[-1]
+        return self.op("layer_norm", 1e-5, inputs=[x, self.weight(size, role="scale"), self.weight(size)])
 
     def unary(self, name: str, x: int) -> int:
         """relu, tanh or sigmoid."""

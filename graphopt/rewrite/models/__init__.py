@@ -1,7 +1,8 @@
-"""Models on which rewriting is compared, as programs: the seven of X-RLflow and three more of Tensat.
+"""Models on which rewriting is compared, as programs: the seven of X-RLflow, three more of Tensat, and eight of neither.
 
-Each is a function of its sizes; defaults are the published ones, smaller ones are for tests. They hold what the
-published graphs hold, so neither softmax nor normalisation, and weights are random (`RandomWeights`).
+Each is a function of its sizes; defaults are the published ones, smaller ones are for tests. Those of the papers hold
+what the published graphs hold, so neither softmax nor normalisation; the others have both. Weights are random
+(`RandomWeights`).
 """
 
 import inspect
@@ -11,13 +12,16 @@ from typing import Any
 from graphopt.core.graph import GraphError
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models.attention_models import bert, dalle_mini, transformer_transducer, vit
+from graphopt.rewrite.models.further_convnets import densenet, mobilenet_v2, regnet_x, shufflenet
+from graphopt.rewrite.models.further_sequences import lstm, mixture, mlp_mixer, t5
 from graphopt.rewrite.models.image_models import resnext50, squeezenet, vgg19
 from graphopt.rewrite.models.inception import inception_v3
 from graphopt.rewrite.models.nas_cells import nasnet_a, nasrnn
 
 XRLFLOW = (inception_v3, squeezenet, resnext50, bert, dalle_mini, transformer_transducer, vit)
 TENSAT = (nasrnn, nasnet_a, vgg19)
-MODELS: dict[str, Callable[..., Program]] = {model.__name__: model for model in (*XRLFLOW, *TENSAT)}
+FURTHER = (shufflenet, mobilenet_v2, densenet, regnet_x, mlp_mixer, t5, lstm, mixture)
+MODELS: dict[str, Callable[..., Program]] = {model.__name__: model for model in (*XRLFLOW, *TENSAT, *FURTHER)}
 
 
 def build_model(name: str, sizes: Mapping[str, Any]) -> Program:
