@@ -1,4 +1,4 @@
-"""Models on which rewriting is compared, as programs: the seven of X-RLflow, three more of Tensat, and eight of neither.
+"""Models on which rewriting is compared, as programs: the seven of X-RLflow, three more of Tensat, eight of neither.
 
 Each is a function of its sizes; defaults are the published ones, smaller ones are for tests. Those of the papers hold
 what the published graphs hold, so neither softmax nor normalisation; the others have both. Weights are random

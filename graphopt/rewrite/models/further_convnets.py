@@ -1,4 +1,4 @@
-"""ShuffleNet, MobileNetV2, DenseNet and RegNetX as programs: networks of no paper on rewriting, normalised as published."""
+"""ShuffleNet, MobileNetV2, DenseNet and RegNetX as programs, normalised as published: of no paper on rewriting."""
 
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
