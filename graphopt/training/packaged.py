@@ -11,6 +11,7 @@ from graphopt.errors import UsageError, UserError
 
 PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
 ANY = "any"  # in the name of a packaged checkpoint
+RUNTIME = "runtime"  # the objective of cost models that say none
 
 
 def packaged(config: Mapping[str, Any]) -> Path:
@@ -38,7 +39,9 @@ def _purpose(config: Mapping[str, Any]) -> tuple[str, str, str]:
     algo = str(config["algo"]["name"])
     if getattr(target_of(config["algo"], "algo"), "any_purpose", False):  # only learners say
         return algo, ANY, ANY
-    return algo, str(config["task"]["name"]), str(config["cost"].get("objective"))
+    cost = config["cost"]
+    objective = cost["objective"] if "objective" in cost else getattr(target_of(cost, "cost"), "objective", RUNTIME)
+    return algo, str(config["task"]["name"]), str(objective)
 
 
 def _words(purpose: tuple[str, ...]) -> str:

@@ -60,7 +60,7 @@ def prepared(place: Path, **changes: Any) -> tuple[Critical, Cell]:
 @pytest.mark.parametrize(("half", "atol"), [(False, 0.0), (True, 1e-3)])
 def test_what_ships_is_what_solving_needs(cell: Cell, half: bool, atol: float) -> None:
     path = ship.ship(cell.path, packaged.PRETRAINED, half=half)
-    assert path.name == "critical-binary-None.ckpt"  # the toy cost has no objective in its configuration
+    assert path.name == "critical-binary-runtime.ckpt"  # the toy cost says no objective
     state, best = checkpoint.load(path), checkpoint.load(cell.path / "ckpt" / "best.ckpt")
     assert state.keys() == {"state_dict", "torch_random", "plain"}
     assert [*state["state_dict"]] == ["encoder.logit"] and "critic.weight" in best["state_dict"]
@@ -96,6 +96,12 @@ def test_the_command(cell: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"{path}: {path.stat().st_size:,} bytes" in capsys.readouterr().out
 
 
+def test_a_cell_whose_algorithm_is_of_an_experiment_alone_ships_as_an_option(cell: Cell, tmp_path: Path) -> None:
+    path = ship.ship(cell.path, tmp_path, half=False, algo="random")
+    assert path.name == "random-binary-runtime.ckpt"
+    assert json.loads(checkpoint.load(path)["plain"])["settings"]["algo"]["name"] == "random"
+
+
 def rewritten(cell: Cell, path: Path, **plain: Any) -> str:
     """The cell's checkpoint with other things said of it; None: not said at all."""
     state = checkpoint.load(cell.path / "ckpt" / "best.ckpt")
@@ -126,8 +132,11 @@ def test_a_checkpoint_of_an_older_version_loads_where_it_fits(cell: Cell, tmp_pa
 
 PACKAGED = sorted(packaged.PRETRAINED.glob("*.ckpt"))
 ENCODERS = {"regal": "message_passing", "gas": "sequence", "kernel_model": "graphsage", "motif_policy": "graphsage",
-            "placement_policy": "graphsage", "run_model": "graphsage"}  # fmt: skip
+            "placement_policy": "graphsage", "run_model": "graphsage", "xrlflow": "graphsage"}  # fmt: skip
 DATA = ["dataset=layered", "dataset.ops=[40]", "dataset.train=1", "dataset.val=1", "dataset.test=2"]
+PROGRAMS = ["dataset=rewrite_models", "dataset.train=[{model: nasrnn, steps: 1, width: 8}]", "dataset.val=[]",
+            "dataset.test=[{model: nasrnn, steps: 2, width: 8}, {model: nasrnn, steps: 2, width: 16}]",
+            "dataset.apart=sizes"]  # fmt: skip
 
 
 ANY = [("placement", "runtime"), ("scheduling", "runtime"), ("fusion", "runtime"), ("joint", "runtime"),
@@ -140,12 +149,14 @@ PURPOSES = [(file, *purpose) for file in PACKAGED
 def test_answers_at_once(file: Path, task: str, objective: str, tmp_path: Path) -> None:
     algo = file.stem.split("-")[0]
     costs = [f"cost.objective={objective}", f"judge.objective={objective}", "machine=gpu4_pcie", "budget.evals=300"]
-    answer = command(tmp_path, f"task={task}", f"algo={algo}", "ckpt=pretrained", *DATA, *costs)
+    data = PROGRAMS if task == "rewrite" else DATA
+    answer = command(tmp_path, f"task={task}", f"algo={algo}", "ckpt=pretrained", *data, *costs)
     assert answer.code == 0, answer.err
     assert len(answer.rows) == 2
     for row in answer.rows:
         assert row["status"] == "ok" and row["train_evals"] > 0
-        assert row["evals"] == 300 or (task == "fusion" and 0 < row["evals"] < 300)  # a scan ends where nothing helps
+        ends = task in ("fusion", "rewrite")  # a scan ends where nothing helps, episodes where nothing is new
+        assert row["evals"] == 300 or (ends and 0 < row["evals"] < 300)
         assert row["encoder"] == ENCODERS[algo]
 
 

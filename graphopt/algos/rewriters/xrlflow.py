@@ -95,7 +95,7 @@ class XRLflow(Learner):
     """yaml: conf/algo/xrlflow.yaml."""
 
     accepts = (RewriteTask,)
-    network_settings = frozenset({"network"})
+    network_settings = frozenset({"network", "additive"})  # what a candidate saves is among what it reads
 
     def __init__(self, *, name: str, machine: Machine, task: RewriteTask, cost: CostModel, seed: int,
                  openings: Mapping[str, Rewriter], additive: Literal["cost", "roofline"], episode: EpisodeSettings,
