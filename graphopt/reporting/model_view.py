@@ -158,8 +158,9 @@ def rule_sheets(decision: Decided, shown: int | None = None) -> Iterator[Sheet]:
         yield Sheet("rules applied", ["rule", "times"], rows, note=more)
         before, after = decision.operators()
         names = sorted(name for name in {*before, *after} if before[name] != after[name])
-        yield Sheet("ops of each operator", ["operator", "original", "rewritten"],
-                    [[name, str(before[name]), str(after[name])] for name in names])  # fmt: skip
+        if names:
+            yield Sheet("ops of each operator", ["operator", "original", "rewritten"],
+                        [[name, str(before[name]), str(after[name])] for name in names])  # fmt: skip
 
 
 def _changes(case: Case) -> Sheet:
