@@ -10,14 +10,14 @@ WHOLE = "per_model"
 PARTS = {"untaught": "learning", "additive_reward": "measured_reward", "one_layer": "attention",
          "papers_nodes": "sizes", "few_slots": "slots", "no_prior": "prior", "no_sweeps": "sweeps",
          "no_opening": "opening"}  # fmt: skip
-WITH = ("every_step", "at_the_end", "flat_head")
+WITH = ("every_step", "at_the_end", "flat_head", "small_value")
 
 Row = Mapping[str, Any]
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     """In percent, paired, models counted once, intervals over models and seeds: `over_original`; `worth_of/PART`,
-    as it is over itself without a part; `{every_step,at_the_end,flat_head}`, itself changed over as it is."""
+    as it is over itself without a part; `{every_step,at_the_end,flat_head,small_value}`, itself changed over as it is."""
     evals = max((row["evals_cap"] for row in rows), default=0)
     family = {row["graph"]: row["family"] for row in rows}
     original = {(row["graph"], row["seed"]): float(row["initial"]) for row in rows}
