@@ -9,6 +9,7 @@ from graphopt.reporting.figures.figure import Figure
 from graphopt.reporting.figures.rewriting import (
     rewrite_mcts,
     xrlflow_ablation,
+    xrlflow_blind,
     xrlflow_latency,
     xrlflow_one_policy,
     xrlflow_shapes,
@@ -99,6 +100,19 @@ def test_one_policy_over_its_peers_and_its_share_of_policies_of_their_own() -> N
     first = math.log(1.2 * 1.2 / 1.1) / math.log(1.2 * 1.2)
     assert found["one_policy/share_of_gain"] == pytest.approx((first + 0.0) / 2)
     assert found["slower"] == 0 and "over/untaught" not in found
+
+
+def test_policies_of_half_of_the_networks_count_on_the_other_half() -> None:
+    def of(algo: str, model: str, judged: float) -> dict[str, Any]:
+        return solved(algo, model, judged) | {"family": model, "evals_cap": 16}
+
+    found = named(xrlflow_blind.figures([
+        of("families_first", "lstm", 0.5), of("families_first", "t5", 1.0), of("families_second", "lstm", 1.1),
+        of("families_second", "t5", 0.6), of("untaught", "lstm", 1.21), of("untaught", "t5", 1.1),
+    ]))  # fmt: skip
+    assert found["families/over/untaught"] == pytest.approx(10.0)
+    assert found["families/seen/over/untaught"] == pytest.approx(100 * (math.sqrt(1.21 / 0.5 * 1.1 / 0.6) - 1))
+    assert "over/untaught" not in found
 
 
 def test_parts_by_what_is_worse_without() -> None:

@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
     """In percent, paired, models counted once, intervals over models and seeds: `over_original`; `worth_of/PART`,
-    as it is over itself without a part; `{every_step,at_the_end,flat_head,small_value}`, itself changed over as it is."""
+    as it is over itself without a part; `every_step` and others, itself changed over as it is."""
     evals = max((row["evals_cap"] for row in rows), default=0)
     family = {row["graph"]: row["family"] for row in rows}
     original = {(row["graph"], row["seed"]): float(row["initial"]) for row in rows}
