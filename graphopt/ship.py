@@ -22,20 +22,21 @@ from graphopt.config.construct import target_of
 from graphopt.config.stored import node_of
 from graphopt.errors import Unreadable, UserError
 from graphopt.training import checkpoint, packaged
+from graphopt.utils import registry
 from graphopt.utils.limits import MIB, read_bytes
 from graphopt.utils.printable import say
 
 LIMIT = 500_000  # bytes of a file
 
 
-def ship(cell: Path, folder: Path, *, half: bool, algo: str | None = None) -> Path:
-    """Writes the stripped checkpoint of a cell into `folder`, in half precision if asked for; returns the file. algo:
-    the option that runs find it by, where the cell's own name is of an experiment alone. Raises UserError when there
-    is nothing to ship or it is too large."""
+def ship(cell: Path, folder: Path, *, half: bool) -> Path:
+    """Writes the stripped checkpoint of a cell into `folder`, in half precision if asked for; returns the file. An
+    algorithm of an experiment alone ships as the option that it is. Raises UserError when there is nothing to ship or
+    it is too large."""
     if not (cell / "config.yaml").is_file():
         raise UserError(f"{cell} is not a cell: it has no config.yaml; give a folder OUTPUT_DIR/STUDY/CELL")
     config = stored_config(cell / "config.yaml")
-    config["algo"] |= {"name": algo or config["algo"]["name"]}
+    config["algo"]["name"] = registry.base("algo", config["algo"])
     state = stripped(checkpoint.load(checkpoint.find(str(cell), config)), config, half=half)
     state["plain"] = json.dumps(json.loads(state["plain"]) | {"note": {"cell": cell.resolve().name}})
     size = checkpoint.size(state)
@@ -78,14 +79,13 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m graphopt.ship", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     result.add_argument("cell", type=Path, help="folder of a finished cell, with ckpt/best.ckpt")
     result.add_argument("--half", action="store_true", help="store numbers in half precision")
-    result.add_argument("--algo", help="find it by this option of algo, whatever the cell's algorithm is called")
     result.add_argument("--folder", type=Path, default=packaged.PRETRAINED, help="where to write instead")
     return result
 
 
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
-    path = ship(args.cell, args.folder, half=args.half, algo=args.algo)
+    path = ship(args.cell, args.folder, half=args.half)
     say(f"{path}: {path.stat().st_size:,} bytes")
     return 0
 

@@ -47,7 +47,7 @@ def with_network(config: Node) -> dict[str, Any]:
 
     place = checkpoint.find(str(config["ckpt"]), config)
     stored = checkpoint.settings_of(checkpoint.load(place), algo.network_settings)
-    if stored is None or stored["algo"]["name"] != config["algo"]["name"]:
+    if stored is None or registry.base("algo", stored["algo"]) != registry.base("algo", config["algo"]):
         return dict(config)
     return {
         **config,
@@ -88,7 +88,7 @@ def _usual_encoder() -> str:
 
 def _algo(chosen: Node, stored: Node, network_settings: frozenset[str]) -> Node:
     """The chosen algorithm with the stored settings of its network."""
-    usual = registry.option("algo", chosen["name"])
+    usual = registry.option("algo", registry.base("algo", chosen))
     both = network_settings & chosen.keys() & stored.keys() & usual.keys()
     return {**chosen, **{key: inherit(chosen[key], usual[key], stored[key]) for key in both}}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from graphopt.config.construct import target_of
 from graphopt.errors import UsageError, UserError
+from graphopt.utils import registry
 
 PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"
 ANY = "any"  # in the name of a packaged checkpoint
@@ -36,7 +37,7 @@ def packaged_name(config: Mapping[str, Any]) -> str:
 
 
 def _purpose(config: Mapping[str, Any]) -> tuple[str, str, str]:
-    algo = str(config["algo"]["name"])
+    algo = registry.base("algo", config["algo"])
     if getattr(target_of(config["algo"], "algo"), "any_purpose", False):  # only learners say
         return algo, ANY, ANY
     cost = config["cost"]

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +30,14 @@ def option(group: str, name: str) -> dict[str, Any]:
     """A yaml file of a config group as plain containers. Raises ConfigError, naming the options, when there is none."""
     stamps = tuple(_stamp(path) for folder in folders() for path in sorted((folder / group).glob("*.yaml")))
     return deepcopy(_plain(group, name, stamps))
+
+
+def base(group: str, node: Mapping[str, Any]) -> str:
+    """The option that a configured node is: that of its name, or, where an experiment calls it otherwise, the only one
+    of its class; of several, its own name."""
+    name, known = str(node["name"]), options(group)
+    alike = [one for one in known if name not in known and option(group, one).get("_target_") == node.get("_target_")]
+    return alike[0] if len(alike) == 1 else name
 
 
 def _stamp(path: Path) -> Stamp:

@@ -149,3 +149,13 @@ def test_ship_refuses_a_configuration_that_multiplies_itself(tmp_path: Path) -> 
     (place / "config.yaml").write_text("\n".join(lines))
     with pytest.raises(UserError, match="holds references"):
         ship.ship(place, tmp_path / "pretrained", half=False)
+
+
+def test_an_algorithm_that_an_experiment_calls_otherwise_finds_the_policy_of_its_option() -> None:
+    node = registry.option("algo", "xrlflow") | {"name": "one_policy"}
+    options = (("encoder", "graphsage"), ("task", "rewrite"), ("cost", "torch"))
+    config = {group: registry.option(group, name) for group, name in options} | {"algo": node, "ckpt": "pretrained"}
+    assert packaged.packaged_name(config) == "xrlflow-rewrite-runtime.ckpt"
+    assert adopt.with_network(config)["algo"] == node | {"additive": "roofline"}
+    of_several = registry.option("algo", "remeasured") | {"name": "mine"}
+    assert registry.base("algo", of_several) == "mine" and registry.base("algo", registry.option("algo", "go")) == "go"

@@ -96,12 +96,6 @@ def test_the_command(cell: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"{path}: {path.stat().st_size:,} bytes" in capsys.readouterr().out
 
 
-def test_a_cell_whose_algorithm_is_of_an_experiment_alone_ships_as_an_option(cell: Cell, tmp_path: Path) -> None:
-    path = ship.ship(cell.path, tmp_path, half=False, algo="random")
-    assert path.name == "random-binary-runtime.ckpt"
-    assert json.loads(checkpoint.load(path)["plain"])["settings"]["algo"]["name"] == "random"
-
-
 def rewritten(cell: Cell, path: Path, **plain: Any) -> str:
     """The cell's checkpoint with other things said of it; None: not said at all."""
     state = checkpoint.load(cell.path / "ckpt" / "best.ckpt")
