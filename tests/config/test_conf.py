@@ -1,6 +1,8 @@
 """Yaml: every file's keys are its constructor's, it composes, and what no object can be made of is refused."""
 
 import inspect
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -125,6 +127,15 @@ def test_partial_keeps_the_optimiser_open() -> None:
 SMALL = ("dataset=layered", "dataset.ops=[12]", "dataset.train=1", "dataset.val=1", "dataset.test=1", "logger=none")
 FUSION = ("task=fusion", "algo=local", "machine=gpu2")
 JOINT = ("task=placement_scheduling", "algo=brkga", "machine=cpu_gpu")
+
+
+@pytest.fixture(autouse=True)
+def usual_depth() -> Iterator[None]:
+    """Python's own limit of recursion: some libraries raise it for good, and then a deep nest can be written out."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
 
 
 def nest(levels: int) -> list[Any]:
