@@ -7,14 +7,25 @@ prints such names passes them through `printable`.
 import sys
 from typing import TextIO
 
+LEVELS = 50  # of lists in lists that a sentence shows
+
 
 def short(value: object) -> str:
     """The value as a sentence shows it."""
     try:
-        text = str(value)
-    except (RecursionError, ValueError):  # a nest of a thousand levels, a number of thousands of digits
+        text = f"a {type(value).__name__}" if _deep(value) else str(value)
+    except (RecursionError, ValueError):  # a nest of something else, a number of thousands of digits
         return f"a {type(value).__name__}"
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _deep(value: object) -> bool:
+    """Whether it is a nest that nobody could read; Python's own limit is not asked, since libraries raise it."""
+    level = {id(value): value}  # each once, however often it is named
+    for _ in range(LEVELS):
+        nests = [one for one in level.values() if isinstance(one, (list, tuple, dict))]
+        level = {id(inner): inner for one in nests for inner in (one.values() if isinstance(one, dict) else one)}
+    return bool(level)
 
 
 def say(text: object, stream: TextIO | None = None, *, keep: str = "") -> None:

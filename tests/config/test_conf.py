@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -129,15 +128,6 @@ FUSION = ("task=fusion", "algo=local", "machine=gpu2")
 JOINT = ("task=placement_scheduling", "algo=brkga", "machine=cpu_gpu")
 
 
-@pytest.fixture(autouse=True)
-def usual_depth() -> Iterator[None]:
-    """Python's own limit of recursion: some libraries raise it for good, and then a deep nest can be written out."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(1000)
-    yield
-    sys.setrecursionlimit(before)
-
-
 def nest(levels: int) -> list[Any]:
     found: list[Any] = []
     for _ in range(levels):
@@ -259,7 +249,10 @@ def test_a_neighbourhood_ends_with_the_graph() -> None:
     assert run(FUSION, "algo.hops", 10**18) == run(FUSION, "algo.hops", 1000)
 
 
-def test_a_deep_nest_in_place_of_a_word_is_a_sentence() -> None:
+@pytest.mark.parametrize("limit", [1000, 10_000])  # some libraries raise Python's
+def test_a_deep_nest_in_place_of_a_word_is_a_sentence(limit: int, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(partial(sys.setrecursionlimit, sys.getrecursionlimit()))
+    sys.setrecursionlimit(limit)
     with pytest.raises(UserError, match="split=a list is not one of train, val, test"):
         run(FUSION, "split", nest(1000))
 
