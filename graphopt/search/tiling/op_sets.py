@@ -43,10 +43,12 @@ class OpArrays(NamedTuple):
     bandwidth: float
     native_width: float
     native_height: float
+    once: bool  # a slice takes room once, however many operands it is
 
 
 class Marks(NamedTuple):
-    """Room to work in. ops [N], tensors [T]: the last time [1] that each was met; members [N]: of the set at hand."""
+    """Room to work in. ops [N], tensors [3, T] (cut into tiles, rows, columns): the last time [1] that each was met;
+    members [N]: of the set at hand."""
 
     ops: I64
     tensors: I64
@@ -81,7 +83,7 @@ def op_arrays(wiring: Wiring) -> OpArrays:
         np.array(w.base_costs, float), np.array(w.is_matmul), np.array([tensors[0] for tensors in w.inputs]),
         np.array([w.depth(op) for op in range(w.num_ops)], float), width, height,
         np.ceil(width / native_width) * np.ceil(height / native_height),
-        float(w.capacity), float(w.bandwidth), float(native_width), float(native_height),
+        float(w.capacity), float(w.bandwidth), float(native_width), float(native_height), w.shared_slices == "once",
     )  # fmt: skip
 
 
@@ -92,7 +94,7 @@ def _lists(found: "list[list[int]] | list[tuple[int, ...]]") -> tuple[I64, I64]:
 
 def marks(arrays: OpArrays) -> Marks:
     ops = len(arrays.base)
-    return Marks(np.zeros(ops, np.int64), np.zeros(len(arrays.elements), np.int64), np.zeros(ops, np.int64),
+    return Marks(np.zeros(ops, np.int64), np.zeros((3, len(arrays.elements)), np.int64), np.zeros(ops, np.int64),
                  np.zeros(1, np.int64))  # fmt: skip
 
 
@@ -149,9 +151,12 @@ def _sums(first: int, count: int, size: int, now: int, a: OpArrays, m: Marks) ->
                 fed = fed or a.product[op]
                 continue
             left = tensor == a.left[op]
-            needs += (height if left else width) * a.depth[op] if a.product[op] else width * height
-            if m.tensors[tensor] != now:
-                m.tensors[tensor] = now
+            cut = (1 if left else 2) if a.product[op] else 0
+            if not a.once or m.tensors[cut, tensor] != now:
+                needs += (height if left else width) * a.depth[op] if a.product[op] else width * height
+            met = m.tensors[0, tensor] == now or m.tensors[1, tensor] == now or m.tensors[2, tensor] == now
+            m.tensors[cut, tensor] = now
+            if not met:
                 read = (high if left else wide) * a.depth[op] if a.product[op] else wide * high
                 moved += min(read, a.elements[tensor])
     tiles = a.tiles[first]
