@@ -206,3 +206,21 @@ def test_the_command_solves_and_checks(tmp_path: Path, capsys: pytest.CaptureFix
     assert "it claims" in json.loads(capsys.readouterr().out)["wrong"]
     with pytest.raises(UserError, match="must be positive"):
         tile.main([str(problem), str(solution), "--seconds", "0"])
+
+
+def test_the_command_takes_a_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """x + x, whose sides fill fast memory together with the result: one tile, or two that are half as high."""
+    workload = TileWorkload(
+        name="twice", widths=(32, 32), heights=(32, 32), inputs=((0, 0),), output=(1,), base_costs=(1000,),
+        is_matmul=(False,), capacity=2 * 1024, bandwidth=10, native=(32, 32),
+    )  # fmt: skip
+    problem, solution = tmp_path / "problem.json", tmp_path / "solution.json"
+    write_json(problem, workload_json(workload))
+    strict, costs = ["--shared-slices", "per_operand"], []
+    for reading in ([], strict):
+        assert tile.main([str(problem), str(solution), "--seconds", "0.5", *reading]) == 0
+        capsys.readouterr()
+        for judged_by in ([], strict):
+            fits = tile.main([str(problem), str(solution), "--check", *judged_by]) == 0
+            costs.append(json.loads(capsys.readouterr().out)["cost"] if fits else None)
+    assert costs == [1000.0, None, 2000.0, 2000.0]
