@@ -129,6 +129,16 @@ def test_a_product_of_a_matrix_with_itself_loads_it_twice() -> None:
     assert referee_latencies(workload_of_json(CHAIN | square, "square"), schedule) == [76.8]
 
 
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_published_cost_is_that_of_a_schedule_under_both_readings(reading: SharedSlices) -> None:
+    """The first op alone, and four ops with three operands of two tensors in tiles of half the native height."""
+    workload = replace(read_workload(check_data("tiling/mlsys-2026-2.json")), shared_slices=reading)
+    schedule = TileSchedule((TileStep((0,), (128, 128, 1)), TileStep((1, 2, 3, 4), (128, 64, 1))))
+    cost = judge(workload, schedule).cost
+    assert round(cost) == json.loads(check_data("tiling/known.json").read_text())["mlsys-2026-2"]["published_cost"]
+    assert objections(workload, schedule, cost) == []
+
+
 SHARING: dict[str, tuple[dict[str, Any], TileStep, int, int]] = {  # problem, step, elements once, per operand
     "tiles": ({"inputs": [[0], [0, 1]], "outputs": [[2], [3]], "op_types": ["Pointwise", "Pointwise"],
                "widths": [32] * 4, "heights": [32] * 4}, TileStep((0, 1), (32, 16, 1)), 4 * 512, 5 * 512),
