@@ -21,17 +21,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from graphopt.config.build import machine_task_costs
-from graphopt.config.construct import construct
+from graphopt.config.stored import OPTION, words
 from graphopt.core.graph import Graph, GraphError
-from graphopt.datasets.dataset import Dataset, Split
-from graphopt.errors import UserError
+from graphopt.datasets.dataset import Split
+from graphopt.errors import Unreadable, UserError
 from graphopt.leaderboard.yaml_files import listed, mapping, names, read_yaml, text
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.solution import Decided, Solution
 from graphopt.records import packed
+from graphopt.reporting.rebuilt import dataset, pricing
 from graphopt.reporting.stored_case import open_case
-from graphopt.utils.registry import option
+from graphopt.utils import registry
 
 DEFINITION = "problem.yaml"
 SPLITS: tuple[Split, ...] = ("test", "val", "train")
@@ -109,13 +109,13 @@ def _from_answers(said: Mapping[str, Any], source: Path, root: Path) -> tuple[li
 
 
 def _from_options(said: Mapping[str, Any], source: Path) -> tuple[list[BoardInstance], dict[str, str]]:
-    config = {group: _node(group, node) for group, node in mapping(said.get("config"), f"config of {source}").items()}
-    _, task, cost, _ = machine_task_costs({**config, "judge": config["cost"]})
+    config = {group: _words(group, node) for group, node in mapping(said.get("config"), f"config of {source}").items()}
+    _, task, cost, _ = pricing(source, {**config, "judge": config.get("cost")})
     graphs, why = dict[str, Graph](), ""
     for node in listed(said, "datasets", str(source)):
         try:
-            dataset: Dataset = construct(_node("dataset", node), "dataset", {"seed": 0})
-            graphs |= {graph.name: graph for split in SPLITS for graph in dataset.graphs(split)}
+            drawn = dataset(source, _words("dataset", node), 0)
+            graphs |= {graph.name: graph for split in SPLITS for graph in drawn.graphs(split)}
         except (UserError, GraphError) as error:
             why = str(error)
     made, absent = list[BoardInstance](), dict[str, str]()
@@ -128,8 +128,11 @@ def _from_options(said: Mapping[str, Any], source: Path) -> tuple[list[BoardInst
     return made, absent
 
 
-def _node(group: str, said: Any) -> dict[str, Any]:
-    if isinstance(said, str):
-        return option(group, said)
-    settings = mapping(said, group)
-    return {**option(group, str(settings.get("name"))), **settings}
+def _words(group: str, said: Any) -> dict[str, Any]:
+    """An option in the words of files, with what the problem sets of it."""
+    name, settings = (said, {}) if isinstance(said, str) else (mapping(said, group).get("name"), said)
+    inner = sorted(key for key in map(str, settings) if key.startswith("_"))
+    if inner:
+        raise Unreadable(f"{group}.{inner[0][:80]} is no key that a problem may set")
+    option = words(group, registry.option("cost" if group == "judge" else group, str(name)))
+    return {**option, **settings, OPTION: str(name)}
