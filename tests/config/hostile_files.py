@@ -45,7 +45,7 @@ def answer(folder: Path) -> Path:
     graph = chain([4e9] * 5, ["add"] * 5, [8] * 5)
     problem = AssignProblem(graph, task, cost, evals=3)
     problem.cost(np.array([[[1], [1], [0], [0], [0]]], np.int16))
-    row = {"algo": "hand", "status": "ok", "graph": graph.name, "seed": 0, "evals_cap": 3,
+    row = {"cell": "cell", "algo": "hand", "status": "ok", "graph": graph.name, "seed": 0, "evals_cap": 3,
            "initial": problem.initial_cost, "judged": problem.best_cost, "decision": "decisions/a.npz"}  # fmt: skip
     path = folder / "cell" / "decisions" / "a.npz"
     answer_file.save(path, problem=problem, judged=problem.best_cost, row=row, config=CONFIG)
