@@ -8,7 +8,7 @@ network serves all.
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,8 @@ def stored_config(path: Path) -> dict[str, Any]:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
             raise Unreadable(f"{path} holds references, which a cell's configuration has none of")
         said: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
-        network = getattr(class_of("algo", said["algo"]), "network_settings", frozenset())
-        kept = {"algo": network, "task": (), "cost": ("objective",)}
+        network: Iterable[str] = getattr(class_of("algo", said["algo"]), "network_settings", ())
+        kept: dict[str, Iterable[str]] = {"algo": network, "task": (), "cost": ("objective",)}
         for group, keys in kept.items():
             of = said[group].items() if isinstance(said[group], Mapping) else ()
             said[group] = {key: value for key, value in of if key in (*RESERVED, "name", *keys)}

@@ -24,6 +24,8 @@ from graphopt.cli import composed
 from graphopt.config.build import build, machine_task_costs
 from graphopt.config.construct import INJECTED, arguments_of, classes_in, construct, hints_of, target_of
 from graphopt.config.stored import GROUPS, node_of, words
+from graphopt.datasets.files import DATA
+from graphopt.errors import UserError
 from graphopt.leaderboard.contests import read_contest
 from graphopt.leaderboard.judging import judged_entry
 from graphopt.records import answer_file, packed
@@ -69,6 +71,17 @@ def canaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     yield [*single, *([one] for one in single), *more]
     sys.path.remove(str(importable))
     assert MODULE not in sys.modules
+
+
+@pytest.fixture(autouse=True)
+def third_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data sets that read these find one problem of each kind, and so go on to what else they make."""
+    problem = {"widths": [128, 128], "heights": [128, 128], "inputs": [[0]], "outputs": [[1]], "base_costs": [1000],
+               "op_types": ["Pointwise"], "fast_memory_capacity": 50000, "slow_memory_bandwidth": 10,
+               "native_granularity": [128, 128]}  # fmt: skip
+    (tmp_path / "third" / "tiling").mkdir(parents=True)
+    (tmp_path / "third" / "tiling" / "one.json").write_text(json.dumps(problem))
+    monkeypatch.setenv(DATA, str(tmp_path / "third"))
 
 
 @contextlib.contextmanager
@@ -307,6 +320,34 @@ def test_no_file_sets_what_reaches_out(
         run = make(tmp_path / f"{number}", {group: words(group, node)})
         with untouched((kind, group, what)):
             run()
+
+
+def test_a_module_of_a_data_set_within_one(canaries: list[Any], tmp_path: Path) -> None:
+    """The data set is made, finds its problem, and would ask the inner one for graphs to train on."""
+    node = registry.option("dataset", "tiling_contest")
+    sound = node | {"drawn": registry.option("dataset", "tiling_drawn") | {"train": [4], "val": [4], "test": [4]}}
+    used("dataset", node_of("dataset", words("dataset", sound)))
+    with pytest.raises(UserError, match="third parties', and not among those of dataset=tiling_contest"):
+        decision(tmp_path / "sound", {"dataset": words("dataset", sound)})()
+    run = decision(tmp_path / "evil", {"dataset": words("dataset", sound) | {"drawn": canaries[5]}})
+    with untouched("drawn"):
+        run()
+    with pytest.raises(UserError, match="drawn is a Programs, and has to be a TilingDrawn"):
+        run()
+
+
+@pytest.mark.parametrize("where", ["machine", "dataset"])
+def test_a_class_that_a_problem_names(canaries: list[Any], tmp_path: Path, where: str) -> None:
+    evil = {"_target_": "subprocess.getoutput", "cmd": f"touch {tmp_path / 'ran'}"}
+    text = deepcopy(PROBLEM)
+    if where == "machine":
+        text["config"]["machine"]["devices"] = evil  # type: ignore[index]
+    else:
+        text["datasets"][0]["sizes"] = evil  # type: ignore[index]
+    run = board(tmp_path, text)
+    with untouched(where):
+        run()
+    assert not (tmp_path / "ran").exists()
 
 
 # ---- a class, or an option, in every position of what a file says

@@ -92,7 +92,7 @@ def _named(steps: list[Any]) -> set[str]:
 
 def _read(step: Any, order: Sequence[int], number: int) -> tuple[str, tuple[int, ...]]:
     """(rule, roots) of a step. Raises UserError."""
-    rule, roots = step if isinstance(step, list) and len(step) == 2 else ("", None)
+    rule, roots = step if isinstance(step, list) and len(step) == 2 else ("", ())
     fine = isinstance(rule, str) and isinstance(roots, list)
     if not fine or not all(type(place) is int and 0 <= place < len(order) for place in roots):
         raise UserError(f"its step {number} is no rule with the places of terms")
