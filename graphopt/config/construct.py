@@ -10,7 +10,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import partial
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Union
 
 from graphopt.errors import ConfigError, UsageError
@@ -76,7 +76,7 @@ def call(target: Callable[..., Any], given: Node, where: str, injected: Mapping[
     check_keys(parameters, given, where)
     extra = {key: value for key, value in injected.items() if key in parameters and key not in given}
     check_complete(parameters, {*given, *extra}, where, given)
-    hints = _hints(target)
+    hints = hints_of(target)
     checked = {key: convert(value, hints.get(key, Any), dotted(where, key)) for key, value in given.items()}
     try:
         return target(**checked, **extra)
@@ -112,7 +112,9 @@ def dotted(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+@lru_cache(maxsize=1024)
+def hints_of(target: Callable[..., Any]) -> Mapping[str, Any]:
+    """The types of the constructor's arguments, with their ranges and marks."""
     function = target.__init__ if inspect.isclass(target) else target  # type: ignore[misc]
     try:
         return typing.get_type_hints(function, include_extras=True)
@@ -121,16 +123,16 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
-    """The value as the annotated type: int to float, list to tuple, mapping to dataclass, `_partial_` node to partial.
+    """The value as the annotated type: int to float, list to tuple, mapping to dataclass, `_target_` node to object.
 
     Raises UsageError when it cannot be that type, OutOfRange when it is one but beyond its range. Types other than
     plain ones are left to the constructor.
     """
     if isinstance(value, Mapping) and "_target_" in value:
-        return _nested(value, where)
+        return _nested(value, hint, where)
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return _within(convert(value, options[0], where), options[1], where)
+        return _within(convert(value, options[0], where), options[1:], where)
     if origin in (Union, types.UnionType):
         return _any_of(value, options, where)
     if origin is Literal:
@@ -156,13 +158,24 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     return _scalar(value, hint, where)
 
 
-def _nested(node: Node, where: str) -> Any:
-    """A partial (`_partial_: true`, the torch optimiser) or an object without injected arguments."""
-    if not node.get("_partial_", False):
-        return construct(node, where)
-    rest = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
-    check_keys(arguments_of(locate(str(node["_target_"]), where)), rest, where)
-    return partial(locate(str(node["_target_"]), where), **rest)
+def _nested(node: Node, hint: Any, where: str) -> Any:
+    """An object without injected arguments, of the class that is wanted there, where the type names one."""
+    made, wanted = construct(node, where), classes_in(hint)
+    if wanted and not isinstance(made, wanted):
+        raise UsageError(f"{where} is a {type(made).__name__}, and has to be a {wanted[0].__name__}")
+    return made
+
+
+def classes_in(hint: Any) -> tuple[type, ...]:
+    """The classes of options that a value of the type may be of: neither plain values nor settings by name."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return classes_in(options[0])
+    if origin in (Union, types.UnionType):
+        return tuple(kind for option in options for kind in classes_in(option))
+    plain = (bool, int, float, str, list, dict, types.NoneType, object, Any)
+    one = isinstance(hint, type) and origin is None and hint not in plain and not dataclasses.is_dataclass(hint)
+    return (hint,) if one else ()
 
 
 def _any_of(value: Any, options: Sequence[Any], where: str) -> Any:
@@ -181,9 +194,10 @@ def _any_of(value: Any, options: Sequence[Any], where: str) -> Any:
     raise UsageError(f"{where}={short(value)} must be {names}")
 
 
-def _within(value: Any, between: Between, where: str) -> Any:
-    if not between.holds(value):
-        raise OutOfRange(f"{where}={short(value)} must be {between}")
+def _within(value: Any, marks: Sequence[Any], where: str) -> Any:
+    for mark in marks:
+        if isinstance(mark, Between) and not mark.holds(value):
+            raise OutOfRange(f"{where}={short(value)} must be {mark}")
     return value
 
 

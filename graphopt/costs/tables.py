@@ -1,19 +1,41 @@
 """Tables of what was measured, as stored answers name them: with them their prices are had again anywhere."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 from graphopt import cache_dir
 from graphopt.errors import UserError
 from graphopt.measure.table_file import is_there
+from graphopt.utils.outside import Outside
 
 
-def settled(node: Mapping[str, object], near: Path, usual: Path) -> Mapping[str, object]:
-    """The configuration of a cost model whose prices come from lines that are there: the table is looked for, the
-    environment must be stored. near: the file that says it; usual: where tables are below the cache folder."""
-    if not isinstance(node.get("environment"), str):
-        raise UserError(f"{near} does not say in which environment its prices were measured: solve the graph again")
-    return {**node, "table": str(found_table(node.get("table"), near, usual))}
+@dataclass(frozen=True)
+class TableFile(Outside):
+    """A table of measured prices; what a file says of it is looked for and only read. usual: below the cache folder."""
+
+    does: str = "is a table of measured prices"
+    usual: Path = Path()
+
+    def here(self, value: Any, where: str, near: Path | None) -> Any:
+        return None if near is None else str(found_table(value, near, self.usual))
+
+
+@dataclass(frozen=True)
+class _MeasuredThere(Outside):
+    """Without an environment the model would measure here, in processes of its own."""
+
+    does: str = "begins processes that measure"
+
+    def here(self, value: Any, where: str, near: Path | None) -> Any:
+        if not isinstance(value, str):
+            raise UserError(
+                f"{where} does not say in which environment its prices were measured: solve the graph again"
+            )
+        return value
+
+
+Environment = Annotated[str | None, _MeasuredThere()]
 
 
 def found_table(stored: object, near: Path, usual: Path) -> Path:

@@ -24,6 +24,7 @@ from graphopt.datasets.dataset import Dataset, Split
 from graphopt.errors import Unreadable
 from graphopt.library.packing import GRAPHS, INDEX, MOST, Line, member, neighbourhoods, unpack
 from graphopt.utils.limits import MIB, read_json, read_member
+from graphopt.utils.outside import UserPath
 from graphopt.utils.progress import Bar
 
 # Of a line of the index.
@@ -38,7 +39,7 @@ class Models(Dataset):
     `graphopt.gather --pack` made; null: the one in the package."""
 
     def __init__(self, *, name: str, min_ops: int, max_ops: int, training: int | None, testing: int | None,
-                 purged: bool, path: str | None) -> None:  # fmt: skip
+                 purged: bool, path: UserPath) -> None:  # fmt: skip
         self.name, self.min_ops, self.max_ops = name, min_ops, max_ops
         self.most: dict[Split, int | None] = {"train": training, "val": None, "test": testing}
         self.purged = purged

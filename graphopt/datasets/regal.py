@@ -18,6 +18,7 @@ from graphopt.datasets.dataset import Dataset, Split, check_draws
 from graphopt.datasets.headroom import SHIPPED, Draws, Filter, HeadroomPrices, load_headroom
 from graphopt.datasets.random_graphs import FAMILIES
 from graphopt.datasets.synthetic import SPLITS, split_size, synthetic_graph, topology_digest
+from graphopt.utils.outside import UserPath
 
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class HeadroomFilter:
 
     filter: Filter
     objective: Literal["runtime", "peak_memory"]
-    file: str | None
+    file: UserPath
 
     @property
     def path(self) -> Path:

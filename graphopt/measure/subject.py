@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
+from graphopt.utils.outside import Own
 from graphopt.utils.ranges import Between, Few, NotNegative, Positive
 
 Device = Literal["cpu", "cuda"]
@@ -113,9 +114,9 @@ class Comparing:
     noise: NotNegative
     seconds: Positive
     limit_seconds: Positive
-    pool: Literal["local", "ray"]
+    pool: Annotated[Literal["local", "ray"], Own(instead="local")]
     workers: Annotated[int, Between(1, 512)]
-    address: str | None
+    address: Annotated[str | None, Own()]
 
     def asked(self) -> dict[str, Any]:
         """As a request holds it."""

@@ -4,7 +4,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -128,12 +127,6 @@ class CostModel(ABC):
     def stored(self) -> Mapping[str, object]:
         """Values that stored answers keep in this model's configuration, so that they are priced alike elsewhere."""
         return {}
-
-    @staticmethod
-    def settled(node: Mapping[str, object], near: Path) -> Mapping[str, object]:
-        """The configuration of a model that prices a stored answer again: one that measures nothing and writes nothing,
-        whatever a file says. near: the file. Raises UserError when what it needs is not there."""
-        return node
 
     def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: KernelLimits) -> Flips | None:
         """A delta pricer that starts from legal flags `inline` [N], every op on device 0; None when there is none."""

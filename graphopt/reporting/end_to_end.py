@@ -84,7 +84,7 @@ def _second_judge(case: Case, folder: Path) -> CostModel | None:
     """The judge, if it measures ops, with an empty table."""
     if not isinstance(case.judge, Profiled):
         return None
-    stored = node_of("judge", case.decision.header["config"]["judge"])
+    stored = node_of("judge", case.decision.header["config"]["judge"], case.path)
     node = {**stored, "table": str(folder / TABLE), "environment": None}
     judge: CostModel = construct(node, "judge")
     return judge

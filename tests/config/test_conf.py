@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from graphopt import CONF
 from graphopt.cli import composed, explained
 from graphopt.config.build import build
-from graphopt.config.construct import INJECTED, arguments_of, call, construct, convert, target_of
+from graphopt.config.construct import INJECTED, arguments_of, call, construct, target_of
 from graphopt.core.graph import GraphError
 from graphopt.encoders.allowance import LEAST, Allowance, TooLarge
 from graphopt.errors import ConfigError, UsageError, UserError
@@ -113,12 +113,11 @@ def test_missing_and_unknown_targets() -> None:
         construct({"_target_": "graphopt.core.machine.Nothing", "name": "x"}, "algo")
 
 
-def test_partial_keeps_the_optimiser_open() -> None:
-    made = convert({"_target_": "torch.optim.SGD", "_partial_": True, "lr": 0.5}, Any, "algo.optim")
-    assert isinstance(made, partial)
-    assert made([torch.zeros(1, requires_grad=True)]).param_groups[0]["lr"] == 0.5
-    with pytest.raises(UsageError, match=r"algo.optim.lrr does not exist"):
-        convert({"_target_": "torch.optim.SGD", "_partial_": True, "lrr": 0.5}, Any, "algo.optim")
+def test_an_inner_option_is_of_the_class_that_is_wanted() -> None:
+    node = option("dataset", "regal_mixed")
+    node["real"] = option("machine", "gpu2")
+    with pytest.raises(UsageError, match=r"dataset\.real is a Machine, and has to be a Dataset"):
+        construct(node, "dataset", {"seed": 0})
 
 
 # --- Settings that nothing can be made of, or that ask for more than any machine has, end in a sentence.

@@ -14,7 +14,7 @@ from graphopt.measure import service
 from graphopt.measure.pool import LocalPool
 from graphopt.records import answer_file
 from graphopt.report import main as report
-from graphopt.reporting.stored_case import _pricing
+from graphopt.reporting.rebuilt import _pricing
 from graphopt.rewrite import equivalence
 from graphopt.rewrite.equivalence import run_onnx
 from graphopt.rewrite.io.onnx_export import RULES_KEY, save_onnx

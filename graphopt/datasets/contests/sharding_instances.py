@@ -13,6 +13,7 @@ from graphopt.datasets.dataset import MOST_OPS, Dataset, Split
 from graphopt.datasets.files import FileDataset, bare_name, find_files, third_party
 from graphopt.readers.formats.iopddl import graph_of, read_iopddl
 from graphopt.sharding.drawing import drawn
+from graphopt.utils.outside import OwnFolder
 
 NAMES = ("*.json", "*.json.gz")
 NOT_INSTANCES = ("known.json",)  # tables of figures beside them
@@ -28,7 +29,7 @@ class ShardingInstances(FileDataset):
     gives: ClassVar[frozenset[str]] = frozenset({"strategies"})
     kept = False
 
-    def __init__(self, *, name: str, path: str | None, only: list[str], train: list[str], val: list[str],
+    def __init__(self, *, name: str, path: OwnFolder, only: list[str], train: list[str], val: list[str],
                  families: dict[str, str], seconds: dict[str, float]) -> None:  # fmt: skip
         super().__init__(name, train, val)
         self._path = path if path is not None else str(third_party("sharding"))
