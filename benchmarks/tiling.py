@@ -34,7 +34,8 @@ from graphopt.utils.registry import option
 from graphopt.utils.share_network import expected
 
 MACHINE: Any = construct(option("machine", "cpu_core"), "machine")
-TASK: Any = construct(option("task", "tiling"), "task", {"machine": MACHINE})
+READING = {"shared_slices": "per_operand"}  # that of the numbers in docs/tiling.md
+TASK: Any = construct(option("task", "tiling") | READING, "task", {"machine": MACHINE})
 COST: Any = construct(option("cost", "tile_time"), "cost", {"machine": MACHINE, "task": TASK})
 ORDERS = ("passes", "even", "saved", "potential")
 BATCH = 4  # graphs of a training step

@@ -2,7 +2,8 @@
 
 `python -m graphopt.tile PROBLEM.json SOLUTION.json` searches for as long as the contest gave for so many ops, or
 `--seconds`, counted from the start of the command, and writes the schedule with the latency of every step. `--check`
-reads the solution instead and prices it by both evaluators. docs/tiling.md has the rules.
+reads the solution instead and prices it by both evaluators. `--shared-slices per_operand` takes the stricter reading of
+what fits into fast memory. docs/tiling.md has the rules.
 """
 
 import argparse
@@ -11,11 +12,16 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphopt.cli import sentences
 from graphopt.errors import UserError, writing
 from graphopt.utils.printable import say
+
+if TYPE_CHECKING:
+    from graphopt.tiling.tile_workload import SharedSlices, TileWorkload
 
 BEGAN = time.monotonic()
 SHARE, LEAST, ENDING = (
@@ -26,20 +32,22 @@ SHARE, LEAST, ENDING = (
 SAME = 1e-6  # relative: latencies that a file claims
 
 
-def solve_file(problem: Path, solution: Path, seconds: float | None, seed: int) -> None:
-    """Writes a solution. Raises UserError or GraphError."""
+def solve_file(problem: Path, solution: Path, seconds: float | None, seed: int,
+               shared_slices: "SharedSlices | None") -> None:  # fmt: skip
+    """Writes a solution. shared_slices: None as conf/task/tiling.yaml has it. Raises UserError or GraphError."""
     from graphopt.config.construct import construct
     from graphopt.problems.optimizer import solve
     from graphopt.search.tiling.tile_walk import contest_seconds
     from graphopt.tiling.pricing_tiles import judge
-    from graphopt.tiling.workload_files import read_workload, schedule_json, write_json
+    from graphopt.tiling.workload_files import schedule_json, write_json
     from graphopt.tiling.workload_graph import graph_of_workload
     from graphopt.utils.registry import option
 
-    workload = read_workload(problem)
+    workload = _workload(problem, shared_slices)
     graph = graph_of_workload(workload)
     machine = construct(option("machine", "cpu_core"), "machine")
-    task = construct(option("task", "tiling"), "task", {"machine": machine})
+    reading = {"shared_slices": workload.shared_slices}
+    task = construct(option("task", "tiling") | reading, "task", {"machine": machine})
     cost = construct(option("cost", "tile_time"), "cost", {"machine": machine, "task": task})
     task.open(graph, cost, evals=0)  # compiles what is not compiled yet
     given = contest_seconds(workload.num_ops) if seconds is None else seconds
@@ -54,13 +62,20 @@ def solve_file(problem: Path, solution: Path, seconds: float | None, seed: int) 
     say(f"{problem.stem}: {found}; wrote {solution}")
 
 
-def check_file(problem: Path, solution: Path) -> bool:
+def _workload(problem: Path, shared_slices: "SharedSlices | None") -> "TileWorkload":
+    from graphopt.tiling.workload_files import read_workload
+    from graphopt.utils.registry import option
+
+    return replace(read_workload(problem), shared_slices=shared_slices or option("task", "tiling")["shared_slices"])
+
+
+def check_file(problem: Path, solution: Path, shared_slices: "SharedSlices | None" = None) -> bool:
     """Prints what a solution costs, and what is wrong with it, as a line of JSON; whether it is valid."""
     from graphopt.tiling.pricing_tiles import judge
     from graphopt.tiling.referee import NotValid, referee_latencies
-    from graphopt.tiling.workload_files import read_schedule, read_workload
+    from graphopt.tiling.workload_files import read_schedule
 
-    workload = read_workload(problem)
+    workload = _workload(problem, shared_slices)
     schedule, claimed = read_schedule(solution)
     verdict = judge(workload, schedule)
     try:
@@ -88,6 +103,8 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--check", action="store_true", help="price the solution by both evaluators, as a line of JSON")
     result.add_argument("--seconds", type=float, help="of the whole command; default: by the number of ops, 2 to 120")
+    result.add_argument("--shared-slices", choices=["once", "per_operand"],
+                        help="room for a slice that several operands read; default: once")  # fmt: skip
     result.add_argument("--seed", type=int, default=0, help="of the search's random numbers")
     return result
 
@@ -97,8 +114,8 @@ def main(arguments: Sequence[str]) -> int:
     if args.seconds is not None and not 0 < args.seconds < 10**7:
         raise UserError(f"--seconds {args.seconds:g} must be positive")
     if args.check:
-        return 0 if check_file(args.problem, args.solution) else 1
-    solve_file(args.problem, args.solution, args.seconds, args.seed)
+        return 0 if check_file(args.problem, args.solution, args.shared_slices) else 1
+    solve_file(args.problem, args.solution, args.seconds, args.seed, args.shared_slices)
     return 0
 
 

@@ -56,7 +56,8 @@ ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics":
                                     "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
                                     "graphopt.costs.inductor.Inductor": {"filter": None},
                                     "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
-                                    "graphopt.tasks.tiled_execution.Tiling": {"clock": "wall"},
+                                    "graphopt.tasks.tiled_execution.Tiling": {"clock": "wall",
+                                                                               "shared_slices": "per_operand"},
                                     "graphopt.datasets.contests.tiling_contest.TilingContest": {"drawn": None},
                                     "graphopt.search.tiling.tile_walk.TileWalk": {
                                         "order": {"by": "passes", "power": 1.0, "patience": 1.0}}}  # fmt: skip

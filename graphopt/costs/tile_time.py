@@ -11,22 +11,23 @@ from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.tiling.pricing_tiles import Verdict, judge
 from graphopt.tiling.schedule import CHOICE_NAME, decode
 from graphopt.tiling.tile_workload import TileWorkload
-from graphopt.tiling.workload_graph import CARRIES, workload_of
+from graphopt.tiling.tiling_task import TilingTask
+from graphopt.tiling.workload_graph import CARRIES
 
 
 class TileTime(CostModel):
     """In the unit of time of the workload. A schedule that breaks a rule costs inf; `excess` is by what share of the
-    capacity it is over it, or 1."""
+    capacity it is over it, or 1. task: says how the rules are read."""
 
     objective = "runtime"
     needs: ClassVar[frozenset[str]] = frozenset({CARRIES})
     reads: ClassVar[frozenset[Role | str]] = frozenset({CHOICE_NAME})
 
-    def __init__(self, *, name: str) -> None:
-        self.name = name
+    def __init__(self, *, name: str, task: TilingTask) -> None:
+        self.name, self._task = name, task
 
     def price(self, plans: Plans) -> Prices:
-        workload = workload_of(plans.graph)
+        workload = self._task.workload(plans.graph)
         verdicts = [_verdict(workload, numbers) for numbers in plans.choices[CHOICE_NAME]]
         return Prices(np.array([v.cost for v in verdicts]), np.array([v.excess for v in verdicts]))
 

@@ -16,6 +16,7 @@ from graphopt.tiling.pricing_tiles import judge
 from graphopt.tiling.referee import objections
 from graphopt.tiling.schedule import CHOICE_NAME, TileSchedule, decode, encode
 from graphopt.tiling.tile_costs import TileCosts
+from graphopt.tiling.tile_workload import SharedSlices, TileWorkload
 from graphopt.tiling.tiling_problem import TilingProblem
 from graphopt.tiling.tiling_task import TilingTask
 from graphopt.tiling.workload_graph import workload_of
@@ -23,10 +24,14 @@ from graphopt.tiling.workload_graph import workload_of
 
 class Tiling(TilingTask):
     """Without a search every op is a subgraph with its best tile. The core's sizes come with the graph; of the machine
-    nothing counts. clock: what seconds are: of the `wall`, or of the `processor`."""
+    nothing counts.
 
-    def __init__(self, *, name: str, machine: Machine, clock: Clock) -> None:
-        self.name, self.machine, self.clock = name, machine, clock
+    shared_slices: how much room a slice takes that several operands of a subgraph read: its own `once`, or
+    `per_operand`. clock: what seconds are: of the `wall`, or of the `processor`.
+    """
+
+    def __init__(self, *, name: str, machine: Machine, shared_slices: SharedSlices, clock: Clock) -> None:
+        self.name, self.machine, self.shared_slices, self.clock = name, machine, shared_slices, clock
 
     def open(self, graph: Graph, cost: CostModel, *, evals: int, seconds: float = float("inf"),
              seed: int = 0) -> TilingProblem:  # fmt: skip
@@ -34,8 +39,11 @@ class Tiling(TilingTask):
         problem.tell_time_by(self.clock)
         return problem
 
+    def workload(self, graph: Graph) -> TileWorkload:
+        return workload_of(graph, self.shared_slices)
+
     def initial(self, graph: Graph) -> TileSchedule:
-        workload = workload_of(graph)
+        workload = self.workload(graph)
         costs = TileCosts(workload)
         order = sorted(range(workload.num_ops), key=workload.rank.__getitem__)
         for op in order:
@@ -50,7 +58,7 @@ class Tiling(TilingTask):
 
     def objections(self, plans: Plans) -> list[str]:
         """What the second evaluator finds wrong with a schedule, or with its price."""
-        workload = workload_of(plans.graph)
+        workload = self.workload(plans.graph)
         try:
             schedule = decode(plans.choices[CHOICE_NAME][0])
         except Unreadable as error:

@@ -17,7 +17,8 @@ class TileFootprint(NamedTuple):
     """Elements and counts, as floats for compiled code. `depth` is what `k` slices, 0 without a product.
 
     Of operands `*_slices` counts and `*_depth` sums their depths: of a left operand that is its elements per row of the
-    tile, of a right one per column. `*_uses` count a tensor once for each op that reads it: so memory is counted.
+    tile, of a right one per column. `*_used` and `*_uses` are slices that take room in fast memory: each distinct one,
+    or one for every operand (`TileWorkload.shared_slices`).
     """
 
     width: int  # of the grid, elements
@@ -83,13 +84,14 @@ def footprint(workload: TileWorkload, ops: Sequence[int], resident: Set[int] = N
     if reads.chain and (len({*reads.chain}) < len(reads.chain) or not {*reads.chain}.isdisjoint(other)):
         return "a chain of two MatMuls reads one tensor in two ways"
     width, height = workload.shape(written[0])
+    once = workload.shared_slices == "once"
     return TileFootprint(
         width, height, reads.depth, reads.may_split, reads.square,
         float(sum(workload.base_costs[op] for op in pointwise)),
         float(sum(workload.base_costs[op] for op in products)),
-        float(len({*tiles})), float(len(tiles)), float(len(written) - len(retained)),
+        float(len({*tiles})), float(len({*tiles} if once else tiles)), float(len(written) - len(retained)),
         float(sum(map(workload.elements, resident)) + len(retained) * width * height),
-        float(reads.row_fixed), float(reads.column_fixed), float(reads.streamed), *_cuts(reads, tiles),
+        float(reads.row_fixed), float(reads.column_fixed), float(reads.streamed), *_cuts(reads, tiles, once),
     )  # fmt: skip
 
 
@@ -183,8 +185,8 @@ def _chain(workload: TileWorkload, pair: Sequence[int], fed: bool, feeds: dict[i
     return reads
 
 
-def _cuts(reads: _Reads, tiles: Sequence[int]) -> tuple[float, ...]:
-    """The fields of `TileFootprint` from `row_slices` on."""
+def _cuts(reads: _Reads, tiles: Sequence[int], once: bool) -> tuple[float, ...]:
+    """The fields of `TileFootprint` from `row_slices` on. once: only distinct slices take room."""
     rows, columns, pointwise = dict(reads.rows), dict(reads.columns), {*tiles}
     again = {t for t in (*rows, *columns) if (t in rows) + (t in columns) + (t in pointwise) > 1}
     found: list[float] = []
@@ -192,6 +194,6 @@ def _cuts(reads: _Reads, tiles: Sequence[int]) -> tuple[float, ...]:
         for cut in (rows, columns):
             depths = [depth for tensor, depth in cut.items() if (tensor in again) is several]
             found += [float(len(depths)), float(sum(depths))]
-    for used in (reads.rows, reads.columns):
+    for used in (rows.items(), columns.items()) if once else (reads.rows, reads.columns):
         found += [float(len(used)), float(sum(depth for _, depth in used))]
     return tuple(found)

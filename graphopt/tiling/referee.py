@@ -217,7 +217,9 @@ class _StepRun:
 
     def _check_room(self, uses: list[_Use]) -> None:
         wide, high, _ = self.step.tile
-        room = sum(use.room for use in uses) + sum(self.w.elements(t) for t in {*self.fast} | {*self.step.retain})
+        distinct = {(use.tensor, use.cut): use.room for use in uses}
+        rooms = [*distinct.values()] if self.w.shared_slices == "once" else [use.room for use in uses]
+        room = sum(rooms) + sum(self.w.elements(t) for t in {*self.fast} | {*self.step.retain})
         room += wide * high * sum(t not in self.step.retain for t in self.results)
         if room > self.w.capacity:
             raise NotValid(f"{room} elements do not fit into {self.w.capacity}")

@@ -6,12 +6,14 @@ Shape legend: N ops, T tensors.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from graphopt.core.graph import GraphError
 
 MOST_OPS = 100_000
 MOST_SIDE = 2**24  # elements of a tensor in one direction
 MOST_ELEMENTS = 2**53  # of all tensors: sums are exact
+SharedSlices = Literal["once", "per_operand"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,7 @@ class TileWorkload:
     capacity: float  # elements that fast memory holds
     bandwidth: float  # elements per unit of time to and from slow memory
     native: tuple[int, int]  # (width, height) of the largest tile
+    shared_slices: SharedSlices = "once"  # room for a slice that several operands read; problem files do not say it
 
     def __post_init__(self) -> None:
         _check_sizes(self)

@@ -9,7 +9,6 @@ from graphopt.problems.problem import OutOfBudget, Problem
 from graphopt.problems.solution import Solution
 from graphopt.tiling.schedule import TileSchedule
 from graphopt.tiling.tiled import Tiled
-from graphopt.tiling.workload_graph import workload_of
 
 if TYPE_CHECKING:
     from graphopt.tiling.tiling_task import TilingTask
@@ -23,7 +22,7 @@ class TilingProblem(Problem):
     task: "TilingTask"
 
     def _prepared(self) -> float:
-        self.workload = workload_of(self.graph)
+        self.workload = self.task.workload(self.graph)
         self.initial: TileSchedule = self.task.initial(self.graph)
         self.best: TileSchedule = self.initial
         return self._price(self.initial)

@@ -10,6 +10,7 @@ from graphopt.core.plan import Plans
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.task import Task
 from graphopt.tiling.schedule import CHOICE_NAME, TileSchedule
+from graphopt.tiling.tile_workload import TileWorkload
 from graphopt.tiling.tiled import Tiled
 from graphopt.tiling.tiling_problem import TilingProblem
 from graphopt.tiling.workload_graph import CARRIES
@@ -22,6 +23,10 @@ class TilingTask(Task):
     needs = frozenset({CARRIES})
     roles: ClassVar[Mapping[str, Role]] = {CHOICE_NAME: Role.CHOICE}
     decided = Tiled
+
+    @abstractmethod
+    def workload(self, graph: Graph) -> TileWorkload:
+        """What a graph carries, as this task reads the rules."""
 
     @abstractmethod
     def initial(self, graph: Graph) -> TileSchedule:

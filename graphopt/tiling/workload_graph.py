@@ -1,17 +1,18 @@
 """Workloads as graphs and back. A graph carries its workload as the content of a problem file (`Graph.program`)."""
 
 import json
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.errors import Unreadable
-from graphopt.tiling.tile_workload import TileWorkload
+from graphopt.tiling.tile_workload import SharedSlices, TileWorkload
 from graphopt.tiling.workload_files import FILE_BYTES, workload_json, workload_of_json
 from graphopt.utils.limits import parse_json
 
 CARRIES = "tiles"  # what such graphs carry, for those that need it
-_known: WeakKeyDictionary[Graph, TileWorkload] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Graph, dict[SharedSlices, TileWorkload]] = WeakKeyDictionary()
 
 
 def graph_of_workload(workload: TileWorkload) -> Graph:
@@ -30,12 +31,13 @@ def graph_of_workload(workload: TileWorkload) -> Graph:
         if not workload.readers[made]:
             builder.output(tensors[made])
     graph = builder.build(json.dumps(workload_json(workload)).encode())
-    _known[graph] = workload
+    _known[graph] = {workload.shared_slices: workload}
     return graph
 
 
-def workload_of(graph: Graph) -> TileWorkload:
-    """The workload that a graph carries. Raises GraphError where it carries none, or another graph's."""
+def workload_of(graph: Graph, shared_slices: SharedSlices) -> TileWorkload:
+    """The workload that a graph carries, under a reading of its memory, which graphs do not say. Raises GraphError
+    where it carries none, or another graph's."""
     if graph not in _known:
         if not isinstance(graph.program, bytes):
             raise GraphError(f"graph {graph.name!r} carries no tiling problem; take dataset=tiling_contest")
@@ -45,5 +47,8 @@ def workload_of(graph: Graph) -> TileWorkload:
             raise GraphError(str(error)) from None
         if graph_of_workload(workload).hash != graph.hash:
             raise GraphError(f"graph {graph.name!r} carries the tiling problem of another graph; write it anew")
-        _known[graph] = workload
-    return _known[graph]
+        _known[graph] = {workload.shared_slices: workload}
+    known = _known[graph]
+    if shared_slices not in known:
+        known[shared_slices] = replace(next(iter(known.values())), shared_slices=shared_slices)
+    return known[shared_slices]

@@ -91,6 +91,16 @@ def test_every_option_comes_back_as_its_yaml_file_has_it(group: str) -> None:
         assert node_of(group, node) == expected
 
 
+def test_tiling_files_of_older_versions_count_a_slice_once_for_every_operand() -> None:
+    """They were priced so; new ones say which reading they are of."""
+    node = registry.option("task", "tiling")
+    said = words("task", node)
+    assert said["shared_slices"] == "once"
+    former = {key: value for key, value in said.items() if key != "shared_slices"}
+    assert node_of("task", former) == {**node, "shared_slices": "per_operand"}
+    assert node_of("task", said) == node
+
+
 def test_an_overridden_name_does_not_hide_the_option() -> None:
     node = registry.option("machine", "gpu2") | {"name": "mine"}
     assert node_of("machine", words("machine", node)) == node

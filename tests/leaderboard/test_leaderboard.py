@@ -24,7 +24,6 @@ from graphopt.records.answer_file import load, write
 from graphopt.records.rows import read
 from graphopt.tiling.pricing_tiles import judge
 from graphopt.tiling.workload_files import schedule_json, write_json
-from graphopt.tiling.workload_graph import workload_of
 
 TILING = {"name": "tiling_random", "test": [8, 9], "train": [], "val": []}
 WORDS = {"title": "mine", "by": "me", "method": "as it comes", "budget": "none", "hardware": "a core"}
@@ -58,7 +57,7 @@ def entered(contest: Contest, name: str) -> dict[str, Any]:
     folder.mkdir()
     for instance in contest.instances:
         schedule = instance.original.schedule  # type: ignore[attr-defined]
-        verdict = judge(workload_of(instance.graph), schedule)
+        verdict = judge(instance.task.workload(instance.graph), schedule)
         write_json(folder / f"{instance.name}.json", schedule_json(schedule, verdict.latencies))
         costs[instance.name] = verdict.cost
     said = WORDS | {"costs": costs}

@@ -266,8 +266,8 @@ def workloads() -> tuple[Graph, Graph]:
 
 @pytest.mark.parametrize(("algo", "label"), TILING, ids=lambda part: part)
 def test_a_legal_tiling_cell(algo: str, label: str) -> None:
-    time: CostModel = construct(registry.option("cost", "tile_time"), "cost", {"machine": machine()})
     task = task_of(label)
+    time: CostModel = construct(registry.option("cost", "tile_time"), "cost", {"task": task})
     used: Any = make(algo, label)
     for graph in workloads():
         for evals in BUDGETS:

@@ -9,13 +9,17 @@ from graphopt.search.tiling.groupings import Grouping, Wiring, apart
 from graphopt.search.tiling.tile_moves import Draw, propose
 from graphopt.tiling.schedule import TileSchedule, TileStep
 from graphopt.tiling.tile_costs import TileCosts
-from graphopt.tiling.tile_workload import TileWorkload
+from graphopt.tiling.tile_workload import SharedSlices, TileWorkload
 
 SIDES = (96, 128, 200, 256)  # some are no multiples of the native side
 
 
-def workload_of_seed(seed: int, ops: int) -> TileWorkload:
-    return random_workload(np.random.default_rng(seed), ops, SIDES, 0.5, f"random{seed}")
+READINGS: tuple[SharedSlices, ...] = ("once", "per_operand")
+
+
+def workload_of_seed(seed: int, ops: int, shared_slices: SharedSlices = "once") -> TileWorkload:
+    workload = random_workload(np.random.default_rng(seed), ops, SIDES, 0.5, f"random{seed}")
+    return replace(workload, shared_slices=shared_slices)
 
 
 def grouping_of(workload: TileWorkload, seed: int, moves: int) -> Grouping:

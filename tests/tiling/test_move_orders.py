@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from random_schedules import workload_of_seed
+from random_schedules import READINGS, workload_of_seed
 
 from graphopt.config.construct import construct
 from graphopt.datasets.contests.tiling_drawn import drawn_workload
@@ -13,8 +13,10 @@ from graphopt.search.tiling.move_columns import COLUMNS, KINDS
 from graphopt.search.tiling.move_table import EVEN, POTENTIAL, SAVED, MoveTable
 from graphopt.search.tiling.ordered_descent import MoveOrder, descended, made
 from graphopt.search.tiling.tile_moves import Draw, propose
-from graphopt.tiling.tile_costs import TileCosts
-from graphopt.tiling.tile_workload import TileWorkload
+from graphopt.tiling.footprint import TileFootprint, footprint
+from graphopt.tiling.tile_costs import TileCosts, bits
+from graphopt.tiling.tile_latency import working_set
+from graphopt.tiling.tile_workload import SharedSlices, TileWorkload
 from graphopt.tiling.workload_graph import graph_of_workload
 from graphopt.utils.registry import option
 from graphopt.utils.share_network import ShareNetwork
@@ -59,6 +61,30 @@ def test_no_move_gains_more_than_its_potential_unless_tensors_are_kept(seed: int
                 gains.append((now.cost - found.cost, score))
     assert all(gain <= most + 1e-6 * abs(most) + 1e-6 for gain, most in gains)
     assert len(gains) > 20
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_room_of_a_set_of_ops_is_the_working_set_of_its_native_tile(reading: SharedSlices) -> None:
+    """Of groups without a chain of products and without ops that are stored and run again."""
+    checked = shared = 0
+    for seed in range(6):
+        workload = workload_of_seed(seed, 16, reading)
+        for now in walk(workload, seed, 60)[::6]:
+            table = MoveTable(now.wiring, EVEN, 1.0, 0.5)
+            table.enter(now)
+            for number, group in now.groups.items():
+                foot = footprint(workload, [*bits(group.ops)])
+                assert isinstance(foot, TileFootprint)
+                again = now.wiring.group(group.stored, now.fused).ops != group.ops
+                if not again and not foot.row_fixed + foot.column_fixed + foot.streamed:
+                    tile = min(foot.width, workload.native[0]), min(foot.height, workload.native[1])
+                    found = table._slots.needs[table._place[number]]
+                    assert found == pytest.approx(working_set(foot, *tile, foot.depth) / workload.capacity)
+                    checked += 1
+                    own = {workload.output[op] for op in bits(group.ops)}
+                    read = [t for op in bits(group.ops) for t in workload.inputs[op] if t not in own]
+                    shared += len({*read}) < len(read)
+    assert checked > 100 and shared > 10
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from check_data import check_data
-from random_schedules import grouping_of, workload_of_seed
+from random_schedules import READINGS, grouping_of, workload_of_seed
 
 from graphopt import tile
 from graphopt.config.construct import construct
@@ -23,21 +24,21 @@ from graphopt.search.tiling.tile_walk import contest_seconds
 from graphopt.tiling.pricing_tiles import judge
 from graphopt.tiling.schedule import TileSchedule
 from graphopt.tiling.tile_costs import TileCosts, bits
-from graphopt.tiling.tile_workload import TileWorkload
+from graphopt.tiling.tile_workload import SharedSlices, TileWorkload
 from graphopt.tiling.workload_files import read_workload, workload_json, write_json
 from graphopt.tiling.workload_graph import graph_of_workload, workload_of
 from graphopt.utils.registry import option
 
 
 @cache
-def parts() -> tuple[Any, Any]:
+def parts(reading: SharedSlices) -> tuple[Any, Any]:
     machine = construct(option("machine", "cpu_core"), "machine")
-    task = construct(option("task", "tiling"), "task", {"machine": machine})
+    task = construct(option("task", "tiling") | {"shared_slices": reading}, "task", {"machine": machine})
     return task, construct(option("cost", "tile_time"), "cost", {"machine": machine, "task": task})
 
 
 def solved(algo: str, workload: TileWorkload, evals: int = 10**6, **changes: Any) -> Any:
-    task, cost = parts()
+    task, cost = parts(workload.shared_slices)
     tiler: Any = construct(option("algo", algo) | changes, "algo")
     return solve(tiler, graph_of_workload(workload), task, cost, evals=evals)[0]
 
@@ -71,9 +72,10 @@ def brute_force(workload: TileWorkload, steps: int) -> float:
     raise AssertionError("nothing is valid")
 
 
+@pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("seed", range(6))
-def test_the_exact_search_is_brute_force(seed: int) -> None:
-    workload = workload_of_seed(100 + seed, 3)
+def test_the_exact_search_is_brute_force(seed: int, reading: SharedSlices) -> None:
+    workload = workload_of_seed(100 + seed, 3, reading)
     problem = solved("tile_exact", workload)
     assert problem.best_cost == pytest.approx(brute_force(workload, 3), rel=1e-9)
     assert problem.bound == pytest.approx(problem.best_cost)
@@ -82,7 +84,7 @@ def test_the_exact_search_is_brute_force(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_searches_come_near_the_optimum(seed: int) -> None:
     """The walk reaches it on most; no method is below it, and all are valid."""
-    workload = workload_of_seed(seed, 6)
+    workload = workload_of_seed(seed, 6, READINGS[seed % 2])
     best = solved("tile_exact", workload).best_cost
     for algo, changes in (("tile_merge", {}), ("tile_dp", {}), ("tile_walk", {"seconds": 0.5})):
         problem = solved(algo, workload, **changes)
@@ -99,7 +101,7 @@ def test_the_exact_search_refuses_what_is_too_large() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_grouping_costs_what_its_groups_cost(seed: int) -> None:
     """After random moves; its order respects links, every op runs, and fused ops run where they are read."""
-    workload = workload_of_seed(seed, 14)
+    workload = workload_of_seed(seed, 14, READINGS[seed % 2])
     now = grouping_of(workload, seed, 120)
     assert now.cost == pytest.approx(sum(now.wiring.cost(group) for group in now.groups.values()), rel=1e-9)
     order = in_order(now.groups, now.links)
@@ -145,10 +147,22 @@ def test_the_walk_stores_and_recomputes_one_op(seed: int) -> None:
     """Small problems whose optimum does."""
     ops = 5 + seed % 3
     workload = random_workload(np.random.default_rng([7, seed]), ops, (128, 256, 512, 1024), 0.5, f"random{seed}")
+    workload = replace(workload, shared_slices="per_operand")
     best = solved("tile_exact", workload)
     runs = Counter(op for step in best.best.steps for op in step.ops)
     assert max(runs.values()) > 1
     assert solved("tile_walk", workload, seconds=1.5).best_cost == pytest.approx(best.best_cost)
+
+
+@pytest.mark.parametrize(("reading", "cost", "steps"), [("once", 26000.0, 1), ("per_operand", 31107.2, 2)])
+def test_two_readings_have_two_optima(reading: SharedSlices, cost: float, steps: int) -> None:
+    """Of a graph of the contest: all five ops fused read two tensors in three operands, and the result fits beside
+    two slices of 128 x 128 elements, not beside three."""
+    workload = replace(read_workload(check_data("tiling/mlsys-2026-2.json")), shared_slices=reading)
+    problem = solved("tile_exact", workload)
+    assert problem.best_cost == problem.bound == pytest.approx(cost) and len(problem.best.steps) == steps
+    assert problem.solution().violations() == []
+    assert solved("tile_walk", workload, seconds=1.0).best_cost == pytest.approx(cost)
 
 
 def test_contest_seconds_by_ops() -> None:
@@ -169,7 +183,10 @@ def test_published_costs_are_reached(name: str) -> None:
 def test_graphs_carry_their_workload() -> None:
     workload = workload_of_seed(5, 12)
     graph = graph_of_workload(workload)
-    assert workload_of(graph) is workload
+    assert workload_of(graph, "once") is workload
+    strict = workload_of(graph, "per_operand")
+    assert strict.shared_slices == "per_operand" and workload_of(graph, "once").shared_slices == "once"
+    assert workload_json(strict) == workload_json(workload) and graph_of_workload(strict).hash == graph.hash
     assert graph.num_ops == 12 and graph.num_tensors == workload.num_tensors
     other = random_workload(np.random.default_rng(5), 12, (96, 128, 200, 256), 0.5, "again")
     assert workload_json(other) == workload_json(workload) and graph_of_workload(other).hash == graph.hash
@@ -189,3 +206,21 @@ def test_the_command_solves_and_checks(tmp_path: Path, capsys: pytest.CaptureFix
     assert "it claims" in json.loads(capsys.readouterr().out)["wrong"]
     with pytest.raises(UserError, match="must be positive"):
         tile.main([str(problem), str(solution), "--seconds", "0"])
+
+
+def test_the_command_takes_a_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """x + x, whose sides fill fast memory together with the result: one tile, or two that are half as high."""
+    workload = TileWorkload(
+        name="twice", widths=(32, 32), heights=(32, 32), inputs=((0, 0),), output=(1,), base_costs=(1000,),
+        is_matmul=(False,), capacity=2 * 1024, bandwidth=10, native=(32, 32),
+    )  # fmt: skip
+    problem, solution = tmp_path / "problem.json", tmp_path / "solution.json"
+    write_json(problem, workload_json(workload))
+    strict, costs = ["--shared-slices", "per_operand"], []
+    for reading in ([], strict):
+        assert tile.main([str(problem), str(solution), "--seconds", "0.5", *reading]) == 0
+        capsys.readouterr()
+        for judged_by in ([], strict):
+            fits = tile.main([str(problem), str(solution), "--check", *judged_by]) == 0
+            costs.append(json.loads(capsys.readouterr().out)["cost"] if fits else None)
+    assert costs == [1000.0, None, 2000.0, 2000.0]

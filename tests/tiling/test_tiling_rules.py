@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from check_data import check_data
-from random_schedules import changed_at_random, grouping_of, workload_of_seed
+from random_schedules import READINGS, changed_at_random, grouping_of, workload_of_seed
 
 from graphopt.core.graph import GraphError
 from graphopt.errors import Unreadable
@@ -20,7 +20,7 @@ from graphopt.tiling.pricing_tiles import judge, latency
 from graphopt.tiling.referee import NotValid, objections, referee_latencies
 from graphopt.tiling.schedule import TileSchedule, TileStep, decode, encode, snake
 from graphopt.tiling.tile_latency import all_sides, best_tile, grid_latency, sides, working_set
-from graphopt.tiling.tile_workload import TileWorkload
+from graphopt.tiling.tile_workload import SharedSlices, TileWorkload
 from graphopt.tiling.workload_files import (
     read_schedule,
     read_workload,
@@ -52,10 +52,13 @@ def worked_examples() -> list[tuple[TileWorkload, TileSchedule, tuple[float, ...
     return found
 
 
-def test_the_worked_examples_to_the_last_digit() -> None:
+@pytest.mark.parametrize("reading", READINGS)
+def test_the_worked_examples_to_the_last_digit(reading: SharedSlices) -> None:
+    """They allow both readings of shared slices."""
     examples = worked_examples()
     assert len(examples) == 11
-    for workload, schedule, printed in examples:
+    for read, schedule, printed in examples:
+        workload = replace(read, shared_slices=reading)
         assert judge(workload, schedule).latencies == printed
         assert tuple(referee_latencies(workload, schedule)) == printed
 
@@ -126,10 +129,62 @@ def test_a_product_of_a_matrix_with_itself_loads_it_twice() -> None:
     assert referee_latencies(workload_of_json(CHAIN | square, "square"), schedule) == [76.8]
 
 
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_published_cost_is_that_of_a_schedule_under_both_readings(reading: SharedSlices) -> None:
+    """The first op alone, and four ops with three operands of two tensors in tiles of half the native height."""
+    workload = replace(read_workload(check_data("tiling/mlsys-2026-2.json")), shared_slices=reading)
+    schedule = TileSchedule((TileStep((0,), (128, 128, 1)), TileStep((1, 2, 3, 4), (128, 64, 1))))
+    cost = judge(workload, schedule).cost
+    assert round(cost) == json.loads(check_data("tiling/known.json").read_text())["mlsys-2026-2"]["published_cost"]
+    assert objections(workload, schedule, cost) == []
+
+
+SHARING: dict[str, tuple[dict[str, Any], TileStep, int, int]] = {  # problem, step, elements once, per operand
+    "tiles": ({"inputs": [[0], [0, 1]], "outputs": [[2], [3]], "op_types": ["Pointwise", "Pointwise"],
+               "widths": [32] * 4, "heights": [32] * 4}, TileStep((0, 1), (32, 16, 1)), 4 * 512, 5 * 512),
+    "one op": ({"inputs": [[0, 0]], "outputs": [[1]], "op_types": ["Pointwise"], "base_costs": [1],
+                "widths": [32] * 2, "heights": [32] * 2}, TileStep((0,), (32, 16, 1)), 2 * 512, 3 * 512),
+    "rows": ({"inputs": [[0, 1], [0, 2]], "outputs": [[3], [4]], "op_types": ["MatMul", "MatMul"],
+              "widths": [64, 32, 32, 32, 32], "heights": [16, 64, 64, 16, 16]}, TileStep((0, 1), (8, 16, 64)),
+             16 * 64 + 2 * 8 * 64 + 2 * 128, 2 * 16 * 64 + 2 * 8 * 64 + 2 * 128),
+    "columns": ({"inputs": [[0, 2], [1, 2]], "outputs": [[3], [4]], "op_types": ["MatMul", "MatMul"],
+                 "widths": [64, 64, 32, 32, 32], "heights": [16, 16, 64, 16, 16]}, TileStep((0, 1), (32, 4, 64)),
+                2 * 4 * 64 + 32 * 64 + 2 * 128, 2 * 4 * 64 + 2 * 32 * 64 + 2 * 128),
+    "two cuts": ({"inputs": [[0, 1], [0]], "outputs": [[2], [3]], "op_types": ["MatMul", "Pointwise"],
+                  "widths": [32] * 4, "heights": [16, 32, 16, 16]}, TileStep((0, 1), (32, 16, 32)),
+                 3 * 512 + 1024 + 512, 3 * 512 + 1024 + 512),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+def test_room_of_shared_slices_by_hand(sharing: str) -> None:
+    """A tensor that two operands read in one cut: fast memory that holds it once is enough by one reading, and one
+    element short by the other. A tensor in two cuts takes room for both. Time is the same under both."""
+    data, step, once, per_operand = SHARING[sharing]
+    schedule, latencies = TileSchedule((step,)), []
+    needs: dict[SharedSlices, int] = {"once": once, "per_operand": per_operand}
+    for reading, elements in needs.items():
+        fits, short = (replace(workload_of_json(CHAIN | data | {"fast_memory_capacity": room}, sharing),
+                               shared_slices=reading) for room in (elements, elements - 1))  # fmt: skip
+        latencies += [judge(fits, schedule).latencies, tuple(referee_latencies(fits, schedule))]
+        assert judge(short, schedule).wrong.startswith("subgraph 0: its working set is 1 elements over")
+        with pytest.raises(NotValid, match=f"{elements} elements do not fit into {elements - 1}"):
+            referee_latencies(short, schedule)
+    assert latencies[0] and latencies == latencies[:1] * 4
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_fits_per_operand_fits_once_at_the_same_price(seed: int) -> None:
+    strict = workload_of_seed(seed, 4 + seed, "per_operand")
+    schedule = grouping_of(strict, seed, 60).schedule()
+    assert judge(replace(strict, shared_slices="once"), schedule) == judge(strict, schedule)
+    assert judge(strict, schedule).latencies
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_two_evaluators_agree(seed: int) -> None:
     """On what a search makes, on its price, and on what is wrong with schedules that were changed at random."""
-    workload = workload_of_seed(seed, 4 + seed % 12)
+    workload = workload_of_seed(seed, 4 + seed % 12, READINGS[seed % 2])
     grouping = grouping_of(workload, seed, 30)
     schedule = grouping.schedule()
     assert judge(workload, schedule).cost == pytest.approx(grouping.cost, rel=1e-9)

@@ -25,7 +25,6 @@ from graphopt.search.tiling.tile_walk import TileWalk
 from graphopt.tiling.tile_costs import TileCosts
 from graphopt.tiling.tiling_problem import TilingProblem
 from graphopt.tiling.tiling_task import TilingTask
-from graphopt.tiling.workload_graph import workload_of
 from graphopt.utils.ranges import Between, Count, NotNegative, Positive, Share
 
 
@@ -63,7 +62,7 @@ class TilePolicy(ShareLearner):
 
     def solved(self, graph: Graph) -> F64:
         """Moves of one walk."""
-        lessons, wiring = self.lessons, Wiring(TileCosts(workload_of(graph)))
+        lessons, wiring = self.lessons, Wiring(TileCosts(self.task.workload(graph)))
         draw = Draw(np.random.default_rng([self.val_seed, int(graph.hash[:8], 16)]))
         table, now = MoveTable(wiring, POTENTIAL, lessons.power, lessons.fade), apart(wiring)
         hot, moves = lessons.hot * now.cost / len(now.groups), lessons.moves + lessons.moves_of_op * len(now.groups)

@@ -10,7 +10,8 @@ from graphopt.errors import UserError
 from graphopt.reporting.figures.figure import Figure
 from graphopt.reporting.figures.over_families import gain, priced
 
-SEARCH = "tile_walk"
+READINGS = ("once", "per_operand")  # of shared slices
+SEARCH = "tile_walk_{reading}"
 LEARNED, PEERS = "learned", {"even": "untrained", "walk": "walk", "saved": "saved", "potential": "potential"}
 SHARES = ("1", "2", "5", "20")  # of the contest's seconds, in percent, as names of algorithms end
 FEW = "few"  # ... where few evaluations are the budget
@@ -18,28 +19,39 @@ SAME = 0.5  # published costs are rounded to whole numbers
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    """Counts of graphs, of tile_walk's median over seeds, between its worst and its best seed. tiling/valid: both
-    evaluators accept every seed's answer; tiling/at_or_below: no dearer than published; tiling/below: cheaper.
+    """Counts of graphs, of tile_walk's median over seeds, between its worst and its best seed, under each reading of
+    shared slices. tiling/READING/valid: both evaluators accept every seed's answer; at_or_below: no dearer than
+    published; below: cheaper; proved: a search has proved that no schedule is cheaper.
 
     tiling/learned_over_PEER: how much faster, in percent, schedules are from a descent by a learned order of moves than
     from one by a peer's, at 2 % of the contest's seconds; _at_...: at others, or after so many evaluations. Peers are
     the untrained order (all moves alike), bytes saved, the most that moves can gain, and tile_walk's own start."""
     published = _published()
+    contest = [row for row in rows if row["graph"] in published]
+    counts = [figure for reading in READINGS for figure in _counts(contest, reading, published)]
+    return [*counts, *_comparisons(contest)]
+
+
+def _counts(rows: Sequence[Mapping[str, Any]], reading: str, published: Mapping[str, float]) -> list[Figure]:
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if row["algo"] == SEARCH and row["graph"] in published:
+        if row["algo"] == SEARCH.format(reading=reading):
             found.setdefault(row["graph"], []).append(row)
+    if not found:
+        return []
+    costs = {graph: sorted(row["judged"] for row in of) for graph, of in found.items()}
     valid = float(sum(all(row["valid"] for row in of) for of in found.values()))
-    sorted_costs = {graph: sorted(row["judged"] for row in of) for graph, of in found.items()}
-    counts = [Figure("tiling/valid", valid, valid, valid)]
-    for name, margin in (("tiling/at_or_below", SAME), ("tiling/below", -SAME)):
-        seeds = range(min(map(len, found.values()), default=0))
-        tries = [
-            [costs[place] <= published[graph] + margin for graph, costs in sorted_costs.items()] for place in seeds
-        ]
-        sums = [float(sum(fine)) for fine in tries] or [0.0]
-        counts.append(Figure(name, sums[len(sums) // 2], min(sums), max(sums)))
-    return [*counts, *_comparisons([row for row in rows if row["graph"] in published])]
+    counts = [Figure(f"tiling/{reading}/valid", valid, valid, valid)]
+    for name, margin in (("at_or_below", SAME), ("below", -SAME)):
+        limits = {graph: published[graph] + margin for graph in costs}
+        best, median, worst = (
+            float(sum(of[place(len(of))] <= limits[graph] for graph, of in costs.items()))
+            for place in (lambda _: 0, lambda many: many // 2, lambda many: many - 1)
+        )
+        counts.append(Figure(f"tiling/{reading}/{name}", median, worst, best))
+    proofs = {row["graph"] for row in rows if row["task"] == f"tiling_{reading}" and 0 < row["judged"] <= row["bound"]}
+    proved = float(len(proofs))
+    return [*counts, Figure(f"tiling/{reading}/proved", proved, proved, proved)]
 
 
 def _comparisons(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:

@@ -7,6 +7,7 @@ unless links keep tensors for it.
 Shape legend: N ops, T tensors, S slots of groups.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +21,9 @@ Flags = NDArray[np.bool_]
 
 
 class OpArrays(NamedTuple):
-    """A workload's ops. read_ptr [N+1], read: distinct tensors of each; reader_ptr [N+1], reader: ops that read its
-    result; near_ptr [N+1], near: ops that share a tensor with it, or a neighbour. width, height, tiles: of its result,
-    tiles native ones. maker: [T] -1 for inputs of the graph."""
+    """A workload's ops. read_ptr [N+1], read: operands of each, a left one first; reader_ptr [N+1], reader: ops that
+    read its result; near_ptr [N+1], near: ops that share a tensor with it, or a neighbour. width, height, tiles: of its
+    result, tiles native ones. maker: [T] -1 for inputs of the graph."""
 
     read_ptr: I64
     read: I64
@@ -34,7 +35,6 @@ class OpArrays(NamedTuple):
     elements: F64
     base: F64
     product: Flags
-    left: I64  # [N] the left operand of a product
     depth: F64
     width: I64
     height: I64
@@ -43,10 +43,12 @@ class OpArrays(NamedTuple):
     bandwidth: float
     native_width: float
     native_height: float
+    once: bool  # a slice takes room once, however many operands it is
 
 
 class Marks(NamedTuple):
-    """Room to work in. ops [N], tensors [T]: the last time [1] that each was met; members [N]: of the set at hand."""
+    """Room to work in. ops [N], tensors [3, T] (cut into tiles, rows, columns): the last time [1] that each was met;
+    members [N]: of the set at hand."""
 
     ops: I64
     tensors: I64
@@ -74,25 +76,24 @@ def op_arrays(wiring: Wiring) -> OpArrays:
     made = np.array(w.output)
     width, height = np.array(w.widths)[made], np.array(w.heights)[made]
     native_width, native_height = w.native
-    reads = _lists([sorted({*tensors}) for tensors in w.inputs])
     readers = _lists([w.readers[tensor] for tensor in w.output])
     return OpArrays(
-        *reads, *readers, *_lists(wiring.alike), np.array(w.producer), np.array(w.widths, float) * np.array(w.heights),
-        np.array(w.base_costs, float), np.array(w.is_matmul), np.array([tensors[0] for tensors in w.inputs]),
+        *_lists(w.inputs), *readers, *_lists(wiring.alike), np.array(w.producer),
+        np.array(w.widths, float) * np.array(w.heights), np.array(w.base_costs, float), np.array(w.is_matmul),
         np.array([w.depth(op) for op in range(w.num_ops)], float), width, height,
         np.ceil(width / native_width) * np.ceil(height / native_height),
-        float(w.capacity), float(w.bandwidth), float(native_width), float(native_height),
+        float(w.capacity), float(w.bandwidth), float(native_width), float(native_height), w.shared_slices == "once",
     )  # fmt: skip
 
 
-def _lists(found: "list[list[int]] | list[tuple[int, ...]]") -> tuple[I64, I64]:
+def _lists(found: Sequence[Sequence[int]]) -> tuple[I64, I64]:
     ptr = np.concatenate([[0], np.cumsum([len(each) for each in found])]).astype(np.int64)
     return ptr, np.array([value for each in found for value in each], np.int64)
 
 
 def marks(arrays: OpArrays) -> Marks:
     ops = len(arrays.base)
-    return Marks(np.zeros(ops, np.int64), np.zeros(len(arrays.elements), np.int64), np.zeros(ops, np.int64),
+    return Marks(np.zeros(ops, np.int64), np.zeros((3, len(arrays.elements)), np.int64), np.zeros(ops, np.int64),
                  np.zeros(1, np.int64))  # fmt: skip
 
 
@@ -148,10 +149,13 @@ def _sums(first: int, count: int, size: int, now: int, a: OpArrays, m: Marks) ->
             if maker >= 0 and m.ops[maker] == now:
                 fed = fed or a.product[op]
                 continue
-            left = tensor == a.left[op]
-            needs += (height if left else width) * a.depth[op] if a.product[op] else width * height
-            if m.tensors[tensor] != now:
-                m.tensors[tensor] = now
+            left = k == a.read_ptr[op]
+            cut = (1 if left else 2) if a.product[op] else 0
+            if not a.once or m.tensors[cut, tensor] != now:
+                needs += (height if left else width) * a.depth[op] if a.product[op] else width * height
+            met = m.tensors[0, tensor] == now or m.tensors[1, tensor] == now or m.tensors[2, tensor] == now
+            m.tensors[cut, tensor] = now
+            if not met:
                 read = (high if left else wide) * a.depth[op] if a.product[op] else wide * high
                 moved += min(read, a.elements[tensor])
     tiles = a.tiles[first]
