@@ -1,0 +1,162 @@
+"""README's table of results: docs/results.yaml says of each number which stored study backs it; each is computed again
+from the rows of that study, and the table holds no other number."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from graphopt import CONF
+from graphopt.core.machine import make_machine
+from graphopt.reporting.figures.figure import Figure, figure
+from graphopt.reporting.figures.reading import figures_of
+from graphopt.reporting.tables.improvement import improvements
+from graphopt.reporting.tables.lines import best_known, summarise
+from graphopt.reporting.tables.reach import ALL, reaches
+from graphopt.reporting.tables.read_rows import Entry, collect
+from graphopt.utils import registry
+from tests.check_data import check_data
+
+ROOT = CONF.parent
+WORDS = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|half|third|quarter|tenth"
+NUMBER = re.compile(rf"\d|\b(?:{WORDS})s?\b", re.IGNORECASE)
+Number = Mapping[str, Any]
+
+
+def table() -> list[str]:
+    """The rows of README's table of results, as they are read: without the places that links lead to."""
+    part = (ROOT / "README.md").read_text().split("\n## Results\n")[1].split("\n## ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("|")]
+    return [re.sub(r"\]\([^)]*\)", "]", line) for line in lines[2:]]
+
+
+BACKED: list[dict[str, Any]] = yaml.safe_load((ROOT / "docs" / "results.yaml").read_text())
+
+
+@cache
+def entries(study: str) -> list[Entry]:
+    return collect(ROOT / "results" / study).entries
+
+
+@cache
+def stored_figures(study: str) -> dict[str, Figure]:
+    return {each.name: each for each in figures_of(ROOT / "results" / study)}
+
+
+@cache
+def lines(study: str, kind: str, over: str) -> Sequence[Any]:
+    """Lines of the tables that `python -m graphopt.report` makes of a study: rows of one setting alone compare."""
+    found = entries(study)
+    assert len({entry.setting for entry in found if entry.method != "lower_bound"}) == 1, study
+    if kind == "speed_up":
+        return summarise(found, "all", best_known(found))
+    if kind == "improvement":
+        return [line for line in improvements(found, over) if line.kind == "all"]
+    return [line for line in reaches(found, over) if line.graph == ALL]
+
+
+def chosen(found: Sequence[Any], where: Mapping[str, Any]) -> list[Any]:
+    return [each for each in found if all(getattr(each, field) == value for field, value in where.items())]
+
+
+def line_of(study: str, kind: str, number: Number) -> Any:
+    (line,) = chosen(lines(study, kind, number.get("over", "")), number[kind])
+    return line
+
+
+def printed(study: str, number: Number, form: str) -> str:
+    """What README has to say: a number of a study, as docs/results.yaml names it."""
+    (kind, what), *_ = number.items()
+    if kind == "figure":
+        found = stored_figures(study)[what]
+    elif kind == "speed_up":
+        found = figure("", line_of(study, kind, number).speedup)
+    elif kind == "improvement":
+        found = figure("", line_of(study, kind, number).improvement)
+    elif kind == "reach":
+        line = line_of(study, kind, number)
+        return ("> " if line.missed else "") + form.format(line.share.mean, line.share.low, line.share.high)
+    else:
+        return f"{counted(study, kind, what, number):,}"
+    return form.format(found.value, found.low, found.high)
+
+
+def counted(study: str, kind: str, what: Any, number: Number) -> int:
+    """Whole numbers: of what was solved, of settings that the rows have, of the code's, or of a page that is quoted."""
+    if kind == "graphs":
+        return len({entry.graph for entry in chosen(entries(study), what)})
+    if kind == "seeds":
+        return len({entry.seed for entry in chosen(entries(study), what)})
+    if kind == "back_ends":
+        return len({dict(entry.setting)["judge"] for entry in chosen(entries(study), what)})
+    if kind == "evals":
+        assert any(entry.budget == what for entry in entries(study)), f"no rows of {study} have {what} evaluations"
+        return int(what)
+    if kind == "devices":
+        assert any(dict(entry.setting)["machine"] == what for entry in entries(study)), f"{study} has no {what}"
+        settings = registry.option("machine", what)
+        return len(make_machine(**{key: value for key, value in settings.items() if key != "_target_"}).devices)
+    if kind == "percent":
+        module, name = what.rsplit(".", 1)
+        return round(100 * getattr(import_module(module), name))
+    assert kind == "quoted", kind
+    assert number["says"] in (ROOT / number["page"]).read_text(), f"{number['page']} does not say {number['says']!r}"
+    assert str(what) in number["says"]
+    return int(what)
+
+
+def unbacked(row: str, expected: Sequence[str]) -> Iterator[str]:
+    """What is wrong with a row that should print these numbers, in this order, and no others."""
+    place, rest = 0, row
+    for text in expected:
+        found = re.compile(rf"(?<![\d.,+-]){re.escape(text)}(?!\d|[.,]\d)").search(rest, place)
+        if found is None:
+            yield f"{text!r} is not in its place: {rest[place:]}"
+            continue
+        place = found.end()
+        rest = rest[: found.start()] + " " * len(text) + rest[place:]
+    yield from (f"{match[0]!r} has no figure behind it: {rest}" for match in NUMBER.finditer(rest))
+
+
+def test_every_row_is_backed() -> None:
+    rows = table()
+    assert len(rows) > 10
+    assert [row.startswith(f"| {backed['row']}") for row, backed in zip(rows, BACKED, strict=True)] == [True] * len(rows)
+
+
+@pytest.mark.parametrize("place", range(len(BACKED)), ids=[backed["row"] for backed in BACKED])
+def test_every_number_is_the_studys(place: int) -> None:
+    backed = BACKED[place]
+    if needed := backed.get("needs"):
+        check_data(needed)
+    expected = [
+        printed(number.get("study", backed["study"]), number, number.get("print", backed.get("print", "")))
+        for number in backed["numbers"]
+    ]
+    assert [*unbacked(table()[place], expected)] == []
+    named = {number.get("study", backed["study"]) for number in backed["numbers"]}
+    assert all((ROOT / "results" / study / "rows.jsonl.gz").is_file() for study in named)
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        ("| fusion, 22 graphs | 1.123 [1.057, 1.206] |", 0),
+        ("| fusion, 22 graphs | 1.124 [1.057, 1.206] |", 4),  # not in its place, and three numbers that nobody backs
+        ("| fusion, 22 graphs | 1.123 [1.057, 1.206], untrained 1.1 |", 2),
+        ("| fusion, 22 graphs, two machines | 1.123 [1.057, 1.206] |", 1),
+        ("| fusion, 122 graphs | 1.123 [1.057, 1.206] |", 4),
+        ("| fusion | 1.123 [1.057, 1.206] | 22 graphs |", 13),
+    ],
+)
+def test_a_number_that_is_not_the_studys_is_found(row: str, wrong: int) -> None:
+    assert (len([*unbacked(row, ["22", "1.123 [1.057, 1.206]"])]) > 0) == (wrong > 0)
+
+
+def test_a_study_is_where_its_rows_are() -> None:
+    assert all(Path(ROOT / "results" / backed["study"]).is_dir() for backed in BACKED)
