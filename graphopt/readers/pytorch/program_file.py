@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map_only
 
 from graphopt.core.graph import GraphError
 from graphopt.errors import Unreadable
-from graphopt.readers.pytorch.fx_values import decode, encode, target_name, target_of
+from graphopt.readers.pytorch.fx_values import GETITEM, decode, encode, operator_of, target_name, target_of
 from graphopt.readers.pytorch.program_inputs import (
     InputSpec,
     describe,
@@ -33,6 +33,7 @@ from graphopt.readers.pytorch.program_inputs import (
     raw,
     torch_dtype,
 )
+from graphopt.readers.pytorch.program_operators import check_call, check_parts
 from graphopt.utils.limits import machine_memory, parse_json, read_bytes, unpack_gzip
 from graphopt.utils.whole import whole_file
 
@@ -133,9 +134,18 @@ def _node_to_json(node: Node) -> dict[str, Any]:
     if call or node.op == "output":
         made |= {"args": [encode(a) for a in node.args], "kwargs": {k: encode(v) for k, v in node.kwargs.items()}}
     if call:
+        _check_call(node.target, node.args, node.kwargs)
         made["strides"] = _strides(node.meta.get("val"))
         made["of"] = _origin(node)
     return made
+
+
+def _check_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raises GraphError where arguments are not of the kinds that an operator takes."""
+    if isinstance(target, torch._ops.OpOverload):
+        check_call(target, args, kwargs)
+    elif len(args) != 2 or kwargs or not isinstance(args[0], Node) or type(args[1]) is not int:
+        raise GraphError(f"{GETITEM} takes one of several results by its number")
 
 
 def _strides(value: Any) -> Any:
@@ -148,7 +158,7 @@ def _strides(value: Any) -> Any:
 def _origin(node: Node) -> str | None:
     """The operator of the user's program that a node stems from: kernels are named after it."""
     try:
-        return target_name(node.meta.get("original_aten"))
+        return str(operator_of(str(node.meta.get("original_aten"))))
     except GraphError:
         return None
 
@@ -237,11 +247,13 @@ def _graph(stored: list[Mapping[str, Any]]) -> FxGraph:
         target = target_of(of["target"]) if op == "call_function" else _name(of["target"])
         args = tuple(decode(a, nodes) for a in of.get("args", ()))
         kwargs = {_name(k): decode(v, nodes) for k, v in of.get("kwargs", {}).items()}
+        if op == "call_function":
+            _check_call(target, args, kwargs)
         nodes[name] = node = graph.create_node(op, target, args, kwargs, name=name)
         if node.name != name:
             raise GraphError(f"{name} is no name of a node")
         if of.get("of") is not None:
-            node.meta["original_aten"] = target_of(of["of"])
+            node.meta["original_aten"] = operator_of(of["of"])
     return graph
 
 
@@ -252,6 +264,10 @@ class _Propagation(Interpreter):
         made = super().run_node(n)
         n.meta["val"] = tree_map_only(torch.Tensor, torch.Tensor.detach, made)
         return made
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check_parts(target, args, kwargs)
+        return super().call_function(target, args, kwargs)
 
 
 def _propagate(gm: GraphModule, inputs: tuple[InputSpec, ...], stored: list[Mapping[str, Any]]) -> None:
