@@ -76,6 +76,8 @@ def _scan(node: NodeProto, scope: Scope) -> FlopCount:
     (body,) = subgraphs(node)
     attributes = plain_attributes(node)
     cut = int(attributes["num_scan_inputs"])
+    if not 0 < cut <= len(node.input):
+        raise ValueError(f"{cut} of {len(node.input)} inputs are cut")
     axes = attributes.get("scan_input_axes", [0] * cut)
     first, trips, known = len(node.input) - cut, None, dict[str, ValueInfoProto]()
     for place, (inner, name) in enumerate(zip(body.input, node.input, strict=True)):

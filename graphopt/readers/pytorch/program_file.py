@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_map_only
 from graphopt.core.graph import GraphError
 from graphopt.errors import Unreadable
 from graphopt.readers.pytorch.fx_values import GETITEM, decode, encode, operator_of, target_name, target_of
+from graphopt.readers.pytorch.nested_tensors import tensors_in
 from graphopt.readers.pytorch.program_inputs import (
     InputSpec,
     describe,
@@ -186,7 +187,7 @@ def unpacked_program(content: bytes, path: str) -> FxProgram:
     except MemoryError:
         raise
     except Exception as error:  # whatever operators raise on arguments that do not fit
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        said = " ".join(f"{type(error).__name__}: {error}".split()).partition(" While executing %")[0][:300]  # FX's own
         raise GraphError(f"{path} holds no program ({said}); write it anew") from None
 
 
@@ -267,11 +268,16 @@ class _Propagation(Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         check_parts(target, args, kwargs)
-        return super().call_function(target, args, kwargs)
+        memories = [t.untyped_storage() for t in tensors_in((args, kwargs))]
+        sizes = [memory.nbytes() for memory in memories]
+        made = super().call_function(target, args, kwargs)
+        if [memory.nbytes() for memory in memories] != sizes:  # fake memory grows with a view, real memory does not
+            raise GraphError(f"{target} makes a view that goes beyond its memory")
+        return made
 
 
 def _propagate(gm: GraphModule, inputs: tuple[InputSpec, ...], stored: list[Mapping[str, Any]]) -> None:
-    """`meta["val"]` of all nodes, with the strides that were stored."""
+    """`meta["val"]` of all nodes, with the strides that were stored, or those that follow where none were."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode, torch.no_grad():
         fakes = [torch.empty_strided(i.shape, i.stride, dtype=torch_dtype(i.dtype)) for i in inputs]
@@ -283,9 +289,11 @@ def _propagate(gm: GraphModule, inputs: tuple[InputSpec, ...], stored: list[Mapp
 
 def _restrided(value: Any, strides: Any) -> Any:
     if isinstance(value, tuple | list):
-        return type(value)(_restrided(v, s) for v, s in zip(value, strides["several"], strict=True))
+        several = [None] * len(value) if strides is None else strides["several"]
+        return type(value)(_restrided(v, s) for v, s in zip(value, several, strict=True))
     if not isinstance(value, torch.Tensor):
         return value
+    strides = list(value.stride()) if strides is None else strides
     if len(_whole(strides)) != value.dim() or extent(value.shape, strides) * value.element_size() > machine_memory():
         raise GraphError(f"no tensor of shape {list(value.shape)}, strides {strides} fits into this machine's memory")
     if tuple(value.stride()) == tuple(strides):
