@@ -45,7 +45,7 @@ class Session:
 
 @contextmanager
 def _runs(name: str) -> Iterator[None]:
-    """What operators raise is one sentence: a program of a file may ask for anything, such as a row that is not there."""
+    """What operators raise is one sentence: a program of a file may ask for a row that is not there."""
     try:
         yield
     except (UserError, GraphError, MemoryError):

@@ -87,7 +87,7 @@ def _maker(program: Program, term: int) -> int:
 
 
 def differences(original: Program, rewritten: Program) -> list[str]:
-    """What `check_equivalence` finds wrong, or why nothing could be run, in one sentence; empty when the programs agree."""
+    """What `check_equivalence` finds wrong, or why nothing can be run, in one sentence; empty if the programs agree."""
     try:
         check_equivalence(original, rewritten)
     except UserError as error:

@@ -56,7 +56,12 @@ def decided(task: str, files: Sequence[Path], folder: Path) -> list[dict[str, An
     words = [f"task={task}", *TASKS[task], "dataset=onnx", f"dataset.path={folder / 'in'}", f"output_dir={folder}",
              "study=out", "logger=none"]  # fmt: skip
     with (folder / "log.txt").open("w") as log:
-        subprocess.run([sys.executable, "-c", "from graphopt.command import main; main()", *words], stdout=log, stderr=log, check=False)
+        subprocess.run(
+            [sys.executable, "-c", "from graphopt.command import main; main()", *words],
+            stdout=log,
+            stderr=log,
+            check=False,
+        )
     rows = [line for file in (folder / "out").glob("*/rows.jsonl") for line in file.read_text().splitlines()]
     return [json.loads(line) for line in rows]
 

@@ -119,7 +119,9 @@ def functions(count: int, last: str = "Relu") -> list[FunctionProto]:
 
 def typeless(kind: str, domain: str = "", **attributes: Any) -> ModelProto:
     """An operator whose input has no type: onnx 1.23's inference of its shape follows a null pointer."""
-    return model([node(kind, ["x"], ["y"], domain=domain, **attributes)], [], inputs=[ValueInfoProto(name="x")], opset=20)
+    return model(
+        [node(kind, ["x"], ["y"], domain=domain, **attributes)], [], inputs=[ValueInfoProto(name="x")], opset=20
+    )
 
 
 def claimed(*dims: int, kind: int = FLOAT, payload: int = 0) -> TensorProto:

@@ -34,7 +34,10 @@ class _Child:
     def __init__(self) -> None:
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         root = str(Path(__file__).parents[3])
-        found = {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
+        found = {
+            "PYTHONSAFEPATH": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
+        }
         self.process = Process("graphopt.readers.onnx.inference_worker", {}, {**os.environ, **threads, **found})
         self.turn = threading.Lock()
 
@@ -71,7 +74,7 @@ def _asked(what: Request, model: ModelProto, source: str, follow: bool) -> tuple
                 answer = child.process.ask(request, SECONDS)
         except (Ended, Late):
             raise InferenceDied(
-                f"{source} cannot be read: ONNX's C++ crashes on it, or needs more than {request['memory'] >> 20:,} MiB "
+                f"{source} cannot be read: ONNX crashes on it, or needs more than {request['memory'] >> 20:,} MiB "
                 f"or {CPU_SECONDS} s; state the types and shapes of all tensors and export it again"
             ) from None
         if "error" in answer:

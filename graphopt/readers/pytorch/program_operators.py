@@ -1,4 +1,4 @@
-"""Which operators a program file may call, and with what: pure functions of tensors, with the arguments that they state.
+"""Which operators a program file may call, and with what: functions of tensors, with the arguments that they state.
 
 Names stand in lists. The operator's own schema says the rest: an argument of another kind than it states is refused
 before the operator sees the argument, since torch takes any number for a layout or a type, and some of them end the

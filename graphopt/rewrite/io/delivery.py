@@ -31,7 +31,9 @@ def deliver(original: Program, best: Program, rules: Sequence[str], path: Path, 
     inputs = dict(zip(names, given, strict=True))
     try:
         before = run_onnx(export_onnx(original), inputs)
-    except UserError as error:  # ONNX Runtime has no kernel for one of its operators, so there is nothing to compare with
+    except (
+        UserError
+    ) as error:  # ONNX Runtime has no kernel for one of its operators, so there is nothing to compare with
         warnings.warn(f"{path.name} is not compared in ONNX Runtime: {error}", stacklevel=2)
         return []
     try:

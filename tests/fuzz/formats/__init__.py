@@ -14,8 +14,6 @@ from .programs import PROGRAMS
 from .rules import RULES
 from .tables import TABLES
 
-FORMATS: dict[str, Format] = {
-    form.name: form
-    for form in (*GRAPHS, *ONNX, *ONNX_OPERATORS, *ANSWERS, *PACKS, *CHECKPOINTS, *EGRAPHS, *RULES, *TABLES, *PROGRAMS,
-                 *PROGRAM_OPERATORS, *CONFIGS)  # fmt: skip
-}
+_ALL = (*GRAPHS, *ONNX, *ONNX_OPERATORS, *ANSWERS, *PACKS, *CHECKPOINTS, *EGRAPHS, *RULES, *TABLES, *PROGRAMS,
+        *PROGRAM_OPERATORS, *CONFIGS)  # fmt: skip
+FORMATS: dict[str, Format] = {form.name: form for form in _ALL}

@@ -75,8 +75,12 @@ def _inputs(rng: Draw, schema: OpSchema) -> list[str]:
 def _body(rng: Draw) -> GraphProto:
     """A branch or the body of a loop, which may have nothing of what is needed."""
     inputs = [_typed(rng, f"b{i}") for i in range(rng.choice((0, 0, 2, 3)))]
-    nodes = [helper.make_node(rng.choice(("Identity", "Relu", "Add", "Shape", "Loop")), [f"b{i}" for i in range(2)], ["c"])]
-    return helper.make_graph(nodes[: rng.choice((0, 1, 1))], "body", inputs, [_typed(rng, rng.choice(("c", "b0", "x0")))])
+    nodes = [
+        helper.make_node(rng.choice(("Identity", "Relu", "Add", "Shape", "Loop")), [f"b{i}" for i in range(2)], ["c"])
+    ]
+    return helper.make_graph(
+        nodes[: rng.choice((0, 1, 1))], "body", inputs, [_typed(rng, rng.choice(("c", "b0", "x0")))]
+    )
 
 
 def _value(rng: Draw, kind: Any) -> Any:
@@ -84,7 +88,7 @@ def _value(rng: Draw, kind: Any) -> Any:
     of: dict[Any, Any] = {
         AttributeProto.INT: lambda: rng.choice(_WHOLE), AttributeProto.FLOAT: lambda: number(rng) % 1e9,
         AttributeProto.STRING: lambda: rng.choice((text(rng), "linear", "NOTSET", "SAME_UPPER", "ab,bc->ac", "MAX")),
-        AttributeProto.INTS: lambda: [rng.choice(_WHOLE) for _ in few], AttributeProto.FLOATS: lambda: [0.5 for _ in few],
+        AttributeProto.INTS: lambda: [rng.choice(_WHOLE) for _ in few], AttributeProto.FLOATS: lambda: [0.5] * len(few),
         AttributeProto.STRINGS: lambda: [rng.choice(("a", "b", "")) for _ in few],
         AttributeProto.TENSOR: lambda: _stored(rng, "t"), AttributeProto.GRAPH: lambda: _body(rng),
         AttributeProto.GRAPHS: lambda: [_body(rng) for _ in few],
@@ -127,15 +131,17 @@ def built(rng: Draw) -> ModelProto:
     names = {*node.input, "b0", "b1"}
     nodes = [helper.make_node("Strange", [], [name], domain="my.ops") for name in sorted(names) if name[:1] == "u"]
     outputs = [_typed(rng, name) for name in node.output if name][: rng.choice((1, 1, 4))]
-    follows = [helper.make_node(rng.choice(("Relu", "Shape", "Identity", "Reshape")), [o.name, "w0"][: rng.choice((1, 2))],
-                                ["z"]) for o in outputs[:1] if rng.random() < 0.3]  # fmt: skip
+    kind, read = rng.choice(("Relu", "Shape", "Identity", "Reshape")), [*(o.name for o in outputs[:1]), "w0"]
+    follows = [helper.make_node(kind, read[: rng.choice((1, 2))], ["z"])] if rng.random() < 0.3 else []
     graph = helper.make_graph([*nodes, node, *follows], "g",
                               [_typed(rng, name) for name in sorted(names) if name[:1] in ("x", "b")], outputs,
                               [_stored(rng, name) for name in sorted({*names, "w0"}) if name[:1] == "w"])  # fmt: skip
     if rng.random() < 0.1:  # within a branch, which reads what is around it
         inner = helper.make_graph([node], "branch", [], list(outputs))
         del graph.node[len(nodes) :]
-        graph.node.extend([helper.make_node("If", ["go"], [o.name for o in outputs], then_branch=inner, else_branch=inner)])
+        graph.node.extend(
+            [helper.make_node("If", ["go"], [o.name for o in outputs], then_branch=inner, else_branch=inner)]
+        )
         graph.input.extend([helper.make_tensor_value_info("go", TensorProto.BOOL, [])])
     standard = schema.since_version if schema.domain == "" else rng.choice((9, 13, 17, 21))
     versions = {"": standard, schema.domain: schema.since_version, "my.ops": 1}

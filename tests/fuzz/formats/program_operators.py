@@ -21,12 +21,16 @@ from ..mutate import Draw, nasty, number
 from .programs import SMALL, round_trip, tensors_of
 
 SPACES = ("aten", "prims", "inductor", "mkldnn", "mkl", "onednn")
-_DTYPES = ("float32", "float32", "float32", "int64", "bool", "float64", "float16", "bfloat16", "int32", "uint8", "complex64")
-_SHAPES: tuple[list[int], ...] = ([], [1], [3], [4], [2, 3], [3, 3], [4, 4], [1, 3], [2, 3, 4], [1, 4, 5, 5], [2, 4, 5, 5],
-           [4, 4, 3, 3], [2, 3, 4, 4, 4], [0], [0, 3], [2, 0, 4])  # fmt: skip
+_DTYPES = ("float32", "float32", "float32", "int64", "bool", "float64", "float16", "bfloat16", "int32", "uint8",
+           "complex64")  # fmt: skip
+_SHAPES: tuple[list[int], ...] = (
+    [], [1], [3], [4], [2, 3], [3, 3], [4, 4], [1, 3], [2, 3, 4], [1, 4, 5, 5], [2, 4, 5, 5], [4, 4, 3, 3],
+    [2, 3, 4, 4, 4], [0], [0, 3], [2, 0, 4],
+)  # fmt: skip
 _HUGE: tuple[list[int], ...] = ([2**31], [2**20, 2**20], [2**40, 0], [1] * 64, [1, 4, 2**20, 1])
 _WHOLE = (0, 0, 1, 1, 2, 3, -1, -2, 4, 5, 64, -64, 10**6, 2**31, 2**62, 2**63 - 1, -(2**63))
-_WORDS = ("none", "tanh", "mean", "sum", "prod", "amax", "floor", "trunc", "ij", "relu", "linear", "a", "ij,jk->ik", "L")
+_WORDS = ("none", "tanh", "mean", "sum", "prod", "amax", "floor", "trunc", "ij", "relu", "linear", "a", "ij,jk->ik",
+          "L")  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -58,8 +62,9 @@ def _tensor(rng: Draw, made: list[dict[str, Any]]) -> dict[str, str]:
     dtype = made[0]["dtype"] if made and rng.random() < 0.6 else rng.choice(_DTYPES)
     small = dtype in ("int64", "int32", "uint8", "bool")
     numbers = rng.choice(([0.0, 1.0], [0.0, 3.0], [-2.0, 1000.0])) if small else [0.0, 1.0]
-    made.append({"name": f"x{len(made)}", "shape": list(shape), "stride": stride, "dtype": dtype,
-                 "fill": "uniform" if small or dtype == "complex64" else "normal", "numbers": numbers, "values": ""})  # fmt: skip
+    fill = "uniform" if small or dtype == "complex64" else "normal"
+    made.append({"name": f"x{len(made)}", "shape": list(shape), "stride": stride, "dtype": dtype, "fill": fill,
+                 "numbers": numbers, "values": ""})  # fmt: skip
     return {"node": made[-1]["name"]}
 
 
@@ -87,7 +92,11 @@ def _argument(rng: Draw, kind: str, made: list[dict[str, Any]]) -> Any:
         case "Layout":
             return {"layout": rng.choice(("strided", "strided", "sparse_coo", "_mkldnn"))}
         case "MemoryFormat":
-            return {"memory_format": rng.choice(("contiguous_format", "preserve_format", "channels_last", "channels_last_3d"))}
+            return {
+                "memory_format": rng.choice(
+                    ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+                )
+            }
         case "Device":
             return {"device": rng.choice(("cpu", "cpu", "cpu:0", "cuda:0", "meta"))}
     return None
@@ -138,7 +147,9 @@ def read(file: Path) -> None:
     program = load_program(file)
     round_trip(program, file)
     if sum(value.numel() for node in program.gm.graph.nodes for value in tensors_of(node.meta.get("val"))) < SMALL:
-        graph = read_fx(program.gm.graph, name="p", family="p", weights=0, program=packed_program(program), keep_writes=True)
+        graph = read_fx(
+            program.gm.graph, name="p", family="p", weights=0, program=packed_program(program), keep_writes=True
+        )
         Session(graph, "cpu", 1)
 
 
