@@ -92,7 +92,7 @@ class Process:
                 raise UserError(f"{self.module} was not loaded in {START_SECONDS:g} s; is the machine overloaded?"
                                 ) from None  # fmt: skip
         raise UserError(
-            "the process that measures ends before it has begun; what it says stands above "
+            "a process of graphopt's own ends before it has begun; what it says stands above "
             f"(python -m {self.module} is started with {sys.executable})"
         )
 
@@ -117,7 +117,7 @@ class _Worker:
             )  # fmt: skip
         except OSError as error:
             self._close()
-            raise UserError(f"the process that measures cannot be started: {error.strerror or error}") from error
+            raise UserError(f"a process of graphopt's own cannot be started: {error.strerror or error}") from error
         finally:
             os.close(theirs)
             os.close(answers)

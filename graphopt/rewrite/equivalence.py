@@ -88,10 +88,10 @@ def _maker(program: Program, term: int) -> int:
 
 
 def differences(original: Program, rewritten: Program) -> list[str]:
-    """What `check_equivalence` finds wrong, in one sentence; empty when the programs agree."""
+    """What `check_equivalence` finds wrong, or why nothing can be run, in one sentence; empty if the programs agree."""
     try:
         check_equivalence(original, rewritten)
-    except EquivalenceError as error:
+    except UserError as error:
         return [str(error)]
     return []
 
