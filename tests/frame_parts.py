@@ -71,6 +71,13 @@ class Timed(Ones):
         return replace(super().price(plans), noise=0.06, measurements=7)
 
 
+class NoNumber(Ones):
+    """Its first choices cost infinity less infinity."""
+
+    def price(self, plans: Plans) -> Prices:
+        return Prices(np.where(plans.device[:, 0] == 1, np.nan, super().price(plans).cost), np.zeros(len(plans)))
+
+
 class NeedsProgram(Ones):
     needs = frozenset({"program"})
 

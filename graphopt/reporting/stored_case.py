@@ -14,7 +14,7 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.core.head import Head, Role, named_counts
 from graphopt.core.machine import Machine
 from graphopt.datasets.dataset import Dataset, Split
-from graphopt.errors import DecisionError, UserError
+from graphopt.errors import DecisionError, UsageError, UserError
 from graphopt.problems.choices import Choices
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.solution import Decided, Solution
@@ -153,7 +153,7 @@ def _from_dataset(source: Path, decision: Decided) -> Graph | None:
     node = _here(source, "dataset", config["dataset"])
     try:
         dataset = _dataset(json.dumps(node, sort_keys=True), seed)
-    except GraphError as error:
+    except (GraphError, UsageError) as error:
         raise DecisionError(
             f"the graph of {source} is in no folder above it, and its data set cannot be made ({error}): "
             "keep the file in its study's folder"

@@ -26,6 +26,7 @@ from graphopt.run.sweep import cell_line, sources_of
 from graphopt.utils.commit import commit
 from graphopt.utils.lock import Lock
 from graphopt.utils.printable import say
+from graphopt.utils.ranges import NotNegative, Seed, Whole
 
 GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
 # What may change without making it another experiment: rows say for themselves what of these they were made with.
@@ -36,8 +37,8 @@ FREE = ("study", "output_dir", "resume", "budget", "compare", "split", "logger")
 class Budget:
     """Rows are made for every entry of `evals`; `seconds` caps each of them (null: no cap)."""
 
-    evals: list[int]
-    seconds: float | None
+    evals: list[Whole]
+    seconds: NotNegative | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class Settings:
 
     study: str
     output_dir: str
-    seed: int
+    seed: Seed
     split: Literal["train", "val", "test"]
     budget: Budget
     compare: list[str]
@@ -273,10 +274,8 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     if isinstance(budget, dict) and isinstance(budget.get("evals"), int):
         scalars["budget"] = {**budget, "evals": [budget["evals"]]}
     settings: Settings = call(Settings, scalars, "", {})
-    if any(evals < 0 for evals in settings.budget.evals) or not settings.budget.evals:
-        raise UsageError("budget.evals must name at least one number of evaluations, none negative")
-    if settings.seed < 0:
-        raise UsageError(f"seed={settings.seed} must not be negative")
+    if not settings.budget.evals:
+        raise UsageError("budget.evals must name at least one number of evaluations")
     if not settings.study.strip():
         raise UsageError("study= needs a name: that of the folder of the results, such as study=mine")
     for group in GROUPS:

@@ -282,3 +282,12 @@ def test_what_cannot_be_measured_costs_its_row_only(
         run()
     [file] = (tmp_path / "s").glob("*/rows.jsonl")
     assert [(r["ops"], r["status"]) for r in read(file)] == [(8, "failed"), (9, "ok")]
+
+
+def test_a_price_that_is_no_number_fails_its_row(run: Callable[..., list[Row]], tmp_path: Path) -> None:
+    """Of a cost model of one's own: nothing is compared with NaN, and none reaches a file."""
+    nan = parts_of.node(parts_of.NoNumber, "nan", factor=1.0)
+    with pytest.raises(RowsFailed, match=r"came out as no number \(NaN\)"):
+        run(cost=nan, judge=nan)
+    (path,) = tmp_path.rglob("rows.jsonl")
+    assert {row["status"] for row in read(path)} == {"failed"} and "NaN," not in path.read_text()

@@ -82,7 +82,7 @@ USAGE = [
     (["budget.evls=20"], "budget.evls does not exist (did you mean evals?); keys of budget: evals, seconds"),
     (["budget=20"], "budget has keys of its own, budget.evals=..., budget.seconds=..."),
     (["compare=local"], "compare=local must be a list, such as compare=[a,b]"),
-    (["seed=-1"], "seed=-1 must not be negative"),
+    (["seed=-1"], "seed=-1 must be from 0 to"),
     (["study="], "study= needs a name"),
 ]
 WRONG = [
