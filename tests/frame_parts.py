@@ -34,6 +34,18 @@ class ToyGraphs(Dataset):
         return [] if split in self.empty else [toy_graph(ops, seed) for seed, ops in enumerate(SIZES[split])]
 
 
+class NoGraphs(ToyGraphs):
+    """Fails when it is made, or when it is asked for graphs."""
+
+    def __init__(self, *, name: str, wrong: bool) -> None:
+        super().__init__(name=name, empty=[])
+        if wrong:
+            int("x")
+
+    def graphs(self, split: Split) -> list[Graph]:
+        raise ZeroDivisionError(split)
+
+
 class Binary(ToyTask):
     roles: ClassVar[Mapping[str, Role]] = {"inline": Role.FUSION}
 

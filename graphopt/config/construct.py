@@ -15,6 +15,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, Union
 
 from graphopt.errors import ConfigError, UsageError
+from graphopt.utils.blame import own_place
 from graphopt.utils.printable import short
 from graphopt.utils.ranges import Between
 
@@ -85,7 +86,8 @@ def call(target: Callable[..., Any], given: Node, where: str, injected: Mapping[
     except ValueError as error:
         if type(error) is not ValueError:  # those speak for themselves
             raise
-        raise ConfigError(f"{where}: {' '.join(str(error).split())[:500]}") from error
+        place = f" ({own_place(error)})" if own_place(error) else ""
+        raise ConfigError(f"{where}: {' '.join(str(error).split())[:500]}{place}") from error
 
 
 def check_keys(parameters: Mapping[str, inspect.Parameter], given: Node, where: str) -> None:

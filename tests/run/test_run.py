@@ -91,6 +91,8 @@ WRONG = [
     (["algo=local", "compare=[scna]"], "algo=scna does not exist (did you mean scan?); available: annealing"),
     (["dataset=model.onnx"], "say dataset=onnx dataset.path=model.onnx"),
     (["algo=local", "dataset=onnx", "dataset.path=/nowhere.onnx"], "/nowhere.onnx"),
+    (["algo=local", "output_dir=/proc/nothing"], "/proc/nothing: No such file or directory; choose another place"),
+    (["algo=local", "output_dir=/dev/null/nothing"], "/dev/null/nothing: Not a directory; choose another place"),
     (["task=placement", "algo=xla_priority"], "Algorithms for placement: annealing"),
     (["algo=local", "dataset=onnx", "compare=[nothing]"], "algo=nothing does not exist; available: annealing"),
 ]
