@@ -31,6 +31,7 @@ from graphopt.search.genetic.brkga import Evolution, run_alone, uniform_keys
 from graphopt.utils import registry
 from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar
+from graphopt.utils.ranges import count, seconds
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -231,12 +232,12 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of the data set")
     result.add_argument("--machine", default="gpu2", help="(gpu2)")
     result.add_argument("--task", default="placement_scheduling", help="(placement_scheduling)")
-    result.add_argument("--graphs", type=int, default=24, help="how many (24)")
-    result.add_argument("--ops", type=int, nargs=2, default=[40, 400], metavar=("LEAST", "MOST"), help="(40 400)")
-    result.add_argument("--evals", type=int, default=5000, help="budget of every run (5000)")
-    result.add_argument("--trials", type=int, default=80, help="settings tried, those stored included (80)")
-    result.add_argument("--seconds", type=float, default=480.0, help="no new trial after that long (480)")
-    result.add_argument("--finalists", type=int, default=5, help="compared on other seeds (5)")
+    result.add_argument("--graphs", type=count, default=24, help="how many (24)")
+    result.add_argument("--ops", type=count, nargs=2, default=[40, 400], metavar=("LEAST", "MOST"), help="(40 400)")
+    result.add_argument("--evals", type=count, default=5000, help="budget of every run (5000)")
+    result.add_argument("--trials", type=count, default=80, help="settings tried, those stored included (80)")
+    result.add_argument("--seconds", type=seconds, default=480.0, help="no new trial after that long (480)")
+    result.add_argument("--finalists", type=count, default=5, help="compared on other seeds (5)")
     result.add_argument("--folder", type=Path, default=Path("outputs/tune"), help="of the study (outputs/tune)")
     result.add_argument("--write", type=Path, metavar="FILE", help="instead of conf/algo/NAME.yaml")
     return result

@@ -27,6 +27,7 @@ from graphopt.problems.cost_model import CostModel
 from graphopt.problems.task import AssignTask
 from graphopt.search.heuristics.compiler_orders import keys_of, storage_of
 from graphopt.search.heuristics.scored_order import FEATURES, scored_order
+from graphopt.utils.ranges import Few, NotNegative, Positive, Whole
 
 FIRST = {"made": -1.0, "freed": 1.0, "rise": -5.0, "fits": 0.3, "place": -0.3}
 """Where the search for a member begins: little memory first, then the order of the graph."""
@@ -38,10 +39,10 @@ class CrossEntropy:
     """population: weights tried per step. elite: of them that the next are drawn around. spread: first deviation. turn:
     steps for one member before the next one's turn."""
 
-    population: int
-    elite: int
-    spread: float
-    turn: int
+    population: Few
+    elite: Few
+    spread: Positive
+    turn: Whole
 
 
 class OrderPolicy(Learner):
@@ -54,8 +55,8 @@ class OrderPolicy(Learner):
     spread_MF: Tensor
     done: Tensor  # steps
 
-    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, members: int, samples: int,
-                 noise: float, evolution: CrossEntropy) -> None:  # fmt: skip
+    def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, members: Few, samples: Whole,
+                 noise: NotNegative, evolution: CrossEntropy) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)
         self.samples, self.noise, self.evolution = samples, noise, evolution
         first = torch.tensor([FIRST.get(feature, 0.0) for feature in FEATURES])

@@ -37,7 +37,7 @@ from graphopt.problems.task import AssignTask
 from graphopt.search.fusion.motif_scan import scan_motifs
 from graphopt.search.fusion.rules_scan import price_rules
 from graphopt.utils.progress import Bar
-from graphopt.utils.ranges import Between, Count, NotNegative, Positive, Share
+from graphopt.utils.ranges import Between, Count, NotNegative, Positive, Share, Shift
 
 LARGEST_CREDIT = 0.5  # of the logarithm of a price
 MOST_ANSWERS = 100
@@ -65,7 +65,7 @@ class Teaching:
 class MotifSearch:
     """How `solve` spends a budget."""
 
-    thresholds: list[float]
+    thresholds: list[Shift]
     depth: Annotated[int, Between(0, 16)]
     ordered: bool
 

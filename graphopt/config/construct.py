@@ -7,6 +7,7 @@ Keys that the constructor does not take are refused, values are checked against 
 import dataclasses
 import importlib
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -14,12 +15,14 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, Union
 
 from graphopt.errors import ConfigError, UsageError
+from graphopt.utils.blame import own_place
 from graphopt.utils.printable import short
 from graphopt.utils.ranges import Between
 
 Node = Mapping[str, Any]  # plain containers: a resolved yaml node
 
 LARGEST = 2**63  # whole numbers below fit into arrays
+PLAIN = (bool, int, float, str)
 
 
 class OutOfRange(UsageError):
@@ -83,7 +86,8 @@ def call(target: Callable[..., Any], given: Node, where: str, injected: Mapping[
     except ValueError as error:
         if type(error) is not ValueError:  # those speak for themselves
             raise
-        raise ConfigError(f"{where}: {' '.join(str(error).split())[:500]}") from error
+        place = f" ({own_place(error)})" if own_place(error) else ""
+        raise ConfigError(f"{where}: {' '.join(str(error).split())[:500]}{place}") from error
 
 
 def check_keys(parameters: Mapping[str, inspect.Parameter], given: Node, where: str) -> None:
@@ -125,14 +129,18 @@ def hints_of(target: Callable[..., Any]) -> Mapping[str, Any]:
 def convert(value: Any, hint: Any, where: str) -> Any:
     """The value as the annotated type: int to float, list to tuple, mapping to dataclass, `_target_` node to object.
 
-    Raises UsageError when it cannot be that type, OutOfRange when it is one but beyond its range. Types other than
-    plain ones are left to the constructor.
+    Raises UsageError when it cannot be that type, OutOfRange when it is one but beyond its range, or not finite where
+    no range says that it may be. Types other than plain ones are left to the constructor; `object` wholly so.
     """
     if isinstance(value, Mapping) and "_target_" in value:
         return _nested(value, hint, where)
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return _within(convert(value, options[0], where), options[1:], where)
+        ranged = any(isinstance(mark, Between) for mark in options[1:])
+        plain = (
+            _scalar(value, options[0], where) if ranged and options[0] in PLAIN else convert(value, options[0], where)
+        )
+        return _within(plain, options[1:], where)
     if origin in (Union, types.UnionType):
         return _any_of(value, options, where)
     if origin is Literal:
@@ -148,14 +156,16 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise UsageError(f"{where}={short(value)} must be fields by name, such as {where}.a=1")
         inner = options[1]
-        return value if inner is Any else {key: convert(v, inner, dotted(where, key)) for key, v in value.items()}
+        if inner in (Any, object):
+            return value if inner is object else _finite(value, where)
+        return {key: convert(v, inner, dotted(where, str(key))) for key, v in value.items()}
     if origin in (list, tuple, Sequence):
         if not isinstance(value, list | tuple):
             raise UsageError(
                 f"{where}={short(value)} must be a list, such as {where}=[{'a,b' if isinstance(value, str) else '1,2'}]"
             )
         return _sequence(value, origin, options, where)
-    return _scalar(value, hint, where)
+    return value if hint is object else _finite(_scalar(value, hint, where), where)
 
 
 def _nested(node: Node, hint: Any, where: str) -> Any:
@@ -207,9 +217,19 @@ def _sequence(value: Sequence[Any], origin: Any, options: Sequence[Any], where: 
     return tuple(items) if origin is tuple else items
 
 
+def _finite(value: Any, where: str) -> Any:
+    """The value. Raises OutOfRange where a number in it is infinite or none (NaN), which only a range may allow."""
+    if isinstance(value, Mapping):
+        return {key: _finite(inner, dotted(where, str(key))) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner, f"{where}[{i}]") for i, inner in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise OutOfRange(f"{where}={short(value)} must be a finite number")
+    return value
+
+
 def _scalar(value: Any, hint: Any, where: str) -> Any:
-    plain = (bool, int, float, str)
-    if hint not in plain:
+    if hint not in PLAIN:
         return value
     if isinstance(value, int) and abs(value) >= LARGEST:
         raise UsageError(f"{where}={short(value)} is too large a number")

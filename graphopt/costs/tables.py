@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from graphopt import cache_dir
-from graphopt.errors import UserError
+from graphopt.errors import UsageError, UserError
 from graphopt.measure.table_file import is_there
 from graphopt.utils.outside import Outside
 
@@ -45,11 +45,23 @@ def found_table(stored: object, near: Path, usual: Path) -> Path:
     if not isinstance(stored, str):
         brought = (folder / usual.name for folder in near.resolve().parents)
         return next((place for place in brought if place.is_file()), cache_dir() / usual)
-    places = [folder / Path(stored).name for folder in near.resolve().parents]
-    if not Path(stored).is_absolute() and ".." not in Path(stored).parts:
-        places.append(Path(__file__).resolve().parents[2] / stored)
-    found = next((place for place in places if is_there(place)), None)
+    found = next((place for place in _places(stored, near) if is_there(place)), None)
     if found is None:
         raise UserError(f"{near} was priced by a table of measurements, {Path(stored).name!r}, which is in no folder "
                         "above it: bring it there")  # fmt: skip
     return found
+
+
+def check_place(table: object, folder: Path, key: str) -> None:
+    """Raises UsageError where answers in a folder below `folder` would not find the table again. key: of the table."""
+    if isinstance(table, str) and Path(table).resolve() not in [p.resolve() for p in _places(table, folder / "answer")]:
+        raise UsageError(f"{key}={table} lies in no folder above {folder}, where stored answers look for their table: "
+                         f"put the table there, such as {key}={folder.parent / Path(table).name}")  # fmt: skip
+
+
+def _places(stored: str, near: Path) -> list[Path]:
+    """Where a table of that name may lie, whatever folder the name says."""
+    places = [folder / Path(stored).name for folder in near.resolve().parents]
+    if not Path(stored).is_absolute() and ".." not in Path(stored).parts:
+        places.append(Path(__file__).resolve().parents[2] / stored)
+    return places

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from graphopt.cli import sentences
 from graphopt.errors import UserError, writing
 from graphopt.utils.printable import say
+from graphopt.utils.ranges import whole
 from graphopt.utils.whole import whole_file
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def parser() -> argparse.ArgumentParser:
         "--enter", nargs=2, metavar=("STUDY", "PROBLEM/NAME"), help="make an entry of a study's answers"
     )
     result.add_argument("--algo", help="of --enter: whose answers")
-    result.add_argument("--evals", type=int, help="of --enter: of which budget, where the study has several")
-    result.add_argument("--seed", type=int, default=0, help="of --enter: of which seed")
+    result.add_argument("--evals", type=whole, help="of --enter: of which budget, where the study has several")
+    result.add_argument("--seed", type=whole, default=0, help="of --enter: of which seed")
     return result
 
 

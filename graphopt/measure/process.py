@@ -104,7 +104,8 @@ class Process:
 
 
 class _Worker:
-    """One process and two pipes. What it starts itself (compilers) is of its group, and ends with it."""
+    """One process and two pipes. What it starts itself (compilers) is of its group, and ends with it: by `kill`, or,
+    where this process is killed, by a shell of that group that waits for the end of a pipe."""
 
     def __init__(self, module: str, setting: Mapping[str, Any], variables: Mapping[str, str]) -> None:
         theirs, self._requests = os.pipe()
@@ -122,8 +123,17 @@ class _Worker:
             os.close(theirs)
             os.close(answers)
         os.set_blocking(self._requests, False)
+        self._guard = self._guarded()
         self._number, self._ready, self._ended = 0, False, False
         self._begun = b""  # of a line whose end has not come yet
+
+    def _guarded(self) -> "subprocess.Popen[bytes] | None":
+        """Nobody writes into its input, which ends with this process however that ends."""
+        try:
+            return subprocess.Popen(["/bin/sh", "-c", "read end; kill -KILL 0"], stdin=subprocess.PIPE,
+                                    stdout=subprocess.DEVNULL, process_group=self.process.pid)  # fmt: skip
+        except OSError:  # the process has gone already
+            return None
 
     def await_start(self) -> None:
         """Raises Ended, Late."""
@@ -186,6 +196,8 @@ class _Worker:
             self._ended = True
             self.kill()
             self.process.wait()
+            if self._guard is not None:
+                self._guard.communicate()
             self._close()
 
     def kill(self) -> None:

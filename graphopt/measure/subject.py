@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from graphopt.utils.outside import Own
-from graphopt.utils.ranges import Between, Few, NotNegative, Positive
+from graphopt.utils.ranges import Between, Few, NotNegative, Positive, Workers
 
 Device = Literal["cpu", "cuda"]
 
@@ -85,12 +85,12 @@ class Measuring:
     """
 
     device: Device
-    threads: int
-    block_seconds: float
-    blocks: int
-    spread: float
-    op_seconds: float
-    limit_seconds: float
+    threads: Workers
+    block_seconds: Positive
+    blocks: Few
+    spread: NotNegative
+    op_seconds: Positive
+    limit_seconds: Positive
 
     def asked(self) -> dict[str, Any]:
         """As a request holds it."""

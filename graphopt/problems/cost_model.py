@@ -14,6 +14,7 @@ from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.live_storage import LiveStorage
 from graphopt.core.plan import Plans
+from graphopt.errors import Unmeasured
 
 Objective = Literal["runtime", "peak_memory", "max_load"]
 
@@ -55,6 +56,10 @@ class Prices:
     noise: NDArray[np.float64] | float = 0.0  # [B], or of all
     measurements: NDArray[np.int64] | int = 0  # [B], or of all
     left_out: NDArray[np.bool_] | bool = False  # [B], or of all
+
+    def __post_init__(self) -> None:
+        if np.isnan(self.cost).any() or np.isnan(self.excess).any():
+            raise Unmeasured("a plan's price came out as no number (NaN); correct the cost model or the graph's sizes")
 
     def of(self, plan: int) -> Price:
         """The price of one plan of the batch."""

@@ -150,22 +150,22 @@ def run(words: tuple[str, ...], path: str, value: Any) -> float:
 @pytest.mark.parametrize(
     "words, path, value, said",
     [
-        (FUSION, "dataset.graph_seed", -1, "must not be negative"),
-        (FUSION, "dataset.ops", [10**12], "more than can be drawn"),
-        (FUSION, "dataset.test", 10**12, "more than can be drawn"),
-        (FUSION, "dataset.test", -1, "cannot have -1 graphs"),
+        (FUSION, "dataset.graph_seed", -1, "must be from 0 to"),
+        (FUSION, "dataset.ops", [10**12], "from 1 to"),
+        (FUSION, "dataset.test", 10**12, "from 0 to"),
+        (FUSION, "dataset.test", -1, "from 0 to"),
         (FUSION, "task.max_inputs", 10**9, "from 1 to"),
         (FUSION, "task.max_duplicates", 10**18, "from 1 to"),
         (FUSION, "task.max_duplicates", -1, "from 1 to"),
         (FUSION, "task.levels", 10**9, "from 1 to"),
         (FUSION, "machine.transfer", [{"lane": "link"}], "must be fields by name"),
-        (FUSION, "machine.devices.gpu.cache_speedup", 0, "must be positive"),
-        (FUSION, "machine.devices.gpu.saturation", 0, "must be positive"),
-        (FUSION, "machine.devices.gpu.spill_inputs", 2**65, "a whole number from 0 to"),
+        (FUSION, "machine.devices.gpu.cache_speedup", 0, "must be from 1e-12 to"),
+        (FUSION, "machine.devices.gpu.saturation", 0, "must be from 1e-12 to"),
+        (FUSION, "machine.devices.gpu.spill_inputs", 2**65, "from 0 to"),
         (FUSION, "machine.devices.gpu.bandwidth", nest(1000), "bandwidth=a list must be a number"),
-        (JOINT, "algo.evolution.population", 10**9, "give fewer"),
+        (JOINT, "algo.evolution.population", 10**9, "from 3 to"),
         (JOINT, "task.levels", 0, "from 1 to"),
-        (("task=fusion", "algo=annealing", "machine=gpu2"), "algo.hot", -1.0, r"must be in \[0, 1\]"),
+        (("task=fusion", "algo=annealing", "machine=gpu2"), "algo.hot", -1.0, "from 0 to 1"),
         (("task=fusion", "algo=laf_unguided", "machine=gpu2"), "algo.steps.batch", 0, "from 1 to"),
         (("task=scheduling", "algo=cpsat", "machine=gpu2"), "algo.workers", 10**9, "from 1 to"),
     ],
@@ -245,7 +245,7 @@ def test_every_learner_fits_its_limits() -> None:
 @pytest.mark.timeout(60)
 def test_a_neighbourhood_ends_with_the_graph() -> None:
     """A radius beyond the graph takes no longer than one that spans it."""
-    assert run(FUSION, "algo.hops", 10**18) == run(FUSION, "algo.hops", 1000)
+    assert run(FUSION, "algo.hops", 10**9) == run(FUSION, "algo.hops", 1000)
 
 
 @pytest.mark.parametrize("limit", [1000, 10_000])  # some libraries raise Python's

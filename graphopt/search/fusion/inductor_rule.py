@@ -23,6 +23,7 @@ from graphopt.core.machine import Device
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.fused import answer
+from graphopt.utils.ranges import Count, NotNegative, Whole
 
 REDUCTION, CONTRACTION = 1, 2
 
@@ -35,8 +36,8 @@ class InductorRule(Optimizer):
 
     needs_roles: ClassVar[frozenset[Role]] = frozenset({Role.FUSION})
 
-    def __init__(self, *, name: str, reads: int, total_reads: int, ops_gpu: int, ops_cpu: int, nodes: int,
-                 extra_memory: float, rounds: int) -> None:  # fmt: skip
+    def __init__(self, *, name: str, reads: Whole, total_reads: Whole, ops_gpu: Whole, ops_cpu: Whole, nodes: Count,
+                 extra_memory: NotNegative, rounds: Whole) -> None:  # fmt: skip
         self.name, self.reads, self.total_reads = name, reads, total_reads
         self.ops_gpu, self.ops_cpu, self.nodes = ops_gpu, ops_cpu, nodes
         self.extra_memory, self.rounds = extra_memory, rounds
