@@ -31,12 +31,12 @@ LAYERS = (
     ("datasets", "kinds", "tasks"),
     ("costs",),
     ("config", "search"),
-    ("advantages", "calibrate", "compat", "filter", "learn_cost", "records", "tune"),
+    ("advantages", "calibrate", "compat", "filter", "learn_cost", "records"),
     ("algos", "pack", "reporting"),
     ("answer", "decision", "gather", "leaderboard", "report", "tile"),
     ("apply", "run"),
     ("training",),
-    ("api", "collect", "command", "ship"),
+    ("api", "command", "ship"),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
 MOST_FILES = 20  # of a folder
