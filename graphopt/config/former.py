@@ -14,8 +14,6 @@ MOVED: dict[str, str] = {
     "graphopt.search.default": "graphopt.search.heuristics.default",
     "graphopt.search.exact": "graphopt.search.solvers.exact",
     "graphopt.search.gp_dfs": "graphopt.search.heuristics.gp_dfs",
-    "graphopt.search.greedy": "graphopt.search.walks.greedy",
-    "graphopt.search.inductor_rule": "graphopt.search.fusion.inductor_rule",
     "graphopt.search.inline_all": "graphopt.search.fusion.inline_all",
     "graphopt.search.list_scheduling": "graphopt.search.heuristics.list_scheduling",
     "graphopt.search.load_balance": "graphopt.search.pipelines.load_balance",
