@@ -23,7 +23,7 @@ from graphopt.datasets.layered import layered_graph
 from graphopt.problems.optimizer import solve
 from graphopt.utils import registry
 
-LEARNERS = ("go", "placement_policy", "run_model")
+LEARNERS = ("go", "run_model")
 
 
 def learner(name: str) -> Learner:

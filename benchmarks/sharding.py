@@ -12,12 +12,9 @@ import numpy as np
 from lines import say
 
 from graphopt.core.auto_sharding.strategies import price
-from graphopt.sharding.deltas import StrategyDeltas
 from graphopt.sharding.drawing import drawn
 from graphopt.sharding.reducing import reduced
 from graphopt.sharding.trws import Passing
-
-CHANGES = 20_000  # priced per repetition
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -30,19 +27,15 @@ def measure(nodes: int, repeats: int) -> None:
     rng = np.random.default_rng(0)
     tables = drawn(rng, nodes, 8, 0.0, 0.0)
     choice = np.zeros(nodes, np.int64)
-    deltas, model = StrategyDeltas(tables, choice), reduced(tables)
-    passing, which = Passing(model), rng.integers(0, nodes, CHANGES)
-    to = rng.integers(0, tables.counts[which])
+    model = reduced(tables)
+    passing = Passing(model)
     calls: dict[str, Callable[[], object]] = {
-        "delta": lambda: deltas.price(which, to),
         "full": lambda: price(tables, choice),
         "sweep": lambda: passing.sweep(model.unary, forward=True),
     }
     for call in calls.values():
         call()  # compiled and warm
     taken = [{name: seconds(call) for name, call in calls.items()} for _ in range(repeats)]
-    degree = len(tables.edge_node) / nodes
-    say(f"strategy_delta_microseconds/{nodes}/degree_{degree:.1f}", [1e6 * t["delta"] / CHANGES for t in taken], "us")
     say(f"strategy_full_price_ns_per_node/{nodes}", [1e9 * t["full"] / nodes for t in taken], "ns")
     say(f"trws_sweep_ns_per_entry/{nodes}", [1e9 * t["sweep"] / max(1, len(model.table)) for t in taken], "ns")
 

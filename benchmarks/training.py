@@ -3,7 +3,7 @@
 `python benchmarks/training.py [--quick]` prints JSON lines {"name", "value", "unit", "low", "high"}: ops of the graphs
 of a step over its CPU seconds, one thread, so other work on the machine does not count; the median over steps, of which
 the first does not count, with the smallest and the largest. What is gathered before the first step, all prices of
-`placement_policy` and `run_model`, does not count. As their yaml files say, placement on four devices.
+`run_model`, does not count. As their yaml files say, placement on four devices.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from graphopt.core.graph import Graph
 from graphopt.datasets.layered import layered_graph
 
-LEARNERS = ("go", "placement_policy", "run_model")
+LEARNERS = ("go", "run_model")
 
 
 class StepClock(pl.Callback):

@@ -1,6 +1,5 @@
 """`Answer`: what a solve ended with, for programs: the content of one decision file, whatever kind of task made it."""
 
-import json
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from graphopt.reporting.edit import taken_back
 from graphopt.reporting.model_view import change_in_words
 from graphopt.reporting.replay import Mismatch, check
 from graphopt.reporting.stored_case import open_case
+from graphopt.utils.plain_json import dumps
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Answer:
                         for k in kernels],
             **({"rules": self.rules()} if self.rules() else {}),
         }  # fmt: skip
-        return json.dumps(said, indent=1)
+        return dumps(said, indent=1)
 
     def save(self, path: str | Path) -> Path:
         """Writes the decision file, and its graph into graphs/ beside it, where `load` and the command line find it."""

@@ -137,6 +137,8 @@ def explained(error: BaseException) -> tuple[str, int]:
         return _override(error), 2
     if isinstance(error, HydraException | OmegaConfBaseException):
         return _line(error), 2
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}; choose another place, such as another output_dir=...", 1
     if type(error) in (ValueError, TypeError) and _module_of(error) == "hydra._internal.defaults_list":
         return "a config group was given no option by name; choose GROUP=NAME, see python run.py --help", 2
     return f"unexpected {type(error).__name__}: {_line(error)} (GRAPHOPT_TRACEBACK=1 shows where)", 1

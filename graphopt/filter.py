@@ -30,6 +30,7 @@ from graphopt.search.genetic.brkga import Brkga
 from graphopt.utils import registry
 from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar
+from graphopt.utils.ranges import count
 
 LOW, USUAL, HIGH, LONG = 1_000, 5_000, 10_000, 20_000  # evaluations
 USUAL_SEEDS, LONG_SEEDS = (1001, 1002), (1003, 1004)  # not those of any table
@@ -123,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m graphopt.filter", description="Find graphs with room.")
     result.add_argument("dataset", help="a data set of conf/dataset that filters, such as regal")
     result.add_argument("--split", action="append", choices=get_args(Split), help="only this one; may be repeated")
-    result.add_argument("--ops", action="append", type=int, help="only this mean size; may be repeated")
+    result.add_argument("--ops", action="append", type=count, help="only this mean size; may be repeated")
     result.add_argument("--objective", choices=("runtime", "peak_memory"), help="instead of dataset.room.objective")
     result.add_argument("--machine", default="gpu2", help="default: gpu2")
     result.add_argument("--task", default="placement_scheduling", help="default: placement_scheduling")

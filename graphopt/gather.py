@@ -30,6 +30,7 @@ from graphopt.library.catalogue import LIBRARIES, LibraryModel, library
 from graphopt.library.packing import pack
 from graphopt.library.worker import work
 from graphopt.utils.progress import Bar
+from graphopt.utils.ranges import count, seconds
 
 MEMORY = 12 << 30  # bytes of addresses that a capturing process may have
 ENTRIES = "entries.jsonl"
@@ -133,8 +134,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m graphopt.gather", description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=LIBRARIES, default=LIBRARIES, metavar="LIBRARY")
-    parser.add_argument("--seconds", type=float, default=120.0, help="that an entry may take (%(default)s)")
-    parser.add_argument("--most-ops", type=int, default=20_000, help="larger graphs are left out (%(default)s)")
+    parser.add_argument("--seconds", type=seconds, default=120.0, help="that an entry may take (%(default)s)")
+    parser.add_argument("--most-ops", type=count, default=20_000, help="larger graphs are left out (%(default)s)")
     parser.add_argument("--pack", type=Path, metavar="TARGET", help="capture nothing: pack what is there")
     parser.add_argument("--draw", type=Path, metavar="TARGET", help="capture nothing: draw what a packed folder holds")
     args = parser.parse_args(arguments)

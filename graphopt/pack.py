@@ -31,7 +31,7 @@ from graphopt.errors import UserError, writing
 from graphopt.measure import table_file
 from graphopt.records import packed
 from graphopt.records.answer_file import copy, read_answer
-from graphopt.records.rows import PACKED_ROWS, ROWS, Row, lines, parse
+from graphopt.records.rows import PACKED_ROWS, ROWS, Row, as_lines, lines, parse
 from graphopt.utils.limits import MIB, member_names, read_member
 from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar
@@ -92,8 +92,7 @@ def pack(study: Path, target: Path) -> None:
     def fill(folder: Path) -> None:
         names = _write_answers(study, cells, folder / packed.NAME)
         rows = [_renamed(row, lambda name: f"{packed.NAME}#{names[name]}") for cell in cells for row in _rows_of(cell)]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / PACKED_ROWS).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+        (folder / PACKED_ROWS).write_bytes(gzip.compress(as_lines(rows).encode(), 9, mtime=0))
         _write_own_files(study, folder, small=True)
         _check(study, folder)
 
@@ -118,7 +117,7 @@ def unpack(study: Path, target: Path) -> None:
         for cell, rows in _rows_by_cell(study, names).items():
             file = _inside(folder, f"{cell}/{ROWS}")
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            file.write_text(as_lines(rows))
         _write_own_files(study, folder, small=False)
         _check(folder, study)
 

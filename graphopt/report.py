@@ -9,7 +9,6 @@ against whole programs (DIR/discrepancy.md), `--plots` draws into DIR/pictures.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,6 +18,7 @@ from graphopt.cli import sentences
 from graphopt.core.graph import GraphError
 from graphopt.errors import UserError
 from graphopt.records.rows import Row
+from graphopt.utils.plain_json import dumps
 from graphopt.utils.printable import say
 
 
@@ -140,11 +140,11 @@ def discrepancy(place: Path) -> Path:
 
 
 def print_figures(place: Path) -> None:
-    """Name, value, low and high of each, as JSON lines. Raises UserError where the experiment has none."""
+    """Name, value, low and high of each, as JSON lines; null is not known. Raises UserError where there are none."""
     from graphopt.reporting.figures.reading import figures_of
 
     for figure in figures_of(place):
-        print(json.dumps(asdict(figure)))
+        print(dumps({key: None if value != value else value for key, value in asdict(figure).items()}))
 
 
 def draw(place: Path) -> list[Path]:

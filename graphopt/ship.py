@@ -8,7 +8,7 @@ network serves all.
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graphopt.cli import sentences
 from graphopt.config.construct import target_of
-from graphopt.config.stored import node_of
+from graphopt.config.stored import RESERVED, class_of, node_of
 from graphopt.errors import Unreadable, UserError
 from graphopt.training import checkpoint, packaged
 from graphopt.utils import registry
@@ -49,13 +49,19 @@ def ship(cell: Path, folder: Path, *, half: bool) -> Path:
 
 
 def stored_config(path: Path) -> dict[str, Any]:
-    """A cell's configuration, of which only options of this installation and plain values count. Raises UserError."""
+    """What of a cell's configuration its checkpoint needs: options of this installation, and plain values. Raises
+    UserError."""
     text = read_bytes(path, MIB).decode(errors="replace")
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
             raise Unreadable(f"{path} holds references, which a cell's configuration has none of")
         said: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
-        return {group: node_of(group, said[group]) for group in ("encoder", "algo", "task", "cost")}
+        network: Iterable[str] = getattr(class_of("algo", said["algo"]), "network_settings", ())
+        kept: dict[str, Iterable[str]] = {"algo": network, "task": (), "cost": ("objective",)}
+        for group, keys in kept.items():
+            of = said[group].items() if isinstance(said[group], Mapping) else ()
+            said[group] = {key: value for key, value in of if key in (*RESERVED, "name", *keys)}
+        return {group: node_of(group, said[group]) for group in ("encoder", *kept)}
     except (yaml.YAMLError, OmegaConfBaseException, KeyError, TypeError, RecursionError) as error:
         raise Unreadable(f"{path} is no configuration of a cell ({type(error).__name__})") from None
 

@@ -34,6 +34,18 @@ class ToyGraphs(Dataset):
         return [] if split in self.empty else [toy_graph(ops, seed) for seed, ops in enumerate(SIZES[split])]
 
 
+class NoGraphs(ToyGraphs):
+    """Fails when it is made, or when it is asked for graphs."""
+
+    def __init__(self, *, name: str, wrong: bool) -> None:
+        super().__init__(name=name, empty=[])
+        if wrong:
+            int("x")
+
+    def graphs(self, split: Split) -> list[Graph]:
+        raise ZeroDivisionError(split)
+
+
 class Binary(ToyTask):
     roles: ClassVar[Mapping[str, Role]] = {"inline": Role.FUSION}
 
@@ -69,6 +81,13 @@ class Timed(Ones):
 
     def price(self, plans: Plans) -> Prices:
         return replace(super().price(plans), noise=0.06, measurements=7)
+
+
+class NoNumber(Ones):
+    """Its first choices cost infinity less infinity."""
+
+    def price(self, plans: Plans) -> Prices:
+        return Prices(np.where(plans.device[:, 0] == 1, np.nan, super().price(plans).cost), np.zeros(len(plans)))
 
 
 class NeedsProgram(Ones):

@@ -19,6 +19,7 @@ from graphopt.problems.decisions import Decision
 from graphopt.problems.pricing import Pricing
 from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import I64, slots_in
+from graphopt.utils.outside import OwnFolder
 from graphopt.utils.progress import Bar
 from graphopt.utils.ranges import Between, Count, Positive, Workers
 
@@ -27,7 +28,7 @@ from graphopt.utils.ranges import Between, Count, Positive, Workers
 class Collection:
     """What is collected of every graph."""
 
-    folder: str | None  # of all stores; null: advantages/ in the cache folder
+    folder: OwnFolder  # of all stores; null: advantages/ in the cache folder
     chains: list[Literal["initial", "random"]]  # where each chain of Gibbs sampling starts
     sweeps: Annotated[int, Between(0, 10_000)]  # of each chain; more of them later add to what is there
     temperature: Positive  # tau, in units of the median size of an advantage around the chain's start

@@ -15,7 +15,7 @@ from graphopt.algos.attention import SegmentAttention, Segments
 from graphopt.core.head import Head
 from graphopt.encoders.encoder import Encoder
 from graphopt.errors import ConfigError
-from graphopt.utils.ranges import AttentionHeads, Between, Few, Layers
+from graphopt.utils.ranges import AttentionHeads, Between, Few, Layers, Share
 
 _NEVER = -1e9
 
@@ -57,7 +57,7 @@ class PolicySizes:
     superposition: bool  # modulate every layer's input by the graph state
     iterations: Few  # T of the iterative decoding
     recurrent: bool  # the attention layers once for every head, each seeing what those before decided
-    prior: dict[str, float]  # per head, or role of heads: probability of the default's choice before training
+    prior: dict[str, Share]  # per head, or role of heads: probability of the default's choice before training
 
 
 class GOPolicy(nn.Module):

@@ -276,26 +276,6 @@ class LAF(Learner):
         predicted = self.predict([graph], [example.decision]).mean(0).double().cpu().numpy()
         return example.advantage, at_slots(predicted, slots_in(self.task, graph))[example.row]
 
-    def agreement(self, graph: Graph) -> list[tuple[float, float]]:
-        """`ranking` of every decision of a gathered graph that has enough labels; nothing where it has no slots."""
-        if graph.hash not in self._examples:
-            return []
-        examples = self._examples[graph.hash]
-        return [self.ranking(graph, examples.at(moment)) for moment in range(len(examples.moments))]
-
-    def ranking(self, graph: Graph, example: TrainingExample) -> tuple[float, float]:
-        """(Spearman's correlation of predicted and true sizes of the advantages around one decision; which share of the
-        true top tenth is in the predicted one). nan where all are equal."""
-        both = self._around(graph, example)
-        known = np.isfinite(example.advantage[:, 1:]).any(1)
-        true, guess = (largest(part)[known] for part in both)
-        agreed = correlation(true, guess)
-        if np.isnan(agreed):
-            return agreed, agreed
-        tenth = max(1, len(true) // 10)
-        found = {*np.argsort(-true)[:tenth].tolist()} & {*np.argsort(-guess)[:tenth].tolist()}
-        return agreed, len(found) / tenth
-
 
 def correlation(true: F64, guess: F64) -> float:
     """Spearman's, of the pairs that are finite; nan where fewer than two are, or one side is constant."""
@@ -311,8 +291,3 @@ def at_slots(predicted: F64, slots: Slots) -> F64:
     own: F64 = predicted[slots.op, slots.head].copy()
     own[np.arange(own.shape[1]) >= slots.choices[:, None]] = np.nan
     return own
-
-
-def largest(advantage: F64) -> F64:
-    """[L] the largest size over the choices but the first, of [L, K]; 0 where none is known."""
-    return np.asarray(np.nan_to_num(np.abs(advantage[:, 1:]), nan=0.0).max(1))

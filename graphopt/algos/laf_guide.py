@@ -33,7 +33,7 @@ class Guidance:
     order: Literal["magnitude", "gain"]  # by |f| (the paper), or by the predicted gain of the best other choice
     fresh: bool  # an op is not picked again before a neighbour has changed; with none left, uniformly (paper: false)
     trusted: Whole  # further changes of predicted gain that the model alone makes to every candidate (the paper: 0)
-    optimism: float  # standard deviations of the ensemble added to its mean
+    optimism: NotNegative  # standard deviations of the ensemble added to its mean
 
 
 @dataclass(frozen=True, kw_only=True)

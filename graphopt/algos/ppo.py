@@ -17,14 +17,14 @@ from graphopt.utils.ranges import Few, NotNegative, Share, Whole
 class PPOSettings:
     """PPO and its credit."""
 
-    reward_weight: float  # of the graph's standardised reward, shared by all its ops (the paper: 1)
-    flip_weight: float  # of each op's own counterfactual advantage (the paper: 0)
+    reward_weight: NotNegative  # of the graph's standardised reward, shared by all its ops (the paper: 1)
+    flip_weight: NotNegative  # of each op's own counterfactual advantage (the paper: 0)
     flips: Whole  # slots priced per decision where the cost model has no exact flips
     alone: Share  # of the updates, in which one head alone is decided
     samples: Few  # decisions per graph, iteration and update
     epochs: Few
     clip: NotNegative
-    entropy: float
+    entropy: NotNegative
     rate: NotNegative
     gradient_clip: NotNegative
 

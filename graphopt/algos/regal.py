@@ -64,8 +64,8 @@ class ReinforceSettings:
     evals: Count  # budget of every BRKGA run in training
     samples: Few  # actions per graph and step
     standard_runs: Few  # seeds of standard BRKGA behind o_s
-    entropy: float
-    value: float  # weight of the baseline network's loss
+    entropy: NotNegative
+    value: NotNegative  # weight of the baseline network's loss
     rate: NotNegative
     graph_rate: NotNegative  # of how the graphs' actions depend on `DESCRIPTORS`, in indices
     halved_after: Positive  # steps after which rates are half of the first; then a third after as many more, and so on

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphopt.algos.regal_inputs import MEMBERSHIPS, ORDERS
-from graphopt.utils.ranges import NotNegative, Positive, Width
+from graphopt.utils.ranges import NotNegative, Positive, Shift, Width
 
 LEVELS = 16  # k
 MIDDLE = (LEVELS - 1) / 2
@@ -35,9 +35,9 @@ class Heads:
     op_spread: Positive  # standard deviation of an op's actions before training, in indices
     graph_spread: NotNegative  # standard deviation of a graph's actions before training, in indices; 0: not sampled
     strength_spread: NotNegative  # the same of its two strengths, of which 1 is the proposal and 0 uniform keys
-    placement_prior: float  # shift of the mean of a device's keys by full membership in its spectral part, where ...
-    caution_prior: float  # ... most results live at once; by membership in a cautious list schedule's where few do
-    placement_variance: float  # variance index of affinities before training
+    placement_prior: Shift  # shift of the mean of a device's keys by full membership in its spectral part, where ...
+    caution_prior: Shift  # ... most results live at once; by membership in a cautious list schedule's where few do
+    placement_variance: Positive  # variance index of affinities before training
 
 
 class ActionHead(nn.Module):

@@ -29,7 +29,10 @@ from graphopt.apply.recompute import SETTINGS, Partitioner, eager_backend, solve
 from graphopt.errors import UserError
 from graphopt.execution.running import allocated_peak
 from graphopt.measure.environment import pin, processor, variables
+from graphopt.records.rows import as_lines
 from graphopt.utils.commit import commit
+from graphopt.utils.plain_json import dumps
+from graphopt.utils.ranges import count
 
 BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)
 RACED = 0.05  # the budget at which time counts
@@ -176,8 +179,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m graphopt.apply.recompute_race", description=__doc__)
     parser.add_argument("models", nargs="*", metavar="PACKAGE.MODULE:FACTORY")
     parser.add_argument("--backend", choices=("eager", "inductor"), default="eager")
-    parser.add_argument("--processes", type=int, default=PROCESSES)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--processes", type=count, default=PROCESSES)
+    parser.add_argument("--rounds", type=count, default=ROUNDS)
     parser.add_argument("--rows", type=Path, required=False, help="file to which rows are added")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
@@ -187,11 +190,11 @@ def main(arguments: Sequence[str]) -> int:
     for label in args.models:
         rows = race(label, args.backend, args.processes, args.rounds)
         for row in rows:
-            print(json.dumps(row), flush=True)
+            print(dumps(row), flush=True)
         if args.rows:
             args.rows.parent.mkdir(parents=True, exist_ok=True)
             with args.rows.open("a") as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows)
+                file.write(as_lines(rows))
     return 0
 
 

@@ -7,19 +7,22 @@ Keys that the constructor does not take are refused, values are checked against 
 import dataclasses
 import importlib
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import partial
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Union
 
 from graphopt.errors import ConfigError, UsageError
+from graphopt.utils.blame import own_place
 from graphopt.utils.printable import short
 from graphopt.utils.ranges import Between
 
 Node = Mapping[str, Any]  # plain containers: a resolved yaml node
 
 LARGEST = 2**63  # whole numbers below fit into arrays
+PLAIN = (bool, int, float, str)
 
 
 class OutOfRange(UsageError):
@@ -76,14 +79,15 @@ def call(target: Callable[..., Any], given: Node, where: str, injected: Mapping[
     check_keys(parameters, given, where)
     extra = {key: value for key, value in injected.items() if key in parameters and key not in given}
     check_complete(parameters, {*given, *extra}, where, given)
-    hints = _hints(target)
+    hints = hints_of(target)
     checked = {key: convert(value, hints.get(key, Any), dotted(where, key)) for key, value in given.items()}
     try:
         return target(**checked, **extra)
     except ValueError as error:
         if type(error) is not ValueError:  # those speak for themselves
             raise
-        raise ConfigError(f"{where}: {' '.join(str(error).split())[:500]}") from error
+        place = f" ({own_place(error)})" if own_place(error) else ""
+        raise ConfigError(f"{where}: {' '.join(str(error).split())[:500]}{place}") from error
 
 
 def check_keys(parameters: Mapping[str, inspect.Parameter], given: Node, where: str) -> None:
@@ -112,7 +116,9 @@ def dotted(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+@lru_cache(maxsize=1024)
+def hints_of(target: Callable[..., Any]) -> Mapping[str, Any]:
+    """The types of the constructor's arguments, with their ranges and marks."""
     function = target.__init__ if inspect.isclass(target) else target  # type: ignore[misc]
     try:
         return typing.get_type_hints(function, include_extras=True)
@@ -121,16 +127,20 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
-    """The value as the annotated type: int to float, list to tuple, mapping to dataclass, `_partial_` node to partial.
+    """The value as the annotated type: int to float, list to tuple, mapping to dataclass, `_target_` node to object.
 
-    Raises UsageError when it cannot be that type, OutOfRange when it is one but beyond its range. Types other than
-    plain ones are left to the constructor.
+    Raises UsageError when it cannot be that type, OutOfRange when it is one but beyond its range, or not finite where
+    no range says that it may be. Types other than plain ones are left to the constructor; `object` wholly so.
     """
     if isinstance(value, Mapping) and "_target_" in value:
-        return _nested(value, where)
+        return _nested(value, hint, where)
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return _within(convert(value, options[0], where), options[1], where)
+        ranged = any(isinstance(mark, Between) for mark in options[1:])
+        plain = (
+            _scalar(value, options[0], where) if ranged and options[0] in PLAIN else convert(value, options[0], where)
+        )
+        return _within(plain, options[1:], where)
     if origin in (Union, types.UnionType):
         return _any_of(value, options, where)
     if origin is Literal:
@@ -146,23 +156,36 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise UsageError(f"{where}={short(value)} must be fields by name, such as {where}.a=1")
         inner = options[1]
-        return value if inner is Any else {key: convert(v, inner, dotted(where, key)) for key, v in value.items()}
+        if inner in (Any, object):
+            return value if inner is object else _finite(value, where)
+        return {key: convert(v, inner, dotted(where, str(key))) for key, v in value.items()}
     if origin in (list, tuple, Sequence):
         if not isinstance(value, list | tuple):
             raise UsageError(
                 f"{where}={short(value)} must be a list, such as {where}=[{'a,b' if isinstance(value, str) else '1,2'}]"
             )
         return _sequence(value, origin, options, where)
-    return _scalar(value, hint, where)
+    return value if hint is object else _finite(_scalar(value, hint, where), where)
 
 
-def _nested(node: Node, where: str) -> Any:
-    """A partial (`_partial_: true`, the torch optimiser) or an object without injected arguments."""
-    if not node.get("_partial_", False):
-        return construct(node, where)
-    rest = {key: value for key, value in node.items() if key not in ("_target_", "_partial_")}
-    check_keys(arguments_of(locate(str(node["_target_"]), where)), rest, where)
-    return partial(locate(str(node["_target_"]), where), **rest)
+def _nested(node: Node, hint: Any, where: str) -> Any:
+    """An object without injected arguments, of the class that is wanted there, where the type names one."""
+    made, wanted = construct(node, where), classes_in(hint)
+    if wanted and not isinstance(made, wanted):
+        raise UsageError(f"{where} is a {type(made).__name__}, and has to be a {wanted[0].__name__}")
+    return made
+
+
+def classes_in(hint: Any) -> tuple[type, ...]:
+    """The classes of options that a value of the type may be of: neither plain values nor settings by name."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return classes_in(options[0])
+    if origin in (Union, types.UnionType):
+        return tuple(kind for option in options for kind in classes_in(option))
+    plain = (bool, int, float, str, list, dict, types.NoneType, object, Any)
+    one = isinstance(hint, type) and origin is None and hint not in plain and not dataclasses.is_dataclass(hint)
+    return (hint,) if one else ()
 
 
 def _any_of(value: Any, options: Sequence[Any], where: str) -> Any:
@@ -181,9 +204,10 @@ def _any_of(value: Any, options: Sequence[Any], where: str) -> Any:
     raise UsageError(f"{where}={short(value)} must be {names}")
 
 
-def _within(value: Any, between: Between, where: str) -> Any:
-    if not between.holds(value):
-        raise OutOfRange(f"{where}={short(value)} must be {between}")
+def _within(value: Any, marks: Sequence[Any], where: str) -> Any:
+    for mark in marks:
+        if isinstance(mark, Between) and not mark.holds(value):
+            raise OutOfRange(f"{where}={short(value)} must be {mark}")
     return value
 
 
@@ -193,9 +217,19 @@ def _sequence(value: Sequence[Any], origin: Any, options: Sequence[Any], where: 
     return tuple(items) if origin is tuple else items
 
 
+def _finite(value: Any, where: str) -> Any:
+    """The value. Raises OutOfRange where a number in it is infinite or none (NaN), which only a range may allow."""
+    if isinstance(value, Mapping):
+        return {key: _finite(inner, dotted(where, str(key))) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner, f"{where}[{i}]") for i, inner in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise OutOfRange(f"{where}={short(value)} must be a finite number")
+    return value
+
+
 def _scalar(value: Any, hint: Any, where: str) -> Any:
-    plain = (bool, int, float, str)
-    if hint not in plain:
+    if hint not in PLAIN:
         return value
     if isinstance(value, int) and abs(value) >= LARGEST:
         raise UsageError(f"{where}={short(value)} is too large a number")

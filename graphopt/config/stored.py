@@ -1,92 +1,38 @@
-"""What files (decisions, checkpoints) say of a configuration, and back. A file names options, never classes.
+"""What files (answers, checkpoints, problems) say of a configuration, and back. A file names options, never classes.
 
 In a file a node of a config group is `{_option_: gpu2, name: ..., ...}`: the name of the yaml file, here
 conf/machine/gpu2.yaml, and plain values. When it is read, this installation's yaml file says which class that is. Files
 of older versions say `_target_: module.Class` instead; that text is looked up among what the group's yaml files name,
 and is never imported. So nothing that a file says is imported or called, whatever it says.
 
+`node_of` is the only way in. It goes through the types of the option's constructor. An option may stand where a type
+wants one, and only of that class. A setting that would import, open, run or connect is marked in its type
+(`graphopt.utils.outside`), and the mark says what counts of a file's value. All else is plain values.
+
 A name can be overridden (`machine.name=mine`), and a node holds all values of its option. So an option only has to name
 the class: it is the yaml file called like the node if that one has the node's class, else the first that has it.
 """
 
-from collections.abc import Mapping
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Union
 
 from graphopt import OWN_OPTIONS
-from graphopt.config.construct import Node
+from graphopt.config.construct import Node, classes_in, dotted, hints_of, locate
+from graphopt.config.former import ADDED, FORMER, MOVED
 from graphopt.errors import ConfigError, UserError
 from graphopt.utils import registry
+from graphopt.utils.outside import Outside
 
 OPTION, TARGET, CLASS = "_option_", "_target_", "_class_"  # CLASS: a class that is no option, for messages
 RESERVED = (OPTION, TARGET, CLASS)
-OWN = frozenset({"cache_dir"})  # keys that are the reader's business, whatever a file says: the yaml file's null
+GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo")  # of which files say something
 
 _OWN_HINT = f" (${OWN_OPTIONS} names a folder of further ones)"
-
-# Where classes or whole modules were, as files of older versions have it -> where they are.
-MOVED: dict[str, str] = {
-    "graphopt.loggers": "graphopt.run.loggers",
-    "graphopt.machine": "graphopt.core.machine",
-    "graphopt.schedule.Schedule": "graphopt.training.settings.TrainerSettings",
-    "graphopt.search.annealing": "graphopt.search.walks.annealing",
-    "graphopt.search.brkga": "graphopt.search.genetic.brkga",
-    "graphopt.search.brkga_informed": "graphopt.search.genetic.brkga_informed",
-    "graphopt.search.brkga_seeded": "graphopt.search.genetic.brkga_seeded",
-    "graphopt.search.contiguous": "graphopt.search.pipelines.contiguous",
-    "graphopt.search.cpsat": "graphopt.search.solvers.cpsat",
-    "graphopt.search.default": "graphopt.search.heuristics.default",
-    "graphopt.search.exact": "graphopt.search.solvers.exact",
-    "graphopt.search.gp_dfs": "graphopt.search.heuristics.gp_dfs",
-    "graphopt.search.greedy": "graphopt.search.walks.greedy",
-    "graphopt.search.inductor_rule": "graphopt.search.fusion.inductor_rule",
-    "graphopt.search.inline_all": "graphopt.search.fusion.inline_all",
-    "graphopt.search.list_scheduling": "graphopt.search.heuristics.list_scheduling",
-    "graphopt.search.load_balance": "graphopt.search.pipelines.load_balance",
-    "graphopt.search.local": "graphopt.search.walks.local",
-    "graphopt.search.pet": "graphopt.search.rewriting.pet",
-    "graphopt.search.progressive": "graphopt.search.walks.progressive",
-    "graphopt.search.random": "graphopt.search.walks.random",
-    "graphopt.search.regal_local": "graphopt.search.walks.regal_local",
-    "graphopt.search.rewrite_greedy": "graphopt.search.rewriting.rewrite_greedy",
-    "graphopt.search.rewrite_random": "graphopt.search.rewriting.rewrite_random",
-    "graphopt.search.rules_scan": "graphopt.search.fusion.rules_scan",
-    "graphopt.search.scan": "graphopt.search.walks.scan",
-    "graphopt.search.taso": "graphopt.search.rewriting.taso",
-    "graphopt.search.tensat": "graphopt.search.rewriting.tensat",
-    "graphopt.search.windowed": "graphopt.search.walks.windowed",
-    "graphopt.search.xla_priority": "graphopt.search.fusion.xla_priority",
-    "graphopt.sweep": "graphopt.run.sweep",
-    "graphopt.training.schedule.Schedule": "graphopt.training.settings.TrainerSettings",
-}
-
-
-# Options that were values of another one, as files of older versions have them -> that one. Files hold all values.
-FORMER: dict[str, dict[str, str]] = {
-    "algo": {
-        "laf_fresh": "laf",
-        "laf_gain_random_start": "laf",
-        "laf_no_priority": "laf",
-        "laf_no_transform": "laf",
-        "laf_random_start": "laf",
-        "laf_signed": "laf",
-        "laf_unguided_random_start": "laf_unguided",
-        "scan_random_start": "scan",
-    }
-}
-
-
-# Settings that came later -> what files that lack them mean.
-ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None},
-                                    "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
-                                    "graphopt.costs.inductor.Inductor": {"filter": None},
-                                    "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
-                                    "graphopt.tasks.tiled_execution.Tiling": {"clock": "wall",
-                                                                               "shared_slices": "per_operand"},
-                                    "graphopt.datasets.contests.tiling_contest.TilingContest": {"drawn": None},
-                                    "graphopt.search.tiling.tile_walk.TileWalk": {
-                                        "order": {"by": "passes", "power": 1.0, "patience": 1.0}}}  # fmt: skip
 
 
 class StoredError(UserError):
@@ -107,20 +53,37 @@ def _inner(group: str, value: Any) -> Any:
     return [_inner(group, v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def node_of(group: str, said: Any) -> dict[str, Any]:
-    """The node that a file's words mean here, with the `_target_` of this installation's yaml file. Raises StoredError
-    when they name no option, or hold anything but plain values."""
+def class_of(group: str, said: Any) -> Any:
+    """The class that a file's words name, without a look at the values. Raises StoredError."""
+    return locate(_target(group, _option(group, said)), group)
+
+
+def node_of(group: str, said: Any, near: Path | None = None) -> dict[str, Any]:
+    """The node that a file's words mean here, with the `_target_` of this installation's yaml file. near: the file.
+    Raises UserError when they name no option, or say what a file may not."""
+    return _node(group, said, group, near)
+
+
+def _node(group: str, said: Any, where: str, near: Path | None, wanted: tuple[type, ...] = ()) -> dict[str, Any]:
+    """wanted: the classes that an inner option may be of."""
+    target = _target(group, _option(where, said))
+    made = locate(target, where)
+    if wanted and not (isinstance(made, type) and issubclass(made, wanted)):
+        raise StoredError(f"{where} is a {made.__name__}, and has to be a {wanted[0].__name__}")
+    values = {key: value for key, value in said.items() if key not in RESERVED}
+    known = ADDED.get(target, {}) | values
+    return {TARGET: target, **_fields(group, known, hints_of(made), where, near)}
+
+
+def _option(where: str, said: Any) -> Mapping[str, Any]:
     if not isinstance(said, Mapping):
-        raise StoredError(f"{group} is {_short(said)}, not an option with its values")
-    target = _target(group, said)
-    node: dict[str, Any] = {TARGET: target, **ADDED.get(target, {})}
-    for key, value in said.items():
-        if key not in RESERVED:
-            node[str(key)] = None if key in OWN else _plain(group, value, f"{group}.{_short(key)}", key)
-    return node
+        raise StoredError(f"{where} is {_short(said)}, not an option with its values")
+    return said
 
 
 def _target(group: str, said: Mapping[str, Any]) -> str:
+    if group not in GROUPS:
+        raise StoredError(f"files say nothing of {group}: they say {', '.join(GROUPS)}")
     known, option = _targets(group), said.get(OPTION)
     if isinstance(option, str):
         option = option if option in known else FORMER.get(group, {}).get(option, option)
@@ -144,16 +107,55 @@ def _moved(target: str) -> str:
     return MOVED.get(target) or (f"{MOVED[module]}.{name}" if module in MOVED else target)
 
 
-def _plain(group: str, value: Any, where: str, key: Any = "") -> Any:
-    """Values as JSON has them; nested nodes are of the same group, as in yaml files."""
-    if str(key).startswith("_"):
-        raise StoredError(f"{where} is no key that a file may set")
+def _fields(
+    group: str, said: Mapping[Any, Any], hints: Mapping[str, Any], where: str, near: Path | None
+) -> dict[str, Any]:
+    """Values by key, each of its key's type."""
+    found = {}
+    for key, value in said.items():
+        if str(key).startswith("_"):
+            raise StoredError(f"{dotted(where, _short(key))} is no key that a file may set")
+        found[str(key)] = _value(group, value, hints.get(str(key), Any), dotted(where, _short(key)), near)
+    return found
+
+
+def _value(group: str, value: Any, hint: Any, where: str, near: Path | None) -> Any:
+    """What counts of a value that a file says where a constructor wants this type. Values of another shape than the
+    type's stay as they are, if they are plain: `construct` refuses them."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        for mark in (mark for mark in hint.__metadata__ if isinstance(mark, Outside)):
+            value = mark.here(value, where, near)
+        return _value(group, value, inner[0], where, near)
+    if origin in (Union, types.UnionType):
+        of = next((one for one in inner if _shaped(value, one)), Any)
+        return _value(group, value, of, where, near)
+    wanted = classes_in(hint)
+    if wanted:
+        return _node(group, value, where, near, wanted)
     if isinstance(value, Mapping):
-        if OPTION in value or TARGET in value:
-            return node_of(group, value)
-        return {str(k): _plain(group, v, f"{where}.{_short(k)}", k) for k, v in value.items()}
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            return _fields(group, value, hints_of(hint), where, near)
+        of = inner[1] if origin in (dict, Mapping) and inner else Any
+        return _fields(group, value, {str(key): of for key in value}, where, near)
     if isinstance(value, list | tuple):
-        return [_plain(group, v, f"{where}[{i}]") for i, v in enumerate(value)]
+        of = inner[0] if origin in (list, tuple, Sequence) and inner else Any
+        return [_value(group, one, of, f"{where}[{i}]", near) for i, one in enumerate(value)]
+    return _plain(value, where)
+
+
+def _shaped(value: Any, hint: Any) -> bool:
+    """Whether a value is to be read as this type of several; marks and wanted classes see all but null."""
+    origin = typing.get_origin(hint)
+    if origin is Annotated or classes_in(hint):
+        return value is not None
+    if isinstance(value, Mapping):
+        return origin in (dict, Mapping) or dataclasses.is_dataclass(hint)
+    return isinstance(value, list | tuple) and origin in (list, tuple, Sequence)
+
+
+def _plain(value: Any, where: str) -> Any:
+    """A single value as JSON has it."""
     if isinstance(value, str) and "${" in value:
         raise StoredError(f"{where}={_short(value)} would be looked up elsewhere; a file may only hold plain values")
     if value is None or isinstance(value, str | bool | int | float):

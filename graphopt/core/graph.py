@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.operators import OPERATORS
-from graphopt.utils.printable import printable
+from graphopt.utils.printable import encodable, printable
 
 I16 = NDArray[np.int16]
 I32 = NDArray[np.int32]
@@ -87,6 +87,9 @@ class Graph:
     )  # what it came from, if any: FX GraphModule, FxProgram, the content of a program's file, ONNX model
 
     def __post_init__(self) -> None:
+        for text in ("name", "family"):
+            object.__setattr__(self, text, encodable(getattr(self, text)))
+        object.__setattr__(self, "op_names", tuple(map(encodable, self.op_names)))
         _validate(self)
 
     @property

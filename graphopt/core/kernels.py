@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import I64, Bool, Graph
-from graphopt.errors import UserError
 from graphopt.utils.compiled import njit
 
 MOST_ALLOWED = 4096  # of every cap: tables are as large as them
@@ -28,13 +27,6 @@ class KernelLimits(NamedTuple):
     max_ops: int  # non-view ops per kernel
     max_inputs: int  # distinct tensors read by a kernel
     max_duplicates: int  # kernels in which one op is computed
-
-    def checked(self) -> "KernelLimits":
-        """The caps. Raises UserError for those that nothing could obey, or that tables are not made for."""
-        for name, value in self._asdict().items():
-            if not 1 <= value <= MOST_ALLOWED:
-                raise UserError(f"task.{name}={value} must be from 1 to {MOST_ALLOWED:,}")
-        return self
 
 
 def legalise(graph: Graph, requests: NDArray[np.uint8], limits: KernelLimits) -> Bool:

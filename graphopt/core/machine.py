@@ -3,17 +3,23 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.errors import UserError
 from graphopt.utils.printable import short
+from graphopt.utils.ranges import Between, NotNegative, Positive, Whole, check_ranges
 
 MOST_DEVICES = 1024  # links are matrices of all pairs
-MOST_WHOLE = 2**31 - 1  # of cores and the like, whose products are whole numbers too
-_PerLink = float | Sequence[Sequence[float]]
+LONGEST = 1e9  # seconds of anything
+Rate = Annotated[float, Between(1e-30, 1e30)]
+AnyRate = Annotated[float, Between(1e-30, math.inf)]
+AnyBytes = Annotated[float, Between(0.0, math.inf)]
+Peak = Annotated[float, Between(0.0, 1e30)]  # 0: not known
+Units = Annotated[int, Between(0, 2**31 - 1)]  # whose products are whole numbers too
+Seconds = Annotated[float, Between(0.0, LONGEST)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,29 +33,34 @@ class Device:
 
     name: str = "ideal"
     fusion_model: Literal["roofline", "xla_gpu", "learned"] = "roofline"
-    vector_flops: float = 1.0  # peak of elementwise and reduction work
-    contraction_flops: float = 1.0  # peak of matrix products and convolutions
-    bandwidth: float = float("inf")
-    launch: float = 0.0  # overhead of starting a kernel
-    capacity: float = float("inf")  # bytes of device memory
+    vector_flops: Rate = 1.0  # peak of elementwise and reduction work
+    contraction_flops: Rate = 1.0  # peak of matrix products and convolutions
+    bandwidth: AnyRate = float("inf")
+    launch: Seconds = 0.0  # overhead of starting a kernel
+    capacity: AnyBytes = float("inf")  # bytes of device memory
 
-    strided_factor: float = 1.0  # bytes of a strided read count this many times
-    reread_factor: float = 0.0  # each further read of a byte already read costs this share
-    spill_inputs: int = 8  # kernels with more inputs than this spill ...
-    spill_factor: float = 0.0  # ... and slow their memory time by this share per further input
-    cache_bytes: float = 0.0  # last-level cache: kernels whose working set fits run at cache_speedup x bandwidth
-    cache_speedup: float = 1.0
-    saturation: float = 1.0  # elements in flight that are needed to reach the peaks
-    prologue_factor: float = 1.0  # contraction time is multiplied by this when a producer is inlined into it
+    strided_factor: NotNegative = 1.0  # bytes of a strided read count this many times
+    reread_factor: NotNegative = 0.0  # each further read of a byte already read costs this share
+    spill_inputs: Whole = 8  # kernels with more inputs than this spill ...
+    spill_factor: NotNegative = 0.0  # ... and slow their memory time by this share per further input
+    cache_bytes: AnyBytes = 0.0  # last-level cache: kernels whose working set fits run at cache_speedup x bandwidth
+    cache_speedup: Positive = 1.0
+    saturation: Positive = 1.0  # elements in flight that are needed to reach the peaks
+    prologue_factor: NotNegative = 1.0  # contraction time is multiplied by this when a producer is inlined into it
 
-    clock: float = 0.0  # Hz
-    cores: int = 0  # streaming multiprocessors
-    fpus_per_core: int = 0
-    l2_bytes: float = 0.0
+    clock: Peak = 0.0  # Hz
+    cores: Units = 0  # streaming multiprocessors
+    fpus_per_core: Units = 0
+    l2_bytes: AnyBytes = 0.0
 
     kind: str = ""  # graphs with measured seconds of this kind of device are priced by them
     pays_transfers: bool = True  # objective max_load: sending and receiving takes the device's own time
     numbers: tuple[float, ...] = ()  # of a learned model of kernels, which an algorithm gives; nobody writes them
+
+    def __post_init__(self) -> None:
+        check_ranges(self, f"device {self.name!r}")
+        if not np.all(np.isfinite(self.numbers)):
+            raise UserError(f"device {self.name!r}: the numbers of its learned model of kernels are not all finite")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +93,13 @@ class TransferRule:
     op_order: Literal["priority", "fifo"] = "priority"
     ties: Literal["id", "name"] = "id"
     clock: Literal["grid", "tick"] = "grid"
-    op_overhead: float = 0.0
-    lane_overhead: float = 0.0
+    op_overhead: Seconds = 0.0
+    lane_overhead: Seconds = 0.0
     free: Literal["end", "tick_before"] = "end"
-    tick: float = 1e-6
+    tick: Positive = 1e-6
 
     def __post_init__(self) -> None:
+        check_ranges(self, "transfer")
         for name, kind in get_type_hints(TransferRule).items():
             choices = get_args(kind)
             if choices and getattr(self, name) not in choices:
@@ -118,12 +130,6 @@ class Machine:
         if not self.devices:
             raise ValueError(f"machine {self.name!r} has no devices")
         for device in self.devices:
-            if min(device.vector_flops, device.contraction_flops, device.bandwidth) <= 0:
-                raise ValueError(f"machine {self.name!r}, device {device.name!r}: peaks and bandwidth must be positive")
-            if min(device.cache_speedup, device.saturation) <= 0:
-                raise ValueError(
-                    f"machine {self.name!r}, device {device.name!r}: cache_speedup and saturation must be positive"
-                )
             if device.fusion_model == "xla_gpu" and min(device.clock, device.cores, device.fpus_per_core) <= 0:
                 raise ValueError(
                     f"machine {self.name!r}, device {device.name!r}: xla_gpu needs clock, cores, fpus_per_core"
@@ -133,8 +139,10 @@ class Machine:
                     f"machine {self.name!r}, device {device.name!r}: learned kernels are what algo=kernel_model makes; "
                     "choose roofline or xla_gpu"
                 )
-        if np.any(self.link_bandwidth_DD <= 0) or np.any(self.link_latency_DD < 0):
-            raise ValueError(f"machine {self.name!r}: link bandwidth must be positive and latency not negative")
+        if not np.all(self.link_bandwidth_DD > 0):  # NaN is not
+            raise ValueError(f"machine {self.name!r}: link bandwidth must be positive")
+        if not np.all((self.link_latency_DD >= 0) & (self.link_latency_DD <= LONGEST)):
+            raise ValueError(f"machine {self.name!r}: link latency must be from 0 to {LONGEST:g} seconds")
 
     @property
     def num_devices(self) -> int:
@@ -155,17 +163,21 @@ class Machine:
         return np.array(np.broadcast_to(np.asarray(value, np.float64), (d, d)))
 
 
-def make_machine(*, name: str, devices: Mapping[str, Mapping[str, Any]], link_bandwidth: _PerLink,
-                 link_latency: _PerLink, transfer: Mapping[str, Any]) -> Machine:  # fmt: skip
+def make_machine(*, name: str, devices: Mapping[str, Mapping[str, object]],
+                 link_bandwidth: AnyRate | Sequence[Sequence[AnyRate]],
+                 link_latency: Seconds | Sequence[Sequence[Seconds]],
+                 transfer: Mapping[str, object]) -> Machine:  # fmt: skip
     """A machine from plain data, as in conf/machine/*.yaml.
 
     devices: fields of `Device` and `count` for each name; where count is above 1 they are called name0, name1, ...
     transfer: fields of `TransferRule`. Raises UserError on an unknown field.
     """
     made: list[Device] = []
+    kinds: Mapping[str, Mapping[str, Any]] = devices
+    rule: Mapping[str, Any] = transfer
     if not isinstance(devices, Mapping) or not all(isinstance(values, Mapping) for values in devices.values()):
         raise UserError(f"machine {name!r}: devices must be fields by name, as in conf/machine/*.yaml")
-    for label, values in devices.items():
+    for label, values in kinds.items():
         where, count = f"machine {name!r}, device {label!r}", values.get("count", 1)
         open_fields = [key for key, value in values.items() if value is None]
         if open_fields:
@@ -181,17 +193,17 @@ def make_machine(*, name: str, devices: Mapping[str, Mapping[str, Any]], link_ba
     _check_fields(f"machine {name!r}, transfer", transfer, TransferRule)
     try:
         return Machine(name=name, devices=tuple(made), link_bandwidth=_nested(link_bandwidth),
-                       link_latency=_nested(link_latency), transfer=TransferRule(**transfer))  # fmt: skip
+                       link_latency=_nested(link_latency), transfer=TransferRule(**rule))  # fmt: skip
     except (TypeError, ValueError) as error:
         raise UserError(f"machine {name!r} cannot be: {error}") from None
 
 
-def _nested(value: _PerLink) -> float | tuple[tuple[float, ...], ...]:
+def _nested(value: float | Sequence[Sequence[float]]) -> float | tuple[tuple[float, ...], ...]:
     return float(value) if isinstance(value, (int, float)) else tuple(tuple(float(v) for v in row) for row in value)
 
 
 def _check_fields(where: str, given: Mapping[str, Any], kind: type[Device] | type[TransferRule]) -> None:
-    """Raises UserError on an unknown field and on a value of another type or range."""
+    """Raises UserError on an unknown field and on a value of another type."""
     hints = get_type_hints(kind)
     known = {f.name for f in fields(kind)} - {"name"}
     if not isinstance(given, Mapping):
@@ -205,8 +217,8 @@ def _check_fields(where: str, given: Mapping[str, Any], kind: type[Device] | typ
 
 
 _WORDS = {
-    float: "a number, not negative",
-    int: f"a whole number from 0 to {MOST_WHOLE:,}",
+    float: "a number",
+    int: "a whole number",
     bool: "true or false",
     str: "a text",
 }
@@ -218,11 +230,9 @@ def _one_of(hint: Any) -> str:
 
 def _fits(value: Any, hint: Any) -> bool:
     if hint is float:
-        return (
-            isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**1023
-        ) or value == math.inf
+        return isinstance(value, float) or _is_whole(value)
     if hint is int:
-        return _is_whole(value) and 0 <= value <= MOST_WHOLE
+        return _is_whole(value)
     return isinstance(value, hint) if hint in (bool, str) else value in get_args(hint)
 
 

@@ -18,7 +18,7 @@ from graphopt import cache_dir
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
-from graphopt.costs.tables import settled
+from graphopt.costs.tables import Environment, TableFile
 from graphopt.errors import ConfigError, Unmeasured
 from graphopt.measure.build_pipeline import BuildPipeline, Evaluated, Skipped
 from graphopt.measure.builds import Builds, Built
@@ -31,6 +31,7 @@ from graphopt.ranking.screen import Screen, keep_of
 from graphopt.utils.ranges import Between, Positive
 
 TABLE = Path("measured") / "inductor.jsonl"
+Table = Annotated[str | None, TableFile(usual=TABLE)]
 SEED = 0  # of a program's inputs
 NOTHING = Asked({}, {})
 
@@ -52,7 +53,7 @@ class Inductor(CostModel):
     reads: ClassVar[frozenset[Role | str]] = READS
     assumes = ASSUMED
 
-    def __init__(self, *, name: str, table: str | None, environment: str | None,
+    def __init__(self, *, name: str, table: Table, environment: Environment,
                  fresh_processes: Annotated[int, Between(0, 64)], builders: Annotated[int, Between(1, 256)],
                  build_seconds: Positive, filter: Screen | None, measuring: Comparing) -> None:  # fmt: skip
         if measuring.device != "cpu":
@@ -70,10 +71,6 @@ class Inductor(CostModel):
 
     def stored(self) -> Mapping[str, object]:
         return {"environment": self.service.environment}
-
-    @staticmethod
-    def settled(node: Mapping[str, object], near: Path) -> Mapping[str, object]:
-        return settled(node, near, TABLE)
 
     def price(self, plans: Plans) -> Prices:
         found = self.measured(plans.graph, [asked_of(plans, b) for b in range(len(plans))])

@@ -16,8 +16,8 @@ from graphopt import cache_dir
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
-from graphopt.costs.inductor import TABLE
-from graphopt.costs.tables import settled
+from graphopt.costs.inductor import TABLE, Table
+from graphopt.costs.tables import Environment
 from graphopt.measure.builds import Builds
 from graphopt.measure.environment import KEEPS_MEMORY, environment_here
 from graphopt.measure.memo import Line, Memo
@@ -25,6 +25,7 @@ from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.ranking.asked import ASSUMED, READS, Asked, asked_of
 from graphopt.ranking.lowered_requests import LoweredRequests
 from graphopt.ranking.weights import load_weights, weights_file
+from graphopt.utils.outside import WeightsFile
 from graphopt.utils.ranges import Between, Positive
 
 
@@ -40,7 +41,7 @@ class Learned(CostModel):
     reads: ClassVar[frozenset[Role | str]] = READS
     assumes = ASSUMED
 
-    def __init__(self, *, name: str, weights: str | None, table: str | None, environment: str | None,
+    def __init__(self, *, name: str, weights: WeightsFile, table: Table, environment: Environment,
                  builders: Annotated[int, Between(1, 256)], build_seconds: Positive) -> None:  # fmt: skip
         self.name, self._lowers = name, environment is None
         self.weights = load_weights(weights_file(weights))
@@ -50,10 +51,6 @@ class Learned(CostModel):
 
     def stored(self) -> Mapping[str, object]:
         return {"environment": self.requests.environment}
-
-    @staticmethod
-    def settled(node: Mapping[str, object], near: Path) -> Mapping[str, object]:
-        return settled(node, near, TABLE)
 
     def price(self, plans: Plans) -> Prices:
         lines = self.lowered(plans.graph, [asked_of(plans, b) for b in range(len(plans))])

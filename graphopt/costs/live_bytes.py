@@ -17,6 +17,7 @@ from graphopt.core.live_storage import LiveStorage, orders_of, peaks
 from graphopt.core.plan import Plans
 from graphopt.errors import UserError
 from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.utils.ranges import Workers
 
 if TYPE_CHECKING:
     from graphopt.execution.session import Session
@@ -30,7 +31,7 @@ class LiveBytes(CostModel):
     needs: ClassVar[frozenset[str]] = frozenset({"fx_program"})
     reads: ClassVar[frozenset[Role | str]] = frozenset({Role.PRIORITY})
 
-    def __init__(self, *, name: str, device: Literal["cpu", "cuda"], execute: bool, threads: int) -> None:
+    def __init__(self, *, name: str, device: Literal["cpu", "cuda"], execute: bool, threads: Workers) -> None:
         self.name, self.device, self.execute, self.threads = name, device, execute, threads
         self._sessions: WeakKeyDictionary[Graph, Session] = WeakKeyDictionary()
 

@@ -4,7 +4,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from graphopt.costs.whole_program import Processes, WholeProgram
+from graphopt.costs.tables import Environment
+from graphopt.costs.whole_program import Processes, Table, WholeProgram
 from graphopt.errors import ConfigError
 from graphopt.measure.subject import Comparing, Subject
 from graphopt.rewrite.ir.digests import portable
@@ -14,8 +15,8 @@ from graphopt.rewrite.ir.terms import Program
 class OnnxRuntime(WholeProgram):
     """optimisations: ONNX Runtime's own: default or off."""
 
-    def __init__(self, *, name: str, optimisations: Literal["default", "off"], table: str | None,
-                 environment: str | None, fresh_processes: Processes, measuring: Comparing) -> None:  # fmt: skip
+    def __init__(self, *, name: str, optimisations: Literal["default", "off"], table: Table,
+                 environment: Environment, fresh_processes: Processes, measuring: Comparing) -> None:  # fmt: skip
         if environment is None and find_spec("onnxruntime") is None:
             raise ConfigError("ONNX Runtime is not installed; pip install -e '.[onnx]'")
         if measuring.device != "cpu" or measuring.threads != 1:

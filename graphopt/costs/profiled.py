@@ -7,10 +7,11 @@ and spread of several blocks. A table that travels with results makes their pric
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 from graphopt import cache_dir
 from graphopt.costs.additive import Additive, input_types, is_free
-from graphopt.costs.tables import settled
+from graphopt.costs.tables import Environment, TableFile
 from graphopt.measure.memo import Line
 from graphopt.measure.rounds import error_of_median
 from graphopt.measure.service import Service
@@ -19,6 +20,7 @@ from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType, text_of
 
 TABLE = Path("profiled") / "ops.jsonl"  # below the cache folder
+Table = Annotated[str | None, TableFile(usual=TABLE)]
 
 
 class Profiled(Additive):
@@ -29,17 +31,13 @@ class Profiled(Additive):
     rewriting never changes it.
     """
 
-    def __init__(self, *, name: str, table: str | None, environment: str | None, measuring: Measuring) -> None:
+    def __init__(self, *, name: str, table: Table, environment: Environment, measuring: Measuring) -> None:
         self.name = name
         file = cache_dir() / TABLE if table is None else Path(table)
         self.service = Service(measuring, table=file, environment=environment, name=name)
 
     def stored(self) -> Mapping[str, object]:
         return {"environment": self.service.environment}
-
-    @staticmethod
-    def settled(node: Mapping[str, object], near: Path) -> Mapping[str, object]:
-        return settled(node, near, TABLE)
 
     def op_seconds(self, operation: Operation, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:
         return 0.0 if operation.name == "opaque" else float(self.measured(operation, inputs)["seconds"])

@@ -20,11 +20,10 @@ from graphopt.costs.event import simulate_rows
 from graphopt.costs.event_arrays import Flow, LinkArrays, Log, Scratch, flow, link_arrays, scratch
 from graphopt.costs.load import Loads, loads
 from graphopt.costs.one_kernel.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
-from graphopt.errors import UserError
 from graphopt.problems.cost_model import CostModel, Flips, Objective, Prices
+from graphopt.utils.ranges import Workers
 
 _FLOWS_PER_GRAPH = 4  # kernel graphs kept per graph: those of the few fusion states that searches repeat
-MOST_THREADS = 256
 _OPS_PER_CHUNK = 4000  # fewer op evaluations than this are not worth a thread
 _kept = local()
 _Rows = NDArray[np.int64]  # ascending
@@ -42,9 +41,7 @@ class Simulator(CostModel):
 
     by_events = True
 
-    def __init__(self, *, name: str, machine: Machine, objective: Objective, threads: int) -> None:
-        if not 1 <= threads <= MOST_THREADS:
-            raise UserError(f"{name}.threads={threads} must be from 1 to {MOST_THREADS}")
+    def __init__(self, *, name: str, machine: Machine, objective: Objective, threads: Workers) -> None:
         self.name, self.machine, self.objective, self.threads = name, machine, objective, threads
         self._links, self._constants = link_arrays(machine), device_constants(machine.devices)
         self._capacity = np.array([device.capacity for device in machine.devices])

@@ -12,6 +12,7 @@ from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.split import Footprint, footprint, step_of
 from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.utils.ranges import NotNegative
 
 
 class StepCost(CostModel):
@@ -26,8 +27,8 @@ class StepCost(CostModel):
     needs: ClassVar[frozenset[str]] = frozenset({"step"})
     reads: ClassVar[frozenset[Role | str]] = frozenset({"recompute"})
 
-    def __init__(self, *, name: str, machine: Machine, objective: Literal["peak_memory", "runtime"], budget: float,
-                 most_again: float) -> None:  # fmt: skip
+    def __init__(self, *, name: str, machine: Machine, objective: Literal["peak_memory", "runtime"],
+                 budget: NotNegative, most_again: NotNegative) -> None:  # fmt: skip
         self.name, self.objective, self._device = name, objective, machine.devices[0]
         self.budget, self.most_again = budget, most_again
         self._work: WeakKeyDictionary[Graph, F64] = WeakKeyDictionary()

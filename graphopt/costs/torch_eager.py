@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from graphopt.costs.whole_program import Processes, WholeProgram
+from graphopt.costs.tables import Environment
+from graphopt.costs.whole_program import Processes, Table, WholeProgram
 from graphopt.errors import ConfigError
 from graphopt.measure.subject import Comparing, Subject
 from graphopt.rewrite.ir.digests import portable
@@ -19,7 +20,7 @@ class TorchEager(WholeProgram):
     """`rewrite.ir.execution` is what runs. Operators outside its vocabulary run in ONNX Runtime. On a GPU (`cost=gpu`)
     a program is one CUDA graph, timed by events; operators outside the vocabulary cannot run there."""
 
-    def __init__(self, *, name: str, table: str | None, environment: str | None, fresh_processes: Processes,
+    def __init__(self, *, name: str, table: Table, environment: Environment, fresh_processes: Processes,
                  measuring: Comparing) -> None:  # fmt: skip
         if measuring.device == "cuda" and environment is None and not has_gpu():
             raise ConfigError(f"cost={name} needs a GPU that torch can use, and there is none here; choose cost=torch")

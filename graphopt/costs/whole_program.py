@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from graphopt import cache_dir
-from graphopt.costs.tables import settled
+from graphopt.costs.tables import Environment, TableFile
 from graphopt.errors import ConfigError, Unmeasured, UserError
 from graphopt.measure.service import Service
 from graphopt.measure.subject import Comparing, Failure, Measured, Subject
@@ -23,6 +23,7 @@ from graphopt.utils.ranges import Between
 
 Processes = Annotated[int, Between(0, 64)]
 TABLE = Path("measured") / "programs.jsonl"  # below the cache folder
+Table = Annotated[str | None, TableFile(usual=TABLE)]
 
 
 class WholeProgram(ProgramCost):
@@ -37,7 +38,7 @@ class WholeProgram(ProgramCost):
     objective = "runtime"
     deterministic = False
 
-    def __init__(self, *, name: str, table: str | None, environment: str | None, fresh_processes: Processes,
+    def __init__(self, *, name: str, table: Table, environment: Environment, fresh_processes: Processes,
                  measuring: Comparing, libraries: tuple[str, ...]) -> None:  # fmt: skip
         self.name = name
         file = cache_dir() / TABLE if table is None else Path(table)
@@ -51,10 +52,6 @@ class WholeProgram(ProgramCost):
 
     def stored(self) -> Mapping[str, object]:
         return {"environment": self.service.environment}
-
-    @staticmethod
-    def settled(node: Mapping[str, object], near: Path) -> Mapping[str, object]:
-        return settled(node, near, TABLE)
 
     def price_program(self, program: Program) -> float:
         return self.price_programs([program])[0]

@@ -18,6 +18,7 @@ from graphopt.readers.formats.layer_graphs import is_layer_graph, read_devices, 
 from graphopt.readers.formats.lifetimes import read_lifetimes
 from graphopt.readers.formats.profiled_graphs import read_profiled
 from graphopt.readers.formats.stg import read_stg
+from graphopt.utils.outside import UserPath
 
 READERS: dict[str, Callable[[Path], Graph]] = {
     "*.stg": read_stg,
@@ -101,7 +102,7 @@ class FileDataset(Dataset):
 class GraphFiles(FileDataset):
     """Graphs from a file, a folder or a pattern; the name chooses the reader (`READERS`)."""
 
-    def __init__(self, *, name: str, path: str | None, train: list[str], val: list[str]) -> None:
+    def __init__(self, *, name: str, path: UserPath, train: list[str], val: list[str]) -> None:
         super().__init__(name, train, val)
         self._path = path
 

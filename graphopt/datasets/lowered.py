@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.cache import GraphCache
 from graphopt.datasets.dataset import Dataset, Split
 from graphopt.datasets.files import find_files
 from graphopt.datasets.torch_module import made_by
+from graphopt.utils.outside import IMPORTS, RUNS, OwnFolder, UserPath
 from graphopt.utils.progress import Bar
 
 OWN = Path(__file__).parents[1] / "library" / "own_programs.py"
@@ -36,9 +37,9 @@ class LoweredPrograms(Dataset):
 
     gives: ClassVar[frozenset[str]] = frozenset({"compiled_program"})
 
-    def __init__(self, *, name: str, source: str | None, only: list[str], training: list[str],
-                 models: list[Mapping[str, Any]], path: str | None, graphs: Literal["step", "compiled"],
-                 cache_dir: str | None) -> None:  # fmt: skip
+    def __init__(self, *, name: str, source: Annotated[str | None, RUNS], only: list[str], training: list[str],
+                 models: Annotated[list[Mapping[str, Any]], IMPORTS], path: UserPath,
+                 graphs: Literal["step", "compiled"], cache_dir: OwnFolder) -> None:  # fmt: skip
         self.name, self.only, self.training, self.models = name, only, training, models
         self.path, self.mode = path, graphs
         self.source = OWN if source is None else Path(source)

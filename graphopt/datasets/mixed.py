@@ -8,6 +8,7 @@ import numpy as np
 
 from graphopt.core.graph import Graph
 from graphopt.datasets.dataset import Dataset, Split
+from graphopt.utils.ranges import Graphs, NotNegative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +19,10 @@ class Perturb:
     Shapes stay, so that a copy's bytes are no longer those of its shapes.
     """
 
-    copies: int
-    weights: float  # all weights of a graph
-    flops: float  # all operations of a graph
-    each: float  # every tensor, and every op's FLOP
+    copies: Graphs
+    weights: NotNegative  # all weights of a graph
+    flops: NotNegative  # all operations of a graph
+    each: NotNegative  # every tensor, and every op's FLOP
 
     def copies_of(self, graph: Graph) -> list[Graph]:
         """The same ones whenever asked."""

@@ -24,7 +24,9 @@ from graphopt.datasets.dataset import Dataset, Split
 from graphopt.errors import Unreadable
 from graphopt.library.packing import GRAPHS, INDEX, MOST, Line, member, neighbourhoods, unpack
 from graphopt.utils.limits import MIB, read_json, read_member
+from graphopt.utils.outside import UserPath
 from graphopt.utils.progress import Bar
+from graphopt.utils.ranges import Graphs, Whole
 
 # Of a line of the index.
 KEYS = {"name": str, "library": str, "family": str, "hash": str, "split": str, "ops": int, "cluster": int}
@@ -37,8 +39,8 @@ class Models(Dataset):
     training that look like some of validation, are held out from teaching. path: folder of another collection that
     `graphopt.gather --pack` made; null: the one in the package."""
 
-    def __init__(self, *, name: str, min_ops: int, max_ops: int, training: int | None, testing: int | None,
-                 purged: bool, path: str | None) -> None:  # fmt: skip
+    def __init__(self, *, name: str, min_ops: Whole, max_ops: Whole, training: Graphs | None, testing: Graphs | None,
+                 purged: bool, path: UserPath) -> None:  # fmt: skip
         self.name, self.min_ops, self.max_ops = name, min_ops, max_ops
         self.most: dict[Split, int | None] = {"train": training, "val": None, "test": testing}
         self.purged = purged

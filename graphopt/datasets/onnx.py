@@ -9,6 +9,8 @@ import onnx
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.files import FileDataset, find_files
 from graphopt.readers.onnx.reader import read_onnx
+from graphopt.utils.outside import UserPath
+from graphopt.utils.ranges import Count
 
 LIGHT_FAMILIES: dict[str, str] = {
     "light_bvlc_alexnet": "alexnet",
@@ -34,7 +36,7 @@ class OnnxFiles(FileDataset):
     gives: ClassVar[frozenset[str]] = frozenset({"onnx_program", "terms"})
 
     def __init__(
-        self, *, name: str, path: str | None, dims: Mapping[str, int], train: list[str], val: list[str]
+        self, *, name: str, path: UserPath, dims: Mapping[str, Count], train: list[str], val: list[str]
     ) -> None:
         super().__init__(name, train, val)
         self._path, self._dims = path, dict(dims)

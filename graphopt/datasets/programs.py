@@ -13,15 +13,17 @@ by: no family stands in two splits.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.cache import GraphCache
 from graphopt.datasets.dataset import Dataset, Split, check_splits
 from graphopt.datasets.zoo_dataset import capture_model
+from graphopt.utils.outside import RUNS, OwnFolder
 from graphopt.utils.progress import Bar
 
 Spec = Mapping[str, Any]
+Entry = Annotated[Spec, RUNS]  # settings of libraries, or modules
 SOURCES = ("zoo", "timm", "transformers", "module")
 
 
@@ -31,7 +33,7 @@ class Programs(Dataset):
     gives: ClassVar[frozenset[str]] = frozenset({"fx_program"})
 
     def __init__(
-        self, *, name: str, train: list[Spec], val: list[Spec], test: list[Spec], cache_dir: str | None
+        self, *, name: str, train: list[Entry], val: list[Entry], test: list[Entry], cache_dir: OwnFolder
     ) -> None:
         self.name, self._cache = name, GraphCache(cache_dir)
         self._specs: dict[Split, list[Spec]] = {"train": train, "val": val, "test": test}

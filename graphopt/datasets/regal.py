@@ -18,6 +18,8 @@ from graphopt.datasets.dataset import Dataset, Split, check_draws
 from graphopt.datasets.headroom import SHIPPED, Draws, Filter, HeadroomPrices, load_headroom
 from graphopt.datasets.random_graphs import FAMILIES
 from graphopt.datasets.synthetic import SPLITS, split_size, synthetic_graph, topology_digest
+from graphopt.utils.outside import UserPath
+from graphopt.utils.ranges import Graphs, Ops, Positive, Seed
 
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class HeadroomFilter:
 
     filter: Filter
     objective: Literal["runtime", "peak_memory"]
-    file: str | None
+    file: UserPath
 
     @property
     def path(self) -> Path:
@@ -50,8 +52,8 @@ class Regal(Dataset):
     """
 
     def __init__(
-        self, *, name: str, families: list[str], sizes: list[int], train: list[int], val: list[int], test: list[int],
-        graph_seed: int, bytes_per_unit: float, flops_per_unit: float, room: HeadroomFilter,
+        self, *, name: str, families: list[str], sizes: list[Ops], train: list[Graphs], val: list[Graphs],
+        test: list[Graphs], graph_seed: Seed, bytes_per_unit: Positive, flops_per_unit: Positive, room: HeadroomFilter,
     ) -> None:  # fmt: skip
         self.name, self.families, self.sizes, self.room = name, list(families), list(sizes), room
         self.seed, self._bytes, self._flops = graph_seed, bytes_per_unit, flops_per_unit

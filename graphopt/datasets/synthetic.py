@@ -10,6 +10,7 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import Dataset, Split, check_draws
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.random_graphs import FAMILIES, PAPER_OPS, random_graph
+from graphopt.utils.ranges import Graphs, Ops, Seed
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -24,7 +25,15 @@ class Synthetic(Dataset):
     """
 
     def __init__(
-        self, *, name: str, families: list[str], ops: int | list[int], train: int, val: int, test: int, graph_seed: int
+        self,
+        *,
+        name: str,
+        families: list[str],
+        ops: Ops | list[Ops],
+        train: Graphs,
+        val: Graphs,
+        test: Graphs,
+        graph_seed: Seed,
     ) -> None:
         self.name, self._families, self._seed = name, list(families), graph_seed
         self._ops = [int(ops)] if isinstance(ops, int) else [int(o) for o in ops]

@@ -3,11 +3,12 @@
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import Dataset, Split
 from graphopt.readers.pytorch.sources import source_files
+from graphopt.utils.outside import IMPORTS
 
 
 class TorchModule(Dataset):
@@ -20,7 +21,7 @@ class TorchModule(Dataset):
 
     gives: ClassVar[frozenset[str]] = frozenset({"fx_program", "terms"})
 
-    def __init__(self, *, name: str, module: str | None, backward: bool) -> None:
+    def __init__(self, *, name: str, module: Annotated[str | None, IMPORTS], backward: bool) -> None:
         self.name, self._module, self._backward = name, module, backward
         self._graph: Graph | None = None
 

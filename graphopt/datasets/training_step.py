@@ -1,12 +1,13 @@
 """Training steps of a user's own torch modules, as a compiler splits them into forward and backward programs."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from graphopt.core.graph import Graph
 from graphopt.datasets.dataset import Dataset, Split
 from graphopt.datasets.torch_module import made_by
 from graphopt.readers.pytorch.sources import source_files
+from graphopt.utils.outside import IMPORTS
 
 
 class TrainingSteps(Dataset):
@@ -18,7 +19,7 @@ class TrainingSteps(Dataset):
 
     gives: ClassVar[frozenset[str]] = frozenset({"step"})
 
-    def __init__(self, *, name: str, modules: list[str]) -> None:
+    def __init__(self, *, name: str, modules: Annotated[list[str], IMPORTS]) -> None:
         self.name, self._modules = name, modules
         self._graphs: list[Graph] | None = None
 

@@ -7,6 +7,7 @@ from typing import Any
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.cache import GraphCache
 from graphopt.datasets.dataset import Dataset, Split, check_splits, models_extent
+from graphopt.utils.outside import OwnFolder
 from graphopt.utils.progress import Bar
 
 Spec = Mapping[str, Any]
@@ -30,7 +31,7 @@ class ZooDataset(Dataset):
     """
 
     def __init__(
-        self, *, name: str, train: list[Spec], val: list[Spec], test: list[Spec], cache_dir: str | None
+        self, *, name: str, train: list[Spec], val: list[Spec], test: list[Spec], cache_dir: OwnFolder
     ) -> None:
         self.name, self._cache = name, GraphCache(cache_dir)
         self._specs: dict[Split, list[Spec]] = {"train": train, "val": val, "test": test}

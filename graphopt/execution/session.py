@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from graphopt.core.graph import I64, Graph
+from graphopt.core.graph import I64, Graph, GraphError
 from graphopt.errors import UserError
 from graphopt.execution.program_steps import steps_of
 from graphopt.execution.running import execute
@@ -25,7 +25,7 @@ class Session:
             raise UserError("cost.device=cuda needs a GPU, and torch sees none here; set cost.device=cpu")
         self.name, self.threads, self.steps = graph.name, threads, steps_of(graph)
         self.inputs = [value.to(device) for value in make_inputs(self.steps.inputs, 0)]
-        with _threads(threads):
+        with _threads(threads), _runs(graph.name):
             self._warm_up()
             self.table, run = storage_table(graph, self.steps, self.inputs)
         self.expected, self.own_peak = digest(run.outputs), run.peak
@@ -41,6 +41,18 @@ class Session:
         if digest(done.outputs) != self.expected:
             raise RuntimeError(f"{self.name}: in another order the program computes other bits; report this")
         return done.peak
+
+
+@contextmanager
+def _runs(name: str) -> Iterator[None]:
+    """What operators raise is one sentence: a program of a file may ask for a row that is not there."""
+    try:
+        yield
+    except (UserError, GraphError, MemoryError):
+        raise
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise UserError(f"the program of {name} cannot be run: {said}; capture it anew") from None
 
 
 def digest(outputs: Sequence[Tensor | None]) -> str:

@@ -9,14 +9,16 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphopt.cli import sentences
 from graphopt.errors import UserError, writing
 from graphopt.utils.printable import say
+from graphopt.utils.ranges import whole
 from graphopt.utils.whole import whole_file
 
-BESIDE = Path(__file__).resolve().parents[2]  # the clone
-PRICED_ON = "priced on"
+if TYPE_CHECKING:
+    from graphopt.leaderboard.contests import Contest
 
 
 def build(place: Path, root: Path, out: Path, only: Sequence[str]) -> int:
@@ -75,8 +77,8 @@ def parser() -> argparse.ArgumentParser:
         "--enter", nargs=2, metavar=("STUDY", "PROBLEM/NAME"), help="make an entry of a study's answers"
     )
     result.add_argument("--algo", help="of --enter: whose answers")
-    result.add_argument("--evals", type=int, help="of --enter: of which budget, where the study has several")
-    result.add_argument("--seed", type=int, default=0, help="of --enter: of which seed")
+    result.add_argument("--evals", type=whole, help="of --enter: of which budget, where the study has several")
+    result.add_argument("--seed", type=whole, default=0, help="of --enter: of which seed")
     return result
 
 
@@ -88,15 +90,24 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     from graphopt.leaderboard.contests import read_contest
     from graphopt.leaderboard.entering import enter
+    from graphopt.leaderboard.yaml_files import is_name
 
     study, (problem, _, name) = Path(args.enter[0]), args.enter[1].partition("/")
-    if not args.algo or not name or "/" in name:
+    if not args.algo or not is_name(problem) or not is_name(name):
         raise UserError("--enter needs STUDY PROBLEM/NAME, and --algo with the name of the algorithm")
     folder = args.place / problem
-    count = enter(read_contest(folder, root), study, folder / name, root, algo=args.algo, evals=args.evals,
-                  seed=args.seed)  # fmt: skip
-    say(f"wrote {folder / name}: answers to {count} instances; say in entry.yaml by whom, how and on what")
+    contest = read_contest(folder, root)
+    found = enter(contest, study, folder / name, root, algo=args.algo, evals=args.evals, seed=args.seed)
+    say(f"wrote {folder / name}: {covered(contest, found)}; say in entry.yaml by whom, how and on what")
     return 0
+
+
+def covered(contest: "Contest", found: Sequence[str]) -> str:
+    """How many of a problem's instances there are answers to, and to which there is none."""
+    every = [*(instance.name for instance in contest.instances), *contest.absent]
+    lacking = [name for name in every if name not in found]
+    without = f", none to {', '.join(lacking[:10])}{' and more' if len(lacking) > 10 else ''}" if lacking else ""
+    return f"answers to {len(found)} of the problem's {len(every)} instances{without}"
 
 
 if __name__ == "__main__":

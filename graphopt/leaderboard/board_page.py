@@ -58,10 +58,19 @@ def _board(contest: Contest, standings: Sequence[Standing]) -> str:
     absent = f" {len(contest.absent)} more cannot be priced here." if contest.absent else ""
     return f"""<section id="{_id(contest)}"><h2>{_text(contest.title)}</h2>
 <p>{_text(contest.about)}
-<span class="soft">{len(contest.instances)} instances, costs in {_text(contest.unit)}.{absent}</span></p>
+<span class="soft">{len(contest.instances)} instances of dataset={_text(" or ".join(contest.datasets))}, costs in
+{_text(contest.unit)}.{absent}{_agreement(contest)}</span></p>
 <div class="wide"><table class="board"><thead><tr><th class="number">#</th><th>entry</th><th class="number">points</th>
 <th class="number">priced</th><th class="number">best</th><th>budget and hardware</th></tr></thead>
 <tbody>{lines}</tbody></table></div>{_costs(contest, standings)}{_refusals(standings)}{_absent(contest)}</section>"""
+
+
+def _agreement(contest: Contest) -> str:
+    how = contest.agreement
+    if how is None:
+        return ""
+    return (f" Each answer is run against the original on {how.draws} draws of weights and inputs, new for this "
+            f"page. They agree where no output differs by more than {how.tolerance:g} of its largest.")  # fmt: skip
 
 
 def _line(contest: Contest, standing: Standing) -> str:

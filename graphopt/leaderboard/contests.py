@@ -5,14 +5,18 @@ A folder of the leaderboard with a `problem.yaml`:
     title: Fusion               # and about, unit: texts for the page
     answers: results/go_fusion/answers.zip
     instances: {mnasnet: 0123456789abcdef}
+    datasets: [zoo_large]
 
-takes graph, task and cost model of each instance from an answer of a stored study (its default is the baseline), and
+takes graph, task and cost model of each instance from an answer of a stored study (its default is the baseline; the
+data set, which has more graphs, is named for those who want to solve them), and
 
     config: {machine: cpu_core, task: tiling, cost: tile_time}
     datasets: [tiling_random, tiling_contest]
     instances: [name, ...]
 
 makes them of options; where a mapping stands for a name, `name` says the option and other keys are its settings.
+`agreement: {draws: 5, tolerance: 1.0e-9}` says when programs count as equal (`Agreement`). What a problem says is data,
+as of any file (`graphopt.config.stored`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,17 +25,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from graphopt.config.build import machine_task_costs
-from graphopt.config.construct import construct
+from graphopt.config.stored import OPTION, words
 from graphopt.core.graph import Graph, GraphError
-from graphopt.datasets.dataset import Dataset, Split
-from graphopt.errors import UserError
-from graphopt.leaderboard.yaml_files import listed, mapping, names, read_yaml, text
+from graphopt.datasets.dataset import Split
+from graphopt.errors import Unreadable, UserError
+from graphopt.leaderboard.yaml_files import is_name, listed, mapping, names, read_yaml, text
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.solution import Decided, Solution
+from graphopt.problems.solution import Agreement, Decided, Solution
 from graphopt.records import packed
+from graphopt.reporting.rebuilt import dataset, pricing
 from graphopt.reporting.stored_case import open_case
-from graphopt.utils.registry import option
+from graphopt.utils import registry
+from graphopt.utils.printable import short
 
 DEFINITION = "problem.yaml"
 SPLITS: tuple[Split, ...] = ("test", "val", "train")
@@ -46,6 +51,7 @@ class BoardInstance:
     task: Any
     cost: CostModel
     default: Solution
+    agreement: Agreement
 
     @cached_property
     def baseline(self) -> float:
@@ -60,13 +66,16 @@ class BoardInstance:
 
 @dataclass(frozen=True)
 class Contest:
-    """name: of its folder. instances: those that can be had here; absent: the others, and why."""
+    """name: of its folder. datasets: names of those that have its graphs. instances: those that can be had here;
+    absent: the others, and why. agreement: of programs, None where answers are none."""
 
     name: str
     folder: Path
     title: str
     about: str
     unit: str
+    datasets: tuple[str, ...]
+    agreement: Agreement | None
     instances: tuple[BoardInstance, ...]
     absent: Mapping[str, str]
 
@@ -88,34 +97,73 @@ def read_contest(folder: Path, root: Path) -> Contest:
     """The problem that a folder defines. Raises UserError."""
     source = folder / DEFINITION
     said = mapping(read_yaml(source), str(source))
-    made, absent = _from_answers(said, source, root) if "answers" in said else _from_options(said, source)
+    agreement = _agreement(said.get("agreement", {}), source)
+    make = _from_answers if "answers" in said else _from_options
+    made, absent = make(said, source, root, agreement)
     title, about, unit = (text(said, key, str(source)) for key in ("title", "about", "unit"))
-    return Contest(folder.name, folder, title, about, unit, tuple(made), absent)
+    datasets = tuple(_name(node, "dataset") for node in listed(said, "datasets", str(source)))
+    programs = any(one.task.makes_programs for one in made)
+    return Contest(folder.name, folder, title, about, unit, datasets, agreement if programs else None, tuple(made),
+                   absent)  # fmt: skip
 
 
-def _from_answers(said: Mapping[str, Any], source: Path, root: Path) -> tuple[list[BoardInstance], dict[str, str]]:
-    pack = root / text(said, "answers", str(source))
+def pack_of(said: Mapping[str, Any], source: Path, root: Path) -> Path:
+    """The pack of a stored study that `answers` names. Raises Unreadable."""
+    named = text(said, "answers", str(source))
+    study = Path(named)
+    if not (named.isprintable() and study.parts[:1] == ("results",) and study.name == packed.NAME):
+        raise Unreadable(f"{source}: answers must name results/STUDY/{packed.NAME}")
+    if not (root / study).resolve().is_relative_to((root / "results").resolve()):
+        raise Unreadable(f"{source}: answers must name results/STUDY/{packed.NAME}")
+    return root / study
+
+
+def answers_in(pack: Path, said: Any, source: str) -> dict[str, Path]:
+    """Name of an instance -> its answer in a pack, of digests by name. Raises Unreadable."""
+    found = {}
+    for name, digest in mapping(said, source).items():
+        if not is_name(name) or not packed.is_digest(digest):
+            raise Unreadable(f"{source}: {short(name)}: {short(digest)} is no name with a digest of 4 to 16 hex digits")
+        found[str(name)] = packed.path_of(pack, str(digest))
+    return found
+
+
+def _agreement(said: Any, source: Path) -> Agreement:
+    usual, given = Agreement(), mapping(said, f"agreement of {source}")
+    draws, tolerance = (given.get(key, getattr(usual, key)) for key in ("draws", "tolerance"))
+    if {*given} - {"draws", "tolerance"} or type(draws) is not int or not 2 <= draws <= 100:
+        raise Unreadable(f"agreement of {source}: give draws, a whole number from 2 to 100, and tolerance")
+    if type(tolerance) is not float or not 0.0 < tolerance <= 1e-6:
+        raise Unreadable(f"agreement of {source}: tolerance is a number above 0, at most 1.0e-6")
+    return Agreement(draws, tolerance)
+
+
+Made = tuple[list[BoardInstance], dict[str, str]]
+
+
+def _from_answers(said: Mapping[str, Any], source: Path, root: Path, agreement: Agreement) -> Made:
     made, absent = list[BoardInstance](), dict[str, str]()
-    for name, digest in mapping(said.get("instances"), f"instances of {source}").items():
+    answers = answers_in(pack_of(said, source, root), said.get("instances"), f"instances of {source}")
+    for name, place in answers.items():
         try:
-            case = open_case(packed.path_of(pack, str(digest)))
+            case = open_case(place)
         except (UserError, GraphError) as error:
-            absent[str(name)] = str(error)
+            absent[name] = str(error)
             continue
         plans = case.decision.default_plans(case.graph, case.task)
         default = Solution(case.graph, case.task, case.decision, plans, plans)
-        made.append(BoardInstance(str(name), case.graph, case.task, case.judge, default))
+        made.append(BoardInstance(name, case.graph, case.task, case.judge, default, agreement))
     return made, absent
 
 
-def _from_options(said: Mapping[str, Any], source: Path) -> tuple[list[BoardInstance], dict[str, str]]:
-    config = {group: _node(group, node) for group, node in mapping(said.get("config"), f"config of {source}").items()}
-    _, task, cost, _ = machine_task_costs({**config, "judge": config["cost"]})
+def _from_options(said: Mapping[str, Any], source: Path, root: Path, agreement: Agreement) -> Made:
+    config = {group: _words(group, node) for group, node in mapping(said.get("config"), f"config of {source}").items()}
+    _, task, cost, _ = pricing(source, {**config, "judge": config.get("cost")})
     graphs, why = dict[str, Graph](), ""
     for node in listed(said, "datasets", str(source)):
         try:
-            dataset: Dataset = construct(_node("dataset", node), "dataset", {"seed": 0})
-            graphs |= {graph.name: graph for split in SPLITS for graph in dataset.graphs(split)}
+            drawn = dataset(source, _words("dataset", node), 0)
+            graphs |= {graph.name: graph for split in SPLITS for graph in drawn.graphs(split)}
         except (UserError, GraphError) as error:
             why = str(error)
     made, absent = list[BoardInstance](), dict[str, str]()
@@ -124,12 +172,23 @@ def _from_options(said: Mapping[str, Any], source: Path) -> tuple[list[BoardInst
             absent[name] = why or "its data sets have no graph of that name"
             continue
         default = task.open(graphs[name], cost, evals=0).solution()
-        made.append(BoardInstance(name, graphs[name], task, cost, default))
+        made.append(BoardInstance(name, graphs[name], task, cost, default, agreement))
     return made, absent
 
 
-def _node(group: str, said: Any) -> dict[str, Any]:
-    if isinstance(said, str):
-        return option(group, said)
-    settings = mapping(said, group)
-    return {**option(group, str(settings.get("name"))), **settings}
+def _name(said: Any, group: str) -> str:
+    """Of an option that a problem names, alone or with settings. Raises Unreadable."""
+    name = said if isinstance(said, str) else mapping(said, group).get("name")
+    if not is_name(name):
+        raise Unreadable(f"{group}: {short(name)} is no name of an option")
+    return str(name)
+
+
+def _words(group: str, said: Any) -> dict[str, Any]:
+    """An option in the words of files, with what the problem sets of it."""
+    name, settings = _name(said, group), {} if isinstance(said, str) else said
+    inner = sorted(key for key in map(str, settings) if key.startswith("_"))
+    if inner:
+        raise Unreadable(f"{group}.{inner[0][:80]} is no key that a problem may set")
+    option = words(group, registry.option("cost" if group == "judge" else group, name))
+    return {**option, **settings, OPTION: name}

@@ -17,16 +17,19 @@ from graphopt.reporting.tables.read_rows import read_rows, row_files
 from graphopt.utils.whole import whole_folder
 
 
-def enter(contest: Contest, study: Path, target: Path, root: Path, *, algo: str, evals: int | None, seed: int) -> int:
-    """Writes the entry; returns to how many instances it has answers. Answers of a packed study below `results` are
-    named, others are copied. Raises UserError."""
+def enter(
+    contest: Contest, study: Path, target: Path, root: Path, *, algo: str, evals: int | None, seed: int
+) -> list[str]:
+    """Writes the entry; returns the names of the instances that it has answers to. Answers of a packed study
+    below `results` are named, others are copied. Raises UserError."""
     read = [row for row in read_rows(row_files(study))[0] if row.get("status") == "ok"]
     rows = [row for row in read if _is(row, algo, evals, seed)]
     of = {str(row["graph_hash"]): row for row in rows}
     found = {i.name: of[i.graph.hash] for i in contest.instances if i.graph.hash in of}
     if not found:
         held = ", ".join(sorted({str(row["algo"]) for row in read})) or "nobody"
-        raise UserError(f"{study} holds no answer of {algo} to an instance of {contest.name}; it holds those of {held}")
+        raise UserError(f"{study} holds no answer of {algo} to an instance of {contest.name}, whose graphs are of "
+                        f"dataset={' or '.join(contest.datasets)}; it holds those of {held}")  # fmt: skip
     if target.exists():
         raise UserError(f"{target} exists: move it away, or give another name")
     with writing(target), whole_folder(target.absolute()) as folder:
@@ -36,7 +39,7 @@ def enter(contest: Contest, study: Path, target: Path, root: Path, *, algo: str,
         places = {name: decision_of(row) for name, row in found.items()}
         (folder / ENTRY).write_text(yaml.safe_dump({**words, "costs": costs, **_answers(places, folder, root)},
                                                    sort_keys=False, width=110))  # fmt: skip
-    return len(found)
+    return list(found)
 
 
 def _is(row: Mapping[str, Any], algo: str, evals: int | None, seed: int) -> bool:

@@ -8,26 +8,27 @@ Nothing out of an entry is imported or run: answers are arrays and numbers, and 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from graphopt.core.graph import GraphError
 from graphopt.errors import Unreadable, UserError
-from graphopt.leaderboard.contests import DEFINITION, BoardInstance, Contest
-from graphopt.leaderboard.yaml_files import mapping, read_yaml, text
+from graphopt.leaderboard.contests import DEFINITION, BoardInstance, Contest, answers_in, pack_of
+from graphopt.leaderboard.yaml_files import mapping, number, read_yaml, text
 from graphopt.problems.capacity import lack_of_memory
 from graphopt.problems.solution import Decided, Solution
-from graphopt.records import packed
 from graphopt.records.answer_file import load, match
 from graphopt.utils.limits import MIB, read_bytes
+from graphopt.utils.printable import short
 from graphopt.utils.progress import Bar
 
 ENTRY = "entry.yaml"
 SAME = 1e-9  # relative: a claimed cost and the one found
 WORDS = ("title", "by", "method", "budget", "hardware")
 TEXT_BYTES = 64 * MIB
+LONGEST = 500  # characters of a reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,42 +66,60 @@ def judged_entries(contest: Contest, root: Path) -> list[BoardEntry]:
 
 
 def judged_entry(contest: Contest, folder: Path, root: Path) -> BoardEntry:
-    """One entry. What cannot be read is refused with its reason; others go on."""
+    """One entry. What cannot be read is refused with its reason, whatever it is; others go on."""
     try:
-        said = mapping(read_yaml(folder / ENTRY), str(folder / ENTRY))
-        words = {key: text(said, key, str(folder / ENTRY)) for key in WORDS}
-        claims = mapping(said.get("costs"), f"costs of {folder / ENTRY}")
-        place = _places(said, folder, root)
-    except UserError as error:
-        return BoardEntry(folder.name, {}, (), str(error))
-    unknown = sorted({*map(str, claims)} - {i.name for i in contest.instances} - {*contest.absent})
-    if unknown:
-        return BoardEntry(folder.name, words, (), f"{folder / ENTRY}: there is no instance {unknown[0][:80]!r}")
-    scores = [_score(instance, place(instance.name), claims.get(instance.name)) for instance in contest.instances]
+        return _judged(contest, folder, root)
+    except Exception as error:  # a folder may hold anything
+        return BoardEntry(folder.name, {}, (), _reason(error, folder))
+
+
+def _reason(error: Exception, place: Path) -> str:
+    """Of what was raised about a file or a folder, without the way there."""
+    foreseen = isinstance(error, Refused | UserError | GraphError)
+    said = str(error) if foreseen else f"{type(error).__name__}: {error}"
+    return said.replace(f"{place}", place.name)[:LONGEST]
+
+
+def _judged(contest: Contest, folder: Path, root: Path) -> BoardEntry:
+    """Raises UserError, and whatever else odd files lead to."""
+    if folder.resolve().parent != contest.folder.resolve():
+        raise Unreadable(f"{folder} is a link: an entry lies in its problem's folder")
+    source = _own(folder / ENTRY)
+    said = mapping(read_yaml(source), str(source))
+    words = {key: text(said, key, str(source)) for key in WORDS}
+    claims = mapping(said.get("costs"), f"costs of {source}")
+    known = {instance.name for instance in contest.instances} | {*contest.absent}
+    unknown = next((name for name in claims if name not in known), None)
+    if unknown is not None:
+        raise Unreadable(f"{source}: there is no instance {short(unknown)[:80]!r}")
+    places = _places(said, folder, root)
+    scores = [_score(instance, places.get(instance.name), claims.get(instance.name)) for instance in contest.instances]
     return BoardEntry(folder.name, words, tuple(scores))
 
 
-def _places(said: Mapping[str, Any], folder: Path, root: Path) -> Callable[[str], Path | None]:
-    """Name of an instance -> where its answer is, or None."""
+def _own(file: Path) -> Path:
+    """A file of an entry, which is no link to another place. Raises Unreadable."""
+    if file.is_symlink():
+        raise Unreadable(f"{file} is a link: an entry's files lie in its folder")
+    return file
+
+
+def _places(said: Mapping[str, Any], folder: Path, root: Path) -> dict[str, Path]:
+    """Name of an instance -> where its answer is."""
     beside = {file.stem: file for suffix in (".json", ".npz") for file in folder.glob(f"*{suffix}")}
     if "answers" not in said:
-        return beside.get
-    pack = (root / text(said, "answers", str(folder / ENTRY))).resolve()
-    if not pack.is_relative_to((root / "results").resolve()) or pack.name != packed.NAME:
-        raise Unreadable(f"{folder / ENTRY}: answers must name results/STUDY/{packed.NAME}")
-    digests = mapping(said.get("digests"), f"digests of {folder / ENTRY}")
-    return {**{name: packed.path_of(pack, str(digest)) for name, digest in digests.items()}, **beside}.get
+        return beside
+    pack = pack_of(said, folder / ENTRY, root)
+    return {**answers_in(pack, said.get("digests"), f"digests of {folder / ENTRY}"), **beside}
 
 
 def _score(instance: BoardInstance, place: Path | None, claim: Any) -> Score:
     if place is None:
         return Score(instance.name, None, "no answer" if claim is None else "a cost is claimed, and there is no answer")
     try:
-        return Score(instance.name, _price(instance, place, claim), "")
-    except (Refused, UserError, GraphError) as error:
-        return Score(instance.name, None, f"{place.name}: {error}".replace(f"{place}", place.name))
+        return Score(instance.name, _price(instance, _own(place), claim), "")
     except Exception as error:  # a file may hold anything; whatever is wrong with one, the others are priced
-        return Score(instance.name, None, f"{place.name}: {type(error).__name__}: {error}"[:300])
+        return Score(instance.name, None, f"{place.name}: {_reason(error, place)}")
 
 
 def _price(instance: BoardInstance, place: Path, claim: Any) -> float:
@@ -116,9 +135,10 @@ def _price(instance: BoardInstance, place: Path, claim: Any) -> float:
     if not math.isfinite(cost):
         why = lack_of_memory(solution.plans, instance.cost, instance.task.machine)
         raise Refused(why or "it does not fit into memory")
-    if type(claim) not in (int, float):
+    claimed = number(claim)
+    if claimed is None:
         raise Refused("entry.yaml claims no cost for it")
-    for said, where in ((claim, "entry.yaml claims"), *((value, "the file claims") for value in claims)):
+    for said, where in ((claimed, "entry.yaml claims"), *((value, "the file claims") for value in claims)):
         if not math.isclose(said, cost, rel_tol=SAME):
             raise Refused(f"{where} a cost of {said!r}, and it costs {cost!r}")
     return cost
@@ -139,7 +159,7 @@ def _read(instance: BoardInstance, place: Path) -> tuple[Decided, list[float]]:
 
 def _same_origin(instance: BoardInstance, decided: Decided) -> None:
     """Of programs: that a rewritten one starts from the instance's, and computes the same."""
-    wrong = decided.departs(instance.original)
+    wrong = decided.departs(instance.original, instance.task, instance.agreement)
     if wrong:
         raise Refused(wrong)
 

@@ -1,5 +1,7 @@
 """The leaderboard's yaml files: plain values within limits, and errors in a sentence."""
 
+import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,12 @@ import yaml
 
 from graphopt.errors import Unreadable
 from graphopt.utils.limits import MIB, read_bytes
+from graphopt.utils.printable import short
 
 FILE_BYTES = MIB
+MOST = 1e300
 LONGEST = 2000  # characters of a text
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
 class _Plain(yaml.SafeLoader):
@@ -46,11 +51,24 @@ def text(said: Mapping[str, Any], key: str, source: str) -> str:
 
 
 def names(said: Mapping[str, Any], key: str, source: str) -> list[str]:
-    """A list of texts. Raises Unreadable."""
+    """A list of names. Raises Unreadable."""
     value = listed(said, key, source)
-    if not all(isinstance(name, str) for name in value):
-        raise Unreadable(f"{source} needs a list of names under {key}")
+    wrong = next((name for name in value if not is_name(name)), None)
+    if wrong is not None:
+        raise Unreadable(f"{source}: {short(wrong)} under {key} is no name: letters, digits, _, - and . only")
     return value
+
+
+def is_name(value: Any) -> bool:
+    """Whether it can be the name of an instance, or of an entry: it becomes a part of a path."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def number(value: Any) -> float | None:
+    """As a number that a price can be; None where it is none."""
+    if type(value) not in (int, float) or not abs(value) < MOST or not math.isfinite(value):
+        return None
+    return float(value)
 
 
 def listed(said: Mapping[str, Any], key: str, source: str) -> list[Any]:

@@ -17,6 +17,7 @@ from typing import Any
 from graphopt.errors import UserError, writing
 from graphopt.measure.table_file import packed_lines
 from graphopt.utils.channel import is_finite, is_measurement, is_seconds
+from graphopt.utils.plain_json import refuse_nan
 
 Line = Mapping[str, Any]
 
@@ -65,6 +66,7 @@ class Memo:
     def add(self, line: Line) -> None:
         """Appends a line. Raises UserError when the disk does not take it: a price that stands nowhere could not be
         replayed, so the run ends, and what was measured before stays."""
+        refuse_nan(line)
         with writing(self.path):
             whole = not self.path.stat().st_size or self.path.read_bytes().endswith(b"\n")
             with self.path.open("a") as file:

@@ -92,7 +92,7 @@ class Process:
                 raise UserError(f"{self.module} was not loaded in {START_SECONDS:g} s; is the machine overloaded?"
                                 ) from None  # fmt: skip
         raise UserError(
-            "the process that measures ends before it has begun; what it says stands above "
+            "a process of graphopt's own ends before it has begun; what it says stands above "
             f"(python -m {self.module} is started with {sys.executable})"
         )
 
@@ -104,7 +104,8 @@ class Process:
 
 
 class _Worker:
-    """One process and two pipes. What it starts itself (compilers) is of its group, and ends with it."""
+    """One process and two pipes. What it starts itself (compilers) is of its group, and ends with it: by `kill`, or,
+    where this process is killed, by a shell of that group that waits for the end of a pipe."""
 
     def __init__(self, module: str, setting: Mapping[str, Any], variables: Mapping[str, str]) -> None:
         theirs, self._requests = os.pipe()
@@ -117,13 +118,22 @@ class _Worker:
             )  # fmt: skip
         except OSError as error:
             self._close()
-            raise UserError(f"the process that measures cannot be started: {error.strerror or error}") from error
+            raise UserError(f"a process of graphopt's own cannot be started: {error.strerror or error}") from error
         finally:
             os.close(theirs)
             os.close(answers)
         os.set_blocking(self._requests, False)
+        self._guard = self._guarded()
         self._number, self._ready, self._ended = 0, False, False
         self._begun = b""  # of a line whose end has not come yet
+
+    def _guarded(self) -> "subprocess.Popen[bytes] | None":
+        """Nobody writes into its input, which ends with this process however that ends."""
+        try:
+            return subprocess.Popen(["/bin/sh", "-c", "read end; kill -KILL 0"], stdin=subprocess.PIPE,
+                                    stdout=subprocess.DEVNULL, process_group=self.process.pid)  # fmt: skip
+        except OSError:  # the process has gone already
+            return None
 
     def await_start(self) -> None:
         """Raises Ended, Late."""
@@ -186,6 +196,8 @@ class _Worker:
             self._ended = True
             self.kill()
             self.process.wait()
+            if self._guard is not None:
+                self._guard.communicate()
             self._close()
 
     def kill(self) -> None:

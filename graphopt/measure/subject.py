@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from graphopt.utils.ranges import Between, Few, NotNegative, Positive
+from graphopt.utils.outside import Own
+from graphopt.utils.ranges import Between, Few, NotNegative, Positive, Workers
 
 Device = Literal["cpu", "cuda"]
 
@@ -84,12 +85,12 @@ class Measuring:
     """
 
     device: Device
-    threads: int
-    block_seconds: float
-    blocks: int
-    spread: float
-    op_seconds: float
-    limit_seconds: float
+    threads: Workers
+    block_seconds: Positive
+    blocks: Few
+    spread: NotNegative
+    op_seconds: Positive
+    limit_seconds: Positive
 
     def asked(self) -> dict[str, Any]:
         """As a request holds it."""
@@ -113,9 +114,9 @@ class Comparing:
     noise: NotNegative
     seconds: Positive
     limit_seconds: Positive
-    pool: Literal["local", "ray"]
+    pool: Annotated[Literal["local", "ray"], Own(instead="local")]
     workers: Annotated[int, Between(1, 512)]
-    address: str | None
+    address: Annotated[str | None, Own()]
 
     def asked(self) -> dict[str, Any]:
         """As a request holds it."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from graphopt.core.plan import CHOICE
 from graphopt.errors import Unreadable
 from graphopt.utils.limits import MIB, parse_json
+from graphopt.utils.plain_json import refuse_nan
 
 Arrays = dict[str, NDArray[Any]]
 FILE_BYTES = 256 * MIB  # of all arrays: an op takes tens of bytes
@@ -27,7 +28,8 @@ PLAN_ARRAYS = frozenset({"device", "priority", "inline", "transfer"})
 
 
 def json_bytes(value: Any) -> NDArray[np.uint8]:
-    """JSON as an array of bytes."""
+    """JSON as an array of bytes. Raises ValueError where a number is NaN."""
+    refuse_nan(value)
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 

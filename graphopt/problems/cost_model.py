@@ -4,7 +4,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.live_storage import LiveStorage
 from graphopt.core.plan import Plans
+from graphopt.errors import Unmeasured
 
 Objective = Literal["runtime", "peak_memory", "max_load"]
 
@@ -56,6 +56,10 @@ class Prices:
     noise: NDArray[np.float64] | float = 0.0  # [B], or of all
     measurements: NDArray[np.int64] | int = 0  # [B], or of all
     left_out: NDArray[np.bool_] | bool = False  # [B], or of all
+
+    def __post_init__(self) -> None:
+        if np.isnan(self.cost).any() or np.isnan(self.excess).any():
+            raise Unmeasured("a plan's price came out as no number (NaN); correct the cost model or the graph's sizes")
 
     def of(self, plan: int) -> Price:
         """The price of one plan of the batch."""
@@ -128,12 +132,6 @@ class CostModel(ABC):
     def stored(self) -> Mapping[str, object]:
         """Values that stored answers keep in this model's configuration, so that they are priced alike elsewhere."""
         return {}
-
-    @staticmethod
-    def settled(node: Mapping[str, object], near: Path) -> Mapping[str, object]:
-        """The configuration of a model that prices a stored answer again: one that measures nothing and writes nothing,
-        whatever a file says. near: the file. Raises UserError when what it needs is not there."""
-        return node
 
     def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: KernelLimits) -> Flips | None:
         """A delta pricer that starts from legal flags `inline` [N], every op on device 0; None when there is none."""

@@ -9,6 +9,7 @@ import numpy as np
 from graphopt.measure.build_pipeline import Keep
 from graphopt.measure.builds import Built
 from graphopt.ranking.weights import load_weights, weights_file
+from graphopt.utils.outside import WeightsFile
 from graphopt.utils.ranges import Share
 
 
@@ -16,7 +17,7 @@ from graphopt.utils.ranges import Share
 class Screen:
     """weights: as of `cost=learned`. keep: share of what is priced together, at least one of it."""
 
-    weights: str | None
+    weights: WeightsFile
     keep: Share
 
 

@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.config.construct import target_of
-from graphopt.config.stored import node_of, words
+from graphopt.config.stored import class_of, words
 from graphopt.core.graph import Graph
 from graphopt.errors import DecisionError, Unreadable, UserError
 from graphopt.problems.answer_format import FILE_BYTES, HEADER_BYTES, Arrays, check_header, json_bytes, part
@@ -108,7 +107,7 @@ def load(path: Path | str) -> Decided:
     source = Path(path)
     header, arrays = read_answer(source)
     try:
-        task: type[Task] = target_of(node_of("task", header["config"].get("task")), "task")
+        task: type[Task] = class_of("task", header["config"].get("task"))
     except UserError as error:
         raise DecisionError(f"{source}: {error}") from None
     kind = task.decided

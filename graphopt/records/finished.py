@@ -53,7 +53,11 @@ class Finished:
 
 def digest_of(files: Sequence[Path]) -> str:
     """Of the names and contents of files, empty where there are none. Raises OSError when one cannot be read."""
-    return "" if not files else hashlib.sha256("".join(map(_line, files)).encode()).hexdigest()[:16]
+    return (
+        ""
+        if not files
+        else hashlib.sha256("".join(map(_line, files)).encode(errors="backslashreplace")).hexdigest()[:16]
+    )
 
 
 def _line(file: Path) -> str:

@@ -1,7 +1,8 @@
 """`rows.jsonl`: one JSON object per graph, method, seed and budget. Written line by line and synced, so a killed run
 loses nothing that it finished; a line cut short by a kill is dropped when the file is opened again.
 
-Fields (prices in the objective's unit, seconds or bytes; null where it does not apply):
+Fields (prices in the objective's unit, seconds or bytes; null where it does not apply, and for a price of a solved row
+that is infinite, which is read as such; no number is ever NaN):
 
 - what was solved: study, cell, dataset, split, graph, graph_hash, family, ops, opaque (of these, those that nothing is
   fused with since they are not understood), uncounted (whose FLOP are not all counted), task, machine, cost, judge,
@@ -19,14 +20,16 @@ Fields (prices in the objective's unit, seconds or bytes; null where it does not
 """
 
 import json
+import math
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from graphopt.errors import UserError, writing
 from graphopt.utils.limits import MIB, read_gzip
+from graphopt.utils.plain_json import dumps
 from graphopt.utils.whole import whole_file
 
 Row = dict[str, Any]
@@ -41,6 +44,7 @@ NUMBERS = ("ops", "seed", "params", "train_evals", "train_seconds", "evals_cap",
            "seconds", "initial", "searched_initial", "searched", "bound", "judged", "noise",
            "measurements")  # fmt: skip
 CURVES = ("trace", "approach")
+PRICES = ("initial", "searched_initial", "searched", "judged")  # infinite where a plan does not fit: null in the file
 
 
 def read(path: Path) -> list[Row]:
@@ -75,7 +79,17 @@ def parse(line: str) -> Row | None:
     if not isinstance(row, dict):
         return None
     kinds = ((TEXTS, _is_text), (NUMBERS, _is_number), (CURVES, _is_curve))
-    return row if all(fits(row.get(field)) for fields, fits in kinds for field in fields) else None
+    return priced(row) if all(fits(row.get(field)) for fields, fits in kinds for field in fields) else None
+
+
+def priced(row: Row) -> Row:
+    """The row of a line of JSON, where an infinite price is null."""
+    if row.get("status", "ok") not in DONE:
+        return row
+    infinite = {field: math.inf for field in PRICES if field in row and row[field] is None}
+    curves = {field: [[*step[:-1], math.inf] if step[-1] is None else step for step in row[field]]
+              for field in CURVES if _is_curve(row.get(field)) and row.get(field)}  # fmt: skip
+    return {**row, **infinite, **curves}
 
 
 def _is_text(value: Any) -> bool:
@@ -84,7 +98,7 @@ def _is_text(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-    return value is None or isinstance(value, float) or whole
+    return value is None or (isinstance(value, float) and not math.isnan(value)) or whole
 
 
 def _is_curve(value: Any) -> bool:
@@ -123,7 +137,7 @@ class RowFile:
         if not self._clean or key_of(row) in self.done:
             self._rewrite([old for old in self._kept() if key_of(old) != key_of(row)])
         self._clean = False  # if the disk takes half a line, the next row does not follow it
-        _append(self.path, _text([row]))
+        _append(self.path, as_lines([row]))
         self._clean = True
         self._stored.append(row)
         if row["status"] in DONE:
@@ -133,7 +147,7 @@ class RowFile:
         """Moves done rows into the file `name` beside this one; returns how many."""
         moved = [row for row in self.done.values() if unwanted(row)]
         if moved:
-            _append(self.path.with_name(name), _text(moved))
+            _append(self.path.with_name(name), as_lines(moved))
             self._rewrite([row for row in self._kept() if not unwanted(row)])
             self.done = _done(self._stored)
         return len(moved)
@@ -151,7 +165,7 @@ class RowFile:
     def _rewrite(self, rows: list[Row]) -> None:
         if self.path.exists():
             with writing(self.path), whole_file(self.path) as file:
-                file.write(_text(rows).encode())
+                file.write(as_lines(rows).encode())
         self._stored, self._clean = rows, True
 
 
@@ -159,8 +173,9 @@ def _done(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
     return {key_of(row): row for row in rows if row.get("status") in DONE}
 
 
-def _text(rows: list[Row]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
+def as_lines(rows: Iterable[Row]) -> str:
+    """The lines of rows. Raises ValueError where a number is NaN."""
+    return "".join(dumps(row) + "\n" for row in rows)
 
 
 def _append(path: Path, text: str) -> None:

@@ -28,6 +28,7 @@ from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.digests import portable
 from graphopt.rewrite.ir.random_weights import with_random_weights
 from graphopt.rewrite.race import Race, race
+from graphopt.utils.plain_json import dumps
 
 ROWS, TABLE = "end_to_end.jsonl", "ops_again.jsonl"
 Found = dict[str, Any]
@@ -46,7 +47,7 @@ def measure_all(place: Path) -> Iterator[Found]:
         if line is None:
             line = {"graph": rows[0]["graph"], "graph_hash": graph, "program": program, **_measured(rows[0], folder)}
             with (folder / ROWS).open("a") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(dumps(line) + "\n")
         yield {**line, "algos": [row["algo"] for row in rows]}
 
 
@@ -84,7 +85,7 @@ def _second_judge(case: Case, folder: Path) -> CostModel | None:
     """The judge, if it measures ops, with an empty table."""
     if not isinstance(case.judge, Profiled):
         return None
-    stored = node_of("judge", case.decision.header["config"]["judge"])
+    stored = node_of("judge", case.decision.header["config"]["judge"], case.path)
     node = {**stored, "table": str(folder / TABLE), "environment": None}
     judge: CostModel = construct(node, "judge")
     return judge

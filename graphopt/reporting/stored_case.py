@@ -1,32 +1,26 @@
 """A stored decision with all that prices it: its file, its graph, its task and its cost models, made again here."""
 
-import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from graphopt.config.construct import construct, target_of
-from graphopt.config.stored import node_of
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.head import Head, Role, named_counts
 from graphopt.core.machine import Machine
-from graphopt.datasets.dataset import Dataset, Split
+from graphopt.datasets.dataset import Split
 from graphopt.errors import DecisionError, UserError
 from graphopt.problems.choices import Choices
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.solution import Decided, Solution
-from graphopt.problems.task import Task
 from graphopt.readers.formats.graph_files import load_graph, parse_graph
 from graphopt.records import packed
 from graphopt.records.answer_file import load, match
+from graphopt.reporting.rebuilt import dataset, pricing
 
 EXACT = 1e-9  # relative difference allowed to simulators
 NOISE_FACTOR = 4.0  # measured prices may differ by this many times their stored noise
-GROUPS = ("machine", "task", "cost", "judge")
-MOST_OPS = 20_000_000  # of all graphs of a data set that is made again because a file says so
 
 
 @dataclass(frozen=True)
@@ -78,7 +72,7 @@ def open_case(path: Path | str) -> Case:
     source = Path(path)
     decision = load(source)
     graph = find_graph(source, decision)
-    _, task, cost, judge = pricing(source, decision)
+    _, task, cost, judge = pricing(source, decision.header["config"])
     decision.must_fit(graph, task, str(source))
     return Case(source, decision, Solution(graph, task, decision), cost, judge)
 
@@ -96,7 +90,7 @@ def choices_of(case: Case) -> Choices:
 def heads_of(source: Path, decision: Decided) -> tuple[Head, ...]:
     """What a file decides, with its task's words where that task can be made here."""
     try:
-        heads: tuple[Head, ...] = pricing(source, decision)[1].heads
+        heads: tuple[Head, ...] = pricing(source, decision.header["config"])[1].heads
         if named_counts(heads) == decision.heads:
             return heads
     except UserError:
@@ -146,76 +140,23 @@ def _packed_graph(pack: Path, graph_hash: str, at: packed.Stamp) -> Graph | None
 
 
 def _from_dataset(source: Path, decision: Decided) -> Graph | None:
-    config = decision.header["config"]
+    config, wanted = decision.header["config"], decision.header["graph"]["hash"]
     seed = config.get("seed", 0)
     if not isinstance(config.get("dataset"), Mapping) or not isinstance(seed, int):
         return None
-    node = _here(source, "dataset", config["dataset"])
     try:
-        dataset = _dataset(json.dumps(node, sort_keys=True), seed)
-    except GraphError as error:
+        made = dataset(source, config["dataset"], seed)
+        splits: tuple[Split, ...] = ("test", "val", "train")
+        graphs = (graph for split in splits for graph in made.graphs(split))
+        found = next((graph for graph in graphs if graph.hash == wanted), None)
+    except (GraphError, UserError) as error:
         raise DecisionError(
             f"the graph of {source} is in no folder above it, and its data set cannot be made ({error}): "
             "keep the file in its study's folder"
         ) from None
-    if not dataset.kept and "path" in node:
-        return _given(source, decision, node, seed)
-    extent = dataset.extent()
-    if extent is None or extent > MOST_OPS:
-        why = "which a file may not name" if extent is None else f"more than the {MOST_OPS:,} ops that are made again"
+    if found is None and not made.kept:
         raise DecisionError(
-            f"the graph of {source} is in no folder above it, and dataset={dataset.name} would read files, run code or "
-            f"make very many graphs, {why}: keep the file in its study's folder"
+            f"the graph of {source} is third parties', and not among those of dataset={made.name} here: "
+            "set GRAPHOPT_CHECK_DATA to the folder of their data"
         )
-    splits: tuple[Split, ...] = ("test", "val", "train")
-    graphs = (graph for split in splits for graph in dataset.graphs(split))
-    return next((graph for graph in graphs if graph.hash == decision.header["graph"]["hash"]), None)
-
-
-def _given(source: Path, decision: Decided, node: Mapping[str, Any], seed: int) -> Graph:
-    """The graph from where third parties' data lie here, whatever place a file names."""
-    dataset = _dataset(json.dumps({**node, "path": None}, sort_keys=True), seed)
-    with contextlib.suppress(GraphError):
-        splits: tuple[Split, ...] = ("test", "val", "train")
-        for graph in (graph for split in splits for graph in dataset.graphs(split)):
-            if graph.hash == decision.header["graph"]["hash"]:
-                return graph
-    raise DecisionError(
-        f"the graph of {source} is third parties', and not among those of dataset={dataset.name} here: "
-        "set GRAPHOPT_CHECK_DATA to the folder of their data"
-    )
-
-
-@lru_cache(maxsize=4)
-def _dataset(config: str, seed: int) -> Dataset:
-    dataset: Dataset = construct(json.loads(config), "dataset", {"seed": seed})
-    return dataset
-
-
-def pricing(source: Path, decision: Decided) -> tuple[Machine, Task, CostModel, CostModel]:
-    """Machine, task, cost and judge of a stored configuration. Raises UserError when it means nothing here."""
-    said = decision.header["config"]
-    config: dict[str, Any] = {group: _here(source, group, said.get(group)) for group in GROUPS}
-    for group in ("cost", "judge"):
-        config[group] = target_of(config[group], group).settled(config[group], source)
-    try:
-        return _pricing(json.dumps(config))  # keys in their order: that of a machine's devices matters
-    except Exception as error:  # whatever constructors say of values from a file
-        foreseen = isinstance(error, UserError)
-        why = error if foreseen else f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise DecisionError(f"{source}: its configuration cannot be had here: {why}") from None
-
-
-def _here(source: Path, group: str, said: Any) -> dict[str, Any]:
-    """The node that a file's words mean in this installation."""
-    try:
-        return node_of(group, said)
-    except UserError as error:
-        raise DecisionError(f"{source}: {error}") from None
-
-
-@lru_cache(maxsize=16)
-def _pricing(config: str) -> tuple[Machine, Task, CostModel, CostModel]:
-    from graphopt.config.build import machine_task_costs
-
-    return machine_task_costs(json.loads(config))
+    return found

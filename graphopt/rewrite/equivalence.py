@@ -19,7 +19,7 @@ class EquivalenceError(UserError):
     """A rewritten program computes something else than the original."""
 
 
-class _NotFinite(EquivalenceError):
+class NotFinite(EquivalenceError):
     """The original gives infinite numbers, or none."""
 
 
@@ -44,27 +44,28 @@ def check_equivalence(original: Program, rewritten: Program, *, seed: int = 0,
     """
     if [original.terms.types[t] for t in original.outputs] != [rewritten.terms.types[t] for t in rewritten.outputs]:
         raise EquivalenceError("the rewritten program's outputs differ in number, shape or type from the original's")
-    first, second = _with_probes(original, rewritten)
+    first, second = with_probes(original, rewritten)
     given = random_inputs(original, np.random.default_rng(seed))
-    worst = _compared(first, second, given, tolerance)
+    worst = compared(first, second, given, tolerance)
     if isinstance(original.weights, RandomWeights):
         return Agreement(1, worst)
     random = with_random_weights(first, seed)
     try:
-        other = _compared(random, replace(second, weights=random.weights), given, tolerance)
-    except _NotFinite:  # too deep a network for random weights; those that it has agree
+        other = compared(random, replace(second, weights=random.weights), given, tolerance)
+    except NotFinite:  # too deep a network for random weights; those that it has agree
         return Agreement(1, worst)
     return Agreement(2, max(worst, other))
 
 
-def _compared(first: Program, second: Program, given: list[Array], tolerance: float) -> float:
+def compared(first: Program, second: Program, given: list[Array], tolerance: float) -> float:
+    """The largest difference in double precision, as `compare` scales it. Raises EquivalenceError."""
     from graphopt.rewrite.ir.execution import Executor  # torch
 
     known, found = (Executor(program, double=True)(given) for program in (first, second))
     return compare(known, found, first.output_names, tolerance)
 
 
-def _with_probes(first: Program, second: Program) -> tuple[Program, Program]:
+def with_probes(first: Program, second: Program) -> tuple[Program, Program]:
     """Both programs with further outputs: what opaque operations and softmaxes read that make outputs last, and are
     the same."""
     pairs, names = list(zip(first.outputs, second.outputs, strict=True)), list(first.output_names)
@@ -87,10 +88,10 @@ def _maker(program: Program, term: int) -> int:
 
 
 def differences(original: Program, rewritten: Program) -> list[str]:
-    """What `check_equivalence` finds wrong, in one sentence; empty when the programs agree."""
+    """What `check_equivalence` finds wrong, or why nothing can be run, in one sentence; empty if the programs agree."""
     try:
         check_equivalence(original, rewritten)
-    except EquivalenceError as error:
+    except UserError as error:
         return [str(error)]
     return []
 
@@ -113,7 +114,7 @@ def _difference(known: Array, found: Array, name: str) -> float:
         return 0.0 if np.array_equal(known, found) else float("inf")
     finite = np.isfinite(known)
     if np.isnan(known).any() or not finite.any():
-        raise _NotFinite(f"output {name!r} of the original is not finite on random inputs, so nothing can be "
+        raise NotFinite(f"output {name!r} of the original is not finite on random inputs, so nothing can be "
                          "compared; give the model trained weights")  # fmt: skip
     if not np.isfinite(found[finite]).all() or not np.array_equal(known[~finite], found[~finite]):
         return float("inf")  # infinities of masks must stand in the same places

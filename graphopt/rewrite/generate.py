@@ -28,6 +28,7 @@ from graphopt.rewrite.rules.patterns import names_in, nodes
 from graphopt.rewrite.rules.rule import Rule
 from graphopt.rewrite.rules.symmetry import canonical
 from graphopt.utils.progress import Bar
+from graphopt.utils.ranges import count
 
 LIMITS = SaturationLimits(iterations=3, nodes=600)
 OTHERS, OTHER_TRIES = 3, 60
@@ -210,7 +211,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m graphopt.rewrite.generate", description="Generate and verify rewrite rules."
     )
-    parser.add_argument("--depth", type=int, default=3, help="operations of the largest programs; default: 3")
+    parser.add_argument("--depth", type=count, default=3, help="operations of the largest programs; default: 3")
     parser.add_argument(
         "--output",
         type=Path,

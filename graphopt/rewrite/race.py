@@ -19,6 +19,7 @@ from graphopt.errors import ConfigError, Unmeasured, UserError
 from graphopt.measure.races import fresh_rounds
 from graphopt.measure.subject import Comparing, Failure, Ratio, Subject
 from graphopt.measure.timings import Rounds, ratio_of
+from graphopt.utils.ranges import count, seconds
 
 PROCESSES = 6  # extremes of six medians hold the true median with a probability of 97 % (1 - 2 / 2^6)
 SECONDS = 4.0  # of turns in each process
@@ -86,8 +87,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="fixes an open dimension")
-    parser.add_argument("--processes", type=int, default=PROCESSES)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of turns in each process")
+    parser.add_argument("--processes", type=count, default=PROCESSES)
+    parser.add_argument("--seconds", type=seconds, default=SECONDS, help="of turns in each process")
     args = parser.parse_args(arguments)
     try:
         dims = {name: int(size) for name, size in (entry.split("=", 1) for entry in args.dim)}

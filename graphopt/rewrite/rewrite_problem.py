@@ -13,6 +13,7 @@ from graphopt.rewrite.ir.terms import Outputs, Program, reachable
 from graphopt.rewrite.program_cost import costs_of, prices_programs
 from graphopt.rewrite.rewritten import Rewritten
 from graphopt.rewrite.rules.matching import Match
+from graphopt.rewrite.rules.retracing import Step, step_of
 from graphopt.rewrite.rules.steps import Neighbours, RewriteStep, free, replayed
 from graphopt.rewrite.rules.sweeps import sweeps
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 TOGETHER = 8  # programs that are priced at once where each is priced as a whole
 Rules = tuple[str, ...]  # names of the rules that were applied, in order
+State = tuple[Outputs, Rules]
 
 
 class Point(NamedTuple):
@@ -48,6 +50,7 @@ class RewriteProblem(Problem):
         self.neighbours = Neighbours(self.task.rules, self.terms)
         self.best: Outputs = self.initial.outputs
         self.best_rules: Rules = ()
+        self._from: dict[Outputs, tuple[Outputs, Match]] = {}  # a program -> the one that a rewrite made it of
         self.most_ops = int(self.task.growth * self.initial.num_ops())
         return self._price(self.initial.outputs)
 
@@ -62,7 +65,7 @@ class RewriteProblem(Problem):
         self.bill(np.array([price]), [self.neighbours.digest(outputs)], lambda _: (outputs, rules))
         return price
 
-    def costs(self, states: Sequence[tuple[Outputs, Rules]]) -> list[float]:
+    def costs(self, states: Sequence[State]) -> list[float]:
         """The prices of programs and of the rules that led to each; one evaluation each. Measured ones run by turns.
 
         Raises OutOfBudget, before any is priced, when there are fewer left.
@@ -123,7 +126,7 @@ class RewriteProblem(Problem):
             return self._priced(point, steps, [around.apply(step.match) for step in steps])
         if steps:
             costs, digests = np.array([step.cost for step in steps]), [step.digest for step in steps]
-            self.bill(costs, digests, lambda i: _state(around.apply(steps[i].match), point.rules, steps[i].match))
+            self.bill(costs, digests, lambda i: self._state(point, around.apply(steps[i].match), steps[i].match))
         return steps
 
     def _priced(self, point: Point, steps: list[RewriteStep], outputs: list[Outputs]) -> list[RewriteStep]:
@@ -135,14 +138,36 @@ class RewriteProblem(Problem):
             some, made = steps[start : start + TOGETHER], outputs[start : start + TOGETHER]
             costs = self._prices(made)
             self.bill(np.array(costs), [self.neighbours.digest(o) for o in made],
-                      partial(_state_of, point.rules, made, some))  # fmt: skip
+                      partial(self._state_of, point, made, some))  # fmt: skip
             found += [step._replace(cost=cost) for step, cost in zip(some, costs)]
         return found
 
     def take(self, point: Point, step: RewriteStep) -> Point:
         """Where a step of that program leads."""
-        outputs = self.neighbours.apply(point.outputs, step.match)
-        return Point(outputs, (*point.rules, step.match.rule.name), step.cost, step.ops)
+        outputs, rules = self._state(point, self.neighbours.apply(point.outputs, step.match), step.match)
+        return Point(outputs, rules, step.cost, step.ops)
+
+    def _state_of(self, point: Point, made: Sequence[Outputs], steps: Sequence[RewriteStep], i: int) -> State:
+        return self._state(point, made[i], steps[i].match)
+
+    def _state(self, point: Point, outputs: Outputs, match: Match) -> State:
+        """What a rewrite of a program leads to, which is remembered."""
+        if outputs != self.initial.outputs:
+            self._from.setdefault(outputs, (point.outputs, match))
+        return outputs, (*point.rules, match.rule.name)
+
+    def steps_to(self, outputs: Outputs) -> list[Step] | None:
+        """The single rewrites by rules of the task that led from the program as it was given to this one; None where
+        something else did, such as an e-graph or a sweep."""
+        known, found, seen = {*self.task.rules}, list[Step](), set[Outputs]()
+        while outputs != self.initial.outputs:
+            before, match = self._from.get(outputs, (outputs, None))
+            if match is None or match.rule not in known or outputs in seen:
+                return None
+            seen.add(outputs)
+            found.append(step_of(self.terms, before, match))
+            outputs = before
+        return found[::-1]
 
     def settle(self, judge: CostModel) -> None:
         """As of every problem; a judge that measures races all finalists in the same processes."""
@@ -150,10 +175,10 @@ class RewriteProblem(Problem):
             judge.price_programs([replayed(self.initial, outputs) for outputs, _ in self.finalists.states])
         super().settle(judge)
 
-    def take_best(self, state: tuple[Outputs, Rules]) -> None:
+    def take_best(self, state: State) -> None:
         self.best, self.best_rules = state
 
-    def default_state(self) -> tuple[Outputs, Rules]:
+    def default_state(self) -> State:
         return self.initial.outputs, ()
 
     def _best(self) -> tuple[Any, ...]:
@@ -162,13 +187,6 @@ class RewriteProblem(Problem):
     def _solution(self) -> Solution:
         """The rules that led to the best program go into the header."""
         best = replayed(self.initial, self.best)
-        header = {"rules": list(self.best_rules)}
+        steps = self.steps_to(self.best)
+        header = {"rules": list(self.best_rules), **({} if steps is None else {"steps": steps})}
         return Solution(self.graph, self.task, Rewritten(header, self.trace_array(), self.initial, best, can_run=True))
-
-
-def _state_of(rules: Rules, made: Sequence[Outputs], steps: Sequence[RewriteStep], i: int) -> tuple[Outputs, Rules]:
-    return _state(made[i], rules, steps[i].match)
-
-
-def _state(outputs: Outputs, rules: Rules, match: Match) -> tuple[Outputs, Rules]:
-    return outputs, (*rules, match.rule.name)

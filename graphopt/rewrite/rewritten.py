@@ -1,7 +1,8 @@
 """`Rewritten`: what tasks decide that rewrite, an equivalent program.
 
 Its file holds the names of the rules that were applied (`rules` of the header, in order) and the programs `original`
-and `best` (JSON as bytes, `graphopt.rewrite.ir.program_files`), without the values of weights.
+and `best` (JSON as bytes, `graphopt.rewrite.ir.program_files`), without the values of weights. Where single rewrites
+led there, `steps` of the header says at which places (`graphopt.rewrite.rules.retracing`).
 """
 
 from collections import Counter
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans
+from graphopt.errors import Unreadable, UserError
 from graphopt.problems import answer_format
 from graphopt.problems.answer_format import Arrays, json_bytes
 from graphopt.problems.cost_model import CostModel, Price
-from graphopt.problems.solution import Decided
+from graphopt.problems.solution import Agreement, Decided
 from graphopt.rewrite.ir.program_files import from_json, to_json
 from graphopt.rewrite.ir.terms import Program, runs
 from graphopt.rewrite.program_cost import price_of
+from graphopt.rewrite.rules.retracing import check_made_of, check_steps
 
 if TYPE_CHECKING:
     from graphopt.rewrite.rewrite_task import RewriteTask
@@ -38,22 +41,26 @@ class Rewritten(Decided):
     def read(cls, header: dict[str, Any], arrays: Arrays) -> Self:
         answer_format.rule_names(header)
         original = from_json(answer_format.read_text(arrays, "original"))
-        best = replace(from_json(answer_format.read_text(arrays, "best"), original.terms), given=original.outputs)
+        best = from_json(answer_format.read_text(arrays, "best"), original.terms)
+        if not best.opaque.keys() <= original.opaque.keys():
+            raise Unreadable("its program has operations that the original lacks")
+        best = replace(best, given=original.outputs, opaque=original.opaque)  # which say what they cost
         return cls(header, answer_format.trace(arrays), original, best, can_run=False)
 
-    def departs(self, original: Decided) -> str:
-        """Programs of files hold no weights: both are run with random ones."""
-        from graphopt.rewrite.equivalence import EquivalenceError, check_equivalence
-        from graphopt.rewrite.ir.random_weights import with_random_weights
+    def departs(self, original: Decided, task: "RewriteTask", agreement: Agreement) -> str:
+        """It starts from the same program, is made of nothing else, and both agree on what nobody could know; where the
+        file brings its steps, they lead there by the task's rules."""
+        from graphopt.rewrite.fresh_runs import disagreement
 
         if not isinstance(original, Rewritten) or to_json(self.original) != to_json(original.original):
             return "it starts from another program than the instance's"
-        first = with_random_weights(self.original, 0)
         try:
-            check_equivalence(first, replace(self.best, weights=first.weights))
-        except EquivalenceError as error:
+            check_made_of(self.original, self.best, task.growth)
+            if "steps" in self.header:
+                check_steps(self.original, self.best, task.rules, self.header["steps"])
+        except UserError as error:
             return str(error)
-        return ""
+        return disagreement(self.original, self.best, agreement)
 
     def arrays(self) -> Arrays:
         return {"original": json_bytes(to_json(self.original)), "best": json_bytes(to_json(self.best))}

@@ -16,16 +16,19 @@ from typing import Any, Literal
 
 from graphopt.config.construct import call, construct, convert
 from graphopt.core.graph import GraphError
+from graphopt.costs.tables import check_place
 from graphopt.datasets.dataset import Dataset
-from graphopt.errors import Incompatible, NothingFits, RowsFailed, UsageError, UserError, writing
+from graphopt.errors import Incompatible, NothingFits, RowsFailed, Unsolved, UsageError, UserError, writing
 from graphopt.records.finished import Finished, digest_of
 from graphopt.records.rows import Row, RowFile
 from graphopt.run import composed
 from graphopt.run.loggers import NoLog, RunLog
 from graphopt.run.sweep import cell_line, sources_of
+from graphopt.utils.blame import HOW, place_of
 from graphopt.utils.commit import commit
 from graphopt.utils.lock import Lock
 from graphopt.utils.printable import say
+from graphopt.utils.ranges import NotNegative, Seed, Whole
 
 GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
 # What may change without making it another experiment: rows say for themselves what of these they were made with.
@@ -36,8 +39,8 @@ FREE = ("study", "output_dir", "resume", "budget", "compare", "split", "logger")
 class Budget:
     """Rows are made for every entry of `evals`; `seconds` caps each of them (null: no cap)."""
 
-    evals: list[int]
-    seconds: float | None
+    evals: list[Whole]
+    seconds: NotNegative | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,7 @@ class Settings:
 
     study: str
     output_dir: str
-    seed: int
+    seed: Seed
     split: Literal["train", "val", "test"]
     budget: Budget
     compare: list[str]
@@ -109,8 +112,10 @@ class Cell:
 
     def start(self) -> None:
         """Takes the folder, empties it with `resume=false`, and writes the configuration; finds the cell skipped if
-        another run has finished it meanwhile. Raises UserError where another run works in it, or nothing can be
-        written."""
+        another run has finished it meanwhile. Raises UserError where another run works in it, nothing can be written,
+        or its answers would not find the table of their prices."""
+        for group in ("cost", "judge"):
+            check_place(self.config[group].get("table"), self.path, f"{group}.table")
         if not self._lock.take():
             raise UserError(f"another run is working in {self.path}; wait for it or choose another study=...")
         with writing(self.path):
@@ -232,9 +237,9 @@ def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
     if wants_traceback():
         traceback.print_exc()
     elif not isinstance(error, UserError | GraphError):
-        with contextlib.suppress(OSError):
-            (cell.path / "error.txt").write_text(traceback.format_exc())
-        sentence += f" (traceback: {cell.path / 'error.txt'}, or set GRAPHOPT_TRACEBACK=1)"
+        with contextlib.suppress(OSError):  # there is no folder yet, or no room in it
+            (cell.path / "error.txt").write_text(traceback.format_exc(), errors="backslashreplace")
+            sentence += f"; it is in {cell.path / 'error.txt'}"
     if sweep:
         raise UserError(sentence) from None
     _say(sentence)
@@ -242,9 +247,12 @@ def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
 
 
 def sentence_of(error: BaseException) -> str:
-    """An error in one line; unexpected ones with their type."""
+    """An error in one line; unexpected ones with their type, and the line of the user's own code that raised it."""
     text = " ".join(str(error).split())
-    return text if isinstance(error, UserError | GraphError) else f"{type(error).__name__}: {text}"
+    if isinstance(error, UserError | GraphError):
+        return text
+    place = "" if isinstance(error, Unsolved) else place_of(error)
+    return f"{type(error).__name__}: {text}" + (f" ({place}; {HOW})" if place else "")
 
 
 def wants_traceback() -> bool:
@@ -273,10 +281,8 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     if isinstance(budget, dict) and isinstance(budget.get("evals"), int):
         scalars["budget"] = {**budget, "evals": [budget["evals"]]}
     settings: Settings = call(Settings, scalars, "", {})
-    if any(evals < 0 for evals in settings.budget.evals) or not settings.budget.evals:
-        raise UsageError("budget.evals must name at least one number of evaluations, none negative")
-    if settings.seed < 0:
-        raise UsageError(f"seed={settings.seed} must not be negative")
+    if not settings.budget.evals:
+        raise UsageError("budget.evals must name at least one number of evaluations")
     if not settings.study.strip():
         raise UsageError("study= needs a name: that of the folder of the results, such as study=mine")
     for group in GROUPS:

@@ -24,6 +24,7 @@ from graphopt.records import answer_file
 from graphopt.records.answer_file import read_answer
 from graphopt.records.rows import Row, RowFile, key_of
 from graphopt.run.cell import Cell, sentence_of
+from graphopt.utils.plain_json import places_of_nan
 from graphopt.utils.progress import Bar
 
 TRACE_POINTS = 64  # of a row; the decision file has them all
@@ -114,7 +115,7 @@ def _opaque_ops(graph: Graph) -> Row:
 
 def _attempt(row: Row, graph: Graph, contender: Contender, arena: Arena, folder: Path) -> Row:
     try:
-        return _solved_row(row, graph, contender, arena, folder)
+        return _of_numbers(_solved_row(row, graph, contender, arena, folder))
     except Unmeasured as error:
         return {**row, "status": "failed", "reason": sentence_of(error)}
     except (MemoryError, UserError):
@@ -123,6 +124,16 @@ def _attempt(row: Row, graph: Graph, contender: Contender, arena: Arena, folder:
         if os.environ.get("GRAPHOPT_TRACEBACK") == "1":
             raise
         return {**row, "status": "failed", "reason": sentence_of(error)}
+
+
+def _of_numbers(row: Row) -> Row:
+    """The row. Raises Unmeasured where a number of it is none: nothing may be compared with NaN."""
+    wrong = list(places_of_nan(row))
+    if wrong:
+        raise Unmeasured(
+            f"{', '.join(wrong[:5])} came out as no number (NaN); correct the cost model or the graph's sizes"
+        )
+    return row
 
 
 def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, folder: Path) -> Row:

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,8 +55,8 @@ class NoLog(RunLog):
 
 
 class CsvLog(NoLog):
-    """metrics.csv in the cell's folder: a line `step,name,value` per point, appended; a run that goes on first drops
-    the points that it will make again, and a line that was cut short."""
+    """metrics.csv in the cell's folder: a line `step,name,value` per point, appended; what is no number (NaN) is
+    no point. A run that goes on first drops the points that it will make again, and a line that was cut short."""
 
     def open(self, folder: Path, config: Mapping[str, Any]) -> None:
         self.path = folder / "metrics.csv"
@@ -72,7 +73,7 @@ class CsvLog(NoLog):
             writer = csv.writer(file)
             if not file.tell():
                 writer.writerow(("step", "name", "value"))
-            writer.writerows((step, name, value) for name, value in values.items())
+            writer.writerows((step, name, value) for name, value in values.items() if not math.isnan(value))
 
 
 def _whole_lines(path: Path) -> list[bytes]:

@@ -16,11 +16,9 @@ from graphopt.sharding.dual import Ascent, MemoryDual
 from graphopt.sharding.occupancy import moved_prices, occupancy
 from graphopt.sharding.pairwise import Empty, Pairwise
 from graphopt.sharding.reducing import closed, without_dear
-from graphopt.sharding.region_choice import COLUMNS
 from graphopt.sharding.region_elimination import LARGEST
-from graphopt.sharding.region_walk import Chooser, RegionWalk
+from graphopt.sharding.region_walk import RegionWalk
 from graphopt.utils.ranges import Between, NotNegative, Share
-from graphopt.utils.share_network import ShareNetwork, no_network
 
 CHUNK = 64  # regions between looks at the clock
 AT_BOUND = 0.7  # share of walks at the prices of the best bound, not at the latest
@@ -32,7 +30,7 @@ class HuntSettings:
     """prepare: share of the time for the dual alone. walk: share of the time of a walk. explore: share of walks that
     begin from the dual's labels. entries: of the largest table of a region. cut: states or entries, as a share, that
     must have become too dear for the model to be made anew. dual: share of the time that goes to the dual beside walks,
-    on one thread. candidates: regions to choose from. unpriced: share of regions that are solved as if memory had no
+    on one thread. unpriced: share of regions that are solved as if memory had no
     price."""
 
     prepare: Share
@@ -41,20 +39,15 @@ class HuntSettings:
     entries: Annotated[int, Between(2, LARGEST)]
     cut: Share
     dual: NotNegative
-    candidates: Annotated[int, Between(1, 1000)]
     unpriced: Share
 
 
 class Hunt:
-    """The state of a search. spent: says which share of the time is over. network: says what regions promise; None:
-    their gap does. samples: how many solved regions of each walk's model are kept to learn from."""
+    """The state of a search. spent: says which share of the time is over."""
 
     def __init__(self, model: Pairwise, tables: StrategyTables, ascents: Sequence[Ascent], settings: HuntSettings,
-                 rng: np.random.Generator, spent: Callable[[], float], network: ShareNetwork | None = None,
-                 samples: int = 0) -> None:  # fmt: skip
+                 rng: np.random.Generator, spent: Callable[[], float]) -> None:  # fmt: skip
         self.tables, self.ascents, self.settings, self.rng, self.spent = tables, ascents, settings, rng, spent
-        self.chooser = Chooser(settings.candidates, settings.unpriced, network or no_network())
-        self._samples, self._walkers = samples, list[RegionWalk]()
         self.best_cost, self.best = np.inf, np.zeros(tables.num_nodes, np.int64)
         self.bound, self._proved = -np.inf, False
         self._lock, self._stop = threading.Lock(), threading.Event()
@@ -65,11 +58,6 @@ class Hunt:
         self.duals = [MemoryDual(model, self.memory, float(self.tables.limit), ascent) for ascent in self.ascents]
         self._reached = np.full(len(self.duals), np.inf)  # by walks from each one's labels
         self._walker: RegionWalk | None = None
-
-    @property
-    def samples(self) -> F64:
-        """[kept, F+2] of regions that were solved (`RegionWalk.samples`)."""
-        return np.concatenate([np.zeros((0, len(COLUMNS) + 2)), *(walker.samples for walker in self._walkers)])
 
     @property
     def done(self) -> bool:
@@ -121,9 +109,8 @@ class Hunt:
             labels = self.duals[which].recent() if fresh else self.model.labels(self.best)
             prices = self.duals[which].equal_model(at_bound=bool(self.rng.random() < AT_BOUND))
         if self._walker is None:
-            self._walker = RegionWalk(self.model, self.memory, labels, self.settings.entries, self.chooser,
-                                      self._samples)  # fmt: skip
-            self._walkers += [self._walker] if self._samples else []
+            self._walker = RegionWalk(self.model, self.memory, labels, self.settings.entries,
+                                      self.settings.unpriced)  # fmt: skip
         walker, end = self._walker, self.spent() + self.settings.walk
         walker.begin(labels)
         while self.spent() < min(1.0, end):

@@ -14,23 +14,15 @@ from graphopt.core.graph import F64, I64
 from graphopt.sharding.draws import State, below, uniform
 from graphopt.sharding.occupancy import Occupancy
 from graphopt.sharding.pairwise import Pairwise
-from graphopt.sharding.region_choice import (
-    COLUMNS,
-    WORK_OF_A_VARIABLE,
-    Gaps,
-    describe,
-    gaps_of,
-    no_gaps,
-)
 from graphopt.sharding.region_elimination import Adjacency, Space, space
 from graphopt.sharding.regions import grow, leave, links, solve_region
 from graphopt.sharding.room_tree import add, room_tree
 from graphopt.utils.compiled import njit
-from graphopt.utils.share_network import ShareNetwork, expected, no_network
 
 BROKEN = 1e15  # what an impossible entry costs to labels that have one: more than all others, and sums are exact
 AT_PRICE = 0.8  # share of priced regions at the price itself; others: up to half of it more or less
 SIZES = np.array([1, 2, 4, 8, 14, 24, 40, 60])  # of regions
+WORK_OF_A_VARIABLE = 20  # beside its states: what a region costs to solve, in states looked at
 
 
 class Fixed(NamedTuple):
@@ -59,26 +51,11 @@ class Moving(NamedTuple):
     spent: F64  # [2, sizes] and what that has taken, in states looked at
 
 
-class Chooser(NamedTuple):
-    """How regions are chosen. candidates: that are grown, of which the one that promises most for its work is solved;
-    1: no choice. unpriced: share of regions that are solved as if memory had no price."""
-
-    candidates: int
-    unpriced: float
-    network: ShareNetwork
-
-
-EVEN = Chooser(1, 0.5, no_network())
-
-
 class RegionWalk:
-    """The state of a walk. samples: how many solved regions are kept to learn from."""
+    """The state of a walk. unpriced: share of regions that are solved as if memory had no price."""
 
-    def __init__(self, model: Pairwise, memory: Occupancy, labels: I64, entries: int, chooser: Chooser = EVEN,
-                 samples: int = 0) -> None:  # fmt: skip
-        self.model, self.memory, self.entries, self.chooser = model, memory, entries, chooser
-        self._samples, self._kept = np.zeros((samples, len(COLUMNS) + 2)), np.zeros(1, np.int64)
-        self._gaps, self._gaps_of = no_gaps(), memory.room
+    def __init__(self, model: Pairwise, memory: Occupancy, labels: I64, entries: int, unpriced: float = 0.5) -> None:
+        self.model, self.memory, self.entries, self.unpriced = model, memory, entries, unpriced
         counts = model.counts
         self.free = counts > 1
         self.link = links(model)
@@ -94,12 +71,6 @@ class RegionWalk:
     def best_cost(self) -> float:
         """Of the cheapest labels that are possible and fit; inf where there were none."""
         return float(self.moving.cost[1]) if self.moving.cost[1] < BROKEN else np.inf
-
-    @property
-    def samples(self) -> F64:
-        """[kept, F+2] of solved regions: columns, gap (in mean gaps of a variable), and the share of it that was
-        gained."""
-        return self._samples[: self._kept[0]]
 
     def begin(self, labels: I64) -> None:
         """Goes on from other labels [V], and forgets the best."""
@@ -118,14 +89,10 @@ class RegionWalk:
         seeds = np.flatnonzero(self.free)
         if not len(seeds):
             return 0
-        if (self.chooser.candidates > 1 or len(self._samples)) and self._gaps_of is not table:
-            known = gaps_of(self.model, self.link, softened(unary), softened(table), paid, self.moving.labels)
-            self._gaps, self._gaps_of = known, table
         if self.moving.cost[0] >= BROKEN:
             unary, table = softened(unary), softened(table)
         return int(_walk(self.fixed, self.moving, self.link, self.work, self.free, seeds, unary, table, paid, SIZES,
-                         proposals, self.entries, seed, self.chooser, self._gaps, self._samples,
-                         self._kept))  # fmt: skip
+                         proposals, self.entries, seed, self.unpriced))  # fmt: skip
 
 
 def softened(costs: F64) -> F64:
@@ -135,18 +102,12 @@ def softened(costs: F64) -> F64:
 
 @njit(cache=True, nogil=True)
 def _walk(f: Fixed, m: Moving, link: Adjacency, w: Space, free: NDArray[np.bool_], seeds: I64, unary: F64, table: F64,
-          paid: F64, sizes: I64, proposals: int, entries: int, seed: int, chooser: Chooser, gaps: Gaps, samples: F64,
-          kept: I64) -> int:  # fmt: skip
-    state, columns = np.array([seed], np.uint64), np.zeros(len(COLUMNS))
-    changes = 0
+          paid: F64, sizes: I64, proposals: int, entries: int, seed: int, unpriced: float) -> int:  # fmt: skip
+    state, changes = np.array([seed], np.uint64), 0
     for _ in range(proposals):
-        mode, gap = int(uniform(state) >= 1.0 - chooser.unpriced), 0.0
-        if chooser.candidates > 1 or len(samples):
-            n, z, gap = _chosen(mode, f, m, link, w, free, seeds, unary, table, paid, sizes, chooser, gaps, columns,
-                                state)  # fmt: skip
-        else:
-            z = _size(m, mode, state)
-            n = grow(_seed(m, seeds, state), sizes[z], w, free, link, 0.3 + 0.7 * uniform(state), state)
+        mode = int(uniform(state) >= 1.0 - unpriced)
+        z = _size(m, mode, state)
+        n = grow(_seed(m, seeds, state), sizes[z], w, free, link, 0.3 + 0.7 * uniform(state), state)
         before = m.cost[0]
         looked_at = 0
         for i in range(n):
@@ -154,15 +115,10 @@ def _walk(f: Fixed, m: Moving, link: Adjacency, w: Space, free: NDArray[np.bool_
         if m.cost[2] > 0.0:
             mode = 0
         weight = -1.0 if mode == 1 else (0.0 if m.cost[2] > 0.0 or uniform(state) < AT_PRICE else uniform(state) - 0.5)
-        now, value = solve_region(n, w, f.ptr, unary, paid, weight, table, link, m.labels, entries)
+        solve_region(n, w, f.ptr, unary, paid, weight, table, link, m.labels, entries)
         first = w.region[0]
         taken = _take(n, f, m, link, w, mode == 0)
         leave(n, w)
-        if kept[0] < len(samples):
-            samples[kept[0], : len(COLUMNS)] = columns
-            samples[kept[0], len(COLUMNS)] = gap / gaps.mean
-            samples[kept[0], len(COLUMNS) + 1] = min(1.0, max(0.0, now - value) / max(gap, 1e-300)) if taken else 0.0
-            kept[0] += 1
         m.spent[mode, z] = 0.999 * m.spent[mode, z] + looked_at + WORK_OF_A_VARIABLE * n
         m.gain[mode, z] = 0.999 * m.gain[mode, z] + max(0.0, before - m.cost[0])
         if taken:
@@ -174,31 +130,6 @@ def _walk(f: Fixed, m: Moving, link: Adjacency, w: Space, free: NDArray[np.bool_
         else:
             m.fails[first] += 1
     return changes
-
-
-@njit(cache=True, nogil=True)
-def _chosen(mode: int, f: Fixed, m: Moving, link: Adjacency, w: Space, free: NDArray[np.bool_], seeds: I64, unary: F64,
-            table: F64, paid: F64, sizes: I64, chooser: Chooser, gaps: Gaps, columns: F64,
-            state: State) -> tuple[int, int, float]:  # fmt: skip
-    """Grows candidates and leaves in w the one that promises most for its work; (its variables, which size that is,
-    its gap), and its columns [F]."""
-    most, best_n, best_size, best_gap = -1.0, 0, 0, 0.0
-    region, its = np.zeros(len(w.region), np.int64), np.zeros(len(columns))
-    at = 0 if m.cost[2] > 0.0 else mode
-    for _ in range(chooser.candidates):
-        z = _size(m, mode, state)
-        n = grow(_seed(m, seeds, state), sizes[z], w, free, link, 0.3 + 0.7 * uniform(state), state)
-        gap, work = describe(n, w, at, gaps, f.ptr, unary, paid, table, link, m.labels, m.fails, its)
-        hope = max(0.0, expected(gap, its, chooser.network)) / work
-        if hope > most:
-            most, best_n, best_size, best_gap = hope, n, z, gap
-            region[:n] = w.region[:n]
-            columns[:] = its
-        leave(n, w)
-    for i in range(best_n):
-        w.region[i] = region[i]
-        w.place[region[i]] = i
-    return best_n, best_size, best_gap
 
 
 @njit(cache=True, nogil=True)

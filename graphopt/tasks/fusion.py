@@ -15,8 +15,9 @@ from graphopt.core.kernels import KernelLimits, default_inline, legalise, legali
 from graphopt.core.knobs import Numerics, knobs
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.problems.decisions import Decision, Decisions, checked_levels
+from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.task import AssignTask
+from graphopt.utils.ranges import Cap, Levels
 
 STORE_OR_INLINE = Head("inline", 2, Role.FUSION, ("store", "inline"))
 CUT = Head("cut", 2, Role.CHOICE, ("fuse", "cut"))  # cut: its loop is fused with no other
@@ -43,10 +44,10 @@ class Fusion(AssignTask):
         further = {head.name: head.role for head in further_heads(settings["numerics"])}
         return {fusion: Role.FUSION, **further}
 
-    def __init__(self, *, name: str, machine: Machine, decision: Literal["binary", "priority"], levels: int,
-                 numerics: Numerics | None, max_ops: int, max_inputs: int, max_duplicates: int) -> None:  # fmt: skip
-        self.name, self.machine, self.decision, self.levels = name, machine, decision, checked_levels(levels)
-        self.limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
+    def __init__(self, *, name: str, machine: Machine, decision: Literal["binary", "priority"], levels: Levels,
+                 numerics: Numerics | None, max_ops: Cap, max_inputs: Cap, max_duplicates: Cap) -> None:  # fmt: skip
+        self.name, self.machine, self.decision, self.levels = name, machine, decision, levels
+        self.limits = KernelLimits(max_ops, max_inputs, max_duplicates)
         fusion = STORE_OR_INLINE if decision == "binary" else Head("fusion_priority", levels, Role.FUSION)
         self.heads = (fusion, *further_heads(numerics))
 

@@ -13,11 +13,12 @@ from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.problems import keys as random_keys
-from graphopt.problems.decisions import Decision, Decisions, checked_levels
+from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys
 from graphopt.problems.task import AssignTask
 from graphopt.tasks.fusion import STORE_OR_INLINE
 from graphopt.tasks.placement import first_roomy_device, leads, together
+from graphopt.utils.ranges import Cap, Levels
 
 
 class Joint(AssignTask):
@@ -32,13 +33,13 @@ class Joint(AssignTask):
     def roles_of(cls, settings: Mapping[str, Any]) -> Mapping[str, Role]:
         return {**cls.roles, "inline": Role.FUSION} if settings["fuse"] else cls.roles
 
-    def __init__(self, *, name: str, machine: Machine, levels: int, fuse: bool, max_ops: int, max_inputs: int,
-                 max_duplicates: int) -> None:  # fmt: skip
+    def __init__(self, *, name: str, machine: Machine, levels: Levels, fuse: bool, max_ops: Cap, max_inputs: Cap,
+                 max_duplicates: Cap) -> None:  # fmt: skip
         self.name, self.machine, self.fuse = name, machine, fuse
-        self.fusion_limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
+        self.fusion_limits = KernelLimits(max_ops, max_inputs, max_duplicates)
         self.limits = self.fusion_limits if fuse else None
         device = Head("device", machine.num_devices, Role.DEVICE)
-        self.heads = (device, Head("priority", checked_levels(levels), Role.PRIORITY))
+        self.heads = (device, Head("priority", levels, Role.PRIORITY))
         if fuse:
             self.heads += (STORE_OR_INLINE,)
 

@@ -17,6 +17,7 @@ from graphopt.problems import keys as random_keys
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys
 from graphopt.problems.task import AssignTask
+from graphopt.utils.ranges import Cap
 
 
 class Placement(AssignTask):
@@ -27,10 +28,10 @@ class Placement(AssignTask):
 
     roles: ClassVar[Mapping[str, Role]] = {"device": Role.DEVICE}
 
-    def __init__(self, *, name: str, machine: Machine, fuse: bool, max_ops: int, max_inputs: int,
-                 max_duplicates: int) -> None:  # fmt: skip
+    def __init__(self, *, name: str, machine: Machine, fuse: bool, max_ops: Cap, max_inputs: Cap,
+                 max_duplicates: Cap) -> None:  # fmt: skip
         self.name, self.machine, self.fuse = name, machine, fuse
-        self.fusion_limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
+        self.fusion_limits = KernelLimits(max_ops, max_inputs, max_duplicates)
         self.heads = (Head("device", machine.num_devices, Role.DEVICE),)
 
     def initial(self, graph: Graph) -> Decision:

@@ -11,6 +11,7 @@ from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.rewrite_task import RewriteTask
 from graphopt.rewrite.rules.parsing import load_rules
 from graphopt.rewrite.rules.rule import RuleSet
+from graphopt.utils.ranges import AtLeastOne, Cap
 
 
 class Rewriting(RewriteTask):
@@ -22,11 +23,11 @@ class Rewriting(RewriteTask):
     program of a graph that came from an ONNX file as an ONNX model.
     """
 
-    def __init__(self, *, name: str, machine: Machine, rules: list[str], growth: float, max_ops: int, max_inputs: int,
-                 max_duplicates: int, export: bool) -> None:  # fmt: skip
+    def __init__(self, *, name: str, machine: Machine, rules: list[str], growth: AtLeastOne, max_ops: Cap,
+                 max_inputs: Cap, max_duplicates: Cap, export: bool) -> None:  # fmt: skip
         self.name, self.machine, self.growth, self.export = name, machine, growth, export
         self.rules: RuleSet = load_rules(*rules)
-        self._limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
+        self._limits = KernelLimits(max_ops, max_inputs, max_duplicates)
 
     def initial(self, graph: Graph) -> Program:
         return program_of(graph)

@@ -14,10 +14,11 @@ from graphopt.core.list_schedule import dependencies, heft, links, rough_seconds
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.problems import keys as random_keys
-from graphopt.problems.decisions import Decision, Decisions, checked_levels
+from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys
 from graphopt.problems.task import AssignTask
 from graphopt.tasks.placement import first_roomy_device, fixed_inline, together
+from graphopt.utils.ranges import Cap, Levels
 
 Heuristic = Literal["single", "heft", "blocks"]
 
@@ -31,11 +32,11 @@ class Scheduling(AssignTask):
 
     roles: ClassVar[Mapping[str, Role]] = {"priority": Role.PRIORITY}
 
-    def __init__(self, *, name: str, machine: Machine, levels: int, placement: Heuristic, fuse: bool, max_ops: int,
-                 max_inputs: int, max_duplicates: int) -> None:  # fmt: skip
+    def __init__(self, *, name: str, machine: Machine, levels: Levels, placement: Heuristic, fuse: bool, max_ops: Cap,
+                 max_inputs: Cap, max_duplicates: Cap) -> None:  # fmt: skip
         self.name, self.machine, self.placement, self.fuse = name, machine, placement, fuse
-        self.fusion_limits = KernelLimits(max_ops, max_inputs, max_duplicates).checked()
-        self.heads = (Head("priority", checked_levels(levels), Role.PRIORITY),)
+        self.fusion_limits = KernelLimits(max_ops, max_inputs, max_duplicates)
+        self.heads = (Head("priority", levels, Role.PRIORITY),)
         self._devices: WeakKeyDictionary[Graph, NDArray[np.int16]] = WeakKeyDictionary()
 
     def initial(self, graph: Graph) -> Decision:

@@ -228,6 +228,8 @@ def load(path: Path) -> State:
 
 def _check(state: Any) -> None:
     """Raises Unreadable unless a checkpoint holds weights and what `extra` adds, each of its type."""
+    if _holds_meta(state):
+        raise Unreadable("a tensor is on the device meta, without numbers")
     weights = state["state_dict"]
     if not all(isinstance(name, str) and _plain_tensor(value) for name, value in weights.items()):
         raise Unreadable("its weights are no plain tensors by name")
@@ -244,6 +246,11 @@ def _check(state: Any) -> None:
     if not isinstance(decisions, dict) or not all(_number(choices) for choices in decisions.values()):
         raise Unreadable("its decisions are no numbers of choices by name")
     _check_settings(said(state, "settings"))
+
+
+def _holds_meta(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return (isinstance(value, torch.Tensor) and value.is_meta) or any(map(_holds_meta, inner))
 
 
 def _plain_tensor(value: Any) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from graphopt.utils.outside import RUNS, UserPath
 from graphopt.utils.ranges import Between, Count, NotNegative, Whole
 
 
@@ -14,7 +15,7 @@ class TrainerSettings:
 
     name: str
     steps: Whole
-    start: str | None
+    start: UserPath
     batch_graphs: Count
     max_seconds: NotNegative | None
     val_every: Count
@@ -29,6 +30,6 @@ class TrainerSettings:
     accumulate_grad_batches: Count
     log_every_n_steps: Count
     profiler: str | None
-    callbacks: list[Any]
-    logger: list[Any]
-    options: Mapping[str, Any]
+    callbacks: Annotated[list[Any], RUNS]
+    logger: Annotated[list[Any], RUNS]
+    options: Annotated[Mapping[str, Any], RUNS]

@@ -88,7 +88,7 @@ def refuse_held_out(learner: Learner, dataset: str, graphs: list[Graph]) -> None
     if not learner.heeds_held_out and any(graph.held_out.any() for graph in graphs):
         raise UserError(
             f"dataset={dataset} holds ops of its training graphs out, which algo={learner.name} would be taught by; "
-            "choose dataset.purged=false, or an algorithm that heeds it, such as laf or motif_policy"
+            "choose dataset.purged=false, or an algorithm that heeds it, such as laf or kernel_model"
         )
 
 

@@ -28,6 +28,11 @@ def _deep(value: object) -> bool:
     return bool(level)
 
 
+def encodable(text: str) -> str:
+    r"""The text as UTF-8 can hold it: halves of surrogate pairs, as in some names of files, are written as `\udcff`."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 def say(text: object, stream: TextIO | None = None, *, keep: str = "") -> None:
     """Prints a line, printable, on stdout or another stream. keep: as of `printable`."""
     print(printable(text, keep), file=sys.stdout if stream is None else stream, flush=True)

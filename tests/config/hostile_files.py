@@ -13,7 +13,8 @@ from graphopt.config.build import machine_task_costs
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records import answer_file
-from graphopt.reporting import stored_case
+from graphopt.reporting import rebuilt
+from graphopt.training import checkpoint
 from graphopt.utils import registry
 
 CONFIG = {
@@ -33,7 +34,7 @@ def strike(*_: Any, **__: Any) -> Any:
 @pytest.fixture(autouse=True)
 def nothing_is_called() -> Iterator[None]:
     called.clear()
-    stored_case._pricing.cache_clear()
+    rebuilt._pricing.cache_clear()
     yield
     assert not called
 
@@ -44,7 +45,7 @@ def answer(folder: Path) -> Path:
     graph = chain([4e9] * 5, ["add"] * 5, [8] * 5)
     problem = AssignProblem(graph, task, cost, evals=3)
     problem.cost(np.array([[[1], [1], [0], [0], [0]]], np.int16))
-    row = {"algo": "hand", "status": "ok", "graph": graph.name, "seed": 0, "evals_cap": 3,
+    row = {"cell": "cell", "algo": "hand", "status": "ok", "graph": graph.name, "seed": 0, "evals_cap": 3,
            "initial": problem.initial_cost, "judged": problem.best_cost, "decision": "decisions/a.npz"}  # fmt: skip
     path = folder / "cell" / "decisions" / "a.npz"
     answer_file.save(path, problem=problem, judged=problem.best_cost, row=row, config=CONFIG)
@@ -58,6 +59,13 @@ def changed(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     file = answer_file.load(path)
     change(file.header)
     answer_file.write(path, file)
+    return path
+
+
+def checkpoint_of(path: Path, settings: Any) -> Path:
+    plain = {"counters": {"steps": 1, "evals": 1, "seconds": 1.0}, "random": {}, "note": {}, "made_for": {},
+             "settings": settings}  # fmt: skip
+    checkpoint.save(path, {"state_dict": {}, "torch_random": [], "plain": json.dumps(plain)})
     return path
 
 

@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from graphopt import CONF
 from graphopt.cli import composed, explained
 from graphopt.config.build import build
-from graphopt.config.construct import INJECTED, arguments_of, call, construct, convert, target_of
+from graphopt.config.construct import INJECTED, arguments_of, call, construct, target_of
 from graphopt.core.graph import GraphError
 from graphopt.encoders.allowance import LEAST, Allowance, TooLarge
 from graphopt.errors import ConfigError, UsageError, UserError
@@ -113,12 +113,11 @@ def test_missing_and_unknown_targets() -> None:
         construct({"_target_": "graphopt.core.machine.Nothing", "name": "x"}, "algo")
 
 
-def test_partial_keeps_the_optimiser_open() -> None:
-    made = convert({"_target_": "torch.optim.SGD", "_partial_": True, "lr": 0.5}, Any, "algo.optim")
-    assert isinstance(made, partial)
-    assert made([torch.zeros(1, requires_grad=True)]).param_groups[0]["lr"] == 0.5
-    with pytest.raises(UsageError, match=r"algo.optim.lrr does not exist"):
-        convert({"_target_": "torch.optim.SGD", "_partial_": True, "lrr": 0.5}, Any, "algo.optim")
+def test_an_inner_option_is_of_the_class_that_is_wanted() -> None:
+    node = option("dataset", "regal_mixed")
+    node["real"] = option("machine", "gpu2")
+    with pytest.raises(UsageError, match=r"dataset\.real is a Machine, and has to be a Dataset"):
+        construct(node, "dataset", {"seed": 0})
 
 
 # --- Settings that nothing can be made of, or that ask for more than any machine has, end in a sentence.
@@ -151,22 +150,22 @@ def run(words: tuple[str, ...], path: str, value: Any) -> float:
 @pytest.mark.parametrize(
     "words, path, value, said",
     [
-        (FUSION, "dataset.graph_seed", -1, "must not be negative"),
-        (FUSION, "dataset.ops", [10**12], "more than can be drawn"),
-        (FUSION, "dataset.test", 10**12, "more than can be drawn"),
-        (FUSION, "dataset.test", -1, "cannot have -1 graphs"),
+        (FUSION, "dataset.graph_seed", -1, "must be from 0 to"),
+        (FUSION, "dataset.ops", [10**12], "from 1 to"),
+        (FUSION, "dataset.test", 10**12, "from 0 to"),
+        (FUSION, "dataset.test", -1, "from 0 to"),
         (FUSION, "task.max_inputs", 10**9, "from 1 to"),
         (FUSION, "task.max_duplicates", 10**18, "from 1 to"),
         (FUSION, "task.max_duplicates", -1, "from 1 to"),
         (FUSION, "task.levels", 10**9, "from 1 to"),
         (FUSION, "machine.transfer", [{"lane": "link"}], "must be fields by name"),
-        (FUSION, "machine.devices.gpu.cache_speedup", 0, "must be positive"),
-        (FUSION, "machine.devices.gpu.saturation", 0, "must be positive"),
-        (FUSION, "machine.devices.gpu.spill_inputs", 2**65, "a whole number from 0 to"),
+        (FUSION, "machine.devices.gpu.cache_speedup", 0, "must be from 1e-12 to"),
+        (FUSION, "machine.devices.gpu.saturation", 0, "must be from 1e-12 to"),
+        (FUSION, "machine.devices.gpu.spill_inputs", 2**65, "from 0 to"),
         (FUSION, "machine.devices.gpu.bandwidth", nest(1000), "bandwidth=a list must be a number"),
-        (JOINT, "algo.evolution.population", 10**9, "give fewer"),
+        (JOINT, "algo.evolution.population", 10**9, "from 3 to"),
         (JOINT, "task.levels", 0, "from 1 to"),
-        (("task=fusion", "algo=annealing", "machine=gpu2"), "algo.hot", -1.0, r"must be in \[0, 1\]"),
+        (("task=fusion", "algo=annealing", "machine=gpu2"), "algo.hot", -1.0, "from 0 to 1"),
         (("task=fusion", "algo=laf_unguided", "machine=gpu2"), "algo.steps.batch", 0, "from 1 to"),
         (("task=scheduling", "algo=cpsat", "machine=gpu2"), "algo.workers", 10**9, "from 1 to"),
     ],
@@ -246,7 +245,7 @@ def test_every_learner_fits_its_limits() -> None:
 @pytest.mark.timeout(60)
 def test_a_neighbourhood_ends_with_the_graph() -> None:
     """A radius beyond the graph takes no longer than one that spans it."""
-    assert run(FUSION, "algo.hops", 10**18) == run(FUSION, "algo.hops", 1000)
+    assert run(FUSION, "algo.hops", 10**9) == run(FUSION, "algo.hops", 1000)
 
 
 @pytest.mark.parametrize("limit", [1000, 10_000])  # some libraries raise Python's

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,46 @@ def test_a_compiler_that_hangs_ends_with_the_process_that_started_it(log: Path) 
             return
         time.sleep(0.01)
     pytest.fail("it still runs")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_compiler_ends_with_the_run_however_that_ends(log: Path, number: int) -> None:
+    """The process that asked is killed while a compiler runs: nothing that it started, however deep, outlives it."""
+    run = subprocess.Popen([sys.executable, "-c", RUN])
+    while "started " not in (log.read_text() if log.exists() else ""):
+        time.sleep(0.01)
+        assert run.poll() is None
+    compiler = int(log.read_text().split("started ")[1])
+    group = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and of_group(int(pid), os.getpgid(compiler))]
+    assert len(group) >= 3  # the worker, its compiler, the shell that waits
+    run.send_signal(number)
+    run.wait()
+    for _ in range(1000):
+        if not any(map(runs, group)):
+            return
+        time.sleep(0.01)
+    pytest.fail("something still runs")
+
+
+RUN = """
+from graphopt.measure import builds
+builds.BUILDER = "strange_build"
+builds.Builds(1, limit_seconds=600.0).ask("lower", {"spin": 1, "does": "compiler"}).result()
+"""
+
+
+def runs(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def of_group(pid: int, group: int) -> bool:
+    try:
+        return os.getpgid(pid) == group
+    except ProcessLookupError:
+        return False
 
 
 def test_an_error_gives_up_what_is_not_built(log: Path) -> None:

@@ -35,9 +35,9 @@ from graphopt.utils import registry
 
 BUDGETS = (0, 1, 7, 50)
 OF_STEPS = ("recompute", "sharding")  # of graphs of their own: tests/search/test_saved_sets.py, tests/sharding
-OF_SHARDING = ("sharding_search", "sharding_dual", "sharding_ilp", "sharding_policy")  # by the clock: tests/sharding
+OF_SHARDING = ("sharding_search", "sharding_dual")  # by the clock: tests/sharding
 OF_PROGRAMS = ("compiler_policy",)  # lowers programs that graphs carry: tests/search
-OF_ORDERS = ("lpmf", "bfs", "dfs", "order_walk", "order_policy")  # priced by cost=live_bytes alone: tests/search
+OF_ORDERS = ("lpmf", "bfs", "dfs", "order_walk")  # priced by cost=live_bytes alone: tests/search
 OF_PIPELINES = ("contiguous", "load_balance")  # they balance the loads of a pipeline, and refuse other objectives
 TINY: dict[str, Any] = {"width": 8, "layers": 1}  # of encoders, so that learners are quick
 VARIANTS: dict[str, list[dict[str, Any]]] = {"fusion": [{"decision": "priority"}], "joint": [{"fuse": False}]}

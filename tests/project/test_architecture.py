@@ -31,12 +31,12 @@ LAYERS = (
     ("datasets", "kinds", "tasks"),
     ("costs",),
     ("config", "search"),
-    ("advantages", "calibrate", "compat", "filter", "learn_cost", "records", "tune"),
+    ("advantages", "calibrate", "compat", "filter", "learn_cost", "records"),
     ("algos", "pack", "reporting"),
     ("answer", "decision", "gather", "leaderboard", "report", "tile"),
     ("apply", "run"),
     ("training",),
-    ("api", "collect", "command", "ship"),
+    ("api", "command", "ship"),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
 MOST_FILES = 20  # of a folder
@@ -66,7 +66,7 @@ WITHOUT_TORCH = """
     tasks.fusion tasks.recomputing costs.simulator costs.step search.recompute.segments datasets.training_step
     search.walks.local search.fusion.xla_priority search.heuristics.list_scheduling reporting.replay
     reporting.tables.lines tasks.sharding_task costs.strategy_cost search.sharding.sharding_search
-    search.sharding.sharding_ilp datasets.contests.sharding_instances datasets.synthetic
+    datasets.contests.sharding_instances datasets.synthetic
     datasets.onnx datasets.files datasets.zoo_dataset datasets.models
 """
 

@@ -165,7 +165,7 @@ def test_the_architecture_names_every_folder_and_command() -> None:
 BLOCK = re.compile(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", re.DOTALL)
 OWN = ("layouts", "layout_time", "chains", "hill")
 WORDS = ("task=layouts", "cost=layout_time", "cost@judge=layout_time", "dataset=chains", "logger=none")
-PEERS = ["default", "random", "local", "scan", "annealing", "greedy", "brkga", "laf_unguided", "regal_local"]
+PEERS = ["default", "random", "local", "scan", "annealing", "brkga", "laf_unguided", "regal_local"]
 
 
 @pytest.fixture

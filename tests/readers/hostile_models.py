@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 HUGE = 10**5  # squared: 10^10 elements
@@ -29,7 +29,7 @@ def model(nodes: list[NodeProto], weights: list[TensorProto], *, inputs: Any = N
           functions: list[FunctionProto] | None = None, opset: int = 17) -> ModelProto:  # fmt: skip
     x = [value("x", FLOAT, [2, 3])] if inputs is None else inputs
     graph = helper.make_graph(nodes, "g", x, outputs or [value("y", FLOAT, None)], weights)
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("d", 1)]
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("d", 1), helper.make_opsetid("ai.onnx.ml", 3)]
     made: ModelProto = helper.make_model(graph, opset_imports=opsets, functions=functions or [], ir_version=8)
     return made
 
@@ -117,6 +117,13 @@ def functions(count: int, last: str = "Relu") -> list[FunctionProto]:
     return made
 
 
+def typeless(kind: str, domain: str = "", **attributes: Any) -> ModelProto:
+    """An operator whose input has no type: onnx 1.23's inference of its shape follows a null pointer."""
+    return model(
+        [node(kind, ["x"], ["y"], domain=domain, **attributes)], [], inputs=[ValueInfoProto(name="x")], opset=20
+    )
+
+
 def claimed(*dims: int, kind: int = FLOAT, payload: int = 0) -> TensorProto:
     """A weight w that says what it has not."""
     made = TensorProto(name="w", data_type=kind, raw_data=bytes(payload))
@@ -170,6 +177,14 @@ def nonsense() -> dict[str, ModelProto]:
         "ugly names": model([node("Add", ["x", "\x1b[2J\n" + 5000 * "ghost"], ["y"])], []),
         "nothing to measure": model([node("Shape", [], ["y"]), node("Constant", [], []), node("Relu", ["y"], [])], []),
         "nothing makes it": model([node("Add", ["x", "ghost"], ["y"])], []),
+        "label without a type": typeless("LabelEncoder", "ai.onnx.ml", keys_int64s=[1], values_floats=[1.0]),
+        "dictionary without a type": typeless("DictVectorizer", "ai.onnx.ml", int64_vocabulary=[1]),
+        "text without a type": typeless("RegexFullMatch", pattern="a"),
+        "crash within a branch": model([node("If", ["yes"], ["y"], then_branch=branch(
+            node("RegexFullMatch", ["z"], ["r"], pattern="a")), else_branch=branch(node("Shape", ["x"], ["r"])))],
+            [scalar("yes", 1, BOOL)], inputs=[value("x", FLOAT, [2]), ValueInfoProto(name="z")], opset=20),
+        "shape of 2^62 sizes": model([node("Expand", ["x", "s"], ["y"]), node("Relu", ["y"], ["z"])], [], inputs=[
+            value("x", FLOAT, [2]), value("s", INT, [2**62])], outputs=[value("z", FLOAT, None)]),
     }  # fmt: skip
 
 

@@ -1,12 +1,14 @@
 """Files of graphs: third-party formats with known costs, and our own, damaged ones included."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from check_data import check_data
 
+import graphopt
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.datasets.dataset import check_splits
@@ -16,6 +18,7 @@ from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.readers.formats.lifetimes import read_lifetimes
 from graphopt.readers.formats.profiled_graphs import read_profiled
 from graphopt.readers.formats.stg import read_stg
+from graphopt.records.finished import digest_of
 
 # --- Readers of graphs with known costs, against the third-party files and hand-written ones.
 
@@ -261,3 +264,18 @@ def test_no_flipped_byte_is_believed(tmp_path: Path) -> None:
         except GraphError:
             continue
         assert back.hash == graph.hash and back.op_names == graph.op_names
+
+
+def test_a_name_that_utf8_cannot_hold(tmp_path: Path) -> None:
+    """Of a file, of a graph that a program builds, and in a file of ours, where JSON may say it: it is written out."""
+    builder = GraphBuilder("one\udcff", "two\ud800")
+    x = builder.tensor((4,))
+    builder.op("relu", [x], [builder.tensor((4,))], name="three\udcfe")
+    graph = builder.build()
+    assert (graph.name, graph.family, *graph.op_names) == (r"one\udcff", r"two\ud800", r"three\udcfe")
+    place = tmp_path / "\udcff.npz"
+    save_graph(place, graph)
+    assert digest_of([place]) and load_graph(place).name == graph.name
+    answer = graphopt.optimize(replace(graph, name="four\udcff"), budget=2)
+    answer.save(tmp_path / "answer.npz")
+    assert graphopt.load(tmp_path / "answer.npz").draw(tmp_path) and r"four\\udcff" in answer.to_json()

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,23 @@ def change_name(nodes: list[Any], name: str) -> None:
     nodes[0]["name"] = nodes[0]["target"] = name
 
 
+def change_call(content: dict[str, Any], target: str, args: list[Any], kwargs: dict[str, Any] | None = None) -> None:
+    """The first call becomes another one; what reads its results is left out."""
+    nodes = content["nodes"]
+    call = next(node for node in nodes if node["op"] == "call_function")
+    call |= {"target": target, "args": args, "kwargs": kwargs or {}, "strides": None}
+    content["nodes"] = [*(n for n in nodes if n["op"] == "placeholder"), call, nodes[-1]]
+    nodes[-1]["args"] = [{"tuple": [{"node": call["name"]}]}]
+    content.update(strides=None, visible=[], constants={})
+
+
+def given(content: dict[str, Any], shape: list[int]) -> dict[str, str]:
+    """The first input, of that shape."""
+    stride = [1] * len(shape) if 0 in shape else [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    content["inputs"][0] = {**content["inputs"][0], "shape": shape, "stride": stride, "fill": "normal", "values": ""}
+    return {"node": content["nodes"][0]["name"]}
+
+
 HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "python": lambda d: change_target(d["nodes"], "os.system"),
     "file": lambda d: change_target(d["nodes"], "aten.from_file.default"),
@@ -137,6 +155,17 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "format": lambda d: d.update(format=99),
     "no list": lambda d: d.update(nodes={}),
     "missing": lambda d: d.pop("inputs"),
+    "memory format": lambda d: change_call(d, "prims.clone.default", [given(d, [2, 3])], {"memory_format": -1}),
+    "text": lambda d: change_call(d, "aten.ljust.default", ["a", 2 * 10**9]),
+    "list": lambda d: change_call(d, "aten.mul.left_t", [[1], 2 * 10**9]),
+    "reinterpreted": lambda d: change_call(
+        d, "inductor._reinterpret_tensor.default", [given(d, [2, 3]), [9, 9], [9, 1], 0]
+    ),
+    "beyond": lambda d: change_call(d, "aten.as_strided.default", [given(d, [2, 3]), [100_000], [1]]),
+    "parts": lambda d: change_call(d, "aten.unbind.int", [given(d, [2**40, 0])]),
+    "layout": lambda d: change_call(d, "aten.zeros.default", [[2]], {"layout": 5}),
+    "rank": lambda d: change_call(d, "aten.zeros.default", [[1] * 1000]),
+    "device": lambda d: change_call(d, "aten.zeros.default", [[2]], {"device": -7}),
 }
 
 

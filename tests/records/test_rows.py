@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -17,8 +18,9 @@ from graphopt.core.graph import GraphError
 from graphopt.errors import UserError
 from graphopt.readers.formats.graph_files import load_graph
 from graphopt.records import rows as rows_module
-from graphopt.records.rows import RowFile, key_of, read
+from graphopt.records.rows import RowFile, key_of, parse, read
 from graphopt.report import main as report
+from graphopt.reporting.tables.read_rows import read_rows
 
 # --- rows.jsonl survives kills and full disks.
 
@@ -323,3 +325,21 @@ def test_graph_files_with_other_contents_are_one_sentence(tmp_path: Path, name: 
     with pytest.raises(GraphError, match="is damaged") as caught:
         load_graph(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_row_is_plain_json_without_nan(tmp_path: Path) -> None:
+    """An infinite price is null in the file, and read as infinite; NaN is not written, and not read."""
+    path = tmp_path / "rows.jsonl"
+    infinite = {**row("x"), "status": "infeasible", "judged": math.inf, "trace": [[0, 0.0, math.inf]]}
+    rows = RowFile(path)
+    rows.append(infinite)
+    with pytest.raises(ValueError, match=r"trace\[0\]\[2\] is no number"):
+        rows.append({**row("x"), "graph_hash": "other", "trace": [[0, 0.0, math.nan]]})
+    (line,) = path.read_text().splitlines()
+    assert "Infinity" not in line and "NaN" not in line and json.loads(line)["judged"] is None
+    assert read(path) == [infinite] and read_rows([path])[0] == [{**infinite, "_file": str(path)}]
+    old = line.replace('"judged": null', '"judged": Infinity')
+    assert parse(old) == infinite
+    assert parse(old.replace("Infinity", "NaN")) is None
+    path.write_text(old.replace("Infinity", "NaN") + "\n")
+    assert read_rows([path]) == ([], 1)

@@ -57,3 +57,12 @@ def test_what_is_possible_over_a_peer_is_what_the_bound_leaves() -> None:
     assert found["policy_over/expert"].value == pytest.approx(20.0)
     assert found["share_of_room/placement"].value == pytest.approx(50.0)
     assert found["share_of_room/policy/m2"].value == pytest.approx(62.5)
+
+
+def test_what_the_search_does_without_its_network() -> None:
+    """Untrained it is 1.5 times as fast as hill climbing; the network adds a fifth to that."""
+    rows = [row("run_model", "a1", 1.0), row("roofline_search", "a1", 1.2), row("hill_climbing", "a1", 1.8)]
+    found = named(rows)
+    assert found["placement_over/hill_climbing"].value == pytest.approx(80.0)
+    assert found["untrained_over/hill_climbing"].value == pytest.approx(50.0)
+    assert found["placement_over/roofline_search"].value == pytest.approx(20.0)

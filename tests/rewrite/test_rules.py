@@ -1,5 +1,7 @@
 """Rules: reading, matching, steps, and proofs on exact integers."""
 
+import random
+from collections import Counter
 from itertools import permutations
 from typing import Any
 from zlib import crc32
@@ -382,3 +384,44 @@ def test_command_names_what_it_rejects(tmp_path, capsys) -> None:  # type: ignor
     assert main([str(file)]) == 1
     printed = capsys.readouterr().out
     assert "bad: output 0 differs" in printed and "1 of 2 rules verified" in printed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: (add (split 0 $n ?x) ?y) => (add ?y (split 0 $n ?x))", "add reads all results of split: pick one by item"),
+        ("a: (split 0 $n (sigmoid ?x)) => (split 0 $n (sigmoid ?x))", "split makes several tensors: pick one by item"),
+        ("a: (sigmoid (item 1 (relu ?x))) => (relu (item 1 (sigmoid ?x)))", "item picks a tensor of opaque or split"),
+        ("a: (softmax $a (item $i ?x)) => (softmax $a (item $i ?x))", "item picks a tensor of opaque or split"),
+    ],
+)
+def test_several_tensors_are_used_by_item_alone(text: str, said: str) -> None:
+    with pytest.raises(RuleError, match=said):
+        parse_rules(text)
+
+
+def test_whatever_a_rule_says_is_verified_or_refused() -> None:
+    """Random patterns, of which most mean nothing: no other exception."""
+    rng = random.Random(0)
+    ones = ("(sigmoid %s)", "(item 1 %s)", "(item $i %s)", "(item 0 (split 0 $n %s))", "(split $a $n %s)",
+            "(pad $b $c %s)", "(reshape $r %s)", "(transpose $p %s)", "(concat $a %s)", "(enlarge $k %s)",
+            "(pool_max $k $s $q %s)")  # fmt: skip
+    twos = ("(add %s %s)", "(matmul none %s %s)", "(gather $a %s %s)", "(concat 1 %s %s)")
+
+    def pattern(depth: int) -> str:
+        if not depth or rng.random() < 0.2:
+            return rng.choice(("?x", "?y"))
+        if rng.random() < 0.7:
+            return rng.choice(ones) % pattern(depth - 1)
+        return rng.choice(twos) % (pattern(depth - 1), pattern(depth - 1))
+
+    ends = Counter[str]()
+    for _ in range(400):
+        source = pattern(3)
+        try:
+            for rule in parse_rules(f"a: {source} => {rng.choice((source, pattern(2)))}"):
+                verify(rule, cases=4)
+            ends["verified"] += 1
+        except RuleError as error:
+            ends[type(error).__name__] += 1
+    assert min(ends.values()) >= 10 and len(ends) == 3

@@ -12,16 +12,17 @@ import pytest
 from toy import ToyCost, ToyTask, toy_graph
 
 from graphopt.config.build import build
-from graphopt.errors import RowsFailed, Unmeasured, UserError
+from graphopt.errors import ConfigError, RowsFailed, Unmeasured, UserError
 from graphopt.problems.problem import Incumbent
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.records import rows as rows_module
 from graphopt.records.answer_file import read_answer
 from graphopt.records.rows import Row, read
 from graphopt.run import evaluate
-from graphopt.run.cell import Cell
+from graphopt.run.cell import Cell, sentence_of
 from graphopt.run.evaluate import evaluate_cell, solve, thinned
 from graphopt.utils import registry
+from graphopt.utils.blame import HOW, own_place
 
 
 @pytest.fixture(autouse=True)
@@ -282,3 +283,36 @@ def test_what_cannot_be_measured_costs_its_row_only(
         run()
     [file] = (tmp_path / "s").glob("*/rows.jsonl")
     assert [(r["ops"], r["status"]) for r in read(file)] == [(8, "failed"), (9, "ok")]
+
+
+def test_a_price_that_is_no_number_fails_its_row(run: Callable[..., list[Row]], tmp_path: Path) -> None:
+    """Of a cost model of one's own: nothing is compared with NaN, and none reaches a file."""
+    nan = parts_of.node(parts_of.NoNumber, "nan", factor=1.0)
+    with pytest.raises(RowsFailed, match=r"came out as no number \(NaN\)"):
+        run(cost=nan, judge=nan)
+    (path,) = tmp_path.rglob("rows.jsonl")
+    assert {row["status"] for row in read(path)} == {"failed"} and "NaN," not in path.read_text()
+
+
+def test_an_own_algorithm_s_exception_says_where(run: Callable[..., list[Row]], tmp_path: Path) -> None:
+    """Its line, not one of graphopt's that called it, and how to see more."""
+    with pytest.raises(RowsFailed):
+        run(algo=parts_of.node(parts_of.Breaks, "breaks"))
+    line = next(n for n, text in enumerate(Path(parts_of.__file__).read_text().split("\n"), 1) if 'Error("nine' in text)
+    (reason,) = {row["reason"] for path in tmp_path.rglob("rows.jsonl") for row in read(path) if row["reason"]}
+    assert reason == f"ZeroDivisionError: nine ({parts_of.__file__}, line {line}; {HOW})"
+
+
+def test_an_own_data_set_s_exception_says_where(tmp_path: Path) -> None:
+    for wrong in (True, False):
+        cell = Cell(parts_of.config(tmp_path, dataset=parts_of.node(parts_of.NoGraphs, "none", wrong=wrong)))
+        with pytest.raises((ConfigError, ZeroDivisionError)) as caught:
+            evaluate_cell(build(cell.config), cell)
+        assert f"{parts_of.__file__}, line " in sentence_of(caught.value)
+
+
+def test_an_exception_of_a_script_is_not_blamed_on_it(run: Callable[..., list[Row]]) -> None:
+    """The frames that called graphopt are no part of it: this file is not named."""
+    with pytest.raises(UserError) as caught:
+        run(dataset=parts_of.node(parts_of.ToyGraphs, "toys", empty=3))
+    assert own_place(caught.value) == ""

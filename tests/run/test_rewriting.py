@@ -14,7 +14,7 @@ from graphopt.measure import service
 from graphopt.measure.pool import LocalPool
 from graphopt.records import answer_file
 from graphopt.report import main as report
-from graphopt.reporting.stored_case import _pricing
+from graphopt.reporting.rebuilt import _pricing
 from graphopt.rewrite import equivalence
 from graphopt.rewrite.equivalence import run_onnx
 from graphopt.rewrite.io.onnx_export import RULES_KEY, save_onnx
@@ -88,6 +88,15 @@ def test_measured_prices_replay_on_another_machine(
     _pricing.cache_clear()
     assert report([str(answer.folder), "--replay"]) == 1
     assert "'ops.jsonl', which is in no folder above it: bring it there" in capsys.readouterr().out
+
+
+def test_a_table_that_stored_answers_would_not_find_is_refused(tmp_path: Path) -> None:
+    """Before anything is measured: such an answer could not be priced again."""
+    table = tmp_path / "elsewhere" / "ops.jsonl"
+    answer = solved(tmp_path, "cost=profiled", "cost@judge=profiled", f"judge.table={table}")
+    assert answer.code == 2 and f"judge.table={table} lies in no folder above" in answer.err
+    assert "put the table there, such as judge.table=" in answer.err and not table.exists()
+    assert not list(tmp_path.rglob("rows.jsonl"))
 
 
 def test_a_price_that_does_not_come_out_is_found(tmp_path: Path) -> None:

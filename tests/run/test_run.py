@@ -82,7 +82,7 @@ USAGE = [
     (["budget.evls=20"], "budget.evls does not exist (did you mean evals?); keys of budget: evals, seconds"),
     (["budget=20"], "budget has keys of its own, budget.evals=..., budget.seconds=..."),
     (["compare=local"], "compare=local must be a list, such as compare=[a,b]"),
-    (["seed=-1"], "seed=-1 must not be negative"),
+    (["seed=-1"], "seed=-1 must be from 0 to"),
     (["study="], "study= needs a name"),
 ]
 WRONG = [
@@ -91,6 +91,8 @@ WRONG = [
     (["algo=local", "compare=[scna]"], "algo=scna does not exist (did you mean scan?); available: annealing"),
     (["dataset=model.onnx"], "say dataset=onnx dataset.path=model.onnx"),
     (["algo=local", "dataset=onnx", "dataset.path=/nowhere.onnx"], "/nowhere.onnx"),
+    (["algo=local", "output_dir=/proc/nothing"], "/proc/nothing: No such file or directory; choose another place"),
+    (["algo=local", "output_dir=/dev/null/nothing"], "/dev/null/nothing: Not a directory; choose another place"),
     (["task=placement", "algo=xla_priority"], "Algorithms for placement: annealing"),
     (["algo=local", "dataset=onnx", "compare=[nothing]"], "algo=nothing does not exist; available: annealing"),
 ]

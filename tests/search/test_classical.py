@@ -21,7 +21,6 @@ from graphopt.search.genetic.brkga import uniform_keys
 from graphopt.search.genetic.proposals import beta_keys, beta_parameters
 from graphopt.search.heuristics.default import Default
 from graphopt.search.walks.annealing import Annealing
-from graphopt.search.walks.greedy import Greedy
 from graphopt.search.walks.local import LocalSearch, local_search
 from graphopt.search.walks.moves import Walk, neighbourhood, slots_of, start_walk
 from graphopt.search.walks.random import RandomSearch
@@ -39,7 +38,6 @@ OPTIMISERS: dict[str, Callable[[], Optimizer]] = {
     "local_hop": lambda: LocalSearch(name="local", start="initial", hops=1, deltas=False),
     "scan": lambda: Scan(name="scan", start="initial", deltas=True),
     "scan_random": lambda: Scan(name="scan", start="random", deltas=True),
-    "greedy": lambda: Greedy(name="greedy", start="zero"),
     "annealing": lambda: Annealing(name="annealing", start="initial", hot=0.05, cold=0.03, deltas=True),
 }
 SEARCHERS = [name for name in OPTIMISERS if name != "default"]
@@ -112,7 +110,7 @@ def test_brute_force_with_interactions(name: str, seed: int) -> None:
 
 def test_deltas_and_full_prices_walk_alike() -> None:
     """Exact flips are a faster way to the same prices, so the search takes the same path."""
-    for name in ("local", "scan", "annealing", "greedy"):
+    for name in ("local", "scan", "annealing"):
         full, exact = (toy_problem(20, {"inline": 2}, 150, seed=2, deltas=deltas)[0] for deltas in (False, True))
         solve(name, full)
         solve(name, exact)
@@ -144,7 +142,7 @@ def test_local_search_asks_its_picker() -> None:
 def test_infeasible_start_is_left() -> None:
     """From an infeasible initial decision the searches follow the excess down to feasible ones."""
     graph = toy_graph(12, 1)
-    for name in ("local", "scan", "annealing", "greedy"):
+    for name in ("local", "scan", "annealing"):
         cost = ToyCost(graph, 2, seed=1)
         cost.unary[:, 0], cost.unary[:, 1], cost.bound = 1.0, 0.25, 4.0
         problem = AssignProblem(graph, ToyTask({"device": 2}), cost, evals=400, seed=0)

@@ -18,7 +18,6 @@ from graphopt.errors import ConfigError, Incompatible
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.search.fusion.fused import as_decision
-from graphopt.search.fusion.inductor_rule import InductorRule
 from graphopt.search.fusion.xla_priority import LAUNCH, SIGNIFICANT, XlaPriority, priority_fusion
 from graphopt.tasks.fusion import Fusion
 
@@ -43,16 +42,6 @@ def xla(graph: Graph) -> set[str]:
     """Names of the ops that XLA inlines."""
     inline, _ = priority_fusion(graph, GPU, LIMITS)
     return {graph.op_names[op] for op in np.flatnonzero(inline & ~view_inline(graph))}
-
-
-def inductor(graph: Graph, device: Device = GPU) -> set[str]:
-    inline = inductor_rule().inline(graph, device)
-    return {graph.op_names[op] for op in np.flatnonzero(inline & ~view_inline(graph))}
-
-
-def inductor_rule() -> InductorRule:
-    return InductorRule(name="inductor_rule", reads=4, total_reads=8, ops_gpu=30, ops_cpu=50, nodes=64,
-                        extra_memory=32.0, rounds=10)  # fmt: skip
 
 
 def chain(length: int, elements: int = 1 << 20) -> Graph:
@@ -199,64 +188,6 @@ def test_xla_needs_a_gpu() -> None:
         priority_fusion(chain(2), CPU, LIMITS)
 
 
-def test_inductor_inlines_small_shared_results() -> None:
-    assert inductor(fork(1.0)) == {"producer"}
-    assert inductor(chain(5)) == {"op0", "op1", "op2", "op3"}
-
-
-def many_reads(inputs: int, readers: int) -> Graph:
-    """A sum of several inputs with several readers."""
-    b = Builder("reads")
-    shape = (1 << 16,)
-    x = b.tensor(shape)
-    for i in range(inputs - 1):
-        x = b.make("add", [x, b.tensor(shape)], shape, f"op{i}")
-    for i in range(readers):
-        b.output(b.make("neg", [x], shape, f"reader{i}"))
-    return b.build()
-
-
-def test_inductor_stores_shared_results_that_read_much() -> None:
-    assert "op2" in inductor(many_reads(4, 2))
-    assert "op3" not in inductor(many_reads(5, 2))
-    assert "op3" in inductor(many_reads(5, 1))
-
-
-@pytest.mark.parametrize(("device", "limit"), [(GPU, 30), (CPU, 50)])
-def test_inductor_stores_shared_results_of_many_ops(device: Device, limit: int) -> None:
-    for length in (limit, limit + 1):
-        b = Builder("long")
-        x = b.tensor((1024,))
-        for i in range(length):
-            x = b.make("exp", [x], (1024,), f"op{i}")
-        for i in range(2):
-            b.output(b.make("neg", [x], (1024,), f"reader{i}"))
-        assert (f"op{length - 1}" in inductor(b.build(), device)) == (length <= limit)
-
-
-def test_inductor_fuses_around_reductions_but_not_matrix_products() -> None:
-    assert inductor(matmul()) == set()
-    assert inductor(normalised()) == {"max", "sum"}
-
-
-def test_inductor_unites_at_most_64_results() -> None:
-    """A sum over 10 buffers is realised; the scheduler joins such results until the kernel holds 64."""
-    b = Builder("wide")
-    shape, x = (1 << 16,), 0
-    x = b.tensor(shape)
-    for i in range(9 * 70):
-        x = b.make("add", [x, b.tensor(shape)], shape, f"op{i}")
-    b.output(x)
-    graph = b.build()
-    rule = inductor_rule()
-    stored = np.flatnonzero(~rule.inline(graph, GPU))
-    rule.nodes = 1
-    alone = np.flatnonzero(~rule.inline(graph, GPU))
-    assert len(alone) > 64
-    assert len(stored) >= len(alone) / 64
-    assert len(stored) < len(alone)
-
-
 class _KernelSum(CostModel):
     """Sum of all kernel times."""
 
@@ -290,7 +221,7 @@ def test_rules_refuse_tasks_without_fusion() -> None:
     p = problem(chain(3), "binary", 1)
     p.task.heads = (Head("device", 2, Role.DEVICE),)
     with pytest.raises(Incompatible, match="decides fusion"):
-        inductor_rule().solve(p)
+        XlaPriority(name="xla_priority").solve(p)
 
 
 def test_rules_obey_tight_caps() -> None:

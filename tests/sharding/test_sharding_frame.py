@@ -26,7 +26,7 @@ from graphopt.sharding.instance import tables_of
 from graphopt.utils import registry
 
 WORDS = ("task=sharding", "cost=strategy_cost", "cost@judge=strategy_cost", "machine=gpu2")
-OWN = ("sharding_search", "sharding_dual", "sharding_ilp")
+OWN = ("sharding_search", "sharding_dual")
 MACHINE: Any = construct(registry.option("machine", "gpu2"), "machine")
 TASK: Any = construct(registry.option("task", "sharding"), "task", {"machine": MACHINE})
 COST: Any = construct(registry.option("cost", "strategy_cost"), "cost")
@@ -41,7 +41,7 @@ def solver(name: str, **settings: Any) -> Any:
     return construct(words, "algo", {"machine": MACHINE, "task": TASK, "cost": COST, "seed": 0})
 
 
-@pytest.mark.parametrize("algo", [*OWN, "default", "local", "annealing", "greedy", "scan", "random", "brkga"])
+@pytest.mark.parametrize("algo", [*OWN, "default", "local", "annealing", "scan", "random", "brkga"])
 @pytest.mark.parametrize("evals", [0, 1, 7])
 def test_answers_are_billed_and_valid(algo: str, evals: int) -> None:
     problem, _ = solve(solver(algo), graph(1), TASK, COST, evals=evals, seconds=2.0, seed=3)
@@ -50,10 +50,9 @@ def test_answers_are_billed_and_valid(algo: str, evals: int) -> None:
     assert problem.bound <= problem.best_cost
 
 
-@pytest.mark.parametrize("algo", ["sharding_search", "sharding_ilp"])
 @pytest.mark.parametrize("seed", range(3))
-def test_small_instances_are_solved(algo: str, seed: int) -> None:
-    problem, _ = solve(solver(algo), graph(seed), TASK, COST, evals=50, seconds=3.0, seed=0)
+def test_small_instances_are_solved(seed: int) -> None:
+    problem, _ = solve(solver("sharding_search"), graph(seed), TASK, COST, evals=50, seconds=3.0, seed=0)
     tables = tables_of(problem.graph)
     assert problem.best_cost == min(
         cost for cost, over in (price(tables, row) for row in every_choice(tables)) if not over

@@ -19,7 +19,7 @@ from graphopt.sharding.trws import Passing
 
 SEEDS = range(12)
 ASCENTS = [Ascent(1, 0.0, 20, 0.7, 0.15), Ascent(3, 0.7, 10, 0.7, 0.3)]
-SETTINGS = HuntSettings(0.2, 0.06, 0.4, 256, 0.1, 0.3, 1, 0.5)
+SETTINGS = HuntSettings(0.2, 0.06, 0.4, 256, 0.1, 0.3, 0.5)
 
 
 def instance(seed: int, nodes: int = 8) -> StrategyTables:

@@ -13,7 +13,6 @@ from graphopt.core.auto_sharding.sharding_oracle import slow_cost, slow_peak
 from graphopt.core.auto_sharding.strategies import NO_LIMIT, StrategyTables, memory, price
 from graphopt.core.graph import GraphError
 from graphopt.readers.formats.iopddl import graph_of, read_iopddl, read_tables
-from graphopt.sharding.deltas import StrategyDeltas
 from graphopt.sharding.drawing import drawn
 from graphopt.sharding.room_tree import add, least_of, room_tree
 
@@ -110,22 +109,6 @@ def test_prices_are_those_of_plain_sums(seed: int) -> None:
         assert cost == pytest.approx(slow_cost(tables, choice.tolist()), rel=1e-12)
         assert over == max(0, slow_peak(tables, choice.tolist()) - tables.limit)
         assert memory(tables, choice).max(initial=0) == slow_peak(tables, choice.tolist())
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_deltas_are_full_prices(seed: int) -> None:
-    tables, rng = instance(seed, 30, impossible=0.0), np.random.default_rng(seed)
-    deltas = StrategyDeltas(tables, rng.integers(0, tables.counts))
-    for _ in range(30):
-        nodes = rng.integers(0, tables.num_nodes, 5)
-        to = rng.integers(0, tables.counts[nodes])
-        for node, strategy, found in zip(nodes, to, deltas.price(nodes, to), strict=True):
-            changed = deltas.choice.copy()
-            changed[node] = strategy
-            cost, over = price(tables, changed)
-            assert found == (np.inf if over else cost)
-        deltas.apply(int(nodes[0]), int(to[0]))
-        assert deltas.cost == price(tables, deltas.choice)[0]
 
 
 def test_the_tree_adds_and_finds_like_an_array() -> None:

@@ -16,7 +16,7 @@ from random_schedules import READINGS, grouping_of, workload_of_seed
 from graphopt import tile
 from graphopt.config.construct import construct
 from graphopt.datasets.contests.tiling_random import random_workload
-from graphopt.errors import Unsolved, UserError
+from graphopt.errors import Unsolved
 from graphopt.problems.optimizer import solve
 from graphopt.search.tiling.groupings import Wiring, apart, changed, in_order
 from graphopt.search.tiling.tile_changes import run_again
@@ -204,7 +204,7 @@ def test_the_command_solves_and_checks(tmp_path: Path, capsys: pytest.CaptureFix
     solution.write_text(json.dumps(forged))
     assert tile.main([str(problem), str(solution), "--check"]) == 1
     assert "it claims" in json.loads(capsys.readouterr().out)["wrong"]
-    with pytest.raises(UserError, match="must be positive"):
+    with pytest.raises(SystemExit):
         tile.main([str(problem), str(solution), "--seconds", "0"])
 
 

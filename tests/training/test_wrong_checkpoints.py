@@ -99,3 +99,18 @@ def test_a_flipped_bit_of_a_weight_is_found(train: Callable[..., Any]) -> None:
     path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
     with pytest.raises(UserError, match="not a readable checkpoint"):
         checkpoint.load(path)
+
+
+@pytest.mark.parametrize("where", ["weights", "optimizer"])
+def test_a_tensor_without_numbers_is_found(train: Callable[..., Any], where: str) -> None:
+    """On torch's device `meta` a tensor has a shape and nothing else."""
+    with pytest.raises(KeyboardInterrupt):
+        train("cut", break_at=7)
+    [last] = parts_of.whole_folder(train, "cut").rglob("last.ckpt")
+    state = checkpoint.load(last)
+    held = state["state_dict"] if where == "weights" else state["optimizer_states"][0]["state"][0]
+    name = next(name for name, value in held.items() if isinstance(value, torch.Tensor))
+    held[name] = torch.empty_like(held[name], device="meta")
+    checkpoint.save(last, state)
+    with pytest.raises(UserError, match="a tensor is on the device meta, without numbers"):
+        checkpoint.load(last)

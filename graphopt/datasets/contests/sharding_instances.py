@@ -3,16 +3,18 @@
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from graphopt.core.auto_sharding.strategies import StrategyTables
 from graphopt.core.graph import Graph, GraphError
-from graphopt.datasets.dataset import MOST_OPS, Dataset, Split
+from graphopt.datasets.dataset import Dataset, Split
 from graphopt.datasets.files import FileDataset, bare_name, find_files, third_party
 from graphopt.readers.formats.iopddl import graph_of, read_iopddl
 from graphopt.sharding.drawing import drawn
+from graphopt.utils.outside import OwnFolder
+from graphopt.utils.ranges import Between, Graphs, NotNegative, Ops, Seed, Share
 
 NAMES = ("*.json", "*.json.gz")
 NOT_INSTANCES = ("known.json",)  # tables of figures beside them
@@ -28,8 +30,8 @@ class ShardingInstances(FileDataset):
     gives: ClassVar[frozenset[str]] = frozenset({"strategies"})
     kept = False
 
-    def __init__(self, *, name: str, path: str | None, only: list[str], train: list[str], val: list[str],
-                 families: dict[str, str], seconds: dict[str, float]) -> None:  # fmt: skip
+    def __init__(self, *, name: str, path: OwnFolder, only: list[str], train: list[str], val: list[str],
+                 families: dict[str, str], seconds: dict[str, NotNegative]) -> None:  # fmt: skip
         super().__init__(name, train, val)
         self._path = path if path is not None else str(third_party("sharding"))
         self._only, self._families, self._seconds = list(only), dict(families), dict(seconds)
@@ -58,11 +60,8 @@ class DrawnInstances(Dataset):
     gives: ClassVar[frozenset[str]] = frozenset({"strategies"})
     kept = False
 
-    def __init__(self, *, name: str, graph_seed: int, nodes: int, count: dict[Split, int], strategies: int,
-                 hyper: float, impossible: float) -> None:  # fmt: skip
-        if not (1 <= nodes <= MOST_OPS and 1 <= strategies <= 100 and graph_seed >= 0):
-            raise GraphError("sharding instances are drawn with 1 to 10 million nodes, 1 to 100 strategies, and a seed "
-                             "that is not negative")  # fmt: skip
+    def __init__(self, *, name: str, graph_seed: Seed, nodes: Ops, count: dict[Split, Graphs],
+                 strategies: Annotated[int, Between(1, 100)], hyper: Share, impossible: Share) -> None:  # fmt: skip
         self.name, self._seed, self._nodes, self._count = name, graph_seed, nodes, count
         self._strategies, self._hyper, self._impossible = strategies, hyper, impossible
         self._graphs: dict[Split, list[Graph]] = {}

@@ -8,6 +8,7 @@ from graphopt.datasets.dataset import Split
 from graphopt.datasets.files import FileDataset, find_files, third_party
 from graphopt.tiling.workload_files import read_workload
 from graphopt.tiling.workload_graph import CARRIES, graph_of_workload
+from graphopt.utils.outside import OwnFolder
 
 BESIDE = ("known", "example_solution")  # files of such a folder that are no problems
 
@@ -19,7 +20,7 @@ class TilingContest(FileDataset):
     gives = frozenset({CARRIES})
     kept = False
 
-    def __init__(self, *, name: str, path: str | None, train: list[str], val: list[str],
+    def __init__(self, *, name: str, path: OwnFolder, train: list[str], val: list[str],
                  drawn: TilingDrawn | None) -> None:  # fmt: skip
         super().__init__(name, train, val)
         self._drawn = drawn

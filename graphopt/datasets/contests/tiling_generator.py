@@ -9,6 +9,7 @@ from graphopt.core.graph import Graph
 from graphopt.datasets.dataset import Dataset, Split, check_draws
 from graphopt.tiling.tile_workload import TileWorkload
 from graphopt.tiling.workload_graph import CARRIES, graph_of_workload
+from graphopt.utils.ranges import Ops, Seed
 
 
 class TilingGenerator(Dataset):
@@ -18,8 +19,8 @@ class TilingGenerator(Dataset):
     gives = frozenset({CARRIES})
     fewest: ClassVar[int] = 0  # ops that a graph may come out with where fewer were asked for
 
-    def __init__(self, *, name: str, train: list[int], val: list[int], test: list[int], sizes: list[int],
-                 graph_seed: int) -> None:  # fmt: skip
+    def __init__(self, *, name: str, train: list[Ops], val: list[Ops], test: list[Ops], sizes: list[Ops],
+                 graph_seed: Seed) -> None:  # fmt: skip
         asked = [max(self.fewest, ops) for ops in (8, *train, *val, *test)]
         check_draws(graph_seed, [len(train), len(val), len(test)], asked)
         self.name, self.sizes, self._seed = name, sizes, graph_seed

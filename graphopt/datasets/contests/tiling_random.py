@@ -6,13 +6,14 @@ import numpy as np
 
 from graphopt.datasets.contests.tiling_generator import TilingGenerator
 from graphopt.tiling.tile_workload import TileWorkload
+from graphopt.utils.ranges import Ops, Seed, Share
 
 
 class TilingRandom(TilingGenerator):
     """products: share of ops that are products of matrices."""
 
-    def __init__(self, *, name: str, train: list[int], val: list[int], test: list[int], sizes: list[int],
-                 products: float, graph_seed: int) -> None:  # fmt: skip
+    def __init__(self, *, name: str, train: list[Ops], val: list[Ops], test: list[Ops], sizes: list[Ops],
+                 products: Share, graph_seed: Seed) -> None:  # fmt: skip
         super().__init__(name=name, train=train, val=val, test=test, sizes=sizes, graph_seed=graph_seed)
         self._products = products
 

@@ -15,6 +15,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from graphopt.readers.onnx.folding import SMALL, static_shape, stays_short
 from graphopt.readers.onnx.formulas import NodeShapes, Shape
+from graphopt.readers.onnx.inference import InferenceDied, inferred_once
 from graphopt.readers.onnx.model import captured, constants_of, subgraphs, types_of, values_of
 from graphopt.readers.onnx.onnx_operators import FlopCount, kind_of, work_of
 
@@ -52,9 +53,9 @@ def node_work(node: NodeProto, scope: Scope) -> FlopCount:
     bodies: dict[str, Callable[[NodeProto, Scope], FlopCount]] = {"If": _branches, "Loop": _loop, "Scan": _scan}
     try:
         return bodies[node.op_type](node, scope)
-    except MemoryError:
+    except (MemoryError, InferenceDied):
         raise
-    except Exception:  # what a malformed body raises here, or in onnx and the C++ beneath it
+    except Exception:  # what a malformed body raises here, or ONNX says of it
         return FlopCount(0.0, "its body is not counted")
 
 
@@ -75,6 +76,8 @@ def _scan(node: NodeProto, scope: Scope) -> FlopCount:
     (body,) = subgraphs(node)
     attributes = plain_attributes(node)
     cut = int(attributes["num_scan_inputs"])
+    if not 0 < cut <= len(node.input):
+        raise ValueError(f"{cut} of {len(node.input)} inputs are cut")
     axes = attributes.get("scan_input_axes", [0] * cut)
     first, trips, known = len(node.input) - cut, None, dict[str, ValueInfoProto]()
     for place, (inner, name) in enumerate(zip(body.input, node.input, strict=True)):
@@ -119,7 +122,7 @@ def _inner_scope(graph: GraphProto, known: Types, scope: Scope) -> Scope:
             model.graph.input.add(name=name).type.CopyFrom(outer.type)
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
-    model = onnx.shape_inference.infer_shapes(model, data_prop=stays_short(model))
+    model = inferred_once(model, scope.source, follow=stays_short(model))
     around = {name: scope.constants[name] for name in taken if name in scope.constants}
     return Scope(types_of(model.graph), around | constants_of(model.graph), scope.opsets, scope.source)
 

@@ -6,17 +6,17 @@ Weights are read by shape and type only, so a model's external weight files need
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto, inliner
+from onnx import ModelProto, TensorProto
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 from graphopt.core.graph import Graph, GraphError
-from graphopt.readers.onnx.folding import SMALL, settle_shapes
+from graphopt.readers.onnx.folding import SMALL
+from graphopt.readers.onnx.inference import inlined, settled
 from graphopt.readers.onnx.model import BITS, put_in_order, stored_in
 from graphopt.readers.onnx.translation import Translation
 from graphopt.readers.onnx.vetting import vet
@@ -100,10 +100,7 @@ def checked(model: ModelProto, path: Path) -> ModelProto:
     if not model.graph.node:
         raise GraphError(f"{path} holds no operators: there is nothing to optimise")
     vet(model, str(path))
-    try:
-        model = inliner.inline_local_functions(model) if model.functions else model
-    except Exception as error:  # those of onnx
-        raise GraphError(f"{path} has functions that mean nothing ({_short(error)}); export it again") from error
+    model = inlined(model, str(path)) if model.functions else model
     put_in_order(model.graph, str(path))
     return model
 
@@ -142,22 +139,10 @@ def inferred(model: ModelProto, path: Path) -> ModelProto:
         if prod(weight.dims) > SMALL:
             for payload in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
                 weight.ClearField(payload)
-    try:
-        return settle_shapes(model, partial(_infer, True))
-    except MemoryError:
-        raise
-    except Exception as error:  # onnx and the C++ beneath it have many
-        warnings.warn(f"{path}: shape inference says {_short(error)}; stated shapes are used there", stacklevel=3)
-    try:
-        return settle_shapes(model, partial(_infer, False))
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise GraphError(f"{path} is malformed: shape inference says {_short(error)}; export it again") from error
-
-
-def _infer(strict: bool, model: ModelProto, follow: bool) -> ModelProto:
-    return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=follow)
+    model, said = settled(model, str(path))
+    if said:
+        warnings.warn(f"{path}: shape inference says {said!r}; stated shapes are used there", stacklevel=3)
+    return model
 
 
 def _short(error: Exception) -> str:

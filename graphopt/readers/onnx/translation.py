@@ -154,6 +154,8 @@ class Translation:
         self.op_names[label] += 1
         name = label if self.op_names[label] == 1 else f"{label}#{self.op_names[label]}"
         kind = self._kind(node) or "opaque"
+        if _is_view(kind) and not self._operands(node):
+            raise GraphError(f"model {self.name!r}: {name!r} ({node.op_type}) has no input; export it again")
         attributes = {"onnx": node.op_type, **plain_attributes(node), **self._parameters(node)}
         work = node_work(node, self.scope)
         if work.missing:

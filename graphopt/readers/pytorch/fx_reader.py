@@ -220,6 +220,8 @@ class _FxReader:
 
     def _tensor(self, builder: GraphBuilder, node: Node) -> int:
         value = self.value(node)
+        if not hasattr(value, "dtype"):
+            raise GraphError(f"{self.name}: {node.name} makes no single tensor; capture the program again")
         dtype = str(value.dtype).removeprefix("torch.")
         if any(type(d) is not int for d in value.shape):
             raise GraphError(f"{self.name}: the shape of {node.name} depends on data; give a module with fixed shapes")

@@ -10,33 +10,41 @@ import torch
 from torch.fx import Node
 
 from graphopt.core.graph import GraphError
+from graphopt.readers.pytorch.program_operators import NAMESPACES, is_allowed
 
-NAMESPACES = ("aten", "prims", "inductor", "mkldnn", "mkl", "onednn")
-REFUSED = frozenset(
-    ("from_file", "save", "set_", "resize_", "_print")
-)  # they touch files, other memory, or the terminal
 GETITEM = "getitem"
 _TARGET = re.compile(rf"({'|'.join(NAMESPACES)})\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.ASCII)
 _DEVICE = re.compile(r"(cpu|cuda)(:\d{1,2})?", re.ASCII)
+_PACKED = re.compile("q|bits")  # types whose elements mean nothing without a quantiser
 _KINDS: dict[str, type] = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 
 
 def target_name(target: Any) -> str:
-    """`aten.add.Tensor` of the operator, `getitem` of Python's. Raises GraphError for anything else."""
+    """`aten.add.Tensor` of the operator, `getitem` of Python's. Raises GraphError for what no program file may call."""
     if target is operator.getitem:
         return GETITEM
-    name = str(target)
-    if not isinstance(target, torch._ops.OpOverload) or not _TARGET.fullmatch(name):
-        raise GraphError(f"{name} is no tensor operator of {', '.join(NAMESPACES)}, so the program cannot be stored")
-    return name
+    if not isinstance(target, torch._ops.OpOverload) or not is_allowed(target):
+        raise GraphError(
+            f"{target} is no tensor operator that a program file may call, so the program cannot be stored; "
+            "list it in graphopt/readers/pytorch/program_operators.py if it is a pure function of tensors"
+        )
+    return str(target)
 
 
 def target_of(name: object) -> Any:
-    """The operator of that name. Raises GraphError where there is none, or none that a file may name."""
+    """The operator of that name, to be called. Raises GraphError where there is none, or none that a file may call."""
     if name == GETITEM:
         return operator.getitem
+    found = operator_of(name)
+    if not is_allowed(found):
+        raise GraphError(f"a program file may not call {name!r}, which is none of the listed tensor operators")
+    return found
+
+
+def operator_of(name: object) -> torch._ops.OpOverload:
+    """The operator of that name, which may be any of torch's: of what a node stems from. It is not to be called."""
     parts = _TARGET.fullmatch(name) if isinstance(name, str) else None
-    if parts is None or parts[2] in REFUSED:
+    if parts is None:
         raise GraphError(f"a program file may not name {name!r}; it may name operators of {', '.join(NAMESPACES)}")
     if parts[1] in ("prims", "mkldnn"):  # Inductor's own come with it
         import_module("torch._inductor.inductor_prims")
@@ -85,6 +93,6 @@ def decode(value: Any, nodes: Mapping[str, Node]) -> Any:
             return complex(*of)
         if kind == "device" and isinstance(of, str) and _DEVICE.fullmatch(of):
             return torch.device(of)
-        if kind in _KINDS and isinstance(getattr(torch, str(of), None), _KINDS[kind]):
+        if kind in _KINDS and isinstance(getattr(torch, str(of), None), _KINDS[kind]) and not _PACKED.match(str(of)):
             return getattr(torch, str(of))
     raise GraphError(f"{str(value)[:100]!r} is no argument of a program; write the file anew")

@@ -23,7 +23,8 @@ from torch.utils._pytree import tree_map_only
 
 from graphopt.core.graph import GraphError
 from graphopt.errors import Unreadable
-from graphopt.readers.pytorch.fx_values import decode, encode, target_name, target_of
+from graphopt.readers.pytorch.fx_values import GETITEM, decode, encode, operator_of, target_name, target_of
+from graphopt.readers.pytorch.nested_tensors import tensors_in
 from graphopt.readers.pytorch.program_inputs import (
     InputSpec,
     describe,
@@ -33,6 +34,7 @@ from graphopt.readers.pytorch.program_inputs import (
     raw,
     torch_dtype,
 )
+from graphopt.readers.pytorch.program_operators import check_call, check_parts
 from graphopt.utils.limits import machine_memory, parse_json, read_bytes, unpack_gzip
 from graphopt.utils.whole import whole_file
 
@@ -133,9 +135,18 @@ def _node_to_json(node: Node) -> dict[str, Any]:
     if call or node.op == "output":
         made |= {"args": [encode(a) for a in node.args], "kwargs": {k: encode(v) for k, v in node.kwargs.items()}}
     if call:
+        _check_call(node.target, node.args, node.kwargs)
         made["strides"] = _strides(node.meta.get("val"))
         made["of"] = _origin(node)
     return made
+
+
+def _check_call(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raises GraphError where arguments are not of the kinds that an operator takes."""
+    if isinstance(target, torch._ops.OpOverload):
+        check_call(target, args, kwargs)
+    elif len(args) != 2 or kwargs or not isinstance(args[0], Node) or type(args[1]) is not int:
+        raise GraphError(f"{GETITEM} takes one of several results by its number")
 
 
 def _strides(value: Any) -> Any:
@@ -148,7 +159,7 @@ def _strides(value: Any) -> Any:
 def _origin(node: Node) -> str | None:
     """The operator of the user's program that a node stems from: kernels are named after it."""
     try:
-        return target_name(node.meta.get("original_aten"))
+        return str(operator_of(str(node.meta.get("original_aten"))))
     except GraphError:
         return None
 
@@ -176,7 +187,7 @@ def unpacked_program(content: bytes, path: str) -> FxProgram:
     except MemoryError:
         raise
     except Exception as error:  # whatever operators raise on arguments that do not fit
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        said = " ".join(f"{type(error).__name__}: {error}".split()).partition(" While executing %")[0][:300]  # FX's own
         raise GraphError(f"{path} holds no program ({said}); write it anew") from None
 
 
@@ -237,11 +248,13 @@ def _graph(stored: list[Mapping[str, Any]]) -> FxGraph:
         target = target_of(of["target"]) if op == "call_function" else _name(of["target"])
         args = tuple(decode(a, nodes) for a in of.get("args", ()))
         kwargs = {_name(k): decode(v, nodes) for k, v in of.get("kwargs", {}).items()}
+        if op == "call_function":
+            _check_call(target, args, kwargs)
         nodes[name] = node = graph.create_node(op, target, args, kwargs, name=name)
         if node.name != name:
             raise GraphError(f"{name} is no name of a node")
         if of.get("of") is not None:
-            node.meta["original_aten"] = target_of(of["of"])
+            node.meta["original_aten"] = operator_of(of["of"])
     return graph
 
 
@@ -253,9 +266,18 @@ class _Propagation(Interpreter):
         n.meta["val"] = tree_map_only(torch.Tensor, torch.Tensor.detach, made)
         return made
 
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check_parts(target, args, kwargs)
+        memories = [t.untyped_storage() for t in tensors_in((args, kwargs))]
+        sizes = [memory.nbytes() for memory in memories]
+        made = super().call_function(target, args, kwargs)
+        if [memory.nbytes() for memory in memories] != sizes:  # fake memory grows with a view, real memory does not
+            raise GraphError(f"{target} makes a view that goes beyond its memory")
+        return made
+
 
 def _propagate(gm: GraphModule, inputs: tuple[InputSpec, ...], stored: list[Mapping[str, Any]]) -> None:
-    """`meta["val"]` of all nodes, with the strides that were stored."""
+    """`meta["val"]` of all nodes, with the strides that were stored, or those that follow where none were."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode, torch.no_grad():
         fakes = [torch.empty_strided(i.shape, i.stride, dtype=torch_dtype(i.dtype)) for i in inputs]
@@ -267,9 +289,11 @@ def _propagate(gm: GraphModule, inputs: tuple[InputSpec, ...], stored: list[Mapp
 
 def _restrided(value: Any, strides: Any) -> Any:
     if isinstance(value, tuple | list):
-        return type(value)(_restrided(v, s) for v, s in zip(value, strides["several"], strict=True))
+        several = [None] * len(value) if strides is None else strides["several"]
+        return type(value)(_restrided(v, s) for v, s in zip(value, several, strict=True))
     if not isinstance(value, torch.Tensor):
         return value
+    strides = list(value.stride()) if strides is None else strides
     if len(_whole(strides)) != value.dim() or extent(value.shape, strides) * value.element_size() > machine_memory():
         raise GraphError(f"no tensor of shape {list(value.shape)}, strides {strides} fits into this machine's memory")
     if tuple(value.stride()) == tuple(strides):

@@ -86,7 +86,7 @@ def _few(tensor: Tensor) -> bool:
 
 def raw(tensor: Tensor) -> bytes:
     """The elements in order of indices, as they lie in memory."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def from_raw(values: bytes, shape: Sequence[int], dtype: str) -> Tensor:

@@ -9,8 +9,8 @@ from graphopt.reporting.figures.figure import Figure
 from graphopt.reporting.figures.over_families import everywhere, gain, per_family, priced, share
 from graphopt.reporting.figures.room import bounds, shares
 
-MODEL, POLICY = "run_model", "placement_policy"
-OWN = {"placement_over": MODEL, "policy_over": POLICY}  # figure -> whose
+MODEL, POLICY, UNTRAINED = "run_model", "placement_policy", "roofline_search"
+OWN = {"placement_over": MODEL, "policy_over": POLICY, "untrained_over": UNTRAINED}  # figure -> whose
 PEERS = {  # name in figures -> algorithm
     "expert": "expert",
     "metis": "gp_dfs",
@@ -27,6 +27,7 @@ PEERS = {  # name in figures -> algorithm
     "network_off": "network_off",
     "untrained": "untrained",
     "placement_policy": POLICY,
+    "roofline_search": UNTRAINED,
 }
 UNPRICED = (
     "expert",
@@ -36,6 +37,7 @@ UNPRICED = (
     "network_off",
     "untrained",
     POLICY,
+    UNTRAINED,
 )  # who answers without evaluations
 
 Row = Mapping[str, Any]
@@ -47,7 +49,8 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     `placement_over/PEER/BUDGET` at each, `placement_over/PEER/MACHINE` at the largest on one machine;
     `slower_than_default` without evaluations (share of answers). `evaluations_hdp_over_go`: how many times as many
     evaluations HDP took to its final price as `run_model` to that price or a lower one, where HDP beat the default; who
-    never gets there counts its whole budget. `policy_over/PEER...`: the same of `placement_policy`.
+    never gets there counts its whole budget. `policy_over/PEER...`: the same of `placement_policy`;
+    `untrained_over/PEER...`: of `run_model` without its network (`roofline_search`).
     `possible_over/PEER`: more than this over a peer's last answers is proved to be impossible.
     `share_of_room/placement` (by `placement_policy` `share_of_room/policy`), with `/MACHINE` of each."""
     placed = [{**row, "graph": f"{row['graph']} on {row['machine']}"} for row in rows]

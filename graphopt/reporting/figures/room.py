@@ -9,7 +9,7 @@ from graphopt.reporting.figures.over_families import Key, gain, percentage
 
 BOUNDS = "lower_bound"
 LEAST = 0.01  # of the default's price: graphs with less room do not count
-MUCH = 1.33  # times as fast as the default: the least that GO's paper reports of its tasks
+MUCH = 1.33  # times as fast as the default
 
 Row = Mapping[str, Any]
 

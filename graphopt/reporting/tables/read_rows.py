@@ -11,7 +11,8 @@ from typing import Any
 from graphopt.datasets.regal import KNOWN
 from graphopt.errors import UserError
 from graphopt.problems.cost_model import Price, better
-from graphopt.records.rows import DONE, PACKED_ROWS, ROWS, text_of
+from graphopt.records.rows import DONE, PACKED_ROWS, ROWS, priced, text_of
+from graphopt.utils.plain_json import places_of_nan
 
 Setting = tuple[tuple[str, str], ...]  # what must be equal before two prices may be compared, as (field, value) pairs
 SETTING_FIELDS = ("study", "task", "machine", "cost", "judge", "objective", "split")
@@ -137,9 +138,9 @@ def _latest(rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
 def _parse(line: str) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
+        return None if not isinstance(row, dict) or any(places_of_nan(row)) else priced(row)
     except (ValueError, RecursionError):  # no JSON, numbers of thousands of digits, nests without an end
         return None
-    return row if isinstance(row, dict) else None
 
 
 def method_labels(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:

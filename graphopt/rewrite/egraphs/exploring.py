@@ -22,6 +22,7 @@ from graphopt.rewrite.rules.compiling import bound_names, builder
 from graphopt.rewrite.rules.joining import Place
 from graphopt.rewrite.rules.pattern_writing import Values
 from graphopt.rewrite.rules.rule import Rule
+from graphopt.utils.ranges import Count, NotNegative, Positive, Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,12 @@ class ExplorationLimits:
     double each time.
     """
 
-    nodes: int
-    iterations: int
-    seconds: float
-    k_multi: int
-    matches: float
-    rest: int
+    nodes: Count
+    iterations: Whole
+    seconds: NotNegative
+    k_multi: Whole
+    matches: Positive
+    rest: Whole
 
 
 @dataclass(frozen=True, slots=True)

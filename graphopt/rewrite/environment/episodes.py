@@ -29,7 +29,7 @@ from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rules
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import Neighbourhood, RewriteStep
 from graphopt.rewrite.rules.sweeps import sweeps
-from graphopt.utils.ranges import Count, Few, Whole
+from graphopt.utils.ranges import Count, Few, NotNegative, Whole
 
 STOP = 0
 BROKEN = -100.0  # the reward of a program that cannot be run
@@ -46,7 +46,7 @@ class EpisodeSettings:
     measure_every: Count
     reward: Literal["measured", "additive"]
     between: Literal["constant", "proxy"]
-    bonus: float
+    bonus: NotNegative
     waves: Whole
 
 

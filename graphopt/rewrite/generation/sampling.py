@@ -213,7 +213,7 @@ class Sampler:
         strides = self.param(node.params[1], (1, 1), (2, 2), (1, 2))
         pads = self.param(node.params[2], (0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 1), (1, 1, 0, 0))
         x = self.visit(node.inputs[0], 4)
-        return [*x[:2], *self.windows(x, [Form(k) for k in kernel], strides, pads)]
+        return [*x[:2], *self.windows(x, _forms(kernel), strides, pads)]
 
     _pool_max = _pool_avg = _pool
 

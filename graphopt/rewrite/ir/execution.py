@@ -106,7 +106,7 @@ def _computed(program: Program, term: int, values: Mapping[int, Value], double: 
         results = program.opaque[operation.params[0]].run(inputs)
         return tuple(_widened(to_value(r), double) for r in results)
     if operation.name in ("fill", "identity_kernel", "mean_kernel"):
-        return _widened(_constant(operation), double)
+        return _constant(operation, torch.float64 if double else torch.float32)
     return apply(operation, inputs)
 
 
@@ -115,11 +115,11 @@ def apply(operation: Operation, inputs: Sequence[Tensor]) -> Value:
     return KERNELS[operation.name](operation.params, inputs)
 
 
-def _constant(operation: Operation) -> Tensor:
+def _constant(operation: Operation, dtype: torch.dtype) -> Tensor:
     if operation.name == "fill":
-        return torch.full(operation.params[1], operation.params[0], dtype=torch.float32)
+        return torch.full(operation.params[1], operation.params[0], dtype=dtype)
     shape = operation.params[0]
-    kernel, rows = torch.zeros(shape), torch.arange(shape[0])
+    kernel, rows = torch.zeros(shape, dtype=dtype), torch.arange(shape[0])
     if operation.name == "mean_kernel":
         kernel[rows, rows % shape[1]] = 1 / (shape[2] * shape[3])
         return kernel

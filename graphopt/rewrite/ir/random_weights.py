@@ -30,7 +30,7 @@ class RandomWeights(Mapping[str, NDArray[Any]]):
             return self.kept[name]
         shape, dtype, role, gain = self.made[name]
         stream = int.from_bytes(sha256(name.encode()).digest()[:8], "big")
-        drawn = _drawn(np.random.default_rng([self.seed, stream]), shape, role)
+        drawn = drawn_as(np.random.default_rng([self.seed, stream]), shape, role)
         drawn *= gain
         return drawn.astype(dtype, copy=False)
 
@@ -44,7 +44,7 @@ class RandomWeights(Mapping[str, NDArray[Any]]):
 
 def with_random_weights(program: Program, seed: int) -> Program:
     """The same program with random floating-point weights; integer weights stay, since they may be indices."""
-    roles = _roles(program)
+    roles = roles_of(program)
     made = {name: (shape, dtype, roles.get(name, default_role(shape)), 1.0) for name, shape, dtype in _weights(program)}
     return replace(program, weights=RandomWeights(seed, made, program.weights))
 
@@ -61,7 +61,7 @@ def _weights(program: Program) -> list[tuple[str, tuple[int, ...], str]]:
     return [o.params for o in operations if o.name == "weight" and o.params[2] in ("float16", "float32", "float64")]
 
 
-def _roles(program: Program) -> dict[str, Role]:
+def roles_of(program: Program) -> dict[str, Role]:
     """Roles of weights that batch norms, convolutions, products and scalings read."""
     terms, roles = program.terms, dict[str, Role]()
     at: dict[tuple[str, int], Role] = {
@@ -77,7 +77,7 @@ def _roles(program: Program) -> dict[str, Role]:
     return roles
 
 
-def _drawn(rng: np.random.Generator, shape: tuple[int, ...], role: Role) -> NDArray[np.float32]:
+def drawn_as(rng: np.random.Generator, shape: tuple[int, ...], role: Role) -> NDArray[np.float32]:
     if role in ("scale", "variance"):
         return np.asarray(rng.random(shape, np.float32) + np.float32(0.5))
     drawn = np.asarray(rng.standard_normal(shape, np.float32))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from graphopt.errors import UserError
-from graphopt.rewrite.ir.terms import LEAVES
+from graphopt.rewrite.ir.terms import LEAVES, MAKES_SEVERAL
 from graphopt.rewrite.ir.vocabulary import VOCABULARY
 from graphopt.rewrite.rules.arguments import misuse
 from graphopt.rewrite.rules.expressions import Call, Condition, named, parts
@@ -81,6 +81,21 @@ def _misuses(rule: Rule) -> Iterator[str]:
             yield f"no operator {node.operator!r}; there are {', '.join(VOCABULARY)}"
         elif not signature.least <= len(node.inputs) <= signature.most:
             yield f"{node.operator} takes {signature.least} to {signature.most} inputs, not {len(node.inputs)}"
+    yield from _several(rule)
     for node in nodes(rule.sources):
         if node.operator in LEAVES or node.operator == "opaque":
             yield f"{node.operator} cannot be matched: write ?x for it"
+
+
+def _several(rule: Rule) -> Iterator[str]:
+    """What makes several tensors has no shape of its own, so only an item of it may be used."""
+    for side in (*rule.sources, *rule.targets):
+        if isinstance(side, Node) and side.operator in MAKES_SEVERAL:
+            yield f"{side.operator} makes several tensors: pick one by item"
+    for node in nodes((*rule.sources, *rule.targets)):
+        for child in node.inputs:
+            several = isinstance(child, Node) and child.operator in MAKES_SEVERAL
+            if several and node.operator != "item":
+                yield f"{node.operator} reads all results of {str(child)[1:].split()[0]}: pick one by item"
+            if node.operator == "item" and not several:
+                yield f"item picks a tensor of {' or '.join(sorted(MAKES_SEVERAL))}, not of {str(child)[:100]}"

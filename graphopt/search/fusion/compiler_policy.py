@@ -29,7 +29,8 @@ from graphopt.problems.optimizer import Optimizer
 from graphopt.ranking.asked import asked_of
 from graphopt.search.fusion.compiler_changes import COMPILES, candidates
 from graphopt.search.fusion.compiler_search import Climb, changed, knob_columns, single_knobs
-from graphopt.utils.ranges import Between, Few, Workers
+from graphopt.utils.outside import OwnFolder, WeightsFile
+from graphopt.utils.ranges import Between, Few, Share, Workers
 
 UNTOLD = 2  # after a round that brought nothing one in so many is measured in the order of candidates
 DIGITS = 6  # of predicted logarithms: what is equal
@@ -51,8 +52,8 @@ class CompilerPolicy(Optimizer):
     needs_roles = frozenset({Role.FUSION})
     needs = frozenset({"compiled_program"})
 
-    def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, untold: Blind, margin: float,
-                 preset: str | None, weights: str | None, table: str | None, builders: Workers) -> None:  # fmt: skip
+    def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, untold: Blind, margin: Share,
+                 preset: str | None, weights: WeightsFile, table: OwnFolder, builders: Workers) -> None:  # fmt: skip
         self.name, self.considered, self.pool, self.margin = name, considered, pool, margin
         self.each, self.untold = each, untold
         learned = Learned(

@@ -19,6 +19,7 @@ from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.compiler_rules import reader_counts, rules
 from graphopt.search.walks.motifs import motifs
+from graphopt.utils.ranges import Few, Share
 
 Stage = Literal["knobs", "combine", "sweep", "rules", "retune", "classes", "cuts", "flips"]
 Order = Literal["bytes", "random"]
@@ -38,7 +39,7 @@ class CompilerSearch(Optimizer):
 
     needs_roles = frozenset({Role.FUSION})
 
-    def __init__(self, *, name: str, stages: list[Stage], only: list[str], batch: int, margin: float,
+    def __init__(self, *, name: str, stages: list[Stage], only: list[str], batch: Few, margin: Share,
                  order: Order) -> None:  # fmt: skip
         self.name, self.stages, self.only = name, stages, only
         self.batch, self.margin, self.order = batch, margin, order
@@ -101,7 +102,7 @@ Changes = Sequence[tuple[int, int, int]]
 class Climb:
     """The best decision so far, and what single changes of the default brought."""
 
-    def __init__(self, problem: AssignProblem, batch: int, margin: float) -> None:
+    def __init__(self, problem: AssignProblem, batch: Few, margin: Share) -> None:
         self.problem, self.batch, self.margin = problem, batch, margin
         self.decision, self.score = problem.initial, problem.initial_cost
         self.head = problem.task.column(Role.FUSION)

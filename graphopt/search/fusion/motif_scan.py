@@ -2,6 +2,7 @@
 The search without learning that a learned policy has to beat: it finds out by itself that blocks repeat."""
 
 from itertools import product
+from typing import Annotated
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from graphopt.search.walks.motif_moves import class_search, try_decision
 from graphopt.search.walks.motifs import motifs
 from graphopt.search.walks.moves import Walk, slots_of
 from graphopt.search.walks.scan import scan
+from graphopt.utils.ranges import Between
 
 REFUSED = 8  # moves that were expected to help most and did not, after which the rest is left
 
@@ -23,7 +25,7 @@ class MotifScan(Optimizer):
 
     needs_roles = frozenset({Role.FUSION})
 
-    def __init__(self, *, name: str, depth: int) -> None:
+    def __init__(self, *, name: str, depth: Annotated[int, Between(0, 16)]) -> None:
         self.name, self.depth = name, depth
 
     def solve(self, problem: AssignProblem) -> None:

@@ -14,6 +14,7 @@ from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.compiler_rules import rules
 from graphopt.search.fusion.compiler_search import single_knobs
+from graphopt.utils.ranges import Few, Whole
 
 LARGEST_FLIP = 3
 
@@ -25,7 +26,7 @@ class PlanSample(Optimizer):
 
     needs_roles = frozenset({Role.FUSION})
 
-    def __init__(self, *, name: str, random: int, near: int, batch: int) -> None:
+    def __init__(self, *, name: str, random: Whole, near: Whole, batch: Few) -> None:
         self.name, self.random, self.near, self.batch = name, random, near, batch
 
     def solve(self, problem: AssignProblem) -> None:

@@ -15,6 +15,7 @@ Shape legend: P chromosomes, K keys, C children.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.random import Generator
@@ -27,6 +28,7 @@ from graphopt.problems.pricing import Pricing
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.walks.moves import penalised
 from graphopt.utils.compiled import njit
+from graphopt.utils.ranges import Between, Share
 
 MOST_CHROMOSOMES = 1_000_000
 KEYS_PER_CALL = 1 << 22  # keys decoded and priced at a time: plans stay small, and the clock is looked at
@@ -46,18 +48,16 @@ Price = Callable[[F32], F64]
 class Evolution:
     """Parameters of a BRKGA. Usual ranges: elites 0.1-0.25, mutants 0.1-0.3, elite bias 0.5-0.8."""
 
-    population: int
-    elites: float  # share of the population that lives on
-    mutants: float  # share that is drawn anew
-    elite_bias: float  # probability that a gene of a child comes from its elite parent
+    population: Annotated[int, Between(3, MOST_CHROMOSOMES)]
+    elites: Share  # share of the population that lives on
+    mutants: Share  # share that is drawn anew
+    elite_bias: Share  # probability that a gene of a child comes from its elite parent
 
     def __post_init__(self) -> None:
-        if self.population > MOST_CHROMOSOMES:
-            raise ConfigError(f"a population of {self.population:,} is more than {MOST_CHROMOSOMES:,}; give fewer")
-        if self.population < 3 or not 1 <= self.elite_count < self.population - self.mutant_count:
+        if not 1 <= self.elite_count < self.population - self.mutant_count:
             raise ConfigError(
                 f"a population of {self.population} with elites={self.elites} and mutants={self.mutants} leaves no "
-                "room for children; give at least 3 chromosomes and shares that sum to less than 1"
+                "room for children; give shares that sum to less than 1"
             )
 
     @property

@@ -27,6 +27,7 @@ from graphopt.search.heuristics.rules import (
     order_reverse_bottom_level,
     place_spectral,
 )
+from graphopt.utils.ranges import Positive, Share
 
 ORDERS: dict[str, Order] = {
     "bottom_level": order_bottom_level,
@@ -39,11 +40,11 @@ ORDERS: dict[str, Order] = {
 class Proposal:
     """Beta distributions around a heuristic. A concentration is alpha + beta: 2 around a mean of 0.5 is uniform."""
 
-    placement: float  # mean of the affinity to an op's device; 1 - placement to the others
-    placement_concentration: float
+    placement: Share  # mean of the affinity to an op's device; 1 - placement to the others
+    placement_concentration: Positive
     order: Literal["bottom_level", "reverse_bottom_level", "memory_greedy"]
-    priorities: float  # means of priorities run from 0.5 - priorities / 2 to 0.5 + priorities / 2
-    priority_concentration: float
+    priorities: Share  # means of priorities run from 0.5 - priorities / 2 to 0.5 + priorities / 2
+    priority_concentration: Positive
 
 
 class BrkgaInformed(Optimizer):

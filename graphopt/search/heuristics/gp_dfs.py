@@ -8,6 +8,7 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.encoding import encode
 from graphopt.search.heuristics.rules import SchedulingInstance, Weight, metis_depth_first
+from graphopt.utils.ranges import NotNegative
 
 
 class PartitionDepthFirst(Optimizer):
@@ -19,7 +20,7 @@ class PartitionDepthFirst(Optimizer):
 
     needs_roles = frozenset({Role.DEVICE})
 
-    def __init__(self, *, name: str, balance: list[str], imbalance: list[float]) -> None:
+    def __init__(self, *, name: str, balance: list[str], imbalance: list[NotNegative]) -> None:
         known = ("auto", "time", "bytes")
         if not balance or not imbalance or any(kind not in known for kind in balance):
             raise ConfigError(f"gp_dfs needs balance from {', '.join(known)} and at least one imbalance")

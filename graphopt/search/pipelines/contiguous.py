@@ -11,7 +11,7 @@ mixtures of these, and orders that keep the best split and mix within and across
 
 import warnings
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -36,6 +36,7 @@ from graphopt.search.pipelines.linear_split import (
     topological,
 )  # fmt: skip
 from graphopt.search.pipelines.pipeline import Pipeline, Stream, exchange, pipeline, stream
+from graphopt.utils.ranges import Between, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +47,9 @@ class Effort:
     max_steps: nor where so many pairs of them would have to be looked at (some 5 million a second).
     """
 
-    orders: int
-    max_ideals: int
-    max_steps: int
+    orders: Whole
+    max_ideals: Whole
+    max_steps: Annotated[int, Between(0, 10**12)]
 
 
 USUAL = Effort(orders=60, max_ideals=20_000, max_steps=50_000_000)  # of searches that start from contiguous splits

@@ -27,6 +27,7 @@ from graphopt.search.pipelines.linear_split import split_order, to_devices
 from graphopt.search.pipelines.pipeline import Pipeline, pipeline
 from graphopt.search.walks.moves import scores
 from graphopt.utils.compiled import njit
+from graphopt.utils.ranges import Count, Few, Whole
 
 POWER = 8.0  # of loads, in the sum by which equal prices are told apart
 IMBALANCE = 0.03  # of METIS
@@ -38,7 +39,9 @@ class LoadBalance(Optimizer):
 
     needs_roles = frozenset({Role.DEVICE})
 
-    def __init__(self, *, name: str, starts: list[str], effort: Effort, batch: int, patience: int, kick: int) -> None:
+    def __init__(
+        self, *, name: str, starts: list[str], effort: Effort, batch: Few, patience: Count, kick: Whole
+    ) -> None:
         if not starts or set(starts) - set(STARTS):
             raise ConfigError(f"algo={name}: starts are some of {', '.join(STARTS)}")
         self.name, self.starts, self.effort = name, starts, effort

@@ -15,6 +15,7 @@ from graphopt.rewrite.ir.terms import reachable
 from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
 from graphopt.rewrite.rules.matching import Match
 from graphopt.search.rewriting.taso import Taso
+from graphopt.utils.ranges import AtLeastOne, Count, Whole
 
 MARK = "pet_"  # before the name of a mutation among the rules of a program
 
@@ -22,9 +23,7 @@ MARK = "pet_"  # before the name of a mutation among the rules of a program
 class Pet(Taso):
     """alpha, pops: as in `taso`. depth: mutations on the way to a program at most (PET's MUTATION_DEPTH is 5)."""
 
-    def __init__(self, *, name: str, alpha: float, pops: int, depth: int) -> None:
-        if depth < 0:
-            raise ValueError(f"depth={depth} must be at least 0")
+    def __init__(self, *, name: str, alpha: AtLeastOne, pops: Count, depth: Whole) -> None:
         super().__init__(name=name, alpha=alpha, pops=pops)
         self.depth = depth
         self._mutants: dict[int, list[Match]] = {}  # of the problem that is being solved, by term

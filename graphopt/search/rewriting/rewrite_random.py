@@ -2,6 +2,7 @@
 
 from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
 from graphopt.rewrite.rewriter import Rewriter
+from graphopt.utils.ranges import Count
 
 
 class RewriteRandom(Rewriter):
@@ -10,9 +11,7 @@ class RewriteRandom(Rewriter):
     Every program on the way is priced.
     """
 
-    def __init__(self, *, name: str, steps: int, walks: int) -> None:
-        if steps < 1 or walks < 1:
-            raise ValueError(f"steps={steps} and walks={walks} must be at least 1")
+    def __init__(self, *, name: str, steps: Count, walks: Count) -> None:
         self.name, self.length, self.walks = name, steps, walks
 
     def solve(self, problem: RewriteProblem) -> None:

@@ -13,6 +13,7 @@ from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
 from graphopt.rewrite.rewriter import Rewriter
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import RewriteStep
+from graphopt.utils.ranges import AtLeastOne, Count
 
 
 class Taso(Rewriter):
@@ -20,9 +21,7 @@ class Taso(Rewriter):
     are expanded at most (TASO's `budget`).
     """
 
-    def __init__(self, *, name: str, alpha: float, pops: int) -> None:
-        if alpha < 1.0 or pops < 1:
-            raise ValueError(f"alpha={alpha} and pops={pops} must be at least 1")
+    def __init__(self, *, name: str, alpha: AtLeastOne, pops: Count) -> None:
         self.name, self.alpha, self.pops = name, alpha, pops
 
     def solve(self, problem: RewriteProblem) -> None:

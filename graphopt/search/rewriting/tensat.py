@@ -27,6 +27,7 @@ from graphopt.rewrite.rewrite_problem import RewriteProblem, Rules
 from graphopt.rewrite.rewriter import Rewriter
 from graphopt.rewrite.rules.rule import RuleSet
 from graphopt.rewrite.rules.steps import Price
+from graphopt.utils.ranges import Positive, Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Choosing:
     """
 
     by: Literal["ilp", "greedy_dag", "greedy_tree"]
-    seconds: float
+    seconds: Positive
 
     def choose(self, egraph: Egraph, left: float) -> dict[int, int]:
         """Node by class, for classes that are needed. left: seconds of the problem."""
@@ -54,7 +55,7 @@ class Tensat(Rewriter):
 
     def __init__(self, *, name: str, engine: Literal["own", "egglog"], limits: ExplorationLimits,
                  cycles: Literal["efficient", "vanilla", "allowed"], extraction: Choosing,
-                 restarts: int) -> None:  # fmt: skip
+                 restarts: Whole) -> None:  # fmt: skip
         self.name, self.engine, self.limits, self.cycles = name, engine, limits, cycles
         self.extraction, self.restarts = extraction, restarts
 

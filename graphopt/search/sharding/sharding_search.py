@@ -18,7 +18,6 @@ from graphopt.sharding.instance import tables_of
 from graphopt.sharding.reducing import reduced
 from graphopt.tasks.sharding_task import Sharding
 from graphopt.utils.ranges import Positive, Workers
-from graphopt.utils.share_network import ShareNetwork
 
 BILLED = 0.01  # share of the time between two evaluations that are billed
 LEFT = 0.99  # share of the time for the search: the rest is for the last evaluation
@@ -36,26 +35,22 @@ class ShardingSearch(Optimizer):
         self.ascents, self.hunt = ascents, hunt
 
     def solve(self, problem: AssignProblem) -> None:
-        self.run(problem)
-
-    def limit(self, problem: AssignProblem) -> float:
-        """Seconds of a solve."""
-        seconds = min(problem.seconds_cap, self.seconds or math.inf)
-        return seconds if math.isfinite(seconds) else self.unlimited
-
-    def run(self, problem: AssignProblem, network: ShareNetwork | None = None) -> None:
-        """Solves a problem. network: says what regions promise."""
         if not problem.open:
             return
         tables, seconds = tables_of(problem.graph), self.limit(problem)
         hunt = Hunt(reduced(tables), tables, self.ascents, self.hunt, problem.rng,
-                    lambda: problem.seconds / (LEFT * seconds), network)  # fmt: skip
+                    lambda: problem.seconds / (LEFT * seconds))  # fmt: skip
         hunt.start(problem.initial[:, 0].astype(np.int64))
         report = Report(problem, hunt)
         try:
             hunt.run(self.threads, report.improved)
         finally:
             report.finish()
+
+    def limit(self, problem: AssignProblem) -> float:
+        """Seconds of a solve."""
+        seconds = min(problem.seconds_cap, self.seconds or math.inf)
+        return seconds if math.isfinite(seconds) else self.unlimited
 
 
 class Report:

@@ -29,6 +29,7 @@ from graphopt.search.solvers.makespan_model import has_lanes, least_makespan, ma
 from graphopt.search.solvers.memory_model import least_memory, memory_model
 from graphopt.search.solvers.solving import Pricer, Proof, SolverLimits, run
 from graphopt.search.solvers.workload import Workload, workload
+from graphopt.utils.ranges import Positive, Whole, Workers
 
 HEURISTIC_SHARE = 0.25  # of the budget's seconds: when no further heuristic is tried
 BUILD_SHARE = 0.5  # when a model that is not complete is given up: the solver needs as long to take it in
@@ -46,8 +47,8 @@ class CpSat(Optimizer):
 
     needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
 
-    def __init__(self, *, name: str, seconds: float, effort: float | None, workers: int, lanes: bool,
-                 max_intervals: int) -> None:  # fmt: skip
+    def __init__(self, *, name: str, seconds: Positive, effort: Positive | None, workers: Workers, lanes: bool,
+                 max_intervals: Whole) -> None:  # fmt: skip
         self.name, self.lanes, self.max_intervals = name, lanes, max_intervals
         self.limits = SolverLimits(seconds, effort, workers)
 

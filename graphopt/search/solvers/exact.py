@@ -21,6 +21,7 @@ from graphopt.search.solvers.makespan_model import anywhere
 from graphopt.search.solvers.memory_model import one_device
 from graphopt.search.solvers.solving import SolverLimits, on_ops
 from graphopt.search.solvers.workload import Workload, workload
+from graphopt.utils.ranges import Positive, Whole, Workers
 
 
 class Exact(Optimizer):
@@ -33,7 +34,7 @@ class Exact(Optimizer):
     needs_roles = frozenset({Role.PRIORITY})
     knows_roles = frozenset({Role.DEVICE, Role.PRIORITY})  # nothing is proved where fusion is decided
 
-    def __init__(self, *, name: str, max_states: int, seconds: float, workers: int) -> None:
+    def __init__(self, *, name: str, max_states: Whole, seconds: Positive, workers: Workers) -> None:
         self.name, self.max_states, self.limits = name, max_states, SolverLimits(seconds, None, workers)
 
     def solve(self, problem: AssignProblem) -> None:

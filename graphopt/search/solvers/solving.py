@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.heuristics.encoding import encode
 from graphopt.search.solvers.formulation import Formulation
 from graphopt.search.solvers.workload import Workload
 
-MOST_WORKERS = 512
 I64 = NDArray[np.int64]
 Found = Callable[[I64, I64], bool]
 """(start [K], device [K]) of a schedule that the solver found -> whether to go on."""
@@ -32,10 +30,6 @@ class SolverLimits:
     seconds: float
     effort: float | None
     workers: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.workers <= MOST_WORKERS:
-            raise ConfigError(f"workers={self.workers} must be from 1 to {MOST_WORKERS}")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """`annealing`: sweeps of single changes in random order, worse ones accepted with a falling probability."""
 
+from typing import Annotated
+
 import numpy as np
 
 from graphopt.problems.assign_problem import AssignProblem
@@ -14,6 +16,7 @@ from graphopt.search.walks.moves import (
     slots_of,
     start_walk,
 )
+from graphopt.utils.ranges import Between, Share
 
 
 class Annealing(Optimizer):
@@ -25,9 +28,9 @@ class Annealing(Optimizer):
     / first. deltas: see `Walk`.
     """
 
-    def __init__(self, *, name: str, start: str, hot: float, cold: float, deltas: bool) -> None:
-        if not (0.0 <= hot <= 1.0 and 0.0 < cold <= 1.0):
-            raise ValueError(f"hot={hot} must be in [0, 1], cold={cold} in (0, 1]")
+    def __init__(
+        self, *, name: str, start: str, hot: Share, cold: Annotated[float, Between(1e-12, 1.0)], deltas: bool
+    ) -> None:
         self.name, self.start, self.hot, self.cold, self.deltas = name, check_start(start), hot, cold, deltas
 
     def solve(self, problem: AssignProblem) -> None:

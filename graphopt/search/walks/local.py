@@ -21,6 +21,7 @@ from graphopt.search.walks.moves import (
     slots_of,
     start_walk,
 )
+from graphopt.utils.ranges import Whole
 
 NodePicker = Callable[[Decision], int]
 """Which configurable op to change next, given the current decision [N, H]."""
@@ -33,7 +34,7 @@ class LocalSearch(Optimizer):
     hops: radius k of the mutated neighbourhood (0: the op alone). deltas: see `Walk`; only with hops = 0.
     """
 
-    def __init__(self, *, name: str, start: str, hops: int, deltas: bool) -> None:
+    def __init__(self, *, name: str, start: str, hops: Whole, deltas: bool) -> None:
         self.name, self.start, self.hops, self.deltas = name, check_start(start), hops, deltas
 
     def solve(self, problem: AssignProblem) -> None:

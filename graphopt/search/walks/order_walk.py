@@ -18,6 +18,7 @@ from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.compiler_orders import ORDERS, keys_of, storage_of
 from graphopt.search.solvers.memory_bound import memory_bound
 from graphopt.search.walks.order_moves import descend, walk_from
+from graphopt.utils.ranges import Count, NotNegative, Positive, Whole
 
 CHUNK = 20_000  # moves between looks at the clock
 
@@ -33,7 +34,9 @@ class OrderWalk(Optimizer):
     needs_roles = frozenset({Role.PRIORITY})
     knows_roles = frozenset({Role.PRIORITY})
 
-    def __init__(self, *, name: str, rounds: int, hot: float, cold: float, sharpness: float, widest: int) -> None:
+    def __init__(
+        self, *, name: str, rounds: Whole, hot: Positive, cold: Positive, sharpness: NotNegative, widest: Count
+    ) -> None:
         self.name, self.rounds, self.widest = name, rounds, widest
         self.hot, self.cold, self.sharpness = hot, cold, sharpness
 

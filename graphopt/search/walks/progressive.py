@@ -5,17 +5,15 @@ One engine for both: who picks the op is a `MutationPolicy`. Uniform picks make 
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 
-from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.walks.moves import Slots, Walk, neighbourhood, other_choice, scores, slots_of, start_walk
-
-MOST_AT_ONCE = 100_000
+from graphopt.utils.ranges import Between, Share, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +25,11 @@ class Steps:
     """
 
     start: Literal["initial", "random", "constant"]
-    hops: int  # k: radius of the mutated neighbourhood; 0: the op alone
-    change: float  # probability that a slot of the neighbourhood is redrawn
+    hops: Whole  # k: radius of the mutated neighbourhood; 0: the op alone
+    change: Share  # probability that a slot of the neighbourhood is redrawn
     centre: Literal["changed", "free"]  # the op itself always changes, or as its neighbours do
-    batch: int  # candidates per step; the best of them is compared with the current decision (the paper: 1)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.batch <= MOST_AT_ONCE:
-            raise ConfigError(f"search.steps.batch={self.batch} must be from 1 to {MOST_AT_ONCE:,}")
+    # Candidates per step; the best of them is compared with the current decision (the paper: 1).
+    batch: Annotated[int, Between(1, 100_000)]
 
 
 class MutationPolicy(Protocol):

@@ -4,6 +4,7 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decisions
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.walks.moves import Slots, batch_size, slots_of, uniform
+from graphopt.utils.ranges import Share
 
 
 class RandomSearch(Optimizer):
@@ -13,7 +14,7 @@ class RandomSearch(Optimizer):
     least one slot of every sample is redrawn.
     """
 
-    def __init__(self, *, name: str, change: float) -> None:
+    def __init__(self, *, name: str, change: Share) -> None:
         if not 0.0 < change <= 1.0:
             raise ValueError(f"change={change} must be in (0, 1]")
         self.name, self.change = name, change

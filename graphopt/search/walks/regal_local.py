@@ -31,6 +31,7 @@ from graphopt.search.genetic.brkga import F32, Price, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.walks.key_moves import adjacent, by_op, elsewhere, exchange, first_plan, movable_keys, spread
 from graphopt.utils.compiled import njit
+from graphopt.utils.ranges import Count, Few, NotNegative, Whole
 
 LARGEST_BLOCK = 64.0  # sizes of blocks are spread evenly over orders of magnitude up to it
 
@@ -39,12 +40,12 @@ LARGEST_BLOCK = 64.0  # sizes of blocks are spread evenly over orders of magnitu
 class Moves:
     """How often each kind of move is tried, relative to the others."""
 
-    device: float
-    block: float
-    swap: float
-    shift: float
-    transfer: float
-    choice: float
+    device: NotNegative
+    block: NotNegative
+    swap: NotNegative
+    shift: NotNegative
+    transfer: NotNegative
+    choice: NotNegative
 
 
 class RegalLocal(Optimizer):
@@ -53,7 +54,7 @@ class RegalLocal(Optimizer):
     start: `random` keys, or the best of all `heuristics.HEURISTICS`, each of which is priced and billed.
     """
 
-    def __init__(self, *, name: str, start: Literal["random", "heuristic"], batch: int, patience: int, kick: int,
+    def __init__(self, *, name: str, start: Literal["random", "heuristic"], batch: Few, patience: Count, kick: Whole,
                  moves: Moves) -> None:  # fmt: skip
         self.name, self.start, self.moves = name, start, moves
         self.batch, self.patience, self.kick = batch, patience, kick

@@ -28,6 +28,7 @@ from graphopt.search.genetic.brkga import F32, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.walks.key_moves import adjacent, by_op, elsewhere, first_plan, movable_keys, spread
 from graphopt.utils.compiled import njit
+from graphopt.utils.ranges import Count, Share, Whole
 
 
 class Windowed(Optimizer):
@@ -39,8 +40,8 @@ class Windowed(Optimizer):
 
     needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
 
-    def __init__(self, *, name: str, start: Literal["random", "heuristic"], window: int, largest_block: int,
-                 swap: float, anywhere: float, retries: int) -> None:  # fmt: skip
+    def __init__(self, *, name: str, start: Literal["random", "heuristic"], window: Count, largest_block: Count,
+                 swap: Share, anywhere: Share, retries: Whole) -> None:  # fmt: skip
         self.name, self.start, self.window, self.retries = name, start, window, retries
         self.largest_block, self.swap, self.anywhere = largest_block, swap, anywhere
 

@@ -7,12 +7,13 @@ from .configs import CONFIGS
 from .egraphs import EGRAPHS
 from .graphs import GRAPHS
 from .onnx_models import ONNX
+from .onnx_operators import ONNX_OPERATORS
 from .packs import PACKS
+from .program_operators import PROGRAM_OPERATORS
 from .programs import PROGRAMS
 from .rules import RULES
 from .tables import TABLES
 
-FORMATS: dict[str, Format] = {
-    form.name: form
-    for form in (*GRAPHS, *ONNX, *ANSWERS, *PACKS, *CHECKPOINTS, *EGRAPHS, *RULES, *TABLES, *PROGRAMS, *CONFIGS)
-}
+_ALL = (*GRAPHS, *ONNX, *ONNX_OPERATORS, *ANSWERS, *PACKS, *CHECKPOINTS, *EGRAPHS, *RULES, *TABLES, *PROGRAMS,
+        *PROGRAM_OPERATORS, *CONFIGS)  # fmt: skip
+FORMATS: dict[str, Format] = {form.name: form for form in _ALL}

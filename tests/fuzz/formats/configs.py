@@ -8,7 +8,7 @@ from typing import Any
 
 from commands import command
 
-from graphopt.collect import composed
+from graphopt.cli import composed
 from graphopt.config.build import build
 from graphopt.errors import Unsolved
 from graphopt.problems.optimizer import solve
@@ -27,9 +27,7 @@ TASKS = {
         "annealing",
         "random",
         "scan",
-        "greedy",
         "xla_priority",
-        "inductor_rule",
         "rules_scan",
         "laf_unguided",
     ),

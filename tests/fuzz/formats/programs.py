@@ -54,17 +54,23 @@ def write(rng: Draw, folder: Path) -> Path:
 
 def read(file: Path) -> None:
     program = load_program(file)
-    save_program(file.with_name("again.program.json.gz"), program)
-    if packed_program(load_program(file.with_name("again.program.json.gz"))) != packed_program(program):
-        raise Wrong("the program changes on its way through a file")
-    values = [value for node in program.gm.graph.nodes for value in _tensors(node.meta.get("val"))]
+    round_trip(program, file)
+    values = [value for node in program.gm.graph.nodes for value in tensors_of(node.meta.get("val"))]
     if sum(value.numel() for value in values) < SMALL:
         program.gm(*make_inputs(program.inputs, 0))
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def round_trip(program: FxProgram, file: Path) -> None:
+    """The program is the same after another file of it."""
+    save_program(file.with_name("again.program.json.gz"), program)
+    if packed_program(load_program(file.with_name("again.program.json.gz"))) != packed_program(program):
+        raise Wrong("the program changes on its way through a file")
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """The tensors that a node makes."""
     if isinstance(value, tuple | list):
-        return [tensor for part in value for tensor in _tensors(part)]
+        return [tensor for part in value for tensor in tensors_of(part)]
     return [value] if isinstance(value, torch.Tensor) else []
 
 

@@ -21,7 +21,8 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     """Counts of cases: `slower`, where X-RLflow's answer is shown to be slower than the original, and `slower/ALGO`;
     `behind/ALGO` and `ahead/ALGO`: shown to be slower, or faster, than that peer's answer;
     `gains_where_additive_loses`: faster where TASO's answer, by an additive model, is slower. Geometric means of
-    speed-ups, intervals over models: `over_original`, `over_original/ALGO`, `over_taso`, `over_ALGO`.
+    speed-ups, intervals over models: `over_original`, `over_original/BUDGET`, `over_original/ALGO`,
+    `over_taso`, `over_ALGO`.
     `one_policy/share_of_gain`: of the logarithm of what a policy per model gains. What a peer has of seed 0 alone
     stands for every seed."""
     of: dict[str, dict[Case, Row]] = {}
@@ -32,6 +33,9 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         return []
     taso, policy = (_everywhere(of.get(algo, {}), ours) for algo in (TASO, POLICY))
     found = [_count("slower", map(_slower, ours.values())), _mean("over_original", ours)]
+    for budget in sorted({int(row["evals_cap"]) for row in ours.values()}):
+        alike = {case: row for case, row in ours.items() if row["evals_cap"] == budget}
+        found.append(_mean(f"over_original/{budget}", alike))
     for algo, theirs in sorted(of.items()):
         if algo != OURS:
             found += [_count(f"slower/{algo}", map(_slower, theirs.values())), _mean(f"over_original/{algo}", theirs)]

@@ -1,0 +1,61 @@
+"""Configurations of older versions: what their files say, and what that means here."""
+
+from typing import Any
+
+# Where classes or whole modules were, as files of older versions have it -> where they are.
+MOVED: dict[str, str] = {
+    "graphopt.machine": "graphopt.core.machine",
+    "graphopt.search.annealing": "graphopt.search.walks.annealing",
+    "graphopt.search.brkga": "graphopt.search.genetic.brkga",
+    "graphopt.search.brkga_informed": "graphopt.search.genetic.brkga_informed",
+    "graphopt.search.brkga_seeded": "graphopt.search.genetic.brkga_seeded",
+    "graphopt.search.contiguous": "graphopt.search.pipelines.contiguous",
+    "graphopt.search.cpsat": "graphopt.search.solvers.cpsat",
+    "graphopt.search.default": "graphopt.search.heuristics.default",
+    "graphopt.search.exact": "graphopt.search.solvers.exact",
+    "graphopt.search.gp_dfs": "graphopt.search.heuristics.gp_dfs",
+    "graphopt.search.inline_all": "graphopt.search.fusion.inline_all",
+    "graphopt.search.list_scheduling": "graphopt.search.heuristics.list_scheduling",
+    "graphopt.search.load_balance": "graphopt.search.pipelines.load_balance",
+    "graphopt.search.local": "graphopt.search.walks.local",
+    "graphopt.search.pet": "graphopt.search.rewriting.pet",
+    "graphopt.search.progressive": "graphopt.search.walks.progressive",
+    "graphopt.search.random": "graphopt.search.walks.random",
+    "graphopt.search.regal_local": "graphopt.search.walks.regal_local",
+    "graphopt.search.rewrite_greedy": "graphopt.search.rewriting.rewrite_greedy",
+    "graphopt.search.rewrite_random": "graphopt.search.rewriting.rewrite_random",
+    "graphopt.search.rules_scan": "graphopt.search.fusion.rules_scan",
+    "graphopt.search.scan": "graphopt.search.walks.scan",
+    "graphopt.search.taso": "graphopt.search.rewriting.taso",
+    "graphopt.search.tensat": "graphopt.search.rewriting.tensat",
+    "graphopt.search.windowed": "graphopt.search.walks.windowed",
+    "graphopt.search.xla_priority": "graphopt.search.fusion.xla_priority",
+    "graphopt.sweep": "graphopt.run.sweep",
+}
+
+
+# Options that were values of another one, as files of older versions have them -> that one. Files hold all values.
+FORMER: dict[str, dict[str, str]] = {
+    "algo": {
+        "laf_fresh": "laf",
+        "laf_gain_random_start": "laf",
+        "laf_no_priority": "laf",
+        "laf_no_transform": "laf",
+        "laf_random_start": "laf",
+        "laf_signed": "laf",
+        "laf_unguided_random_start": "laf_unguided",
+        "scan_random_start": "scan",
+    }
+}
+
+
+# Settings that came later -> what files that lack them mean.
+ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None},
+                                    "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
+                                    "graphopt.costs.inductor.Inductor": {"filter": None},
+                                    "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
+                                    "graphopt.tasks.tiled_execution.Tiling": {"clock": "wall",
+                                                                               "shared_slices": "per_operand"},
+                                    "graphopt.datasets.contests.tiling_contest.TilingContest": {"drawn": None},
+                                    "graphopt.search.tiling.tile_walk.TileWalk": {
+                                        "order": {"by": "passes", "power": 1.0, "patience": 1.0}}}  # fmt: skip

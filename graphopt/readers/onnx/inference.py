@@ -1,0 +1,85 @@
+"""ONNX's shape inference and its inlining of functions, which are C++ that a file can crash: in a process of their own.
+
+A node without a type, or a shape of 2^62 sizes, ends such a process or takes all memory. The process has limits of
+memory and of time, is begun with the first model, and serves all others. Models pass as files of bytes.
+"""
+
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import Literal
+
+from google.protobuf.message import DecodeError
+from onnx import ModelProto
+
+from graphopt.core.graph import GraphError
+from graphopt.core.graph_builder import RANK
+from graphopt.measure.process import Ended, Late, Process
+
+CPU_SECONDS, SECONDS = 120, 900.0  # of one request: of the process's own time, and by the clock
+MEMORY, PER_BYTE = 2 * 2**30, 8  # bytes of memory, and of each byte of a model besides
+ANSWER, GROWTH = 64 * 2**20, 4  # bytes of an answer, and of each byte of a model besides
+
+Request = Literal["settle", "infer", "inline"]
+
+
+class InferenceDied(GraphError):
+    """The process that asked ONNX about a model died of it, or needed too much memory or time."""
+
+
+class _Child:
+    """The process of one process of ours: a fork has its own. One request at a time."""
+
+    def __init__(self) -> None:
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        root = str(Path(__file__).parents[3])
+        found = {
+            "PYTHONSAFEPATH": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
+        }
+        self.process = Process("graphopt.readers.onnx.inference_worker", {}, {**os.environ, **threads, **found})
+        self.turn = threading.Lock()
+
+
+_CHILDREN: dict[int, _Child] = {}  # by the process that asks; never dropped, since that would end a parent's process
+
+
+def settled(model: ModelProto, source: str) -> tuple[ModelProto, str]:
+    """The model with the shapes of its tensors, small constants computed, and what a strict inference had to say."""
+    return _asked("settle", model, source, False)
+
+
+def inferred_once(model: ModelProto, source: str, *, follow: bool) -> ModelProto:
+    """The model with shapes, by one inference. follow: whether it follows values."""
+    return _asked("infer", model, source, follow)[0]
+
+
+def inlined(model: ModelProto, source: str) -> ModelProto:
+    """The model with its functions written out."""
+    return _asked("inline", model, source, False)[0]
+
+
+def _asked(what: Request, model: ModelProto, source: str, follow: bool) -> tuple[ModelProto, str]:
+    """Raises InferenceDied, and GraphError with what ONNX says of a malformed model."""
+    child = _CHILDREN.setdefault(os.getpid(), _Child())
+    content = model.SerializeToString()
+    with tempfile.TemporaryDirectory(prefix="graphopt_") as folder:
+        file = Path(folder) / "model"
+        file.write_bytes(content)
+        request = {"do": what, "model": str(file), "follow": follow, "memory": MEMORY + PER_BYTE * len(content),
+                   "seconds": CPU_SECONDS, "answer": ANSWER + GROWTH * len(content), "rank": RANK}  # fmt: skip
+        try:
+            with child.turn:
+                answer = child.process.ask(request, SECONDS)
+        except (Ended, Late):
+            raise InferenceDied(
+                f"{source} cannot be read: ONNX crashes on it, or needs more than {request['memory'] >> 20:,} MiB "
+                f"or {CPU_SECONDS} s; state the types and shapes of all tensors and export it again"
+            ) from None
+        if "error" in answer:
+            raise GraphError(f"{source} is malformed: ONNX says {answer['error'][:200]!r}; export it again")
+        try:
+            return ModelProto.FromString(file.read_bytes()), str(answer["said"])
+        except (OSError, DecodeError):
+            raise InferenceDied(f"{source}: ONNX's answer of its shapes is damaged; export the model again") from None

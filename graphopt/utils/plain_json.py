@@ -1,0 +1,41 @@
+"""JSON as every reader knows it: an infinite number is null, and what is no number (NaN) is refused.
+
+A file that only we read (an answer's header, a table of measurements) may hold `Infinity`, which Python's reader knows.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def dumps(value: Any, indent: int | None = None) -> str:
+    """Raises ValueError, with the place, where a number is NaN."""
+    refuse_nan(value)
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def refuse_nan(value: Any) -> None:
+    """Raises ValueError, with the place, where a number is NaN."""
+    for place in places_of_nan(value):
+        raise ValueError(f"{place or 'the value'} is no number (NaN)")
+
+
+def places_of_nan(value: Any, where: str = "") -> Iterator[str]:
+    """Keys of numbers that are NaN, such as `trace[2]`."""
+    if isinstance(value, float) and math.isnan(value):
+        yield where
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from places_of_nan(inner, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list | tuple):
+        for i, inner in enumerate(value):
+            yield from places_of_nan(inner, f"{where}[{i}]")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
