@@ -11,18 +11,14 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from graphopt.cli import sentences
 from graphopt.errors import writing
 from graphopt.utils.plain_json import dumps
 from graphopt.utils.printable import say
 from graphopt.utils.ranges import seconds, whole
-
-if TYPE_CHECKING:
-    from graphopt.tiling.tile_workload import SharedSlices, TileWorkload
 
 BEGAN = time.monotonic()
 SHARE, LEAST, ENDING = (
@@ -33,23 +29,19 @@ SHARE, LEAST, ENDING = (
 SAME = 1e-6  # relative: latencies that a file claims
 
 
-def solve_file(problem: Path, solution: Path, seconds: float | None, seed: int,
-               shared_slices: "SharedSlices | None") -> None:  # fmt: skip
-    """Writes a solution. shared_slices: None as conf/task/tiling.yaml has it. Raises UserError or GraphError."""
+def solve_file(problem: Path, solution: Path, seconds: float | None, seed: int, shared_slices: str | None) -> None:
+    """Writes a solution. Raises UserError or GraphError."""
     from graphopt.config.construct import construct
     from graphopt.problems.optimizer import solve
     from graphopt.search.tiling.tile_walk import contest_seconds
     from graphopt.tiling.pricing_tiles import judge
-    from graphopt.tiling.workload_files import schedule_json, write_json
+    from graphopt.tiling.workload_files import read_workload, schedule_json, write_json
     from graphopt.tiling.workload_graph import graph_of_workload
     from graphopt.utils.registry import option
 
-    workload = _workload(problem, shared_slices)
-    graph = graph_of_workload(workload)
-    machine = construct(option("machine", "cpu_core"), "machine")
-    reading = {"shared_slices": workload.shared_slices}
-    task = construct(option("task", "tiling") | reading, "task", {"machine": machine})
-    cost = construct(option("cost", "tile_time"), "cost", {"machine": machine, "task": task})
+    task, graph = _task(shared_slices), graph_of_workload(read_workload(problem))
+    workload = task.workload(graph)
+    cost = construct(option("cost", "tile_time"), "cost", {"task": task})
     task.open(graph, cost, evals=0)  # compiles what is not compiled yet
     given = contest_seconds(workload.num_ops) if seconds is None else seconds
     left = max(SHARE * given - ENDING - (time.monotonic() - BEGAN), LEAST)
@@ -63,20 +55,24 @@ def solve_file(problem: Path, solution: Path, seconds: float | None, seed: int,
     say(f"{problem.stem}: {found}; wrote {solution}")
 
 
-def _workload(problem: Path, shared_slices: "SharedSlices | None") -> "TileWorkload":
-    from graphopt.tiling.workload_files import read_workload
+def _task(shared_slices: str | None) -> Any:
+    """The task, under a reading; None: that of conf/task/tiling.yaml."""
+    from graphopt.config.construct import construct
     from graphopt.utils.registry import option
 
-    return replace(read_workload(problem), shared_slices=shared_slices or option("task", "tiling")["shared_slices"])
+    reading = {} if shared_slices is None else {"shared_slices": shared_slices}
+    machine = construct(option("machine", "cpu_core"), "machine")
+    return construct(option("task", "tiling") | reading, "task", {"machine": machine})
 
 
-def check_file(problem: Path, solution: Path, shared_slices: "SharedSlices | None" = None) -> bool:
+def check_file(problem: Path, solution: Path, shared_slices: str | None) -> bool:
     """Prints what a solution costs, and what is wrong with it, as a line of JSON; whether it is valid."""
     from graphopt.tiling.pricing_tiles import judge
     from graphopt.tiling.referee import NotValid, referee_latencies
-    from graphopt.tiling.workload_files import read_schedule
+    from graphopt.tiling.workload_files import read_schedule, read_workload
+    from graphopt.tiling.workload_graph import graph_of_workload
 
-    workload = _workload(problem, shared_slices)
+    workload = _task(shared_slices).workload(graph_of_workload(read_workload(problem)))
     schedule, claimed = read_schedule(solution)
     verdict = judge(workload, schedule)
     try:
