@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from graphopt import CONF
@@ -68,7 +68,7 @@ def _choice_of_one(word: str) -> str:
     key, _, value = word.partition("=")
     try:
         varies = OverridesParser.create().parse_override(word).is_sweep_override()
-    except OverrideParseException:  # Hydra itself says so
+    except HydraException:  # Hydra itself says so
         return word
     return word if varies else f"{key}=choice({value})"
 

@@ -160,7 +160,7 @@ def test_words_inside_a_group_are_a_choice_of_one_in_sweeps() -> None:
 
 def test_the_encoder_is_named_where_something_reads_it(command: Command, tmp_path: Path) -> None:
     assert command("-m", "algo=local", "encoder=gin,gat", *SMALL)[0] == 0
-    (folder,) = tmp_path.rglob("fusion-local-synthetic-*/rows.jsonl")
+    assert len(list(tmp_path.rglob("fusion-local-synthetic-*/rows.jsonl"))) == 1
     assert {row["encoder"] for row in rows_below(tmp_path)} == {None} and len(rows_below(tmp_path)) == 2
     config = composed(["algo=go", "encoder=gin"])
     assert folder_name(config, "x") == "fusion-go-gin-zoo-gpu2-simulator-s0-x"
