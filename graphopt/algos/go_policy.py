@@ -54,10 +54,15 @@ class PolicySizes:
     attention_layers: Layers
     attention_heads: AttentionHeads
     segment: Annotated[int, Between(1, 2048)]  # ops per attention segment
-    superposition: bool  # modulate every layer's input by the graph state
+    superposition: bool  # modulate every attention layer's input by the graph state
     iterations: Few  # T of the iterative decoding
     recurrent: bool  # the attention layers once for every head, each seeing what those before decided
     prior: dict[str, Share]  # per head, or role of heads: probability of the default's choice before training
+
+    def __post_init__(self) -> None:
+        if self.superposition and not self.attention_layers:
+            raise ConfigError("algo.network.superposition=true modulates attention layers, of which there are none: "
+                              "give algo.network.attention_layers=2, or superposition=false")  # fmt: skip
 
 
 class GOPolicy(nn.Module):

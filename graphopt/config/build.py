@@ -51,7 +51,7 @@ def build(config: Mapping[str, Any], held: Dataset | None = None) -> Parts:
     learns = compatibility.learns(target_of(config["algo"], "algo"))
     algo: Solver[Any] = learner(config, task, around) if learns else construct(config["algo"], "algo", around)
     names: list[str] = convert(config["compare"], list[str], "compare")
-    refused = {name: compatibility.refusal(name, config["task"]) for name in names}
+    refused = {name: compatibility.refusal(name, config) for name in names}
     compared = tuple(rival(name, around) for name, why in refused.items() if not why)
     return Parts(
         dataset, machine, task, cost, judge, algo, compared, {name: why for name, why in refused.items() if why}, learns

@@ -1,22 +1,28 @@
 """Who fits whom, found from classes alone, before anything is built.
 
-Facts are class attributes: optimisers say what they accept (`accepts`, `needs_roles`, `needs_one_of`, `knows_roles`),
-tasks what they decide (`noun`, `roles`, with settings `roles_of`), costs what of it counts (`reads`, `assumes`), tasks
+Facts are class attributes: optimisers say what they accept (`accepts`, `needs_roles`, `needs_one_of`, `knows_roles`)
+and need of prices (`objectives`, `needs_cost`), cost models what they have (`objective`, `provides`, `one_device`),
+tasks what they decide (`noun`, `roles`, with settings `roles_of`), costs what of it counts (`reads`, `assumes`), tasks,
 costs and optimisers what a graph must carry (`needs`), data sets what graphs carry (`gives`).
 `python -m graphopt.compat` prints the table of tasks and algorithms as Markdown, with `--families` its short form.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, get_args
 
-from graphopt.config.construct import INJECTED, Node, arguments_of, check_complete, target_of
+from graphopt import CONF
+from graphopt.config.construct import INJECTED, Node, arguments_of, check_complete, construct, target_of
 from graphopt.core.head import Role
+from graphopt.core.machine import Machine
 from graphopt.errors import Incompatible, UsageError, UserError
-from graphopt.problems.cost_model import CostModel
-from graphopt.problems.optimizer import Solver
+from graphopt.problems.cost_model import CostModel, Objective
+from graphopt.problems.optimizer import Solver, unpriced
 from graphopt.problems.task import Task
 from graphopt.utils import registry
+
+MACHINES = ("identical", "cpu_core")  # what may help beside the usual machine: devices alike without links, one device
 
 
 def learns(algo: type[Solver[Any]]) -> bool:
@@ -60,6 +66,9 @@ def check(config: Mapping[str, Any]) -> None:
         raise Incompatible(_sentence(config, *wrong))
     costs = {group: target_of(config[group], group) for group in ("cost", "judge")}
     check_reads(config)
+    lacks = lacking(config["algo"], config)
+    if lacks:
+        raise Incompatible(f"algo={config['algo']['name']} {lacks}. {_remedy(config)}")
     for group, part in (("task", task), ("algo", algo), *costs.items()):
         missing = part.needs - dataset.gives
         if missing:
@@ -67,6 +76,77 @@ def check(config: Mapping[str, Any]) -> None:
                 f"{group}={config[group]['name']} needs graphs that carry {', '.join(sorted(missing))}; "
                 f"dataset={config['dataset']['name']} has none. Data sets that do: {_or_none(_givers(missing))}."
             )
+
+
+def lacking(algo: Node, config: Mapping[str, Any]) -> str:
+    """What an algorithm or the cost model needs that cost, objective and machine of a configuration do not have; empty
+    when they have all."""
+    target: type[Solver[Any]] = target_of(algo, "algo")
+    cost: type[CostModel] = target_of(config["cost"], "cost")
+    objective = config["cost"].get("objective", getattr(cost, "objective", None))
+    lacks = unpriced(target, cost, objective)
+    if lacks:
+        return lacks
+    try:
+        machine: Machine = construct(config["machine"], "machine")
+    except UserError:  # said when it is built
+        return ""
+    task = config["task"]
+    if cost.one_device and machine.num_devices > 1 and task.get("placement") != "single":
+        return f"needs one device with cost={config['cost']['name']}, machine={machine.name} has {machine.num_devices}"
+    decides: set[Role] = {*target_of(task, "task").roles_of(task).values()}
+    found: str = target.unfit(machine, task, decides, objective)
+    return found
+
+
+def _remedy(config: Mapping[str, Any]) -> str:
+    task, usual = config["task"], f"cost={_usual_cost(config['task'])} machine={_usual('machine')}"
+    return f"For task={task['name']} take {settings_for(config['algo'], task) or usual}"
+
+
+def settings_for(algo: Node, task: Node) -> str | None:
+    """Words with which an algorithm solves a task, beside the usual ones: the fewest; None where no option helps. Usual
+    are the machine of conf/config.yaml, and its cost model or, of a task which that does not price, the first one."""
+    for words, cost, machine in _choices(task):
+        if not lacking(algo, {"task": task, "cost": cost, "machine": registry.option("machine", machine)}):
+            return " ".join(words)
+    return None
+
+
+def _choices(task: Node) -> Iterator[tuple[list[str], Node, str]]:
+    """(words, cost, machine) that price a task, the usual ones first, then those that take the fewest words."""
+    usual = _usual_cost(task)
+    yield [], registry.option("cost", usual), _usual("machine")
+    found: list[tuple[list[str], Node, str]] = []
+    for machine in (_usual("machine"), *MACHINES):
+        words = [] if machine == _usual("machine") else [f"machine={machine}"]
+        for cost in sorted(_pricing(task), key=lambda name: name != usual):
+            node, named = registry.option("cost", cost), [] if cost == usual else [f"cost={cost}"]
+            found.append(([*named, *words], node, machine))
+            others = [one for one in get_args(Objective) if node.get("objective") not in (None, one)]
+            found += [
+                ([*named, f"cost.objective={one}", *words], {**node, "objective": one}, machine) for one in others
+            ]
+    yield from sorted(found, key=lambda one: len(one[0]))
+
+
+def _pricing(task: Node) -> list[str]:
+    return [name for name, cost in _classes("cost").items() if not unread(cost, task)]
+
+
+def _usual_cost(task: Node) -> str:
+    usual = _usual("cost")
+    fits = not unread(target_of(registry.option("cost", usual), "cost"), task)
+    return usual if fits else next(iter(_pricing(task)), usual)
+
+
+@cache
+def _usual(group: str) -> str:
+    """The option of a group in conf/config.yaml."""
+    from omegaconf import OmegaConf
+
+    config: Any = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
+    return next(str(entry[group]) for entry in config["defaults"] if group in entry and isinstance(entry, dict))
 
 
 def check_reads(config: Mapping[str, Any]) -> None:
@@ -106,10 +186,14 @@ def check_unused(config: Mapping[str, Any]) -> None:
                 raise UsageError(f"{group}.{key} does not exist; keys of {group}={node['name']}: {valid}")
 
 
-def refusal(algo: str, task: Node) -> str:
-    """Why the algorithm of that name cannot solve the configured task; empty when it can."""
-    wrong = mismatch(target_of(registry.option("algo", algo), "algo"), task)
-    return "" if wrong is None else f"algo={algo} {wrong[0]}; task={task['name']} {wrong[1]}"
+def refusal(algo: str, config: Mapping[str, Any]) -> str:
+    """Why the algorithm of that name cannot solve the configured task at these prices; empty when it can."""
+    node, task = registry.option("algo", algo), config["task"]
+    wrong = mismatch(target_of(node, "algo"), task)
+    if wrong is not None:
+        return f"algo={algo} {wrong[0]}; task={task['name']} {wrong[1]}"
+    lacks = lacking(node, config)
+    return f"algo={algo} {lacks}" if lacks else ""
 
 
 def _sentence(config: Mapping[str, Any], needs: str, has: str) -> str:
@@ -153,13 +237,13 @@ def _givers(needs: frozenset[str]) -> list[str]:
     return [name for name, dataset in _classes("dataset").items() if needs <= dataset.gives]
 
 
-def fits() -> dict[str, list[str]]:
-    """Algorithm -> tasks that it can solve, in the order of the names."""
-    tasks = _tasks()
-    return {
-        name: [task for task, node in tasks.items() if mismatch(algo, node) is None]
-        for name, algo in _classes("algo").items()
-    }
+def fits() -> dict[str, dict[str, str]]:
+    """Algorithm -> task that it can solve -> words that this takes beside the usual ones, in the order of the names."""
+    tasks, found = _tasks(), dict[str, dict[str, str]]()
+    for name, algo in _classes("algo").items():
+        node, fitting = registry.option("algo", name), [t for t in tasks if mismatch(algo, tasks[t]) is None]
+        found[name] = {task: words for task in fitting if (words := settings_for(node, tasks[task])) is not None}
+    return found
 
 
 def matrix() -> str:
@@ -167,7 +251,7 @@ def matrix() -> str:
     tasks, algos = registry.options("task"), _classes("algo")
     lines = [f"| algo | {' | '.join(tasks)} |", f"|---|{'---|' * len(tasks)}"]
     for name, fitting in fits().items():
-        cells = ["yes" if task in fitting else "-" for task in tasks]
+        cells = [(f"`{fitting[task]}`" if fitting[task] else "yes") if task in fitting else "-" for task in tasks]
         lines.append(f"| {name}{' (learns)' if learns(algos[name]) else ''} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -176,14 +260,19 @@ def families() -> str:
     """Markdown: `matrix` in few lines. Algorithms of the same tasks share a line; NAME* also stands for its variants
     NAME_..., where these fit the same tasks and learn as it does."""
     classes = _classes("algo")
-    algos = {name: (tuple(fitting), learns(classes[name])) for name, fitting in fits().items()}
-    lines: dict[tuple[str, ...], list[str]] = {}
+    algos = {name: (tuple(fitting.items()), learns(classes[name])) for name, fitting in fits().items()}
+    lines: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for name, same in algos.items():
         if any(name.startswith(f"{other}_") and algos[other] == same for other in algos):
             continue
         variants = any(other.startswith(f"{name}_") and algos[other] == same for other in algos)
         shown = f"{name}*" if variants else name
-        lines.setdefault(same[0], []).append(f"**{shown}**" if same[1] else shown)
-    rows = sorted(lines.items(), key=lambda line: (-len(line[0]), line[0]))
-    table = [f"| {', '.join(tasks)} | {', '.join(names)} |" for tasks, names in rows]
+        for words in dict.fromkeys(words for _, words in same[0]):
+            tasks = tuple(task for task, needed in same[0] if needed == words)
+            lines.setdefault((tasks, words), []).append(f"**{shown}**" if same[1] else shown)
+    rows = sorted(lines.items(), key=lambda line: (line[0][1] != "", -len(line[0][0]), line[0]))
+    table = [
+        f"| {', '.join(tasks)}{f' with `{words}`' if words else ''} | {', '.join(names)} |"
+        for (tasks, words), names in rows
+    ]
     return "\n".join(["| tasks | algorithms |", "|---|---|", *table])

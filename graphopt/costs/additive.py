@@ -24,6 +24,7 @@ class Additive(ProgramCost):
     """`runtime` of a program on one device as a sum over its ops; `op_seconds` is the model."""
 
     objective = "runtime"
+    provides = frozenset({"prices of single ops"})
 
     @abstractmethod
     def op_seconds(self, operation: Operation, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float:

@@ -28,6 +28,8 @@ class LiveBytes(CostModel):
     the graph's own order; false: prices follow from the table, thousands a second. threads: of torch, while it runs."""
 
     objective = "peak_memory"
+    provides = frozenset({"storage"})
+    one_device = True
     needs: ClassVar[frozenset[str]] = frozenset({"fx_program"})
     reads: ClassVar[frozenset[Role | str]] = frozenset({Role.PRIORITY})
 

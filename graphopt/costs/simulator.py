@@ -40,6 +40,7 @@ class Simulator(CostModel):
     """
 
     by_events = True
+    provides = frozenset({"ends"})
 
     def __init__(self, *, name: str, machine: Machine, objective: Objective, threads: Workers) -> None:
         self.name, self.machine, self.objective, self.threads = name, machine, objective, threads

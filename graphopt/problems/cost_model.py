@@ -110,6 +110,9 @@ class CostModel(ABC):
     assumes: ClassVar[frozenset[str]] = frozenset()
     prices_programs: ClassVar[bool] = False  # only which ops there are counts (graphopt/rewrite/program_cost.py)
     by_events: ClassVar[bool] = False  # prices by the rules of graphopt/costs/event.py, as exact methods do
+    # What it has beside prices: `ends` (`price_and_ends`), `storage`, `prices of single ops` (ProgramCost.term_price).
+    provides: ClassVar[frozenset[str]] = frozenset()
+    one_device: ClassVar[bool] = False  # prices plans on one device alone
 
     @abstractmethod
     def price(self, plans: Plans) -> Prices:

@@ -3,12 +3,15 @@
 import contextlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
+from graphopt.core.machine import Machine
+from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel
+from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.problem import OutOfBudget, Problem
 from graphopt.problems.task import AssignTask, Task
 
@@ -20,7 +23,8 @@ class Solver(ABC, Generic[AnyProblem]):
 
     accepts: the classes of task it can solve. needs_roles: roles that heads of the task must have (empty: any).
     needs_one_of: roles of which it must have at least one (empty: none). knows_roles: roles beyond which it can solve
-    nothing (empty: it can with any). needs: what graphs must carry, as those of cost models.
+    nothing (empty: it can with any). needs: what graphs must carry, as those of cost models. objectives: what it can
+    optimise (empty: anything). needs_cost: what a cost model must provide beside prices.
     """
 
     name: str
@@ -29,6 +33,14 @@ class Solver(ABC, Generic[AnyProblem]):
     needs_one_of: ClassVar[frozenset[Role]] = frozenset()
     knows_roles: ClassVar[frozenset[Role]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
+    objectives: ClassVar[frozenset[Objective]] = frozenset()
+    needs_cost: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def unfit(cls, machine: Machine, task: Mapping[str, Any], decides: Collection[Role], objective: Objective | None
+              ) -> str:  # fmt: skip
+        """What it needs that a machine does not have for a task of these settings and roles; empty when it has all."""
+        return ""
 
     @abstractmethod
     def solve(self, problem: AnyProblem) -> None:
@@ -41,9 +53,21 @@ class Optimizer(Solver[AssignProblem]):
     accepts: ClassVar[tuple[type[Task], ...]] = (AssignTask,)
 
 
+def unpriced(algo: type[Solver[Any]], cost: type[CostModel], objective: Objective | None) -> str:
+    """What an algorithm needs of prices that a cost model does not give; empty when it gives all."""
+    if algo.objectives and objective is not None and objective not in algo.objectives:
+        words = (f"cost.objective={one} judge.objective={one}" for one in sorted(algo.objectives))
+        return f"needs {' or '.join(words)}, not {objective}"
+    missing = algo.needs_cost - cost.provides
+    return f"needs a cost model that provides {', '.join(sorted(missing))}" if missing else ""
+
+
 def solve(optimizer: Solver[AnyProblem], graph: Graph, task: Task, cost: CostModel, *, evals: int,
           seconds: float | None = None, seed: int = 0) -> tuple[AnyProblem, float]:  # fmt: skip
-    """(the solved problem, seconds it took). The answer to a budget of 0 is priced here, unbilled."""
+    """(the solved problem, seconds it took). The answer to a budget of 0 is priced here, unbilled. Raises Unsolved."""
+    wrong = unpriced(type(optimizer), type(cost), cost.objective)
+    if wrong:
+        raise Unsolved(f"algo={optimizer.name} {wrong}")
     problem: Any = task.open(graph, cost, evals=evals, seconds=math.inf if seconds is None else seconds, seed=seed)
     with contextlib.suppress(OutOfBudget):
         optimizer.solve(problem)

@@ -7,7 +7,8 @@ that is infinite, which is read as such; no number is ever NaN):
 - what was solved: study, cell, dataset, split, graph, graph_hash, family, ops, opaque (of these, those that nothing is
   fused with since they are not understood), uncounted (whose FLOP are not all counted), task, machine, cost, judge,
   objective
-- by what: encoder (of learners), algo, seed, params, train_evals, train_seconds, device, commit, config_hash
+- by what: encoder (null where the algorithm takes none; older rows name one all the same), algo,
+  seed, params, train_evals, train_seconds, device, commit, config_hash
 - under which budget: evals_cap, seconds_cap (null: unlimited); what was used: evals, distinct, seconds
 - with which result: initial (the default heuristic's price, by the judge), searched_initial (the same by the search's
   cost model), searched (the best found, by the search's cost model), bound (what an exact method proved that no

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from graphopt.config.construct import call, construct, convert
+from graphopt.config.construct import arguments_of, call, construct, convert, target_of
 from graphopt.core.graph import GraphError
 from graphopt.costs.tables import check_place
 from graphopt.datasets.dataset import Dataset
@@ -154,7 +154,7 @@ class Cell:
             "study": self.settings.study, "cell": self.path.name, "dataset": c["dataset"]["name"],
             "split": self.settings.split, "task": c["task"]["name"], "machine": c["machine"]["name"],
             "cost": c["cost"]["name"], "judge": c["judge"]["name"], "objective": c["cost"].get("objective"),
-            "encoder": c["encoder"]["name"], "algo": c["algo"]["name"], "seed": self.settings.seed, "commit": commit(),
+            "encoder": encoder_of(c), "algo": c["algo"]["name"], "seed": self.settings.seed, "commit": commit(),
             "config_hash": self.hash,
         }  # fmt: skip
 
@@ -306,7 +306,16 @@ def content_of(config: Mapping[str, Any]) -> str | None:
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """8 hex digits of everything that makes results differ."""
-    return digest({key: value for key, value in config.items() if key not in FREE})
+    unread = () if encoder_of(config) is not None else ("encoder",)
+    return digest({key: value for key, value in config.items() if key not in (*FREE, *unread)})
+
+
+def encoder_of(config: Mapping[str, Any]) -> str | None:
+    """The name of the encoder; None where the algorithm takes none."""
+    with contextlib.suppress(UserError):  # of an algorithm that cannot be imported, which the run itself will say
+        if "encoder" not in arguments_of(target_of(config["algo"], "algo")):
+            return None
+    return str(config["encoder"]["name"])
 
 
 def digest(value: Any) -> str:
@@ -314,9 +323,12 @@ def digest(value: Any) -> str:
 
 
 def folder_name(config: Mapping[str, Any], short_hash: str) -> str:
-    """Readable choices and the hash, e.g. `fusion-go-gin-zoo-gpu2-simulator-s0-1a2b3c4d`."""
-    groups = ("task", "algo", "encoder", "dataset", "machine", "cost")
-    parts = [str(config[group]["name"]) for group in groups]
+    """Readable choices and the hash, e.g. `fusion-go-gin-zoo-gpu2-simulator-s0-1a2b3c4d`; without the encoder where
+    nothing reads it."""
+    before, after = ("task", "algo"), ("dataset", "machine", "cost")
+    encoder = encoder_of(config)
+    parts = [str(config[group]["name"]) for group in before] + ([] if encoder is None else [encoder])
+    parts += [str(config[group]["name"]) for group in after]
     if config["judge"]["name"] != config["cost"]["name"]:
         parts.append(str(config["judge"]["name"]))
     return re.sub(r"[^A-Za-z0-9_.+-]", "_", "-".join([*parts, f"s{config['seed']}", short_hash]))

@@ -3,10 +3,12 @@
 An experiment may have algorithms of its own: `hydra.sweeper.algos` says of each name which words make it of an option.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.errors import ConfigCompositionException
 
 from graphopt.errors import UserError
 from graphopt.run.sweep import sources_of, spelled_out
@@ -29,6 +31,30 @@ class Resuming(BasicSweeper):
         spelled = [[spelled_out(job, self.algos) for job in batch] for batch in batches]
         left = [[job for job in batch if not _finished(job, sources)] for batch in spelled]
         return [batch for batch in left if batch]
+
+    def validate_batch_is_legal(self, batch: Any) -> None:
+        """A key that only some jobs lack is no end of the sweep: it is handed on (`+`), and their cells refuse it."""
+        assert self.hydra_context is not None and self.config is not None
+        loader, errors = self.hydra_context.config_loader, dict[int, ConfigCompositionException]()
+        for place, job in enumerate(batch):
+            words = list(job)
+            while True:
+                try:
+                    loader.load_sweep_config(self.config, words)
+                    break
+                except ConfigCompositionException as error:
+                    errors.setdefault(place, error)
+                    given = [_appended(word, str(error)) for word in words]
+                    if given == words or len(errors) == len(batch):
+                        raise errors[place] from None
+                    words = given
+            batch[place] = words
+
+
+def _appended(word: str, error: str) -> str:
+    """The word as one that adds a key, where the error says that this one cannot be overridden."""
+    found = re.search(r"Could not override '([^']+)'", error)
+    return f"+{word}" if found and word.partition("=")[0] == found.group(1) else word
 
 
 def _finished(job: list[str], sources: list[str]) -> bool:

@@ -4,13 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import frame_parts as parts_of
+import numpy as np
 import pytest
 
 from graphopt.cli import config_dir
 from graphopt.config import compatibility
 from graphopt.config.build import build
-from graphopt.config.construct import target_of
-from graphopt.errors import ConfigError, Incompatible
+from graphopt.config.construct import construct, target_of
+from graphopt.datasets.in_memory import InMemory
+from graphopt.datasets.layered import layered_graph
+from graphopt.errors import ConfigError, Incompatible, Unsolved
+from graphopt.problems.optimizer import solve, unpriced
 from graphopt.utils import registry
 
 TASKS, ALGOS = registry.options("task"), registry.options("algo")
@@ -89,12 +93,16 @@ def test_every_refusal_names_an_alternative(task: str, algo: str) -> None:
     needs = target_of(config["algo"], "algo").needs
     config["dataset"] = registry.option("dataset", "lowered" if "compiled_program" in needs else dataset)
     config["cost"] = config["judge"] = registry.option("cost", cost)
+    config["machine"] = registry.option("machine", "gpu2")
     fit = compatibility.mismatch(target_of(config["algo"], "algo"), config["task"]) is None
+    words = FITS.get(algo, {}).get(task)
     try:
         compatibility.check(config)
-        assert fit
+        assert fit and words == ""
     except Incompatible as error:
-        assert not fit
+        if fit:
+            assert words and str(error).endswith(f"For task={task} take {words}"), "the table says it, and so does this"
+            return
         for_algo, for_task = str(error).split(f"Tasks for {algo}: ")[1].split(f" Algorithms for {task}: ")
         assert for_algo != "none." and for_task != "none."
 
@@ -103,17 +111,60 @@ def test_the_matrix_has_every_task_and_algorithm() -> None:
     head, _, *lines = compatibility.matrix().splitlines()
     assert head == f"| algo | {' | '.join(TASKS)} |"
     assert [line.split()[1] for line in lines] == ALGOS
-    assert all("yes" in line for line in lines)
+    assert all("yes" in line or "`" in line for line in lines)
+
+
+FITS = compatibility.fits()
+CELLS = [(algo, task, words) for algo, fitting in FITS.items() for task, words in fitting.items()]
+OF_TASK = {"recompute": "training_step", "sharding": "sharding_drawn", "tiling": "tiling_random", "rewrite": "onnx"}
+TINY: dict[str, Any] = {"width": 8, "layers": 1}
+
+
+@pytest.mark.parametrize(("algo", "task", "words"), CELLS, ids=lambda part: part.replace(" ", ",") or "-")
+def test_every_cell_of_the_table_can_be_built(algo: str, task: str, words: str) -> None:
+    """With the words that it says, the usual machine and the task's usual cost model; and the checks of a run hold."""
+    given = dict(word.split("=") for word in words.split())
+    needs = target_of(registry.option("algo", algo), "algo").needs
+    cost = registry.option("cost", given.pop("cost", compatibility._usual_cost(registry.option("task", task))))
+    cost |= {"objective": given.pop("cost.objective")} if "cost.objective" in given else {}
+    encoder = {key: TINY.get(key, value) for key, value in registry.option("encoder", "graphsage").items()}
+    dataset = "lowered" if "compiled_program" in needs else "programs" if cost["name"] == "live_bytes" else "layered"
+    config = {
+        "task": registry.option("task", task), "algo": registry.option("algo", algo), "cost": cost, "judge": cost,
+        "dataset": registry.option("dataset", OF_TASK.get(task, dataset)), "encoder": encoder, "seed": 0,
+        "machine": registry.option("machine", given.pop("machine", "gpu2")), "compare": [],
+        "trainer": registry.option("trainer", "default"),
+    }  # fmt: skip
+    assert not given
+    config["dataset"] |= {"path": "model.onnx"} if "path" in config["dataset"] else {}
+    try:
+        parts = build(config, InMemory(name="given", held=[]))
+    except ConfigError as error:  # of an extra that is not installed
+        assert "pip install" in str(error)
+        return
+    assert not unpriced(type(parts.algo), type(parts.cost), parts.cost.objective)
+
+
+def test_what_the_run_asks_of_prices_is_what_the_table_asks() -> None:
+    """`solve` refuses by the same facts, also what a program puts together."""
+    for algo, objective, said in (("contiguous", "runtime", "max_load"), ("windowed", "peak_memory", "runtime")):
+        problem = {"machine": construct(registry.option("machine", "gpu2"), "machine")}
+        task = construct(registry.option("task", "placement"), "task", problem)
+        cost = construct(registry.option("cost", "simulator") | {"objective": objective}, "cost", problem)
+        made = construct(registry.option("algo", algo), "algo", {})
+        with pytest.raises(Unsolved, match=rf"needs cost\.objective={said} .* not {objective}"):
+            solve(made, layered_graph(8, np.random.default_rng(0), "one"), task, cost, evals=1)
 
 
 def test_families_say_what_the_matrix_says() -> None:
     """Every algorithm is named once, by itself or by a NAME* that fits the same tasks, in bold if it learns."""
-    found = {}
+    found: dict[str, tuple[dict[str, str], bool]] = {}
     for line in compatibility.families().splitlines()[2:]:
-        tasks, names = (cell.strip() for cell in line.strip("|").split("|"))
+        said, names = (cell.strip() for cell in line.strip("|").split("|"))
+        tasks, _, words = said.removesuffix("`").partition(" with `")
         for shown in names.split(", "):
             plain = shown.removeprefix("**").removesuffix("**")
-            found[plain] = (tasks.split(", "), shown != plain)
+            found.setdefault(plain, ({}, shown != plain))[0].update(dict.fromkeys(tasks.split(", "), words))
     fits, matrix = compatibility.fits(), compatibility.matrix()
     for algo in ALGOS:
         said = [name for name in found if name in (algo, f"{algo}*")] or [

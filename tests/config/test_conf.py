@@ -194,6 +194,7 @@ REGAL = ("task=placement", "algo=regal", "machine=gpu2")
         (GO, "algo.network.attention_layers", 10**7, "from 0 to"),
         (GO, "algo.network.attention_heads", 0, "from 1 to"),
         (GO, "algo.network.iterations", 0, "from 1 to"),
+        (GO, "algo.network.superposition", True, "modulates attention layers, of which there are none"),
         (GO, "algo.network.prior", 0.5, "must be fields by name"),
         (GO, "algo.network.prior.device", "x", r"algo\.network\.prior\.device=x must be a number"),
         (GO, "algo.network.segment", 10**9, "from 1 to"),

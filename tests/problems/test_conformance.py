@@ -93,7 +93,7 @@ def make(algo: str, label: str, network: str = "graphsage", **changes: Any) -> O
 
 
 def fits(algo: str, label: str) -> bool:
-    return not compatibility.refusal(algo, task_nodes()[label])
+    return compatibility.mismatch(target_of(registry.option("algo", algo), "algo"), task_nodes()[label]) is None
 
 
 ALGOS = [algo for algo in registry.options("algo") if algo not in (*OF_ORDERS, *OF_PROGRAMS, *OF_SHARDING)]

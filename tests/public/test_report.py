@@ -18,7 +18,7 @@ from graphopt.core.graph import Graph
 from graphopt.errors import UserError
 from graphopt.report import main
 from graphopt.reporting.tables.lines import Difference, Line, best_known, blocks, differences, evals_to_reach, summarise
-from graphopt.reporting.tables.read_rows import Collected, collect
+from graphopt.reporting.tables.read_rows import Collected, collect, method_labels
 from graphopt.reporting.tables.render import numbers, sheets
 from graphopt.reporting.tables.sheet import as_markdown
 from graphopt.reporting.tables.statistics import bootstrap, mean_of_graphs, tabled
@@ -366,3 +366,13 @@ def test_no_proved_gap_without_bounds_or_by_another_judge(tmp_path: Path) -> Non
         found = collect(store(tmp_path / name, rows))
         assert all(math.isnan(line.proved_gap) for line in lines(found).values())
         assert "proved gap" not in as_markdown(sheets(found, "local"))
+
+
+def test_a_learner_without_an_encoder_is_one_method_in_old_and_new_rows(tmp_path: Path) -> None:
+    """Older rows name the usual encoder, though nothing read it."""
+    rows = [
+        row("a", "g", 1.0, params=9, encoder=encoder, seed=seed) for seed, encoder in enumerate(("graphsage", None))
+    ]
+    assert {*method_labels(rows).values()} == {"a"}
+    several = [row("a", "g", 1.0, params=9, encoder=encoder) for encoder in ("gin", "gat")]
+    assert {*method_labels(several).values()} == {"a/gin", "a/gat"}

@@ -18,7 +18,10 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from graphopt import CONF
+from graphopt.cli import composed
+from graphopt.command import for_each_job
 from graphopt.records.rows import Row, read
+from graphopt.run.cell import config_hash, folder_name
 from graphopt.training import checkpoint
 
 ROOT = CONF.parent
@@ -126,6 +129,42 @@ def test_help_names_every_option_and_imports_nothing_heavy() -> None:
         assert path.parent.name == "experiment" or path.stem in done.stdout
     imported = {line.split("|")[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert "hydra" in imported and not imported & {"torch", "numba", "numpy", "scipy", "onnx", "matplotlib", "rich"}
+
+
+def test_an_unknown_key_of_one_algorithm_is_a_failed_row(command: Command, tmp_path: Path) -> None:
+    """The others are solved; where all lack the key, nothing begins."""
+    code, _, err = command("-m", "algo=local,brkga", "algo.evolution.elites=0.3", *SMALL)
+    assert code == 1 and "algo.evolution does not exist; keys of algo=local: start, hops, deltas" in err
+    rows = rows_below(tmp_path)
+    assert [(row["algo"], row["status"]) for row in rows if row["algo"] == "local"] == [("local", "failed")]
+    assert [row["status"] for row in rows if row["algo"] == "brkga"] == ["ok", "ok"]
+    code, _, err = command("-m", "algo=local,scan", "algo.evolution.elites=0.3", "study=none", *SMALL)
+    assert code == 2 and "algo.evolution does not exist" in err and not list(tmp_path.rglob("none/*/rows.jsonl"))
+
+
+def test_words_inside_a_group_are_a_choice_of_one_in_sweeps() -> None:
+    words = [
+        "-m",
+        "algo=local,scan",
+        "algo.hops=2",
+        "algo.x=1,2",
+        "seed=0",
+        "dataset.ops=[1,2]",
+        "algo.y=[",
+        "+algo.z=1",
+    ]
+    assert for_each_job(words) == ["-m", "algo=local,scan", "algo.hops=choice(2)", "algo.x=1,2", "seed=0",
+                                   "dataset.ops=choice([1,2])", "algo.y=[", "+algo.z=1"]  # fmt: skip
+    assert for_each_job(words[1:]) == words[1:]
+
+
+def test_the_encoder_is_named_where_something_reads_it(command: Command, tmp_path: Path) -> None:
+    assert command("-m", "algo=local", "encoder=gin,gat", *SMALL)[0] == 0
+    assert len(list(tmp_path.rglob("fusion-local-synthetic-*/rows.jsonl"))) == 1
+    assert {row["encoder"] for row in rows_below(tmp_path)} == {None} and len(rows_below(tmp_path)) == 2
+    config = composed(["algo=go", "encoder=gin"])
+    assert folder_name(config, "x") == "fusion-go-gin-zoo-gpu2-simulator-s0-x"
+    assert config_hash(config) != config_hash({**config, "encoder": {**config["encoder"], "width": 8}})
 
 
 def test_a_sweep_writes_every_cell_and_skips_it_next_time(command: Command, tmp_path: Path) -> None:

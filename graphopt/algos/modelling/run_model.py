@@ -24,7 +24,7 @@ from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel
+from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.keys import Keys
 from graphopt.problems.pricing import Pricing
 from graphopt.problems.task import AssignTask
@@ -54,7 +54,7 @@ class RunModel(KernelModel):
     needs_one_of: ClassVar[frozenset[Role]] = JointSearch.needs_one_of
     knows_roles: ClassVar[frozenset[Role]] = JointSearch.knows_roles
     measure: ClassVar[str] = "kernels"
-    objectives: ClassVar[tuple[str, ...]] = ("runtime", "peak_memory")  # of a run, of which when kernels end is a part
+    objectives = frozenset[Objective]({"runtime", "peak_memory"})  # of a run, of which when kernels end is a part
     any_purpose: ClassVar[bool] = True
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, plans: Count, rate: NotNegative,

@@ -25,7 +25,6 @@ from graphopt.algos.learner import Learner, answering
 from graphopt.algos.placing.tried_moves import Tried, seen, tried_moves
 from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
-from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.task import AssignTask
@@ -75,6 +74,7 @@ class PerturbPolicy(Learner):
     """yaml: conf/algo/perturb_policy.yaml."""
 
     needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
+    objectives = OBJECTIVES
     network_settings = frozenset({"width", "neighbours"})
     heeds_held_out = True
 
@@ -99,8 +99,6 @@ class PerturbPolicy(Learner):
 
     def gather(self, graphs: Sequence[Graph]) -> None:
         """Tries moves on every training graph; each is an evaluation."""
-        if self.cost.objective not in OBJECTIVES:
-            raise ConfigError(f"algo={self.name} learns {' or '.join(OBJECTIVES)}; choose cost.objective of these")
         before, said = self.train_evals, self.teaching
         with Bar("try moves", len(graphs)) as bar:
             for graph in graphs:

@@ -144,11 +144,16 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 
 def method_labels(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
-    """(algo, encoder) -> label; the encoder is named where a learned algorithm ran with several."""
+    """(algo, encoder) -> label; the encoder is named where a learned algorithm ran with several. One that a row says to
+    have none takes none, whatever older rows say."""
     encoders: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         encoders[str(row.get("algo"))].add(_encoder(row))
-    return {(a, e): f"{a}/{e}" if len(found) > 1 else a for a, found in encoders.items() for e in found}
+    return {
+        (a, e): f"{a}/{e}" if len(found) > 1 and "None" not in found else a
+        for a, found in encoders.items()
+        for e in found
+    }
 
 
 def _encoder(row: Mapping[str, Any]) -> str:

@@ -59,6 +59,8 @@ class OnnxNode:
 
 def translate(node: OnnxNode) -> Results:
     """Terms of the node's outputs; None for a node that stays opaque. Raises ShapeError where shapes do not fit."""
+    if node.op_type == "Identity":  # of any operator set and type: the export writes it for an output of two names
+        return _same(node)
     rule = RULES.get(node.op_type)
     if rule is None or node.opset < OLDEST or (any(node.used[1:]) and node.op_type != "Split"):
         return None
@@ -232,7 +234,7 @@ _POOLS = {"MaxPool": "pool_max", "GlobalMaxPool": "pool_max", "AveragePool": "po
           "GlobalAveragePool": "pool_avg"}  # fmt: skip
 OLDEST = 7  # older operator sets broadcast by attributes; their nodes stay opaque
 # What works on any element type.
-MOVES = frozenset(("Identity", "Dropout", "Flatten", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Concat", "Split"))
+MOVES = frozenset(("Dropout", "Flatten", "Squeeze", "Unsqueeze", "Reshape", "Transpose", "Concat", "Split"))
 RULES: dict[str, Callable[[OnnxNode], Results]] = {
     **dict.fromkeys(("Relu", "Tanh", "Sigmoid"), _unary),
     **dict.fromkeys(("Add", "Mul"), _binary),
@@ -242,7 +244,6 @@ RULES: dict[str, Callable[[OnnxNode], Results]] = {
     "Sum": _sum,
     "MatMul": _matmul,
     "Gemm": _gemm,
-    "Identity": _same,
     "Dropout": _dropout,
     "Transpose": _transpose,
     "Concat": _concat,

@@ -24,6 +24,7 @@ class CompilerOrder(Optimizer):
     """One evaluation, or the answer to a budget of 0. order: `lpmf` least peak memory first, `bfs`, `dfs`."""
 
     needs_roles = frozenset({Role.PRIORITY})
+    needs_cost = frozenset({"storage"})
     knows_roles = frozenset({Role.PRIORITY})
 
     def __init__(self, *, name: str, order: Literal["lpmf", "bfs", "dfs"]) -> None:

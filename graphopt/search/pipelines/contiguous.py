@@ -20,8 +20,8 @@ from scipy.sparse import csr_array
 
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
-from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.partition import chain, fiedler
 from graphopt.search.pipelines.blocks import blocks
@@ -67,13 +67,12 @@ class Contiguous(Optimizer):
     """yaml: conf/algo/contiguous.yaml. One evaluation: the best split, which is found without asking for prices."""
 
     needs_roles = frozenset({Role.DEVICE})
+    objectives = frozenset[Objective]({"max_load"})
 
     def __init__(self, *, name: str, effort: Effort) -> None:
         self.name, self.effort = name, effort
 
     def solve(self, problem: AssignProblem) -> None:
-        if problem.objective != "max_load":
-            raise Unsolved(f"algo={self.name} splits pipelines; take cost.objective=max_load judge.objective=max_load")
         line = pipeline(problem)
         split = best_split(line, self.effort, problem.rng)
         if not len(split.device):

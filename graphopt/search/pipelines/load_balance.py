@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
-from graphopt.errors import ConfigError, Unsolved
+from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics import partition
 from graphopt.search.pipelines.contiguous import Effort, best_split, decided
@@ -38,6 +39,7 @@ class LoadBalance(Optimizer):
     """yaml: conf/algo/load_balance.yaml. Every candidate is priced by the cost model, one evaluation each."""
 
     needs_roles = frozenset({Role.DEVICE})
+    objectives = frozenset[Objective]({"max_load"})
 
     def __init__(
         self, *, name: str, starts: list[str], effort: Effort, batch: Few, patience: Count, kick: Whole
@@ -48,10 +50,6 @@ class LoadBalance(Optimizer):
         self.batch, self.patience, self.kick = batch, patience, kick
 
     def solve(self, problem: AssignProblem) -> None:
-        if problem.objective != "max_load":
-            raise Unsolved(
-                f"algo={self.name} balances pipelines; take cost.objective=max_load judge.objective=max_load"
-            )
         if not problem.open:
             return
         line = pipeline(problem)

@@ -55,6 +55,8 @@ class Branch:
 class Mcts(Rewriter):
     """yaml: conf/algo/mcts.yaml. Needs a cost model that sums over ops."""
 
+    needs_cost = frozenset({"prices of single ops"})
+
     def __init__(self, *, name: str, nodes: Count, simulations: Count, rollout: Whole, exploration: NotNegative,
                  refine: Positive, cycles: Literal["efficient", "vanilla", "allowed"], rule_seconds: Positive,
                  restart: bool) -> None:  # fmt: skip

@@ -53,6 +53,8 @@ class Choosing:
 class Tensat(Rewriter):
     """yaml: conf/algo/tensat.yaml. Needs a cost model that sums over ops."""
 
+    needs_cost = frozenset({"prices of single ops"})
+
     def __init__(self, *, name: str, engine: Literal["own", "egglog"], limits: ExplorationLimits,
                  cycles: Literal["efficient", "vanilla", "allowed"], extraction: Choosing,
                  restarts: Whole) -> None:  # fmt: skip

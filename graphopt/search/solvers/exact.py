@@ -6,13 +6,18 @@
   none, the plan found costs more than the proved bound.
 """
 
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from graphopt.core.head import Role
+from graphopt.core.machine import Machine
 from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.encoding import encode
 from graphopt.search.solvers.cpsat import formulate, price_heuristics, provable, search
@@ -33,6 +38,17 @@ class Exact(Optimizer):
 
     needs_roles = frozenset({Role.PRIORITY})
     knows_roles = frozenset({Role.DEVICE, Role.PRIORITY})  # nothing is proved where fusion is decided
+    objectives = frozenset[Objective]({"runtime", "peak_memory"})
+
+    @classmethod
+    def unfit(cls, machine: Machine, task: Mapping[str, Any], decides: Collection[Role], objective: Objective | None
+              ) -> str:  # fmt: skip
+        """What `anywhere` and `one_device` ask, as far as it does not depend on the graph."""
+        alike = len({replace(device, name="") for device in machine.devices}) == 1
+        spread = Role.DEVICE in decides and alike and not machine.link_latency_DD.any()
+        if machine.num_devices == 1 or (task.get("placement") == "single" if objective == "peak_memory" else spread):
+            return ""
+        return "proves orders on one device, and times on identical devices that the task decides, without latency"
 
     def __init__(self, *, name: str, max_states: Whole, seconds: Positive, workers: Workers) -> None:
         self.name, self.max_states, self.limits = name, max_states, SolverLimits(seconds, None, workers)
@@ -40,8 +56,6 @@ class Exact(Optimizer):
     def solve(self, problem: AssignProblem) -> None:
         """Raises Unsolved where nothing can be proved, or not within the limits."""
         work = workload(problem, partial(problem.within, 1.0))
-        if problem.objective == "max_load":
-            raise Unsolved(f"algo={self.name} does not know max_load; take a search, such as algo=annealing")
         if problem.objective == "peak_memory":
             self._order(problem, work)
         else:

@@ -14,6 +14,7 @@ from graphopt.core.head import Role
 from graphopt.core.list_schedule import Dependencies, Links, links
 from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.solvers.earliest_starts import Tasks, fixed_bound, free_bound
@@ -26,6 +27,7 @@ class LowerBound(Optimizer):
     """Without parameters; no evaluation."""
 
     knows_roles = frozenset({Role.DEVICE, Role.PRIORITY, Role.FUSION})
+    objectives = frozenset[Objective]({"runtime"})
 
     def __init__(self, *, name: str) -> None:
         self.name = name

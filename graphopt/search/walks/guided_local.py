@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import F64
 from graphopt.core.head import Role
-from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.genetic.brkga import F32, priced_by
@@ -34,7 +34,7 @@ from graphopt.search.walks.run_columns import INDEX, RunColumns
 from graphopt.search.walks.weighted_moves import KINDS, WeightedMoves
 from graphopt.utils.ranges import Count, Share, Whole
 
-OBJECTIVES = ("runtime", "peak_memory")
+OBJECTIVES = frozenset[Objective]({"runtime", "peak_memory"})  # of which runs are simulated
 HOT = {"runtime": ("critical",), "peak_memory": ("live", "held", "reads_live")}
 
 Says = Callable[[AssignProblem, RunColumns, NDArray[np.float32]], F64]
@@ -60,8 +60,6 @@ class GuidedWalk:
 
     def search(self, problem: AssignProblem, says: Says) -> F32:
         """The best keys [K]; evaluations are spent until there are none."""
-        if problem.objective not in OBJECTIVES:
-            raise Unsolved(f"runs are simulated for {' and '.join(OBJECTIVES)} only; take algo=regal_local_heuristic")
         walk = _Walk(problem, self, says)
         if self.modelled:
             model = walk.columns.problem(self.modelled)
@@ -75,6 +73,7 @@ class GuidedLocal(Optimizer):
     """yaml: conf/algo/hot_local.yaml."""
 
     needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
+    objectives = OBJECTIVES
 
     def __init__(self, *, name: str, walk: GuidedWalk) -> None:
         self.name, self.walk = name, walk

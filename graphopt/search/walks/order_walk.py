@@ -32,6 +32,7 @@ class OrderWalk(Optimizer):
     """
 
     needs_roles = frozenset({Role.PRIORITY})
+    needs_cost = frozenset({"storage"})
     knows_roles = frozenset({Role.PRIORITY})
 
     def __init__(

@@ -20,8 +20,8 @@ from numpy.random import Generator
 
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
-from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import Objective
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.genetic.brkga import F32, priced_by
@@ -39,6 +39,8 @@ class Windowed(Optimizer):
     """
 
     needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
+    objectives = frozenset[Objective]({"runtime"})
+    needs_cost = frozenset({"ends"})
 
     def __init__(self, *, name: str, start: Literal["random", "heuristic"], window: Count, largest_block: Count,
                  swap: Share, anywhere: Share, retries: Whole) -> None:  # fmt: skip
@@ -48,8 +50,6 @@ class Windowed(Optimizer):
     def solve(self, problem: AssignProblem) -> None:
         if not problem.open or not problem.task.key_count(problem.graph):
             return
-        if problem.objective != "runtime":
-            raise Unsolved(f"algo={self.name} shortens time; take cost.objective=runtime, or algo=regal_local")
         keys, _ = first_plan(problem, self.start, priced_by(problem))
         moves, rng = _Moves(self, problem), problem.rng
         now = _State(keys, *problem.cost_and_ends(keys))
