@@ -59,14 +59,14 @@ def _board(contest: Contest, standings: Sequence[Standing]) -> str:
     return f"""<section id="{_id(contest)}"><h2>{_text(contest.title)}</h2>
 <p>{_text(contest.about)}
 <span class="soft">{len(contest.instances)} instances of dataset={_text(" or ".join(contest.datasets))}, costs in
-{_text(contest.unit)}.{absent}{_agreement(contest)}</span></p>
+{_text(contest.unit)}.{absent}{_equality(contest)}</span></p>
 <div class="wide"><table class="board"><thead><tr><th class="number">#</th><th>entry</th><th class="number">points</th>
 <th class="number">priced</th><th class="number">best</th><th>budget and hardware</th></tr></thead>
 <tbody>{lines}</tbody></table></div>{_costs(contest, standings)}{_refusals(standings)}{_absent(contest)}</section>"""
 
 
-def _agreement(contest: Contest) -> str:
-    how = contest.agreement
+def _equality(contest: Contest) -> str:
+    how = contest.equality
     if how is None:
         return ""
     return (f" Each answer is run against the original on {how.draws} draws of weights and inputs, new for this "

@@ -15,7 +15,7 @@ data set, which has more graphs, is named for those who want to solve them), and
     instances: [name, ...]
 
 makes them of options; where a mapping stands for a name, `name` says the option and other keys are its settings.
-`agreement: {draws: 5, tolerance: 1.0e-9}` says when programs count as equal (`Agreement`). What a problem says is data,
+`equality: {draws: 5, tolerance: 1.0e-9}` says when programs count as equal (`Equality`). What a problem says is data,
 as of any file (`graphopt.config.stored`).
 """
 
@@ -31,7 +31,7 @@ from graphopt.datasets.dataset import Split
 from graphopt.errors import Unreadable, UserError
 from graphopt.leaderboard.yaml_files import is_name, listed, mapping, names, read_yaml, text
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.solution import Agreement, Decided, Solution
+from graphopt.problems.solution import Decided, Equality, Solution
 from graphopt.records import packed
 from graphopt.reporting.rebuilt import dataset, pricing
 from graphopt.reporting.stored_case import open_case
@@ -51,7 +51,7 @@ class BoardInstance:
     task: Any
     cost: CostModel
     default: Solution
-    agreement: Agreement
+    equality: Equality
 
     @cached_property
     def baseline(self) -> float:
@@ -67,7 +67,7 @@ class BoardInstance:
 @dataclass(frozen=True)
 class Contest:
     """name: of its folder. datasets: names of those that have its graphs. instances: those that can be had here;
-    absent: the others, and why. agreement: of programs, None where answers are none."""
+    absent: the others, and why. equality: of programs, None where answers are none."""
 
     name: str
     folder: Path
@@ -75,7 +75,7 @@ class Contest:
     about: str
     unit: str
     datasets: tuple[str, ...]
-    agreement: Agreement | None
+    equality: Equality | None
     instances: tuple[BoardInstance, ...]
     absent: Mapping[str, str]
 
@@ -97,13 +97,13 @@ def read_contest(folder: Path, root: Path) -> Contest:
     """The problem that a folder defines. Raises UserError."""
     source = folder / DEFINITION
     said = mapping(read_yaml(source), str(source))
-    agreement = _agreement(said.get("agreement", {}), source)
+    equality = _equality(said.get("equality", {}), source)
     make = _from_answers if "answers" in said else _from_options
-    made, absent = make(said, source, root, agreement)
+    made, absent = make(said, source, root, equality)
     title, about, unit = (text(said, key, str(source)) for key in ("title", "about", "unit"))
     datasets = tuple(_name(node, "dataset") for node in listed(said, "datasets", str(source)))
     programs = any(one.task.makes_programs for one in made)
-    return Contest(folder.name, folder, title, about, unit, datasets, agreement if programs else None, tuple(made),
+    return Contest(folder.name, folder, title, about, unit, datasets, equality if programs else None, tuple(made),
                    absent)  # fmt: skip
 
 
@@ -128,20 +128,20 @@ def answers_in(pack: Path, said: Any, source: str) -> dict[str, Path]:
     return found
 
 
-def _agreement(said: Any, source: Path) -> Agreement:
-    usual, given = Agreement(), mapping(said, f"agreement of {source}")
+def _equality(said: Any, source: Path) -> Equality:
+    usual, given = Equality(), mapping(said, f"equality of {source}")
     draws, tolerance = (given.get(key, getattr(usual, key)) for key in ("draws", "tolerance"))
     if {*given} - {"draws", "tolerance"} or type(draws) is not int or not 2 <= draws <= 100:
-        raise Unreadable(f"agreement of {source}: give draws, a whole number from 2 to 100, and tolerance")
+        raise Unreadable(f"equality of {source}: give draws, a whole number from 2 to 100, and tolerance")
     if type(tolerance) is not float or not 0.0 < tolerance <= 1e-6:
-        raise Unreadable(f"agreement of {source}: tolerance is a number above 0, at most 1.0e-6")
-    return Agreement(draws, tolerance)
+        raise Unreadable(f"equality of {source}: tolerance is a number above 0, at most 1.0e-6")
+    return Equality(draws, tolerance)
 
 
 Made = tuple[list[BoardInstance], dict[str, str]]
 
 
-def _from_answers(said: Mapping[str, Any], source: Path, root: Path, agreement: Agreement) -> Made:
+def _from_answers(said: Mapping[str, Any], source: Path, root: Path, equality: Equality) -> Made:
     made, absent = list[BoardInstance](), dict[str, str]()
     answers = answers_in(pack_of(said, source, root), said.get("instances"), f"instances of {source}")
     for name, place in answers.items():
@@ -152,11 +152,11 @@ def _from_answers(said: Mapping[str, Any], source: Path, root: Path, agreement: 
             continue
         plans = case.decision.default_plans(case.graph, case.task)
         default = Solution(case.graph, case.task, case.decision, plans, plans)
-        made.append(BoardInstance(name, case.graph, case.task, case.judge, default, agreement))
+        made.append(BoardInstance(name, case.graph, case.task, case.judge, default, equality))
     return made, absent
 
 
-def _from_options(said: Mapping[str, Any], source: Path, root: Path, agreement: Agreement) -> Made:
+def _from_options(said: Mapping[str, Any], source: Path, root: Path, equality: Equality) -> Made:
     config = {group: _words(group, node) for group, node in mapping(said.get("config"), f"config of {source}").items()}
     _, task, cost, _ = pricing(source, {**config, "judge": config.get("cost")})
     graphs, why = dict[str, Graph](), ""
@@ -172,7 +172,7 @@ def _from_options(said: Mapping[str, Any], source: Path, root: Path, agreement: 
             absent[name] = why or "its data sets have no graph of that name"
             continue
         default = task.open(graphs[name], cost, evals=0).solution()
-        made.append(BoardInstance(name, graphs[name], task, cost, default, agreement))
+        made.append(BoardInstance(name, graphs[name], task, cost, default, equality))
     return made, absent
 
 

@@ -159,7 +159,7 @@ def _read(instance: BoardInstance, place: Path) -> tuple[Decided, list[float]]:
 
 def _same_origin(instance: BoardInstance, decided: Decided) -> None:
     """Of programs: that a rewritten one starts from the instance's, and computes the same."""
-    wrong = decided.departs(instance.original, instance.task, instance.agreement)
+    wrong = decided.departs(instance.original, instance.task, instance.equality)
     if wrong:
         raise Refused(wrong)
 

@@ -25,7 +25,7 @@ from graphopt.problems.pricing import price_of
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class Equality:
     """When two programs count as equal: on so many draws of weights and inputs, no output differs by more than
     `tolerance` of its largest value, in double precision."""
 
@@ -53,7 +53,7 @@ class Decided(ABC):
         is no such format, or the file is not of it."""
         raise Unreadable(f"{source}: answers of this task are .npz files, as runs store them")
 
-    def departs(self, original: "Decided", task: Any, agreement: Agreement) -> str:
+    def departs(self, original: "Decided", task: Any, equality: Equality) -> str:
         """Why it is no answer to what another answer to the same graph starts from; empty where it is."""
         return ""
 

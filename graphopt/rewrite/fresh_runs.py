@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.problems.solution import Agreement
+from graphopt.problems.solution import Equality
 from graphopt.rewrite.equivalence import EquivalenceError, NotFinite, compare, compared, with_probes
 from graphopt.rewrite.ir.random_weights import default_role, drawn_as, roles_of, with_random_weights
 from graphopt.rewrite.ir.terms import Program
@@ -20,12 +20,12 @@ RETRIES = 3  # where the original gives no finite numbers; the last one draws we
 INDICES = 2**16  # whole numbers are below; a gather counts modulo the axis
 
 
-def disagreement(original: Program, rewritten: Program, agreement: Agreement) -> str:
+def disagreement(original: Program, rewritten: Program, equality: Equality) -> str:
     """What differs, in one sentence; empty where the programs agree on all draws. Both share their terms."""
     first, second = with_probes(original, rewritten)
     try:
-        for number in range(agreement.draws):
-            _one_draw(first, second, agreement.tolerance, telling=not number)
+        for number in range(equality.draws):
+            _one_draw(first, second, equality.tolerance, telling=not number)
     except EquivalenceError as error:
         return str(error)
     return ""

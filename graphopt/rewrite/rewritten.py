@@ -17,7 +17,7 @@ from graphopt.errors import Unreadable, UserError
 from graphopt.problems import answer_format
 from graphopt.problems.answer_format import Arrays, json_bytes
 from graphopt.problems.cost_model import CostModel, Price
-from graphopt.problems.solution import Agreement, Decided
+from graphopt.problems.solution import Decided, Equality
 from graphopt.rewrite.ir.program_files import from_json, to_json
 from graphopt.rewrite.ir.terms import Program, runs
 from graphopt.rewrite.program_cost import price_of
@@ -47,7 +47,7 @@ class Rewritten(Decided):
         best = replace(best, given=original.outputs, opaque=original.opaque)  # which say what they cost
         return cls(header, answer_format.trace(arrays), original, best, can_run=False)
 
-    def departs(self, original: Decided, task: "RewriteTask", agreement: Agreement) -> str:
+    def departs(self, original: Decided, task: "RewriteTask", equality: Equality) -> str:
         """It starts from the same program, is made of nothing else, and both agree on what nobody could know; where the
         file brings its steps, they lead there by the task's rules."""
         from graphopt.rewrite.fresh_runs import disagreement
@@ -60,7 +60,7 @@ class Rewritten(Decided):
                 check_steps(self.original, self.best, task.rules, self.header["steps"])
         except UserError as error:
             return str(error)
-        return disagreement(self.original, self.best, agreement)
+        return disagreement(self.original, self.best, equality)
 
     def arrays(self) -> Arrays:
         return {"original": json_bytes(to_json(self.original)), "best": json_bytes(to_json(self.best))}

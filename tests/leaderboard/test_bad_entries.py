@@ -168,9 +168,9 @@ def test_a_folder_that_is_a_link(contest: Contest, tmp_path: Path) -> None:
                  "cost": "tile_time"}}, "is no key that a file may set"),
     ({"answers": "../answers.zip", "instances": {}}, "answers must name results"),
     ({"answers": "results/a/answers.zip", "instances": {"a": "../b"}}, "is no name with a digest"),
-    ({"agreement": {"draws": 1}}, "from 2 to 100"), ({"agreement": {"draws": 10**9}}, "from 2 to 100"),
-    ({"agreement": {"tolerance": 0.1}}, "at most 1.0e-6"),
-    ({"agreement": {"tolerance": float("nan")}}, "at most 1.0e-6"),
+    ({"equality": {"draws": 1}}, "from 2 to 100"), ({"equality": {"draws": 10**9}}, "from 2 to 100"),
+    ({"equality": {"tolerance": 0.1}}, "at most 1.0e-6"),
+    ({"equality": {"tolerance": float("nan")}}, "at most 1.0e-6"),
     ({"datasets": None}, "needs a list under datasets"),
 ])  # fmt: skip
 def test_a_wrong_problem_is_a_sentence(board: Path, changes: dict[str, Any], why: str) -> None:  # noqa: F811

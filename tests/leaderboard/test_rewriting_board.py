@@ -13,7 +13,7 @@ from graphopt.config.build import machine_task_costs
 from graphopt.config.construct import construct
 from graphopt.errors import UserError
 from graphopt.problems.optimizer import solve
-from graphopt.problems.solution import Agreement
+from graphopt.problems.solution import Equality
 from graphopt.records.answer_file import complete
 from graphopt.rewrite.fresh_runs import disagreement
 from graphopt.rewrite.io.as_graph import graph_of
@@ -29,7 +29,7 @@ from graphopt.utils import registry
 CONFIG = {"machine": registry.option("machine", "gpu2"), "task": registry.option("task", "rewrite"),
           "cost": registry.option("cost", "flops"), "judge": registry.option("cost", "flops")}  # fmt: skip
 _, TASK, COST, _ = machine_task_costs(CONFIG)
-AGREEMENT = Agreement()
+EQUALITY = Equality()
 
 
 def network() -> Program:
@@ -58,7 +58,7 @@ def judged(best: Program, original: Program | None = None, **header: Any) -> str
     """Why it is no answer."""
     start = stored(original or network())
     first = answer(start, start)
-    return answer(start, stored(best), **header).departs(first, TASK, AGREEMENT)
+    return answer(start, stored(best), **header).departs(first, TASK, EQUALITY)
 
 
 def test_the_program_itself_is_an_answer() -> None:
@@ -213,7 +213,7 @@ def test_outputs_that_nothing_changes_show_nothing() -> None:
     x = b.input((4, 8))
     tiny = b.mul(b.linear(x, 8), b.op("fill", 1e-9, (8,)))
     program = b.build(b.add(tiny, b.op("fill", 1.0, (8,))))
-    assert "hardly depends on random inputs" in disagreement(program, program, AGREEMENT)
+    assert "hardly depends on random inputs" in disagreement(program, program, EQUALITY)
 
 
 def test_draws_are_new_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,8 +229,8 @@ def test_draws_are_new_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fresh_runs, "compared", noted)
     for _ in range(2):
         program = network()
-        assert disagreement(program, program, AGREEMENT) == ""
-    assert len(seen) == 2 * AGREEMENT.draws
+        assert disagreement(program, program, EQUALITY) == ""
+    assert len(seen) == 2 * EQUALITY.draws
     assert len({float(given[0].sum()) for _, given in seen}) == len(seen)
     assert len({float(program.weights["weight0"].sum()) for program, _ in seen}) == len(seen)
     assert {bool((program.weights["weight2"] < 0).any()) for program, _ in seen} == {True}
@@ -253,7 +253,7 @@ def solved(algo: str, evals: int = 400) -> Rewritten:
 def test_searches_bring_the_steps_that_led_there(algo: str) -> None:
     found = solved(algo)
     assert [rule for rule, _ in found.header["steps"]] == list(found.rules) != []
-    assert found.departs(found_original(found), TASK, AGREEMENT) == ""
+    assert found.departs(found_original(found), TASK, EQUALITY) == ""
 
 
 def found_original(found: Rewritten) -> Rewritten:
@@ -262,7 +262,7 @@ def found_original(found: Rewritten) -> Rewritten:
 
 def test_what_e_graphs_find_needs_no_steps() -> None:
     found = solved("tensat_greedy")
-    assert "steps" not in found.header and found.departs(found_original(found), TASK, AGREEMENT) == ""
+    assert "steps" not in found.header and found.departs(found_original(found), TASK, EQUALITY) == ""
 
 
 BROKEN: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
@@ -283,7 +283,7 @@ def test_steps_that_lead_elsewhere_are_refused(what: str) -> None:
     found = solved("rewrite_greedy")
     change, why = BROKEN[what]
     wrong = replace(found, header={**found.header, "steps": change(found.header["steps"])})
-    assert why in wrong.departs(found_original(found), TASK, AGREEMENT)
+    assert why in wrong.departs(found_original(found), TASK, EQUALITY)
 
 
 def test_what_an_opaque_operation_costs_is_the_original_s_word() -> None:
@@ -307,6 +307,6 @@ def test_the_page_says_how_programs_are_judged(tmp_path: Path) -> None:
     from graphopt.leaderboard.board_page import page
     from graphopt.leaderboard.contests import Contest
 
-    contest = Contest("r", tmp_path, "R", "a", "s", ("rewrite_models",), Agreement(7, 1e-8), (), {})
+    contest = Contest("r", tmp_path, "R", "a", "s", ("rewrite_models",), Equality(7, 1e-8), (), {})
     assert "7 draws of weights and inputs" in (text := page([(contest, [])], "")) and "1e-08" in text
     assert "dataset=rewrite_models" in text
