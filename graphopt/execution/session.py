@@ -13,7 +13,7 @@ from graphopt.errors import UserError
 from graphopt.execution.program_steps import ProgramSteps, steps_of
 from graphopt.execution.running import execute
 from graphopt.execution.storage_table import storage_table
-from graphopt.readers.pytorch.program_file import made_here, make_inputs
+from graphopt.readers.pytorch.program_file import captured_here, make_inputs
 from graphopt.readers.pytorch.program_inputs import raw
 from graphopt.utils.limits import machine_memory
 from graphopt.utils.rehearsal import rehearse
@@ -27,7 +27,7 @@ class Session:
             raise UserError("cost.device=cuda needs a GPU, and torch sees none here; set cost.device=cpu")
         self.name, self.threads, self.steps = graph.name, threads, steps_of(graph)
         inputs = make_inputs(self.steps.inputs, 0)
-        if device == "cpu" and isinstance(graph.program, bytes) and not made_here(graph.program):
+        if device == "cpu" and isinstance(graph.program, bytes) and not captured_here(graph.program):
             what = f"running the program of {graph.name}"
             rehearse(lambda: _on_one_thread(self.steps, inputs), machine_memory(), what)
         self.inputs = [value.to(device) for value in inputs]

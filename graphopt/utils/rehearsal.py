@@ -3,6 +3,7 @@
 The copy is a fork: it has all that is loaded here, and what it does is lost with it. Its memory and time are limited.
 """
 
+import faulthandler
 import math
 import os
 import resource
@@ -58,6 +59,7 @@ def _perform(action: Callable[[], object], memory: int) -> None:
             there = [limit for limit in resource.getrlimit(kind) if limit != resource.RLIM_INFINITY]
             resource.setrlimit(kind, (min([most, *there]), hard))
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        faulthandler.disable()
         nothing = os.open(os.devnull, os.O_WRONLY)
         for stream in (1, 2):
             os.dup2(nothing, stream)

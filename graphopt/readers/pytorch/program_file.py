@@ -50,7 +50,8 @@ MOST_NODES = 50_000
 READING = 2 * 2**30  # bytes of memory to find the shapes of a program in, beside its file
 ENDING = ".program.json.gz"
 _NAME = re.compile(r"[A-Za-z_]\w{0,200}", re.ASCII)  # it becomes part of Python and C++ sources
-_OURS: set[bytes] = set()  # digests of what this process has packed
+_SHAPED: set[bytes] = set()  # digests of contents whose shapes have been found here
+_CAPTURED: set[bytes] = set()  # of those that come from no file
 _OPS = ("placeholder", "get_attr", "call_function", "output")
 
 
@@ -80,13 +81,15 @@ def save_program(path: str | Path, program: FxProgram) -> None:
 def packed_program(program: FxProgram) -> bytes:
     """The content of a program's file. Raises GraphError as `save_program`."""
     content = gzip.compress(json.dumps(_to_json(program), separators=(",", ":")).encode(), mtime=0)
-    _OURS.add(sha256(content).digest())
+    _SHAPED.add(sha256(content).digest())
+    if "read" not in program.gm.meta:
+        _CAPTURED.add(sha256(content).digest())
     return content
 
 
-def made_here(content: bytes) -> bool:
-    """Whether a program of this process has that content: then torch has run its operators on such tensors here."""
-    return sha256(content).digest() in _OURS
+def captured_here(content: bytes) -> bool:
+    """Whether this process has captured the program of that content, which then comes from no file."""
+    return sha256(content).digest() in _CAPTURED
 
 
 def key_of(gm: GraphModule, phase: Phase) -> str:
@@ -185,7 +188,7 @@ def load_program(path: str | Path) -> FxProgram:
 
 def unpacked_program(content: bytes, path: str) -> FxProgram:
     """The same of a file's content that is at hand. path: what it is of, for messages."""
-    if not made_here(content):
+    if sha256(content).digest() not in _SHAPED:
         try:
             rehearse(
                 lambda: _unpacked(content, path),
@@ -194,6 +197,7 @@ def unpacked_program(content: bytes, path: str) -> FxProgram:
             )
         except Died as error:
             raise GraphError(str(error)) from None
+        _SHAPED.add(sha256(content).digest())
     return _unpacked(content, path)
 
 
@@ -203,6 +207,7 @@ def _unpacked(content: bytes, path: str) -> FxProgram:
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:
             raise GraphError(f"it has another format than this version reads, {FORMAT}")
         program = _from_json(stored)
+        program.gm.meta["read"] = True
         _propagate(program.gm, program.inputs, stored["nodes"])
         return program
     except Unreadable as error:
