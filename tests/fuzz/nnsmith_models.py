@@ -1,7 +1,7 @@
 """ONNX models by nnsmith, for `foreign.py`: `python nnsmith_models.py FOLDER --count 1000`.
 
-It runs in an environment of its own, which has nnsmith, onnx and torch (`pip install nnsmith onnx torch`). nnsmith 0.1.0
-exports as torch did by default in its days; later versions of torch have to be asked for that.
+It runs in an environment of its own, which has nnsmith, onnx and torch (`pip install nnsmith onnx torch`). nnsmith
+0.1.0 exports as torch did by default in its days; later versions of torch have to be asked for that.
 """
 
 import argparse
