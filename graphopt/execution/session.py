@@ -10,11 +10,13 @@ from torch import Tensor
 
 from graphopt.core.graph import I64, Graph, GraphError
 from graphopt.errors import UserError
-from graphopt.execution.program_steps import steps_of
+from graphopt.execution.program_steps import ProgramSteps, steps_of
 from graphopt.execution.running import execute
 from graphopt.execution.storage_table import storage_table
-from graphopt.readers.pytorch.program_file import make_inputs
+from graphopt.readers.pytorch.program_file import captured_here, make_inputs
 from graphopt.readers.pytorch.program_inputs import raw
+from graphopt.utils.limits import machine_memory
+from graphopt.utils.rehearsal import rehearse
 
 
 class Session:
@@ -24,11 +26,15 @@ class Session:
         if device == "cuda" and not torch.cuda.is_available():
             raise UserError("cost.device=cuda needs a GPU, and torch sees none here; set cost.device=cpu")
         self.name, self.threads, self.steps = graph.name, threads, steps_of(graph)
-        self.inputs = [value.to(device) for value in make_inputs(self.steps.inputs, 0)]
+        inputs = make_inputs(self.steps.inputs, 0)
+        if device == "cpu" and isinstance(graph.program, bytes) and not captured_here(graph.program):
+            what = f"running the program of {graph.name}"
+            rehearse(lambda: _on_one_thread(self.steps, inputs), machine_memory(), what)
+        self.inputs = [value.to(device) for value in inputs]
         with _threads(threads), _runs(graph.name):
             self._warm_up()
             self.table, run = storage_table(graph, self.steps, self.inputs)
-        self.expected, self.own_peak = digest(run.outputs), run.peak
+            self.expected, self.own_peak = digest(run.outputs), run.peak
 
     def _warm_up(self) -> None:
         """The first runs of some operators allocate what stays."""
@@ -41,6 +47,12 @@ class Session:
         if digest(done.outputs) != self.expected:
             raise RuntimeError(f"{self.name}: in another order the program computes other bits; report this")
         return done.peak
+
+
+def _on_one_thread(steps: ProgramSteps, inputs: list[Tensor]) -> None:
+    """Threads of a pool are not in a copy of their process."""
+    torch.set_num_threads(1)
+    execute(steps, sorted(steps.node_of), inputs)
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class _Watched:
     seen: list[str] = []  # noqa: RUF012  (of the process, as the hook is)
 
 
-_FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "subprocess.Popen", "pty.spawn",
+_FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen", "pty.spawn",
               "socket.connect", "shutil.rmtree", "os.chmod", "webbrowser.open")  # fmt: skip
 
 

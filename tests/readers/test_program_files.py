@@ -14,12 +14,16 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from graphopt.core.graph import GraphError
+from graphopt.errors import UserError
+from graphopt.execution.session import Session
+from graphopt.readers.pytorch.fx_reader import read_fx
 from graphopt.readers.pytorch.program_file import (
     FxProgram,
     InputSpec,
     describe,
     load_program,
     make_inputs,
+    packed_program,
     save_program,
 )
 from tests.check_data import check_data
@@ -163,6 +167,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     ),
     "beyond": lambda d: change_call(d, "aten.as_strided.default", [given(d, [2, 3]), [100_000], [1]]),
     "parts": lambda d: change_call(d, "aten.unbind.int", [given(d, [2**40, 0])]),
+    "crash": lambda d: change_call(d, "aten._foreach_copy.default", [[], [given(d, [4])] * 2]),
     "layout": lambda d: change_call(d, "aten.zeros.default", [[2]], {"layout": 5}),
     "rank": lambda d: change_call(d, "aten.zeros.default", [[1] * 1000]),
     "device": lambda d: change_call(d, "aten.zeros.default", [[2]], {"device": -7}),
@@ -177,6 +182,21 @@ def test_a_bad_file_is_one_sentence(change: str, stored: Path) -> None:
     with pytest.raises(GraphError) as error:
         make_inputs(load_program(stored).inputs, 0)
     assert "\n" not in str(error.value)
+
+
+def test_a_program_that_ends_the_process_is_one_sentence(stored: Path) -> None:
+    """torch 2.13 reads beyond the second input, whose channels its kernel takes to be those of the first."""
+    content = json.loads(gzip.decompress(stored.read_bytes()))
+    change_call(content, "aten._adaptive_avg_pool2d_backward.default", [given(content, [2, 3, 4])] * 2)
+    content["nodes"][-2]["args"][1] = {"node": content["nodes"][1]["name"]}
+    content["inputs"][1] = {**content["inputs"][0], "shape": [2, 0, 4], "stride": [4, 4, 1]}
+    for of in content["inputs"][:2]:
+        of["dtype"] = "bfloat16"
+    stored.write_bytes(gzip.compress(json.dumps(content).encode()))
+    program = load_program(stored)
+    graph = read_fx(program.gm.graph, name="p", family="p", weights=0, program=packed_program(program))
+    with pytest.raises(UserError, match="running the program of p ends the process"):
+        Session(graph, "cpu", 1)
 
 
 def test_damage_is_said(stored: Path, tmp_path: Path) -> None:

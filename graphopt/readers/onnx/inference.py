@@ -10,11 +10,12 @@ import threading
 from pathlib import Path
 from typing import Literal
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
 from graphopt.core.graph import GraphError
 from graphopt.core.graph_builder import RANK
+from graphopt.errors import writing
 from graphopt.measure.process import Ended, Late, Process
 
 CPU_SECONDS, SECONDS = 120, 900.0  # of one request: of the process's own time, and by the clock
@@ -62,24 +63,32 @@ def inlined(model: ModelProto, source: str) -> ModelProto:
 
 def _asked(what: Request, model: ModelProto, source: str, follow: bool) -> tuple[ModelProto, str]:
     """Raises InferenceDied, and GraphError with what ONNX says of a malformed model."""
-    child = _CHILDREN.setdefault(os.getpid(), _Child())
-    content = model.SerializeToString()
-    with tempfile.TemporaryDirectory(prefix="graphopt_") as folder:
+    if os.getpid() not in _CHILDREN:
+        _CHILDREN[os.getpid()] = _Child()
+    child = _CHILDREN[os.getpid()]
+    try:
+        content = model.SerializeToString()
+    except (EncodeError, ValueError):
+        raise GraphError(
+            f"{source} takes more than 2 GiB without its weights; export it with smaller constants"
+        ) from None
+    memory = MEMORY + PER_BYTE * len(content)
+    with writing(tempfile.gettempdir()), tempfile.TemporaryDirectory(prefix="graphopt_") as folder:
         file = Path(folder) / "model"
         file.write_bytes(content)
-        request = {"do": what, "model": str(file), "follow": follow, "memory": MEMORY + PER_BYTE * len(content),
-                   "seconds": CPU_SECONDS, "answer": ANSWER + GROWTH * len(content), "rank": RANK}  # fmt: skip
+        request = {"do": what, "model": str(file), "follow": follow, "memory": memory, "seconds": CPU_SECONDS,
+                   "answer": ANSWER + GROWTH * len(content), "rank": RANK}  # fmt: skip
         try:
             with child.turn:
                 answer = child.process.ask(request, SECONDS)
         except (Ended, Late):
             raise InferenceDied(
-                f"{source} cannot be read: ONNX crashes on it, or needs more than {request['memory'] >> 20:,} MiB "
-                f"or {CPU_SECONDS} s; state the types and shapes of all tensors and export it again"
+                f"{source} cannot be read: ONNX crashes on it, or needs more than {memory >> 20:,} MiB or "
+                f"{CPU_SECONDS} s; state the types and shapes of all tensors and export it again"
             ) from None
         if "error" in answer:
             raise GraphError(f"{source} is malformed: ONNX says {answer['error'][:200]!r}; export it again")
         try:
             return ModelProto.FromString(file.read_bytes()), str(answer["said"])
-        except (OSError, DecodeError):
+        except DecodeError:
             raise InferenceDied(f"{source}: ONNX's answer of its shapes is damaged; export the model again") from None

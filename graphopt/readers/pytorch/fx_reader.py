@@ -198,7 +198,8 @@ class _FxReader:
                 builder.op(self.kind[node], inputs, made, flops=self._flops(node, inputs, made, builder),
                            name=node.name, attributes=_attributes(node))  # fmt: skip
         for node in outputs:
-            builder.output(handles[node])
+            for result in parts.get(node, [node]):  # of what makes several and writes into an operand
+                builder.output(handles[result])
         self._warn(alive)
         return builder.build(program)
 
@@ -214,7 +215,10 @@ class _FxReader:
         kind, made = self.kind[node], self.value(node)
         operands = [self.value(o) for o in self.operands(node)]
         results = list(made) if isinstance(made, (list, tuple)) else [made]
-        counted = flops(_op_name(node), kind, node.args, operands, results)
+        try:
+            counted = flops(_op_name(node), kind, node.args, operands, results)
+        except (IndexError, TypeError, ValueError) as error:
+            raise GraphError(f"{self.name}: {node.name} has shapes that its operator does not take") from error
         plain = builder.default_flops(kind, inputs, outputs) if counted is None else counted
         return plain * complex_factor(kind, [*operands, *results])
 

@@ -36,6 +36,7 @@ from graphopt.readers.pytorch.program_inputs import (
 )
 from graphopt.readers.pytorch.program_operators import check_call, check_parts
 from graphopt.utils.limits import machine_memory, parse_json, read_bytes, unpack_gzip
+from graphopt.utils.rehearsal import Died, rehearse
 from graphopt.utils.whole import whole_file
 
 __all__ = ["FxProgram", "InputSpec", "describe", "key_of", "load_program", "make_inputs", "packed_program",
@@ -46,8 +47,11 @@ FORMAT = 1  # of the file; a reader refuses others
 FILE_BYTES = 256 * 2**20  # unpacked
 CONSTANT_BYTES = 32 * 2**20  # of all constant tensors of a program
 MOST_NODES = 50_000
+READING = 2 * 2**30  # bytes of memory to find the shapes of a program in, beside its file
 ENDING = ".program.json.gz"
 _NAME = re.compile(r"[A-Za-z_]\w{0,200}", re.ASCII)  # it becomes part of Python and C++ sources
+_SHAPED: set[bytes] = set()  # digests of contents whose shapes have been found here
+_CAPTURED: set[bytes] = set()  # of those that come from no file
 _OPS = ("placeholder", "get_attr", "call_function", "output")
 
 
@@ -76,7 +80,16 @@ def save_program(path: str | Path, program: FxProgram) -> None:
 
 def packed_program(program: FxProgram) -> bytes:
     """The content of a program's file. Raises GraphError as `save_program`."""
-    return gzip.compress(json.dumps(_to_json(program), separators=(",", ":")).encode(), mtime=0)
+    content = gzip.compress(json.dumps(_to_json(program), separators=(",", ":")).encode(), mtime=0)
+    _SHAPED.add(sha256(content).digest())
+    if "read" not in program.gm.meta:
+        _CAPTURED.add(sha256(content).digest())
+    return content
+
+
+def captured_here(content: bytes) -> bool:
+    """Whether this process has captured the program of that content, which then comes from no file."""
+    return sha256(content).digest() in _CAPTURED
 
 
 def key_of(gm: GraphModule, phase: Phase) -> str:
@@ -175,11 +188,26 @@ def load_program(path: str | Path) -> FxProgram:
 
 def unpacked_program(content: bytes, path: str) -> FxProgram:
     """The same of a file's content that is at hand. path: what it is of, for messages."""
+    if sha256(content).digest() not in _SHAPED:
+        try:
+            rehearse(
+                lambda: _unpacked(content, path),
+                READING + 16 * len(content),
+                f"{path}: finding the shapes of this program",
+            )
+        except Died as error:
+            raise GraphError(str(error)) from None
+        _SHAPED.add(sha256(content).digest())
+    return _unpacked(content, path)
+
+
+def _unpacked(content: bytes, path: str) -> FxProgram:
     try:
         stored = parse_json(unpack_gzip(content, FILE_BYTES, path), path, FILE_BYTES)
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:
             raise GraphError(f"it has another format than this version reads, {FORMAT}")
         program = _from_json(stored)
+        program.gm.meta["read"] = True
         _propagate(program.gm, program.inputs, stored["nodes"])
         return program
     except Unreadable as error:

@@ -86,7 +86,9 @@ def _few(tensor: Tensor) -> bool:
 
 def raw(tensor: Tensor) -> bytes:
     """The elements in order of indices, as they lie in memory."""
-    return tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat = flat if flat.stride() == (1,) else flat.clone(memory_format=torch.contiguous_format)  # of one element
+    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def from_raw(values: bytes, shape: Sequence[int], dtype: str) -> Tensor:
