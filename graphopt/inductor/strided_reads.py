@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._inductor import config
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes, get_hash_for_files
 from torch._inductor.inductor_prims import force_stride_order
 from torch._prims_common import is_contiguous_or_false, is_non_overlapping_and_dense_or_false
 from torch._subclasses.fake_tensor import FakeTensor
@@ -22,6 +24,21 @@ from graphopt.core.graph import GraphError
 
 aten = torch.ops.aten
 READ, COPY, WRITE = aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default
+
+
+class StridedReadsPass(CustomGraphPass):
+    """For `torch._inductor.config.joint_custom_post_pass`: `fix_strided_reads`, before torch's own partitioner."""
+
+    def __call__(self, graph: FxGraph) -> None:
+        fix_strided_reads(graph)
+
+    def uuid(self) -> Any:
+        return get_hash_for_files((__file__,))
+
+
+def with_strided_reads_fixed() -> dict[str, Any]:
+    """Inductor's options that add this pass to those of the user."""
+    return {"joint_custom_post_pass": [*get_custom_graph_passes(config.joint_custom_post_pass), StridedReadsPass()]}
 
 
 def fix_strided_reads(graph: FxGraph) -> dict[Node, Node]:

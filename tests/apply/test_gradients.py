@@ -13,9 +13,13 @@ from torch._functorch import config as functorch
 from torch._inductor.compile_fx import compile_fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from graphopt.apply.compile_backend import decided
 from graphopt.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_backend
 from graphopt.core.graph import GraphError
+from graphopt.inductor.captured import capture_compiled
 from graphopt.inductor.strided_reads import fix_strided_reads
+from graphopt.ranking.asked import Asked
+from graphopt.readers.pytorch.program_file import key_of
 
 FAST = replace(SETTINGS, evals=300)
 BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)
@@ -106,6 +110,21 @@ def strided() -> tuple[nn.Module, list[Tensor]]:
 @pytest.mark.parametrize(("which", "budget"), [("partitioner", 1.0), ("partitioner", 0.3), ("solver", 0.3)])
 def test_what_reads_a_storage_finds_the_same_elements_in_every_layout(which: str, budget: float) -> None:
     assert split(*strided(), budget, which) < LIMIT
+
+
+def test_the_backend_of_decisions_has_these_gradients_too() -> None:
+    assert error(*strided(), decided({})) < LIMIT
+
+
+def test_decisions_are_carried_out_where_group_norms_are_views() -> None:
+    module, x = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Flatten(0)), torch.randn(1, 3, 8, 8)
+    module.append(nn.Linear(288, 1))
+    programs = capture_compiled(deepcopy(module), x).values()
+    assert not any("as_strided" in str(node.target) for program in programs for node in program.gm.graph.nodes)
+    keys, carried = {key_of(program.gm, program.phase) for program in programs}, set[str]()
+    backend = decided({key: Asked({}, {"reads_threshold": 1}) for key in keys}, carried)
+    assert error(module, [x], backend) < LIMIT
+    assert carried == keys and len(keys) == 2
 
 
 def test_a_read_that_no_layout_can_be_given_is_refused() -> None:
