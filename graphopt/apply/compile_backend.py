@@ -22,6 +22,7 @@ from graphopt.core.knobs import options as options_of
 from graphopt.errors import UserError
 from graphopt.inductor.captured import phase_of
 from graphopt.inductor.hooks import Request, Requests, carried_out, replaced
+from graphopt.inductor.strided_reads import with_strided_reads_fixed
 from graphopt.inductor.version import check_version
 from graphopt.ranking.asked import Asked, asked_of
 from graphopt.readers.pytorch.program_file import FxProgram, key_of, unpacked_program
@@ -69,8 +70,9 @@ def decided(decisions: Mapping[str, Asked], carried: set[str] | None = None) -> 
     compiler.carried = set() if carried is None else carried
 
     def graphopt(gm: GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Any:
+        patches = {**with_strided_reads_fixed(), **(options or {})}
         with functorch_config.patch(enable_autograd_cache=False):
-            return inductor.compile_fx(gm, example_inputs, compiler.compile, config_patches=dict(options or {}) or None)
+            return inductor.compile_fx(gm, example_inputs, compiler.compile, config_patches=patches)
 
     return graphopt
 

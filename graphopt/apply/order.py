@@ -1,5 +1,6 @@
 """An order of ops, acted on: the user's module as a program that runs in that order and drops values as it says."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from graphopt.core.plan import Plans
 from graphopt.execution.program_steps import ProgramSteps
 from graphopt.execution.session import Session
 from graphopt.readers.pytorch.nested_tensors import arguments_of, tensors_in
+from graphopt.readers.pytorch.program_file import InputSpec
 
 
 class OrderedModule(nn.Module):
@@ -27,19 +29,33 @@ class OrderedModule(nn.Module):
     def __init__(self, module: nn.Module, steps: ProgramSteps, order: I64) -> None:
         super().__init__()
         self.module, self.program = module, reordered(steps, order)
-        self._inputs = [(spec.shape, spec.dtype) for spec in steps.inputs]
+        self._inputs = steps.inputs
 
     def forward(self, *args: Any, seeds: list[Tensor] | None = None, **kwargs: Any) -> list[Tensor | None]:
         weights = [*self.module.parameters(), *self.module.buffers()]
-        flat = [*weights, *tensors_in(arguments_of((args, kwargs))), *(seeds or ())]
+        flat = [*weights, *tensors_in(arguments_of((args, kwargs)))]
+        ends = self._inputs[len(flat) :]
         if seeds is None:
-            flat += [torch.ones(shape, dtype=getattr(torch, dtype)) for shape, dtype in self._inputs[len(flat) :]]
-        shapes = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in flat]
-        if shapes != self._inputs:
-            raise GraphError("the order was found for inputs of other shapes or types; call it with those, or find "
-                             "another one")  # fmt: skip
+            seeds = [torch.ones(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in ends]
+        flat += [*map(_laid_out, seeds, ends), *seeds[len(ends) :]]
+        layouts = [_layout(t.shape, t.stride(), str(t.dtype).removeprefix("torch.")) for t in flat]
+        if layouts != [_layout(spec.shape, spec.stride, spec.dtype) for spec in self._inputs]:
+            raise GraphError("the order was found for inputs of other shapes, types or memory layouts; call it with "
+                             "those, or find another one")  # fmt: skip
         with torch.no_grad():
             return list(self.program(*flat))
+
+
+def _layout(shape: Sequence[int], stride: Sequence[int], dtype: str) -> tuple[Any, ...]:
+    """What a captured program takes for granted: views and `as_strided` read other elements in another layout. Where
+    there is one place only, a step means nothing."""
+    return tuple(shape), tuple(step for size, step in zip(shape, stride) if size > 1), dtype
+
+
+def _laid_out(seed: Tensor, spec: InputSpec) -> Tensor:
+    if tuple(seed.shape) != spec.shape or seed.stride() == spec.stride:
+        return seed
+    return torch.empty_strided(spec.shape, spec.stride, dtype=seed.dtype).copy_(seed)
 
 
 @dataclass(frozen=True)

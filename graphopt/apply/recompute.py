@@ -37,6 +37,8 @@ from graphopt.core.graph import F64
 from graphopt.core.list_schedule import rough_seconds
 from graphopt.core.machine import Device
 from graphopt.core.split import Footprint, Step, footprint, step_of
+from graphopt.inductor import strided_reads
+from graphopt.inductor.strided_reads import fix_strided_reads
 from graphopt.readers.pytorch.step_reader import read_step
 from graphopt.search.recompute import frontiers, saved_sets
 from graphopt.search.recompute.saved_sets import Front, choose, search
@@ -151,6 +153,7 @@ class BudgetSolver(CustomKnapsackSolver):
     def __call__(self, memory: list[float], joint_graph: FxGraph, max_memory: float, node_info: Any,
                  all_recomputable_banned_nodes: list[Node]) -> tuple[list[int], list[int]]:  # fmt: skip
         every = list(range(len(memory)))
+        _join(fix_strided_reads(joint_graph), node_info)
         if not _known(joint_graph):
             log.warning("the step has dynamic shapes or checkpointed regions: torch's own solver decides")
             runtimes = [partitioners.estimate_runtime(node) for node in all_recomputable_banned_nodes]
@@ -163,6 +166,17 @@ class BudgetSolver(CustomKnapsackSolver):
 
     def uuid(self) -> Any:
         return _uuid(self.settings)
+
+
+def _join(added: dict[Node, Node], info: Any) -> None:
+    """Gives nodes that were added to a graph the place that torch has found for those which read them."""
+    for node, reader in added.items():
+        for kind in (info._required_fw_nodes, info.required_bw_nodes, info.tangents_closure, info.unclaimed_nodes):
+            if reader in kind:
+                kind.add(node)
+        if reader in info.fw_order:
+            info.fw_order[node] = info.fw_order[reader]
+        node.dist_from_bw = reader.dist_from_bw + 1  # type: ignore[attr-defined]
 
 
 def _mark(graph: FxGraph, info: Any, saved: set[str]) -> None:
@@ -204,6 +218,7 @@ class Partitioner(CustomPartitionerFn):
             self.found = chosen(graph, info, int(kwargs["num_fwd_outputs"]), memory_budget, self.settings)
             return [*info.inputs, *_results(graph, self.found.nodes)]
 
+        fix_strided_reads(gm.graph)
         kwargs.setdefault("compiler", "inductor")
         with _PATCHING, mock.patch.object(partitioners, "choose_saved_values_set", ours):
             return partitioners.min_cut_rematerialization_partition(gm, joint_inputs, **kwargs)
@@ -214,7 +229,7 @@ class Partitioner(CustomPartitionerFn):
 
 def _uuid(settings: RecomputeSettings) -> Any:
     """Changes with the code that decides, so that no stale program comes out of torch's caches."""
-    files = (__file__, *(str(module.__file__) for module in (split, frontiers, saved_sets)))
+    files = (__file__, *(str(module.__file__) for module in (split, frontiers, saved_sets, strided_reads)))
     return get_hash_for_files(files, extra=repr(settings))
 
 

@@ -22,6 +22,7 @@ from graphopt.core.compiler_choice import STORED
 from graphopt.core.graph import Graph, GraphError
 from graphopt.inductor.hooks import replaced
 from graphopt.inductor.lowering import output_strides, own_choices
+from graphopt.inductor.strided_reads import with_strided_reads_fixed
 from graphopt.inductor.version import check_version
 from graphopt.readers.pytorch.fx_reader import read_fx
 from graphopt.readers.pytorch.nested_tensors import arguments_of, tensors_in
@@ -115,7 +116,7 @@ def _donated(settings: dict[str, Any]) -> tuple[int, ...]:
 def _capturing(*, computes: bool) -> Iterator[_Spy]:
     check_version()
     threads = torch.get_num_threads()
-    with config.patch(FRESH), functorch_config.patch(enable_autograd_cache=False), quiet():
+    with config.patch(FRESH | with_strided_reads_fixed()), functorch_config.patch(enable_autograd_cache=False), quiet():
         try:
             yield _Spy(computes)
         except (GraphError, MemoryError):

@@ -9,6 +9,7 @@ from graphopt.apply.order import apply_order
 from graphopt.core.graph import GraphError
 from graphopt.core.live_storage import orders_of, peaks
 from graphopt.execution.session import Session
+from graphopt.readers.pytorch.capture import capture
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -56,3 +57,30 @@ def test_another_module_or_other_inputs_are_a_sentence() -> None:
     applied = apply_order(module, plans(graph, np.zeros((1, graph.num_ops)))).module
     with pytest.raises(GraphError, match="other shapes"):
         applied(INPUTS[0][:4], INPUTS[1][:4])
+
+
+class Rows(torch.nn.Module):
+    """Makes its input contiguous, of which nothing is left in a program that was captured from a contiguous one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous().as_strided((2, 48), (48, 1)).sin()
+
+
+def test_inputs_of_another_memory_layout_are_refused() -> None:
+    x, module = torch.randn(2, 3, 4, 4), Rows()
+    graph = capture(module, (x,), name="rows", family="rows", backward=False, keep_program=True)
+    applied = apply_order(module, plans(graph, np.zeros((1, graph.num_ops)))).module
+    assert torch.equal(applied(x)[0], module(x))
+    with pytest.raises(GraphError, match="other shapes, types or memory layouts"):
+        applied(x.contiguous(memory_format=torch.channels_last))
+
+
+def test_gradients_may_arrive_in_any_memory_layout() -> None:
+    module = torch.nn.Conv2d(3, 3, 1)
+    x = torch.randn(2, 3, 4, 4)
+    graph = capture(module, (x,), name="conv", family="conv", backward=True, keep_program=True)
+    applied = apply_order(module, plans(graph, np.zeros((1, graph.num_ops)))).module
+    seed = torch.randn(2, 3, 4, 4)
+    turned = seed.contiguous(memory_format=torch.channels_last)
+    for a, b in zip(applied(x, seeds=[seed]), applied(x, seeds=[turned]), strict=True):
+        assert a is None or torch.equal(a, b)
