@@ -37,6 +37,7 @@ LAYERS = (
     ("apply", "run"),
     ("training",),
     ("api", "command", "ship"),
+    ("__main__",),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
 MOST_FILES = 20  # of a folder
