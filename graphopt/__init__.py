@@ -51,8 +51,16 @@ _LATE = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
+
+
 def __getattr__(name: str) -> Any:
     """What users import, loaded when it is first used: `graphopt --help` needs none of it."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("graphopt")
     if name not in _LATE:
         raise AttributeError(f"module 'graphopt' has no attribute {name!r}")
     return getattr(importlib.import_module(_LATE[name]), name)

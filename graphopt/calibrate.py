@@ -1,4 +1,4 @@
-"""Measures what `cost=calibrated` computes with, on this machine: `python -m graphopt.calibrate`.
+"""Measures what `cost=calibrated` computes with, on this machine: `graphopt measure calibrate`.
 
 Small programs are compiled by TorchInductor and timed on one pinned core: each operation in loops that are vectorised
 and that are not, reductions, reads that do not step by one, copies of growing sizes, the beginning of a loop and of a
@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from graphopt import cache_dir
-from graphopt.cli import sentences
 from graphopt.core.graph import GraphError
 from graphopt.costs.loops.derived import derived
 from graphopt.costs.loops.preset import FILE, save
@@ -30,7 +29,7 @@ TABLE = Path("measured") / "calibration.jsonl"
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="python -m graphopt.calibrate",
+    result = argparse.ArgumentParser(prog="graphopt measure calibrate",
                                      description="Measure the numbers of cost=calibrated here.")  # fmt: skip
     result.add_argument("--file", type=Path, default=None, help="of the numbers; default: in $GRAPHOPT_CACHE")
     return result
@@ -69,8 +68,3 @@ def main(arguments: Sequence[str]) -> int:
         say(error, sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    with sentences():
-        sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The commands of `python -m graphopt.decision`: each prints a text and returns the exit code."""
+"""The commands of `graphopt answer`: each prints a text and returns the exit code."""
 
 import argparse
 import sys
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.cli import sentences
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import OPERATORS
 from graphopt.errors import UserError
@@ -28,9 +27,7 @@ SHOWN = 30  # lines of a list, unless all are asked for
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(
-        prog="python -m graphopt.decision", description="Read, replay and edit decision files."
-    )
+    result = argparse.ArgumentParser(prog="graphopt answer", description="Read, replay and edit decision files.")
     commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
     everything = argparse.ArgumentParser(add_help=False)
     everything.add_argument("--all", action="store_true", help=f"list every op, not the first {SHOWN}")
@@ -234,8 +231,3 @@ def main(arguments: Sequence[str]) -> int:
     except (UserError, GraphError, OSError) as error:
         say(error, sys.stderr)
         return 1
-
-
-if __name__ == "__main__":
-    with sentences():
-        sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """Searches random graphs for room for improvement, so that data sets can keep those that have it.
 
-`python -m graphopt.filter regal` prices draws of conf/dataset/regal.yaml until all its splits are full, or no more
+`graphopt models filter regal` prices draws of conf/dataset/regal.yaml until all its splits are full, or no more
 draws are worth the time, and appends to the file that the data set reads. What is there already is kept, so a stopped
 call goes on where it was. Prices stay what searches have reached when BRKGA comes to draw other random numbers; they
 must be made again only when graphs or prices change.
@@ -15,7 +15,6 @@ from typing import Any, get_args
 
 import numpy as np
 
-from graphopt.cli import sentences
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import Split
@@ -121,7 +120,7 @@ def rates(room: HeadroomPrices) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="python -m graphopt.filter", description="Find graphs with room.")
+    result = argparse.ArgumentParser(prog="graphopt models filter", description="Find graphs with room.")
     result.add_argument("dataset", help="a data set of conf/dataset that filters, such as regal")
     result.add_argument("--split", action="append", choices=get_args(Split), help="only this one; may be repeated")
     result.add_argument("--ops", action="append", type=count, help="only this mean size; may be repeated")
@@ -167,8 +166,3 @@ def dataset(args: argparse.Namespace) -> Regal:
     node["room"] |= {key: value for key, value in change.items() if value is not None}
     made: Regal = construct(node, "dataset")
     return made
-
-
-if __name__ == "__main__":
-    with sentences():
-        sys.exit(main(sys.argv[1:]))

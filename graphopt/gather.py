@@ -1,11 +1,11 @@
 """Captures the catalogue of models (`graphopt.library`) as graphs, without weights:
 
     pip install graphopt[models]
-    python -m graphopt.gather outputs/models            # an hour; goes on where it stopped
-    python -m graphopt.gather outputs/models --only timm monai
+    graphopt models capture outputs/models            # an hour; goes on where it stopped
+    graphopt models capture outputs/models --only timm monai
 
-    python -m graphopt.gather outputs/models --pack graphopt/datasets/model_graphs    # what the package ships
-    python -m graphopt.gather graphopt/datasets/model_graphs --draw docs/pictures     # what is in it
+    graphopt models capture outputs/models --pack graphopt/datasets/model_graphs    # what the package ships
+    graphopt models capture graphopt/datasets/model_graphs --draw docs/pictures     # what is in it
 
 FOLDER/graphs/*.npz holds the graphs, FOLDER/entries.jsonl a line for every entry: its graph, or why there is none.
 """
@@ -14,7 +14,6 @@ import argparse
 import json
 import multiprocessing
 import re
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,7 +23,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from graphopt.cli import sentences
 from graphopt.errors import UserError, writing
 from graphopt.library.catalogue import LIBRARIES, LibraryModel, library
 from graphopt.library.packing import pack
@@ -131,7 +129,7 @@ def origins(lines: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m graphopt.gather", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="graphopt models capture", description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=LIBRARIES, default=LIBRARIES, metavar="LIBRARY")
     parser.add_argument("--seconds", type=seconds, default=120.0, help="that an entry may take (%(default)s)")
@@ -158,7 +156,7 @@ def main(arguments: Sequence[str]) -> int:
 def _pack(folder: Path, target: Path) -> int:
     lines = sorted((line for line in lines_of(folder) if "graph" in line), key=lambda line: str(line["name"]))
     if not lines:
-        raise UserError(f"{folder} has no graphs; python -m graphopt.gather {folder} captures them")
+        raise UserError(f"{folder} has no graphs; graphopt models capture {folder} captures them")
     index = pack(folder, lines, origins(lines), target)
     parts = {split: [line for line in index if line["split"] == split] for split in ("train", "val", "test")}
     print(f"{len(index):,} of {len(lines):,} graphs are no copies, in {target}")
@@ -176,8 +174,3 @@ def _draw(folder: Path, target: Path) -> int:
         files = draw_collection(index_of(folder), target)
     print("\n".join(str(file) for file in files))
     return 0
-
-
-if __name__ == "__main__":
-    with sentences():
-        sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """Fits `cost=learned` to plans that were measured on this machine.
 
-`python -m graphopt.learn_cost outputs/calibration` reads the tables of measurements (`measured.jsonl`) in folders, and
+`graphopt measure learn_cost outputs/calibration` reads the tables of measurements (`measured.jsonl`) in folders, and
 writes the user's own costs, which `cost=learned cost.weights=null` takes. `--without` leaves graphs out, so that they
 can be priced by what was learned from others.
 """
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from graphopt.cli import sentences
 from graphopt.errors import UserError
 from graphopt.measure.memo import Memo
 from graphopt.measure.table_file import NAME, PACKED, is_there, tables_below
@@ -24,7 +23,7 @@ LEAST = 10  # plans of a graph
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="python -m graphopt.learn_cost", description="Fits cost=learned.")
+    result = argparse.ArgumentParser(prog="graphopt measure learn_cost", description="Fits cost=learned.")
     result.add_argument("places", type=Path, nargs="+", metavar="TABLE", help="measured.jsonl, or folders that hold it")
     result.add_argument("--environment", metavar="TEXT", help="of the tables' lines; else that with most of them")
     result.add_argument("--without", nargs="*", default=[], metavar="PROGRAM", help="keys of graphs to leave out")
@@ -79,8 +78,3 @@ def main(arguments: Sequence[str]) -> int:
     plans = found.card["plans"]
     say(f"wrote {file}: {sum(plans.values()):,} plans of {len(plans)} graphs")
     return 0
-
-
-if __name__ == "__main__":
-    with sentences():
-        sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """Makes a finished study small enough to be kept: one file of answers, one of rows, and its tables.
 
-`python -m graphopt.pack outputs/STUDY results/STUDY` writes a folder that `report` and `decision` read as they read the
+`graphopt study pack outputs/STUDY results/STUDY` writes a folder that `report` and `decision` read as they read the
 study itself; `--unpack` writes the loose files again. Both read back all that they wrote, and leave nothing behind when
 something is not equal. The packed folder holds
 
@@ -16,7 +16,6 @@ Left out is what no number needs: checkpoints (`ckpt/`), rewritten models (`mode
 import argparse
 import gzip
 import json
-import sys
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.cli import sentences
 from graphopt.errors import UserError, writing
 from graphopt.measure import table_file
 from graphopt.records import packed
@@ -272,7 +270,7 @@ def _equal(a: tuple[Any, dict[str, NDArray[Any]]], b: tuple[Any, dict[str, NDArr
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
-        prog="python -m graphopt.pack", description="Packs a finished study into a few small files, or unpacks it."
+        prog="graphopt study pack", description="Packs a finished study into a few small files, or unpacks it."
     )
     result.add_argument("study", type=Path, metavar="STUDY", help="the folder to read, such as outputs/STUDY")
     result.add_argument("target", type=Path, metavar="TARGET", help="the folder to make, such as results/STUDY")
@@ -286,8 +284,3 @@ def main(arguments: Sequence[str]) -> int:
     size = sum(file.stat().st_size for file in args.target.rglob("*") if file.is_file())
     say(f"wrote {args.target}: {size / MIB:.1f} MiB")
     return 0
-
-
-if __name__ == "__main__":
-    with sentences():
-        sys.exit(main(sys.argv[1:]))

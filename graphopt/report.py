@@ -1,6 +1,6 @@
 """From rows to tables, curves and pictures.
 
-`python -m graphopt.report DIR` prints the tables of every rows.jsonl below DIR and writes DIR/table.md and
+`graphopt report DIR` prints the tables of every rows.jsonl below DIR and writes DIR/table.md and
 DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's, `--reach
 best_unlearned` the same against the best method without parameters of each graph; `--replay` re-prices every stored
 decision and writes no tables unless `--markdown` or `--csv` ask for them, `--figures` prints the headline figures of a
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from graphopt.cli import sentences
 from graphopt.core.graph import GraphError
 from graphopt.errors import UserError
 from graphopt.records.rows import Row
@@ -164,9 +163,7 @@ def draw(place: Path) -> list[Path]:
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(
-        prog="python -m graphopt.report", description="Tables, curves and replay of stored runs."
-    )
+    result = argparse.ArgumentParser(prog="graphopt report", description="Tables, curves and replay of stored runs.")
     result.add_argument("place", type=Path, metavar="DIR", help="a study's or a run's folder, or one rows.jsonl")
     result.add_argument(
         "--replay", action="store_true", help="re-price every stored decision; exit 1 on a mismatch; no files"
@@ -217,8 +214,3 @@ def main(arguments: Sequence[str]) -> int:
     except (UserError, GraphError) as error:
         say(error, sys.stderr)
         return 1
-
-
-if __name__ == "__main__":
-    with sentences():
-        sys.exit(main(sys.argv[1:]))

@@ -1,13 +1,12 @@
 """Puts the checkpoint of a finished cell into the package, where `ckpt=pretrained` finds it.
 
-`python -m graphopt.ship CELL_FOLDER` writes graphopt/pretrained/ALGO-TASK-OBJECTIVE.ckpt: the weights that solving
+`graphopt study ship CELL_FOLDER` writes graphopt/pretrained/ALGO-TASK-OBJECTIVE.ckpt: the weights that solving
 needs, the settings of their network and what training has cost, nothing else. TASK and OBJECTIVE are `any` where one
 network serves all.
 """
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
-from graphopt.cli import sentences
 from graphopt.config.construct import target_of
 from graphopt.config.stored import RESERVED, class_of, node_of
 from graphopt.errors import Unreadable, UserError
@@ -82,7 +80,7 @@ def _rounded(value: Tensor, half: bool) -> Tensor:
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="python -m graphopt.ship", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    result = argparse.ArgumentParser(prog="graphopt study ship", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     result.add_argument("cell", type=Path, help="folder of a finished cell, with ckpt/best.ckpt")
     result.add_argument("--half", action="store_true", help="store numbers in half precision")
     result.add_argument("--folder", type=Path, default=packaged.PRETRAINED, help="where to write instead")
@@ -94,8 +92,3 @@ def main(arguments: Sequence[str]) -> int:
     path = ship(args.cell, args.folder, half=args.half)
     say(f"{path}: {path.stat().st_size:,} bytes")
     return 0
-
-
-if __name__ == "__main__":
-    with sentences():
-        sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """Solves a tiling problem of the contest's format, or prices a solution of one.
 
-`python -m graphopt.tile PROBLEM.json SOLUTION.json` searches for as long as the contest gave for so many ops, or
+`graphopt board tile PROBLEM.json SOLUTION.json` searches for as long as the contest gave for so many ops, or
 `--seconds`, counted from the start of the command, and writes the schedule with the latency of every step. `--check`
 reads the solution instead and prices it by both evaluators. `--shared-slices per_operand` takes the stricter reading of
 what fits into fast memory. docs/tiling.md has the rules.
@@ -8,13 +8,11 @@ what fits into fast memory. docs/tiling.md has the rules.
 
 import argparse
 import math
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphopt.cli import sentences
 from graphopt.errors import writing
 from graphopt.utils.plain_json import dumps
 from graphopt.utils.printable import say
@@ -92,7 +90,7 @@ def check_file(problem: Path, solution: Path, shared_slices: str | None) -> bool
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="python -m graphopt.tile", description="Solves or checks a tiling problem.")
+    result = argparse.ArgumentParser(prog="graphopt board tile", description="Solves or checks a tiling problem.")
     result.add_argument("problem", type=Path, metavar="PROBLEM", help="the contest's JSON of a problem")
     result.add_argument(
         "solution", type=Path, metavar="SOLUTION", help="JSON of a solution: written, or read by --check"
@@ -111,8 +109,3 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if check_file(args.problem, args.solution, args.shared_slices) else 1
     solve_file(args.problem, args.solution, args.seconds, args.seed, args.shared_slices)
     return 0
-
-
-if __name__ == "__main__":
-    with sentences():
-        sys.exit(main(sys.argv[1:]))

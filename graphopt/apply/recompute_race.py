@@ -1,4 +1,4 @@
-"""`python -m graphopt.apply.recompute_race PACKAGE.MODULE:FACTORY ... --rows FILE`: training steps as torch's own
+"""`graphopt measure recompute PACKAGE.MODULE:FACTORY ... --rows FILE`: training steps as torch's own
 solver splits them against ours, executed: bytes at the worst moment, CPU time, gradients.
 
 A factory returns (module whose result is its loss, its inputs). Bytes are those that the allocator reports during one
@@ -161,7 +161,7 @@ def race(label: str, backend: str, processes: int, rounds: int) -> list[Row]:
 
 def _in_process(label: str, backend: str, budgets: Sequence[float], rounds: int, seed: int) -> list[Row]:
     asked = json.dumps([label, backend, list(budgets), rounds, seed])
-    command = [sys.executable, "-m", "graphopt.apply.recompute_race", "--worker", asked]
+    command = [sys.executable, "-m", "graphopt", "measure", "recompute", "--worker", asked]
     done = subprocess.run(command, env=variables(1), stdout=subprocess.PIPE, text=True, timeout=LIMIT_SECONDS)
     if done.returncode:
         raise UserError(f"{label}: its process ended with {done.returncode}; what it said stands above")
@@ -176,7 +176,7 @@ def _about(label: str, backend: str, processes: int) -> Row:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m graphopt.apply.recompute_race", description=__doc__)
+    parser = argparse.ArgumentParser(prog="graphopt measure recompute", description=__doc__)
     parser.add_argument("models", nargs="*", metavar="PACKAGE.MODULE:FACTORY")
     parser.add_argument("--backend", choices=("eager", "inductor"), default="eager")
     parser.add_argument("--processes", type=count, default=PROCESSES)
@@ -196,10 +196,3 @@ def main(arguments: Sequence[str]) -> int:
             with args.rows.open("a") as file:
                 file.write(as_lines(rows))
     return 0
-
-
-if __name__ == "__main__":
-    from graphopt.cli import sentences
-
-    with sentences():
-        sys.exit(main(sys.argv[1:]))

@@ -4,7 +4,7 @@ Facts are class attributes: optimisers say what they accept (`accepts`, `needs_r
 and need of prices (`objectives`, `needs_cost`), cost models what they have (`objective`, `provides`, `one_device`),
 tasks what they decide (`noun`, `roles`, with settings `roles_of`), costs what of it counts (`reads`, `assumes`), tasks,
 costs and optimisers what a graph must carry (`needs`), data sets what graphs carry (`gives`).
-`python -m graphopt.compat` prints the table of tasks and algorithms as Markdown, with `--families` its short form.
+`graphopt compat` prints the table of tasks and algorithms as Markdown, with `--families` its short form.
 """
 
 import sys

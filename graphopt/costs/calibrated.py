@@ -2,7 +2,7 @@
 
 The program is lowered once, with every value stored. From the loops that it becomes, a plan's own follow: what is
 stored, after Inductor's rules where a plan asks for nothing; what each stored value evaluates and reads; which loops
-become one. Their operations, reads and writes cost what a preset says, which `python -m graphopt.calibrate` measures.
+become one. Their operations, reads and writes cost what a preset says, which `graphopt measure calibrate` measures.
 """
 
 from collections.abc import Mapping

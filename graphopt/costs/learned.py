@@ -30,7 +30,7 @@ from graphopt.utils.ranges import Between, Positive
 
 
 class Learned(CostModel):
-    """weights: `shipped`; null: your own, of `python -m graphopt.learn_cost`; or a file. table, environment: of what
+    """weights: `shipped`; null: your own, of `graphopt measure learn_cost`; or a file. table, environment: of what
     was lowered, as those of `cost=inductor`, which may share them. builders, build_seconds: as there.
 
     A plan that cannot be lowered costs inf.

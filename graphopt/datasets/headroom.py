@@ -1,6 +1,6 @@
 """Room for improvement: what searches of growing length reached on random draws, and which draws a filter keeps.
 
-The prices are data of the package (`headroom_prices/OBJECTIVE.json`), made by `python -m graphopt.filter`, which
+The prices are data of the package (`headroom_prices/OBJECTIVE.json`), made by `graphopt models filter`, which
 searches. Here they are only read, so that a data set is the same everywhere and costs no search.
 """
 
@@ -68,7 +68,7 @@ class HeadroomPrices:
         for key, value in made_with.items():
             if self.recipe.get(key, value) != value:
                 raise GraphError(f"{self.path} holds prices of graphs with {key}={self.recipe[key]}, not {value}; "
-                                 "make others with `python -m graphopt.filter --file FILE` and name FILE as "
+                                 "make others with `graphopt models filter --file FILE` and name FILE as "
                                  "dataset.room.file, or set dataset.room.filter=none")  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def load_headroom(path: Path) -> HeadroomPrices:
         return HeadroomPrices(path, dict(stored["recipe"]), reached)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise GraphError(
-            f"{path} is no file of room prices ({error}); make it again with `python -m graphopt.filter`"
+            f"{path} is no file of room prices ({error}); make it again with `graphopt models filter`"
         ) from None
 
 

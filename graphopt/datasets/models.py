@@ -113,7 +113,7 @@ def index_of(folder: Path) -> list[Line]:
         if any(type(line[key]) is not kind for line in said for key, kind in KEYS.items()):
             raise ValueError("a line of its index is none")
     except (Unreadable, OSError, KeyError, TypeError, ValueError) as error:
-        raise GraphError(f"{folder} holds no collection of models ({error}); `python -m graphopt.gather FOLDER "
+        raise GraphError(f"{folder} holds no collection of models ({error}); `graphopt models capture FOLDER "
                          "--pack TARGET` makes one") from None  # fmt: skip
     return said
 

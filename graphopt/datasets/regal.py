@@ -122,7 +122,7 @@ class Regal(Dataset):
 
     @property
     def _command(self) -> str:
-        return f"python -m graphopt.filter {self.name}"
+        return f"graphopt models filter {self.name}"
 
 
 def in_units(graph: Graph, bytes_per_unit: float, flops_per_unit: float) -> Graph:

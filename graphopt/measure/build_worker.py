@@ -32,7 +32,3 @@ def answer(request: Request, tell: Tell) -> dict[str, Any]:
     function = getattr(importlib.import_module(module), name)
     tell(at=0)
     return {"built": function(request["given"])}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -93,7 +93,7 @@ class Process:
                                 ) from None  # fmt: skip
         raise UserError(
             "a process of graphopt's own ends before it has begun; what it says stands above "
-            f"(python -m {self.module} is started with {sys.executable})"
+            f"({self.module} is started with {sys.executable})"
         )
 
     def _begun(self) -> "_Worker":
@@ -110,7 +110,8 @@ class _Worker:
     def __init__(self, module: str, setting: Mapping[str, Any], variables: Mapping[str, str]) -> None:
         theirs, self._requests = os.pipe()
         self._answers, answers = os.pipe()
-        command = [sys.executable, "-m", module, json.dumps(setting), str(theirs), str(answers)]
+        begin = f"import sys; from {module} import main; sys.exit(main(sys.argv[1:]))"
+        command = [sys.executable, "-c", begin, json.dumps(setting), str(theirs), str(answers)]
         try:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs, answers), env=dict(variables),

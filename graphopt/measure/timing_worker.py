@@ -9,7 +9,6 @@ while that is made ready.
 
 import importlib
 import json
-import sys
 import time
 from types import ModuleType
 from typing import Any
@@ -86,7 +85,3 @@ class Bench:
             timed: Timed = importlib.import_module(CUDA_CLOCK).cuda_timed
             return timed
         return cpu_timed(time.thread_time if self.threads == 1 else time.perf_counter)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -37,7 +37,7 @@ def load_weights(path: Path) -> Weights:
     """Raises UserError where there are none, Unreadable where the file holds something else."""
     if not path.is_file():
         raise UserError(f"there are no fitted costs at {path}: measure plans with experiment=calibration, then fit "
-                        "them with `python -m graphopt.learn_cost`, or set weights=shipped")  # fmt: skip
+                        "them with `graphopt measure learn_cost`, or set weights=shipped")  # fmt: skip
     said = read_json(path, MIB)
     if not isinstance(said, dict) or said.get("format") != FORMAT or not isinstance(said.get("card"), dict):
         raise Unreadable(f"{path} holds no fitted costs ({FORMAT})")

@@ -144,7 +144,7 @@ def stamp(pack: Path) -> Stamp:
 def _index(pack: Path, at: Stamp) -> Mapping[str, str]:
     index = json_of(pack, INDEX)
     if not isinstance(index, dict) or index.get("format") != FORMAT:
-        raise Unreadable(f"{pack} is no pack of the format {FORMAT!r}: python -m graphopt.pack writes such files")
+        raise Unreadable(f"{pack} is no pack of the format {FORMAT!r}: graphopt study pack writes such files")
     answers = index.get("answers")
     if (
         not isinstance(answers, dict)

@@ -96,7 +96,7 @@ def _raced(case: Case) -> Race:
     original = case.decision.original
     if original.opaque:
         raise UserError(f"{case.path} keeps ops that only its model file has; "
-                        "give both files to python -m graphopt.rewrite.race BEFORE.onnx AFTER.onnx")  # fmt: skip
+                        "give both files to graphopt measure race BEFORE.onnx AFTER.onnx")  # fmt: skip
     before = with_random_weights(original, 0)
     after = replace(case.decision.best, weights=before.weights)
     with tempfile.TemporaryDirectory() as folder:

@@ -237,4 +237,4 @@ def _files(file: Path, folder: Path, row: Row) -> list[Text]:
         given["model"] = folder / row["model"]
     lines = [Text(f"{label:<{LABEL}}  {path}") for label, path in given.items()]
     quoted = shlex.quote(str(file))
-    return [*lines, *(Text(f"python -m graphopt.decision {verb} {quoted}", DIM) for verb in ("draw", "replay"))]
+    return [*lines, *(Text(f"graphopt answer {verb} {quoted}", DIM) for verb in ("draw", "replay"))]

@@ -1,4 +1,4 @@
-"""`python -m graphopt.rewrite.check MODEL.onnx`: what rewriting sees of a model, and whether it comes back unharmed.
+"""`graphopt rules check MODEL.onnx`: what rewriting sees of a model, and whether it comes back unharmed.
 
 Prints the ops that the vocabulary has and those that stay opaque. Then the model is exported again; both are run by
 ONNX Runtime on random inputs, and the program by torch.
@@ -27,7 +27,7 @@ TOLERANCE = 1e-4  # of the largest magnitude of an output: both compute in singl
 
 def main(arguments: Sequence[str]) -> int:
     """0 when the model came back unharmed, 1 with a sentence otherwise."""
-    parser = argparse.ArgumentParser(prog="python -m graphopt.rewrite.check", description="Takes a model in and out.")
+    parser = argparse.ArgumentParser(prog="graphopt rules check", description="Takes a model in and out.")
     parser.add_argument("model", type=Path)
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="fixes an open dimension")
     args = parser.parse_args(arguments)
@@ -86,7 +86,3 @@ def round_trip(program: Program, original: ModelProto) -> list[str]:
 
 def _listed(counts: Counter[str]) -> str:
     return printable(", ".join(f"{name} {count}" for name, count in counts.most_common()) or "none")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Extracts programs from files of e-graphs: `python -m graphopt.rewrite.extract FILE [FILE...]`.
+"""Extracts programs from files of e-graphs: `graphopt rules extract FILE [FILE...]`.
 
 Files are in the JSON of egraph-serialize, plain or .gz. Prints a table of costs with what is proved about them, and
 says which cost each method minimises; `--json` prints a line of JSON for each file and method instead.
@@ -96,7 +96,7 @@ def limit(text: str) -> float:
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
-        prog="python -m graphopt.rewrite.extract", description="Extract the cheapest programs from e-graphs."
+        prog="graphopt rules extract", description="Extract the cheapest programs from e-graphs."
     )
     result.add_argument("files", nargs="+", type=Path, metavar="FILE", help="egraph-serialize JSON, plain or .gz")
     choices = [*get_args(Method), "all"]
@@ -114,7 +114,3 @@ def main(arguments: Sequence[str]) -> int:
     with sentences():
         run(args.files, methods, args.seconds, args.json)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Generates rules as TASO does: `python -m graphopt.rewrite.generate` writes rule_files/generated*.txt anew.
+"""Generates rules as TASO does: `graphopt rules generate` writes rule_files/generated*.txt anew.
 
 Programs are enumerated (enumeration.py); equal ones are generalised and verified (generalising.py). Smaller ones come
 first, and what saturation proves from the rules kept so far is not kept: renamed, subsumed and composed rules go that
@@ -7,7 +7,6 @@ as their targets hold more than one of their sources needs. The result does not 
 """
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -208,9 +207,7 @@ def lines_of(rules: Iterable[Rule]) -> Iterator[str]:
 def main(arguments: list[str]) -> int:
     from graphopt.cli import sentences
 
-    parser = argparse.ArgumentParser(
-        prog="python -m graphopt.rewrite.generate", description="Generate and verify rewrite rules."
-    )
+    parser = argparse.ArgumentParser(prog="graphopt rules generate", description="Generate and verify rewrite rules.")
     parser.add_argument("--depth", type=count, default=3, help="operations of the largest programs; default: 3")
     parser.add_argument(
         "--output",
@@ -222,12 +219,8 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     with sentences():
         kept = generate(WORLDS, chosen.depth)
-        command = f"python -m graphopt.rewrite.generate --depth {chosen.depth}"
+        command = f"graphopt rules generate --depth {chosen.depth}"
         for path, apart in ((chosen.output, False), (chosen.output.with_stem(f"{chosen.output.stem}_apart"), True)):
             path.write_text(text_of(kept, command, apart))
             print(f"{len(parse_rules(path.read_text()))} rules in {path}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Proves the substitutions of other systems from our rules: `python -m graphopt.rewrite.prove DIR`.
+"""Proves the substitutions of other systems from our rules: `graphopt rules prove DIR`.
 
 DIR holds TASO's protobuf file, Tensat's text files, or both. Every rule is verified by itself, to find for which shapes
 it is meant, and is then taken at several of them; there our rules saturate an e-graph of both its sides until they are
@@ -6,7 +6,6 @@ equal, output by output.
 """
 
 import argparse
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
@@ -95,7 +94,7 @@ def report(name: str, foreign: Substitutions, prover: Prover) -> tuple[list[str]
 def main(arguments: list[str]) -> int:
     from graphopt.cli import sentences
 
-    parser = argparse.ArgumentParser(prog="python -m graphopt.rewrite.prove", description=str(__doc__).split("\n")[0])
+    parser = argparse.ArgumentParser(prog="graphopt rules prove", description=str(__doc__).split("\n")[0])
     parser.add_argument("folder", type=Path, metavar="DIR", help="where the substitutions are")
     parser.add_argument("--rules", nargs="*", default=["generated", "exchanges"], help="rule files to prove from")
     chosen = parser.parse_args(arguments)
@@ -107,7 +106,3 @@ def main(arguments: list[str]) -> int:
             print("\n".join(lines))
             well &= good
     return 0 if well else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""`python -m graphopt.rewrite.race BEFORE.onnx AFTER.onnx`: which model runs faster, whole, in ONNX Runtime.
+"""`graphopt measure race BEFORE.onnx AFTER.onnx`: which model runs faster, whole, in ONNX Runtime.
 
 Both models and the first one once more run by turns, on one thread, in several fresh processes: what a process does to
 one (memory, caches, neighbours) it does to all three. The ratio of the first to its copy is the noise: where its
@@ -6,7 +6,6 @@ interval and the speed-up's overlap, nothing is shown.
 """
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -83,7 +82,7 @@ def result_of(taken: Rounds) -> Race:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m graphopt.rewrite.race", description="Runs two models by turns.")
+    parser = argparse.ArgumentParser(prog="graphopt measure race", description="Runs two models by turns.")
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="fixes an open dimension")
@@ -98,10 +97,3 @@ def main(arguments: Sequence[str]) -> int:
     print(f"before {1e3 * found.before:.4g} ms, after {1e3 * found.after:.4g} ms: {found.speedup} times as fast; "
           f"against its own copy {found.noise}: {found.verdict}")  # fmt: skip
     return 0
-
-
-if __name__ == "__main__":
-    from graphopt.cli import sentences
-
-    with sentences():
-        sys.exit(main(sys.argv[1:]))

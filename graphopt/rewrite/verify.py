@@ -1,10 +1,9 @@
 """Verifies rules: both sides computed with exact integers, on many shapes, parameters and random draws.
 
-`python -m graphopt.rewrite.verify [FILE]` checks a file of rules, all packaged ones without it.
+`graphopt rules verify [FILE]` checks a file of rules, all packaged ones without it.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +94,7 @@ def read_text(file: Path) -> str:
 def main(arguments: list[str]) -> int:
     from graphopt.cli import sentences
 
-    parser = argparse.ArgumentParser(prog="python -m graphopt.rewrite.verify", description=str(__doc__).split("\n")[0])
+    parser = argparse.ArgumentParser(prog="graphopt rules verify", description=str(__doc__).split("\n")[0])
     parser.add_argument("file", nargs="?", type=Path, help="rules, one a line; default: all packaged ones")
     file = parser.parse_args(arguments).file
     with sentences():
@@ -103,7 +102,3 @@ def main(arguments: list[str]) -> int:
     complaints = verify_all(rules)
     print("\n".join([*complaints, f"{len(rules) - len(complaints)} of {len(rules)} rules verified"]))
     return 1 if complaints else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -166,7 +166,7 @@ class Cell:
             say(f"{self.path}: {cell_line(self.rows.rows)}")
         else:
             print_cell(self.rows.path, self.rows.rows, str(self.config["algo"]["name"]))
-            say(f"stored in {self.path}\npictures: python -m graphopt.report {self.study_path} --plots", keep="\n")
+            say(f"stored in {self.path}\npictures: graphopt report {self.study_path} --plots", keep="\n")
 
     def forget(self) -> None:
         """Removes the folder of a cell that never began."""

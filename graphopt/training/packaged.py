@@ -1,4 +1,4 @@
-"""Checkpoints that come with the package (graphopt/pretrained/): weights alone, made by `python -m graphopt.ship`. The
+"""Checkpoints that come with the package (graphopt/pretrained/): weights alone, made by `graphopt study ship`. The
 file's name says what they are for."""
 
 import re

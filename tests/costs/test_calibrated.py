@@ -20,7 +20,7 @@ SIZE = ROWS * COLUMNS
 FLAT: Index = ("add", ("mul", ("number", COLUMNS), ("loop", 0)), ("loop", 1))
 ROW: Index = ("loop", 0)
 COLUMN: Index = ("loop", 1)
-COMMAND = r"python -m graphopt\.calibrate"
+COMMAND = "graphopt measure calibrate"
 TABLE = {"exp": 2.0, "mul": 0.5, "inner.sum": 0.25, "read": 0.0, "write": 0.0, "uneven": 0.0, "unknown": 1.0}
 BARE = Preset(TABLE, {name: 8 * cost for name, cost in TABLE.items()}, ((1e12, 0.0),), ((1e12, 0.0),), 0.0, 0.0, 0.0)
 

@@ -292,12 +292,12 @@ def test_a_family_without_room_is_replaced_by_the_others(tmp_path: Path) -> None
 def test_too_few_graphs_are_taken_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = regal(prices(tmp_path, watts_strogatz=[ROOM, TIGHT]), families=["watts_strogatz"])
     assert len(data.graphs("test")) == 1
-    assert "1 of 4 test graphs of 50 ops; `python -m graphopt.filter regal`" in caplog.text
+    assert "1 of 4 test graphs of 50 ops; `graphopt models filter regal`" in caplog.text
 
 
 def test_missing_and_foreign_prices_are_one_sentence(tmp_path: Path) -> None:
     room = prices(tmp_path, watts_strogatz=[ROOM])
-    with pytest.raises(GraphError, match=r"barabasi_albert graphs of 50 ops .* run `python -m graphopt.filter regal`"):
+    with pytest.raises(GraphError, match=r"barabasi_albert graphs of 50 ops .* run `graphopt models filter regal`"):
         regal(room).graphs("test")
     with pytest.raises(GraphError, match="graph_seed=0, not 7"):
         regal(room, graph_seed=7).graphs("test")

@@ -13,7 +13,7 @@ import yaml
 from test_leaderboard import PROBLEMS, TILING, WORDS, board, contest_of, entered  # noqa: F401
 
 from graphopt.errors import UserError
-from graphopt.leaderboard import __main__ as leaderboard
+from graphopt.leaderboard import board as leaderboard
 from graphopt.leaderboard.board_page import costs_csv, page
 from graphopt.leaderboard.contests import Contest, read_contest
 from graphopt.leaderboard.judging import BoardEntry, judged_entries

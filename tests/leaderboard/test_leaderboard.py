@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from graphopt import OWN_OPTIONS, command
 from graphopt.errors import UserError
-from graphopt.leaderboard import __main__ as leaderboard
+from graphopt.leaderboard import board as leaderboard
 from graphopt.leaderboard.contests import Contest, read_contest
 from graphopt.leaderboard.judging import BoardEntry, judged_entry
 from graphopt.leaderboard.yaml_files import read_yaml

@@ -82,14 +82,14 @@ def test_every_run_composes(command: str) -> None:
     assert {*GROUPS} <= {*config}
 
 
-@pytest.mark.parametrize("program", [decision, pack, report], ids=lambda program: str(program.__name__))
-def test_every_command_of_a_program_parses(program: Any) -> None:
-    commands = commands_of(f"python -m {program.__name__}")
+@pytest.mark.parametrize(("words", "program"), [("answer", decision), ("study pack", pack), ("report", report)])
+def test_every_command_of_a_program_parses(words: str, program: Any) -> None:
+    commands = commands_of(f"graphopt {words}")
     assert commands and all(vars(program.parser().parse_args(shlex.split(command))) for command in commands)
 
 
 def test_commands_were_found() -> None:
-    assert len(commands_of("python run.py")) > 10 and len(commands_of("python -m graphopt.decision")) == 8
+    assert len(commands_of("python run.py")) > 10 and len(commands_of("graphopt answer")) == 8
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -55,7 +55,7 @@ def stored_figures(study: str) -> dict[str, Figure]:
 
 @cache
 def lines(study: str, kind: str, over: str) -> Sequence[Any]:
-    """Lines of the tables that `python -m graphopt.report` makes of a study: rows of one setting alone compare."""
+    """Lines of the tables that `graphopt report` makes of a study: rows of one setting alone compare."""
     found = entries(study)
     assert len({entry.setting for entry in found if entry.method != "lower_bound"}) == 1, study
     if kind == "speed_up":

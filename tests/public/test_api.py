@@ -1,6 +1,7 @@
 """graphopt as a library: own modules and files, answers of every task, what other programs read."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +135,10 @@ def test_unknown_options_are_sentences() -> None:
         graphopt.optimize(Block(), torch.zeros(8, 64), algo="go")
     with pytest.raises(UserError, match="is saved as a"):
         graphopt.optimize(Block(), torch.zeros(8, 64), budget=0, algo="default").save("answer.json")
+
+
+def test_the_package_says_what_it_offers() -> None:
+    project = tomllib.loads((graphopt.CONF.parent / "pyproject.toml").read_text())["project"]
+    assert graphopt.__version__ == project["version"]
+    assert {*graphopt.__all__, "__version__"} <= {*dir(graphopt)}
+    assert all(getattr(graphopt, name) is not None for name in graphopt.__all__)

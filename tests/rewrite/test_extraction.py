@@ -1,4 +1,4 @@
-"""A program out of an e-graph: greedy, exact, reductions; `python -m graphopt.rewrite.extract`."""
+"""A program out of an e-graph: greedy, exact, reductions; `graphopt rules extract`."""
 
 import json
 import math

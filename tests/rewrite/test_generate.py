@@ -62,7 +62,7 @@ def test_the_command_writes_the_same_in_every_process(tmp_path: Path) -> None:
     written = []
     for seed in ("1", "2"):
         output = tmp_path / f"rules{seed}.txt"
-        command = [sys.executable, "-m", "graphopt.rewrite.generate", "--depth", "1", "--output", str(output)]
+        command = [sys.executable, "-m", "graphopt", "rules", "generate", "--depth", "1", "--output", str(output)]
         subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": seed})
         written.append(output.read_text() + output.with_stem(f"rules{seed}_apart").read_text())
     assert written[0] == written[1]

@@ -1,4 +1,4 @@
-"""`python -m graphopt.rewrite.race | check`."""
+"""`graphopt measure race | check`."""
 
 import re
 from pathlib import Path

@@ -14,7 +14,7 @@ from graphopt.utils.whole import whole_file
 
 FILE = "calibrated.json"
 SHIPPED = Path(__file__).parent / "presets"
-COMMAND = "python -m graphopt.calibrate"
+COMMAND = "graphopt measure calibrate"
 FORMAT = 1
 LARGEST = 1 << 20  # bytes of a file
 MOST = 1e15  # of anything

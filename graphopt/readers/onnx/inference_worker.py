@@ -3,7 +3,6 @@
 import math
 import os
 import resource
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -75,9 +74,9 @@ def _limit(memory: int, seconds: int) -> None:
         resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
-if __name__ == "__main__":
+def main(arguments: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     silence = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # what the C++ says when it dies is no sentence
         os.dup2(silence, stream)
-    sys.exit(serve(sys.argv[1:], answer))
+    return serve(arguments, answer)

@@ -1,1 +1,1 @@
-"""Headline figures of stored experiments, a file for each: `python -m graphopt.report results/NAME --figures`."""
+"""Headline figures of stored experiments, a file for each: `graphopt report results/NAME --figures`."""

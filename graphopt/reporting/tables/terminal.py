@@ -27,7 +27,7 @@ def print_sheets(all_sheets: Sequence[Sheet]) -> None:
         lines += wrapped("no results: there is no row that says anything", width)
     left_out = [sheet.title for sheet in all_sheets if sheet.wide]
     if left_out:
-        lines += wrapped(f"only in the files of python -m graphopt.report DIR: {'; '.join(left_out)}", width, DIM)
+        lines += wrapped(f"only in the files of graphopt report DIR: {'; '.join(left_out)}", width, DIM)
     print_lines(lines)
 
 

@@ -1,4 +1,4 @@
-"""`python -m graphopt.leaderboard` prices all entries again and writes the page (docs/leaderboard.md).
+"""`graphopt board` prices all entries again and writes the page (docs/leaderboard.md).
 
 `--enter STUDY PROBLEM/NAME --algo ALGO` makes an entry of a finished study's answers.
 """
@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphopt.cli import sentences
 from graphopt.errors import UserError, writing
 from graphopt.utils.printable import say
 from graphopt.utils.ranges import whole
@@ -67,7 +66,7 @@ def _say_refused(boards: Sequence[tuple[object, Sequence[object]]]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
-        prog="python -m graphopt.leaderboard", description="Prices all entries again and writes the leaderboard's page."
+        prog="graphopt board", description="Prices all entries again and writes the leaderboard's page."
     )
     result.add_argument("place", type=Path, nargs="?", default=Path("leaderboard"), metavar="FOLDER",
                         help="the leaderboard's folder; default: leaderboard")  # fmt: skip
@@ -108,8 +107,3 @@ def covered(contest: "Contest", found: Sequence[str]) -> str:
     lacking = [name for name in every if name not in found]
     without = f", none to {', '.join(lacking[:10])}{' and more' if len(lacking) > 10 else ''}" if lacking else ""
     return f"answers to {len(found)} of the problem's {len(every)} instances{without}"
-
-
-if __name__ == "__main__":
-    with sentences():
-        sys.exit(main(sys.argv[1:]))
