@@ -19,7 +19,7 @@ from graphopt.rewrite.fresh_runs import disagreement
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.execution import Executor
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.rewrite.ir.program_files import Stored
+from graphopt.rewrite.ir.program_files import Stored, to_json
 from graphopt.rewrite.ir.random_weights import with_random_weights
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.ir.vocabulary import Operation
@@ -50,7 +50,8 @@ def answer(original: Program, best: Program, **header: Any) -> Rewritten:
     """What is read of the file of these programs."""
     trace = np.zeros((1, 3))
     made = Rewritten({"rules": [], **header}, trace, original, best, can_run=False)
-    arrays = {name: array.copy() for name, array in made.arrays().items()} | {"trace": trace}
+    texts = {"original": json.dumps(to_json(original)), "best": json.dumps(to_json(best))}  # a forger's may hold NaN
+    arrays = {name: np.frombuffer(text.encode(), np.uint8) for name, text in texts.items()} | {"trace": trace}
     return Rewritten.read(json.loads(json.dumps(made.header)), arrays)
 
 
@@ -58,7 +59,10 @@ def judged(best: Program, original: Program | None = None, **header: Any) -> str
     """Why it is no answer."""
     start = stored(original or network())
     first = answer(start, start)
-    return answer(start, stored(best), **header).departs(first, TASK, EQUALITY)
+    try:
+        return answer(start, stored(best), **header).departs(first, TASK, EQUALITY)
+    except UserError as error:
+        return str(error)
 
 
 def test_the_program_itself_is_an_answer() -> None:
