@@ -85,7 +85,8 @@ def lacking(algo: Node, config: Mapping[str, Any]) -> str:
     cost: type[CostModel] = target_of(config["cost"], "cost")
     objective = config["cost"].get("objective", getattr(cost, "objective", None))
     lacks = unpriced(target, cost, objective)
-    if lacks:
+    asks = cost.one_device or any("unfit" in vars(one) for one in target.__mro__ if one is not Solver)
+    if lacks or not asks:
         return lacks
     try:
         machine: Machine = construct(config["machine"], "machine")
