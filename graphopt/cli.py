@@ -82,6 +82,27 @@ def readable_help(arguments: Sequence[str]) -> Iterator[None]:
             print("\n".join(wrap.wrap(line)) if len(line) > width else line)
 
 
+def for_each_job(words: Sequence[str]) -> list[str]:
+    """The words, where in a sweep those that set something inside a group (`algo.hops=2`) are a choice of one: what
+    does not vary Hydra sets in the usual options first, whatever jobs choose, and ends if these lack it."""
+    if not {"-m", "--multirun"} & {*words}:
+        return list(words)
+    inside = re.compile(rf"({'|'.join(path.name for path in CONF.iterdir() if path.is_dir())}|judge)\.[\w.]+=.+")
+    return [_choice_of_one(word) if inside.fullmatch(word) else word for word in words]
+
+
+def _choice_of_one(word: str) -> str:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    key, _, value = word.partition("=")
+    try:
+        varies = OverridesParser.create().parse_override(word).is_sweep_override()
+    except HydraException:  # Hydra itself says so
+        return word
+    return word if varies else f"{key}=choice({value})"
+
+
 @contextlib.contextmanager
 def config_dir(arguments: Sequence[str]) -> Iterator[None]:
     """Lets `compat` know the folder of the user's own options that `--config-dir` (Hydra's own flag) names, here and in

@@ -2,18 +2,14 @@
 shown. `-m` makes a sweep of cells."""
 
 import os
-import re
 import sys
-from collections.abc import Sequence
 
 import hydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from graphopt import CONF
-from graphopt.cli import config_dir, readable_help, sentences
+from graphopt.cli import config_dir, for_each_job, readable_help, sentences
 
 SWEEPER = "hydra_plugins.graphopt.Resuming"  # where Hydra wants plugins to be
 
@@ -53,24 +49,6 @@ def main() -> None:
     sys.argv[1:] = for_each_job(sys.argv[1:])
     with sentences(), config_dir(sys.argv[1:]), readable_help(sys.argv[1:]):
         run_cell()
-
-
-def for_each_job(words: Sequence[str]) -> list[str]:
-    """The words, where in a sweep those that set something inside a group (`algo.hops=2`) are a choice of one: what
-    does not vary Hydra sets in the usual options first, whatever jobs choose, and ends if these lack it."""
-    if not {"-m", "--multirun"} & {*words}:
-        return list(words)
-    inside = re.compile(rf"({'|'.join(path.name for path in CONF.iterdir() if path.is_dir())}|judge)\.[\w.]+=.+")
-    return [_choice_of_one(word) if inside.fullmatch(word) else word for word in words]
-
-
-def _choice_of_one(word: str) -> str:
-    key, _, value = word.partition("=")
-    try:
-        varies = OverridesParser.create().parse_override(word).is_sweep_override()
-    except HydraException:  # Hydra itself says so
-        return word
-    return word if varies else f"{key}=choice({value})"
 
 
 def register() -> None:

@@ -18,8 +18,7 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from graphopt import CONF
-from graphopt.cli import composed
-from graphopt.command import for_each_job
+from graphopt.cli import composed, for_each_job
 from graphopt.records.rows import Row, read
 from graphopt.run.cell import config_hash, folder_name
 from graphopt.training import checkpoint
