@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from graphopt.rewrite.rules.conditions import FUNCTIONS
+from graphopt.rewrite.rules.conditions import NAMES
 from graphopt.rewrite.rules.joining import Found
 from graphopt.rewrite.rules.pattern_writing import PatternWriter
 from graphopt.rewrite.rules.patterns import Node
@@ -35,7 +35,7 @@ def ematcher(rule: Rule, index: int) -> Callable[[Any], MatchAll]:
     writer = _Loops(rule, index)
     text = "\n".join(["def make(terms):", " operation = terms.operation", " def match(roots, index, children, found):",
                       *writer.before, "  for t0 in roots:", *writer.lines, " return match"])  # fmt: skip
-    space: dict[str, Any] = {**FUNCTIONS, "EMPTY": {}}
+    space: dict[str, Any] = {**NAMES, "EMPTY": {}}
     exec(compile(text, f"<rule {rule.name}>", "exec"), space)
     made: Callable[[Any], MatchAll] = space["make"]
     return made

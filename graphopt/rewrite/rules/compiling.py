@@ -20,7 +20,7 @@ from typing import Any
 
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import Operation
-from graphopt.rewrite.rules.conditions import FUNCTIONS
+from graphopt.rewrite.rules.conditions import NAMES
 from graphopt.rewrite.rules.expressions import Condition, Expression, Variable
 from graphopt.rewrite.rules.pattern_writing import PatternWriter, Values, identifier, names_of
 from graphopt.rewrite.rules.patterns import Node, Pattern
@@ -73,13 +73,13 @@ def test_of(names: Sequence[str], conditions: Sequence[Condition], terms: Terms)
 @cache
 def _function(names: tuple[str, ...], text: str) -> Callable[[Terms], Callable[..., Any]]:
     made: Callable[[Terms], Callable[..., Any]] = eval(
-        f"lambda terms: lambda {', '.join(map(identifier, names))}: {text}", dict(FUNCTIONS)
+        f"lambda terms: lambda {', '.join(map(identifier, names))}: {text}", dict(NAMES)
     )
     return made
 
 
 def _compiled(text: str, rule: Rule) -> Any:
-    space: dict[str, Any] = {**FUNCTIONS, "Operation": Operation}
+    space: dict[str, Any] = {**NAMES, "Operation": Operation}
     exec(compile(text, f"<rule {rule.name}>", "exec"), space)
     return space["make"]
 

@@ -218,3 +218,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         joined, filled, fits,
     )
 }  # fmt: skip
+
+# What compiled rules can name: none of Python's own functions but these.
+NAMES: dict[str, Any] = {**FUNCTIONS, "__builtins__": {"len": len}}
