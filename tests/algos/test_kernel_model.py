@@ -134,8 +134,10 @@ def test_xla_models_what_says_its_clock() -> None:
 def test_only_times_can_be_learned() -> None:
     peak = Simulator(name="s", machine=MACHINE, objective="peak_memory", threads=1)
     learner = KernelModel(name="k", task=FUSION, cost=peak, seed=0, plans=2, rate=1e-2, depth=1, modelled=10)
-    with pytest.raises(ConfigError, match=r"algo=k answers for runtime; choose cost\.objective of these"):
-        learner.gather([random_graph(1, 20)])
+    with pytest.raises(
+        Incompatible, match=r"algo=k needs cost\.objective=runtime judge\.objective=runtime, not peak_memory"
+    ):
+        solve(learner, random_graph(1, 20), FUSION, peak, evals=1)
 
 
 def test_nobody_writes_a_learned_device() -> None:

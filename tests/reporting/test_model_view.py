@@ -78,9 +78,9 @@ def test_one_model_at_80_columns(task: str, tmp_path: Path, monkeypatch: pytest.
         assert f"{duration(prices['initial'])} -> {duration(prices['judged'])}: {ratio}" in out
     else:
         assert f"nothing better found than the default's {duration(prices['initial'])}" in out
-    for line in (line for line in out.splitlines() if "graphopt.decision" in line):
-        assert decision.main(shlex.split(line)[3:]) == 0
-    assert sum("graphopt.decision" in line for line in out.splitlines()) == 2
+    for line in (line for line in out.splitlines() if "graphopt answer" in line):
+        assert decision.main(shlex.split(line)[2:]) == 0
+    assert sum("graphopt answer" in line for line in out.splitlines()) == 2
     if task == "rewrite":
         assert re.search(r"^model +\S+\.onnx$", out, re.M) and "rules applied" in out
 

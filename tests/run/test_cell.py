@@ -33,12 +33,17 @@ def changed(config: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return out
 
 
-@pytest.mark.parametrize(
-    "path", ["seed", "ckpt", "cost.factor", "judge.factor", "trainer.steps", "encoder.width", "task.name"]
-)
+@pytest.mark.parametrize("path", ["seed", "ckpt", "cost.factor", "judge.factor", "trainer.steps", "task.name"])
 def test_what_makes_results_differ_makes_another_cell(tmp_path: Path, path: str) -> None:
     config = parts_of.config(tmp_path)
     assert config_hash(changed(config, path, 99)) != config_hash(config)
+
+
+def test_an_encoder_counts_where_the_algorithm_reads_one(tmp_path: Path) -> None:
+    reads = parts_of.node(parts_of.Learns, "learns", lr=0.1, break_at=0)
+    for config, counts in ((parts_of.config(tmp_path), False), (parts_of.config(tmp_path, algo=reads), True)):
+        assert (config_hash(changed(config, "encoder.width", 99)) != config_hash(config)) == counts
+        assert ("-bias-" in Cell(config).path.name) == counts
 
 
 @pytest.mark.parametrize("path", ["study", "output_dir", "resume", "budget.evals", "compare", "split", "logger.name"])
@@ -49,7 +54,7 @@ def test_what_rows_say_for_themselves_does_not(tmp_path: Path, path: str) -> Non
 
 def test_the_folder_reads_like_the_command(tmp_path: Path) -> None:
     cell = Cell(parts_of.config(tmp_path, seed=3))
-    assert cell.path == tmp_path / "s" / f"binary-draws-bias-toys-one-ones-tens-s3-{cell.hash}"
+    assert cell.path == tmp_path / "s" / f"binary-draws-toys-one-ones-tens-s3-{cell.hash}"
 
 
 @pytest.mark.parametrize(

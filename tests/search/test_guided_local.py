@@ -97,5 +97,5 @@ def test_simulated_runs_are_no_evaluations() -> None:
 
 def test_loads_of_pipelines_are_refused() -> None:
     problem = problem_of("max_load")
-    with pytest.raises(Unsolved, match="take algo=regal_local_heuristic"):
+    with pytest.raises(Unsolved, match=r"algo=hot_local needs cost.objective=.*, not max_load"):
         solve(search(0), problem.graph, problem.task, priced(problem, "max_load"), evals=10)

@@ -216,7 +216,7 @@ def test_without_evaluations_it_answers_too() -> None:
     )
     runtime = Simulator(name="s", machine=machine(), objective="runtime", threads=1)
     with pytest.raises(Unsolved, match=r"cost\.objective=max_load"):
-        Contiguous(name="c", effort=SMALL).solve(AssignProblem(graph, task, runtime, evals=1))
+        solve(Contiguous(name="c", effort=SMALL), graph, task, runtime, evals=1)
 
 
 def test_what_costs_nothing_beside_its_only_neighbour_stays_with_it() -> None:

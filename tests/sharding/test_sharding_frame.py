@@ -19,8 +19,8 @@ from graphopt.core.oracles import check
 from graphopt.problems.optimizer import solve
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.readers.formats.iopddl import graph_of
+from graphopt.reporting.rebuilt import _dataset
 from graphopt.reporting.replay import claims_of, replay_all
-from graphopt.reporting.stored_case import _dataset
 from graphopt.sharding.drawing import drawn, every_choice
 from graphopt.sharding.instance import tables_of
 from graphopt.utils import registry
