@@ -15,7 +15,7 @@ from graphopt.core.machine import Device, Machine
 from graphopt.costs.one_kernel.kernel_table import kernel_table
 from graphopt.costs.one_kernel.learned_kernel import COLUMNS, SCALE
 from graphopt.costs.simulator import Simulator
-from graphopt.errors import ConfigError
+from graphopt.errors import ConfigError, Unsolved
 from graphopt.problems.optimizer import solve
 from graphopt.problems.pricing import Pricing
 from graphopt.search.fusion.modelled_scan import ModelledScan, modelled_by, plain_roofline
@@ -135,7 +135,7 @@ def test_only_times_can_be_learned() -> None:
     peak = Simulator(name="s", machine=MACHINE, objective="peak_memory", threads=1)
     learner = KernelModel(name="k", task=FUSION, cost=peak, seed=0, plans=2, rate=1e-2, depth=1, modelled=10)
     with pytest.raises(
-        Incompatible, match=r"algo=k needs cost\.objective=runtime judge\.objective=runtime, not peak_memory"
+        Unsolved, match=r"algo=k needs cost\.objective=runtime judge\.objective=runtime, not peak_memory"
     ):
         solve(learner, random_graph(1, 20), FUSION, peak, evals=1)
 
