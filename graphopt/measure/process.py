@@ -19,6 +19,8 @@ START_SECONDS = 120.0  # within which a process must have loaded its libraries
 TRIES = 2  # to start one
 ANSWER_BYTES = 1 << 20  # of a line at most
 
+GUARD = ("/bin/sh", "-c", "read end; kill -KILL 0")  # ends the group that it is of
+
 
 class _Lost(Exception):
     """No answer. at: what the process last said it was at."""
@@ -40,7 +42,7 @@ class Process:
     """Starts with the first request, ends with this object, and is begun again after a crash. What libraries print in
     it goes to standard error.
 
-    module: run by `python -m`, with `setting` as JSON and the numbers of the pipes for requests and answers
+    module: its `main` is run, with `setting` as JSON and the numbers of the pipes for requests and answers
     (`serving.serve`). variables: its environment. starts: how often it was begun.
     """
 
@@ -131,8 +133,9 @@ class _Worker:
     def _guarded(self) -> "subprocess.Popen[bytes] | None":
         """Nobody writes into its input, which ends with this process however that ends."""
         try:
-            return subprocess.Popen(["/bin/sh", "-c", "read end; kill -KILL 0"], stdin=subprocess.PIPE,
-                                    stdout=subprocess.DEVNULL, process_group=self.process.pid)  # fmt: skip
+            return subprocess.Popen(
+                GUARD, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=self.process.pid
+            )
         except OSError:  # the process has gone already
             return None
 
