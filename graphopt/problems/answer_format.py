@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from graphopt.core.plan import CHOICE
 from graphopt.errors import Unreadable
 from graphopt.utils.limits import MIB, parse_json
-from graphopt.utils.plain_json import refuse_nan
+from graphopt.utils.plain_json import places_of_nan, refuse_nan
 
 Arrays = dict[str, NDArray[Any]]
 FILE_BYTES = 256 * MIB  # of all arrays: an op takes tens of bytes
@@ -50,6 +50,8 @@ def check_header(header: Any) -> None:
     _must(0 <= prices["noise"] < math.inf, "the noise of its prices is no share")
     for key in ("config", "row", "versions"):
         _object(header, key)
+    unknown = next(places_of_nan(header), None)
+    _must(unknown is None, f"{unknown} of its header is no number (NaN)")
 
 
 def check_heads(header: Mapping[str, Any]) -> None:

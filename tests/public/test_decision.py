@@ -15,7 +15,7 @@ from graphopt.decision import main
 from graphopt.errors import DecisionError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
-from graphopt.records.answer_file import load, save, write
+from graphopt.records.answer_file import copy, load, read_answer, save, write, write_arrays
 from graphopt.reporting.edit import bisect, minimal_set, parse_veto, veto
 from graphopt.reporting.replay import check
 from graphopt.reporting.stored_case import open_case
@@ -253,6 +253,15 @@ def test_configuration_survives_json(tmp_path: Path, graph: Graph) -> None:
     stored = load(solved(tmp_path, graph, [0] * 6, config)).header["config"]
     assert stored["machine"]["link_bandwidth"] == 1e300
     assert json.loads(json.dumps(stored)) == stored
+
+
+def test_a_header_with_no_number_is_refused(tmp_path: Path, graph: Graph) -> None:
+    header, arrays = read_answer(solved(tmp_path, graph, [0] * 6))
+    header["versions"]["python"] = float("nan")
+    write_arrays(tmp_path / "nan.npz", {"header": np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays})
+    with pytest.raises(DecisionError, match=r"versions\.python of its header is no number"):
+        copy(tmp_path / "nan.npz", tmp_path / "copied.npz")
+    assert not (tmp_path / "copied.npz").exists()
 
 
 def test_split_is_what_the_tests_say(graph: Graph) -> None:
