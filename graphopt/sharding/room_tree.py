@@ -46,26 +46,3 @@ def _repair(least: F64, pending: F64, leaf: int) -> None:
     while node >= 1:
         least[node] = min(least[2 * node], least[2 * node + 1]) + pending[node]
         node >>= 1
-
-
-@njit(cache=True, nogil=True)
-def least_of(least: F64, pending: F64, low: int, high: int) -> float:
-    """Of all from low to high - 1."""
-    size = len(least) // 2
-    left, right = low + size, high + size - 1
-    found_left, found_right = least[left], least[right]
-    while left >> 1 != right >> 1:
-        if left & 1 == 0:
-            found_left = min(found_left, least[left + 1])
-        if right & 1:
-            found_right = min(found_right, least[right - 1])
-        left >>= 1
-        right >>= 1
-        found_left += pending[left]
-        found_right += pending[right]
-    found: float = min(found_left, found_right)
-    left >>= 1
-    while left >= 1:
-        found += pending[left]
-        left >>= 1
-    return found
