@@ -17,14 +17,10 @@ from graphopt.errors import UserError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
-from graphopt.search.genetic.brkga import uniform_keys
-from graphopt.search.genetic.proposals import beta_keys, beta_parameters
-from graphopt.search.heuristics.default import Default
-from graphopt.search.walks.annealing import Annealing
-from graphopt.search.walks.local import LocalSearch, local_search
+from graphopt.search.genetic.evolution import beta_keys, beta_parameters, uniform_keys
+from graphopt.search.heuristics.schedules import Default
+from graphopt.search.walks.local import Annealing, LocalSearch, RandomSearch, Scan, local_search
 from graphopt.search.walks.moves import Walk, neighbourhood, slots_of, start_walk
-from graphopt.search.walks.random import RandomSearch
-from graphopt.search.walks.scan import Scan
 from graphopt.tasks.fusion import Fusion
 
 # --- Classical optimisers against brute force, budgets and determinism, on toy problems.
@@ -158,11 +154,6 @@ def test_neighbourhood_is_symmetric_and_grows() -> None:
         assert all(op in neighbourhood(graph, int(n), 1) for n in one)
         assert set(one) <= set(neighbourhood(graph, op, 2))
         assert list(neighbourhood(graph, op, 0)) == [op]
-
-
-def test_unknown_start_is_refused() -> None:
-    with pytest.raises(ValueError, match="use initial, random, zero or heuristic"):
-        LocalSearch(name="local", start="best", hops=0, deltas=False)
 
 
 # --- What a walk remembers: refused requests stay without deltas, and are forgotten with them.

@@ -11,8 +11,7 @@ from graphopt.core.plan import Plans
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
-from graphopt.search.fusion.compiler_rules import rules
-from graphopt.search.fusion.compiler_search import CompilerSearch, Stage
+from graphopt.search.fusion.compiler_search import CompilerSearch, Stage, rules
 from graphopt.tasks.fusion import Fusion
 
 CORE = Device(name="cpu", launch=1e-6, vector_flops=1e11, contraction_flops=3e11, bandwidth=2e10)

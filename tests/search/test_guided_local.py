@@ -12,10 +12,8 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
 from graphopt.search.heuristics.starts import heuristic_keys
-from graphopt.search.walks.guided_local import GuidedLocal
-from graphopt.search.walks.regal_local import Moves
-from graphopt.search.walks.run_columns import INDEX, RunColumns
-from graphopt.search.walks.weighted_moves import KINDS, WeightedMoves
+from graphopt.search.walks.hot_local import INDEX, GuidedLocal, RunColumns
+from graphopt.search.walks.key_moves import KINDS, Moves, WeightedMoves
 from graphopt.utils import registry
 
 ROLES = {"device": KeyRole.AFFINITY, "block": KeyRole.AFFINITY, "swap": KeyRole.PRIORITY, "shift": KeyRole.PRIORITY,

@@ -18,7 +18,7 @@ from graphopt.problems.optimizer import solve
 from graphopt.readers.formats.stg import read_stg
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys
-from graphopt.search.walks.regal_local import Moves, RandomKeyMoves, RegalLocal
+from graphopt.search.walks.key_moves import Descent, Moves, RandomKeyMoves, RegalLocal
 from graphopt.search.walks.windowed import Windowed, Windows, _Moves
 from graphopt.tasks.joint import Joint
 from graphopt.utils import registry
@@ -88,7 +88,7 @@ def test_every_op_and_every_device_is_reached() -> None:
 
 def search(**changes: object) -> RegalLocal:
     """The algorithm as its yaml file says, but for `changes`."""
-    made: RegalLocal = construct(registry.option("algo", "regal_local_heuristic") | changes, "algo", {})
+    made: RegalLocal = construct(registry.option("algo", "regal_local") | {"start": "heuristic"} | changes, "algo", {})
     return made
 
 
@@ -150,7 +150,7 @@ def test_it_takes_the_best_of_a_batch_walks_plateaus_and_starts_again_from_the_b
 
     keys = np.full(problem.task.key_count(problem.graph), 0.99, np.float32)
     with pytest.raises(Enough):
-        list(algo._descend(keys, float(3 * len(priorities)), price, moves, np.random.default_rng(0)))
+        list(algo.descent(Descent(keys, 3.0 * len(priorities)), price, moves, np.random.default_rng(0)))
     assert current[-1] <= 3
 
 
@@ -165,7 +165,7 @@ def cluster() -> Machine:
 
 
 def optimizer(name: str) -> Windowed:
-    made: Windowed = construct(registry.option("algo", name), "algo", {})
+    made: Windowed = construct(registry.option("algo", name) | {"start": "heuristic"}, "algo", {})
     return made
 
 
@@ -229,8 +229,7 @@ def test_better_than_one_move_at_a_time() -> None:
     for seed in range(3):
         graph, price = layered(3000, 10 + seed), cost("runtime")
         ours, theirs = (
-            solve(optimizer(name), graph, task, price, evals=300, seed=seed)[0]
-            for name in ("windowed", "regal_local_heuristic")
+            solve(optimizer(name), graph, task, price, evals=300, seed=seed)[0] for name in ("windowed", "regal_local")
         )
         assert ours.evals <= 300 and ours.best_cost == price.price(ours.solution().plans).cost[0]
         found.append(ours.best_cost / theirs.best_cost)
