@@ -49,6 +49,7 @@ FORMER: dict[str, dict[str, str]] = {
         "laf_signed": "laf",
         "laf_unguided_random_start": "laf_unguided",
         "lpmf": "inductor_order",
+        "plan_sample": "compiler_search",
         "regal_local_heuristic": "regal_local",
         "remeasured_greedy": "remeasured",
         "remeasured_mcts": "remeasured",

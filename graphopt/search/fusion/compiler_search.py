@@ -1,5 +1,4 @@
-"""`compiler_search`: what suits a compiler that answers some twenty evaluations a minute, and whose default is strong;
-and `plan_sample`, plans to fit and to judge cost models by.
+"""`compiler_search`: what suits a compiler that answers some twenty evaluations a minute, and whose default is strong.
 
 The search never leaves the default's neighbourhood: single knobs, those that help together, rules that store or inline
 many ops at once, rules with knobs, classes of alike ops, then flips of one to three ops that several others read.
@@ -20,7 +19,7 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.walks.classes import alike
-from graphopt.utils.ranges import Few, Share, Whole
+from graphopt.utils.ranges import Few, Share
 
 STORE, INLINE = 0, 1  # choices of a binary fusion head
 
@@ -70,9 +69,12 @@ def widest_reader(graph: Graph) -> F64:
     return out
 
 
-Stage = Literal["knobs", "combine", "sweep", "rules", "retune", "classes", "cuts", "flips"]
+Stage = Literal["knobs", "combine", "sweep", "rules", "retune", "classes", "cuts", "flips", "masks", "near"]
 Order = Literal["bytes", "random"]
 LARGEST_FLIP = 3
+
+
+MASKS, NEAR = 30, 32  # plans of a sample
 
 
 class CompilerSearch(Optimizer):
@@ -84,6 +86,10 @@ class CompilerSearch(Optimizer):
     batch: decisions that are priced together, from the same best one; where several of them help, all together are
     tried next. margin: relative gain from which a measured price counts as lower. order: of ops that are flipped, by
     the bytes that their readers read, or random.
+
+    masks, near: no search, but plans to fit and to judge cost models by (experiment=calibration). Of the masks the k-th
+    of n draws the choice of a share k / n of the ops anew. Near the default are every value of every knob, every rule,
+    then flips of one to three ops, and in every fourth flip what is cut, where the task decides that.
     """
 
     needs_roles = frozenset({Role.FUSION})
@@ -142,6 +148,36 @@ class CompilerSearch(Optimizer):
             for size in range(2, LARGEST_FLIP + 1):
                 picks = (problem.rng.choice(len(ops), min(size, len(ops)), replace=False) for _ in range(len(ops)))
                 climb.try_all(climb.flip(ops[pick]) for pick in picks)
+
+    def _masks(self, problem: AssignProblem, climb: "Climb") -> None:
+        free, count = np.flatnonzero(climb.free), problem.task.heads[climb.head].count
+        made = []
+        for k in range(MASKS):
+            drawn, decision = free[problem.rng.random(len(free)) < (k + 1) / MASKS], problem.initial.copy()
+            decision[drawn, climb.head] = problem.rng.integers(0, count, len(drawn))
+            made.append(decision)
+        self._sampled(climb, made)
+
+    def _near(self, problem: AssignProblem, climb: "Climb") -> None:
+        found: dict[bytes, Decision] = {problem.initial.tobytes(): problem.initial}
+        mask, names = problem.task.mask(problem.graph), [other.name for other in problem.task.heads]
+        known = [climb.fusion(rule.ops, rule.choice) for rule in rules(problem.graph, climb.free)]
+        for changes in [*single_knobs(problem), *known]:
+            decision = changed(problem.initial, changes)
+            if decision is not None:
+                found.setdefault(decision.tobytes(), decision)
+        for k in range(8 * NEAR if climb.free.any() else 0):
+            column = names.index("cut") if k % 4 == 3 and "cut" in names else climb.head
+            free = np.flatnonzero(mask[:, column])
+            ops = problem.rng.choice(free, min(1 + k % LARGEST_FLIP, len(free)), replace=False)
+            decision = problem.initial.copy()
+            decision[ops, column] = np.where(decision[ops, column] > 0, 0, 1)
+            found.setdefault(decision.tobytes(), decision)
+        self._sampled(climb, [*found.values()][1 : NEAR + 1])
+
+    def _sampled(self, climb: "Climb", decisions: Sequence[Decision]) -> None:
+        for i in range(0, len(decisions), self.batch):
+            climb.problem.cost(np.stack(decisions[i : i + self.batch]))
 
 
 Changes = Sequence[tuple[int, int, int]]
@@ -244,46 +280,3 @@ def flip_order(problem: AssignProblem, free: Bool, order: Order) -> I64:
     if order == "random":
         return problem.rng.permutation(ops)
     return ops[np.argsort(-(graph.result_bytes * readers)[ops], kind="stable")]
-
-
-class PlanSample(Optimizer):
-    """random: masks; the k-th of n draws the choice of a share k / n of the ops anew. near: every value of every knob,
-    every rule, then flips of one to three ops, in all so many. batch: decisions that are priced together. What is
-    stored or inlined is sampled, and in every fourth flip what is cut, where the task decides that."""
-
-    needs_roles = frozenset({Role.FUSION})
-
-    def __init__(self, *, name: str, random: Whole, near: Whole, batch: Few) -> None:
-        self.name, self.random, self.near, self.batch = name, random, near, batch
-
-    def solve(self, problem: AssignProblem) -> None:
-        plans = [*self._random(problem), *self._near(problem)]
-        for i in range(0, len(plans), self.batch):
-            problem.cost(np.stack(plans[i : i + self.batch]))
-
-    def _random(self, problem: AssignProblem) -> Iterator[Decision]:
-        head = problem.task.column(Role.FUSION)
-        free, count = np.flatnonzero(problem.task.mask(problem.graph)[:, head]), problem.task.heads[head].count
-        for k in range(self.random):
-            drawn = free[problem.rng.random(len(free)) < (k + 1) / self.random]
-            decision = problem.initial.copy()
-            decision[drawn, head] = problem.rng.integers(0, count, len(drawn))
-            yield decision
-
-    def _near(self, problem: AssignProblem) -> list[Decision]:
-        mask, head = problem.task.mask(problem.graph), problem.task.column(Role.FUSION)
-        found: dict[bytes, Decision] = {problem.initial.tobytes(): problem.initial}
-        known = [[(int(op), head, rule.choice) for op in rule.ops] for rule in rules(problem.graph, mask[:, head])]
-        for changes in [*single_knobs(problem), *known]:
-            decision = changed(problem.initial, changes)
-            if decision is not None:
-                found.setdefault(decision.tobytes(), decision)
-        names = [other.name for other in problem.task.heads]
-        for k in range(8 * self.near if mask[:, head].any() else 0):
-            column = names.index("cut") if k % 4 == 3 and "cut" in names else head
-            free = np.flatnonzero(mask[:, column])
-            ops = problem.rng.choice(free, min(1 + k % LARGEST_FLIP, len(free)), replace=False)
-            decision = problem.initial.copy()
-            decision[ops, column] = np.where(decision[ops, column] > 0, 0, 1)
-            found.setdefault(decision.tobytes(), decision)
-        return list(found.values())[1 : self.near + 1]

@@ -119,7 +119,7 @@ class Pipeline:
 def pipeline_of(instance: SchedulingInstance) -> Pipeline:
     """The pipeline of the kernels that `instance` sees. Raises ConfigError where kinds of devices are too many."""
     graph, machine, time = instance.graph, instance.task.machine, instance.kernels.time
-    leader = graph.together if len(graph.together) else np.arange(graph.num_ops)
+    leader = graph.together.astype(np.int64) if len(graph.together) else np.arange(graph.num_ops)
     kernels = np.flatnonzero(instance.kernels.is_kernel)
     item = np.full(graph.num_ops, -1)
     item[kernels] = _numbered(leader[kernels])
