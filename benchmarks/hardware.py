@@ -22,7 +22,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.knobs import knobs
 from graphopt.costs.inductor import Inductor, subject_of
 from graphopt.measure.subject import Failure, Timing
-from graphopt.ranking.asked import Asked
+from graphopt.ranking.requests import Asked
 from graphopt.utils.registry import option
 
 OWN = ["norm_residual", "biased_attention", "edge_messages", "group_norm_block"]

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from graphopt import cache_dir
 from graphopt.core.graph import GraphError
-from graphopt.costs.loops.derived import derived
-from graphopt.costs.loops.preset import FILE, save
+from graphopt.costs.loops.preset import FILE, derived, save
 from graphopt.errors import UserError
 from graphopt.measure.environment import variables
 from graphopt.measure.service import Service

@@ -12,11 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from graphopt.errors import UserError
-from graphopt.measure.memo import Memo
-from graphopt.measure.table_file import NAME, PACKED, is_there, tables_below
-from graphopt.ranking.code_time import distinct, fitted
+from graphopt.measure.price_table import NAME, PACKED, PriceTable, is_there, tables_below
+from graphopt.ranking.code_time import Weights, distinct, fitted, save_weights, weights_file
 from graphopt.ranking.measured_plans import MeasuredGraph, measured_graphs
-from graphopt.ranking.weights import Weights, save_weights, weights_file
 from graphopt.utils.printable import say
 
 LEAST = 10  # plans of a graph
@@ -47,7 +45,7 @@ def _graphs(tables: Sequence[Path], environment: str | None) -> Iterator[Measure
     """Of all tables, those of a program together."""
     found: dict[str, MeasuredGraph] = {}
     for table in tables:
-        for key, graph in measured_graphs(Memo(table), environment).items():
+        for key, graph in measured_graphs(PriceTable(table), environment).items():
             known = found.get(key)
             found[key] = graph if known is None else replace(known, plans=known.plans + graph.plans)
     yield from found.values()

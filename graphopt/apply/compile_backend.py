@@ -21,10 +21,9 @@ from graphopt.core.graph import GraphError
 from graphopt.core.knobs import options as options_of
 from graphopt.errors import UserError
 from graphopt.inductor.captured import phase_of
-from graphopt.inductor.hooks import Request, Requests, carried_out, replaced
+from graphopt.inductor.hooks import Request, Requests, carried_out, check_version, replaced
 from graphopt.inductor.strided_reads import with_strided_reads_fixed
-from graphopt.inductor.version import check_version
-from graphopt.ranking.asked import Asked, asked_of
+from graphopt.ranking.requests import Asked, asked_of
 from graphopt.readers.pytorch.program_file import FxProgram, key_of, unpacked_program
 
 UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}  # whose keys know nothing of decisions

@@ -17,12 +17,11 @@ from graphopt.core.head import Role
 from graphopt.core.knobs import KNOBS
 from graphopt.core.operators import Category
 from graphopt.core.plan import Plans
-from graphopt.costs.loops.estimate import Estimate, Made
+from graphopt.costs.loops.estimate import Estimate, Made, Rules
 from graphopt.costs.loops.preset import load
-from graphopt.costs.loops.stored_values import Rules
 from graphopt.errors import UserError
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.ranking.asked import ASSUMED, CUT, READS, Asked, asked_of
+from graphopt.ranking.requests import ASSUMED, CUT, READS, Asked, asked_of
 
 # Knobs -> what of Inductor's rules they set. The others are accepted, and without effect on a price.
 RULES = {"reads_threshold": "reads", "opcount_threshold": "size", "acc_reads_threshold": "gathered"}

@@ -1,8 +1,8 @@
-"""`Inductor`: the time that a program takes as TorchInductor compiles it, measured on this machine.
+"""`Inductor`: the time that a program takes as TorchInductor compiles it, measured on this machine; and `Learned`, the
+same predicted from the code that it is lowered to.
 
-What is stored, inlined or kept apart otherwise than by default is asked of the compiler, its knobs are set, the source
-that comes of it is compiled and timed by turns with that of the default. A price is that
-ratio times the default's time.
+A plan says what is stored, inlined or kept apart otherwise than by default, and sets knobs. The source that comes of it
+is compiled and timed by turns with that of the default; a price is that ratio times the default's time.
 
 Shape legend: B plans.
 """
@@ -18,16 +18,16 @@ from graphopt import cache_dir
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
-from graphopt.costs.tables import Environment, TableFile
 from graphopt.errors import ConfigError, Unmeasured
-from graphopt.measure.build_pipeline import BuildPipeline, Evaluated, Skipped
-from graphopt.measure.builds import Builds, Built
+from graphopt.measure.builds import BuildPipeline, Builds, Built, Evaluation
+from graphopt.measure.environment import KEEPS_MEMORY, environment_here
+from graphopt.measure.price_table import Environment, Line, PriceTable, TableFile
 from graphopt.measure.service import Service
 from graphopt.measure.subject import Comparing, Failure, Measured, Subject, Timing
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.ranking.asked import ASSUMED, READS, Asked, asked_of
-from graphopt.ranking.lowered_requests import LoweredRequests
-from graphopt.ranking.screen import Screen, keep_of
+from graphopt.ranking.code_time import load_weights, weights_file
+from graphopt.ranking.requests import ASSUMED, READS, Asked, LoweredRequests, asked_of
+from graphopt.utils.outside import WeightsFile
 from graphopt.utils.ranges import Between, Positive
 
 TABLE = Path("measured") / "inductor.jsonl"
@@ -41,10 +41,8 @@ class Inductor(CostModel):
     null: this machine's; else only the table's lines of that one count, and nothing is compiled or measured.
     fresh_processes: 0: a process that stays measures, for searching; else a price is a race with the default in so many
     fresh processes, for judging. builders: processes that lower and compile; build_seconds: for one of them to answer.
-    filter: which of the plans that are priced together are worth compiling, by predicted time; null: all.
 
-    A plan that does not compile, crashes or hangs costs inf, and so does one that the filter leaves out: it counts as
-    an evaluation, and among `Prices.left_out`.
+    A plan that does not compile, crashes or hangs costs inf.
     """
 
     objective = "runtime"
@@ -55,18 +53,15 @@ class Inductor(CostModel):
 
     def __init__(self, *, name: str, table: Table, environment: Environment,
                  fresh_processes: Annotated[int, Between(0, 64)], builders: Annotated[int, Between(1, 256)],
-                 build_seconds: Positive, filter: Screen | None, measuring: Comparing) -> None:  # fmt: skip
+                 build_seconds: Positive, measuring: Comparing) -> None:  # fmt: skip
         if measuring.device != "cpu":
             raise ConfigError(f"cost={name} compiles for CPUs only: set measuring.device=cpu")
-        if filter is not None and fresh_processes:
-            raise ConfigError(f"cost={name}: a filter is for searching: set filter=null where fresh_processes is not 0")
         self.name = name
         self.service = Service(measuring, table=cache_dir() / TABLE if table is None else Path(table), name=name,
                                environment=environment, libraries=("torch",), processes=fresh_processes)  # fmt: skip
         self.builds = Builds(builders, build_seconds)
         self.lowered = LoweredRequests(self.service.memo, self.service.environment, self.builds)
-        keep = None if filter is None else keep_of(filter)
-        self._pipeline = BuildPipeline(self.builds, self.service, subject_of, keep)
+        self._pipeline = BuildPipeline(self.builds, self.service, subject_of)
         self._defaults: WeakKeyDictionary[Graph, Subject] = WeakKeyDictionary()
 
     def stored(self) -> Mapping[str, object]:
@@ -80,14 +75,13 @@ class Inductor(CostModel):
             np.array([float(isinstance(one, Failure)) for one in found]),
             np.array([0.0 if t is None else t.noise for t in timings]),
             np.array([0 if t is None else t.rounds for t in timings]),
-            np.array([isinstance(one, Skipped) for one in found]),
         )
 
-    def measured(self, graph: Graph, asked: Sequence[Asked]) -> list[Measured | Skipped]:
+    def measured(self, graph: Graph, asked: Sequence[Asked]) -> list[Measured]:
         """A timing for each, or why there is none. Raises Unmeasured where the default itself cannot be run, and
         UserError where the table lacks one and nothing may be measured: before anything is lowered."""
         default = self.default(graph)
-        known: list[Measured | Skipped | None] = [self._known(graph, default, one) for one in asked]
+        known: list[Measured | None] = [self._known(graph, default, one) for one in asked]
         fresh = [i for i, answer in enumerate(known) if answer is None]
         if fresh and not self.service.measures:
             raise self.lowered.unknown(graph)
@@ -98,7 +92,7 @@ class Inductor(CostModel):
                 known[i] = one.measured
         return [answer for answer in known if answer is not None]
 
-    def _remember(self, graph: Graph, asked: Asked, one: Evaluated) -> None:
+    def _remember(self, graph: Graph, asked: Asked, one: Evaluation) -> None:
         made = one.measured if one.lowered is None else one.lowered
         if isinstance(made, dict | Failure):
             self.lowered.remember(graph, asked, made)
@@ -138,3 +132,40 @@ def subject_of(built: Built) -> Subject:
     """What is timed, of what was lowered."""
     payload = {"source": built["source"], "digest": built["key"], "program": built["program"], "seed": SEED}
     return Subject("inductor", built["digest"], payload)
+
+
+class Learned(CostModel):
+    """Nothing is compiled or run. What the code does (instructions by kind, bytes by how far away they are, loops) is
+    weighed by costs that were fitted to measured plans of other graphs (`graphopt.ranking.code_time`).
+
+    weights: `shipped`; null: your own, of `graphopt measure learn_cost`; or a file. table, environment: of what
+    was lowered, as those of `cost=inductor`, which may share them. builders, build_seconds: as there.
+
+    A plan that cannot be lowered costs inf.
+    """
+
+    objective = "runtime"
+    needs = frozenset({"compiled_program"})
+    reads: ClassVar[frozenset[Role | str]] = READS
+    assumes = ASSUMED
+
+    def __init__(self, *, name: str, weights: WeightsFile, table: Table, environment: Environment,
+                 builders: Annotated[int, Between(1, 256)], build_seconds: Positive) -> None:  # fmt: skip
+        self.name, self._lowers = name, environment is None
+        self.weights = load_weights(weights_file(weights))
+        here = environment or f"{environment_here('cpu', 1, ('torch',))}, {KEEPS_MEMORY}"
+        memo = PriceTable(cache_dir() / TABLE if table is None else Path(table))
+        self.requests = LoweredRequests(memo, here, Builds(builders, build_seconds))
+
+    def stored(self) -> Mapping[str, object]:
+        return {"environment": self.requests.environment}
+
+    def price(self, plans: Plans) -> Prices:
+        lines = self.lowered(plans.graph, [asked_of(plans, b) for b in range(len(plans))])
+        failed = np.array(["failure" in line for line in lines])
+        cost = [np.inf if "failure" in line else self.weights.model.of(line["features"]) for line in lines]
+        return Prices(np.array(cost), failed.astype(np.float64))
+
+    def lowered(self, graph: Graph, asked: Sequence[Asked]) -> list[Line]:
+        """`digest` and `features` of the code of each, or `failure`."""
+        return self.requests.lines(graph, asked, lowers=self._lowers)

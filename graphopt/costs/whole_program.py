@@ -1,18 +1,18 @@
 """`WholeProgram`: cost models that run whole programs, and so see how ops act on one another (X-RLflow's end-to-end
-reward). A program's price is its ratio to the original, by turns in the same rounds, times the original's seconds.
-"""
+reward). A program's price is its ratio to the original, by turns in the same rounds, times the original's seconds."""
 
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Literal
 
 from graphopt import cache_dir
-from graphopt.costs.tables import Environment, TableFile
 from graphopt.errors import ConfigError, Unmeasured, UserError
+from graphopt.measure.price_table import Environment, TableFile
 from graphopt.measure.service import Service
 from graphopt.measure.subject import Comparing, Failure, Measured, Subject
 from graphopt.rewrite.io.onnx_export import save_onnx
@@ -103,3 +103,44 @@ def _save(program: Program, file: Path) -> None:
                           ) from error  # fmt: skip
     except UserError as error:
         raise Unmeasured(f"the program cannot be written as ONNX, by which it is measured: {error}") from error
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+class TorchEager(WholeProgram):
+    """Op by op in torch (`rewrite.ir.execution`), without a compiler. Operators outside its vocabulary run in ONNX
+    Runtime. On a GPU (`cost=gpu`) a program is one CUDA graph, timed by events; operators outside the vocabulary cannot
+    run there."""
+
+    def __init__(self, *, name: str, table: Table, environment: Environment, fresh_processes: Processes,
+                 measuring: Comparing) -> None:  # fmt: skip
+        if measuring.device == "cuda" and environment is None and not has_gpu():
+            raise ConfigError(f"cost={name} needs a GPU that torch can use, and there is none here; choose cost=torch")
+        super().__init__(name=name, table=table, environment=environment, fresh_processes=fresh_processes,
+                         measuring=measuring, libraries=())  # fmt: skip
+
+    def subject(self, program: Program, file: Path) -> Subject:
+        return Subject("program", f"torch {portable(program)}", {"path": str(file), "dims": {}})
+
+
+class OnnxRuntime(WholeProgram):
+    """In ONNX Runtime, on one thread. optimisations: ONNX Runtime's own: default or off."""
+
+    def __init__(self, *, name: str, optimisations: Literal["default", "off"], table: Table,
+                 environment: Environment, fresh_processes: Processes, measuring: Comparing) -> None:  # fmt: skip
+        if environment is None and find_spec("onnxruntime") is None:
+            raise ConfigError("ONNX Runtime is not installed; pip install -e '.[onnx]'")
+        if measuring.device != "cpu" or measuring.threads != 1:
+            raise ConfigError(f"cost={name} runs on one thread of a CPU: set measuring.device=cpu measuring.threads=1")
+        libraries = ("onnxruntime",) if environment is None else ()
+        super().__init__(name=name, table=table, environment=environment, fresh_processes=fresh_processes,
+                         measuring=measuring, libraries=libraries)  # fmt: skip
+        self._optimisations = optimisations
+
+    def subject(self, program: Program, file: Path) -> Subject:
+        payload = {"path": str(file), "dims": {}, "optimisations": self._optimisations}
+        return Subject("onnx", f"onnxruntime {self._optimisations} {portable(program)}", payload)

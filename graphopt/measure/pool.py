@@ -1,11 +1,13 @@
-"""`Pool`: who asks measuring processes. `LocalPool` has one here; `ray_pool.RayPool` has several, on any machine."""
+"""`Pool`: who asks measuring processes. `LocalPool` has one here, `RayPool` has several, on any machine."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol
 
-from graphopt.errors import UserError
+from graphopt.errors import ConfigError, UserError
 from graphopt.measure.environment import variables
 from graphopt.measure.process import TRIES, Ended, Late, Process
 from graphopt.measure.subject import Device
@@ -85,3 +87,58 @@ class LocalPool:
             raise UserError(f"the process that measures ended with each of {self._given_up} requests in a row; "
                             "is there too little memory?")  # fmt: skip
         return Lost(at, ": it ends the process that runs it, perhaps out of memory; give smaller models")
+
+
+class RayPool:
+    """Measuring processes in a Ray cluster, each on a processor of its own. workers: actors, each a `LocalPool`.
+    address: of a running cluster; None begins one here that ends with this process.
+
+    Files that subjects name must be there on every machine (a shared folder). Machines must be alike: the environment
+    of a price is that of the machine that asks."""
+
+    def __init__(self, device: Device, threads: int, workers: int, address: str | None) -> None:
+        if find_spec("ray") is None:
+            raise ConfigError("measuring.pool=ray needs Ray, which is not installed; pip install 'graphopt[ray]'")
+        ray: Any = import_module("ray")
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False, include_dashboard=False)
+        self.width, self.counts = workers, Counter[str]()
+        self._ray, self._device, self._threads = ray, device, threads
+        self._actors = [self._actor(place) for place in range(workers)]
+
+    def ask(self, requests: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[Answer]:
+        """In turns of as many as there are actors; a machine that goes away loses the requests that it had."""
+        found = list[Answer]()
+        for start in range(0, len(requests), self.width):
+            turn = list(zip(requests, seconds, strict=True))[start : start + self.width]
+            asked = [self._actors[place].counted.remote(*one) for place, one in enumerate(turn)]
+            found += [self._answer(place, answer) for place, answer in enumerate(asked)]
+        return found
+
+    def end(self) -> None:
+        for actor in self._actors:
+            self._ray.kill(actor)
+
+    def _actor(self, place: int) -> Any:
+        remote: Any = self._ray.remote(CountedPool)
+        return remote.options(num_cpus=self._threads).remote(self._device, self._threads, place, WORKER)
+
+    def _answer(self, place: int, asked: Any) -> Answer:
+        try:
+            answer, counts = self._ray.get(asked)
+        except self._ray.exceptions.RayActorError as error:
+            self.counts["crashes"] += 1
+            self._actors[place] = self._actor(place)
+            return Lost(None, f": the machine that ran it is gone ({type(error).__name__})")
+        self.counts.update(counts)
+        found: Answer = answer
+        return found
+
+
+class CountedPool(LocalPool):
+    """What an actor is: answers together with what happened on the way."""
+
+    def counted(self, request: dict[str, Any], seconds: float) -> tuple[Answer, dict[str, int]]:
+        self.counts.clear()
+        (answer,) = self.ask([request], [seconds])
+        return answer, dict(self.counts)

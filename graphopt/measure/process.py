@@ -1,4 +1,5 @@
-"""`Process`: a process of its own that answers requests, JSON lines through two pipes that nobody else knows."""
+"""`Process`: a process of its own that answers requests, JSON lines through two pipes that nobody else knows; and
+`serve`, the loop over requests in that process."""
 
 import json
 import os
@@ -8,9 +9,9 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TextIO
 
 from graphopt.errors import UserError
 from graphopt.utils.channel import is_finite
@@ -43,7 +44,7 @@ class Process:
     it goes to standard error.
 
     module: its `main` is run, with `setting` as JSON and the numbers of the pipes for requests and answers
-    (`serving.serve`). variables: its environment. starts: how often it was begun.
+    (`serve`). variables: its environment. starts: how often it was begun.
     """
 
     def __init__(self, module: str, setting: Mapping[str, Any], variables: Mapping[str, str]) -> None:
@@ -212,3 +213,48 @@ class _Worker:
     def _close(self) -> None:
         for pipe in (self._requests, self._answers):
             os.close(pipe)
+
+
+Request = dict[str, Any]
+Tell = Callable[..., None]
+"""Says where a request is (`at=3`): its limit of time counts from then on; `more=60.0`: and is so much longer."""
+
+
+def serve(arguments: list[str], answer: Callable[[Request, Tell], dict[str, Any]]) -> int:
+    """Answers line by line until nobody asks any more. arguments: as `Process` gives them. Whatever `answer` raises is
+    an answer, {"error", "lasting", "fatal"}: fatal is what the user has to put right first. The pipes are not
+    inherited, so that nothing else writes there. It ends without a word when whoever asked is gone."""
+    asked, answered = map(int, arguments[1:])
+    for pipe in (asked, answered):
+        os.set_inheritable(pipe, False)
+    gone = suppress(BrokenPipeError)
+    with gone, os.fdopen(asked) as requests, os.fdopen(answered, "w") as answers:
+        _say(answers, {"id": 0, "ready": True})
+        for line in requests:
+            request = json.loads(line)
+            number = request["id"]
+            _say(answers, {**_tried(request, answer, lambda n=number, **where: _say(answers, {"id": n, **where})),
+                           "id": number})  # fmt: skip
+    return 0
+
+
+def _tried(request: Request, answer: Callable[[Request, Tell], dict[str, Any]], tell: Tell) -> dict[str, Any]:
+    try:
+        return answer(request, tell)
+    except Exception as error:  # whatever a library raises: this request has no other answer
+        return {"error": in_words(error), "lasting": lasts(error), "fatal": isinstance(error, UserError)}
+
+
+def in_words(error: Exception) -> str:
+    """What an exception says, in one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def lasts(error: Exception) -> bool:
+    """Whether the same would happen next time: not where memory, disk or files are what was wrong."""
+    return not isinstance(error, MemoryError | OSError) and "memory" not in str(error).lower()
+
+
+def _say(answers: TextIO, value: dict[str, Any]) -> None:
+    answers.write(json.dumps(value) + "\n")
+    answers.flush()

@@ -1,4 +1,9 @@
-"""`Service`: measured prices of subjects, alone or against a default, remembered on disk."""
+"""`Service`: measured prices of subjects, alone or against a default, remembered on disk; and races.
+
+A race runs a default and others by turns in several fresh processes, for what is to be reported. What a process does to
+one subject (memory, caches, neighbours) it does to all. Processes differ by more than the rounds within one; a race's
+interval shows this.
+"""
 
 import math
 import warnings
@@ -8,14 +13,53 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from graphopt.errors import Unmeasured, UserError
 from graphopt.measure.environment import KEEPS_MEMORY, environment_here
-from graphopt.measure.memo import Line, Memo
 from graphopt.measure.pool import Answer, LocalPool, Lost, Pool
-from graphopt.measure.races import fresh_rounds
-from graphopt.measure.subject import Comparing, Failure, Measured, Measuring, Subject, Timing
-from graphopt.measure.timings import rounds_in, timings_of, timings_of_race
+from graphopt.measure.price_table import Line, PriceTable
+from graphopt.measure.rounds import Rounds, raced, rounds_in, timings_of, timings_of_race
+from graphopt.measure.subject import Comparing, Failure, Measured, Measuring, Raced, Subject, Timing
 from graphopt.utils.channel import is_measurement
+
+
+def race(default: Subject, others: Sequence[Subject], how: Comparing, processes: int = 3) -> list[Raced | Failure]:
+    """One for each of the others, each against the default in processes of its own, so that one that fails takes no
+    other along; nothing is remembered. Raises Unmeasured where the default fails."""
+    taken = [fresh_rounds(default, [other], how, processes) for other in others]
+    return [one if isinstance(one, Failure) else raced(one)[0] for one in taken]
+
+
+def fresh_rounds(default: Subject, others: Sequence[Subject], how: Comparing, processes: int) -> Rounds | Failure:
+    """What so many processes measure, one after another, or why one of the others cannot be measured.
+
+    Raises Unmeasured where the default cannot."""
+    taken = Rounds()
+    request = {"subjects": [subject.asked() for subject in (default, *others)], "how": how.asked()}
+    for _ in range(processes):
+        pool = LocalPool(how.device, how.threads)
+        (answer,) = pool.ask([request], [how.limit_seconds])
+        pool.end()
+        rounds = _answered(answer, default)
+        if isinstance(rounds, Failure):
+            return rounds
+        taken.append(rounds)
+    return taken
+
+
+def _answered(answer: Answer, default: Subject) -> NDArray[np.float64] | Failure:
+    if isinstance(answer, Lost):
+        if answer.at == 0:
+            raise Unmeasured(f"{default.digest} cannot be measured{answer.reason}")
+        return Failure(f"it cannot be measured{answer.reason}")
+    if "error" in answer:
+        raise Unmeasured(f"{default.digest} cannot be measured: {answer['error']}")
+    if answer["errors"]:
+        return Failure(*next(iter(answer["errors"].values())))
+    return rounds_in(answer["rounds"])
+
 
 MOST_TOGETHER = 8  # subjects that run by turns beside their default: all of them are in memory at once
 
@@ -38,7 +82,7 @@ class Service:
         self.measures = environment is None
         fresh = f", {processes} fresh processes" if processes else ""
         self.environment = environment or _environment(how, libraries) + fresh
-        self.memo = Memo(table)
+        self.memo = PriceTable(table)
         self.pool = pool_of(how)
         self._failed: dict[tuple[str, str], Failure] = {}
 
@@ -222,7 +266,7 @@ class Service:
 def pool_of(how: Measuring | Comparing) -> Pool:
     """The processes that settings ask for."""
     if isinstance(how, Comparing) and how.pool == "ray":
-        from graphopt.measure.ray_pool import RayPool
+        from graphopt.measure.pool import RayPool
 
         return RayPool(how.device, how.threads, how.workers, how.address)
     if isinstance(how, Comparing) and how.workers > 1:

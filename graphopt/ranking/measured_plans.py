@@ -1,12 +1,19 @@
-"""Measured plans, as the table of `cost=inductor` keeps them: what was asked, what came of it, and how long it took."""
+"""Measured plans, as the table of `cost=inductor` keeps them, and how well predicted times rank them.
 
-from collections.abc import Mapping
+Shape legend: P plans, R draws.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+from scipy.stats import rankdata
+
+from graphopt.core.graph import F64, I64
 from graphopt.core.knobs import KNOBS
-from graphopt.measure.memo import Line, Memo
-from graphopt.ranking.asked import WORDS, Asked
+from graphopt.measure.price_table import Line, PriceTable
+from graphopt.ranking.requests import WORDS, Asked
 
 NEAR_OPS, NEAR_SHARE = 3, 0.1  # so many ops, or this share of those that any plan asks about, is near the default
 
@@ -40,7 +47,7 @@ class MeasuredGraph:
         return len(plan.asked.requests) <= max(NEAR_OPS, NEAR_SHARE * len(ops))
 
 
-def measured_graphs(memo: Memo, environment: str | None = None) -> dict[str, MeasuredGraph]:
+def measured_graphs(memo: PriceTable, environment: str | None = None) -> dict[str, MeasuredGraph]:
     """Program -> what was measured of it. environment: one of the memo's; None: that with most requests."""
     lines = [line for line in memo.requests() if _whole(line)]
     here = environment or _most([line["environment"] for line in lines])
@@ -52,7 +59,7 @@ def measured_graphs(memo: Memo, environment: str | None = None) -> dict[str, Mea
     return {graph.program: graph for graph in graphs if graph is not None}
 
 
-def _graph(memo: Memo, program: str, environment: str, lines: list[Line]) -> MeasuredGraph | None:
+def _graph(memo: PriceTable, program: str, environment: str, lines: list[Line]) -> MeasuredGraph | None:
     default = next((line for line in lines if not line["requests"] and not line["knobs"]), None)
     if default is None:
         return None
@@ -61,7 +68,7 @@ def _graph(memo: Memo, program: str, environment: str, lines: list[Line]) -> Mea
     return None if own is None else MeasuredGraph(program, environment, own, tuple(p for p in plans if p is not None))
 
 
-def _plan(memo: Memo, line: Line, default: str) -> MeasuredPlan | None:
+def _plan(memo: PriceTable, line: Line, default: str) -> MeasuredPlan | None:
     timed = memo.find(line["digest"], line["environment"], default)
     if timed is None or "failure" in timed:
         return None
@@ -84,3 +91,53 @@ def _whole(line: Mapping[str, Any]) -> bool:
 def _setting(name: str, choice: object) -> bool:
     counts = {knob.name: len(knob.values) for knob in KNOBS}
     return type(choice) is int and 0 <= choice < counts.get(name, 0)
+
+
+DRAWS = 300
+FASTEST = 5
+MOST = 0.9
+LEAST = 5  # plans from which there is a correlation
+
+
+class Correlation(NamedTuple):
+    """low, high: the 95 % interval of drawing plans anew."""
+
+    value: float
+    low: float
+    high: float
+
+
+def spearman(predicted: F64, measured: F64) -> float:
+    """Rank correlation, ties at their mean rank; 0 where one side says the same of all."""
+    a, b = (rankdata(values) - (len(values) + 1) / 2 for values in (predicted, measured))
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / size if size else 0.0
+
+
+def recall(predicted: F64, measured: F64) -> float:
+    """Share of the measured `FASTEST` plans that are among as many predicted ones."""
+    first, wanted = (set(np.argsort(values, kind="stable")[:FASTEST].tolist()) for values in (predicted, measured))
+    return len(first & wanted) / max(1, len(wanted))
+
+
+def agreement(score: Callable[[F64, F64], float], predicted: F64, measured: F64) -> Correlation:
+    """A score [P, P -> one number], with its interval."""
+    rng, count = np.random.default_rng(0), len(measured)
+    draws = (rng.integers(0, count, count) for _ in range(DRAWS))
+    drawn = [score(predicted[of], measured[of]) for of in draws]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Correlation(score(predicted, measured), float(low), float(high))
+
+
+def measured_again(score: Callable[[F64, F64], float], measured: F64, noise: F64) -> float:
+    """What a score comes to in the mean between two measurements of the same plans: no model can be seen to do better.
+    noise: [P] relative standard errors; those of the true values are taken to be what was measured."""
+    rng = np.random.default_rng(0)
+    return float(np.mean([score(measured * np.exp(rng.normal(0, noise)), measured) for _ in range(DRAWS)]))
+
+
+def needed(order: I64, ratio: F64) -> int:
+    """Evaluations in an order [P] until `MOST` of what the best plan gains over the default is gained. ratio: [P]
+    measured times over the default's, of which one is below 1."""
+    best = np.minimum.accumulate(np.minimum(ratio[order], 1.0))
+    return int(np.argmax(best <= 1.0 - MOST * (1.0 - ratio.min()) + 1e-12)) + 1

@@ -15,9 +15,9 @@ from statistics import median
 import numpy as np
 
 from graphopt.errors import ConfigError, Unmeasured, UserError
-from graphopt.measure.races import fresh_rounds
+from graphopt.measure.rounds import Rounds, ratio_of
+from graphopt.measure.service import fresh_rounds
 from graphopt.measure.subject import Comparing, Failure, Ratio, Subject
-from graphopt.measure.timings import Rounds, ratio_of
 from graphopt.utils.ranges import count, seconds
 
 PROCESSES = 6  # extremes of six medians hold the true median with a probability of 97 % (1 - 2 / 2^6)

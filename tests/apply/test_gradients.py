@@ -18,7 +18,7 @@ from graphopt.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_
 from graphopt.core.graph import GraphError
 from graphopt.inductor.captured import capture_compiled
 from graphopt.inductor.strided_reads import fix_strided_reads
-from graphopt.ranking.asked import Asked
+from graphopt.ranking.requests import Asked
 from graphopt.readers.pytorch.program_file import key_of
 
 FAST = replace(SETTINGS, evals=300)

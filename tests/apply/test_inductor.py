@@ -13,7 +13,6 @@ import graphopt
 from graphopt.apply import compile_backend
 from graphopt.apply.compile_backend import decided
 from graphopt.apply.optimized import TOLERANCE, Check, Optimized, _kept
-from graphopt.apply.stored_pass import REALISED, StoredPass
 from graphopt.costs.inductor import Asked
 from graphopt.errors import UserError
 from graphopt.inductor.captured import capture_compiled
@@ -117,33 +116,10 @@ def stored_sin(best: Optimized, folder: Path) -> Path:
     return folder
 
 
-def test_files_are_read_by_the_backend_and_the_pass(best: Optimized, tmp_path: Path) -> None:
-    usual, folder = StoredPass(best.save(tmp_path / "a")).uuid(), stored_sin(best, tmp_path / "b")
-    ((_, asked),) = compile_backend.decisions_in(folder).items()
-    assert asked == Asked({"sin": "store"}, {})
-    stores, graph = StoredPass(folder), capture_inference().gm.graph
-    stores(graph)
-    assert [node.name for node in graph.nodes if node.meta.get(REALISED)] == ["sin"]
-    assert stores.uuid() == StoredPass(folder).uuid() != usual
-    marked, unmarked = (inference_code(given) for given in (stores, None))
-    assert digest_of(marked) != digest_of(unmarked)
-
-
-def inference_code(given: StoredPass | None) -> str:
-    """The source with a graph pass, or without."""
-    torch._dynamo.reset()
-    with torch.no_grad(), torch._inductor.config.patch(post_grad_custom_post_pass=given, fx_graph_cache=False):
-        _, (source,) = run_and_get_code(torch.compile(Tiny()), X)
-    return source
-
-
-def capture_inference() -> FxProgram:
-    with torch.no_grad():
-        return capture_compiled(Tiny(), X)["inference"]
-
-
 def test_the_backend_takes_a_folder(best: Optimized, tmp_path: Path) -> None:
     options = {"decisions": stored_sin(best, tmp_path)}
+    ((_, asked),) = compile_backend.decisions_in(tmp_path).items()
+    assert asked == Asked({"sin": "store"}, {})
     torch._dynamo.reset()
     with torch.no_grad():
         assert torch.equal(torch.compile(Tiny(), backend=compile_backend.backend, options=options)(X), best(X))

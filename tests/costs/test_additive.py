@@ -12,12 +12,11 @@ import pytest
 
 from graphopt.core.machine import Device, make_machine
 from graphopt.core.plan import Plans
-from graphopt.costs.additive import Flops, flop
-from graphopt.costs.profiled import Profiled, signature_of, standard_error
+from graphopt.costs.additive import Flops, Profiled, flop, signature_of, standard_error
 from graphopt.errors import Unmeasured, UserError
 from graphopt.measure.environment import environment_here
-from graphopt.measure.memo import Memo
 from graphopt.measure.pool import LocalPool
+from graphopt.measure.price_table import PriceTable
 from graphopt.measure.rounds import Runner, alone
 from graphopt.measure.service import Service
 from graphopt.measure.subject import Measuring, Subject
@@ -240,8 +239,8 @@ def test_noisy_blocks_are_followed_by_more() -> None:
 
 
 def test_the_table_gives_turns(tmp_path: Path) -> None:
-    table = Memo(tmp_path / "ops.jsonl")
-    other = Memo(tmp_path / "ops.jsonl")
+    table = PriceTable(tmp_path / "ops.jsonl")
+    other = PriceTable(tmp_path / "ops.jsonl")
     with table.turn():
         table.add({"op": "a", "environment": "e", "seconds": 1.0})
     assert other.find("a", "e") is None

@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from graphopt.core.graph import GraphError
 from graphopt.core.knobs import Knob, knobs
 from graphopt.errors import UserError
-from graphopt.inductor import version
+from graphopt.inductor import hooks
 from graphopt.inductor.captured import capture_compiled, capture_step
 from graphopt.inductor.hooks import LARGEST_TREE, Request, replaced
 from graphopt.inductor.lowering import _complete, compile_source, digest_of
@@ -236,7 +236,7 @@ def test_of_real_programs_as_well(name: str, tmp_path: Path) -> None:
 
 
 def test_other_versions_are_refused(program: FxProgram, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version, "KNOWN", ("1.0",))
+    monkeypatch.setattr(hooks, "KNOWN", ("1.0",))
     with pytest.raises(UserError, match=r"install `torch==1\.0\.\*`"):
         lowered(program)
 

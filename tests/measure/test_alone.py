@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from graphopt.errors import Unmeasured, UserError
-from graphopt.measure.memo import Memo
 from graphopt.measure.pool import LocalPool
+from graphopt.measure.price_table import PriceTable
 from graphopt.measure.service import Service
 from graphopt.measure.subject import Measuring, Subject
 
@@ -174,7 +174,7 @@ def test_a_table_line_that_is_no_measurement_does_not_count(tmp_path: Path, seco
     good = json.dumps({"op": "a", "environment": "e", "seconds": 2.0, "spread": 0.1, "blocks": 3})
     (tmp_path / "t").write_text(f'{{"op": "a", "environment": "e", "seconds": {seconds}}}\n{good}\n')
     with pytest.warns(UserWarning, match="1 lines cannot be read"):
-        table = Memo(tmp_path / "t")
+        table = PriceTable(tmp_path / "t")
     assert (table.find("a", "e") or {})["seconds"] == 2.0
 
 
@@ -183,17 +183,17 @@ def test_a_table_line_that_is_no_measurement_does_not_count(tmp_path: Path, seco
 def test_a_table_line_of_wrong_types_does_not_count(tmp_path: Path, line: str) -> None:
     (tmp_path / "t").write_text(line + "\n")
     with pytest.warns(UserWarning, match="1 lines cannot be read"):
-        assert Memo(tmp_path / "t").environments() == []
+        assert PriceTable(tmp_path / "t").environments() == []
 
 
 def test_no_part_of_a_line_counts(tmp_path: Path) -> None:
     whole = json.dumps({"op": "a", "environment": "e", "seconds": 12.5, "spread": 0.25, "blocks": 3})
     for end in range(len(whole)):
         (tmp_path / "t").write_text(whole[:end])
-        assert Memo(tmp_path / "t").find("a", "e") is None
+        assert PriceTable(tmp_path / "t").find("a", "e") is None
 
 
 def test_a_table_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write"), Memo(tmp_path / "file" / "t").turn():
+    with pytest.raises(UserError, match="cannot write"), PriceTable(tmp_path / "file" / "t").turn():
         pass

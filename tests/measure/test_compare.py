@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from graphopt.errors import Unmeasured, UserError
-from graphopt.measure.memo import Memo
 from graphopt.measure.pool import LocalPool
-from graphopt.measure.races import race
-from graphopt.measure.service import Service
+from graphopt.measure.price_table import PriceTable
+from graphopt.measure.rounds import timings_of, timings_of_race
+from graphopt.measure.service import Service, race
 from graphopt.measure.subject import Comparing, Failure, Raced, Subject, Timing
-from graphopt.measure.timings import timings_of, timings_of_race
 
 QUICK = Comparing(device="cpu", threads=1, block_seconds=0.0005, rounds=5, noise=0.2, seconds=0.5,
                   limit_seconds=20.0, pool="local", workers=1, address=None)  # fmt: skip
@@ -72,7 +71,7 @@ def test_a_crash_costs_one_subject(tmp_path: Path, log: Path, when: str) -> None
     crashes = measures.pool.counts["crashes"]
     assert measures.compare(DEFAULT, [bad_one := spin(200, f"crash at {when}")]) == [bad]
     assert measures.pool.counts["crashes"] == crashes  # not tried again
-    assert Memo(measures.memo.path).find(bad_one.digest, measures.environment, DEFAULT.digest) is None
+    assert PriceTable(measures.memo.path).find(bad_one.digest, measures.environment, DEFAULT.digest) is None
 
 
 @pytest.mark.parametrize("when", ["load", "run"])

@@ -6,13 +6,13 @@ import pytest
 from test_compare import DEFAULT, QUICK, spin
 
 from graphopt.errors import ConfigError
-from graphopt.measure import ray_pool
+from graphopt.measure import pool
 from graphopt.measure.service import Service
 from graphopt.measure.subject import Comparing, Failure, Timing
 
 
 def test_without_ray_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_pool, "find_spec", lambda name: None)
+    monkeypatch.setattr(pool, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"measuring\.pool=ray needs Ray, which is not installed; pip install"):
         Service(Comparing(**{**vars(QUICK), "pool": "ray"}), table=tmp_path / "t", environment=None, name="strange")
 

@@ -9,10 +9,18 @@ import pytest
 
 from graphopt import learn_cost
 from graphopt.errors import Unreadable, UserError
-from graphopt.ranking.asked import Asked
-from graphopt.ranking.code_time import CodeTime, distinct, fitted
+from graphopt.ranking.code_time import (
+    SHIPPED,
+    CodeTime,
+    Weights,
+    distinct,
+    fitted,
+    load_weights,
+    save_weights,
+    weights_file,
+)
 from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan
-from graphopt.ranking.weights import SHIPPED, Weights, load_weights, save_weights, weights_file
+from graphopt.ranking.requests import Asked
 from tests.ranking.test_measured_plans import request, timed
 
 TRUE = CodeTime({"v.tanh": 5e-9, "v.exp": 40e-9, "bytes.far": 0.02e-9, "s.load": 8e-9})

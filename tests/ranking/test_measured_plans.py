@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from graphopt.measure.memo import Memo
-from graphopt.ranking.asked import Asked
+from graphopt.measure.price_table import PriceTable
 from graphopt.ranking.measured_plans import measured_graphs
+from graphopt.ranking.requests import Asked
 
 HERE = {"environment": "here"}
 
@@ -23,9 +23,9 @@ def timed(digest: str, ratio: float) -> dict[str, Any]:
             "aa": 1.0}  # fmt: skip
 
 
-def table(path: Path, lines: list[dict[str, Any]]) -> Memo:
+def table(path: Path, lines: list[dict[str, Any]]) -> PriceTable:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return Memo(path)
+    return PriceTable(path)
 
 
 def test_requests_meet_the_times_of_their_code(tmp_path: Path) -> None:

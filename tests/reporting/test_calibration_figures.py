@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from graphopt.errors import UserError
-from graphopt.ranking.asked import Asked
 from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan
+from graphopt.ranking.requests import Asked
 from graphopt.reporting.figures.calibration import _of_graph, figures_in
 
 

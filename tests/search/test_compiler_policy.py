@@ -10,8 +10,8 @@ from graphopt.core.machine import Machine
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decisions
 from graphopt.problems.optimizer import solve
-from graphopt.ranking.asked import asked_of
-from graphopt.ranking.weights import SHIPPED
+from graphopt.ranking.code_time import SHIPPED
+from graphopt.ranking.requests import asked_of
 from graphopt.search.fusion.compiler_changes import candidates
 from graphopt.search.fusion.compiler_policy import CompilerPolicy, Predicted
 from graphopt.search.fusion.compiler_search import Climb, CompilerSearch

@@ -7,7 +7,7 @@ from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
-from graphopt.ranking.asked import Asked, asked_of
+from graphopt.ranking.requests import Asked, asked_of
 from graphopt.search.fusion.plan_sample import PlanSample
 from graphopt.tasks.fusion import Fusion
 from tests.search.test_compiler_search import CORE, Table, rows_and_scale

@@ -1,15 +1,189 @@
-"""A plan's nests and what they take, from a program's loops."""
+"""A plan's nests of loops and what they take, from a program's loops: which values TorchInductor stores, evaluations of
+operations, elements that are read and written, and how far away these are.
 
-from collections.abc import Mapping
+Stored is what the plan asks for. Where it asks for nothing, Inductor's own rules decide (torch 2.13,
+`GraphLowering.run_node`, `StorageBox`), which depend on what was stored before. Nearest data costs a read; the first
+touch of a buffer in a nest costs what its distance costs on top: the bytes that were touched since.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
-from graphopt.costs.loops.leaves import Leaf, leaf_of
-from graphopt.costs.loops.loop_bodies import Bodies
+from graphopt.costs.loops.loop_bodies import Access, Bodies, Leaf, leaf_of
 from graphopt.costs.loops.nests import Fusing, LoopGroup
-from graphopt.costs.loops.preset import Preset
-from graphopt.costs.loops.seconds import Distances, Stage, moving, nests_of, per_byte, reads_of, stage_of, working
-from graphopt.costs.loops.stored_values import Rules, stored_loops
-from graphopt.inductor.loop_program import LibraryCall, LoopProgram
+from graphopt.costs.loops.preset import Level, Preset
+from graphopt.inductor.loop_program import LibraryCall, Loop, LoopProgram
+
+LARGEST_TREE = 150  # of an inlined expression, see graphopt.inductor.hooks
+TOO_LARGE = 100  # operations that are stored even if inlining was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """reads: buffers that a value with several readers may read without being stored. size: operations it may take.
+    gathered: reads of a value with one reader."""
+
+    reads: int = 4
+    size: int = 50
+    gathered: int = 12
+
+
+def stored_loops(bodies: Bodies, asked: Mapping[str, bool], rules: Rules) -> int:
+    """Bits of the loops with a choice that are stored. asked: op -> whether it is to be."""
+    of: dict[str, list[int]] = {}
+    for loop in bodies.bit:
+        of.setdefault(bodies.loops[loop].op, []).append(loop)
+    stored = 0
+    known = 0  # loops that exist by now: later ones cannot be read
+    for hint in bodies.program.hints:
+        for loop in of.get(hint.op, ()):
+            bit = bodies.bit[loop]
+            if not stored & bit and _stores(bodies, loop, stored, asked.get(hint.op), hint.kind, rules):
+                stored |= bit
+            known |= bit
+    return stored
+
+
+def _stores(bodies: Bodies, loop: int, stored: int, asked: bool | None, kind: str, rules: Rules) -> bool:
+    if kind == "made" and asked:
+        return True
+    body = bodies.body(loop, stored)
+    if kind == "made":
+        return body.size > (max(TOO_LARGE, rules.size) if asked is None else TOO_LARGE)
+    if asked is False:
+        return False
+    if kind in ("reuse", "spread"):
+        return body.heavy or body.size > rules.size or (kind == "reuse" and len(body.reads) > rules.reads)
+    several = len(body.reads) > 1
+    return several and (kind == "will" or len(body.reads) > rules.gathered or body.size > rules.size)
+
+
+UNEVEN_SHARE = 0.12  # of accesses that do not step by one among operations, from which Inductor does not vectorise
+MOST_UNEVEN = 35
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Leaves that are one loop over `points` elements. tiled: the level whose loop is vectorised, -1 for none. depth:
+    levels; across: of these, those over elements. last: iterations of the innermost."""
+
+    leaves: tuple[Leaf, ...]
+    points: int
+    tiled: int
+    depth: int
+    across: int
+    last: int
+
+
+def stage_of(leaves: Sequence[Leaf]) -> Stage:
+    wide = max(leaves, key=lambda leaf: (bool(leaf.inner), len(leaf.levels)))
+    sizes = wide.outer + wide.inner
+    return Stage(tuple(leaves), prod(sizes), _tiled(leaves, len(sizes)), len(sizes), len(wide.outer), (1, *sizes)[-1])
+
+
+def _tiled(leaves: Sequence[Leaf], levels: int) -> int:
+    """The level along which accesses step by one, as Inductor's `TilingSelect` has it; -1 where it gives up."""
+    if not levels:
+        return -1
+    even, uneven = [0] * levels, [0] * levels
+    for leaf in leaves:
+        for steps in leaf.steps:
+            for level in range(levels):
+                step = along(leaf, steps, level, levels)
+                even[level] += step == 1
+                uneven[level] += step not in (0, 1)
+    only = [level for level in range(levels) if even[level] and not uneven[level]]
+    some = [level for level in range(levels) if even[level]]
+    tiled = only[-1] if only else max(some, key=lambda level: even[level]) if some else levels - 1
+    work = sum(leaf.body.size + 2 for leaf in leaves)
+    return -1 if uneven[tiled] >= MOST_UNEVEN or uneven[tiled] >= UNEVEN_SHARE * work else tiled
+
+
+def along(leaf: Leaf, steps: tuple[int, ...], level: int, levels: int) -> int:
+    """How an access steps along a level of the loop that a leaf is in, which may have more levels than the leaf."""
+    own = level if len(leaf.levels) == levels else level - levels + len(leaf.levels)
+    return steps[leaf.levels[own]] if 0 <= own < len(leaf.levels) else 0
+
+
+def nests_of(group: LoopGroup, stages: list[Stage]) -> list[list[Stage]]:
+    """What a group is compiled to: one nest, unless its stages are vectorised along different outer loops."""
+    at = {stage.tiled if 0 <= stage.tiled < group.depth else -1 for stage in stages}
+    return [stages] if len(stages) == 1 or len(at) == 1 else [[stage] for stage in stages]
+
+
+def working(bodies: Bodies, stage: Stage, preset: Preset) -> float:
+    """Nanoseconds of a stage's operations. What is the same all along the innermost loop is computed before it."""
+    table = preset.scalar if stage.tiled < 0 else preset.vector
+    cost, done = 0.0, set[tuple[int, int]]()
+    for leaf in stage.leaves:
+        for evaluated in leaf.body.made - done:
+            loop, places = evaluated
+            once = places >= 0 and stage.depth and not _steps(bodies, leaf, places, stage.depth - 1, stage.depth)
+            cost += _work(bodies.loops[loop], stage, table) / (stage.last if once else 1)
+        done |= leaf.body.made
+    return cost * stage.points
+
+
+def _steps(bodies: Bodies, leaf: Leaf, places: int, level: int, levels: int) -> int:
+    steps, _ = bodies.steps(places, bodies.space(leaf.loop))
+    return along(leaf, steps, level, levels)
+
+
+def _work(loop: Loop, stage: Stage, table: Mapping[str, float]) -> float:
+    way = "outer" if 0 <= stage.tiled < stage.across else "inner"
+    cost = 0.0
+    for name, times in loop.ops.items():
+        kind, _, rest = name.partition(".")
+        cost += times * table.get(f"{way}.{rest}" if kind == "reduction" else name, table["unknown"])
+    return cost
+
+
+def reads_of(bodies: Bodies, stage: Stage, made: set[int]) -> dict[Access, int]:
+    """Each read, of what the loop does not hold already, and its step. made: buffers that the loop makes."""
+    found: dict[Access, int] = {}
+    level = stage.tiled if stage.tiled >= 0 else stage.depth - 1
+    for leaf in stage.leaves:
+        for access in leaf.body.reads:
+            if access.buffer not in made and access not in found:
+                found[access] = _steps(bodies, leaf, access.places, level, stage.depth) if stage.depth else 0
+    return found
+
+
+def moving(bodies: Bodies, stage: Stage, reads: Mapping[Access, int], writes: int, preset: Preset) -> float:
+    """Nanoseconds of reading and writing a stage's elements in the nearest cache. writes: results that are kept."""
+    table = preset.scalar if stage.tiled < 0 else preset.vector
+    cost = table["write"] * writes
+    for step in reads.values():
+        cost += table["read"] if step == 1 else table["uneven"] if step else 0.0
+    return cost * stage.points
+
+
+class Distances:
+    """How many bytes were touched since a buffer was."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, int] = {}  # least recently touched first
+
+    def of(self, buffer: int, size: int) -> float:
+        if buffer not in self._last:
+            return float("inf")
+        total = float(size)
+        for other in reversed(self._last):
+            if other == buffer:
+                break
+            total += self._last[other]
+        return total
+
+    def touch(self, buffer: int, size: int) -> None:
+        self._last.pop(buffer, None)
+        self._last[buffer] = size
+
+
+def per_byte(levels: Sequence[Level], distance: float) -> float:
+    """Nanoseconds of a byte that so many others were touched after."""
+    return levels[min(bisect_left(levels, (distance, 0.0)), len(levels) - 1)][1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from graphopt.costs.loops.leaves import Leaf, Touch
-from graphopt.costs.loops.places import Sizes
+from graphopt.costs.loops.loop_bodies import Leaf, Sizes, Touch
 from graphopt.inductor.loop_program import LibraryCall
 
 MOST_LEAVES = 64

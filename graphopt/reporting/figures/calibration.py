@@ -12,13 +12,21 @@ import numpy as np
 from graphopt.config.construct import construct
 from graphopt.core.graph import F64, Graph
 from graphopt.errors import UserError
-from graphopt.measure.memo import Memo
-from graphopt.measure.table_file import NAME, tables_below
+from graphopt.measure.price_table import NAME, PriceTable, tables_below
 from graphopt.problems.cost_model import CostModel
-from graphopt.ranking.agreement import LEAST, agreement, measured_again, needed, recall, spearman
-from graphopt.ranking.asked import graph_key, plans_of
 from graphopt.ranking.code_time import distinct, fitted
-from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan, measured_graphs
+from graphopt.ranking.measured_plans import (
+    LEAST,
+    MeasuredGraph,
+    MeasuredPlan,
+    agreement,
+    measured_again,
+    measured_graphs,
+    needed,
+    recall,
+    spearman,
+)
+from graphopt.ranking.requests import graph_key, plans_of
 from graphopt.reporting.figures.figure import Figure, figure
 from graphopt.reporting.replay import decision_of
 from graphopt.reporting.stored_case import open_case
@@ -38,7 +46,7 @@ def figures_in(place: Path, rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
     tables = tables_below(place)
     if not tables:
         raise UserError(f"{place} has no {NAME}: bring the table there that its prices were measured into")
-    measured = measured_graphs(Memo(tables[0]))
+    measured = measured_graphs(PriceTable(tables[0]))
     graphs = {str(row["graph"]): open_case(decision_of(row)).graph for row in rows}
     known = {name: measured[graph_key(graph)] for name, graph in graphs.items() if graph_key(graph) in measured}
     found: list[Figure] = []

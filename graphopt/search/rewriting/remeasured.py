@@ -8,8 +8,7 @@ and no more than that. TASO and Tensat were published without.
 import contextlib
 
 from graphopt.core.machine import Machine
-from graphopt.costs.additive import Flops
-from graphopt.costs.profiled import Profiled
+from graphopt.costs.additive import Flops, Profiled
 from graphopt.measure.subject import Measuring
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.finalists import Candidate, Finalists

@@ -4,5 +4,5 @@ import sys
 
 from graphopt.measure import timing_worker
 
-timing_worker.KINDS["strange"] = "strange_kind"
+timing_worker.KINDS["strange"] = ("strange_kind", "load")
 sys.exit(timing_worker.main(sys.argv[1:]))

@@ -1,28 +1,75 @@
-"""`Memo`: what was measured, a file of JSON lines that processes append to in turns, and those packed beside it.
+"""`PriceTable`: measured prices, a file NAME.jsonl that processes append lines to in turns, and older lines packed
+beside it in NAME.jsonl.gz. Both together are the table; the packed lines come first. Its path is always that of
+NAME.jsonl, which need not exist. Stored answers name their table, so their prices replay anywhere.
 
 A line is of a subject alone (`op`, `environment`, `seconds`, `spread`, `blocks`), or against a default (`digest`,
 `default`, `environment`, and the fields of `Timing`, or `failure`, a reason that lasts), or of a request to a compiler
-(`request`, `environment`; `program`, of what, `requests` and `knobs`, what was asked; and `digest` of what it became,
-`features` of that, or `failure`).
+(`request`, `environment`; `program`, `requests` and `knobs`, the request itself; and `digest` and `features` of the
+code, or `failure`).
 """
 
 import fcntl
+import gzip
 import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from graphopt.errors import UserError, writing
-from graphopt.measure.table_file import packed_lines
+from graphopt import cache_dir
+from graphopt.errors import UsageError, UserError, writing
 from graphopt.utils.channel import is_finite, is_measurement, is_seconds
+from graphopt.utils.limits import MIB, read_gzip
+from graphopt.utils.outside import Outside
 from graphopt.utils.plain_json import refuse_nan
+
+NAME = "measured.jsonl"  # in a study's folder
+PACKED = ".gz"
+BYTES = 512 * MIB  # of the lines of a packed file
+
+
+def packed_path(table: Path) -> Path:
+    return table.with_name(table.name + PACKED)
+
+
+def is_there(table: Path) -> bool:
+    """Whether there are lines, packed or not."""
+    return table.is_file() or packed_path(table).is_file()
+
+
+def tables_below(folder: Path) -> list[Path]:
+    """Those called NAME, however deep."""
+    packed = (file.with_name(NAME) for file in folder.rglob(NAME + PACKED))
+    return sorted({*folder.rglob(NAME), *packed})
+
+
+def packed_lines(table: Path) -> bytes:
+    """Those of the packed file, nothing without one. Raises Unreadable."""
+    file = packed_path(table)
+    return read_gzip(file, BYTES) if file.is_file() else b""
+
+
+def all_lines(table: Path) -> bytes:
+    """Those of both files, whole lines only at their border. Raises UserError."""
+    before = packed_lines(table)
+    try:
+        after = table.read_bytes() if table.is_file() else b""
+    except OSError as error:
+        raise UserError(f"cannot read {table}: {error.strerror or error}; make it readable") from error
+    return before + (b"\n" if before and after and not before.endswith(b"\n") else b"") + after
+
+
+def pack(lines: bytes) -> bytes:
+    """Equal lines make equal bytes."""
+    return gzip.compress(lines, 9, mtime=0)
+
 
 Line = Mapping[str, Any]
 
 
-class Memo:
+class PriceTable:
     """path: the file; neither it nor its packed lines (`table_file`) need exist. The first line of a subject counts, so
     that what was priced by it stays priced by it. Lines that were cut short, or hold no measurement, are left out, with
     a warning."""
@@ -131,3 +178,60 @@ def is_comparison(line: Mapping[str, Any]) -> bool:
         return isinstance(line["failure"], str)
     return (all(is_seconds(line.get(key)) for key in ("seconds", "ratio", "rounds", "aa"))
             and is_finite(line.get("noise")) and line["noise"] >= 0)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TableFile(Outside):
+    """A table of measured prices; what a file says of it is looked for and only read. usual: below the cache folder."""
+
+    does: str = "is a table of measured prices"
+    usual: Path = Path()
+
+    def here(self, value: Any, where: str, near: Path | None) -> Any:
+        return None if near is None else str(found_table(value, near, self.usual))
+
+
+@dataclass(frozen=True)
+class _MeasuredThere(Outside):
+    """Without an environment the model would measure here, in processes of its own."""
+
+    does: str = "begins processes that measure"
+
+    def here(self, value: Any, where: str, near: Path | None) -> Any:
+        if not isinstance(value, str):
+            raise UserError(
+                f"{where} does not say in which environment its prices were measured: solve the graph again"
+            )
+        return value
+
+
+Environment = Annotated[str | None, _MeasuredThere()]
+
+
+def found_table(stored: object, near: Path, usual: Path) -> Path:
+    """The table that a file was priced by, which is only read: one of that name in a folder above the file, or the path
+    below this installation. A file without one was priced by its user's own, which a stored study may have brought
+    along under its name; else it is this user's."""
+    if not isinstance(stored, str):
+        brought = (folder / usual.name for folder in near.resolve().parents)
+        return next((place for place in brought if place.is_file()), cache_dir() / usual)
+    found = next((place for place in _places(stored, near) if is_there(place)), None)
+    if found is None:
+        raise UserError(f"{near} was priced by a table of measurements, {Path(stored).name!r}, which is in no folder "
+                        "above it: bring it there")  # fmt: skip
+    return found
+
+
+def check_place(table: object, folder: Path, key: str) -> None:
+    """Raises UsageError where answers in a folder below `folder` would not find the table again. key: of the table."""
+    if isinstance(table, str) and Path(table).resolve() not in [p.resolve() for p in _places(table, folder / "answer")]:
+        raise UsageError(f"{key}={table} lies in no folder above {folder}, where stored answers look for their table: "
+                         f"put the table there, such as {key}={folder.parent / Path(table).name}")  # fmt: skip
+
+
+def _places(stored: str, near: Path) -> list[Path]:
+    """Where a table of that name may lie, whatever folder the name says."""
+    places = [folder / Path(stored).name for folder in near.resolve().parents]
+    if not Path(stored).is_absolute() and ".." not in Path(stored).parts:
+        places.append(Path(__file__).resolve().parents[2] / stored)
+    return places
