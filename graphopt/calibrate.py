@@ -19,7 +19,7 @@ from graphopt.costs.loops.preset import FILE, derived, save
 from graphopt.errors import UserError
 from graphopt.measure.environment import variables
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Measuring, Subject
+from graphopt.measure.target import Measuring, Target
 from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar
 
@@ -46,7 +46,7 @@ def measured(service: Service, folder: Path) -> Mapping[str, float]:
             if line is None:
                 digest, source, program = built(probe, folder)
                 payload = {"source": source, "digest": digest, "program": program, "seed": 0}
-                line = service.alone(Subject("inductor", f"probe {probe.name}", payload))
+                line = service.alone(Target("inductor", f"probe {probe.name}", payload))
             found[probe.name] = float(line["seconds"])
             bar.step(probe.name)
     return found

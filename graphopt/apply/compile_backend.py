@@ -23,17 +23,17 @@ from graphopt.errors import UserError
 from graphopt.inductor.captured import phase_of
 from graphopt.inductor.hooks import Request, Requests, carried_out, check_version, replaced
 from graphopt.inductor.strided_reads import with_strided_reads_fixed
-from graphopt.ranking.requests import Asked, asked_of
+from graphopt.ranking.requests import CompilerRequest, request_of
 from graphopt.readers.pytorch.program_file import FxProgram, key_of, unpacked_program
 
 UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}  # whose keys know nothing of decisions
-NOTHING = Asked({}, {})
+NOTHING = CompilerRequest({}, {})
 
 
 class _Compiler:
     """Compiles the graphs of one program. carried: keys of those that a decision was carried out in."""
 
-    def __init__(self, decisions: Mapping[str, Asked]) -> None:
+    def __init__(self, decisions: Mapping[str, CompilerRequest]) -> None:
         self._decisions, self.carried = decisions, set[str]()
 
     def compile(self, gm: GraphModule, example_inputs: Sequence[Any], **settings: Any) -> Any:
@@ -52,7 +52,7 @@ class _Compiler:
             stack.enter_context(replaced(inductor, "GraphLowering", lowering))
             return inductor.compile_fx_inner(gm, example_inputs, **settings)
 
-    def _asked(self, gm: GraphModule, settings: Mapping[str, Any]) -> Asked:
+    def _asked(self, gm: GraphModule, settings: Mapping[str, Any]) -> CompilerRequest:
         try:
             key = key_of(gm, phase_of(settings))
         except GraphError:  # changing shapes, or no program of tensor operators
@@ -61,7 +61,7 @@ class _Compiler:
         return self._decisions.get(key, NOTHING)
 
 
-def decided(decisions: Mapping[str, Asked], carried: set[str] | None = None) -> Callable[..., Any]:
+def decided(decisions: Mapping[str, CompilerRequest], carried: set[str] | None = None) -> Callable[..., Any]:
     """A backend for `torch.compile`. decisions: by keys of programs; carried: is given the keys of those that were
     carried out. Raises UserError where this torch's Inductor is not known."""
     check_version()
@@ -85,10 +85,10 @@ def backend(gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[
     return decided(decisions_in(given.pop("decisions")))(gm, example_inputs, given)
 
 
-def decisions_in(folder: str | Path) -> dict[str, Asked]:
+def decisions_in(folder: str | Path) -> dict[str, CompilerRequest]:
     """What the decision files of a folder ask, by keys of their programs. Raises UserError as `answers_in`, and where
     one is of a graph that was not captured for Inductor."""
-    return {program_key(answer, str(file)): asked_of(answer.plan, 0) for file, answer in answers_in(folder)}
+    return {program_key(answer, str(file)): request_of(answer.plan, 0) for file, answer in answers_in(folder)}
 
 
 def answers_in(folder: str | Path) -> list[tuple[Path, Answer]]:

@@ -16,7 +16,7 @@ from graphopt.apply.compile_backend import NOTHING, decided
 from graphopt.core.graph import Graph
 from graphopt.core.knobs import KNOBS, Numerics
 from graphopt.inductor.captured import as_graph, backpropagate, capture_compiled
-from graphopt.ranking.requests import Asked, asked_of
+from graphopt.ranking.requests import CompilerRequest, request_of
 from graphopt.readers.pytorch.nested_tensors import arguments_of, tensors_in
 from graphopt.readers.pytorch.program_file import FxProgram, key_of, packed_program
 from graphopt.readers.pytorch.program_inputs import raw
@@ -40,7 +40,7 @@ def page(module: str, answers: Mapping[str, Answer], undone: tuple[str, ...], nu
 
 
 def _lines(name: str, answer: Answer, undone: bool, numerics: str) -> list[str]:
-    asked, prices = asked_of(answer.plan, 0), answer.prices
+    asked, prices = request_of(answer.plan, 0), answer.prices
     default, ratio = prices["initial"], prices["judged"] / prices["initial"]
     now = 1.0 if undone else ratio
     head = (f"{name}: {answer.graph.num_ops} ops; default {1e3 * default:.4g} ms, now {1e3 * default * now:.4g} ms, "
@@ -53,7 +53,7 @@ def _lines(name: str, answer: Answer, undone: bool, numerics: str) -> list[str]:
     return [head, *(f"  {line}" for line in said)]
 
 
-def _changed(asked: Asked) -> list[str]:
+def _changed(asked: CompilerRequest) -> list[str]:
     """What is done otherwise than by default."""
     lines = []
     for request, word in WORDS.items():
@@ -106,7 +106,7 @@ class Optimized(nn.Module):
 
     _compiled: Any
 
-    def __init__(self, module: nn.Module, answers: Mapping[str, Answer], decisions: Mapping[str, Asked],
+    def __init__(self, module: nn.Module, answers: Mapping[str, Answer], decisions: Mapping[str, CompilerRequest],
                  undone: tuple[str, ...], numerics: Numerics) -> None:  # fmt: skip
         super().__init__()
         self.module, self.answers, self.undone, self.numerics = module, dict(answers), undone, numerics
@@ -136,7 +136,7 @@ def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numer
     with torch.set_grad_enabled(backward):
         programs = capture_compiled(deepcopy(module), _own(inputs))
     answers = {name: solve(_graph(program, f"{type(module).__name__}.{name}")) for name, program in programs.items()}
-    asked = {name: asked_of(answer.plan, 0) for name, answer in answers.items()}
+    asked = {name: request_of(answer.plan, 0) for name, answer in answers.items()}
     found = {name: wanted for name, wanted in asked.items() if wanted != NOTHING}
     keys = {name: key_of(program.gm, program.phase) for name, program in programs.items()}
 
@@ -164,7 +164,7 @@ def _graph(program: FxProgram, name: str) -> Graph:
     return replace(as_graph(program, name=name, family=name.partition(".")[0]), program=packed_program(program))
 
 
-def _outcome(module: nn.Module, inputs: Any, decisions: Mapping[str, Asked], backward: bool) -> list[Tensor]:
+def _outcome(module: nn.Module, inputs: Any, decisions: Mapping[str, CompilerRequest], backward: bool) -> list[Tensor]:
     """What a copy of the module returns, then its gradients and those of inputs, then its weights and buffers."""
     own, (args, kwargs) = deepcopy(module), arguments_of(_own(inputs))
     backend = decided(decisions)

@@ -17,7 +17,7 @@ from graphopt.core.machine import Machine
 from graphopt.measure.price_table import Environment, Line, TableFile
 from graphopt.measure.rounds import error_of_median
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Measuring, Subject
+from graphopt.measure.target import Measuring, Target
 from graphopt.rewrite.ir.terms import Program, Terms
 from graphopt.rewrite.ir.vocabulary import ACTIVATION_FLOP, Operation, TensorType, text_of, window_flop
 from graphopt.rewrite.program_cost import ProgramCost, TermPrice
@@ -132,7 +132,7 @@ class Profiled(Additive):
     def measured(self, operation: Operation, inputs: Sequence[TensorType]) -> Line:
         """The table's line of an op: seconds, spread (relative), blocks. Measures it where it is not known yet."""
         payload = {"name": operation.name, "params": operation.params, "inputs": list(inputs)}
-        return self.service.alone(Subject("op", signature_of(operation, inputs), payload))
+        return self.service.alone(Target("op", signature_of(operation, inputs), payload))
 
 
 def standard_error(line: Line) -> float:

@@ -21,7 +21,7 @@ from graphopt.costs.loops.estimate import Estimate, Made, Rules
 from graphopt.costs.loops.preset import load
 from graphopt.errors import UserError
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.ranking.requests import ASSUMED, CUT, READS, Asked, asked_of
+from graphopt.ranking.requests import ASSUMED, CUT, READS, CompilerRequest, request_of
 
 # Knobs -> what of Inductor's rules they set. The others are accepted, and without effect on a price.
 RULES = {"reads_threshold": "reads", "opcount_threshold": "size", "acc_reads_threshold": "gathered"}
@@ -44,7 +44,7 @@ class Calibrated(CostModel):
 
     def price(self, plans: Plans) -> Prices:
         estimate, fixed = self.estimate(plans.graph), self._libraries(plans.graph)
-        asked = [_told(asked_of(plans, b)) for b in range(len(plans))]
+        asked = [_told(request_of(plans, b)) for b in range(len(plans))]
         keys = [one.key(plans.graph) for one in asked]
         different = dict(zip(keys, asked, strict=True))
         seconds = {key: estimate.seconds(_made(estimate, one), self.preset) for key, one in different.items()}
@@ -74,12 +74,12 @@ def _estimate(graph: Graph) -> Estimate:
     return Estimate(loop_program(unpacked_program(graph.program, graph.name), names))
 
 
-def _told(asked: Asked) -> Asked:
+def _told(asked: CompilerRequest) -> CompilerRequest:
     """What counts here of it."""
-    return Asked(asked.requests, {name: choice for name, choice in asked.knobs.items() if name in RULES})
+    return CompilerRequest(asked.requests, {name: choice for name, choice in asked.knobs.items() if name in RULES})
 
 
-def _made(estimate: Estimate, asked: Asked) -> Made:
+def _made(estimate: Estimate, asked: CompilerRequest) -> Made:
     """What Inductor makes of what is asked."""
     stored = {name: word == "store" for name, word in asked.requests.items() if word != CUT}
     cut = frozenset(name for name, word in asked.requests.items() if word == CUT)

@@ -23,17 +23,17 @@ from graphopt.measure.builds import BuildPipeline, Builds, Built, Evaluation
 from graphopt.measure.environment import KEEPS_MEMORY, environment_here
 from graphopt.measure.price_table import Environment, Line, PriceTable, TableFile
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Comparing, Failure, Measured, Subject, Timing
+from graphopt.measure.target import Comparing, Failure, Measured, Target, Timing
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.ranking.code_time import load_weights, weights_file
-from graphopt.ranking.requests import ASSUMED, READS, Asked, LoweredRequests, asked_of
+from graphopt.ranking.requests import ASSUMED, READS, CompilerRequest, LoweredRequests, request_of
 from graphopt.utils.outside import WeightsFile
 from graphopt.utils.ranges import Between, Positive
 
 TABLE = Path("measured") / "inductor.jsonl"
 Table = Annotated[str | None, TableFile(usual=TABLE)]
 SEED = 0  # of a program's inputs
-NOTHING = Asked({}, {})
+NOTHING = CompilerRequest({}, {})
 
 
 class Inductor(CostModel):
@@ -61,14 +61,14 @@ class Inductor(CostModel):
                                environment=environment, libraries=("torch",), processes=fresh_processes)  # fmt: skip
         self.builds = Builds(builders, build_seconds)
         self.lowered = LoweredRequests(self.service.memo, self.service.environment, self.builds)
-        self._pipeline = BuildPipeline(self.builds, self.service, subject_of)
-        self._defaults: WeakKeyDictionary[Graph, Subject] = WeakKeyDictionary()
+        self._pipeline = BuildPipeline(self.builds, self.service, target_of)
+        self._defaults: WeakKeyDictionary[Graph, Target] = WeakKeyDictionary()
 
     def stored(self) -> Mapping[str, object]:
         return {"environment": self.service.environment}
 
     def price(self, plans: Plans) -> Prices:
-        found = self.measured(plans.graph, [asked_of(plans, b) for b in range(len(plans))])
+        found = self.measured(plans.graph, [request_of(plans, b) for b in range(len(plans))])
         timings = [one if isinstance(one, Timing) else None for one in found]
         return Prices(
             np.array([np.inf if t is None else t.seconds for t in timings]),
@@ -77,7 +77,7 @@ class Inductor(CostModel):
             np.array([0 if t is None else t.rounds for t in timings]),
         )
 
-    def measured(self, graph: Graph, asked: Sequence[Asked]) -> list[Measured]:
+    def measured(self, graph: Graph, asked: Sequence[CompilerRequest]) -> list[Measured]:
         """A timing for each, or why there is none. Raises Unmeasured where the default itself cannot be run, and
         UserError where the table lacks one and nothing may be measured: before anything is lowered."""
         default = self.default(graph)
@@ -92,12 +92,12 @@ class Inductor(CostModel):
                 known[i] = one.measured
         return [answer for answer in known if answer is not None]
 
-    def _remember(self, graph: Graph, asked: Asked, one: Evaluation) -> None:
+    def _remember(self, graph: Graph, asked: CompilerRequest, one: Evaluation) -> None:
         made = one.measured if one.lowered is None else one.lowered
         if isinstance(made, dict | Failure):
             self.lowered.remember(graph, asked, made)
 
-    def _known(self, graph: Graph, default: Subject, asked: Asked) -> Measured | None:
+    def _known(self, graph: Graph, default: Target, asked: CompilerRequest) -> Measured | None:
         line = self.lowered.line(graph, asked)
         if line is None:
             return None
@@ -105,33 +105,33 @@ class Inductor(CostModel):
             return Failure(line["failure"], lasting=True)
         if line["digest"] == default.digest:
             return self.service.reference(default)
-        return self.service.known(default, Subject("inductor", line["digest"], {}))
+        return self.service.known(default, Target("inductor", line["digest"], {}))
 
-    def default(self, graph: Graph) -> Subject:
+    def default(self, graph: Graph) -> Target:
         """What the graph's own time is measured of. Raises Unmeasured where it cannot be compiled."""
         if graph not in self._defaults:
             self._defaults[graph] = self._made_default(graph)
         return self._defaults[graph]
 
-    def _made_default(self, graph: Graph) -> Subject:
+    def _made_default(self, graph: Graph) -> Target:
         line = self.lowered.line(graph, NOTHING)
         if not self.service.measures:
             if line is None or "failure" in line:
                 raise self.lowered.unknown(graph)
-            return Subject("inductor", line["digest"], {})
+            return Target("inductor", line["digest"], {})
         (lowered,) = self._pipeline.lower([self.lowered.request(graph, NOTHING)])
         compiled = lowered if isinstance(lowered, Failure) else self.builds.ask("compile", lowered).result()
         if isinstance(lowered, Failure) or isinstance(compiled, Failure):
             why = lowered if isinstance(lowered, Failure) else compiled
             raise Unmeasured(f"{graph.name} cannot be compiled: {why.reason if isinstance(why, Failure) else why}")
         self.lowered.remember(graph, NOTHING, lowered)
-        return subject_of({**lowered, "program": str(self.lowered.file(graph))})
+        return target_of({**lowered, "program": str(self.lowered.file(graph))})
 
 
-def subject_of(built: Built) -> Subject:
+def target_of(built: Built) -> Target:
     """What is timed, of what was lowered."""
     payload = {"source": built["source"], "digest": built["key"], "program": built["program"], "seed": SEED}
-    return Subject("inductor", built["digest"], payload)
+    return Target("inductor", built["digest"], payload)
 
 
 class Learned(CostModel):
@@ -161,11 +161,11 @@ class Learned(CostModel):
         return {"environment": self.requests.environment}
 
     def price(self, plans: Plans) -> Prices:
-        lines = self.lowered(plans.graph, [asked_of(plans, b) for b in range(len(plans))])
+        lines = self.lowered(plans.graph, [request_of(plans, b) for b in range(len(plans))])
         failed = np.array(["failure" in line for line in lines])
         cost = [np.inf if "failure" in line else self.weights.model.of(line["features"]) for line in lines]
         return Prices(np.array(cost), failed.astype(np.float64))
 
-    def lowered(self, graph: Graph, asked: Sequence[Asked]) -> list[Line]:
+    def lowered(self, graph: Graph, asked: Sequence[CompilerRequest]) -> list[Line]:
         """`digest` and `features` of the code of each, or `failure`."""
         return self.requests.lines(graph, asked, lowers=self._lowers)

@@ -14,7 +14,7 @@ from graphopt import cache_dir
 from graphopt.errors import ConfigError, Unmeasured, UserError
 from graphopt.measure.price_table import Environment, TableFile
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Comparing, Failure, Measured, Subject
+from graphopt.measure.target import Comparing, Failure, Measured, Target
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.digests import portable
 from graphopt.rewrite.ir.terms import Program
@@ -47,7 +47,7 @@ class WholeProgram(ProgramCost):
         self._folder: TemporaryDirectory[str] | None = None
 
     @abstractmethod
-    def subject(self, program: Program, file: Path) -> Subject:
+    def target(self, program: Program, file: Path) -> Target:
         """What is measured of a program whose ONNX file that is; the digest does not depend on the file."""
 
     def stored(self) -> Mapping[str, object]:
@@ -67,13 +67,13 @@ class WholeProgram(ProgramCost):
     def _measured(self, programs: Sequence[Program]) -> list[Measured]:
         """Of programs made from one another. Only what is not known yet is written as files."""
         original = programs[0].original
-        default, *subjects = (self.subject(program, self._file(program)) for program in (original, *programs))
+        default, *targets = (self.target(program, self._file(program)) for program in (original, *programs))
         with ExitStack() as stack:
             if self.service.measures:
-                lacking = [p for p, subject in zip(programs, subjects) if self.service.known(default, subject) is None]
+                lacking = [p for p, target in zip(programs, targets) if self.service.known(default, target) is None]
                 for program in (original, *lacking) if lacking else ():
                     stack.enter_context(self._written(program))
-            return self.service.compare(default, subjects)
+            return self.service.compare(default, targets)
 
     def _file(self, program: Program) -> Path:
         if self._folder is None:
@@ -123,8 +123,8 @@ class TorchEager(WholeProgram):
         super().__init__(name=name, table=table, environment=environment, fresh_processes=fresh_processes,
                          measuring=measuring, libraries=())  # fmt: skip
 
-    def subject(self, program: Program, file: Path) -> Subject:
-        return Subject("program", f"torch {portable(program)}", {"path": str(file), "dims": {}})
+    def target(self, program: Program, file: Path) -> Target:
+        return Target("program", f"torch {portable(program)}", {"path": str(file), "dims": {}})
 
 
 class OnnxRuntime(WholeProgram):
@@ -141,6 +141,6 @@ class OnnxRuntime(WholeProgram):
                          measuring=measuring, libraries=libraries)  # fmt: skip
         self._optimisations = optimisations
 
-    def subject(self, program: Program, file: Path) -> Subject:
+    def target(self, program: Program, file: Path) -> Target:
         payload = {"path": str(file), "dims": {}, "optimisations": self._optimisations}
-        return Subject("onnx", f"onnxruntime {self._optimisations} {portable(program)}", payload)
+        return Target("onnx", f"onnxruntime {self._optimisations} {portable(program)}", payload)

@@ -18,7 +18,7 @@ from typing import Any
 from graphopt.measure.environment import keep_off, variables
 from graphopt.measure.process import START_SECONDS, Ended, Late, Process, Request, Tell, serve
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Failure, Measured, Subject
+from graphopt.measure.target import Failure, Measured, Target
 
 BUILDER = "graphopt.measure.builds"  # whose `main` a build process runs
 TASKS = {  # name -> module and function, which takes a mapping and gives one, both plain JSON
@@ -118,47 +118,47 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class BuildPipeline:
-    """subject_of: makes of a lowered program what is timed. Its digest is that of the generated code, so requests that
+    """target_of: makes of a lowered program what is timed. Its digest is that of the generated code, so requests that
     lead to the same code are compiled and timed once."""
 
     builds: Builds
     service: Service
-    subject_of: Callable[[Built], Subject]
+    target_of: Callable[[Built], Target]
 
     def lower(self, requests: Sequence[Mapping[str, Any]]) -> list[Built | Failure]:
         """All of them, in their order."""
         with self.builds.batch():
             return [lowering.result() for lowering in [self.builds.ask("lower", request) for request in requests]]
 
-    def evaluate(self, default: Subject, requests: Sequence[Mapping[str, Any]]) -> list[Evaluation]:
+    def evaluate(self, default: Target, requests: Sequence[Mapping[str, Any]]) -> list[Evaluation]:
         """One for each request, against a default that is compiled. Known times are neither compiled nor measured."""
         lowered = self.lower(requests)
         distinct = {built["digest"]: built for built in lowered if not isinstance(built, Failure)}
-        subjects = {digest: self.subject_of(built) for digest, built in distinct.items()}
+        targets = {digest: self.target_of(built) for digest, built in distinct.items()}
         measured = dict[str, Measured]()
-        for digest, subject in subjects.items():
-            if (known := self.service.known(default, subject)) is not None:
+        for digest, target in targets.items():
+            if (known := self.service.known(default, target)) is not None:
                 measured[digest] = known
         with self.builds.batch():
-            compiling = {self.builds.ask("compile", distinct[digest]): subject
-                         for digest, subject in subjects.items() if digest not in measured}  # fmt: skip
+            compiling = {self.builds.ask("compile", distinct[digest]): target
+                         for digest, target in targets.items() if digest not in measured}  # fmt: skip
             measured |= self._timed(default, compiling)
         return [Evaluation(None, one) if isinstance(one, Failure) else Evaluation(one, measured[one["digest"]])
                 for one in lowered]  # fmt: skip
 
-    def _timed(self, default: Subject, compiling: dict[Future[Built | Failure], Subject]) -> dict[str, Measured]:
+    def _timed(self, default: Target, compiling: dict[Future[Built | Failure], Target]) -> dict[str, Measured]:
         """By digest. Times what is compiled while the rest is being compiled."""
         found = dict[str, Measured]()
         while compiling:
             done, _ = wait(compiling, return_when=FIRST_COMPLETED)
-            ready = list[Subject]()
+            ready = list[Target]()
             for future in done:
-                compiled, subject = future.result(), compiling.pop(future)
+                compiled, target = future.result(), compiling.pop(future)
                 if isinstance(compiled, Failure):
-                    found[subject.digest] = self.service.refuse(default, subject, compiled)
+                    found[target.digest] = self.service.refuse(default, target, compiled)
                 else:
-                    ready.append(subject)
+                    ready.append(target)
             if ready:
                 timed = self.service.compare(default, ready)
-                found |= {subject.digest: one for subject, one in zip(ready, timed, strict=True)}
+                found |= {target.digest: one for target, one in zip(ready, timed, strict=True)}
         return found

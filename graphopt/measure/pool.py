@@ -10,15 +10,15 @@ from typing import Any, Protocol
 from graphopt.errors import ConfigError, UserError
 from graphopt.measure.environment import variables
 from graphopt.measure.process import TRIES, Ended, Late, Process
-from graphopt.measure.subject import Device
+from graphopt.measure.target import Device
 
 WORKER = "graphopt.measure.timing_worker"
-MOST_GIVEN_UP = 5  # requests in a row that ended the process: then it is not the subjects
+MOST_GIVEN_UP = 5  # requests in a row that ended the process: then it is not the targets
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A request without an answer. at: the subject that was being made ready, None in the rounds; reason: what happened
+    """A request without an answer. at: the target that was being made ready, None in the rounds; reason: what happened
     to the process, as it follows `X cannot be measured`."""
 
     at: int | None
@@ -35,7 +35,7 @@ class Pool(Protocol):
     counts: Counter[str]
 
     def ask(self, requests: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[Answer]:
-        """Answers, in the order of the requests, each within its seconds, which count anew from subject to subject.
+        """Answers, in the order of the requests, each within its seconds, which count anew from target to target.
         Raises UserError where nothing can be measured."""
 
     def end(self) -> None:
@@ -93,7 +93,7 @@ class RayPool:
     """Measuring processes in a Ray cluster, each on a processor of its own. workers: actors, each a `LocalPool`.
     address: of a running cluster; None begins one here that ends with this process.
 
-    Files that subjects name must be there on every machine (a shared folder). Machines must be alike: the environment
+    Files that targets name must be there on every machine (a shared folder). Machines must be alike: the environment
     of a price is that of the machine that asks."""
 
     def __init__(self, device: Device, threads: int, workers: int, address: str | None) -> None:

@@ -2,7 +2,7 @@
 beside it in NAME.jsonl.gz. Both together are the table; the packed lines come first. Its path is always that of
 NAME.jsonl, which need not exist. Stored answers name their table, so their prices replay anywhere.
 
-A line is of a subject alone (`op`, `environment`, `seconds`, `spread`, `blocks`), or against a default (`digest`,
+A line is of a target alone (`op`, `environment`, `seconds`, `spread`, `blocks`), or against a default (`digest`,
 `default`, `environment`, and the fields of `Timing`, or `failure`, a reason that lasts), or of a request to a compiler
 (`request`, `environment`; `program`, `requests` and `knobs`, the request itself; and `digest` and `features` of the
 code, or `failure`).
@@ -70,7 +70,7 @@ Line = Mapping[str, Any]
 
 
 class PriceTable:
-    """path: the file; neither it nor its packed lines (`table_file`) need exist. The first line of a subject counts, so
+    """path: the file; neither it nor its packed lines (`table_file`) need exist. The first line of a target counts, so
     that what was priced by it stays priced by it. Lines that were cut short, or hold no measurement, are left out, with
     a warning."""
 
@@ -84,7 +84,7 @@ class PriceTable:
         self._refresh()
 
     def find(self, digest: str, environment: str, default: str = "") -> Line | None:
-        """The line of a subject, alone or against a default; None where it was not measured in that environment."""
+        """The line of a target, alone or against a default; None where it was not measured in that environment."""
         return self._known.get((digest, default, environment))
 
     def lowered(self, request: str, environment: str) -> Line | None:
@@ -173,7 +173,7 @@ def is_lowered(line: Mapping[str, Any]) -> bool:
 
 
 def is_comparison(line: Mapping[str, Any]) -> bool:
-    """A line of a subject against a default: all numbers of a `Timing`, or why there are none."""
+    """A line of a target against a default: all numbers of a `Timing`, or why there are none."""
     if "failure" in line:
         return isinstance(line["failure"], str)
     return (all(is_seconds(line.get(key)) for key in ("seconds", "ratio", "rounds", "aa"))

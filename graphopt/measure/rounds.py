@@ -1,6 +1,6 @@
 """How runners are timed, in blocks of runs, alone or by turns, over clocks that are given; and from rounds to timings.
 
-Shape legend: R rounds, C columns (the default, its copy, then the other subjects).
+Shape legend: R rounds, C columns (the default, its copy, then the other targets).
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.errors import Unmeasured
-from graphopt.measure.subject import Raced, Ratio, Timing
+from graphopt.measure.target import Raced, Ratio, Timing
 from graphopt.utils.channel import is_seconds
 
 LEAST = 3  # blocks or rounds of what takes longer than it should

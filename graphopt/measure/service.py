@@ -1,7 +1,7 @@
-"""`Service`: measured prices of subjects, alone or against a default, remembered on disk; and races.
+"""`Service`: measured prices of targets, alone or against a default, remembered on disk; and races.
 
 A race runs a default and others by turns in several fresh processes, for what is to be reported. What a process does to
-one subject (memory, caches, neighbours) it does to all. Processes differ by more than the rounds within one; a race's
+one target (memory, caches, neighbours) it does to all. Processes differ by more than the rounds within one; a race's
 interval shows this.
 """
 
@@ -21,23 +21,23 @@ from graphopt.measure.environment import KEEPS_MEMORY, environment_here
 from graphopt.measure.pool import Answer, LocalPool, Lost, Pool
 from graphopt.measure.price_table import Line, PriceTable
 from graphopt.measure.rounds import Rounds, raced, rounds_in, timings_of, timings_of_race
-from graphopt.measure.subject import Comparing, Failure, Measured, Measuring, Raced, Subject, Timing
+from graphopt.measure.target import Comparing, Failure, Measured, Measuring, Raced, Target, Timing
 from graphopt.utils.channel import is_measurement
 
 
-def race(default: Subject, others: Sequence[Subject], how: Comparing, processes: int = 3) -> list[Raced | Failure]:
+def race(default: Target, others: Sequence[Target], how: Comparing, processes: int = 3) -> list[Raced | Failure]:
     """One for each of the others, each against the default in processes of its own, so that one that fails takes no
     other along; nothing is remembered. Raises Unmeasured where the default fails."""
     taken = [fresh_rounds(default, [other], how, processes) for other in others]
     return [one if isinstance(one, Failure) else raced(one)[0] for one in taken]
 
 
-def fresh_rounds(default: Subject, others: Sequence[Subject], how: Comparing, processes: int) -> Rounds | Failure:
+def fresh_rounds(default: Target, others: Sequence[Target], how: Comparing, processes: int) -> Rounds | Failure:
     """What so many processes measure, one after another, or why one of the others cannot be measured.
 
     Raises Unmeasured where the default cannot."""
     taken = Rounds()
-    request = {"subjects": [subject.asked() for subject in (default, *others)], "how": how.asked()}
+    request = {"targets": [target.asked() for target in (default, *others)], "how": how.asked()}
     for _ in range(processes):
         pool = LocalPool(how.device, how.threads)
         (answer,) = pool.ask([request], [how.limit_seconds])
@@ -49,7 +49,7 @@ def fresh_rounds(default: Subject, others: Sequence[Subject], how: Comparing, pr
     return taken
 
 
-def _answered(answer: Answer, default: Subject) -> NDArray[np.float64] | Failure:
+def _answered(answer: Answer, default: Target) -> NDArray[np.float64] | Failure:
     if isinstance(answer, Lost):
         if answer.at == 0:
             raise Unmeasured(f"{default.digest} cannot be measured{answer.reason}")
@@ -61,7 +61,7 @@ def _answered(answer: Answer, default: Subject) -> NDArray[np.float64] | Failure
     return rounds_in(answer["rounds"])
 
 
-MOST_TOGETHER = 8  # subjects that run by turns beside their default: all of them are in memory at once
+MOST_TOGETHER = 8  # targets that run by turns beside their default: all of them are in memory at once
 
 
 class Service:
@@ -72,7 +72,7 @@ class Service:
     processes: 0: a process that stays measures; else every comparison is a race in so many fresh processes, of which
     the median counts, and the noise is how they differ.
 
-    A subject that cannot be measured costs itself only; it is not tried again by this object. counts: `replayed` from
+    A target that cannot be measured costs itself only; it is not tried again by this object. counts: `replayed` from
     the table, `measured`, `failed`; those of the processes are `pool.counts`.
     """
 
@@ -86,45 +86,45 @@ class Service:
         self.pool = pool_of(how)
         self._failed: dict[tuple[str, str], Failure] = {}
 
-    def alone(self, subject: Subject) -> Line:
-        """The table's line of a subject by itself: seconds, spread (relative), blocks.
+    def alone(self, target: Target) -> Line:
+        """The table's line of a target by itself: seconds, spread (relative), blocks.
 
         Raises Unmeasured where it cannot be measured, and UserError where nothing can, or where nothing may be and the
         table lacks it."""
-        known = self.memo.find(subject.digest, self.environment)
+        known = self.memo.find(target.digest, self.environment)
         if known is None:
-            self._may_measure(subject)
+            self._may_measure(target)
             with self.memo.turn():
-                known = self.memo.find(subject.digest, self.environment)  # by another process meanwhile
+                known = self.memo.find(target.digest, self.environment)  # by another process meanwhile
                 if known is None:
-                    known = {"op": subject.digest, "environment": self.environment, **self._alone(subject)}
+                    known = {"op": target.digest, "environment": self.environment, **self._alone(target)}
                     self.memo.add(known)
                     self.counts["measured"] += 1
         return known
 
-    def reference(self, default: Subject) -> Timing:
+    def reference(self, default: Target) -> Timing:
         """The default's own: its seconds, by which the ratios of others become seconds, and how its copy differs."""
         self._missing(default, [default])
         return self._timing(default, default)
 
-    def compare(self, default: Subject, others: Sequence[Subject]) -> list[Measured]:
+    def compare(self, default: Target, others: Sequence[Target]) -> list[Measured]:
         """One for each of the others, in their order. Raises Unmeasured where the default itself cannot be run."""
         self._missing(default, [default, *others])
         found = (self.known(default, other) for other in others)
         return [answer for answer in found if answer is not None]
 
-    def known(self, default: Subject, subject: Subject) -> Measured | None:
+    def known(self, default: Target, target: Target) -> Measured | None:
         """What is known without measuring."""
-        failed = self._failed.get((default.digest, subject.digest))
-        return failed or (self._stored(default, subject) if self._has(default, subject) else None)
+        failed = self._failed.get((default.digest, target.digest))
+        return failed or (self._stored(default, target) if self._has(default, target) else None)
 
-    def refuse(self, default: Subject, subject: Subject, failure: Failure) -> Failure:
-        """A subject that was found out elsewhere not to run; remembered if that lasts."""
+    def refuse(self, default: Target, target: Target, failure: Failure) -> Failure:
+        """A target that was found out elsewhere not to run; remembered if that lasts."""
         with self.memo.turn():
-            self._fail(default, subject, failure)
+            self._fail(default, target, failure)
         return failure
 
-    def _missing(self, default: Subject, wanted: Iterable[Subject]) -> None:
+    def _missing(self, default: Target, wanted: Iterable[Target]) -> None:
         """Measures what is not known yet, each digest once."""
         itself = self._failed.get((default.digest, default.digest))
         if itself is not None:
@@ -139,25 +139,23 @@ class Service:
             else:
                 self._measure(default, lacking)
 
-    def _lacking(self, default: Subject, wanted: Iterable[Subject]) -> list[Subject]:
+    def _lacking(self, default: Target, wanted: Iterable[Target]) -> list[Target]:
         found = {s.digest: s for s in wanted}
         lacking = [s for s in found.values() if self.known(default, s) is None]
         self.counts["replayed"] += len(found) - len(lacking)
         return lacking
 
-    def _measure(self, default: Subject, others: list[Subject]) -> None:
-        """By as many requests as the pool answers at once; those that lose a subject are made again without it."""
+    def _measure(self, default: Target, others: list[Target]) -> None:
+        """By as many requests as the pool answers at once; those that lose a target are made again without it."""
         size = min(MOST_TOGETHER, math.ceil(len(others) / self.pool.width) or 1)
         queue = [others[i : i + size] for i in range(0, len(others), size)] or [[]]
         while queue:
-            requests = [
-                {"subjects": [s.asked() for s in (default, *batch)], "how": self.how.asked()} for batch in queue
-            ]
+            requests = [{"targets": [s.asked() for s in (default, *batch)], "how": self.how.asked()} for batch in queue]
             answers = self.pool.ask(requests, [self.how.limit_seconds] * len(queue))
             queue = [left for batch, answer in zip(queue, answers, strict=True)
                      for left in self._settled(default, batch, answer)]  # fmt: skip
 
-    def _settled(self, default: Subject, batch: list[Subject], answer: Answer) -> list[list[Subject]]:
+    def _settled(self, default: Target, batch: list[Target], answer: Answer) -> list[list[Target]]:
         """Keeps what an answer says; what is to be asked again."""
         if isinstance(answer, Lost):
             return self._without_lost(default, batch, answer)
@@ -166,11 +164,11 @@ class Service:
         errors = {int(at): why for at, why in answer["errors"].items()}
         for at, (reason, lasting) in errors.items():
             self._fail(default, batch[at - 1], Failure(reason, bool(lasting)))
-        ran = [subject for at, subject in enumerate(batch, 1) if at not in errors]
+        ran = [target for at, target in enumerate(batch, 1) if at not in errors]
         self._keep_all(default, ran, timings_of(rounds_in(answer["rounds"])))
         return []
 
-    def _race(self, default: Subject, others: list[Subject], how: Comparing) -> None:
+    def _race(self, default: Target, others: list[Target], how: Comparing) -> None:
         """All in the same processes; where one fails, each in processes of its own."""
         queue = [others]
         while queue:
@@ -187,77 +185,77 @@ class Service:
             else:
                 self._fail(default, batch[0], taken)
 
-    def _keep_all(self, default: Subject, ran: list[Subject], timings: list[Timing]) -> None:
+    def _keep_all(self, default: Target, ran: list[Target], timings: list[Timing]) -> None:
         """timings: of the default, then of what ran."""
         if not self._has(default, default):
             self._keep(default, default, timings[0])
         seconds = self._timing(default, default).seconds
-        for subject, timing in zip(ran, timings[1:], strict=True):
-            self._keep(default, subject, replace(timing, seconds=timing.ratio * seconds))
+        for target, timing in zip(ran, timings[1:], strict=True):
+            self._keep(default, target, replace(timing, seconds=timing.ratio * seconds))
 
-    def _without_lost(self, default: Subject, batch: list[Subject], lost: Lost) -> list[list[Subject]]:
+    def _without_lost(self, default: Target, batch: list[Target], lost: Lost) -> list[list[Target]]:
         """Where the process ended or hung in the rounds of several, each is asked alone."""
         if lost.at == 0 or not batch:
             raise self._failing(default, lost.reason)
         if lost.at is None and len(batch) > 1:
-            return [[subject] for subject in batch]
+            return [[target] for target in batch]
         gone = batch[(lost.at or 1) - 1]
         self._fail(default, gone, Failure(f"it cannot be measured{lost.reason}"))
-        rest = [subject for subject in batch if subject is not gone]
+        rest = [target for target in batch if target is not gone]
         return [rest] if rest or not self._has(default, default) else []
 
-    def _failing(self, default: Subject, why: str) -> Unmeasured:
+    def _failing(self, default: Target, why: str) -> Unmeasured:
         """A default that cannot be run: nothing has a price against it."""
         self._failed[default.digest, default.digest] = Failure(f"{default.digest} cannot be measured{why}")
         self.counts["failed"] += 1
         return Unmeasured(self._failed[default.digest, default.digest].reason)
 
-    def _has(self, default: Subject, subject: Subject) -> bool:
-        return self.memo.find(subject.digest, self.environment, default.digest) is not None
+    def _has(self, default: Target, target: Target) -> bool:
+        return self.memo.find(target.digest, self.environment, default.digest) is not None
 
-    def _keep(self, default: Subject, subject: Subject, timing: Timing) -> None:
+    def _keep(self, default: Target, target: Target, timing: Timing) -> None:
         self.counts["measured"] += 1
-        self.memo.add(self._line(default, subject) | asdict(timing))
+        self.memo.add(self._line(default, target) | asdict(timing))
 
-    def _fail(self, default: Subject, subject: Subject, failure: Failure) -> None:
+    def _fail(self, default: Target, target: Target, failure: Failure) -> None:
         self.counts["failed"] += 1
-        self._failed[default.digest, subject.digest] = failure
+        self._failed[default.digest, target.digest] = failure
         if failure.lasting:
-            self.memo.add(self._line(default, subject) | {"failure": failure.reason})
+            self.memo.add(self._line(default, target) | {"failure": failure.reason})
 
-    def _line(self, default: Subject, subject: Subject) -> dict[str, Any]:
-        return {"digest": subject.digest, "default": default.digest, "environment": self.environment}
+    def _line(self, default: Target, target: Target) -> dict[str, Any]:
+        return {"digest": target.digest, "default": default.digest, "environment": self.environment}
 
-    def _timing(self, default: Subject, subject: Subject) -> Timing:
-        found = self._stored(default, subject)
+    def _timing(self, default: Target, target: Target) -> Timing:
+        found = self._stored(default, target)
         assert isinstance(found, Timing)
         return found
 
-    def _stored(self, default: Subject, subject: Subject) -> Measured:
-        line = self.memo.find(subject.digest, self.environment, default.digest)
+    def _stored(self, default: Target, target: Target) -> Measured:
+        line = self.memo.find(target.digest, self.environment, default.digest)
         assert line is not None
         if "failure" in line:
             return Failure(line["failure"], lasting=True)
         return Timing(**{key: line[key] for key in ("seconds", "ratio", "noise", "rounds", "aa")})
 
-    def _alone(self, subject: Subject) -> dict[str, Any]:
-        key = ("", subject.digest)
+    def _alone(self, target: Target) -> dict[str, Any]:
+        key = ("", target.digest)
         if key not in self._failed:
-            request = {"alone": True, "subjects": [subject.asked()], "how": self.how.asked()}
+            request = {"alone": True, "targets": [target.asked()], "how": self.how.asked()}
             (answer,) = self.pool.ask([request], [self.how.limit_seconds])
             if not isinstance(answer, Lost) and is_measurement(answer):
                 return {k: answer[k] for k in ("seconds", "spread", "blocks") if k in answer}
             self._failed[key] = Failure(_why(answer))
             self.counts["failed"] += 1
-        raise Unmeasured(f"{subject.digest} cannot be measured{self._failed[key].reason}")
+        raise Unmeasured(f"{target.digest} cannot be measured{self._failed[key].reason}")
 
-    def _may_measure(self, subject: Subject) -> None:
+    def _may_measure(self, target: Target) -> None:
         if self.measures:
             return
         there = self.memo.environments()
         holds = f"it has those of {'; '.join(there)}" if there else "it is empty or missing"
         raise UserError(
-            f"{self.memo.path} has no line of the {subject.kind} {subject.digest!r} in the environment "
+            f"{self.memo.path} has no line of the {target.kind} {target.digest!r} in the environment "
             f"{self.environment!r}: {holds}. Run where the table lies, bring it there, or set {self.name}'s "
             "environment=null to measure here"
         )

@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 from graphopt.core.graph import F64, I64
 from graphopt.core.knobs import KNOBS
 from graphopt.measure.price_table import Line, PriceTable
-from graphopt.ranking.requests import WORDS, Asked
+from graphopt.ranking.requests import WORDS, CompilerRequest
 
 NEAR_OPS, NEAR_SHARE = 3, 0.1  # so many ops, or this share of those that any plan asks about, is near the default
 
@@ -23,7 +23,7 @@ class MeasuredPlan:
     """features: of the code (`graphopt.inductor.code_features`). ratio: time over the default's, noise its relative
     standard error; seconds: ratio times the default's time."""
 
-    asked: Asked
+    asked: CompilerRequest
     digest: str
     features: Mapping[str, float]
     ratio: float
@@ -72,7 +72,7 @@ def _plan(memo: PriceTable, line: Line, default: str) -> MeasuredPlan | None:
     timed = memo.find(line["digest"], line["environment"], default)
     if timed is None or "failure" in timed:
         return None
-    asked = Asked(dict(line["requests"]), dict(line["knobs"]))
+    asked = CompilerRequest(dict(line["requests"]), dict(line["knobs"]))
     return MeasuredPlan(asked, line["digest"], line["features"], timed["ratio"], timed["noise"], timed["seconds"])
 
 

@@ -22,7 +22,7 @@ from graphopt.core.plan import Plans
 from graphopt.errors import UserError, writing
 from graphopt.measure.builds import Builds, Built
 from graphopt.measure.price_table import Line, PriceTable
-from graphopt.measure.subject import Failure
+from graphopt.measure.target import Failure
 from graphopt.utils.whole import whole_file
 
 CUT = "cut"
@@ -31,7 +31,7 @@ ASSUMED = frozenset({CUT, *(knob.name for knob in KNOBS)})  # choices of plans t
 READS: frozenset[Role | str] = frozenset({Role.FUSION, *ASSUMED})  # what counts of a plan
 
 
-class Asked(NamedTuple):
+class CompilerRequest(NamedTuple):
     """What a plan asks of the compiler. requests: op -> store, inline or cut; knobs: name -> which of its values."""
 
     requests: dict[str, str]
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
         return sha256(text.encode()).hexdigest()[:24]
 
 
-def asked_of(plans: Plans, b: int) -> Asked:
+def request_of(plans: Plans, b: int) -> CompilerRequest:
     """What a plan of the batch asks otherwise than the compiler's default."""
     graph, names = plans.graph, plans.graph.op_names
     own = compiler_choice(graph)
@@ -53,7 +53,7 @@ def asked_of(plans: Plans, b: int) -> Asked:
     if CUT in plans.choices:
         requests |= {names[op]: "cut" for op in np.flatnonzero(plans.choices[CUT][b]).tolist()}
     settings = {knob.name: int(plans.choices[knob.name][b].flat[0]) for knob in KNOBS if knob.name in plans.choices}
-    return Asked(requests, {name: choice for name, choice in settings.items() if choice})
+    return CompilerRequest(requests, {name: choice for name, choice in settings.items() if choice})
 
 
 _KEYS: "WeakKeyDictionary[Graph, str]" = WeakKeyDictionary()
@@ -67,7 +67,7 @@ def graph_key(graph: Graph) -> str:
     return _KEYS[graph]
 
 
-def plans_of(graph: Graph, asked: Sequence[Asked]) -> Plans:
+def plans_of(graph: Graph, asked: Sequence[CompilerRequest]) -> Plans:
     """Plans that ask for these, every op on device 0. Raises KeyError for an op that the graph does not have."""
     own, place = compiler_choice(graph), {name: op for op, name in enumerate(graph.op_names)}
     default = view_inline(graph) if own is None else own.inline | view_inline(graph)
@@ -93,11 +93,11 @@ class LoweredRequests:
         self.memo, self.environment, self.builds = memo, environment, builds
         self._files: WeakKeyDictionary[Graph, Path] = WeakKeyDictionary()
 
-    def line(self, graph: Graph, asked: Asked) -> Line | None:
+    def line(self, graph: Graph, asked: CompilerRequest) -> Line | None:
         """What became of it; None where it was not asked for yet."""
         return self.memo.lowered(asked.key(graph), self.environment)
 
-    def lines(self, graph: Graph, asked: Sequence[Asked], *, lowers: bool) -> list[Line]:
+    def lines(self, graph: Graph, asked: Sequence[CompilerRequest], *, lowers: bool) -> list[Line]:
         """Of each; what is not known is lowered. Raises UserError where it is not known and may not be lowered, and
         gives lines of failures that do not last."""
         fresh = {one.key(graph): one for one in asked if self.line(graph, one) is None}
@@ -113,7 +113,7 @@ class LoweredRequests:
         return UserError(f"{self.memo.path} has no line of what is asked of {graph.name} in the environment "
                          f"{self.environment!r}; set environment=null to lower it here")  # fmt: skip
 
-    def request(self, graph: Graph, asked: Asked) -> dict[str, Any]:
+    def request(self, graph: Graph, asked: CompilerRequest) -> dict[str, Any]:
         """As build processes take it."""
         return {"program": str(self.file(graph)), "requests": asked.requests, "knobs": asked.knobs}
 
@@ -130,7 +130,7 @@ class LoweredRequests:
             self._files[graph] = path
         return self._files[graph]
 
-    def remember(self, graph: Graph, asked: Asked, made: Built | Failure) -> Line:
+    def remember(self, graph: Graph, asked: CompilerRequest, made: Built | Failure) -> Line:
         """What was asked and what became of it, for good; not what failed by chance. Gives its line."""
         line = {"request": asked.key(graph), "environment": self.environment, "program": graph_key(graph),
                 **asked._asdict()}  # fmt: skip

@@ -13,7 +13,7 @@ import graphopt
 from graphopt.apply import compile_backend
 from graphopt.apply.compile_backend import decided
 from graphopt.apply.optimized import TOLERANCE, Check, Optimized, _kept
-from graphopt.costs.inductor import Asked
+from graphopt.costs.inductor import CompilerRequest
 from graphopt.errors import UserError
 from graphopt.inductor.captured import capture_compiled
 from graphopt.inductor.lowering import digest_of
@@ -73,8 +73,9 @@ def test_a_key_is_that_of_the_file(programs: dict[str, FxProgram]) -> None:
 
 def test_what_is_decided_is_carried_out_forward_and_backward(programs: dict[str, FxProgram]) -> None:
     forward, backward = programs["forward"], programs["backward"]
-    asked = {key_of(forward.gm, "forward"): Asked({named(forward, "aten.sin.default"): "cut"}, {"reads_threshold": 1}),
-             key_of(backward.gm, "backward"): Asked({named(backward, "aten.cos.default"): "store"}, {})}  # fmt: skip
+    cut = CompilerRequest({named(forward, "aten.sin.default"): "cut"}, {"reads_threshold": 1})
+    stored = CompilerRequest({named(backward, "aten.cos.default"): "store"}, {})
+    asked = {key_of(forward.gm, "forward"): cut, key_of(backward.gm, "backward"): stored}
     carried = set[str]()
     usual, sources = step("inductor")
     made, changed = step(decided(asked, carried))
@@ -84,7 +85,8 @@ def test_what_is_decided_is_carried_out_forward_and_backward(programs: dict[str,
 
 
 def test_without_a_decision_the_code_is_inductors() -> None:
-    made, usual = (step(backend)[1] for backend in (decided({"other": Asked({"sin": "store"}, {})}), "inductor"))
+    others = decided({"other": CompilerRequest({"sin": "store"}, {})})
+    made, usual = (step(backend)[1] for backend in (others, "inductor"))
     assert [digest_of(source) for source in made] == [digest_of(source) for source in usual]
 
 
@@ -119,7 +121,7 @@ def stored_sin(best: Optimized, folder: Path) -> Path:
 def test_the_backend_takes_a_folder(best: Optimized, tmp_path: Path) -> None:
     options = {"decisions": stored_sin(best, tmp_path)}
     ((_, asked),) = compile_backend.decisions_in(tmp_path).items()
-    assert asked == Asked({"sin": "store"}, {})
+    assert asked == CompilerRequest({"sin": "store"}, {})
     torch._dynamo.reset()
     with torch.no_grad():
         assert torch.equal(torch.compile(Tiny(), backend=compile_backend.backend, options=options)(X), best(X))

@@ -19,7 +19,7 @@ from graphopt.measure.pool import LocalPool
 from graphopt.measure.price_table import PriceTable
 from graphopt.measure.rounds import Runner, alone
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Measuring, Subject
+from graphopt.measure.target import Measuring, Target
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
@@ -189,9 +189,9 @@ def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
         model(tmp_path / "ops.jsonl").op_seconds(MATMUL, (TensorType((2, 3)), TensorType((2, 3))), ())
 
 
-def product(n: int) -> Subject:
+def product(n: int) -> Target:
     payload = {"name": "matmul", "params": ("none",), "inputs": [((n, n), "float32")] * 2}
-    return Subject("op", f"product {n}", payload)
+    return Target("op", f"product {n}", payload)
 
 
 def service(tmp_path: Path, how: Measuring = QUICK) -> Service:

@@ -16,9 +16,9 @@ from graphopt.core.machine import Device, Machine
 from graphopt.costs.inductor import Inductor, Learned
 from graphopt.errors import UserError
 from graphopt.inductor.captured import as_graph, capture_step
-from graphopt.measure.subject import Comparing, Failure, Timing
+from graphopt.measure.target import Comparing, Failure, Timing
 from graphopt.ranking.code_time import SHIPPED
-from graphopt.ranking.requests import Asked, asked_of, plans_of
+from graphopt.ranking.requests import CompilerRequest, plans_of, request_of
 from graphopt.readers.pytorch.program_file import packed_program
 from graphopt.tasks.fusion import Fusion
 
@@ -52,16 +52,16 @@ def test_a_plan_asks_only_for_what_differs_from_the_default(graph: Graph) -> Non
     fusion, own = task(), compiler_choice(graph)
     assert own is not None and own.inline.any()
     decision = fusion.initial(graph)
-    assert asked_of(fusion.realise(graph, decision[None]), 0) == Asked({}, {})
+    assert request_of(fusion.realise(graph, decision[None]), 0) == CompilerRequest({}, {})
     op, last = int(np.flatnonzero(own.inline)[0]), len(KNOBS) - 1
     decision[op, 0] = 0
     decision[0, 2 + last] = 1
-    asked = asked_of(fusion.realise(graph, decision[None]), 0)
-    assert asked == Asked({graph.op_names[op]: "store"}, {KNOBS[last].name: 1})
+    asked = request_of(fusion.realise(graph, decision[None]), 0)
+    assert asked == CompilerRequest({graph.op_names[op]: "store"}, {KNOBS[last].name: 1})
     decision[op, 1] = 1
-    asked = asked_of(fusion.realise(graph, decision[None]), 0)
+    asked = request_of(fusion.realise(graph, decision[None]), 0)
     assert asked.requests == {graph.op_names[op]: "cut"}
-    assert asked_of(plans_of(graph, [Asked({}, {}), asked]), 1) == asked
+    assert request_of(plans_of(graph, [CompilerRequest({}, {}), asked]), 1) == asked
 
 
 def test_prices_are_measured_once_and_replay_without_measuring(graph: Graph, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_prices_are_measured_once_and_replay_without_measuring(graph: Graph, tmp
 
 def test_what_cannot_be_compiled_costs_one_evaluation(graph: Graph, tmp_path: Path) -> None:
     cost = model(tmp_path / "measured.jsonl")
-    good, bad = cost.measured(graph, [Asked({}, {}), Asked({}, {"no_such_knob": 1})])
+    good, bad = cost.measured(graph, [CompilerRequest({}, {}), CompilerRequest({}, {"no_such_knob": 1})])
     assert isinstance(good, Timing) and good.ratio == 1.0
     assert isinstance(bad, Failure) and "no_such_knob" in bad.reason
     assert cost.builds.counts["errors"] == 1 and math.isfinite(good.seconds)
@@ -116,5 +116,5 @@ def test_the_learned_model_prices_from_the_same_table(graph: Graph, tmp_path: Pa
     decisions[0, 0, 2] = 1
     with pytest.raises(UserError, match="environment=null"):
         learned.price(fusion.realise(graph, decisions[:1]))
-    cut = Asked({}, {"no_such_knob": 1})
+    cut = CompilerRequest({}, {"no_such_knob": 1})
     assert "failure" in learned.requests.lines(graph, [cut], lowers=True)[0]

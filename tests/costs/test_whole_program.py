@@ -15,7 +15,7 @@ from graphopt.config.construct import construct
 from graphopt.costs.whole_program import OnnxRuntime, TorchEager, WholeProgram
 from graphopt.errors import ConfigError, Unmeasured, UserError
 from graphopt.measure.pool import LocalPool
-from graphopt.measure.subject import Comparing
+from graphopt.measure.target import Comparing
 from graphopt.report import main as report
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.io.torch_import import import_fx

@@ -1,4 +1,4 @@
-"""Subjects measured alone: whatever the process does, none gets another one's seconds, and a crash costs a row, not the
+"""Targets measured alone: whatever the process does, none gets another one's seconds, and a crash costs a row, not the
 run."""
 
 import json
@@ -16,7 +16,7 @@ from graphopt.errors import Unmeasured, UserError
 from graphopt.measure.pool import LocalPool
 from graphopt.measure.price_table import PriceTable
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Measuring, Subject
+from graphopt.measure.target import Measuring, Target
 
 QUICK = Measuring(device="cpu", threads=1, block_seconds=0.001, blocks=3, spread=0.1, op_seconds=0.05, limit_seconds=60)
 HEAD = """
@@ -31,7 +31,7 @@ def say(**answer):
 say(id=0, ready=True)
 for line in requests:
     q = json.loads(line)
-    n, i = q["subjects"][0]["payload"]["n"], q["id"]
+    n, i = q["targets"][0]["payload"]["n"], q["id"]
 """
 
 
@@ -44,7 +44,7 @@ class Asked:
         self.process = self.service.pool.process
 
     def ask(self, name: str, payload: dict[str, Any]) -> dict[str, Any]:
-        return dict(self.service.alone(Subject("op", name, payload)))
+        return dict(self.service.alone(Target("op", name, payload)))
 
     def count(self, what: str) -> int:
         return self.service.pool.counts[what]

@@ -13,7 +13,7 @@ from test_compare import QUICK
 
 from graphopt.measure.builds import BuildPipeline, Builds, Built, Evaluation
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Failure, Subject, Timing
+from graphopt.measure.target import Failure, Target, Timing
 
 
 def test_a_crash_a_hang_or_an_error_costs_one_request(log: Path) -> None:
@@ -113,16 +113,16 @@ def test_an_error_gives_up_what_is_not_built(log: Path) -> None:
 def pipeline(tmp_path: Path, log: Path) -> Any:
     def make() -> BuildPipeline:
         service = Service(QUICK, table=tmp_path / "t.jsonl", environment=None, name="strange")
-        return BuildPipeline(Builds(1, 60.0), service, subject_of)
+        return BuildPipeline(Builds(1, 60.0), service, target_of)
 
     return make
 
 
-def subject_of(built: Built) -> Subject:
-    return Subject("strange", str(built["digest"]), {"spin": built["spin"]})
+def target_of(built: Built) -> Target:
+    return Target("strange", str(built["digest"]), {"spin": built["spin"]})
 
 
-DEFAULT = Subject("strange", "code 500", {"spin": 500})
+DEFAULT = Target("strange", "code 500", {"spin": 500})
 
 
 def test_equal_code_is_compiled_and_timed_once(pipeline: Any, log: Path) -> None:

@@ -1,4 +1,4 @@
-"""Subjects against a default by turns: their prices, and that a crash, a hang or a refusal costs one of them."""
+"""Targets against a default by turns: their prices, and that a crash, a hang or a refusal costs one of them."""
 
 import errno
 import os
@@ -16,15 +16,15 @@ from graphopt.measure.pool import LocalPool
 from graphopt.measure.price_table import PriceTable
 from graphopt.measure.rounds import timings_of, timings_of_race
 from graphopt.measure.service import Service, race
-from graphopt.measure.subject import Comparing, Failure, Raced, Subject, Timing
+from graphopt.measure.target import Comparing, Failure, Raced, Target, Timing
 
 QUICK = Comparing(device="cpu", threads=1, block_seconds=0.0005, rounds=5, noise=0.2, seconds=0.5,
                   limit_seconds=20.0, pool="local", workers=1, address=None)  # fmt: skip
 
 
-def spin(work: int, does: str = "", **more: Any) -> Subject:
+def spin(work: int, does: str = "", **more: Any) -> Target:
     """work: of a run; equal work and doing are equal code."""
-    return Subject("strange", f"spin {work} {does}", {"spin": work, "does": does, **more})
+    return Target("strange", f"spin {work} {does}", {"spin": work, "does": does, **more})
 
 
 def service(tmp_path: Path, environment: str | None = None, processes: int = 0, **changed: Any) -> Service:

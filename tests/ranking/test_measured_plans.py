@@ -6,7 +6,7 @@ from typing import Any
 
 from graphopt.measure.price_table import PriceTable
 from graphopt.ranking.measured_plans import measured_graphs
-from graphopt.ranking.requests import Asked
+from graphopt.ranking.requests import CompilerRequest
 
 HERE = {"environment": "here"}
 
@@ -36,7 +36,7 @@ def test_requests_meet_the_times_of_their_code(tmp_path: Path) -> None:
     found = measured_graphs(table(tmp_path / "t.jsonl", [*requests, timed("d0", 1.0), timed("d1", 1.5), failed]))
     assert [*found] == ["p"] and found["p"].default.seconds == 2.0
     assert [(plan.asked, plan.ratio) for plan in found["p"].plans] == [
-        (Asked({"a": "store"}, {}), 1.5), (Asked({"b": "cut"}, {}), 1.5)
+        (CompilerRequest({"a": "store"}, {}), 1.5), (CompilerRequest({"b": "cut"}, {}), 1.5)
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import contextlib
 
 from graphopt.core.machine import Machine
 from graphopt.costs.additive import Flops, Profiled
-from graphopt.measure.subject import Measuring
+from graphopt.measure.target import Measuring
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.finalists import Candidate, Finalists
 from graphopt.problems.problem import OutOfBudget

@@ -1,4 +1,4 @@
-"""The timing process, with one kind of subject more."""
+"""The timing process, with one kind of target more."""
 
 import sys
 
