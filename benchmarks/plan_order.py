@@ -59,7 +59,7 @@ def known_graphs(place: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Kn
 
 
 def simulated(sketch: Calibrated, graph: Graph, one: MeasuredGraph) -> dict[int, float]:
-    asked = [one.default.asked, *(plan.asked for plan in one.plans)]
+    asked = [one.default.request, *(plan.request for plan in one.plans)]
     logs = np.log(sketch.price(plans_of(graph, asked)).cost)
     return dict(enumerate((logs[1:] - logs[0]).tolist()))
 
@@ -79,7 +79,7 @@ def ratios_in_order(known: Known, model: CodeTime, numerics: str) -> list[float]
     allowed, default = {knob.name for knob in knobs(numerics)}, known.measured.default  # type: ignore[arg-type]
     codes: dict[str, tuple[float, int, float]] = {}
     for i, plan in enumerate(known.measured.plans):
-        if set(plan.asked.knobs) <= allowed and plan.digest != default.digest:
+        if set(plan.request.knobs) <= allowed and plan.digest != default.digest:
             score = math.log(model.ratio(plan.features, default.features)) + known.simulated[i]
             codes.setdefault(plan.digest, (score, i, plan.ratio))
     return [ratio for _, _, ratio in sorted(codes.values())]

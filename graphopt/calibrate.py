@@ -42,7 +42,7 @@ def measured(service: Service, folder: Path) -> Mapping[str, float]:
     folder.mkdir(parents=True, exist_ok=True)
     with Bar("measure", len(every)) as bar:
         for probe in every:
-            line = service.memo.find(f"probe {probe.name}", service.environment)
+            line = service.table.find(f"probe {probe.name}", service.environment)
             if line is None:
                 digest, source, program = built(probe, folder)
                 payload = {"source": source, "digest": digest, "program": program, "seed": 0}

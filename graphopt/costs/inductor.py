@@ -19,7 +19,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
 from graphopt.errors import ConfigError, Unmeasured
-from graphopt.measure.builds import BuildPipeline, Builds, Built, Evaluation
+from graphopt.measure.builds import BuildPipeline, Builds, Built
 from graphopt.measure.environment import KEEPS_MEMORY, environment_here
 from graphopt.measure.price_table import Environment, Line, PriceTable, TableFile
 from graphopt.measure.service import Service
@@ -60,7 +60,7 @@ class Inductor(CostModel):
         self.service = Service(measuring, table=cache_dir() / TABLE if table is None else Path(table), name=name,
                                environment=environment, libraries=("torch",), processes=fresh_processes)  # fmt: skip
         self.builds = Builds(builders, build_seconds)
-        self.lowered = LoweredRequests(self.service.memo, self.service.environment, self.builds)
+        self.lowered = LoweredRequests(self.service.table, self.service.environment, self.builds)
         self._pipeline = BuildPipeline(self.builds, self.service, target_of)
         self._defaults: WeakKeyDictionary[Graph, Target] = WeakKeyDictionary()
 
@@ -72,33 +72,30 @@ class Inductor(CostModel):
         timings = [one if isinstance(one, Timing) else None for one in found]
         return Prices(
             np.array([np.inf if t is None else t.seconds for t in timings]),
-            np.array([float(isinstance(one, Failure)) for one in found]),
+            np.array([float(t is None) for t in timings]),
             np.array([0.0 if t is None else t.noise for t in timings]),
             np.array([0 if t is None else t.rounds for t in timings]),
         )
 
-    def measured(self, graph: Graph, asked: Sequence[CompilerRequest]) -> list[Measured]:
+    def measured(self, graph: Graph, requests: Sequence[CompilerRequest]) -> list[Measured]:
         """A timing for each, or why there is none. Raises Unmeasured where the default itself cannot be run, and
         UserError where the table lacks one and nothing may be measured: before anything is lowered."""
         default = self.default(graph)
-        known: list[Measured | None] = [self._known(graph, default, one) for one in asked]
+        known = [self._known(graph, default, request) for request in requests]
         fresh = [i for i, answer in enumerate(known) if answer is None]
         if fresh and not self.service.measures:
             raise self.lowered.unknown(graph)
         if fresh:
-            evaluated = self._pipeline.evaluate(default, [self.lowered.request(graph, asked[i]) for i in fresh])
+            evaluated = self._pipeline.evaluate(default, [self.lowered.request(graph, requests[i]) for i in fresh])
             for i, one in zip(fresh, evaluated, strict=True):
-                self._remember(graph, asked[i], one)
+                made = one.measured if one.lowered is None else one.lowered
+                if not isinstance(made, Timing):
+                    self.lowered.remember(graph, requests[i], made)
                 known[i] = one.measured
         return [answer for answer in known if answer is not None]
 
-    def _remember(self, graph: Graph, asked: CompilerRequest, one: Evaluation) -> None:
-        made = one.measured if one.lowered is None else one.lowered
-        if isinstance(made, dict | Failure):
-            self.lowered.remember(graph, asked, made)
-
-    def _known(self, graph: Graph, default: Target, asked: CompilerRequest) -> Measured | None:
-        line = self.lowered.line(graph, asked)
+    def _known(self, graph: Graph, default: Target, request: CompilerRequest) -> Measured | None:
+        line = self.lowered.line(graph, request)
         if line is None:
             return None
         if "failure" in line:
@@ -108,28 +105,27 @@ class Inductor(CostModel):
         return self.service.known(default, Target("inductor", line["digest"], {}))
 
     def default(self, graph: Graph) -> Target:
-        """What the graph's own time is measured of. Raises Unmeasured where it cannot be compiled."""
-        if graph not in self._defaults:
-            self._defaults[graph] = self._made_default(graph)
-        return self._defaults[graph]
-
-    def _made_default(self, graph: Graph) -> Target:
-        line = self.lowered.line(graph, NOTHING)
+        """The program as the compiler makes it by itself. Raises Unmeasured where it cannot be compiled."""
+        if graph in self._defaults:
+            return self._defaults[graph]
         if not self.service.measures:
+            line = self.lowered.line(graph, NOTHING)
             if line is None or "failure" in line:
                 raise self.lowered.unknown(graph)
-            return Target("inductor", line["digest"], {})
+            self._defaults[graph] = Target("inductor", line["digest"], {})
+            return self._defaults[graph]
         (lowered,) = self._pipeline.lower([self.lowered.request(graph, NOTHING)])
         compiled = lowered if isinstance(lowered, Failure) else self.builds.ask("compile", lowered).result()
-        if isinstance(lowered, Failure) or isinstance(compiled, Failure):
-            why = lowered if isinstance(lowered, Failure) else compiled
-            raise Unmeasured(f"{graph.name} cannot be compiled: {why.reason if isinstance(why, Failure) else why}")
+        if isinstance(compiled, Failure):
+            raise Unmeasured(f"{graph.name} cannot be compiled: {compiled.reason}")
+        assert not isinstance(lowered, Failure)
         self.lowered.remember(graph, NOTHING, lowered)
-        return target_of({**lowered, "program": str(self.lowered.file(graph))})
+        self._defaults[graph] = target_of({**lowered, "program": str(self.lowered.file(graph))})
+        return self._defaults[graph]
 
 
 def target_of(built: Built) -> Target:
-    """What is timed, of what was lowered."""
+    """A lowered program, as it is timed."""
     payload = {"source": built["source"], "digest": built["key"], "program": built["program"], "seed": SEED}
     return Target("inductor", built["digest"], payload)
 
@@ -154,8 +150,8 @@ class Learned(CostModel):
         self.name, self._lowers = name, environment is None
         self.weights = load_weights(weights_file(weights))
         here = environment or f"{environment_here('cpu', 1, ('torch',))}, {KEEPS_MEMORY}"
-        memo = PriceTable(cache_dir() / TABLE if table is None else Path(table))
-        self.requests = LoweredRequests(memo, here, Builds(builders, build_seconds))
+        prices = PriceTable(cache_dir() / TABLE if table is None else Path(table))
+        self.requests = LoweredRequests(prices, here, Builds(builders, build_seconds))
 
     def stored(self) -> Mapping[str, object]:
         return {"environment": self.requests.environment}
@@ -166,6 +162,6 @@ class Learned(CostModel):
         cost = [np.inf if "failure" in line else self.weights.model.of(line["features"]) for line in lines]
         return Prices(np.array(cost), failed.astype(np.float64))
 
-    def lowered(self, graph: Graph, asked: Sequence[CompilerRequest]) -> list[Line]:
+    def lowered(self, graph: Graph, requests: Sequence[CompilerRequest]) -> list[Line]:
         """`digest` and `features` of the code of each, or `failure`."""
-        return self.requests.lines(graph, asked, lowers=self._lowers)
+        return self.requests.lines(graph, requests, lowers=self._lowers)

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import accumulate
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -293,14 +292,6 @@ def _on_cpu(values: Values) -> _Recorded:
             live += change
             peak, workspace[node] = max(peak, live), max(workspace[node], live - before)
     return _Recorded(peak, workspace)
-
-
-def allocated_peak(run: Callable[[], object]) -> int:
-    """Most bytes that a CPU's allocator had given out at any moment of a call, over those from before it."""
-    with profile(use_cpu=True, profile_memory=True) as profiler:
-        run()
-    tree: Any = profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
-    return max(0, *accumulate(change for _, _, change in sorted(_changes(tree))))
 
 
 def _changes(tree: Any) -> Iterator[tuple[int, int, int]]:

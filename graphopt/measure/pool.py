@@ -55,12 +55,12 @@ class LocalPool:
         self._given_up = 0  # requests in a row that ended the process
 
     def ask(self, requests: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[Answer]:
-        return [self._asked(request, limit) for request, limit in zip(requests, seconds, strict=True)]
+        return [self._answer(request, limit) for request, limit in zip(requests, seconds, strict=True)]
 
     def end(self) -> None:
         self.process.end()
 
-    def _asked(self, request: dict[str, Any], limit: float) -> Answer:
+    def _answer(self, request: dict[str, Any], limit: float) -> Answer:
         self.counts["requests"] += 1
         at = None
         for _ in range(TRIES):
@@ -79,9 +79,6 @@ class LocalPool:
                 return answer
             finally:
                 self.counts["starts"] = self.process.starts
-        return self._gave_up(at)
-
-    def _gave_up(self, at: int | None) -> Lost:
         self._given_up += 1
         if self._given_up >= MOST_GIVEN_UP:
             raise UserError(f"the process that measures ended with each of {self._given_up} requests in a row; "

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import graphopt
 from graphopt import cache_dir
 from graphopt.errors import UsageError, UserError, writing
 from graphopt.utils.channel import is_finite, is_measurement, is_seconds
@@ -70,9 +71,8 @@ Line = Mapping[str, Any]
 
 
 class PriceTable:
-    """path: the file; neither it nor its packed lines (`table_file`) need exist. The first line of a target counts, so
-    that what was priced by it stays priced by it. Lines that were cut short, or hold no measurement, are left out, with
-    a warning."""
+    """path: the file; neither it nor its packed lines need exist. The first line of a target counts, so prices by it
+    stay. Lines that were cut short, or hold no measurement, are left out, with a warning."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -147,20 +147,17 @@ class PriceTable:
         if not isinstance(line, dict):
             return False
         if "request" in line:
-            return self._keep_lowered(line)
+            request, environment = line["request"], line.get("environment")
+            if not (is_lowered(line) and isinstance(request, str) and isinstance(environment, str)):
+                return False
+            self._lowered.setdefault((request, environment), line)
+            return True
         sound = is_comparison(line) if "digest" in line else is_measurement(line) and "default" not in line
         own, default, environment = line.get("op", line.get("digest")), line.get("default", ""), line.get("environment")
         if not (sound and isinstance(own, str) and isinstance(default, str) and isinstance(environment, str)):
             return False
         seconds = {} if "failure" in line else {"seconds": float(line["seconds"])}
         self._known.setdefault((own, default, environment), {**line, **seconds})
-        return True
-
-    def _keep_lowered(self, line: dict[str, Any]) -> bool:
-        request, environment = line["request"], line.get("environment")
-        if not (is_lowered(line) and isinstance(request, str) and isinstance(environment, str)):
-            return False
-        self._lowered.setdefault((request, environment), line)
         return True
 
 
@@ -233,5 +230,5 @@ def _places(stored: str, near: Path) -> list[Path]:
     """Where a table of that name may lie, whatever folder the name says."""
     places = [folder / Path(stored).name for folder in near.resolve().parents]
     if not Path(stored).is_absolute() and ".." not in Path(stored).parts:
-        places.append(Path(__file__).resolve().parents[2] / stored)
+        places.append(Path(graphopt.__file__).resolve().parents[1] / stored)
     return places

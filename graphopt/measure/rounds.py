@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.errors import Unmeasured
-from graphopt.measure.target import Raced, Ratio, Timing
+from graphopt.measure.target import Ratio, Timing
 from graphopt.utils.channel import is_seconds
 
 LEAST = 3  # blocks or rounds of what takes longer than it should
@@ -154,15 +154,6 @@ def _timings(rounds: NDArray[np.float64], middle: NDArray[np.float64], errors: N
     for ratio, error in zip(middle[1:].tolist(), errors[1:].tolist()):
         found.append(Timing(seconds * ratio, ratio, max(abs(aa - 1.0), error), count, aa))
     return found
-
-
-def raced(taken: Rounds) -> list[Raced]:
-    """[C - 2] of the others."""
-    middle = np.array([np.median(ratios(rounds), axis=0) for rounds in taken])  # [processes, C - 1]
-    seconds = np.median([np.median(rounds, axis=0) for rounds in taken], axis=0)
-    aa, count = ratio_of(middle[:, 0]), sum(map(len, taken))
-    return [Raced(float(seconds[i + 1]), ratio_of(middle[:, i]), aa, len(taken), count)
-            for i in range(1, middle.shape[1])]  # fmt: skip
 
 
 def ratio_of(values: Sequence[float] | NDArray[np.float64]) -> Ratio:

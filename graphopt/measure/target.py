@@ -1,7 +1,7 @@
 """What is measured, and what comes of it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from graphopt.utils.outside import Own
@@ -19,7 +19,7 @@ class Target:
     digest: str
     payload: Mapping[str, Any]
 
-    def asked(self) -> dict[str, Any]:
+    def request(self) -> dict[str, Any]:
         """As a request holds it."""
         return {"kind": self.kind, "digest": self.digest, "payload": dict(self.payload)}
 
@@ -63,18 +63,6 @@ class Ratio:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Raced:
-    """A target against its default in fresh processes. seconds: median of the processes' medians; ratio: of its time
-    to the default's; aa: the same of the default's copy."""
-
-    seconds: float
-    ratio: Ratio
-    aa: Ratio
-    processes: int
-    rounds: int  # of all processes
-
-
 @dataclass(frozen=True, kw_only=True)
 class Measuring:
     """How a target is measured alone: the median of blocks of runs. A block lasts `block_seconds` or is one run; after
@@ -91,10 +79,6 @@ class Measuring:
     spread: NotNegative
     op_seconds: Positive
     limit_seconds: Positive
-
-    def asked(self) -> dict[str, Any]:
-        """As a request holds it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +101,3 @@ class Comparing:
     pool: Annotated[Literal["local", "ray"], Own(instead="local")]
     workers: Annotated[int, Between(1, 512)]
     address: Annotated[str | None, Own()]
-
-    def asked(self) -> dict[str, Any]:
-        """As a request holds it."""
-        return asdict(self)

@@ -1,7 +1,7 @@
 """The process that times targets, asked line by line (`process.serve`); started by `pool`.
 
-Its setting is {"device", "threads", "place"}. A request holds `targets`, of `Target.asked`, and `how`, of
-`Measuring.asked` or `Comparing.asked`. With `alone`, the one target is timed by itself: {"seconds", "spread",
+Its setting is {"device", "threads", "place"}. A request holds `targets`, of `Target.request`, and `how`, of
+`Measuring` or `Comparing` as JSON. With `alone`, the one target is timed by itself: {"seconds", "spread",
 "blocks"}. Else the first is the default, and the answer is {"rounds": [R, C] seconds, "errors": {target: [reason,
 lasting]}}; columns are the default, its copy, and the other targets that can be run. While a target is made ready,
 the process tells its place in the request.

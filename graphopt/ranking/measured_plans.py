@@ -15,6 +15,10 @@ from graphopt.core.knobs import KNOBS
 from graphopt.measure.price_table import Line, PriceTable
 from graphopt.ranking.requests import WORDS, CompilerRequest
 
+DRAWS = 300
+FASTEST = 5
+MOST = 0.9
+LEAST = 5  # plans from which there is a correlation
 NEAR_OPS, NEAR_SHARE = 3, 0.1  # so many ops, or this share of those that any plan asks about, is near the default
 
 
@@ -23,7 +27,7 @@ class MeasuredPlan:
     """features: of the code (`graphopt.inductor.code_features`). ratio: time over the default's, noise its relative
     standard error; seconds: ratio times the default's time."""
 
-    asked: CompilerRequest
+    request: CompilerRequest
     digest: str
     features: Mapping[str, float]
     ratio: float
@@ -43,60 +47,47 @@ class MeasuredGraph:
 
     def near(self, plan: MeasuredPlan) -> bool:
         """Whether it asks for little: about few ops, or only about knobs."""
-        ops = {name for other in self.plans for name in other.asked.requests}
-        return len(plan.asked.requests) <= max(NEAR_OPS, NEAR_SHARE * len(ops))
+        ops = {name for other in self.plans for name in other.request.requests}
+        return len(plan.request.requests) <= max(NEAR_OPS, NEAR_SHARE * len(ops))
 
 
-def measured_graphs(memo: PriceTable, environment: str | None = None) -> dict[str, MeasuredGraph]:
-    """Program -> what was measured of it. environment: one of the memo's; None: that with most requests."""
-    lines = [line for line in memo.requests() if _whole(line)]
-    here = environment or _most([line["environment"] for line in lines])
+def measured_graphs(table: PriceTable, environment: str | None = None) -> dict[str, MeasuredGraph]:
+    """Program -> its measured plans, where its default is among them. environment: one of the table's; None: that with
+    most requests."""
+    lines = [line for line in table.requests() if _is_whole(line)]
+    environments = [line["environment"] for line in lines]
+    here = environment or max(environments, key=environments.count, default="")
     found: dict[str, list[Line]] = {}
     for line in lines:
         if line["environment"] == here:
             found.setdefault(line["program"], []).append(line)
-    graphs = (_graph(memo, program, here, of) for program, of in found.items())
-    return {graph.program: graph for graph in graphs if graph is not None}
+    graphs = {}
+    for program, own in found.items():
+        default = next((line for line in own if not line["requests"] and not line["knobs"]), None)
+        if default is None:
+            continue
+        plans = [_plan(table, line, default["digest"]) for line in (default, *(x for x in own if x is not default))]
+        if plans[0] is not None:
+            others = tuple(plan for plan in plans[1:] if plan is not None)
+            graphs[program] = MeasuredGraph(program, here, plans[0], others)
+    return graphs
 
 
-def _graph(memo: PriceTable, program: str, environment: str, lines: list[Line]) -> MeasuredGraph | None:
-    default = next((line for line in lines if not line["requests"] and not line["knobs"]), None)
-    if default is None:
-        return None
-    own = _plan(memo, default, default["digest"])
-    plans = (_plan(memo, line, default["digest"]) for line in lines if line is not default)
-    return None if own is None else MeasuredGraph(program, environment, own, tuple(p for p in plans if p is not None))
-
-
-def _plan(memo: PriceTable, line: Line, default: str) -> MeasuredPlan | None:
-    timed = memo.find(line["digest"], line["environment"], default)
+def _plan(table: PriceTable, line: Line, default: str) -> MeasuredPlan | None:
+    timed = table.find(line["digest"], line["environment"], default)
     if timed is None or "failure" in timed:
         return None
-    asked = CompilerRequest(dict(line["requests"]), dict(line["knobs"]))
-    return MeasuredPlan(asked, line["digest"], line["features"], timed["ratio"], timed["noise"], timed["seconds"])
+    request = CompilerRequest(dict(line["requests"]), dict(line["knobs"]))
+    return MeasuredPlan(request, line["digest"], line["features"], timed["ratio"], timed["noise"], timed["seconds"])
 
 
-def _most(environments: list[str]) -> str:
-    return max(environments, key=environments.count, default="")
-
-
-def _whole(line: Mapping[str, Any]) -> bool:
-    """Whether a line, which may come from anybody, says what was asked, and code came of it."""
-    requests, knobs = line.get("requests"), line.get("knobs")
+def _is_whole(line: Mapping[str, Any]) -> bool:
+    """Whether a line, which may come from anybody, holds a request of which code came."""
+    requests, knobs, counts = line.get("requests"), line.get("knobs"), {k.name: len(k.values) for k in KNOBS}
     return ("digest" in line and isinstance(line.get("program"), str)
             and isinstance(requests, dict) and all(word in WORDS for word in requests.values())
-            and isinstance(knobs, dict) and all(_setting(name, choice) for name, choice in knobs.items()))  # fmt: skip
-
-
-def _setting(name: str, choice: object) -> bool:
-    counts = {knob.name: len(knob.values) for knob in KNOBS}
-    return type(choice) is int and 0 <= choice < counts.get(name, 0)
-
-
-DRAWS = 300
-FASTEST = 5
-MOST = 0.9
-LEAST = 5  # plans from which there is a correlation
+            and isinstance(knobs, dict)
+            and all(type(choice) is int and 0 <= choice < counts.get(k, 0) for k, choice in knobs.items()))  # fmt: skip
 
 
 class Correlation(NamedTuple):

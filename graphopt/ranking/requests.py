@@ -38,13 +38,13 @@ class CompilerRequest(NamedTuple):
     knobs: dict[str, int]
 
     def key(self, graph: Graph) -> str:
-        """Equal for the same asked of the same program."""
+        """Equal for equal requests of equal programs."""
         text = json.dumps([graph_key(graph), sorted(self.requests.items()), sorted(self.knobs.items())])
         return sha256(text.encode()).hexdigest()[:24]
 
 
 def request_of(plans: Plans, b: int) -> CompilerRequest:
-    """What a plan of the batch asks otherwise than the compiler's default."""
+    """The request of a plan of the batch: what differs from the compiler's default."""
     graph, names = plans.graph, plans.graph.op_names
     own = compiler_choice(graph)
     inline = plans.inline[b]
@@ -67,14 +67,14 @@ def graph_key(graph: Graph) -> str:
     return _KEYS[graph]
 
 
-def plans_of(graph: Graph, asked: Sequence[CompilerRequest]) -> Plans:
-    """Plans that ask for these, every op on device 0. Raises KeyError for an op that the graph does not have."""
+def plans_of(graph: Graph, requests: Sequence[CompilerRequest]) -> Plans:
+    """Plans of these requests, every op on device 0. Raises KeyError for an op that the graph does not have."""
     own, place = compiler_choice(graph), {name: op for op, name in enumerate(graph.op_names)}
     default = view_inline(graph) if own is None else own.inline | view_inline(graph)
-    shape = len(asked), graph.num_ops
-    inline, cut = default[None].repeat(len(asked), 0), np.zeros(shape, np.int16)
+    shape = len(requests), graph.num_ops
+    inline, cut = default[None].repeat(len(requests), 0), np.zeros(shape, np.int16)
     knobs = {knob.name: np.zeros(shape, np.int16) for knob in KNOBS}
-    for b, one in enumerate(asked):
+    for b, one in enumerate(requests):
         for name, word in one.requests.items():
             if word == CUT:
                 cut[b, place[name]] = 1
@@ -86,36 +86,36 @@ def plans_of(graph: Graph, asked: Sequence[CompilerRequest]) -> Plans:
 
 
 class LoweredRequests:
-    """The lines of requests of a memo, in one environment; beside them, graphs' programs as files that processes read.
-    builds: the processes that lower."""
+    """The lines of requests of a table of prices, in one environment; beside them, graphs' programs as files that
+    processes read. builds: the processes that lower."""
 
-    def __init__(self, memo: PriceTable, environment: str, builds: Builds) -> None:
-        self.memo, self.environment, self.builds = memo, environment, builds
+    def __init__(self, table: PriceTable, environment: str, builds: Builds) -> None:
+        self.table, self.environment, self.builds = table, environment, builds
         self._files: WeakKeyDictionary[Graph, Path] = WeakKeyDictionary()
 
-    def line(self, graph: Graph, asked: CompilerRequest) -> Line | None:
-        """What became of it; None where it was not asked for yet."""
-        return self.memo.lowered(asked.key(graph), self.environment)
+    def line(self, graph: Graph, request: CompilerRequest) -> Line | None:
+        """Its result; None where there is none yet."""
+        return self.table.lowered(request.key(graph), self.environment)
 
-    def lines(self, graph: Graph, asked: Sequence[CompilerRequest], *, lowers: bool) -> list[Line]:
-        """Of each; what is not known is lowered. Raises UserError where it is not known and may not be lowered, and
-        gives lines of failures that do not last."""
-        fresh = {one.key(graph): one for one in asked if self.line(graph, one) is None}
+    def lines(self, graph: Graph, requests: Sequence[CompilerRequest], *, lowers: bool) -> list[Line]:
+        """Of each, those of failures that do not last included. Lowers what is not known; raises UserError where it may
+        not."""
+        fresh = {one.key(graph): one for one in requests if self.line(graph, one) is None}
         if fresh and not lowers:
             raise self.unknown(graph)
         with self.builds.batch():
             asking = {key: self.builds.ask("lower", self.request(graph, one)) for key, one in fresh.items()}
             made = {key: self.remember(graph, fresh[key], answer.result()) for key, answer in asking.items()}
-        return [self.line(graph, one) or made[one.key(graph)] for one in asked]
+        return [self.line(graph, one) or made[one.key(graph)] for one in requests]
 
     def unknown(self, graph: Graph) -> UserError:
-        """Of what was asked of a graph and stands nowhere, where nothing may be lowered."""
-        return UserError(f"{self.memo.path} has no line of what is asked of {graph.name} in the environment "
+        """The error of a request without a line, where nothing may be lowered."""
+        return UserError(f"{self.table.path} has no line of a plan of {graph.name} in the environment "
                          f"{self.environment!r}; set environment=null to lower it here")  # fmt: skip
 
-    def request(self, graph: Graph, asked: CompilerRequest) -> dict[str, Any]:
+    def request(self, graph: Graph, request: CompilerRequest) -> dict[str, Any]:
         """As build processes take it."""
-        return {"program": str(self.file(graph)), "requests": asked.requests, "knobs": asked.knobs}
+        return {"program": str(self.file(graph)), "requests": request.requests, "knobs": request.knobs}
 
     def file(self, graph: Graph) -> Path:
         """The graph's program. Raises GraphError where it has none."""
@@ -130,15 +130,15 @@ class LoweredRequests:
             self._files[graph] = path
         return self._files[graph]
 
-    def remember(self, graph: Graph, asked: CompilerRequest, made: Built | Failure) -> Line:
-        """What was asked and what became of it, for good; not what failed by chance. Gives its line."""
-        line = {"request": asked.key(graph), "environment": self.environment, "program": graph_key(graph),
-                **asked._asdict()}  # fmt: skip
+    def remember(self, graph: Graph, request: CompilerRequest, made: Built | Failure) -> Line:
+        """Stores a request and its result, unless it failed by chance. Gives its line."""
+        line = {"request": request.key(graph), "environment": self.environment, "program": graph_key(graph),
+                **request._asdict()}  # fmt: skip
         if isinstance(made, Failure):
             line |= {"failure": made.reason}
         else:
             line |= {"digest": made["digest"], "features": made["features"]}
-        if self.line(graph, asked) is None and not (isinstance(made, Failure) and not made.lasting):
-            with self.memo.turn():
-                self.memo.add(line)
+        if self.line(graph, request) is None and not (isinstance(made, Failure) and not made.lasting):
+            with self.table.turn():
+                self.table.add(line)
         return line

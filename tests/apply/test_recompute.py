@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ from steps import stack
 from torch import Tensor, nn
 from torch._functorch import config as functorch
 from torch._inductor.compile_fx import compile_fx
+from torch.autograd.profiler import profile
 from torch.utils.checkpoint import checkpoint
 
 from graphopt.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_backend
 from graphopt.core.split import step_of
-from graphopt.execution.program_run import allocated_peak
+from graphopt.execution.program_run import _changes
 from graphopt.readers.pytorch.step_capture import capture_step
 
 FAST = replace(SETTINGS, evals=300)
@@ -35,6 +37,14 @@ def _nothing_kept() -> Iterator[None]:
 def budget(share: float, solver: Any = "dp") -> Iterator[None]:
     with functorch.patch(activation_memory_budget=share, activation_memory_budget_solver=solver):
         yield
+
+
+def allocated_peak(run: Callable[[], object]) -> int:
+    """Most bytes that the allocator had given out at any moment of a call, over those from before it."""
+    with profile(use_cpu=True, profile_memory=True) as profiler:
+        run()
+    tree: Any = profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
+    return max(0, *accumulate(change for _, _, change in sorted(_changes(tree))))
 
 
 def stepped(module: nn.Module, inputs: list[Tensor], call: Callable[..., Any]) -> tuple[list[Tensor], int]:

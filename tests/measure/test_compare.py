@@ -15,8 +15,8 @@ from graphopt.errors import Unmeasured, UserError
 from graphopt.measure.pool import LocalPool
 from graphopt.measure.price_table import PriceTable
 from graphopt.measure.rounds import timings_of, timings_of_race
-from graphopt.measure.service import Service, race
-from graphopt.measure.target import Comparing, Failure, Raced, Target, Timing
+from graphopt.measure.service import Service
+from graphopt.measure.target import Comparing, Failure, Target, Timing
 
 QUICK = Comparing(device="cpu", threads=1, block_seconds=0.0005, rounds=5, noise=0.2, seconds=0.5,
                   limit_seconds=20.0, pool="local", workers=1, address=None)  # fmt: skip
@@ -71,7 +71,7 @@ def test_a_crash_costs_one_subject(tmp_path: Path, log: Path, when: str) -> None
     crashes = measures.pool.counts["crashes"]
     assert measures.compare(DEFAULT, [bad_one := spin(200, f"crash at {when}")]) == [bad]
     assert measures.pool.counts["crashes"] == crashes  # not tried again
-    assert PriceTable(measures.memo.path).find(bad_one.digest, measures.environment, DEFAULT.digest) is None
+    assert PriceTable(measures.table.path).find(bad_one.digest, measures.environment, DEFAULT.digest) is None
 
 
 @pytest.mark.parametrize("when", ["load", "run"])
@@ -137,11 +137,11 @@ def test_a_full_disk_ends_the_run_with_one_sentence_and_loses_nothing(
 ) -> None:
     measures = service(tmp_path)
     (first,) = measures.compare(DEFAULT, [spin(100)])
-    size = measures.memo.path.stat().st_size
+    size = measures.table.path.stat().st_size
     open_as = Path.open
 
     def full(path: Path, mode: str = "r", *rest: Any, **more: Any) -> Any:
-        if path == measures.memo.path and mode == "a" and size_of(path) > size:
+        if path == measures.table.path and mode == "a" and size_of(path) > size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return open_as(path, mode, *rest, **more)
 
@@ -152,7 +152,7 @@ def test_a_full_disk_ends_the_run_with_one_sentence_and_loses_nothing(
     with pytest.raises(UserError, match=r"cannot write .*programs.jsonl: No space left on device; make room"):
         measures.compare(DEFAULT, [spin(200)])
     monkeypatch.undo()
-    assert measures.memo.path.stat().st_size == size
+    assert measures.table.path.stat().st_size == size
     again = service(tmp_path, measures.environment)
     assert again.compare(DEFAULT, [spin(100)]) == [first]
 
@@ -177,17 +177,6 @@ def test_noise_is_the_standard_error_of_the_median_ratio() -> None:
         said.append(other.noise)
         found.append(other.ratio)
     assert np.mean(said) == pytest.approx(np.std(found) / 0.8, rel=0.1)
-
-
-def test_a_race_is_run_in_fresh_processes(log: Path) -> None:
-    found = race(DEFAULT, [spin(1000), spin(500, "fail at load")], QUICK, processes=3)
-    slow, refused = found
-    assert isinstance(slow, Raced) and slow.processes == 3 and slow.rounds >= 9
-    assert 1.3 < slow.ratio.low <= slow.ratio.value <= slow.ratio.high
-    assert slow.aa.low <= slow.aa.value <= slow.aa.high
-    assert refused == Failure("it does not compile", lasting=True)
-    lines = [line.split()[0] for line in log.read_text().splitlines()]
-    assert len(set(lines[:9])) == 3  # default, copy and other in each of three processes
 
 
 def test_a_price_by_fresh_processes_is_remembered_beside_that_of_one_that_stays(tmp_path: Path, log: Path) -> None:

@@ -18,11 +18,11 @@ def test_packed_lines_count_first_and_new_ones_go_beside_them(tmp_path: Path) ->
     table = tmp_path / "t.jsonl"
     packed = pack(f"{line_of('a', 1.0)}\n{line_of('b', 2.0)}".encode())
     packed_path(table).write_bytes(packed)
-    memo = PriceTable(table)
-    with memo.turn():
-        memo.add(json.loads(line_of("a", 7.0)))
-        memo.add(json.loads(line_of("c", 3.0)))
-    for read in (memo, PriceTable(table)):
+    prices = PriceTable(table)
+    with prices.turn():
+        prices.add(json.loads(line_of("a", 7.0)))
+        prices.add(json.loads(line_of("c", 3.0)))
+    for read in (prices, PriceTable(table)):
         assert [(read.find(op, "e") or {})["seconds"] for op in "abc"] == [1.0, 2.0, 3.0]
     assert packed_path(table).read_bytes() == packed
     lines = [line_of("a", 1.0), line_of("b", 2.0), line_of("a", 7.0), line_of("c", 3.0)]

@@ -35,7 +35,7 @@ def test_requests_meet_the_times_of_their_code(tmp_path: Path) -> None:
     failed = {"digest": "d3", "default": "d0", **HERE, "failure": "it crashes"}
     found = measured_graphs(table(tmp_path / "t.jsonl", [*requests, timed("d0", 1.0), timed("d1", 1.5), failed]))
     assert [*found] == ["p"] and found["p"].default.seconds == 2.0
-    assert [(plan.asked, plan.ratio) for plan in found["p"].plans] == [
+    assert [(plan.request, plan.ratio) for plan in found["p"].plans] == [
         (CompilerRequest({"a": "store"}, {}), 1.5), (CompilerRequest({"b": "cut"}, {}), 1.5)
     ]  # fmt: skip
 

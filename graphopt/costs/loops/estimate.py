@@ -78,15 +78,10 @@ class Stage:
 
 
 def stage_of(leaves: Sequence[Leaf]) -> Stage:
+    """Vectorised is the level along which accesses step by one, as Inductor's `TilingSelect` has it."""
     wide = max(leaves, key=lambda leaf: (bool(leaf.inner), len(leaf.levels)))
     sizes = wide.outer + wide.inner
-    return Stage(tuple(leaves), prod(sizes), _tiled(leaves, len(sizes)), len(sizes), len(wide.outer), (1, *sizes)[-1])
-
-
-def _tiled(leaves: Sequence[Leaf], levels: int) -> int:
-    """The level along which accesses step by one, as Inductor's `TilingSelect` has it; -1 where it gives up."""
-    if not levels:
-        return -1
+    levels = len(sizes)
     even, uneven = [0] * levels, [0] * levels
     for leaf in leaves:
         for steps in leaf.steps:
@@ -94,23 +89,20 @@ def _tiled(leaves: Sequence[Leaf], levels: int) -> int:
                 step = along(leaf, steps, level, levels)
                 even[level] += step == 1
                 uneven[level] += step not in (0, 1)
-    only = [level for level in range(levels) if even[level] and not uneven[level]]
-    some = [level for level in range(levels) if even[level]]
-    tiled = only[-1] if only else max(some, key=lambda level: even[level]) if some else levels - 1
+    tiled = levels - 1
+    if some := [level for level in range(levels) if even[level]]:
+        only = [level for level in some if not uneven[level]]
+        tiled = only[-1] if only else max(some, key=lambda level: even[level])
     work = sum(leaf.body.size + 2 for leaf in leaves)
-    return -1 if uneven[tiled] >= MOST_UNEVEN or uneven[tiled] >= UNEVEN_SHARE * work else tiled
+    if levels and (uneven[tiled] >= MOST_UNEVEN or uneven[tiled] >= UNEVEN_SHARE * work):
+        tiled = -1
+    return Stage(tuple(leaves), prod(sizes), tiled, levels, len(wide.outer), (1, *sizes)[-1])
 
 
 def along(leaf: Leaf, steps: tuple[int, ...], level: int, levels: int) -> int:
     """How an access steps along a level of the loop that a leaf is in, which may have more levels than the leaf."""
     own = level if len(leaf.levels) == levels else level - levels + len(leaf.levels)
     return steps[leaf.levels[own]] if 0 <= own < len(leaf.levels) else 0
-
-
-def nests_of(group: LoopGroup, stages: list[Stage]) -> list[list[Stage]]:
-    """What a group is compiled to: one nest, unless its stages are vectorised along different outer loops."""
-    at = {stage.tiled if 0 <= stage.tiled < group.depth else -1 for stage in stages}
-    return [stages] if len(stages) == 1 or len(at) == 1 else [[stage] for stage in stages]
 
 
 def working(bodies: Bodies, stage: Stage, preset: Preset) -> float:
@@ -140,23 +132,18 @@ def _work(loop: Loop, stage: Stage, table: Mapping[str, float]) -> float:
     return cost
 
 
-def reads_of(bodies: Bodies, stage: Stage, made: set[int]) -> dict[Access, int]:
-    """Each read, of what the loop does not hold already, and its step. made: buffers that the loop makes."""
-    found: dict[Access, int] = {}
+def moving(bodies: Bodies, stage: Stage, made: set[int], writes: int, preset: Preset) -> float:
+    """Nanoseconds of reading and writing a stage's elements in the nearest cache. made: buffers that the loop makes,
+    which it does not read; writes: results that are kept."""
+    table = preset.scalar if stage.tiled < 0 else preset.vector
     level = stage.tiled if stage.tiled >= 0 else stage.depth - 1
+    cost, seen = table["write"] * writes, set[Access]()
     for leaf in stage.leaves:
         for access in leaf.body.reads:
-            if access.buffer not in made and access not in found:
-                found[access] = _steps(bodies, leaf, access.places, level, stage.depth) if stage.depth else 0
-    return found
-
-
-def moving(bodies: Bodies, stage: Stage, reads: Mapping[Access, int], writes: int, preset: Preset) -> float:
-    """Nanoseconds of reading and writing a stage's elements in the nearest cache. writes: results that are kept."""
-    table = preset.scalar if stage.tiled < 0 else preset.vector
-    cost = table["write"] * writes
-    for step in reads.values():
-        cost += table["read"] if step == 1 else table["uneven"] if step else 0.0
+            if access.buffer not in made and access not in seen:
+                seen.add(access)
+                step = _steps(bodies, leaf, access.places, level, stage.depth) if stage.depth else 0
+                cost += table["read"] if step == 1 else table["uneven"] if step else 0.0
     return cost * stage.points
 
 
@@ -193,19 +180,8 @@ class Made:
 
     stored: frozenset[str]
     items: list[Leaf | LibraryCall]
-    groups: list[LoopGroup]
     nests: list[tuple[LoopGroup, list[Stage]]]
     kernels: int
-
-
-@dataclass(frozen=True, slots=True)
-class NestCost:
-    """Nanoseconds of a nest: of its operations, and reads and writes in the nearest cache; of data from further away.
-    results: buffers that it writes."""
-
-    working: float
-    fetching: float
-    results: int
 
 
 @dataclass(eq=False)
@@ -222,15 +198,23 @@ class Estimate:
     def made(self, asked: Mapping[str, bool], cut: frozenset[str], rules: Rules) -> Made:
         """asked: op -> whether to store it, where it was asked for. cut: ops that are kept apart from their readers."""
         stored = stored_loops(self.bodies, {**asked, **dict.fromkeys(cut, True)}, rules)
-        items = [self._item(i, stored) for i in range(len(self.program.steps))]
-        kept = [item for item in items if item is not None]
+        items = [item for i in range(len(self.program.steps)) if (item := self._item(i, stored)) is not None]
         apart = frozenset(loop.buffer for loop in self.bodies.loops.values() if loop.op in cut)
-        groups = Fusing(kept, apart).run()
-        nests = [(group, nest) for group in groups for nest in self._nests(group, kept)]
+        groups = Fusing(items, apart).run()
+        nests: list[tuple[LoopGroup, list[Stage]]] = []
+        for group in groups:
+            leaves = [[item for i in stage if isinstance(item := items[i], Leaf)] for stage in group.stages]
+            stages = [stage_of(stage) for stage in leaves]
+            # Stages that are vectorised along different outer loops are nests of their own.
+            vectorised = {stage.tiled if 0 <= stage.tiled < group.depth else -1 for stage in stages}
+            nests += [(group, stages)] if len(vectorised) == 1 else [(group, [stage]) for stage in stages]
         names = frozenset(self.bodies.loops[i].op for i, bit in self.bodies.bit.items() if stored & bit)
-        return Made(names, kept, groups, nests, _kernels(kept, groups))
+        calls = [i for i, item in enumerate(items) if isinstance(item, LibraryCall)]
+        kernels = len({sum(call < group.first for call in calls) for group in groups})
+        return Made(names, items, nests, kernels)
 
     def _item(self, i: int, stored: int) -> Leaf | LibraryCall | None:
+        """None for a value that is not stored."""
         step = self.program.steps[i]
         if isinstance(step, LibraryCall):
             return step
@@ -241,41 +225,29 @@ class Estimate:
             self._leaves[key] = leaf_of(self.bodies, i, self.bodies.body(i, stored))
         return self._leaves[key]
 
-    def _nests(self, group: LoopGroup, items: list[Leaf | LibraryCall]) -> list[list[Stage]]:
-        leaves = [[item for item in (items[i] for i in stage) if isinstance(item, Leaf)] for stage in group.stages]
-        return nests_of(group, [stage_of(stage) for stage in leaves])
-
     def seconds(self, made: Made, preset: Preset) -> float:
-        parts = self.nests(made, preset)
-        results = sum(nest.results for nest in parts)
-        beginning = preset.kernel * made.kernels + preset.result * results
-        return (sum(nest.working + nest.fetching for nest in parts) + beginning) * 1e-9
-
-    def nests(self, made: Made, preset: Preset) -> list[NestCost]:
-        readers, distances = self._readers(made), Distances()
-        return [self._nest_cost(group, nest, readers, distances, preset) for group, nest in made.nests]
-
-    def _readers(self, made: Made) -> dict[int, int]:
-        """Buffer -> bits of the items that read it."""
-        found: dict[int, int] = {}
+        readers: dict[int, int] = {}  # buffer -> bits of the items that read it
         for i, item in enumerate(made.items):
             for buffer in item.reads if isinstance(item, LibraryCall) else {buffer for buffer, _ in item.reads}:
-                found[buffer] = found.get(buffer, 0) | 1 << i
-        return found
+                readers[buffer] = readers.get(buffer, 0) | 1 << i
+        distances = Distances()
+        costs = [self._nest_cost(group, nest, readers, distances, preset) for group, nest in made.nests]
+        beginning = preset.kernel * made.kernels + preset.result * sum(results for _, results in costs)
+        return (sum(nanoseconds for nanoseconds, _ in costs) + beginning) * 1e-9
 
     def _nest_cost(self, group: LoopGroup, nest: list[Stage], readers: Mapping[int, int], distances: Distances,
-                   preset: Preset) -> NestCost:  # fmt: skip
+                   preset: Preset) -> tuple[float, int]:  # fmt: skip
+        """Nanoseconds of a nest, and how many results it writes."""
         work = move = 0.0
         first: dict[int, int] = {}
         written: dict[int, int] = {}
         for stage in nest:
             own = {leaf.write[0] for leaf in stage.leaves}
-            reads = reads_of(self.bodies, stage, own)
-            kept = [
-                b for b in own if self.bodies.buffer(b).kept or readers.get(b, 0) & ~group.own or len(group.stages) > 1
-            ]
+            several = len(group.stages) > 1
+            kept = [b for b in own
+                    if self.bodies.program.buffers[b].kept or readers.get(b, 0) & ~group.own or several]  # fmt: skip
             work += working(self.bodies, stage, preset)
-            move += moving(self.bodies, stage, reads, len(kept), preset)
+            move += moving(self.bodies, stage, own, len(kept), preset)
             for leaf in stage.leaves:
                 for (buffer, _), size in leaf.bytes.items():
                     if buffer in kept:
@@ -286,10 +258,4 @@ class Estimate:
         fetch += sum(per_byte(preset.write, distances.of(b, size)) * size for b, size in written.items())
         for buffer, size in (first | written).items():
             distances.touch(buffer, size)
-        return NestCost(work + move, fetch, len(written))
-
-
-def _kernels(items: list[Leaf | LibraryCall], groups: list[LoopGroup]) -> int:
-    """Compiled functions: loops that no call of a library lies between share one."""
-    calls = [i for i, item in enumerate(items) if isinstance(item, LibraryCall)]
-    return len({sum(call < group.first for call in calls) for group in groups})
+        return work + move + fetch, len(written)

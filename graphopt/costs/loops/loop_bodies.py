@@ -12,7 +12,7 @@ Shape legend: D dimensions of a loop, S = (1 + D) (1 + DRAWN) points: zero and d
 each dimension.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key, lru_cache
 from math import prod
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.inductor.loop_program import Buffer, Index, Loop, LoopProgram
+from graphopt.inductor.loop_program import Index, Loop, LoopProgram
 
 DRAWN = 4
 STRAY = 1 << 40  # elements: a step that is not the same everywhere
@@ -74,11 +74,6 @@ def steps_of(touched: Places, dimensions: int) -> tuple[int, ...]:
     return tuple(np.where((steps == steps[:1]).all(0), steps[0], STRAY).tolist())
 
 
-def is_linear(touched: Places, sizes: Sizes) -> bool:
-    steps = touched[1 : 1 + len(sizes)] - touched[0]
-    return bool((touched[0] + steps @ points(sizes) == touched).all())
-
-
 class Access(NamedTuple):
     """buffer, and number of the places that it is touched at."""
 
@@ -124,9 +119,6 @@ class Bodies:
             self._places.append(touched)
         return self._numbers[key]
 
-    def buffer(self, number: int) -> Buffer:
-        return self.program.buffers[number]
-
     def space(self, loop: int) -> Sizes:
         return self.loops[loop].shape + self.loops[loop].reduced
 
@@ -142,7 +134,9 @@ class Bodies:
         key = (places, space)
         if key not in self._steps:
             touched = self._places[places]
-            self._steps[key] = steps_of(touched, len(space)), is_linear(touched, space)
+            steps = touched[1 : 1 + len(space)] - touched[0]
+            linear = bool((touched[0] + steps @ points(space) == touched).all())
+            self._steps[key] = steps_of(touched, len(space)), linear
         return self._steps[key]
 
     def above(self, loop: int) -> int:
@@ -158,11 +152,8 @@ class Bodies:
     def body(self, loop: int, stored: int) -> Body:
         """Of a loop's own value. stored: bits of the loops with a choice that are."""
         key = (loop, stored & self.above(loop))
-        if key not in self._bodies:
-            self._bodies[key] = self._followed(loop, stored)
-        return self._bodies[key]
-
-    def _followed(self, loop: int, stored: int) -> Body:
+        if key in self._bodies:
+            return self._bodies[key]
         made, reads, queue = {(loop, -1)}, set[Access](), [(loop, -1)]
         while queue:
             for access in self._links(*queue.pop(), self.space(loop)):
@@ -173,9 +164,10 @@ class Bodies:
                 elif (maker, access.places) not in made:
                     made.add((maker, access.places))
                     queue.append((maker, access.places))
-        which = {loop for loop, _ in made}
         size = sum(self.loops[of].size for of, _ in made) + len(reads)
-        return Body(frozenset(made), frozenset(reads), size, any(self._heavy[i] for i in which))
+        heavy = any(self._heavy[of] for of, _ in made)
+        self._bodies[key] = Body(frozenset(made), frozenset(reads), size, heavy)
+        return self._bodies[key]
 
     def _links(self, loop: int, places: int, space: Sizes) -> tuple[Access, ...]:
         """What a loop reads for its elements at some places; at -1, for all of its own."""
@@ -190,18 +182,9 @@ class Bodies:
     def _read(self, loop: int, at: Places) -> tuple[Access, ...]:
         found = np.zeros(at.shape[1], np.int64)
         for read in self.loops[loop].reads:
-            if self.buffer(read.buffer).whole:
+            if self.program.buffers[read.buffer].whole:
                 found = (found * 31 + place(read.place, at, found) + read.buffer + 1) % (1 << 30)
         return tuple(Access(r.buffer, self.number(place(r.place, at, found))) for r in self.loops[loop].reads)
-
-
-def work(bodies: Bodies, made: frozenset[tuple[int, int]] | set[tuple[int, int]]) -> Mapping[str, float]:
-    """Operation -> evaluations for one element."""
-    found: dict[str, float] = {}
-    for loop, _ in made:
-        for name, count in bodies.loops[loop].ops.items():
-            found[name] = found.get(name, 0.0) + count
-    return found
 
 
 Pattern = tuple[tuple[int, int], ...] | int
@@ -236,7 +219,10 @@ def leaf_of(bodies: Bodies, loop: int, body: Body) -> Leaf:
     outer, out_levels = _merged(_order(range(first), steps, space), steps, space)
     inner, in_levels = _merged(_order(range(first, len(space)), steps, space), steps, space)
     touched = [(access.buffer, _pattern(bodies, access, space)) for access in every]
-    sizes = {t: _elements(t[1], prod(space)) * bodies.buffer(t[0]).item for t in touched}
+    sizes = {}
+    for buffer, pattern in touched:
+        elements = prod(space if isinstance(pattern, int) else (size for stride, size in pattern if stride))
+        sizes[buffer, pattern] = elements * bodies.program.buffers[buffer].item
     return Leaf(loop, body, outer, inner, of.shape, frozenset(touched[1:]), touched[0], sizes,
                 out_levels + in_levels, tuple(steps))  # fmt: skip
 
@@ -279,7 +265,3 @@ def _pattern(bodies: Bodies, access: Access, space: Sizes) -> Pattern:
     while pairs and pairs[-1][0] == 0:
         pairs.pop()
     return tuple(pairs)
-
-
-def _elements(pattern: Pattern, most: int) -> int:
-    return most if isinstance(pattern, int) else prod(size for stride, size in pattern if stride)

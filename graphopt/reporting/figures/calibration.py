@@ -52,7 +52,7 @@ def figures_in(place: Path, rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
     found: list[Figure] = []
     found += _of_policy(known, {str(row["graph"]): str(row["family"]) for row in rows})
     for name, one in sorted(known.items()):
-        masks = [plan for plan in distinct(one) if not plan.asked.knobs]
+        masks = [plan for plan in distinct(one) if not plan.request.knobs]
         predicted = dict(_predicted(graphs[name], one, masks, [*known.values()], str(rows[0]["machine"])))
         found += _of_graph(name, one, masks, predicted)
     return found
@@ -66,7 +66,7 @@ def _predicted(graph: Graph, one: MeasuredGraph, masks: Sequence[MeasuredPlan], 
         model = fitted(others)
         yield "learned", np.array([model.of(plan.features) for plan in masks])
     yield "count_bytes", np.array([plan.features.get("bytes", 0.0) for plan in masks])
-    plans = plans_of(graph, [plan.asked for plan in masks])
+    plans = plans_of(graph, [plan.request for plan in masks])
     for name in SIMULATORS:
         if name in registry.options("cost"):
             cost = _simulator(name, machine)
@@ -103,8 +103,8 @@ def _of_policy(known: Mapping[str, MeasuredGraph], family_of: Mapping[str, str])
     found, logs = list[Figure](), dict[str, float]()
     for name, one in sorted(known.items()):
         others = [other for other in known.values() if other is not one]
-        plans = [plan for plan in distinct(one) if plan.asked.knobs or one.near(plan)]
-        plans.sort(key=lambda plan: not plan.asked.knobs)
+        plans = [plan for plan in distinct(one) if plan.request.knobs or one.near(plan)]
+        plans.sort(key=lambda plan: not plan.request.knobs)
         ratio = np.array([plan.ratio for plan in plans])
         if others and len(ratio) and ratio.min() <= 1 - GAIN:
             model = fitted(others)
