@@ -124,40 +124,30 @@ def _prepared(captured: GraphModule) -> GraphModule:
     """A copy whose results do not depend on the order: what draws random numbers has a seed of its own, what reads but
     the shape of a tensor is given one without memory."""
     module = GraphModule(captured, deepcopy(captured.graph))
-    random = [node for node in module.graph.nodes if _draws(node)]
+    random = [n for n in module.graph.nodes if torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())]
     if random:
         with module.graph.inserting_before(next(iter(_needed(module)))):
             seed = module.graph.call_function(first_seed)
         for i, node in enumerate(random):
             node.args, node.target = (seed, i, node.target, *node.args), drawn
     for node in module.graph.nodes:
-        if _reads_shape_only(node):
-            _detach(module, node)
+        target: Any = node.args[2] if node.target is drawn else node.target
+        if node.op != "call_function" or getattr(target, "_opname", "") not in METADATA_ONLY:
+            continue
+        tensors = [i for i, arg in enumerate(node.args) if isinstance(arg, Node) and arg.target is not first_seed]
+        if tensors:
+            at = tensors[0]
+            like: Any = node.args[at].meta["val"]
+            name = f"shape_of_{node.name}"
+            empty = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
+            module.register_buffer(name, empty)
+            with module.graph.inserting_before(node):
+                shape = module.graph.get_attr(name)
+            node.args = (*node.args[:at], shape, *node.args[at + 1 :])
+            kept = {key: value for key, value in node.kwargs.items() if key != "device" or value is not None}
+            node.kwargs = {"device": like.device, **kept}
     module.recompile()
     return module
-
-
-def _draws(node: Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _reads_shape_only(node: Node) -> bool:
-    target: Any = node.args[2] if node.target is drawn else node.target
-    return node.op == "call_function" and getattr(target, "_opname", "") in METADATA_ONLY
-
-
-def _detach(module: GraphModule, node: Node) -> None:
-    """Gives a node, in the place of its first tensor, one of that shape without memory."""
-    at = next((i for i, arg in enumerate(node.args) if isinstance(arg, Node) and arg.target is not first_seed), None)
-    if at is None:
-        return
-    like: Any = node.args[at].meta["val"]  # type: ignore[union-attr]
-    name = f"shape_of_{node.name}"
-    module.register_buffer(name, torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta"))
-    with module.graph.inserting_before(node):
-        shape = module.graph.get_attr(name)
-    node.args = (*node.args[:at], shape, *node.args[at + 1 :])
-    node.kwargs = {"device": like.device, **{k: v for k, v in node.kwargs.items() if k != "device" or v is not None}}
 
 
 def first_seed() -> int:

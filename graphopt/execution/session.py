@@ -111,17 +111,23 @@ class Session:
         self.name, self.threads, self.steps = graph.name, threads, steps_of(graph)
         inputs = make_inputs(self.steps.inputs, 0)
         if device == "cpu" and isinstance(graph.program, bytes) and not captured_here(graph.program):
-            what = f"running the program of {graph.name}"
-            rehearse(lambda: _on_one_thread(self.steps, inputs), machine_memory(), what)
-        self.inputs = [value.to(device) for value in inputs]
-        with _threads(threads), _runs(graph.name):
-            self._warm_up()
-            self.table, run = storage_table(graph, self.steps, self.inputs)
-            self.expected, self.own_peak = digest(run.outputs), run.peak
 
-    def _warm_up(self) -> None:
-        """The first runs of some operators allocate what stays."""
-        execute(self.steps, sorted(self.steps.node_of), self.inputs)
+            def once() -> None:
+                torch.set_num_threads(1)  # threads of a pool are not in a copy of their process
+                execute(self.steps, sorted(self.steps.node_of), inputs)
+
+            rehearse(once, machine_memory(), f"running the program of {graph.name}")
+        self.inputs = [value.to(device) for value in inputs]
+        try:
+            with _threads(threads):
+                execute(self.steps, sorted(self.steps.node_of), self.inputs)  # some operators allocate what stays
+                self.table, run = storage_table(graph, self.steps, self.inputs)
+        except (UserError, GraphError, MemoryError):
+            raise
+        except Exception as error:  # a program of a file may ask for a row that is not there
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise UserError(f"the program of {graph.name} cannot be run: {reason}; capture it anew") from None
+        self.expected, self.own_peak = digest(run.outputs), run.peak
 
     def run(self, order: I64 | Sequence[int]) -> int:
         """Peak bytes of an order, from running it. Raises RuntimeError where its outputs are others."""
@@ -130,24 +136,6 @@ class Session:
         if digest(done.outputs) != self.expected:
             raise RuntimeError(f"{self.name}: in another order the program computes other bits; report this")
         return done.peak
-
-
-def _on_one_thread(steps: ProgramSteps, inputs: list[Tensor]) -> None:
-    """Threads of a pool are not in a copy of their process."""
-    torch.set_num_threads(1)
-    execute(steps, sorted(steps.node_of), inputs)
-
-
-@contextmanager
-def _runs(name: str) -> Iterator[None]:
-    """What operators raise is one sentence: a program of a file may ask for a row that is not there."""
-    try:
-        yield
-    except (UserError, GraphError, MemoryError):
-        raise
-    except Exception as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise UserError(f"the program of {name} cannot be run: {said}; capture it anew") from None
 
 
 def digest(outputs: Sequence[Tensor | None]) -> str:

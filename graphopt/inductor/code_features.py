@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import BaseSchedulerNode, SchedulerNode
@@ -147,7 +147,12 @@ def features(graph: GraphLowering, source: str) -> dict[str, float]:
         "vectors": float(source.count("Vectorized<") > 0),
     }
     work = sum((source_work(kernel) for kernel in kernels), Counter[str]())
-    found |= {f"ops.{name}": count for name, count in sorted(_evaluations(loops).items())}
+    evaluations: Counter[str] = Counter()
+    for loop in loops:
+        points = prod(int(size) for group in loop.get_ranges() for size in group)
+        for name, count in loop._body.op_counts.items():
+            evaluations[f"ops.{name}"] += count * points
+    found |= {name: float(count) for name, count in sorted(evaluations.items())}
     return found | _traffic(graph.scheduler.nodes) | {kind: float(work[kind]) for kind in sorted(work)}
 
 
@@ -160,28 +165,15 @@ def _traffic(nodes: list[BaseSchedulerNode]) -> dict[str, float]:
         for node in touched:
             for name, size in node.items():
                 if turn:
-                    found[_level(name, size, recent)] += size
+                    distance = size
+                    for other in reversed([*recent]):
+                        if other == name:
+                            break
+                        distance += recent[other]
+                    found[f"bytes.{'near' if distance <= NEAR else 'middle' if distance <= MIDDLE else 'far'}"] += size
                 recent.pop(name, None)
                 recent[name] = size
     return found
-
-
-def _level(name: str, size: int, recent: Mapping[str, int]) -> str:
-    distance = size
-    for other in reversed([*recent]):
-        if other == name:
-            break
-        distance += recent[other]
-    return "bytes.near" if distance <= NEAR else "bytes.middle" if distance <= MIDDLE else "bytes.far"
-
-
-def _evaluations(loops: list[Any]) -> Counter[str]:
-    made: Counter[str] = Counter()
-    for loop in loops:
-        points = float(prod(int(size) for group in loop.get_ranges() for size in group))
-        for name, count in loop._body.op_counts.items():
-            made[name] += count * points
-    return made
 
 
 def _nests(kernel: str) -> int:

@@ -2,9 +2,6 @@
 
 import errno
 import os
-import signal
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +73,10 @@ def test_a_crash_costs_one_subject(tmp_path: Path, log: Path, when: str) -> None
 
 @pytest.mark.parametrize("when", ["load", "run"])
 def test_a_kernel_that_hangs_costs_one_subject(tmp_path: Path, log: Path, when: str) -> None:
-    measures = service(tmp_path, limit_seconds=2.0)
+    measures = service(tmp_path, limit_seconds=1.0)
     good, bad = measures.compare(DEFAULT, [spin(100), spin(200, f"hang at {when}")])
     assert isinstance(good, Timing)
-    assert isinstance(bad, Failure) and "measuring.limit_seconds=2" in bad.reason
+    assert isinstance(bad, Failure) and "measuring.limit_seconds=1" in bad.reason
     assert measures.counts["failed"] == 1 and measures.pool.counts["hangs"] >= 1
 
 
@@ -95,31 +92,11 @@ def test_what_does_not_compile_is_remembered_and_want_of_memory_is_not(tmp_path:
         again.compare(DEFAULT, [short])
 
 
-def test_a_worker_that_is_killed_is_begun_again(tmp_path: Path, log: Path) -> None:
-    measures = service(tmp_path, rounds=400, noise=0.0, seconds=1.0)
-    assert isinstance(measures.pool, LocalPool)
-    process = measures.pool.process
-
-    def kill() -> None:
-        while not log.exists() or log.read_text().count("\n") < 3:
-            time.sleep(0.01)
-        time.sleep(0.2)  # in the rounds
-        assert process.number is not None
-        os.kill(process.number, signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    (found,) = measures.compare(DEFAULT, [spin(100)])
-    killer.join()
-    assert isinstance(found, Timing)
-    assert measures.pool.counts["crashes"] == 1 and measures.pool.counts["starts"] == 2
-    assert measures.counts["failed"] == 0
-
-
 def test_what_is_killed_once_is_not_to_blame(tmp_path: Path, log: Path) -> None:
     measures = service(tmp_path)
     (found,) = measures.compare(DEFAULT, [spin(100, "killed once at run", flag=str(tmp_path / "flag"))])
-    assert isinstance(found, Timing) and measures.pool.counts["crashes"] == 1
+    assert isinstance(found, Timing) and measures.counts["failed"] == 0
+    assert measures.pool.counts["crashes"] == 1 and measures.pool.counts["starts"] == 2
 
 
 def test_a_default_that_cannot_be_run_is_an_error_and_not_run_again(tmp_path: Path, log: Path) -> None:
