@@ -22,7 +22,6 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "measure calibrate": ("graphopt.calibrate", "measure this machine for cost=calibrated"),
     "measure learn_cost": ("graphopt.learn_cost", "fit cost=learned to measured plans"),
     "measure race": ("graphopt.rewrite.race", "run two ONNX models by turns"),
-    "measure recompute": ("graphopt.apply.recompute_race", "run training steps as torch and as graphopt splits them"),
     "study pack": ("graphopt.pack", "pack a finished study into a few small files"),
     "study ship": ("graphopt.ship", "put a trained policy beside those of the package"),
 }

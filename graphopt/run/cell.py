@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from graphopt.config.construct import arguments_of, call, construct, convert, target_of
 from graphopt.core.graph import GraphError
-from graphopt.costs.tables import check_place
 from graphopt.datasets.dataset import Dataset
 from graphopt.errors import Incompatible, NothingFits, RowsFailed, Unsolved, UsageError, UserError, writing
+from graphopt.measure.price_table import check_place
 from graphopt.records.finished import Finished, digest_of
 from graphopt.records.rows import Row, RowFile
 from graphopt.run import composed
