@@ -31,6 +31,9 @@ MOVED: dict[str, str] = {
     "graphopt.search.windowed": "graphopt.search.walks.windowed",
     "graphopt.search.xla_priority": "graphopt.search.fusion.xla_priority",
     "graphopt.sweep": "graphopt.run.sweep",
+    "graphopt.datasets.contests.tiling_contest.TilingContest": (
+        "graphopt.datasets.contests.tiling_contest.TilingProblems"
+    ),
 }
 
 
@@ -45,7 +48,8 @@ FORMER: dict[str, dict[str, str]] = {
         "laf_signed": "laf",
         "laf_unguided_random_start": "laf_unguided",
         "scan_random_start": "scan",
-    }
+    },
+    "dataset": {"tiling_contest": "tiling", "tiling_taught": "tiling"},
 }
 
 
@@ -56,6 +60,18 @@ ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics":
                                     "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
                                     "graphopt.tasks.tiled_execution.Tiling": {"clock": "wall",
                                                                                "shared_slices": "per_operand"},
-                                    "graphopt.datasets.contests.tiling_contest.TilingContest": {"drawn": None},
-                                    "graphopt.search.tiling.tile_walk.TileWalk": {
-                                        "order": {"by": "passes", "power": 1.0, "patience": 1.0}}}  # fmt: skip
+                                    "graphopt.datasets.contests.tiling_contest.TilingProblems": {
+                                        "source": "files", "random": {
+                                            "train": [], "val": [], "test": [], "sizes": [128], "products": 0.0,
+                                            "graph_seed": 0}},
+                                    "graphopt.datasets.contests.sharding_instances.ShardingInstances": {
+                                        "source": "files", "random": {
+                                            "graph_seed": 0, "nodes": 1, "count": {}, "strategies": 1, "hyper": 0.0,
+                                            "impossible": 0.0}}}  # fmt: skip
+
+
+# Settings that went -> files that have them mean the same without.
+GONE: dict[str, frozenset[str]] = {
+    "graphopt.datasets.contests.tiling_contest.TilingProblems": frozenset({"drawn"}),
+    "graphopt.search.tiling.tile_walk.TileWalk": frozenset({"rounds", "hot", "cold", "greedy", "order"}),
+}

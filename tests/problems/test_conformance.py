@@ -19,7 +19,7 @@ from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.oracles import check
 from graphopt.core.plan import Plans
-from graphopt.datasets.contests.tiling_random import random_workload
+from graphopt.datasets.contests.tiling_contest import random_workload
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Incompatible, Unsolved
 from graphopt.problems.assign_problem import AssignProblem
@@ -35,7 +35,7 @@ from graphopt.utils import registry
 
 BUDGETS = (0, 1, 7, 50)
 OF_STEPS = ("recompute", "sharding")  # of graphs of their own: tests/search/test_saved_sets.py, tests/sharding
-OF_SHARDING = ("sharding_search", "sharding_dual")  # by the clock: tests/sharding
+OF_SHARDING = ("sharding_search",)  # by the clock: tests/sharding
 OF_PROGRAMS = ("compiler_policy",)  # lowers programs that graphs carry: tests/search
 OF_ORDERS = ("lpmf", "bfs", "dfs", "order_walk")  # priced by cost=live_bytes alone: tests/search
 OF_PIPELINES = ("contiguous", "load_balance")  # they balance the loads of a pipeline, and refuse other objectives
@@ -324,7 +324,7 @@ def test_every_illegal_cell_names_an_alternative(label: str) -> None:
         config = {"task": node, "algo": registry.option("algo", algo), "cost": simulator, "judge": simulator}
         config["machine"] = registry.option("machine", "gpu2")
         config["dataset"] = registry.option(
-            "dataset", "lowered" if algo in OF_PROGRAMS else "tiling_random" if tiles else "onnx"
+            "dataset", "lowered" if algo in OF_PROGRAMS else "tiling" if tiles else "onnx"
         )
         if fits(algo, label) and compatibility.lacking(config["algo"], config):
             with pytest.raises(Incompatible, match=f"For task={node['name']} take "):

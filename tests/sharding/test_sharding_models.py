@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from graphopt.core.auto_sharding.strategies import IMPOSSIBLE, StrategyTables, price
+from graphopt.datasets.contests.sharding_instances import random_tables
 from graphopt.readers.formats.iopddl import made_tables
 from graphopt.sharding.cheapest import cheapest
-from graphopt.sharding.drawing import drawn, every_choice
 from graphopt.sharding.dual import Ascent, MemoryDual
 from graphopt.sharding.hunt import Hunt, HuntSettings
 from graphopt.sharding.occupancy import occupancy
@@ -23,12 +23,12 @@ SETTINGS = HuntSettings(0.2, 0.06, 0.4, 256, 0.1, 0.3, 0.5)
 
 
 def instance(seed: int, nodes: int = 8) -> StrategyTables:
-    return drawn(np.random.default_rng(seed), nodes, 3, 0.3, 0.3)
+    return random_tables(np.random.default_rng(seed), nodes, 3, 0.3, 0.3)
 
 
 def optimum(tables: StrategyTables) -> float:
     """Of all choices that fit."""
-    return min(cost for cost, over in (price(tables, row) for row in every_choice(tables)) if over == 0)
+    return min(cost for cost, over in (price(tables, np.array(row)) for row in np.ndindex(*tables.counts)) if over == 0)
 
 
 def counter(steps: int):  # type: ignore[no-untyped-def]
@@ -109,7 +109,7 @@ def test_message_passing_solves_trees() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_regions_are_solved_exactly(seed: int, entries: int) -> None:
     """Beside their neighbours; with too little room they are no worse than they were."""
-    tables = drawn(np.random.default_rng(seed), 14, 3, 0.0, 0.1)
+    tables = random_tables(np.random.default_rng(seed), 14, 3, 0.0, 0.1)
     model, rng = pairwise(tables, np.inf), np.random.default_rng(seed)
     link, work = links(model), space(len(model.counts), 3, max(entries, 4096))
     free, nothing = model.counts > 1, np.zeros(len(model.unary))

@@ -12,8 +12,8 @@ from check_data import check_data
 from graphopt.core.auto_sharding.sharding_oracle import slow_cost, slow_peak
 from graphopt.core.auto_sharding.strategies import NO_LIMIT, StrategyTables, memory, price
 from graphopt.core.graph import GraphError
+from graphopt.datasets.contests.sharding_instances import random_tables
 from graphopt.readers.formats.iopddl import graph_of, read_iopddl, read_tables
-from graphopt.sharding.drawing import drawn
 from graphopt.sharding.room_tree import add, room_tree
 
 EXAMPLE: dict[str, Any] = {
@@ -27,7 +27,7 @@ EXAMPLE: dict[str, Any] = {
 
 
 def instance(seed: int, nodes: int = 8, impossible: float = 0.3) -> StrategyTables:
-    return drawn(np.random.default_rng(seed), nodes, 3, 0.3, impossible)
+    return random_tables(np.random.default_rng(seed), nodes, 3, 0.3, impossible)
 
 
 def written(folder: Path, change: dict[str, Any], name: str = "two.json") -> Path:
