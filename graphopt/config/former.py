@@ -54,24 +54,25 @@ FORMER: dict[str, dict[str, str]] = {
 
 
 # Settings that came later -> what files that lack them mean.
-ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None},
-                                    "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
-                                    "graphopt.costs.inductor.Inductor": {"filter": None},
-                                    "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
-                                    "graphopt.tasks.tiled_execution.Tiling": {"clock": "wall",
-                                                                               "shared_slices": "per_operand"},
-                                    "graphopt.datasets.contests.tiling_contest.TilingProblems": {
-                                        "source": "files", "random": {
-                                            "train": [], "val": [], "test": [], "sizes": [128], "products": 0.0,
-                                            "graph_seed": 0}},
-                                    "graphopt.datasets.contests.sharding_instances.ShardingInstances": {
-                                        "source": "files", "random": {
-                                            "graph_seed": 0, "nodes": 1, "count": {}, "strategies": 1, "hyper": 0.0,
-                                            "impossible": 0.0}}}  # fmt: skip
+ADDED: dict[str, dict[str, Any]] = {
+    "graphopt.tasks.fusion.Fusion": {"numerics": None},
+    "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
+    "graphopt.costs.inductor.Inductor": {"filter": None},
+    "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
+    "graphopt.tasks.tiled_execution.Tiling": {"clock": "wall", "shared_slices": "per_operand"},
+    "graphopt.datasets.contests.tiling_contest.TilingProblems": {
+        "source": "files",
+        "random": {"train": [], "val": [], "test": [], "sizes": [128], "products": 0.0, "graph_seed": 0},
+    },
+    "graphopt.datasets.contests.sharding_instances.ShardingInstances": {
+        "source": "files",
+        "random": {"graph_seed": 0, "nodes": 1, "count": {}, "strategies": 1, "hyper": 0.0, "impossible": 0.0},
+    },
+}
 
 
-# Settings that went -> files that have them mean the same without.
-GONE: dict[str, frozenset[str]] = {
-    "graphopt.datasets.contests.tiling_contest.TilingProblems": frozenset({"drawn"}),
-    "graphopt.search.tiling.tile_walk.TileWalk": frozenset({"rounds", "hot", "cold", "greedy", "order"}),
+# Settings that are no more -> the value that means what holds without them. A file that says another value is refused.
+ANY = object()  # whatever the value is
+REMOVED: dict[str, dict[str, Any]] = {
+    "graphopt.datasets.contests.tiling_contest.TilingProblems": {"drawn": ANY},  # graphs to train on
 }

@@ -14,7 +14,7 @@ from graphopt.core.auto_sharding.strategies import NO_LIMIT, StrategyTables, mem
 from graphopt.core.graph import GraphError
 from graphopt.datasets.contests.sharding_instances import random_tables
 from graphopt.readers.formats.iopddl import graph_of, read_iopddl, read_tables
-from graphopt.sharding.room_tree import add, room_tree
+from graphopt.sharding.memory_profile import add, segment_tree
 
 EXAMPLE: dict[str, Any] = {
     "problem": {
@@ -115,7 +115,7 @@ def test_the_tree_adds_like_an_array_and_knows_its_least() -> None:
     rng = np.random.default_rng(0)
     for size in (1, 2, 7, 16, 33):
         values = rng.integers(0, 50, size).astype(float)
-        least, pending = room_tree(values)
+        least, pending = segment_tree(values)
         for _ in range(200):
             low, high = sorted(rng.integers(0, size + 1, 2))
             if low < high:
