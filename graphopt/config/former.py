@@ -31,6 +31,7 @@ MOVED: dict[str, str] = {
     "graphopt.search.windowed": "graphopt.search.walks.windowed",
     "graphopt.search.xla_priority": "graphopt.search.fusion.xla_priority",
     "graphopt.sweep": "graphopt.run.sweep",
+    "graphopt.tasks.tiled_execution": "graphopt.tiling.tiling_task",
     "graphopt.datasets.contests.tiling_contest.TilingContest": (
         "graphopt.datasets.contests.tiling_contest.TilingProblems"
     ),
@@ -59,7 +60,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
     "graphopt.costs.inductor.Inductor": {"filter": None},
     "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
-    "graphopt.tasks.tiled_execution.Tiling": {"clock": "wall", "shared_slices": "per_operand"},
+    "graphopt.tiling.tiling_task.Tiling": {"clock": "wall", "shared_slices": "per_operand"},
     "graphopt.datasets.contests.tiling_contest.TilingProblems": {
         "source": "files",
         "random": {"train": [], "val": [], "test": [], "sizes": [128], "products": 0.0, "graph_seed": 0},

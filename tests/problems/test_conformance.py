@@ -29,7 +29,7 @@ from graphopt.problems.task import AssignTask
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.rewrite_task import RewriteTask
-from graphopt.tiling.tiling_task import TilingTask
+from graphopt.tiling.tiling_task import Tiling
 from graphopt.tiling.workload_graph import graph_of_workload
 from graphopt.utils import registry
 
@@ -60,7 +60,7 @@ def machine(name: str = "gpu2") -> Machine:
 
 @cache
 def task_of(label: str, on: str = "gpu2") -> Any:
-    made: AssignTask | RewriteTask | TilingTask = construct(task_nodes()[label], "task", {"machine": machine(on)})
+    made: AssignTask | RewriteTask | Tiling = construct(task_nodes()[label], "task", {"machine": machine(on)})
     return made
 
 
@@ -104,7 +104,7 @@ FIRST = {CLASSES[algo]: algo for algo in sorted(ALGOS, key=len, reverse=True)}
 FITTING = [(algo, label) for algo in ALGOS for label in LABELS[algo][: None if FIRST[CLASSES[algo]] == algo else 1]]
 CELLS = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), AssignTask)]
 REWRITING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), RewriteTask)]
-TILING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), TilingTask)]
+TILING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), Tiling)]
 LEARNED = [algo for algo in dict.fromkeys(algo for algo, _ in CELLS)
            if compatibility.learns(target_of(registry.option("algo", algo), "algo"))]  # fmt: skip
 
@@ -318,7 +318,7 @@ def test_every_yes_solves_a_graph(algo: str, label: str) -> None:
 
 @pytest.mark.parametrize("label", task_nodes())
 def test_every_illegal_cell_names_an_alternative(label: str) -> None:
-    tiles = isinstance(task_of(label), TilingTask)
+    tiles = isinstance(task_of(label), Tiling)
     node, simulator = task_nodes()[label], registry.option("cost", "tile_time" if tiles else "simulator")
     for algo in registry.options("algo"):
         config = {"task": node, "algo": registry.option("algo", algo), "cost": simulator, "judge": simulator}

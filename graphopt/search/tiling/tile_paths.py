@@ -9,8 +9,7 @@ from graphopt.problems.problem import OutOfBudget
 from graphopt.search.tiling.groupings import Wiring
 from graphopt.tiling.schedule import TileSchedule
 from graphopt.tiling.tile_costs import Kept, TileCosts, bits
-from graphopt.tiling.tiler import Tiler
-from graphopt.tiling.tiling_problem import TilingProblem
+from graphopt.tiling.tiling_task import Tiler, TilingProblem
 from graphopt.utils.ranges import Count
 
 

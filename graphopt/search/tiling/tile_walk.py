@@ -21,8 +21,7 @@ from graphopt.search.tiling.groupings import (
     store,
 )
 from graphopt.tiling.tile_costs import TileCosts, bits
-from graphopt.tiling.tiler import Tiler
-from graphopt.tiling.tiling_problem import TilingProblem
+from graphopt.tiling.tiling_task import Tiler, TilingProblem
 from graphopt.utils.ranges import Positive, Share
 
 # Ops up to which the contest's limits were 2, 5, 15, 30, 60 seconds; beyond, 120.
