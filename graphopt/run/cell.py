@@ -3,16 +3,20 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+
+from filelock import FileLock, Timeout
 
 from graphopt.config.construct import arguments_of, call, construct, convert, target_of
 from graphopt.core.graph import GraphError
@@ -23,10 +27,9 @@ from graphopt.records.finished import Finished, digest_of
 from graphopt.records.rows import Row, RowFile
 from graphopt.run import composed
 from graphopt.run.loggers import NoLog, RunLog
-from graphopt.run.sweep import cell_line, sources_of
+from graphopt.utils import registry
 from graphopt.utils.blame import HOW, place_of
 from graphopt.utils.commit import commit
-from graphopt.utils.lock import Lock
 from graphopt.utils.printable import say
 from graphopt.utils.ranges import NotNegative, Seed, Whole
 
@@ -67,8 +70,10 @@ class Cell:
         self.path = Path(self.settings.output_dir) / self.settings.study / folder_name(config, self.hash)
         self.skipped = False  # finished by an earlier call
         self.log: RunLog = NoLog(name="none")
-        # Not in the folder: `resume=false` empties it, and a lock that is gone from its place keeps nobody out.
-        self._lock = Lock(self.study_path / ".locks" / self.path.name)
+        # The lock lies outside the folder that `resume=false` deletes. It tries again for a moment: somebody may delete
+        # the file (a whole study, say) between opening and locking.
+        place = self.study_path / ".locks" / self.path.name
+        self._lock = FileLock(place, timeout=0.2, poll_interval=0.02, thread_local=False)
 
     @property
     def study_path(self) -> Path:
@@ -106,9 +111,7 @@ class Cell:
 
     def hash_of(self, compared: str) -> str:
         """The config hash of a compared optimiser's rows: this configuration with that algorithm."""
-        from graphopt.utils.registry import option
-
-        return config_hash({**self.config, "algo": option("algo", compared)})
+        return config_hash({**self.config, "algo": registry.option("algo", compared)})
 
     def start(self) -> None:
         """Takes the folder, empties it with `resume=false`, and writes the configuration; finds the cell skipped if
@@ -116,8 +119,14 @@ class Cell:
         or its answers would not find the table of their prices."""
         for group in ("cost", "judge"):
             check_place(self.config[group].get("table"), self.path, f"{group}.table")
-        if not self._lock.take():
-            raise UserError(f"another run is working in {self.path}; wait for it or choose another study=...")
+        with writing(Path(self._lock.lock_file)):
+            Path(self._lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire()
+            except Timeout:
+                raise UserError(
+                    f"another run is working in {self.path}; wait for it or choose another study=..."
+                ) from None
         with writing(self.path):
             if not self.settings.resume and self.path.exists():
                 shutil.rmtree(self.path)
@@ -130,7 +139,7 @@ class Cell:
 
     def stop(self) -> None:
         """Lets another process work in the folder."""
-        self._lock.give_back()
+        self._lock.release(force=True)
 
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:
@@ -168,15 +177,10 @@ class Cell:
             print_cell(self.rows.path, self.rows.rows, str(self.config["algo"]["name"]))
             say(f"stored in {self.path}\npictures: graphopt report {self.study_path} --plots", keep="\n")
 
-    def forget(self) -> None:
-        """Removes the folder of a cell that never began."""
-        if self.path.is_dir() and {file.name for file in self.path.iterdir()} <= {"config.yaml"}:
-            shutil.rmtree(self.path)
-
     @property
     def working(self) -> bool:
         """No other run writes into the folder."""
-        return self._lock.taken
+        return self._lock.is_locked
 
     def note(self, status: str, reason: str) -> None:
         """A row about the cell as a whole, unless another run is working on it."""
@@ -196,7 +200,7 @@ def open_cell(config: Any) -> Iterator[Cell]:
 
         cell = Cell(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     except UserError as error:
-        _say(str(error))
+        say(str(error), sys.stderr)
         raise SystemExit(error.exit_code) from None
     try:
         cell.skipped = cell.settings.resume and cell.finished
@@ -206,11 +210,15 @@ def open_cell(config: Any) -> Iterator[Cell]:
             say(cell.finished_line)
         with cell.logged():
             yield cell
-        remember(cell)
+        if sweep and cell.settings.ckpt is None:  # a checkpoint has its say in others
+            from hydra.core.hydra_config import HydraConfig
+
+            hydra = HydraConfig.get()
+            composed.keep(list(hydra.overrides.task), sources_of(hydra), cell.config)
     except (Incompatible, NothingFits) as error:
         if isinstance(error, Incompatible):
             cell.note("illegal", str(error))
-        _say(str(error))
+        say(str(error), sys.stderr)
         if not sweep:
             raise SystemExit(1) from None
     except Exception as error:
@@ -219,22 +227,14 @@ def open_cell(config: Any) -> Iterator[Cell]:
         cell.stop()
 
 
-def remember(cell: Cell) -> None:
-    """Keeps the composed configuration of a finished cell of a sweep. A checkpoint has its say in others."""
-    if in_sweep() and cell.settings.ckpt is None:
-        from hydra.core.hydra_config import HydraConfig
-
-        hydra = HydraConfig.get()
-        composed.keep(list(hydra.overrides.task), sources_of(hydra), cell.config)
-
-
 def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
     sentence = sentence_of(error)
     if isinstance(error, UsageError) and cell.working and not sweep:
-        cell.forget()
+        if cell.path.is_dir() and {file.name for file in cell.path.iterdir()} <= {"config.yaml"}:
+            shutil.rmtree(cell.path)  # it never began
     elif not isinstance(error, RowsFailed):
         cell.note("failed", sentence)
-    if wants_traceback():
+    if os.environ.get("GRAPHOPT_TRACEBACK") == "1":
         traceback.print_exc()
     elif not isinstance(error, UserError | GraphError):
         with contextlib.suppress(OSError):  # there is no folder yet, or no room in it
@@ -242,7 +242,7 @@ def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
             sentence += f"; it is in {cell.path / 'error.txt'}"
     if sweep:
         raise UserError(sentence) from None
-    _say(sentence)
+    say(sentence, sys.stderr)
     raise SystemExit(getattr(error, "exit_code", 1)) from None
 
 
@@ -255,19 +255,32 @@ def sentence_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" + (f" ({place}; {HOW})" if place else "")
 
 
-def wants_traceback() -> bool:
-    return os.environ.get("GRAPHOPT_TRACEBACK") == "1"
-
-
-def _say(sentence: str) -> None:
-    say(sentence, sys.stderr)
-
-
 def in_sweep() -> bool:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def cell_line(rows: list[Row]) -> str:
+    """E.g. `9 rows, geometric mean of initial / judged 1.052x, 2 infeasible`."""
+    logs = [math.log(r["initial"] / r["judged"]) for r in rows if r.get("status") == "ok" and _priced(r)]
+    gain = f", geometric mean of initial / judged {math.exp(sum(logs) / len(logs)):.3f}x" if logs else ""
+    other = Counter(str(row.get("status")) for row in rows if row.get("status") != "ok")
+    return f"{len(rows)} rows{gain}" + "".join(f", {count} {status}" for status, count in sorted(other.items()))
+
+
+def _priced(row: Row) -> bool:
+    prices = [row.get(key) or 0.0 for key in ("initial", "judged")]
+    return all(math.isfinite(price) and price > 0 for price in prices)
+
+
+def sources_of(hydra: Any) -> list[str]:
+    """The places that Hydra composes from, and the file it begins with."""
+    return [
+        str(hydra.job.config_name),
+        *(f"{source.provider} {source.path}" for source in hydra.runtime.config_sources),
+    ]
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
