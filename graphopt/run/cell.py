@@ -26,7 +26,7 @@ from graphopt.errors import Incompatible, NothingFits, RowsFailed, Unsolved, Usa
 from graphopt.records.finished import Finished, digest_of
 from graphopt.records.rows import Row, RowFile
 from graphopt.run import composed
-from graphopt.run.loggers import NoLog, RunLog
+from graphopt.run.loggers import RunLog
 from graphopt.utils import registry
 from graphopt.utils.blame import HOW, place_of
 from graphopt.utils.commit import commit
@@ -69,7 +69,7 @@ class Cell:
         self.hash = config_hash(config)
         self.path = Path(self.settings.output_dir) / self.settings.study / folder_name(config, self.hash)
         self.skipped = False  # finished by an earlier call
-        self.log: RunLog = NoLog(name="none")
+        self.log = RunLog(name="none")
         # The lock lies outside the folder that `resume=false` deletes. It tries again for a moment: somebody may delete
         # the file (a whole study, say) between opening and locking.
         place = self.study_path / ".locks" / self.path.name
