@@ -54,6 +54,6 @@ def main() -> None:
 def register() -> None:
     """Lets the configuration choose `Resuming` by that name."""
     plugins = Plugins.instance()  # which loads its own plugins anew, so that theirs must not be imported before
-    from graphopt.run.sweep import Resuming
+    from graphopt.run.resuming import Resuming
 
     plugins.class_name_to_class[SWEEPER] = Resuming

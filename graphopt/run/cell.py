@@ -3,13 +3,11 @@
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +25,7 @@ from graphopt.records.finished import Finished, digest_of
 from graphopt.records.rows import Row, RowFile
 from graphopt.run import composed
 from graphopt.run.loggers import RunLog
+from graphopt.run.sweep import cell_line, sources_of
 from graphopt.utils import registry
 from graphopt.utils.blame import HOW, place_of
 from graphopt.utils.commit import commit
@@ -260,27 +259,6 @@ def in_sweep() -> bool:
     from hydra.types import RunMode
 
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
-
-
-def cell_line(rows: list[Row]) -> str:
-    """E.g. `9 rows, geometric mean of initial / judged 1.052x, 2 infeasible`."""
-    logs = [math.log(r["initial"] / r["judged"]) for r in rows if r.get("status") == "ok" and _priced(r)]
-    gain = f", geometric mean of initial / judged {math.exp(sum(logs) / len(logs)):.3f}x" if logs else ""
-    other = Counter(str(row.get("status")) for row in rows if row.get("status") != "ok")
-    return f"{len(rows)} rows{gain}" + "".join(f", {count} {status}" for status, count in sorted(other.items()))
-
-
-def _priced(row: Row) -> bool:
-    prices = [row.get(key) or 0.0 for key in ("initial", "judged")]
-    return all(math.isfinite(price) and price > 0 for price in prices)
-
-
-def sources_of(hydra: Any) -> list[str]:
-    """The places that Hydra composes from, and the file it begins with."""
-    return [
-        str(hydra.job.config_name),
-        *(f"{source.provider} {source.path}" for source in hydra.runtime.config_sources),
-    ]
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
