@@ -182,13 +182,6 @@ def test_limited_by_effort_it_repeats() -> None:
     assert first.bound == again.bound
 
 
-def test_the_problems_clock_counts() -> None:
-    graph, machine = layered_graph(60, np.random.default_rng(1), "layered"), pair(link_latency=0.01)
-    problem = AssignProblem(graph, both(machine), simulator(machine), evals=40, seconds=0.0)
-    solver(effort=None).solve(problem)
-    assert problem.evals == 0 and problem.bound == 0.0
-
-
 def test_devices_for_kernels_that_may_run_anywhere() -> None:
     rng = np.random.default_rng(3)
     length = rng.integers(0, 5, 40)

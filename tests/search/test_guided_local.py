@@ -7,7 +7,6 @@ from test_key_walks import NONE, open_problem
 from graphopt.config.construct import construct
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
@@ -91,9 +90,3 @@ def test_simulated_runs_are_no_evaluations() -> None:
         assert solved.evals == evals and solved.best_cost < problem.initial_cost
     none, _ = solve(search(0), problem.graph, problem.task, priced(problem), evals=0)
     assert none.best_cost == problem.initial_cost
-
-
-def test_loads_of_pipelines_are_refused() -> None:
-    problem = problem_of("max_load")
-    with pytest.raises(Unsolved, match=r"algo=hot_local needs cost.objective=.*, not max_load"):
-        solve(search(0), problem.graph, problem.task, priced(problem, "max_load"), evals=10)

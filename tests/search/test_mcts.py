@@ -90,15 +90,6 @@ def test_restarts_let_merges_build_on_merges() -> None:
     assert_equal_programs(again.initial, again.solution().decided.best)
 
 
-def test_budgets_hold_and_seeds_repeat() -> None:
-    for evals in (1, 9):
-        one, other = (solved(algorithm("mcts", simulations=4), problem_of(build_model("bert", BERT), evals=evals,
-        seed=5))
-                      for _ in range(2))  # fmt: skip
-        assert one.evals == evals == other.evals
-        assert (one.best_cost, one.best_rules) == (other.best_cost, other.best_rules)
-
-
 def test_it_ends_where_everything_was_tried() -> None:
     b = ProgramBuilder()
     nothing = b.build(b.op("tanh", inputs=(b.input((3,)),)))

@@ -74,8 +74,3 @@ def test_what_a_block_wants_is_found_once_for_all_blocks() -> None:
     assert best(MotifScan(name="motif_scan", depth=3), blocks, 6) == optimum
     assert best(MotifScan(name="rules_scan", depth=None), blocks, 6) > optimum + 5
     assert best(MotifScan(name="motif_scan", depth=3), blocks, 3 * 2 * blocks) == optimum  # a scan ends it
-
-
-def test_budgets_of_nothing_and_of_the_rules_alone() -> None:
-    for evals in (0, 1, 2):
-        assert np.isfinite(best(MotifScan(name="motif_scan", depth=1), 5, evals))

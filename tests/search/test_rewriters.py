@@ -236,16 +236,6 @@ def test_generated_rules_beside_the_handwritten_ones_find_no_less(model: str) ->
     assert_equal_programs(program, all_.solution().decided.best)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_budgets_hold_and_seeds_repeat(name: str) -> None:
-    program, rules = build_model("squeezenet", SMALL["squeezenet"]), load_rules("handwritten")
-    for evals in (1, 7, 100):
-        one, other = (solved(algorithm(name), problem_of(program, rules, evals=evals, seed=3)) for _ in range(2))
-        assert one.evals <= evals
-        assert (one.best_cost, one.best_rules, one.evals) == (other.best_cost, other.best_rules, other.evals)
-        assert one.solution().decided.best.outputs != () and one.best_cost <= one.initial_cost
-
-
 def test_costs_that_do_not_sum_over_ops() -> None:
     """Programs are made and priced whole; Tensat, which cannot, says what can."""
     problem = solved(
