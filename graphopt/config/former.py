@@ -45,12 +45,24 @@ FORMER: dict[str, dict[str, str]] = {
         "laf_signed": "laf",
         "laf_unguided_random_start": "laf_unguided",
         "scan_random_start": "scan",
-    }
+    },
+    "dataset": {
+        "go_graphs": "zoo",
+        "layered": "synthetic",
+        "models_far": "models",
+        "regal_paper": "regal",
+        "regal_runtime": "regal",
+        "regal_transfer": "regal_mixed",
+        "regal_zoo": "zoo",
+        "zoo_laf": "zoo",
+        "zoo_large": "zoo",
+    },
 }
 
 
 # Settings that came later -> what files that lack them mean.
 ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None},
+                                    "graphopt.datasets.zoo_dataset.ZooDataset": {"collection": None},
                                     "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
                                     "graphopt.costs.inductor.Inductor": {"filter": None},
                                     "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},

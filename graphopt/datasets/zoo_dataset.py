@@ -2,7 +2,11 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.cache import GraphCache
@@ -22,19 +26,35 @@ SHARED_FAMILIES = {
 }
 
 
+Collection = Literal["standard", "large", "laf", "go", "regal"]
+
+
+@cache
+def collections() -> dict[str, dict[Split, list[Spec]]]:
+    """Collection -> split -> entries."""
+    made: dict[str, dict[Split, list[Spec]]] = yaml.safe_load(
+        (Path(__file__).parent / "zoo" / "collections.yaml").read_text()
+    )
+    return made
+
+
 class ZooDataset(Dataset):
     """Graphs by entries: `{model: rnnlm, layers: 2, backward: true}` (a model of `graphopt.datasets.zoo` and its sizes;
     what is left out has the model's default) or `{onnx: light_squeezenet}` (a CNN of the `onnx` package).
 
+    collection: a key of `zoo/collections.yaml`. train, val, test: entries of a split instead of the collection's.
     cache_dir: folder of captured graphs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt.
     Raises GraphError when an architecture family or a graph stands in two splits.
     """
 
     def __init__(
-        self, *, name: str, train: list[Spec], val: list[Spec], test: list[Spec], cache_dir: OwnFolder
-    ) -> None:
+        self, *, name: str, collection: Collection | None, train: list[Spec] | None, val: list[Spec] | None,
+        test: list[Spec] | None, cache_dir: OwnFolder,
+    ) -> None:  # fmt: skip
         self.name, self._cache = name, GraphCache(cache_dir)
-        self._specs: dict[Split, list[Spec]] = {"train": train, "val": val, "test": test}
+        entries = {} if collection is None else collections()[collection]
+        own: dict[Split, list[Spec] | None] = {"train": train, "val": val, "test": test}
+        self._specs = {split: entries.get(split, []) if specs is None else specs for split, specs in own.items()}
         self._graphs: dict[Split, list[Graph]] = {}
 
     def extent(self) -> int:

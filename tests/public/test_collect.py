@@ -51,7 +51,8 @@ def test_a_first_command_does_not_make_the_next_show_tracebacks(
 
 # --- A training of samples that are collected once.
 
-SMALL = ["dataset=layered", "dataset.ops=[30,40]", "dataset.train=2", "dataset.val=0", "dataset.test=1",
+SMALL = ["dataset=synthetic", "dataset.families=[layered]",
+         "dataset.ops=[30,40]", "dataset.train=2", "dataset.val=0", "dataset.test=1",
          "encoder.width=8", "encoder.layers=1", "cost.threads=1", "judge.threads=1", "algo.collection.workers=1",
          "algo.collection.sweeps=1", "trainer.steps=3"]  # fmt: skip
 
