@@ -192,7 +192,7 @@ def model_of(spec: Mapping[str, Any]) -> tuple[Any, Any]:
     if source == "module":
         return made_by(str(spec["module"]))
     try:
-        from graphopt.library.sized import sized_and_random
+        from graphopt.library.packages import sized_and_random
 
         settings = spec.get("settings", {})
         return sized_and_random(source, spec[source], spec.get("batch", 1), spec.get("size", 64), settings)

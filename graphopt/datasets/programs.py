@@ -84,14 +84,14 @@ def _zoo(spec: Spec) -> Graph:
 
 
 def _library(source: str, spec: Spec) -> Graph:
-    from graphopt.library.sized import SIZED
+    from graphopt.library.packages import sized
     from graphopt.readers.pytorch.capture import capture
 
     unknown = set(spec) - {source, "batch", "size", "settings", "backward", "name", "family"}
     if unknown:
         raise GraphError(f"entry {spec[source]} has no {', '.join(sorted(unknown))}; it has batch, size and settings")
     try:
-        made = SIZED[source](spec[source], spec.get("batch", 1), spec.get("size", 64), spec.get("settings", {}))
+        made = sized(source, spec[source], spec.get("batch", 1), spec.get("size", 64), spec.get("settings", {}))
     except ImportError as error:
         raise GraphError(f"entry {spec[source]} needs {source} ({error}): pip install graphopt[models]") from error
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:

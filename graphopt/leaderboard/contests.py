@@ -187,7 +187,9 @@ def _name(said: Any, group: str) -> str:
 def _override(said: Any) -> str:
     """A data set that a problem names, as it is chosen on the command line after `dataset=`. Raises Unreadable."""
     name, settings = _name(said, "dataset"), {} if isinstance(said, str) else said
-    return " ".join([name, *(f"dataset.{short(key)}={short(value)}" for key, value in settings.items() if key != "name")])
+    return " ".join(
+        [name, *(f"dataset.{short(key)}={short(value)}" for key, value in settings.items() if key != "name")]
+    )
 
 
 def _words(group: str, said: Any) -> dict[str, Any]:

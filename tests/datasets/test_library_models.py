@@ -14,7 +14,7 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.datasets.models import Models
 from graphopt.errors import Unreadable, UserError
 from graphopt.gather import Capturing, gather, installed, lines_of, main, origins
-from graphopt.library.catalogue import LibraryModel, library
+from graphopt.library.catalogue import PACKAGES, LibraryModel, catalogue, factory
 from graphopt.library.packing import canonical, clustered, neighbourhoods, pack, split_clusters, together, unpack
 from graphopt.library.worker import capture_entry
 from graphopt.readers.formats.graph_files import load_graph, save_graph
@@ -175,6 +175,23 @@ def test_what_is_captured_is_the_library_s_and_a_second_run_goes_on(tmp_path: Pa
         assert entry.name == line["name"] and entry.backward == line["name"].endswith("+backward")
 
 
+@pytest.mark.parametrize(
+    "label",
+    ["os:system", "torch_geometric.nn:__doc__", "torch_geometric.nn:Sequential.forward", "torch_geometric.typing:torch",
+     "torch_geometric.nn.conv.message_passing:OptPairTensor", "torch_geometric:not_there", "torch_geometric", ""],
+)  # fmt: skip
+def test_a_factory_is_a_model_of_its_package(label: str) -> None:
+    """Not a module, a value, or what the package imports from elsewhere."""
+    with pytest.raises(GraphError, match="is no model of torch_geometric"):
+        factory("torch_geometric", label)
+
+
+def test_the_catalogue_names_factories_of_its_packages() -> None:
+    for name, said in catalogue().items():
+        for model in said.get("models", {}).values():
+            assert model.get("factory", f"{PACKAGES[name]}:").partition(":")[0].partition(".")[0] == PACKAGES[name]
+
+
 def test_an_entry_that_takes_too_long_costs_itself_only(tmp_path: Path) -> None:
     entries = installed(["torch_geometric"])[:1]
     capturing = Capturing(seconds=0.01, most_ops=1000)
@@ -190,10 +207,7 @@ def test_an_entry_that_takes_too_long_costs_itself_only(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
-        raise ImportError("no module")
-
-    monkeypatch.setattr(library("monai"), "entries", missing)
+    monkeypatch.setitem(PACKAGES, "monai", "not_there")
     with pytest.raises(UserError, match=r"graphopt\[models\]"):
         installed(["monai"])
     with pytest.raises(UserError, match="has no graphs"):

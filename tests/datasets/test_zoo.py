@@ -90,7 +90,8 @@ def test_default_splits_share_no_family_and_use_known_operators(tmp_path: Path) 
 
 def _default(folder: Path) -> ZooDataset:
     forward = {  # the largest graphs take seconds
-        split: [spec for spec in specs if not spec.get("backward")] for split, specs in collections()["standard"].items()
+        split: [spec for spec in specs if not spec.get("backward")]
+        for split, specs in collections()["standard"].items()
     }
     return dataset(folder, **forward)
 
