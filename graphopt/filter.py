@@ -18,8 +18,7 @@ import numpy as np
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import Split
-from graphopt.datasets.headroom import Draws, HeadroomPrices, Reached, load_headroom, save_headroom
-from graphopt.datasets.regal import Regal
+from graphopt.datasets.regal import Draws, HeadroomPrices, Reached, Regal, load_headroom, save_headroom
 from graphopt.errors import UsageError, UserError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel

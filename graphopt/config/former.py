@@ -4,6 +4,7 @@ from typing import Any
 
 # Where classes or whole modules were, as files of older versions have it -> where they are.
 MOVED: dict[str, str] = {
+    "graphopt.datasets.training_step": "graphopt.datasets.torch_module",
     "graphopt.machine": "graphopt.core.machine",
     "graphopt.search.annealing": "graphopt.search.walks.annealing",
     "graphopt.search.brkga": "graphopt.search.genetic.brkga",

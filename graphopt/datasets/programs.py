@@ -83,27 +83,17 @@ def _zoo(spec: Spec) -> Graph:
     return capture_model({"model": spec["zoo"], **sizes}, keep_program=True)
 
 
-def _library(source: str, spec: Spec) -> Graph:
+def _library(source: Any, spec: Spec) -> Graph:
     from graphopt.library.packages import sized
     from graphopt.readers.pytorch.capture import capture
 
     unknown = set(spec) - {source, "batch", "size", "settings", "backward", "name", "family"}
     if unknown:
         raise GraphError(f"entry {spec[source]} has no {', '.join(sorted(unknown))}; it has batch, size and settings")
-    try:
-        made = sized(source, spec[source], spec.get("batch", 1), spec.get("size", 64), spec.get("settings", {}))
-    except ImportError as error:
-        raise GraphError(f"entry {spec[source]} needs {source} ({error}): pip install graphopt[models]") from error
-    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise GraphError(f"{source} makes no {spec[source]} of these settings: {error}") from error
     name = f"{source}/{spec[source]}"
-    return capture(
-        *made,
-        name=name + "_backward" * bool(spec.get("backward")),
-        family=str(spec[source]),
-        backward=bool(spec.get("backward")),
-        keep_program=True,
-    )
+    backward = bool(spec.get("backward"))
+    return capture(*sized(source, spec, weights=False), name=name + "_backward" * backward, family=str(spec[source]),
+                   backward=backward, keep_program=True)  # fmt: skip
 
 
 def _module(spec: Spec) -> Graph:

@@ -8,10 +8,12 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from graphopt.core.graph import GraphError
 
 # --- A stand-in for torchvision, whose packages do not load beside a torch for CPUs. Libraries import it at their top,
 # for pictures and for pretrained networks; nothing that is captured calls it.
@@ -90,12 +92,26 @@ def weightless() -> Iterator[None]:
 Built = tuple[Any, dict[str, Any]]
 
 
-def sized(
-    source: str, model: str, batch: int, size: int, settings: Mapping[str, Any], *, weights: bool = False
-) -> Built:
-    """(module, arguments). source: timm or transformers. size: of pictures [batch, 3, size, size], or of sequences of
-    tokens [batch, size], which the decoder of a pair gets too. settings: arguments of the architecture, or fields of
-    its configuration. weights: whether it has some, random ones."""
+def sized(source: Literal["timm", "transformers"], entry: Mapping[str, Any], *, weights: bool) -> Built:
+    """(module, arguments) of an entry {SOURCE: NAME, batch: 1, size: 64, settings: {}}: pictures [batch, 3, size, size],
+    or tokens [batch, size], which the decoder of a pair gets too. settings: arguments of the architecture, or fields of
+    its configuration. weights: whether it has some, random ones, with random inputs, and is as in training but for
+    dropout: results are the same every time.
+
+    Raises GraphError where the package is not installed, or makes no such model.
+    """
+    try:
+        batch, size = entry.get("batch", 1), entry.get("size", 64)
+        module, arguments = _sized(source, entry[source], batch, size, entry.get("settings", {}), weights)
+        return _as_trained(module, arguments) if weights else (module, arguments)
+    except ImportError as error:
+        raise GraphError(f"entry {entry[source]} needs {source} ({error}): pip install graphopt[models]") from error
+    except Exception as error:  # whatever constructors raise
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise GraphError(f"{source} makes no {entry[source]} of these settings: {said}") from error
+
+
+def _sized(source: str, model: str, batch: int, size: int, settings: Mapping[str, Any], weights: bool) -> Built:
     without_torchvision()
     memory = nullcontext() if weights else weightless()
     picture = torch.zeros(batch, 3, size, size)
@@ -118,9 +134,7 @@ def sized(
     return module, tokens | both
 
 
-def sized_and_random(source: str, model: str, batch: int, size: int, settings: Mapping[str, Any]) -> Built:
-    """The same with random weights and inputs, as it is trained, but for dropout: results are the same every time."""
-    module, arguments = sized(source, model, batch, size, settings, weights=True)
+def _as_trained(module: Any, arguments: Mapping[str, Any]) -> Built:
     module.eval()
     for part in module.modules():
         part.training = isinstance(part, torch.nn.modules.batchnorm._BatchNorm)

@@ -14,12 +14,19 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.operators import OPERATORS, Category
-from graphopt.datasets.headroom import SHIPPED, Draws, HeadroomPrices, Reached, load_headroom, save_headroom
 from graphopt.datasets.layered import layered_graph
 from graphopt.datasets.mixed import Mixed, Perturb
-from graphopt.datasets.random_graphs import FAMILIES, _decode_triangle, random_graph
-from graphopt.datasets.regal import HeadroomFilter, Regal
-from graphopt.datasets.synthetic import SPLITS, Synthetic, topology_digest
+from graphopt.datasets.regal import (
+    SHIPPED,
+    Draws,
+    HeadroomFilter,
+    HeadroomPrices,
+    Reached,
+    Regal,
+    load_headroom,
+    save_headroom,
+)
+from graphopt.datasets.synthetic import FAMILIES, SPLITS, Synthetic, _decode_triangle, random_graph, topology_digest
 from graphopt.utils import registry
 
 # --- Synthetic families: the statistics that their parameters imply, and splits that share nothing.

@@ -15,8 +15,7 @@ from graphopt.cli import composed, sentences
 from graphopt.config.build import build
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
-from graphopt.datasets.headroom import Draws, HeadroomPrices, Reached, load_headroom
-from graphopt.datasets.regal import Regal
+from graphopt.datasets.regal import Draws, HeadroomPrices, Reached, Regal, load_headroom
 from graphopt.errors import UserError
 from graphopt.run.cell import Cell
 from graphopt.training.train import prepare

@@ -10,8 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import OPERATORS, Category
-from graphopt.datasets.zoo.layers import Attention, LSTMCell
-from graphopt.datasets.zoo.transformers import PreNormLayer
+from graphopt.datasets.zoo.sequences import Attention, LSTMCell, PreNormLayer
 from graphopt.readers.pytorch.capture import capture, fake_mode
 
 

@@ -233,8 +233,8 @@ def _inputs(node: Message, results: dict[int, list[int]], signals: dict[int, int
 # --- Layer and operator graphs: ops measured on a CPU and an accelerator.
 #
 # Nodes have times in ms on both kinds of device, bytes that they keep, and optionally a colour: those of one colour
-# share a device. Edges have the ms that a transfer of their source's result takes; at the bandwidth `BYTES_PER_MS` of the set
-# the result has so many bytes. A file also says for which machine it was made: `machine=accelerators` is that machine.
+# share a device. Edges have the ms that a transfer of their source's result takes; at the bandwidth `BYTES_PER_MS` of
+# the set the result has so many bytes. A file also says for which machine it was made, `machine=accelerators`.
 
 BYTES_PER_MS = 2**31
 MOST_DEVICES = 60  # of a machine that a file asks for

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from graphopt.datasets.headroom import load_headroom, save_headroom
+from graphopt.datasets.regal import load_headroom, save_headroom
 from graphopt.measure.memo import Memo
 from graphopt.records.rows import RowFile
 from graphopt.report import main
