@@ -93,7 +93,7 @@ Built = tuple[Any, dict[str, Any]]
 
 
 def sized(source: Literal["timm", "transformers"], entry: Mapping[str, Any], *, weights: bool) -> Built:
-    """(module, arguments) of an entry {SOURCE: NAME, batch: 1, size: 64, settings: {}}: pictures [batch, 3, size, size],
+    """(module, arguments) of an entry {SOURCE: NAME, batch: 1, size: 64, settings: {}}: pictures [batch, 3, size, size]
     or tokens [batch, size], which the decoder of a pair gets too. settings: arguments of the architecture, or fields of
     its configuration. weights: whether it has some, random ones, with random inputs, and is as in training but for
     dropout: results are the same every time.

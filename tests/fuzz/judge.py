@@ -77,7 +77,7 @@ _FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.
               "socket.connect", "shutil.rmtree", "os.chmod", "webbrowser.open")  # fmt: skip
 
 
-_OWN = "from graphopt.readers.onnx.inference_worker import main;"  # a process of graphopt's, whatever the input
+_OWN = "from graphopt.readers.onnx.inference import main;"  # a process of graphopt's, whatever the input
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:

@@ -12,9 +12,8 @@ import torch
 from graphopt.core.graph import GraphError
 from graphopt.execution.session import Session
 from graphopt.readers.pytorch.fx_reader import read_fx
-from graphopt.readers.pytorch.fx_values import operator_of
 from graphopt.readers.pytorch.program_file import load_program, packed_program
-from graphopt.readers.pytorch.program_operators import is_allowed
+from graphopt.readers.pytorch.program_operators import is_allowed, operator_of
 
 from ..judge import Format
 from ..mutate import Draw, nasty, number
