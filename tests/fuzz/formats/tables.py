@@ -12,9 +12,8 @@ from graphopt.records.rows import RowFile
 from graphopt.report import main
 from graphopt.run.cell import Cell
 
-from ..judge import Format, Wrong
+from ..judge import Format, Wrong, spoken
 from ..mutate import Draw, damaged, damaged_bytes, damaged_text, json_text
-from ..said import spoken
 from .studies import study
 
 
