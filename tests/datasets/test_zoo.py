@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from torch import nn
 
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import OPERATOR_ID, Category
@@ -150,33 +149,6 @@ def test_every_size_is_a_whole_number_with_a_default() -> None:
 def test_names_say_what_was_asked() -> None:
     assert spec_name({**OTHER, "backward": True}) == "unet_depth1_size16_channels4_backward"
     assert spec_name({"onnx": "light_vgg19"}) == "light_vgg19"
-
-
-def made() -> tuple[nn.Module, tuple[Any, ...]]:
-    import torch
-
-    return nn.Linear(3, 2), (torch.zeros(4, 3),)
-
-
-def test_own_module_is_one_test_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    data = TorchModule(name="torch", module="test_zoo:made", backward=False)
-    assert data.graphs("train") == [] == data.graphs("val")
-    (graph,) = data.graphs("test")
-    assert graph.num_ops == 2 and graph.program is not None and graph is data.graphs("test")[0]
-
-
-@pytest.mark.parametrize("module, words", [
-    (None, "package.module:factory"), ("test_zoo", "package.module:factory"), ("not_there:f", "PYTHONPATH"),
-    ("test_zoo:absent", "has no 'absent'"), ("test_zoo:spec_name", "the factory failed"),
-    ("builtins:dict", "must return"),
-])  # fmt: skip
-def test_bad_factories_are_refused_in_one_sentence(
-    module: str | None, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    with pytest.raises(GraphError, match=words):
-        TorchModule(name="torch", module=module, backward=False).graphs("test")
 
 
 @pytest.mark.parametrize("name", get_args(Collection))
