@@ -1,7 +1,7 @@
 """The model zoo as a data set: architectures from the papers at chosen sizes, split by family, cached on disk."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -10,9 +10,8 @@ import yaml
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.cache import GraphCache
-from graphopt.datasets.dataset import Dataset, Split, check_splits, models_extent
+from graphopt.datasets.dataset import EntryDataset, Split, models_extent
 from graphopt.utils.outside import OwnFolder
-from graphopt.utils.progress import Bar
 
 Spec = Mapping[str, Any]
 
@@ -38,7 +37,7 @@ def collections() -> dict[str, dict[Split, list[Spec]]]:
     return made
 
 
-class ZooDataset(Dataset):
+class ZooDataset(EntryDataset):
     """Graphs by entries: `{model: rnnlm, layers: 2, backward: true}` (a model of `graphopt.datasets.zoo` and its sizes;
     what is left out has the model's default) or `{onnx: light_squeezenet}` (a CNN of the `onnx` package).
 
@@ -51,49 +50,37 @@ class ZooDataset(Dataset):
         self, *, name: str, collection: Collection | None, train: list[Spec] | None, val: list[Spec] | None,
         test: list[Spec] | None, cache_dir: OwnFolder,
     ) -> None:  # fmt: skip
-        self.name, self._cache = name, GraphCache(cache_dir)
         entries = {} if collection is None else collections()[collection]
         own: dict[Split, list[Spec] | None] = {"train": train, "val": val, "test": test}
-        self._specs = {split: entries.get(split, []) if specs is None else specs for split, specs in own.items()}
-        self._graphs: dict[Split, list[Graph]] = {}
+        super().__init__(name, {split: entries.get(split, []) if of is None else of for split, of in own.items()})
+        self._cache = GraphCache(cache_dir)
 
     def extent(self) -> int:
-        return models_extent([spec for specs in self._specs.values() for spec in specs])
+        return models_extent(self._entries)
 
     def graphs(self, split: Split) -> list[Graph]:
-        if split not in self._graphs:
-            self._check_families()
-            self._graphs[split] = self._load(self._specs[split])
-            check_splits(self._graphs)
-        return self._graphs[split]
+        self._check_families()
+        return super().graphs(split)
 
     def _check_families(self) -> None:
         """By names alone, before anything is captured."""
         first: dict[str, Split] = {}
-        for split, specs in self._specs.items():
+        for split, specs in self._entries.items():
             for spec in specs:
                 other = first.setdefault(family_of(spec), split)
                 if other != split:
                     raise GraphError(f"dataset.{split} holds {spec_name(spec)}, whose family {family_of(spec)!r} also "
                                      f"stands in dataset.{other}; keep a family in one split")  # fmt: skip
 
-    def _load(self, specs: Sequence[Spec]) -> list[Graph]:
-        cold = [spec for spec in specs if "model" in spec and not self._cache.has(spec_name(spec), spec)]
-        if not cold:
-            return [self._graph(spec) for spec in specs]
-        graphs = []
-        with Bar("capture", len(specs)) as bar:
-            for spec in specs:
-                graphs.append(self._graph(spec))
-                bar.step(spec_name(spec))
-        return graphs
+    def is_quick(self, entry: Spec) -> bool:
+        return "onnx" in entry or self._cache.has(spec_name(entry), entry)
 
-    def _graph(self, spec: Spec) -> Graph:
-        if "onnx" in spec:
+    def graph_of(self, entry: Spec) -> Graph:
+        if "onnx" in entry:
             from graphopt.datasets.onnx import load_light
 
-            return load_light(spec["onnx"])
-        return self._cache.get(spec_name(spec), spec, lambda: capture_model(spec))
+            return load_light(entry["onnx"])
+        return self._cache.get(spec_name(entry), entry, lambda: capture_model(entry))
 
 
 def spec_name(spec: Spec) -> str:
