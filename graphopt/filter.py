@@ -21,6 +21,7 @@ from graphopt.datasets.regal import Draws, HeadroomPrices, Reached, Regal, load_
 from graphopt.errors import UsageError, UserError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
+from graphopt.search.genetic.brkga import Brkga
 from graphopt.utils import registry
 from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar
@@ -41,7 +42,8 @@ def search(graph: Graph, objective: str, evals: int, seed: int) -> AssignProblem
     task = construct(registry.option("task", "placement_scheduling"), "task", around)
     node = registry.option("cost", "simulator") | {"objective": objective, "threads": 1}
     cost = construct(node, "cost", around | {"task": task})
-    return solve(construct(registry.option("algo", "brkga"), "algo"), graph, task, cost, evals=evals, seed=seed)[0]
+    brkga: Brkga = construct(registry.option("algo", "brkga"), "algo")
+    return solve(brkga, graph, task, cost, evals=evals, seed=seed)[0]
 
 
 def reached(graph: Graph, objective: str, long_seeds: Sequence[int]) -> Reached:

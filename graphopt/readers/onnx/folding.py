@@ -211,7 +211,6 @@ _INFERENCES = 500_000  # nodes looked at in all rounds
 
 _INTEGERS = (TensorProto.INT64, TensorProto.INT32)
 
-Array = NDArray[Any]
 Values = dict[str, Array]
 Shapes = dict[str, tuple[int, ...] | None]
 Infer = Callable[[ModelProto, bool], ModelProto]
