@@ -33,50 +33,40 @@ from graphopt.utils.ranges import count, seconds
 ENTRIES = "entries.jsonl"
 
 
-class Capturing:
-    """A process that captures; begun anew when an entry takes longer than `seconds` or ends it."""
-
-    def __init__(self, seconds: float, most_ops: int) -> None:
-        self.seconds, self.most_ops = seconds, most_ops
-        variables = {**os.environ, "TRANSFORMERS_VERBOSITY": "error"}
-        self._process = Process("graphopt.library.worker", {}, variables)
-
-    def capture(self, entry: LibraryModel, file: Path) -> dict[str, Any]:
-        """What became of an entry."""
-        request = {"entry": asdict(entry), "file": str(file), "most_ops": self.most_ops}
-        try:
-            return self._process.ask(request, self.seconds)
-        except Late:
-            return {"reason": f"not captured within {self.seconds:.0f} s"}
-        except Ended:
-            return {"reason": "ended the capturing process"}
-
-    def close(self) -> None:
-        self._process.end()
-
-
-def gather(entries: Sequence[LibraryModel], folder: Path, capturing: Capturing) -> list[dict[str, Any]]:
-    """A line for every entry; those that have one are passed over."""
+def gather(entries: Sequence[LibraryModel], folder: Path, *, seconds: float, most_ops: int) -> list[dict[str, Any]]:
+    """A line for every entry; those that have one are passed over. One process captures, and is begun anew when an
+    entry takes longer than `seconds` or ends it."""
     (folder / "graphs").mkdir(parents=True, exist_ok=True)
     done = {line["name"]: line for line in lines_of(folder)}
-    with Bar("capture", len(entries)) as bar, open(folder / ENTRIES, "a+") as log:
-        if log.tell() and not (folder / ENTRIES).read_bytes().endswith(b"\n"):
-            log.write("\n")  # the line that a killed run left unfinished ends here
-        for entry in entries:
-            if entry.name not in done:
-                began = time.perf_counter()
-                file = folder / "graphs" / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', entry.name)}.npz"
-                line = {"name": entry.name, **asdict(entry), **capturing.capture(entry, file)}
-                line |= {
-                    "seconds": round(time.perf_counter() - began, 2),
-                    "version": version(PACKAGES[entry.library]),
-                }
-                with writing(folder / ENTRIES):
-                    log.write(json.dumps(line) + "\n")
-                    log.flush()
-                done[entry.name] = line
-            bar.step(f"{entry.name}: {done[entry.name].get('ops', '-')}")
+    process = Process("graphopt.library.worker", {}, {**os.environ, "TRANSFORMERS_VERBOSITY": "error"})
+    try:
+        with Bar("capture", len(entries)) as bar, open(folder / ENTRIES, "a+") as log:
+            if log.tell() and not (folder / ENTRIES).read_bytes().endswith(b"\n"):
+                log.write("\n")  # the line that a killed run left unfinished ends here
+            for entry in entries:
+                if entry.name not in done:
+                    done[entry.name] = line = _captured(process, entry, folder, seconds, most_ops)
+                    with writing(folder / ENTRIES):
+                        log.write(json.dumps(line) + "\n")
+                        log.flush()
+                bar.step(f"{entry.name}: {done[entry.name].get('ops', '-')}")
+    finally:
+        process.end()
     return [done[entry.name] for entry in entries]
+
+
+def _captured(process: Process, entry: LibraryModel, folder: Path, seconds: float, most_ops: int) -> dict[str, Any]:
+    """The line of an entry: its graph's file, or the reason why there is none."""
+    began = time.perf_counter()
+    file = folder / "graphs" / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', entry.name)}.npz"
+    try:
+        found = process.ask({"entry": asdict(entry), "file": str(file), "most_ops": most_ops}, seconds)
+    except Late:
+        found = {"reason": f"not captured within {seconds:.0f} s"}
+    except Ended:
+        found = {"reason": "ended the capturing process"}
+    return {"name": entry.name, **asdict(entry), **found, "seconds": round(time.perf_counter() - began, 2),
+            "version": version(PACKAGES[entry.library])}  # fmt: skip
 
 
 def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
@@ -122,11 +112,7 @@ def main(arguments: Sequence[str]) -> int:
         return _draw(args.folder, args.draw)
     if args.pack:
         return _pack(args.folder, args.pack)
-    capturing = Capturing(args.seconds, args.most_ops)
-    try:
-        lines = gather(installed(args.only), args.folder, capturing)
-    finally:
-        capturing.close()
+    lines = gather(installed(args.only), args.folder, seconds=args.seconds, most_ops=args.most_ops)
     graphs = [line for line in lines if "graph" in line]
     print(f"{len(graphs):,} graphs of {len({line['hash'] for line in graphs}):,} kinds and "
           f"{len({(line['library'], line['family']) for line in graphs}):,} families in {args.folder}; "
