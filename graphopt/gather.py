@@ -61,6 +61,7 @@ def _captured(process: Process, entry: LibraryModel, folder: Path, seconds: floa
     file = folder / "graphs" / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', entry.name)}.npz"
     try:
         found = process.ask({"entry": asdict(entry), "file": str(file), "most_ops": most_ops}, seconds)
+        found.pop("id")
     except Late:
         found = {"reason": f"not captured within {seconds:.0f} s"}
     except Ended:
