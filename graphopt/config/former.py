@@ -4,6 +4,10 @@ from typing import Any
 
 # Where classes or whole modules were, as files of older versions have it -> where they are.
 MOVED: dict[str, str] = {
+    "graphopt.costs.learned": "graphopt.costs.inductor",
+    "graphopt.costs.onnx_runtime": "graphopt.costs.whole_program",
+    "graphopt.costs.profiled": "graphopt.costs.additive",
+    "graphopt.costs.torch_eager": "graphopt.costs.whole_program",
     "graphopt.datasets.training_step": "graphopt.datasets.torch_module",
     "graphopt.machine": "graphopt.core.machine",
     "graphopt.search.annealing": "graphopt.search.walks.annealing",
@@ -65,10 +69,13 @@ FORMER: dict[str, dict[str, str]] = {
 ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None},
                                     "graphopt.datasets.zoo_dataset.ZooDataset": {"collection": None},
                                     "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
-                                    "graphopt.costs.inductor.Inductor": {"filter": None},
                                     "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
                                     "graphopt.tasks.tiled_execution.Tiling": {"clock": "wall",
                                                                                "shared_slices": "per_operand"},
                                     "graphopt.datasets.contests.tiling_contest.TilingContest": {"drawn": None},
                                     "graphopt.search.tiling.tile_walk.TileWalk": {
                                         "order": {"by": "passes", "power": 1.0, "patience": 1.0}}}  # fmt: skip
+
+
+# Settings that are no more -> the value that means what holds without them. A file that says another value is refused.
+REMOVED: dict[str, dict[str, Any]] = {"graphopt.costs.inductor.Inductor": {"filter": None}}

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.library.catalogue import LibraryModel, build
-from graphopt.measure.serving import Tell, serve
+from graphopt.measure.process import Tell, serve
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.readers.pytorch.capture import capture
 

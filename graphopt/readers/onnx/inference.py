@@ -21,8 +21,7 @@ from onnx import GraphProto, ModelProto, inliner
 from graphopt.core.graph import GraphError
 from graphopt.core.graph_builder import RANK
 from graphopt.errors import writing
-from graphopt.measure.process import Ended, Late, Process
-from graphopt.measure.serving import Tell, serve
+from graphopt.measure.process import Ended, Late, Process, Tell, serve
 from graphopt.readers.onnx.folding import settle_shapes
 from graphopt.readers.onnx.model import subgraphs
 
