@@ -11,7 +11,7 @@ takes graph, task and cost model of each instance from an answer of a stored stu
 data set, which has more graphs, is named for those who want to solve them), and
 
     config: {machine: cpu_core, task: tiling, cost: tile_time}
-    datasets: [tiling_random, tiling_contest]
+    datasets: [tiling, {name: tiling, source: random}]
     instances: [name, ...]
 
 makes them of options; where a mapping stands for a name, `name` says the option and other keys are its settings.
@@ -185,11 +185,11 @@ def _name(said: Any, group: str) -> str:
 
 
 def _override(said: Any) -> str:
-    """A data set that a problem names, as it is chosen on the command line after `dataset=`. Raises Unreadable."""
+    """A data set that a problem names, with its words and numbers, as it is chosen on the command line after
+    `dataset=`. Raises Unreadable."""
     name, settings = _name(said, "dataset"), {} if isinstance(said, str) else said
-    return " ".join(
-        [name, *(f"dataset.{short(key)}={short(value)}" for key, value in settings.items() if key != "name")]
-    )
+    plain = {key: value for key, value in settings.items() if key != "name" and isinstance(value, str | int | float)}
+    return " ".join([name, *(f"dataset.{short(key)}={short(value)}" for key, value in plain.items())])
 
 
 def _words(group: str, said: Any) -> dict[str, Any]:
