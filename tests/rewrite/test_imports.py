@@ -208,7 +208,7 @@ def test_equal_opaque_nodes_are_one_and_random_ones_are_not() -> None:
     assert np.abs(z).min() > 0
 
 
-# --- Torch modules as programs: they compute what the module computes, run by torch and as exported ONNX.
+# --- Torch modules as programs: they compute what the module computes.
 
 TOLERANCE = 1e-5
 
@@ -294,8 +294,9 @@ def test_computes_what_the_module_computes(make: Any, inputs: tuple[Any, ...]) -
     program = import_torch(module, inputs)
     arrays = [t.numpy() for t in inputs]
     assert gap(known, Executor(program)(arrays)) < TOLERANCE
-    assert gap(known, run(exported(program), *arrays)) < TOLERANCE
     assert check_equivalence(program, program).worst == 0
+    if not program.opaque:
+        assert gap(known, run(exported(program), *arrays)) < TOLERANCE
 
 
 def test_layers_become_ops_of_the_vocabulary() -> None:

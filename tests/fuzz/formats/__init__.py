@@ -4,7 +4,6 @@ from ..judge import Format
 from .answers import ANSWERS
 from .checkpoints import CHECKPOINTS
 from .configs import CONFIGS
-from .egraphs import EGRAPHS
 from .graphs import GRAPHS
 from .onnx_models import ONNX
 from .onnx_operators import ONNX_OPERATORS
@@ -14,6 +13,6 @@ from .programs import PROGRAMS
 from .rules import RULES
 from .tables import TABLES
 
-_ALL = (*GRAPHS, *ONNX, *ONNX_OPERATORS, *ANSWERS, *PACKS, *CHECKPOINTS, *EGRAPHS, *RULES, *TABLES, *PROGRAMS,
+_ALL = (*GRAPHS, *ONNX, *ONNX_OPERATORS, *ANSWERS, *PACKS, *CHECKPOINTS, *RULES, *TABLES, *PROGRAMS,
         *PROGRAM_OPERATORS, *CONFIGS)  # fmt: skip
 FORMATS: dict[str, Format] = {form.name: form for form in _ALL}
