@@ -13,7 +13,7 @@ from graphopt.rewrite.generation.instances import Instance, instances
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.terms import reachable
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
-from graphopt.rewrite.rules.rule import Rule, RuleError, RuleSet
+from graphopt.rewrite.rules.rule import Rule, RuleError
 from graphopt.utils.progress import Bar
 
 CASES, DRAWS, TRIES, LEAST_CASES = 60, 2, 4000, 4
@@ -57,20 +57,6 @@ def compare(rule: Rule, instance: Instance, rng: np.random.Generator) -> None:
             raise Rejected(f"{rule.name}: output {place} differs in {wrong} of {left.size} elements", instance)
 
 
-def verify_all(rules: RuleSet) -> list[str]:
-    """Complaints about the rules that are rejected."""
-    complaints = []
-    with Bar("verify", len(rules)) as bar:
-        for rule in rules:
-            try:
-                note = f"{rule.name}: {verify(rule)} cases"
-            except Rejected as error:
-                note = str(error)
-                complaints.append(note)
-            bar.step(note)
-    return complaints
-
-
 def read_text(file: Path) -> str:
     """The text of a file. Raises UserError where there is none."""
     try:
@@ -87,6 +73,14 @@ def main(arguments: list[str]) -> int:
     file = parser.parse_args(arguments).file
     with sentences():
         rules = parse_rules(read_text(file)) if file else load_rules()
-    complaints = verify_all(rules)
+    complaints = []
+    with Bar("verify", len(rules)) as bar:
+        for rule in rules:
+            try:
+                note = f"{rule.name}: {verify(rule)} cases"
+            except Rejected as error:
+                note = str(error)
+                complaints.append(note)
+            bar.step(note)
     print("\n".join([*complaints, f"{len(rules) - len(complaints)} of {len(rules)} rules verified"]))
     return 1 if complaints else 0
