@@ -35,7 +35,6 @@ MOVED: dict[str, str] = {
     "graphopt.search.tensat": "graphopt.search.rewriting.tensat",
     "graphopt.search.windowed": "graphopt.search.walks.windowed",
     "graphopt.search.xla_priority": "graphopt.search.fusion.xla_priority",
-    "graphopt.sweep": "graphopt.run.sweep",
     "graphopt.tasks.tiled_execution": "graphopt.tiling.tiling_task",
     "graphopt.datasets.contests.tiling_contest.TilingContest": (
         "graphopt.datasets.contests.tiling_contest.TilingProblems"
