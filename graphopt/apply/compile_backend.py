@@ -97,7 +97,7 @@ def answers_in(folder: str | Path) -> list[tuple[Path, Answer]]:
     files = sorted(Path(folder).glob("*.npz"))
     if not files:
         raise UserError(f"no decision files in {folder}; `save` of an optimized module writes them")
-    return [(file, Answer(file)) for file in files]
+    return [(file, Answer.load(file)) for file in files]
 
 
 def program_of(answer: Answer, source: str) -> FxProgram:

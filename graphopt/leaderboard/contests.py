@@ -25,6 +25,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from graphopt.answer import Answer, dataset, pricing
 from graphopt.config.stored import OPTION, words
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import Split
@@ -33,8 +34,6 @@ from graphopt.leaderboard.yaml_files import is_name, listed, mapping, names, rea
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.solution import Decided, Equality, Solution
 from graphopt.records import packed
-from graphopt.reporting.rebuilt import dataset, pricing
-from graphopt.reporting.stored_case import open_case
 from graphopt.utils import registry
 from graphopt.utils.printable import short
 
@@ -146,13 +145,13 @@ def _from_answers(said: Mapping[str, Any], source: Path, root: Path, equality: E
     answers = answers_in(pack_of(said, source, root), said.get("instances"), f"instances of {source}")
     for name, place in answers.items():
         try:
-            case = open_case(place)
+            answer = Answer.load(place)
         except (UserError, GraphError) as error:
             absent[name] = str(error)
             continue
-        plans = case.decision.default_plans(case.graph, case.task)
-        default = Solution(case.graph, case.task, case.decision, plans, plans)
-        made.append(BoardInstance(name, case.graph, case.task, case.judge, default, equality))
+        plans = answer.decided.default_plans(answer.graph, answer.solution.task)
+        default = Solution(answer.graph, answer.solution.task, answer.decided, plans, plans)
+        made.append(BoardInstance(name, answer.graph, answer.solution.task, answer.judge, default, equality))
     return made, absent
 
 

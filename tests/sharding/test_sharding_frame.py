@@ -12,6 +12,7 @@ import pytest
 from check_data import check_data
 from commands import command
 
+from graphopt.answer import _dataset
 from graphopt.config.construct import construct
 from graphopt.core.auto_sharding.strategies import price
 from graphopt.core.graph import Graph, GraphError
@@ -19,7 +20,6 @@ from graphopt.core.oracles import check
 from graphopt.problems.optimizer import solve
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.readers.formats.iopddl import graph_of
-from graphopt.reporting.rebuilt import _dataset
 from graphopt.reporting.replay import claims_of, replay_all
 from graphopt.sharding.drawing import drawn, every_choice
 from graphopt.sharding.instance import tables_of
