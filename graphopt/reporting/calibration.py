@@ -13,13 +13,20 @@ from graphopt.answer import Answer
 from graphopt.config.construct import construct
 from graphopt.core.graph import F64, Graph
 from graphopt.errors import UserError
-from graphopt.measure.memo import Memo
-from graphopt.measure.table_file import NAME, tables_below
+from graphopt.measure.price_table import NAME, PriceTable, tables_below
 from graphopt.problems.cost_model import CostModel
-from graphopt.ranking.agreement import LEAST, agreement, measured_again, needed, spearman
-from graphopt.ranking.asked import graph_key, plans_of
 from graphopt.ranking.code_time import distinct, fitted
-from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan, measured_graphs
+from graphopt.ranking.measured_plans import (
+    LEAST,
+    MeasuredGraph,
+    MeasuredPlan,
+    agreement,
+    measured_again,
+    measured_graphs,
+    needed,
+    spearman,
+)
+from graphopt.ranking.requests import graph_key, plans_of
 from graphopt.reporting.replay import decision_of
 from graphopt.reporting.tables.statistics import bootstrap
 from graphopt.utils import registry
@@ -37,12 +44,12 @@ def scores(place: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[Score]:
     tables = tables_below(place)
     if not tables:
         raise UserError(f"{place} has no {NAME}: bring the table there that its prices were measured into")
-    measured = measured_graphs(Memo(tables[0]))
+    measured = measured_graphs(PriceTable(tables[0]))
     graphs = {str(row["graph"]): Answer.load(decision_of(row)).graph for row in rows}
     known = {name: measured[graph_key(graph)] for name, graph in graphs.items() if graph_key(graph) in measured}
     yield from _orders(known, {str(row["graph"]): str(row["family"]) for row in rows})
     for name, one in sorted(known.items()):
-        masks = [plan for plan in distinct(one) if not plan.asked.knobs]
+        masks = [plan for plan in distinct(one) if not plan.request.knobs]
         predicted = dict(_predicted(graphs[name], one, masks, [*known.values()], str(rows[0]["machine"])))
         yield from _correlations(name, one, masks, predicted)
 
@@ -55,7 +62,7 @@ def _predicted(graph: Graph, one: MeasuredGraph, masks: Sequence[MeasuredPlan], 
         model = fitted(others)
         yield "learned", np.array([model.of(plan.features) for plan in masks])
     yield "count_bytes", np.array([plan.features.get("bytes", 0.0) for plan in masks])
-    plans = plans_of(graph, [plan.asked for plan in masks])
+    plans = plans_of(graph, [plan.request for plan in masks])
     around: dict[str, Any] = {"machine": construct(registry.option("machine", machine), "machine")}
     around["task"] = construct(registry.option("task", "fusion"), "task", around)
     for name in SIMULATORS:
@@ -82,8 +89,8 @@ def _orders(known: Mapping[str, MeasuredGraph], family_of: Mapping[str, str]) ->
     logs, found = dict[str, float](), list[Score]()
     for name, one in sorted(known.items()):
         others = [other for other in known.values() if other is not one]
-        plans = [plan for plan in distinct(one) if plan.asked.knobs or one.near(plan)]
-        plans.sort(key=lambda plan: not plan.asked.knobs)
+        plans = [plan for plan in distinct(one) if plan.request.knobs or one.near(plan)]
+        plans.sort(key=lambda plan: not plan.request.knobs)
         ratio = np.array([plan.ratio for plan in plans])
         if others and len(ratio) and ratio.min() <= 1 - GAIN:
             model = fitted(others)

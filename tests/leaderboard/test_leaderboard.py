@@ -13,7 +13,7 @@ import pytest
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 
-from graphopt import OWN_OPTIONS, command
+from graphopt import OWN_OPTIONS, __main__
 from graphopt.errors import UserError
 from graphopt.leaderboard import board as leaderboard
 from graphopt.leaderboard.contests import Contest, read_contest
@@ -25,7 +25,8 @@ from graphopt.records.rows import read
 from graphopt.tiling.pricing_tiles import judge
 from graphopt.tiling.workload_files import schedule_json, write_json
 
-TILING = {"name": "tiling_random", "test": [8, 9], "train": [], "val": []}
+RANDOM = {"train": [], "val": [], "test": [8, 9], "sizes": [128, 256, 512, 1024], "products": 0.45, "graph_seed": 0}
+TILING = {"name": "tiling", "source": "random", "random": RANDOM}
 WORDS = {"title": "mine", "by": "me", "method": "as it comes", "budget": "none", "hardware": "a core"}
 PROBLEMS = {
     "tiling": {"config": {"machine": "cpu_core", "task": "tiling", "cost": "tile_time"}, "datasets": [TILING],
@@ -181,7 +182,7 @@ def test_a_strangers_entry_appears_without_an_edit(
     ]
     monkeypatch.setattr(sys, "argv", ["graphopt", "--config-dir", str(own / "options"), *words])
     try:
-        command.main()
+        __main__.main()
     finally:
         GlobalHydra.instance().clear()
     (row,) = [row for file in (tmp_path / "out").glob("mine/*/rows.jsonl") for row in read(file)]

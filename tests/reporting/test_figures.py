@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from graphopt.errors import UserError
-from graphopt.ranking.asked import Asked
 from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan
+from graphopt.ranking.requests import CompilerRequest
 from graphopt.reporting import calibration
 from graphopt.reporting.figures import FILE, FORMS, KINDS, Figure, figures, figures_of
 
@@ -359,9 +359,9 @@ def test_split_training_steps() -> None:
 
 def test_cost_models_are_scored_over_all_masks_and_over_those_near_the_default() -> None:
     """Five masks ask for one op, five for all of 40; the second model is right about the first five alone."""
-    masks = [MeasuredPlan(Asked({f"op{i}": "store" for i in range(1 if place < 5 else 40)}, {}), str(place),
+    masks = [MeasuredPlan(CompilerRequest({f"op{i}": "store" for i in range(1 if place < 5 else 40)}, {}), str(place),
                           {"bytes": float(place)}, 1.0 + place, 0.0, 1.0) for place in range(10)]  # fmt: skip
-    none = MeasuredPlan(Asked({}, {}), "0", {}, 1.0, 0.0, 1.0)
+    none = MeasuredPlan(CompilerRequest({}, {}), "0", {}, 1.0, 0.0, 1.0)
     half = np.array([0.0, 1, 2, 3, 4, 9, 8, 7, 6, 5])
     graph, predicted = MeasuredGraph("p", "here", none, tuple(masks)), {"right": np.arange(10.0), "half": half}
     of = dict(calibration._correlations("g", graph, masks, predicted))
