@@ -17,10 +17,17 @@ from onnx import ModelProto, NodeProto, TypeProto
 
 from graphopt.core.graph import GraphError
 from graphopt.core.graph_builder import MOST, RANK
-from graphopt.readers.onnx.bodies import plain_attributes
-from graphopt.readers.onnx.evaluation import SIZES, STANDARD, evaluated, shape_value
-from graphopt.readers.onnx.folding import SMALL, static_shape
-from graphopt.readers.onnx.model import dtype_of, label_of, opsets_of, reads, subgraphs, types_of, values_of
+from graphopt.readers.onnx.folding import SIZES, SMALL, STANDARD, evaluated, shape_value, static_shape
+from graphopt.readers.onnx.model import (
+    dtype_of,
+    label_of,
+    opsets_of,
+    plain_attributes,
+    reads,
+    subgraphs,
+    types_of,
+    values_of,
+)
 from graphopt.readers.onnx.onnx_operators import kind_of
 from graphopt.readers.onnx.reader import checked, fix_dims, inferred, parse
 from graphopt.rewrite.io.onnx_call import OnnxCall, OnnxOrigin, make_call

@@ -7,9 +7,8 @@ from typing import Any
 
 from graphopt.rewrite.extract import main
 
-from ..judge import Format, Wrong
+from ..judge import Format, Wrong, json_lines, spoken
 from ..mutate import Draw, damaged, damaged_bytes, gzip_bomb, json_text
-from ..said import json_lines, spoken
 from .archives import BOMB
 
 
