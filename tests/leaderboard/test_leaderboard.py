@@ -16,9 +16,8 @@ from hydra.core.global_hydra import GlobalHydra
 from graphopt import OWN_OPTIONS, __main__
 from graphopt.errors import UserError
 from graphopt.leaderboard import board as leaderboard
-from graphopt.leaderboard.contests import Contest, read_contest
+from graphopt.leaderboard.contests import Contest, read_contest, read_yaml
 from graphopt.leaderboard.judging import BoardEntry, judged_entry
-from graphopt.leaderboard.yaml_files import read_yaml
 from graphopt.problems.optimizer import solve
 from graphopt.records.answer_file import load, write
 from graphopt.records.rows import read
