@@ -141,7 +141,7 @@ def _inputs(name: str, folder: Path) -> Iterator[bytes]:
         yield found.read_bytes() if found.is_file() else b"".join(f.read_bytes() for f in sorted(found.iterdir()))
 
 
-@pytest.mark.parametrize("name", ["stg", "lifetimes", "onnx", "rules_protobuf", "egraph"])
+@pytest.mark.parametrize("name", ["stg", "lifetimes", "onnx", "rules"])
 def test_a_seed_makes_the_same_input_and_others_make_others(name: str, tmp_path: Path) -> None:
     first, again = (list(_inputs(name, tmp_path / side)) for side in ("a", "b"))
     assert first == again

@@ -4,13 +4,12 @@ from ..judge import Format
 from .answers import ANSWERS, PACKS
 from .checkpoints import CHECKPOINTS
 from .configs import CONFIGS
-from .egraphs import EGRAPHS
 from .graphs import GRAPHS
 from .onnx_models import ONNX, ONNX_OPERATORS
 from .programs import PROGRAM_OPERATORS, PROGRAMS
 from .rules import RULES
 from .tables import TABLES
 
-_ALL = (*GRAPHS, *ONNX, *ONNX_OPERATORS, *ANSWERS, *PACKS, *CHECKPOINTS, *EGRAPHS, *RULES, *TABLES, *PROGRAMS,
+_ALL = (*GRAPHS, *ONNX, *ONNX_OPERATORS, *ANSWERS, *PACKS, *CHECKPOINTS, *RULES, *TABLES, *PROGRAMS,
         *PROGRAM_OPERATORS, *CONFIGS)  # fmt: skip
 FORMATS: dict[str, Format] = {form.name: form for form in _ALL}
