@@ -81,7 +81,7 @@ class Progress(Timer):
         parts = [] if reward is None else [f"reward {float(reward):.3f}"]
         best = best_checkpoint(trainer)
         known = best is not None and best.best_model_score is not None
-        return ", ".join([*parts, f"best val {learner.measure} {float(best.best_model_score):.3f}"] if known else parts)  # type: ignore[union-attr,arg-type]
+        return ", ".join([*parts, f"best val {learner.metric} {float(best.best_model_score):.3f}"] if known else parts)  # type: ignore[union-attr,arg-type]
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._bar.__exit__(None, None, None)
@@ -144,14 +144,14 @@ class Resumable(pl.Callback):
         """The untrained network is the first candidate for the best one."""
         learner, best = _learner(pl_module), best_checkpoint(trainer)
         assert best is not None
-        path, score = str(self.folder / "best.ckpt"), torch.tensor(learner.validated)
+        path, score = str(self.folder / "best.ckpt"), torch.tensor(learner.last_metric)
         trainer.save_checkpoint(path)
         best.best_model_path = best.kth_best_model_path = path
         best.best_model_score = best.kth_value = score
         best.best_k_models = {path: score}
         for stopping in (callback for callback in trainer.callbacks if isinstance(callback, EarlyStopping)):  # type: ignore[attr-defined]
             stopping.best_score = score
-        values = {f"val/{learner.measure}": learner.validated, "train_evals": float(learner.train_evals)}
+        values = {f"val/{learner.metric}": learner.last_metric, "train_evals": float(learner.train_evals)}
         for logger in trainer.loggers:
             logger.log_metrics(values, 0)
 

@@ -77,7 +77,7 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings,
         checkpoint.adopt_weights(learner, checkpoint.find(schedule.start, cell.config), about)
     cell.log.rewind(learner.train_steps if last is not None else -1)
     learner.val_evals = schedule.val_evals
-    learner.gather(graphs)
+    learner.prepare_training(graphs)
     batches = GraphBatches(graphs, val_graphs, schedule.batch_graphs, cell.settings.seed)
     trainer = trainer_for(learner, schedule, cell, about, validates=bool(val_graphs))
     fit(trainer, learner, batches, last)
@@ -85,7 +85,7 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings,
 
 def refuse_held_out(learner: Learner, dataset: str, graphs: list[Graph]) -> None:
     """Raises UserError where ops are held out and the learner would be taught by them all the same."""
-    if not learner.heeds_held_out and any(graph.held_out.any() for graph in graphs):
+    if not learner.applies_train_mask and any(graph.held_out.any() for graph in graphs):
         raise UserError(
             f"dataset={dataset} holds ops of its training graphs out, which algo={learner.name} would be taught by; "
             "choose dataset.purged=false, or an algorithm that heeds it, such as laf or kernel_model"
@@ -133,7 +133,7 @@ def callbacks_for(
     learner: Learner, schedule: TrainerSettings, folder: Path, about: dict[str, Any], *, validates: bool
 ) -> list[Callback]:
     """Lightning's for the best checkpoint and for stopping early; the user's; ours for what Lightning lacks."""
-    monitor = f"val/{learner.measure}"
+    monitor = f"val/{learner.metric}"
     best = ModelCheckpoint(
         folder, "best", monitor=monitor, mode="max", save_top_k=1, enable_version_counter=False, save_last=False
     )

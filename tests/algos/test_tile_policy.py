@@ -44,7 +44,7 @@ def test_the_same_lessons_every_time() -> None:
 
 def test_it_learns_what_moves_gain_on_graphs_that_it_has_not_seen() -> None:
     graphs, policy = [problem_graph(seed, 30) for seed in range(8)], learner()
-    policy.gather(graphs)
+    policy.prepare_training(graphs)
     new = torch.from_numpy(policy.solved(problem_graph(9, 30)).astype(np.float32))
     before = float(policy.loss(new).detach())
     trainer = pl.Trainer(max_epochs=1, limit_train_batches=150, logger=False, enable_checkpointing=False,

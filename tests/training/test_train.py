@@ -136,7 +136,7 @@ def test_training_begins_with_the_weights_of_another(train: Callable[..., Any]) 
     same, _ = train("same", steps=0, start=str(cell.path))
     assert torch.equal(same.encoder.logit, first.encoder.logit) and same.train_steps == 0
     further, _ = train("further", steps=3, start=str(cell.path))
-    assert further.train_steps == 3 and further.validated >= first.validated
+    assert further.train_steps == 3 and further.last_metric >= first.last_metric
     with pytest.raises(UserError, match="nowhere"):
         train("none", start="nowhere")
 
@@ -152,7 +152,7 @@ def test_nobody_is_taught_by_ops_that_are_held_out(
     train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, heeds: bool
 ) -> None:
     monkeypatch.setattr(parts_of.ToyGraphs, "graphs", held_out(parts_of.ToyGraphs.graphs))
-    monkeypatch.setattr(parts_of.Learns, "heeds_held_out", heeds)
+    monkeypatch.setattr(parts_of.Learns, "applies_train_mask", heeds)
     if heeds:
         assert train(steps=2)[0].train_steps == 2
     else:

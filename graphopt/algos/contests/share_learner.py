@@ -6,6 +6,7 @@ Shape legend: R steps, F columns, H hidden units.
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,7 +49,7 @@ class ShareLearner(Learner):
     def solved(self, graph: Graph) -> F64:
         """[R, F+2] steps of a search that is as long on any machine: columns, scale, share of it that was gained."""
 
-    def gather(self, graphs: list[Graph]) -> None:  # type: ignore[override]
+    def prepare_training(self, graphs: Sequence[Graph]) -> None:
         """What that takes is seconds, no evaluations."""
         with Bar("search training graphs", len(graphs)) as bar:
             for graph in graphs:

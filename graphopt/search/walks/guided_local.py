@@ -15,8 +15,9 @@ a genetic algorithm draws instead. Shape legend: K keys, N ops, F columns, M kin
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from graphopt.search.genetic.brkga import F32, priced_by
 from graphopt.search.walks.key_moves import first_plan
 from graphopt.search.walks.regal_local import Moves
 from graphopt.search.walks.run_columns import INDEX, RunColumns
-from graphopt.search.walks.weighted_moves import KINDS, WeightedMoves
+from graphopt.search.walks.weighted_moves import KINDS, Drawn, WeightedMoves
 from graphopt.utils.ranges import Count, Share, Whole
 
 OBJECTIVES = frozenset[Objective]({"runtime", "peak_memory"})  # of which runs are simulated
@@ -60,13 +61,17 @@ class GuidedWalk:
 
     def search(self, problem: AssignProblem, says: Says) -> F32:
         """The best keys [K]; evaluations are spent until there are none."""
-        walk = _Walk(problem, self, says)
+        walk = LocalWalk(problem, self, says)
         if self.modelled:
-            model = walk.columns.problem(self.modelled)
-            walk.begin_with(_Walk(model, self, says).from_heuristics().go_on().best)
+            modelled = LocalWalk(walk.columns.problem(self.modelled), self, says).from_heuristics()
+            for _ in modelled.steps():
+                pass
+            walk.begin_with(modelled.best)
         elif problem.open:
             walk.from_heuristics()
-        return walk.go_on().best
+        for _ in walk.steps():
+            pass
+        return walk.best
 
 
 class GuidedLocal(Optimizer):
@@ -90,7 +95,16 @@ def answered(problem: AssignProblem, walk: GuidedWalk, says: Says) -> None:
             problem.commit_keys(keys)
 
 
-class _Walk:
+class Step(NamedTuple):
+    """A batch of moves. keys: [K] from which they were made. cost: of these. moved: the moves. found: their costs."""
+
+    keys: F32
+    cost: float
+    moved: Drawn
+    found: F64
+
+
+class LocalWalk:
     """The search on one problem."""
 
     def __init__(self, problem: AssignProblem, settings: GuidedWalk, says: Says) -> None:
@@ -99,7 +113,7 @@ class _Walk:
         self._price = priced_by(problem)
         self.best, self.cost = np.zeros(0, np.float32), np.inf
 
-    def from_heuristics(self) -> "_Walk":
+    def from_heuristics(self) -> "LocalWalk":
         """Starts from the best of them."""
         with contextlib.suppress(OutOfBudget):
             self.best, self.cost = first_plan(self._problem, "heuristic", self._price)
@@ -111,32 +125,30 @@ class _Walk:
         if self._problem.open:
             self.cost = float(self._price(keys[None])[0])
 
-    def go_on(self) -> "_Walk":
-        """Until the budget ends, if anything can move."""
-        if np.isfinite(self.cost) and self._moves.base.any():
-            with contextlib.suppress(OutOfBudget):
-                self._descend()
-        return self
-
     def _weights(self, keys: F32) -> F64:
         return np.asarray(self._moves.base * self._says(self._problem, self.columns, self.columns.of(keys)))
 
-    def _descend(self) -> None:
-        """Raises OutOfBudget."""
+    def steps(self) -> Iterator[Step]:
+        """Until the budget ends, if anything can move."""
+        if not np.isfinite(self.cost) or not self._moves.base.any():
+            return
         keys, cost, since, rng, settings = self.best, self.cost, 0, self._problem.rng, self._settings
-        weights = self._weights(keys)
-        while True:
-            batch = self._moves.made(keys, self._moves.drawn(weights, settings.batch, rng), rng)
-            found = self._price(batch)
-            winner, since = int(np.argmin(found)), since + settings.batch
-            if found[winner] <= cost:
-                keys, cost = batch[winner], float(found[winner])
-                weights = self._weights(keys)
-            if cost < self.cost:
-                self.best, self.cost, since = keys, cost, 0
-            elif cost == self.cost:
-                self.best = keys
-            if since >= settings.patience:
-                drawn = self._moves.drawn(self._weights(self.best), settings.kick, rng)
-                keys = self._moves.made(self.best, drawn, rng, together=True)[0]
-                cost, since, weights = float(self._price(keys[None])[0]), 0, self._weights(keys)
+        with contextlib.suppress(OutOfBudget):
+            weights = self._weights(keys)
+            while True:
+                moved = self._moves.drawn(weights, settings.batch, rng)
+                batch = self._moves.made(keys, moved, rng)
+                found = self._price(batch)
+                yield Step(keys, cost, moved, found)
+                winner, since = int(np.argmin(found)), since + settings.batch
+                if found[winner] <= cost:
+                    keys, cost = batch[winner], float(found[winner])
+                    weights = self._weights(keys)
+                if cost < self.cost:
+                    self.best, self.cost, since = keys, cost, 0
+                elif cost == self.cost:
+                    self.best = keys
+                if since >= settings.patience:
+                    kicked = self._moves.drawn(self._weights(self.best), settings.kick, rng)
+                    keys = self._moves.made(self.best, kicked, rng, together=True)[0]
+                    cost, since, weights = float(self._price(keys[None])[0]), 0, self._weights(keys)
