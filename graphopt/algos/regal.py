@@ -48,9 +48,8 @@ from graphopt.core.fusible import view_inline
 from graphopt.core.graph import F64, Graph
 from graphopt.core.machine import Machine
 from graphopt.core.spectral import smallest_eigenvectors
-from graphopt.encoders.columns import levels
 from graphopt.encoders.encoder import Encoder
-from graphopt.encoders.features import batch, graph_features
+from graphopt.encoders.features import batch, graph_features, levels
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.keys import KeyRole

@@ -18,7 +18,7 @@ from lightning_fabric.plugins import TorchCheckpointIO
 from graphopt.algos.learner import Learner
 from graphopt.config.construct import dotted
 from graphopt.config.stored import RESERVED, node_of, words
-from graphopt.encoders.columns import DIGEST
+from graphopt.encoders.features import DIGEST
 from graphopt.errors import ConfigError, Unreadable, UserError, writing
 from graphopt.training.packaged import packaged
 from graphopt.utils.limits import MIB, check_zip, parse_json

@@ -35,7 +35,7 @@ from graphopt.core.head import named_counts
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
-from graphopt.encoders.graphsage import GraphSAGE
+from graphopt.encoders.convolutions import GraphSAGE
 from graphopt.errors import ConfigError
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve

@@ -95,7 +95,7 @@ def answered(problem: AssignProblem, walk: GuidedWalk, says: Says) -> None:
             problem.commit_keys(keys)
 
 
-class Step(NamedTuple):
+class TriedBatch(NamedTuple):
     """A batch of moves. keys: [K] from which they were made. cost: of these. moved: the moves. found: their costs."""
 
     keys: F32
@@ -128,7 +128,7 @@ class LocalWalk:
     def _weights(self, keys: F32) -> F64:
         return np.asarray(self._moves.base * self._says(self._problem, self.columns, self.columns.of(keys)))
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[TriedBatch]:
         """Until the budget ends, if anything can move."""
         if not np.isfinite(self.cost) or not self._moves.base.any():
             return
@@ -139,7 +139,7 @@ class LocalWalk:
                 moved = self._moves.drawn(weights, settings.batch, rng)
                 batch = self._moves.made(keys, moved, rng)
                 found = self._price(batch)
-                yield Step(keys, cost, moved, found)
+                yield TriedBatch(keys, cost, moved, found)
                 winner, since = int(np.argmin(found)), since + settings.batch
                 if found[winner] <= cost:
                     keys, cost = batch[winner], float(found[winner])
