@@ -21,7 +21,7 @@ from graphopt.core.graph import Graph
 from graphopt.datasets.module import GraphBatches
 from graphopt.errors import ConfigError, UserError
 from graphopt.run.cell import Cell, digest
-from graphopt.training import checkpoint
+from graphopt.training import adopt, checkpoint
 from graphopt.training.callbacks import CurveLogger, Progress, Resumable
 from graphopt.training.settings import TrainerSettings
 
@@ -35,7 +35,7 @@ def prepare(parts: Parts, cell: Cell) -> None:
     learner.save_hyperparameters(checkpoint.settings_in(cell.config))
     source = Path(cell.path / "ckpt" / "best.ckpt")
     if cell.settings.ckpt is not None:
-        source = checkpoint.find(cell.settings.ckpt, cell.config)
+        source = adopt.find(cell.settings.ckpt, cell.config)
     else:
         train(learner, parts, cell, schedule, about)
     state = checkpoint.adopt_weights(learner, source, about)
@@ -61,9 +61,9 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings,
         )
     refuse_held_out(learner, parts.dataset.name, graphs)
     about["taught"] = taught = digest([graph.hash for graph in (*graphs, *val_graphs)])
-    last = checkpoint.newest(cell.path / "ckpt")
-    if last is not None:
-        state = checkpoint.load(last)
+    found = checkpoint.newest(cell.path / "ckpt")
+    if found is not None:
+        state = found[1]
         if checkpoint.said(state, "taught") != taught:
             raise UserError(
                 f"{cell.path} was trained on other graphs than the data set has now; resume=false trains again, "
@@ -74,13 +74,13 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings,
         checkpoint.restore_counters(learner, state)
         print(f"training goes on from step {learner.train_steps}")
     elif schedule.start is not None:
-        checkpoint.adopt_weights(learner, checkpoint.find(schedule.start, cell.config), about)
-    cell.log.rewind(learner.train_steps if last is not None else -1)
+        checkpoint.adopt_weights(learner, adopt.find(schedule.start, cell.config), about)
+    cell.log.rewind(learner.train_steps if found is not None else -1)
     learner.val_evals = schedule.val_evals
     learner.prepare_training(graphs)
     batches = GraphBatches(graphs, val_graphs, schedule.batch_graphs, cell.settings.seed)
     trainer = trainer_for(learner, schedule, cell, about, validates=bool(val_graphs))
-    fit(trainer, learner, batches, last)
+    fit(trainer, learner, batches, found[0] if found else None)
 
 
 def refuse_held_out(learner: Learner, dataset: str, graphs: list[Graph]) -> None:
