@@ -88,7 +88,8 @@ class Store:
             arrays = read_npz(self.path(name), MOST_BYTES)
             if {key: array.dtype.str for key, array in arrays.items()} != KINDS:
                 raise UserError("it holds other arrays than samples do")
-            return Samples(**{key: int(array) if key == "evals" else array for key, array in arrays.items()})
+            evals = int(arrays.pop("evals"))
+            return Samples(**arrays, evals=evals)
         except (OSError, UserError, TypeError) as error:
             raise UserError(
                 f"samples in {self.path(name)} are damaged ({error}); the same command collects them again"

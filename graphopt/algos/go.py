@@ -182,10 +182,11 @@ class GOPolicy(nn.Module):
             SegmentAttention(width, network.attention_heads) for _ in range(network.attention_layers)
         )
         self.norm = nn.LayerNorm(width)
-        self.heads = nn.ModuleList(nn.Linear(width, head.count) for head in heads)
-        for linear in self.heads:  # nearly equal logits
+        last = [nn.Linear(width, head.count) for head in heads]
+        for linear in last:  # nearly equal logits
             nn.init.normal_(linear.weight, std=0.01)
             nn.init.zeros_(linear.bias)
+        self.heads = nn.ModuleList(last)
 
     @staticmethod
     def _bonus(head: Head, prior: Mapping[str, float]) -> float:

@@ -180,8 +180,8 @@ class LAF(Learner):
             return
         examples = [self._examples[graph.hash].draw(self._random) for graph in known]
         predicted = self.predict(self.network, known, [example.decision for example in examples])
-        losses = []
-        for graph, example, own in zip(known, examples, predicted.split([g.num_ops for g in known]), strict=True):
+        parts, losses = torch.split(predicted, [graph.num_ops for graph in known]), []
+        for graph, example, own in zip(known, examples, parts, strict=True):
             slots, (label, weight) = slots_in(self.task, graph), self.labels(graph, example)
             op, head = (torch.from_numpy(part[example.row]).to(own.device) for part in (slots.op, slots.head))
             error_LK = own[op, head] - torch.from_numpy(label).to(own.device)

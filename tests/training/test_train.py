@@ -123,9 +123,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(train: Callable[..., 
         train("cut", break_at=7)
     [last] = parts_of.whole_folder(train, "cut").rglob("last.ckpt")
     HARMS[harm](last)
-    with pytest.warns(
-        UserWarning, match=r"last.ckpt (is not a readable|does not agree with its own)"
-    ):
+    with pytest.warns(UserWarning, match=r"last.ckpt (is not a readable|does not agree with its own)"):
         resumed, _ = train("cut")
     assert resumed.train_steps == 12 and torch.equal(resumed.encoder.logit, whole.encoder.logit)
 
