@@ -10,6 +10,10 @@ MOVED: dict[str, str] = {
     "graphopt.encoders.graphsage": "graphopt.encoders.convolutions",
     "graphopt.encoders.pyg": "graphopt.encoders.convolutions",
     "graphopt.encoders.sequence": "graphopt.encoders.message_passing",
+    "graphopt.costs.learned": "graphopt.costs.inductor",
+    "graphopt.costs.onnx_runtime": "graphopt.costs.whole_program",
+    "graphopt.costs.profiled": "graphopt.costs.additive",
+    "graphopt.costs.torch_eager": "graphopt.costs.whole_program",
     "graphopt.machine": "graphopt.core.machine",
     "graphopt.search.annealing": "graphopt.search.walks.annealing",
     "graphopt.search.brkga": "graphopt.search.genetic.brkga",
@@ -58,10 +62,13 @@ FORMER: dict[str, dict[str, str]] = {
 # Settings that came later -> what files that lack them mean.
 ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None},
                                     "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
-                                    "graphopt.costs.inductor.Inductor": {"filter": None},
                                     "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
                                     "graphopt.tasks.tiled_execution.Tiling": {"clock": "wall",
                                                                                "shared_slices": "per_operand"},
                                     "graphopt.datasets.contests.tiling_contest.TilingContest": {"drawn": None},
                                     "graphopt.search.tiling.tile_walk.TileWalk": {
                                         "order": {"by": "passes", "power": 1.0, "patience": 1.0}}}  # fmt: skip
+
+
+# Settings that are no more -> the value that means what holds without them. A file that says another value is refused.
+REMOVED: dict[str, dict[str, Any]] = {"graphopt.costs.inductor.Inductor": {"filter": None}}

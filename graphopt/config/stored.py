@@ -23,7 +23,7 @@ from typing import Annotated, Any, Union
 
 from graphopt import OWN_OPTIONS
 from graphopt.config.construct import Node, classes_in, dotted, hints_of, locate
-from graphopt.config.former import ADDED, FORMER, MOVED
+from graphopt.config.former import ADDED, FORMER, MOVED, REMOVED
 from graphopt.errors import ConfigError, UserError
 from graphopt.utils import registry
 from graphopt.utils.outside import Outside
@@ -71,7 +71,7 @@ def _node(group: str, said: Any, where: str, near: Path | None, wanted: tuple[ty
     if wanted and not (isinstance(made, type) and issubclass(made, wanted)):
         raise StoredError(f"{where} is a {made.__name__}, and has to be a {wanted[0].__name__}")
     values = {key: value for key, value in said.items() if key not in RESERVED}
-    known = ADDED.get(target, {}) | values
+    known = ADDED.get(target, {}) | {key: value for key, value in values.items() if not _removed(target, key, value)}
     return {TARGET: target, **_fields(group, known, hints_of(made), where, near)}
 
 
@@ -99,6 +99,12 @@ def _target(group: str, said: Mapping[str, Any]) -> str:
         f"{group} {_short(said.get('name', '?'))} is of the class {_short(target)}, which none of the options of this "
         f"installation is, and a file may not bring its own; {there}{_OWN_HINT}"
     )
+
+
+def _removed(target: str, key: Any, value: Any) -> bool:
+    """Whether a setting is no more, and the file says what holds without it."""
+    gone = REMOVED.get(target, {})
+    return key in gone and gone[key] == value
 
 
 def _moved(target: str) -> str:

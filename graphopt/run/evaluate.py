@@ -155,7 +155,7 @@ def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, fold
         "searched_initial": problem.initial_cost, "searched": problem.best_cost, "bound": problem.bound,
         "judged": judged.cost, **_measured(judged), "valid": not problems,
         **_status(problem.notes, solution, arena, initial, judged, problems),
-        "trace": _points(problem.trace), **({"left_out": problem.left_out} if problem.left_out else {}),
+        "trace": _points(problem.trace),
         **({"approach": _points(problem.approach)} if problem.approach else {}),
     }  # fmt: skip
     file = Path("decisions") / f"{file_stem(row)}.npz"

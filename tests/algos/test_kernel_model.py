@@ -16,7 +16,7 @@ from graphopt.algos.modelling.kernel_model import KernelModel, RunModel, duratio
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
-from graphopt.costs.one_kernel.kernel_table import kernel_table
+from graphopt.costs.one_kernel.kernel_time import kernel_table
 from graphopt.costs.one_kernel.learned_kernel import COLUMNS, SCALE
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import ConfigError, Unsolved

@@ -31,7 +31,7 @@ from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Device, Machine
-from graphopt.costs.one_kernel.kernel_table import kernel_table
+from graphopt.costs.one_kernel.kernel_time import kernel_table
 from graphopt.costs.one_kernel.learned_kernel import COLUMNS, HIDDEN, SCALE, as_numbers
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import ConfigError

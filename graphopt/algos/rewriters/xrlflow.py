@@ -44,8 +44,7 @@ from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.terms import renewed
 from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
 from graphopt.rewrite.rewrite_task import RewriteTask
-from graphopt.rewrite.rewriter import Rewriter
-from graphopt.search.rewriting.remeasured import cheapest_by
+from graphopt.rewrite.rewriter import Rewriter, cheapest_by
 from graphopt.utils.ranges import Count, Few, NotNegative, Positive, Share, Whole, Width
 
 LARGEST_LOGIT = 30.0  # of attention: exponentials stay finite
