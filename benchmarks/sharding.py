@@ -12,7 +12,7 @@ import numpy as np
 from lines import say
 
 from graphopt.core.auto_sharding.strategies import price
-from graphopt.sharding.drawing import drawn
+from graphopt.datasets.contests.sharding_instances import random_tables
 from graphopt.sharding.reducing import reduced
 from graphopt.sharding.trws import Passing
 
@@ -25,7 +25,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 def measure(nodes: int, repeats: int) -> None:
     rng = np.random.default_rng(0)
-    tables = drawn(rng, nodes, 8, 0.0, 0.0)
+    tables = random_tables(rng, nodes, 8, 0.0, 0.0)
     choice = np.zeros(nodes, np.int64)
     model = reduced(tables)
     passing = Passing(model)

@@ -49,13 +49,26 @@ def build(config: Mapping[str, Any], held: Dataset | None = None) -> Parts:
     judge = judge_of(config, cost, around)
     around |= {"cost": cost, "dataset": dataset, "seed": seed}
     learns = compatibility.learns(target_of(config["algo"], "algo"))
-    algo: Solver[Any] = learner(config, task, around) if learns else construct(config["algo"], "algo", around)
+    algo: Solver[Any]
+    if learns:
+        from graphopt.encoders.allowance import MOST, Allowance
+
+        with Allowance(MOST):  # raises TooLarge before the network takes more memory than one may
+            algo = construct(config["algo"], "algo", {**around, "encoder": encoder(config, task)})
+    else:
+        algo = construct(config["algo"], "algo", around)
+    compared, refused = list[Solver[Any]](), dict[str, str]()
     names: list[str] = convert(config["compare"], list[str], "compare")
-    refused = {name: compatibility.refusal(name, config) for name in names}
-    compared = tuple(rival(name, around) for name, why in refused.items() if not why)
-    return Parts(
-        dataset, machine, task, cost, judge, algo, compared, {name: why for name, why in refused.items() if why}, learns
-    )
+    for name in names:
+        why = compatibility.refusal(name, config)
+        if why:
+            refused[name] = why
+            continue
+        node = registry.option("algo", name)
+        if compatibility.learns(target_of(node, "algo")):
+            raise ConfigError(f"compare: {name} has to be trained; give it a cell of its own with algo={name}")
+        compared.append(construct(node, f"algo {name}", around))
+    return Parts(dataset, machine, task, cost, judge, algo, tuple(compared), refused, learns)
 
 
 def judge_of(config: Mapping[str, Any], cost: CostModel, around: Mapping[str, Any]) -> CostModel:
@@ -70,14 +83,6 @@ def judge_of(config: Mapping[str, Any], cost: CostModel, around: Mapping[str, An
     return judge
 
 
-def learner(config: Mapping[str, Any], task: Task, around: Mapping[str, Any]) -> Any:
-    """The algorithm with its network. Raises TooLarge before the network takes more memory than one may."""
-    from graphopt.encoders.allowance import MOST, Allowance
-
-    with Allowance(MOST):
-        return construct(config["algo"], "algo", {**around, "encoder": encoder(config, task)})
-
-
 def encoder(config: Mapping[str, Any], task: Task) -> Any:
     """The network that reads graphs, with room for the learner's own inputs per op. Seeds torch first, so that equal
     seeds start from equal weights."""
@@ -86,15 +91,6 @@ def encoder(config: Mapping[str, Any], task: Task) -> Any:
     torch.manual_seed(int(config["seed"]))
     width = target_of(config["algo"], "algo").extra_width(task)
     return construct(config["encoder"], "encoder", {"extra_width": width})
-
-
-def rival(name: str, around: Mapping[str, Any]) -> Solver[Any]:
-    """An optimiser of `compare=[...]`, as its yaml file says."""
-    node = registry.option("algo", name)
-    if compatibility.learns(target_of(node, "algo")):
-        raise ConfigError(f"compare: {name} has to be trained; give it a cell of its own with algo={name}")
-    rival: Solver[Any] = construct(node, f"algo {name}", around)
-    return rival
 
 
 def stored_config(config: Mapping[str, Any], parts: Parts) -> dict[str, Any]:

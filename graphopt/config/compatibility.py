@@ -36,10 +36,7 @@ def mismatch(algo: type[Solver[Any]], task: Node) -> tuple[str, str] | None:
     target: type[Task] = target_of(task, "task")
     if not issubclass(target, algo.accepts):
         return "needs " + " or ".join(wanted.noun for wanted in algo.accepts), f"is {target.noun}"
-    return _roles_mismatch(algo, target.roles_of(task))
-
-
-def _roles_mismatch(algo: type[Solver[Any]], decided: Mapping[str, Role]) -> tuple[str, str] | None:
+    decided = target.roles_of(task)
     roles, decides = {*decided.values()}, f"decides {', '.join(sorted(decided)) or 'nothing'}"
     either = algo.needs_one_of
     if not algo.needs_roles <= roles or (either and not either & roles):
@@ -63,18 +60,26 @@ def check(config: Mapping[str, Any]) -> None:
     dataset = target_of(config["dataset"], "dataset")
     wrong = mismatch(algo, config["task"])
     if wrong is not None:
-        raise Incompatible(_sentence(config, *wrong))
+        needs, has = wrong
+        named, posed = config["algo"]["name"], config["task"]["name"]
+        tasks = [name for name, node in _tasks().items() if mismatch(algo, node) is None]
+        algos = [name for name, one in _classes("algo").items() if mismatch(one, config["task"]) is None]
+        raise Incompatible(f"algo={named} {needs}; task={posed} {has}. Tasks for {named}: {_or_none(tasks)}. "
+                           f"Algorithms for {posed}: {_or_none(algos)}.")  # fmt: skip
     costs = {group: target_of(config[group], group) for group in ("cost", "judge")}
     check_reads(config)
     lacks = lacking(config["algo"], config)
     if lacks:
-        raise Incompatible(f"algo={config['algo']['name']} {lacks}. {_remedy(config)}")
+        usual = f"cost={_usual_cost(config['task'])} machine={_usual('machine')}"
+        words = settings_for(config["algo"], config["task"]) or usual
+        raise Incompatible(f"algo={config['algo']['name']} {lacks}. For task={config['task']['name']} take {words}")
     for group, part in (("task", task), ("algo", algo), *costs.items()):
         missing = part.needs - dataset.gives
         if missing:
+            givers = [name for name, one in _classes("dataset").items() if missing <= one.gives]
             raise Incompatible(
                 f"{group}={config[group]['name']} needs graphs that carry {', '.join(sorted(missing))}; "
-                f"dataset={config['dataset']['name']} has none. Data sets that do: {_or_none(_givers(missing))}."
+                f"dataset={config['dataset']['name']} has none. Data sets that do: {_or_none(givers)}."
             )
 
 
@@ -98,11 +103,6 @@ def lacking(algo: Node, config: Mapping[str, Any]) -> str:
     decides: set[Role] = {*target_of(task, "task").roles_of(task).values()}
     found: str = target.unfit(machine, task, decides, objective)
     return found
-
-
-def _remedy(config: Mapping[str, Any]) -> str:
-    task, usual = config["task"], f"cost={_usual_cost(config['task'])} machine={_usual('machine')}"
-    return f"For task={task['name']} take {settings_for(config['algo'], task) or usual}"
 
 
 def settings_for(algo: Node, task: Node) -> str | None:
@@ -156,8 +156,8 @@ def check_reads(config: Mapping[str, Any]) -> None:
     for group in ("cost", "judge"):
         wrong = unread(target_of(config[group], group), config["task"])
         if wrong:
-            fitting = [name for name, cost in _classes("cost").items() if not unread(cost, config["task"])]
-            raise Incompatible(f"{group}={config[group]['name']} {wrong}. Cost models for it: {_or_none(fitting)}.")
+            fitting = _or_none(_pricing(config["task"]))
+            raise Incompatible(f"{group}={config[group]['name']} {wrong}. Cost models for it: {fitting}.")
 
 
 def unread(cost: type[CostModel], task: Node) -> str:
@@ -197,15 +197,6 @@ def refusal(algo: str, config: Mapping[str, Any]) -> str:
     return f"algo={algo} {lacks}" if lacks else ""
 
 
-def _sentence(config: Mapping[str, Any], needs: str, has: str) -> str:
-    task, algo = config["task"]["name"], config["algo"]["name"]
-    return (
-        f"algo={algo} {needs}; task={task} {has}. "
-        f"Tasks for {algo}: {_or_none(_tasks_for(config['algo']))}. "
-        f"Algorithms for {task}: {_or_none(_algos_for(config['task']))}."
-    )
-
-
 def _or_none(names: list[str]) -> str:
     return ", ".join(names) or "none"
 
@@ -221,21 +212,8 @@ def _classes(group: str) -> dict[str, Any]:
     return found
 
 
-def _tasks_for(algo: Node) -> list[str]:
-    target = target_of(algo, "algo")
-    return [name for name, task in _tasks().items() if mismatch(target, task) is None]
-
-
 def _tasks() -> dict[str, Node]:
     return {name: registry.option("task", name) for name in registry.options("task")}
-
-
-def _algos_for(task: Node) -> list[str]:
-    return [name for name, algo in _classes("algo").items() if mismatch(algo, task) is None]
-
-
-def _givers(needs: frozenset[str]) -> list[str]:
-    return [name for name, dataset in _classes("dataset").items() if needs <= dataset.gives]
 
 
 def fits() -> dict[str, dict[str, str]]:

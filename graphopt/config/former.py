@@ -41,6 +41,10 @@ MOVED: dict[str, str] = {
     "graphopt.search.windowed": "graphopt.search.walks.windowed",
     "graphopt.search.xla_priority": "graphopt.search.fusion.xla_priority",
     "graphopt.sweep": "graphopt.run.sweep",
+    "graphopt.tasks.tiled_execution": "graphopt.tiling.tiling_task",
+    "graphopt.datasets.contests.tiling_contest.TilingContest": (
+        "graphopt.datasets.contests.tiling_contest.TilingProblems"
+    ),
 }
 
 
@@ -55,20 +59,31 @@ FORMER: dict[str, dict[str, str]] = {
         "laf_signed": "laf",
         "laf_unguided_random_start": "laf_unguided",
         "scan_random_start": "scan",
-    }
+    },
+    "dataset": {"tiling_contest": "tiling", "tiling_taught": "tiling"},
 }
 
 
 # Settings that came later -> what files that lack them mean.
-ADDED: dict[str, dict[str, Any]] = {"graphopt.tasks.fusion.Fusion": {"numerics": None},
-                                    "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
-                                    "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
-                                    "graphopt.tasks.tiled_execution.Tiling": {"clock": "wall",
-                                                                               "shared_slices": "per_operand"},
-                                    "graphopt.datasets.contests.tiling_contest.TilingContest": {"drawn": None},
-                                    "graphopt.search.tiling.tile_walk.TileWalk": {
-                                        "order": {"by": "passes", "power": 1.0, "patience": 1.0}}}  # fmt: skip
+ADDED: dict[str, dict[str, Any]] = {
+    "graphopt.tasks.fusion.Fusion": {"numerics": None},
+    "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
+    "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
+    "graphopt.tiling.tiling_task.Tiling": {"clock": "wall", "shared_slices": "per_operand"},
+    "graphopt.datasets.contests.tiling_contest.TilingProblems": {
+        "source": "files",
+        "random": {"train": [], "val": [], "test": [], "sizes": [128], "products": 0.0, "graph_seed": 0},
+    },
+    "graphopt.datasets.contests.sharding_instances.ShardingInstances": {
+        "source": "files",
+        "random": {"graph_seed": 0, "nodes": 1, "count": {}, "strategies": 1, "hyper": 0.0, "impossible": 0.0},
+    },
+}
 
 
 # Settings that are no more -> the value that means what holds without them. A file that says another value is refused.
-REMOVED: dict[str, dict[str, Any]] = {"graphopt.costs.inductor.Inductor": {"filter": None}}
+ANY = object()  # whatever the value is
+REMOVED: dict[str, dict[str, Any]] = {
+    "graphopt.costs.inductor.Inductor": {"filter": None},
+    "graphopt.datasets.contests.tiling_contest.TilingProblems": {"drawn": ANY},  # graphs to train on
+}

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Union
 
 from graphopt import OWN_OPTIONS
 from graphopt.config.construct import Node, classes_in, dotted, hints_of, locate
-from graphopt.config.former import ADDED, FORMER, MOVED, REMOVED
+from graphopt.config.former import ADDED, ANY, FORMER, MOVED, REMOVED
 from graphopt.errors import ConfigError, UserError
 from graphopt.utils import registry
 from graphopt.utils.outside import Outside
@@ -75,6 +75,12 @@ def _node(group: str, said: Any, where: str, near: Path | None, wanted: tuple[ty
     return {TARGET: target, **_fields(group, known, hints_of(made), where, near)}
 
 
+def _removed(target: str, key: Any, value: Any) -> bool:
+    """Whether a setting is no more, and the file says what holds without it."""
+    gone = REMOVED.get(target, {})
+    return key in gone and (gone[key] is ANY or gone[key] == value)
+
+
 def _option(where: str, said: Any) -> Mapping[str, Any]:
     if not isinstance(said, Mapping):
         raise StoredError(f"{where} is {_short(said)}, not an option with its values")
@@ -99,12 +105,6 @@ def _target(group: str, said: Mapping[str, Any]) -> str:
         f"{group} {_short(said.get('name', '?'))} is of the class {_short(target)}, which none of the options of this "
         f"installation is, and a file may not bring its own; {there}{_OWN_HINT}"
     )
-
-
-def _removed(target: str, key: Any, value: Any) -> bool:
-    """Whether a setting is no more, and the file says what holds without it."""
-    gone = REMOVED.get(target, {})
-    return key in gone and gone[key] == value
 
 
 def _moved(target: str) -> str:

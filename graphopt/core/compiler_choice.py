@@ -5,11 +5,10 @@ as well compute where it is read.
 """
 
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from graphopt.core.graph import Bool, Graph
+from graphopt.core.graph import Bool, Graph, once_per_graph
 
 STORED = "stored"  # attribute of ops
 
@@ -21,17 +20,9 @@ class CompilerChoice(NamedTuple):
     inline: Bool
 
 
-_KNOWN: "WeakKeyDictionary[Graph, CompilerChoice | None]" = WeakKeyDictionary()
-
-
+@once_per_graph
 def compiler_choice(graph: Graph) -> CompilerChoice | None:
     """What the compiler does by default; None of graphs that no compiler was asked about."""
-    if graph not in _KNOWN:
-        _KNOWN[graph] = _read(graph)
-    return _KNOWN[graph]
-
-
-def _read(graph: Graph) -> CompilerChoice | None:
     said = [attributes.get(STORED) for attributes in graph.attributes]
     free = np.array([value is not None for value in said], np.bool_)
     if not free.any():

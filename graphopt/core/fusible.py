@@ -5,12 +5,11 @@ Shape legend: N ops, T tensors, E operand edges after views are resolved.
 """
 
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.core.graph import F64, I32, I64, Bool, Graph
+from graphopt.core.graph import F64, I32, I64, Bool, Graph, once_per_graph
 from graphopt.core.operators import OPERATOR_ID, OPERATORS, Category
 
 CONTRACTION_TILE = 128  # an operand of a matrix product is read again for every tile of this many uses of each element
@@ -46,22 +45,14 @@ class Fusible(NamedTuple):
     tensor: NDArray[np.void]  # [T] TENSOR; keep = base tensor of a graph output
 
 
-_FUSIBLE: "WeakKeyDictionary[Graph, Fusible]" = WeakKeyDictionary()
-
-
-def fusible(graph: Graph) -> Fusible:
-    """The fusion view of a graph, computed once per graph."""
-    if graph not in _FUSIBLE:
-        _FUSIBLE[graph] = _resolve(graph)
-    return _FUSIBLE[graph]
-
-
 def view_inline(graph: Graph) -> Bool:
     """[N] the least fused state: views inline, everything else stored."""
     return np.asarray(fusible(graph).op["is_view"]).copy()
 
 
-def _resolve(graph: Graph) -> Fusible:
+@once_per_graph
+def fusible(graph: Graph) -> Fusible:
+    """The fusion view of a graph."""
     base, transposed = _bases(graph)
     is_view = graph.category == Category.VIEW
     heavy = np.select([graph.category == Category.REDUCTION, graph.category == Category.CONTRACTION], [1, 2], 0).astype(

@@ -4,10 +4,11 @@ Shape legend: N ops, T tensors, E operand edges (one per op input, in order), A 
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +38,11 @@ DTYPE_BYTES: tuple[int, ...] = (4, 2, 2, 8, 8, 4, 2, 1, 1, 1)
 
 
 LONGEST_MESSAGE = 1000  # characters
-
-
 MOST_BYTES = 2.0**53  # of all tensors of a graph, and elements of one: sums are exact in any order
 MOST_WORK = 1e24  # FLOP, or seconds, of an op: sums of them are numbers
+
+
+Known = TypeVar("Known")
 
 
 class GraphError(ValueError):
@@ -276,3 +278,16 @@ def _validate(graph: Graph) -> None:
         graph.flops,
     ):
         array.setflags(write=False)
+
+
+def once_per_graph(function: Callable[[Graph], Known]) -> Callable[[Graph], Known]:
+    """Remembers what a function of a graph returns for as long as the graph lives."""
+    known: WeakKeyDictionary[Graph, Known] = WeakKeyDictionary()
+
+    @wraps(function)
+    def remembered(graph: Graph) -> Known:
+        if graph not in known:
+            known[graph] = function(graph)
+        return known[graph]
+
+    return remembered

@@ -12,12 +12,11 @@ Shape legend: N ops, S storages, E reads.
 """
 
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.core.graph import I32, I64, Bool, Graph, GraphError
+from graphopt.core.graph import I32, I64, Bool, Graph, GraphError, once_per_graph
 from graphopt.utils.compiled import njit
 
 FORWARD, BACKWARD = 1, 2  # bits of `returned`
@@ -54,21 +53,13 @@ class Footprint(NamedTuple):
         return max(self.forward, self.backward)
 
 
-_STEPS: "WeakKeyDictionary[Graph, Step]" = WeakKeyDictionary()
-
-
-def step_of(graph: Graph) -> Step:
-    """The step that a graph is, once per graph. Raises GraphError where its ops do not say what a step's ops say."""
-    if graph not in _STEPS:
-        _STEPS[graph] = _step(graph)
-    return _STEPS[graph]
-
-
 def is_step(graph: Graph) -> bool:
     return bool(graph.attributes) and all(set(STEP_ATTRIBUTES) <= set(a) for a in graph.attributes)
 
 
-def _step(graph: Graph) -> Step:
+@once_per_graph
+def step_of(graph: Graph) -> Step:
+    """The step that a graph is. Raises GraphError where its ops do not say what a step's ops say."""
     if not is_step(graph):
         raise GraphError(f"graph {graph.name!r} is no training step; capture one with dataset=training_step")
     n, made = graph.num_ops, graph.producer >= 0

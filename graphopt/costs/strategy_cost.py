@@ -4,11 +4,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from graphopt.core.auto_sharding.strategies import price, relative
+from graphopt.core.auto_sharding.strategies import price, relative, tables_of
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
 from graphopt.problems.cost_model import CostModel, Objective, Prices
-from graphopt.sharding.instance import tables_of
 
 
 class StrategyCost(CostModel):

@@ -11,7 +11,7 @@ from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.tiling.pricing_tiles import Verdict, judge
 from graphopt.tiling.schedule import CHOICE_NAME, decode
 from graphopt.tiling.tile_workload import TileWorkload
-from graphopt.tiling.tiling_task import TilingTask
+from graphopt.tiling.tiling_task import Tiling
 from graphopt.tiling.workload_graph import CARRIES
 
 
@@ -23,7 +23,7 @@ class TileTime(CostModel):
     needs: ClassVar[frozenset[str]] = frozenset({CARRIES})
     reads: ClassVar[frozenset[Role | str]] = frozenset({CHOICE_NAME})
 
-    def __init__(self, *, name: str, task: TilingTask) -> None:
+    def __init__(self, *, name: str, task: Tiling) -> None:
         self.name, self._task = name, task
 
     def price(self, plans: Plans) -> Prices:

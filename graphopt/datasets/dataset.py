@@ -20,7 +20,7 @@ class Dataset(ABC):
 
     name: str
     gives: ClassVar[frozenset[str]] = frozenset()
-    kept: ClassVar[bool] = True
+    kept: bool = True
 
     def unread(self, split: Split) -> dict[str, str]:
         """Inputs of a split that `graphs` left out since they cannot become graphs: name -> why, in one sentence. The

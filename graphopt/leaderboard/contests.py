@@ -11,7 +11,7 @@ takes graph, task and cost model of each instance from an answer of a stored stu
 data set, which has more graphs, is named for those who want to solve them), and
 
     config: {machine: cpu_core, task: tiling, cost: tile_time}
-    datasets: [tiling_random, tiling_contest]
+    datasets: [tiling, {name: tiling, source: random}]
     instances: [name, ...]
 
 makes them of options; where a mapping stands for a name, `name` says the option and other keys are its settings.

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from filelock import FileLock, Timeout
+
 from graphopt.config.construct import arguments_of, call, construct, convert, target_of
 from graphopt.core.graph import GraphError
 from graphopt.datasets.dataset import Dataset
@@ -22,11 +24,11 @@ from graphopt.measure.price_table import check_place
 from graphopt.records.finished import Finished, digest_of
 from graphopt.records.rows import Row, RowFile
 from graphopt.run import composed
-from graphopt.run.loggers import NoLog, RunLog
+from graphopt.run.loggers import RunLog
 from graphopt.run.sweep import sources_of
+from graphopt.utils import registry
 from graphopt.utils.blame import HOW, place_of
 from graphopt.utils.commit import commit
-from graphopt.utils.lock import Lock
 from graphopt.utils.printable import say
 from graphopt.utils.ranges import NotNegative, Seed, Whole
 
@@ -66,9 +68,11 @@ class Cell:
         self.hash = config_hash(config)
         self.path = Path(self.settings.output_dir) / self.settings.study / folder_name(config, self.hash)
         self.skipped = False  # finished by an earlier call
-        self.log: RunLog = NoLog(name="none")
-        # Not in the folder: `resume=false` empties it, and a lock that is gone from its place keeps nobody out.
-        self._lock = Lock(self.study_path / ".locks" / self.path.name)
+        self.log = RunLog(name="none")
+        # The lock lies outside the folder that `resume=false` deletes. It tries again for a moment: somebody may delete
+        # the file (a whole study, say) between opening and locking.
+        place = self.study_path / ".locks" / self.path.name
+        self._lock = FileLock(place, timeout=0.2, poll_interval=0.02, thread_local=False)
 
     @property
     def study_path(self) -> Path:
@@ -106,9 +110,7 @@ class Cell:
 
     def hash_of(self, compared: str) -> str:
         """The config hash of a compared optimiser's rows: this configuration with that algorithm."""
-        from graphopt.utils.registry import option
-
-        return config_hash({**self.config, "algo": option("algo", compared)})
+        return config_hash({**self.config, "algo": registry.option("algo", compared)})
 
     def start(self) -> None:
         """Takes the folder, empties it with `resume=false`, and writes the configuration; finds the cell skipped if
@@ -116,8 +118,14 @@ class Cell:
         or its answers would not find the table of their prices."""
         for group in ("cost", "judge"):
             check_place(self.config[group].get("table"), self.path, f"{group}.table")
-        if not self._lock.take():
-            raise UserError(f"another run is working in {self.path}; wait for it or choose another study=...")
+        with writing(Path(self._lock.lock_file)):
+            Path(self._lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire()
+            except Timeout:
+                raise UserError(
+                    f"another run is working in {self.path}; wait for it or choose another study=..."
+                ) from None
         with writing(self.path):
             if not self.settings.resume and self.path.exists():
                 shutil.rmtree(self.path)
@@ -130,7 +138,7 @@ class Cell:
 
     def stop(self) -> None:
         """Lets another process work in the folder."""
-        self._lock.give_back()
+        self._lock.release(force=True)
 
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:
@@ -158,15 +166,11 @@ class Cell:
             "config_hash": self.hash,
         }  # fmt: skip
 
-    def forget(self) -> None:
-        """Removes the folder of a cell that never began."""
-        if self.path.is_dir() and {file.name for file in self.path.iterdir()} <= {"config.yaml"}:
-            shutil.rmtree(self.path)
 
     @property
     def working(self) -> bool:
         """No other run writes into the folder."""
-        return self._lock.taken
+        return self._lock.is_locked
 
     def note(self, status: str, reason: str) -> None:
         """A row about the cell as a whole, unless another run is working on it."""
@@ -186,7 +190,7 @@ def open_cell(config: Any) -> Iterator[Cell]:
 
         cell = Cell(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     except UserError as error:
-        _say(str(error))
+        say(str(error), sys.stderr)
         raise SystemExit(error.exit_code) from None
     try:
         cell.skipped = cell.settings.resume and cell.finished
@@ -196,11 +200,15 @@ def open_cell(config: Any) -> Iterator[Cell]:
             say(cell.finished_line)
         with cell.logged():
             yield cell
-        remember(cell)
+        if sweep and cell.settings.ckpt is None:  # a checkpoint has its say in others
+            from hydra.core.hydra_config import HydraConfig
+
+            hydra = HydraConfig.get()
+            composed.keep(list(hydra.overrides.task), sources_of(hydra), cell.config)
     except (Incompatible, NothingFits) as error:
         if isinstance(error, Incompatible):
             cell.note("illegal", str(error))
-        _say(str(error))
+        say(str(error), sys.stderr)
         if not sweep:
             raise SystemExit(1) from None
     except Exception as error:
@@ -209,22 +217,14 @@ def open_cell(config: Any) -> Iterator[Cell]:
         cell.stop()
 
 
-def remember(cell: Cell) -> None:
-    """Keeps the composed configuration of a finished cell of a sweep. A checkpoint has its say in others."""
-    if in_sweep() and cell.settings.ckpt is None:
-        from hydra.core.hydra_config import HydraConfig
-
-        hydra = HydraConfig.get()
-        composed.keep(list(hydra.overrides.task), sources_of(hydra), cell.config)
-
-
 def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
     sentence = sentence_of(error)
     if isinstance(error, UsageError) and cell.working and not sweep:
-        cell.forget()
+        if cell.path.is_dir() and {file.name for file in cell.path.iterdir()} <= {"config.yaml"}:
+            shutil.rmtree(cell.path)  # it never began
     elif not isinstance(error, RowsFailed):
         cell.note("failed", sentence)
-    if wants_traceback():
+    if os.environ.get("GRAPHOPT_TRACEBACK") == "1":
         traceback.print_exc()
     elif not isinstance(error, UserError | GraphError):
         with contextlib.suppress(OSError):  # there is no folder yet, or no room in it
@@ -232,7 +232,7 @@ def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
             sentence += f"; it is in {cell.path / 'error.txt'}"
     if sweep:
         raise UserError(sentence) from None
-    _say(sentence)
+    say(sentence, sys.stderr)
     raise SystemExit(getattr(error, "exit_code", 1)) from None
 
 
@@ -243,14 +243,6 @@ def sentence_of(error: BaseException) -> str:
         return text
     place = "" if isinstance(error, Unsolved) else place_of(error)
     return f"{type(error).__name__}: {text}" + (f" ({place}; {HOW})" if place else "")
-
-
-def wants_traceback() -> bool:
-    return os.environ.get("GRAPHOPT_TRACEBACK") == "1"
-
-
-def _say(sentence: str) -> None:
-    say(sentence, sys.stderr)
 
 
 def in_sweep() -> bool:

@@ -32,7 +32,7 @@ REPLACED = "rows.replaced.jsonl"  # beside the rows: those of graphs that are go
 
 
 @dataclass(frozen=True)
-class Contender:
+class Method:
     """An optimiser and the row fields that say what it is (algo, encoder, config_hash, params, training cost)."""
 
     optimizer: Solver[Any]
@@ -40,8 +40,8 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Arena:
-    """What is the same for all contenders."""
+class Context:
+    """What is the same for all methods."""
 
     task: Task
     cost: CostModel
@@ -53,24 +53,103 @@ class Arena:
     keeps: bool = True  # graphs, beside the answers
 
 
-def evaluate(contenders: Sequence[Contender], graphs: Sequence[Graph], arena: Arena, *, budgets: Sequence[int],
-             seeds: Sequence[int], rows: RowFile, study_path: Path) -> int:  # fmt: skip
-    """A row for every graph, contender, budget and seed that is not in `rows` yet; returns how many failed.
+def evaluate_cell(parts: Parts, cell: Cell) -> None:
+    """Evaluates the cell's algorithm and those of `compare` on its split. Raises RowsFailed if a row failed."""
+    settings = cell.settings
+    graphs, unread = parts.dataset.graphs(settings.split), parts.dataset.unread(settings.split)
+    if not graphs and not unread:
+        raise UserError(
+            f"dataset={parts.dataset.name} has no graphs in split {settings.split!r}; "
+            f"give another with split=train|val|test or change the dataset's splits"
+        )
+    # Rows of graphs that the split no longer has (its files have changed, say) are no results of this run.
+    present = {graph.hash for graph in graphs}
+    gone = cell.rows.set_aside(
+        REPLACED, lambda row: row.get("split") == settings.split and row.get("graph_hash") not in present
+    )
+    if gone:
+        print(f"{cell.path}: the data set has changed; {gone} rows of graphs that it no longer has are in {REPLACED}")
+    context = Context(
+        parts.task,
+        parts.cost,
+        parts.judge,
+        stored_config(cell.config, parts),
+        {**cell.facts(), "objective": parts.cost.objective},
+        {graph.hash: parts.dataset.origin(graph) for graph in graphs},
+        settings.budget.seconds,
+        parts.dataset.kept,
+    )
+    for name, why in unread.items():
+        cell.rows.append({**context.facts, "graph": name, "status": "failed", "reason": why})
+    for name, why in parts.refused.items():
+        cell.rows.note(
+            {**context.facts, "algo": name, "encoder": None, "graph": "", "status": "illegal", "reason": why}
+        )
+    failed = len(unread) + evaluate(
+        methods_of(parts, cell), graphs, context, budgets=settings.budget.evals, seeds=[settings.seed], rows=cell.rows,
+        study_path=cell.study_path,
+    )  # fmt: skip
+    checkpoint = cell.path / "ckpt" / "best.ckpt"
+    cell.log.results(cell.rows.rows, checkpoint if checkpoint.exists() else None)
+    if failed:
+        first = next(row for row in cell.rows.rows if row.get("status") == "failed")
+        raise RowsFailed(f"{failed} rows failed, the first: {first['graph']} with {first['algo']}: {first['reason']}")
+    solved = list(cell.rows.done.values())
+    if solved and all(row["status"] == "infeasible" for row in solved):
+        some = f", in {len(solved)} solves, the first" if len(solved) > 1 else ""
+        raise NothingFits(f"{solved[0]['graph']} with {solved[0]['algo']}{some}: {solved[0]['reason']}")
+    cell.finish()
 
-    Decisions go to decisions/ beside the rows, graphs to study_path/graphs. A contender's exception costs its row only.
+
+def methods_of(parts: Parts, cell: Cell) -> list[Method]:
+    """The cell's algorithm first. It keeps the encoder that names the cell; compared ones have none."""
+    classical = {"params": 0, "train_evals": 0, "train_seconds": 0.0, "device": "cpu"}
+    own = classical
+    if parts.learns:  # what it cost to train, and where it runs
+        learner: Any = parts.algo
+        own = {"params": sum(p.numel() for p in learner.parameters()), "train_evals": learner.train_evals,
+               "train_seconds": round(learner.train_seconds, 3), "device": learner.device_name}  # fmt: skip
+    first = Method(parts.algo, {**own, "algo": parts.algo.name, "config_hash": cell.hash})
+    return [first] + [
+        Method(rival, {**classical, "encoder": None, "algo": rival.name, "config_hash": cell.hash_of(rival.name)})
+        for rival in parts.compared
+    ]
+
+
+def evaluate(methods: Sequence[Method], graphs: Sequence[Graph], context: Context, *, budgets: Sequence[int],
+             seeds: Sequence[int], rows: RowFile, study_path: Path) -> int:  # fmt: skip
+    """A row for every graph, method, budget and seed that is not in `rows` yet; returns how many failed.
+
+    Decisions go to decisions/ beside the rows, graphs to study_path/graphs. A method's exception costs its row only.
     """
-    cases = [(g, c, b, s) for g in graphs for c in contenders for b in budgets for s in seeds]
+    cases = [(g, m, b, s) for g in graphs for m in methods for b in budgets for s in seeds]
     failed, kept = 0, set[str]()
     with Bar("evaluate", len(cases)) as bar:
-        for graph, contender, evals, seed in cases:
-            if arena.keeps and graph.hash not in kept:
+        for graph, method, evals, seed in cases:
+            if context.keeps and graph.hash not in kept:
                 keep_graph(study_path / "graphs", graph)
                 kept.add(graph.hash)
-            row = _case_row(graph, contender, arena, evals, seed)
-            if _answered(rows.done.get(key_of(row)), rows.path.parent):
+            origin = {"dataset": context.origins[graph.hash]} if graph.hash in context.origins else {}
+            case = {
+                **context.facts, **origin, "graph": graph.name, "graph_hash": graph.hash, "family": graph.family,
+                "ops": graph.num_ops,
+                "opaque": int((graph.kind == OPERATOR_ID["opaque"]).sum()),  # nothing is fused with these
+                "uncounted": sum("uncounted" in attributes for attributes in graph.attributes),  # not all FLOP known
+                "seed": seed, "evals_cap": evals, "seconds_cap": context.seconds, **method.facts,
+            }  # fmt: skip
+            if _answered(rows.done.get(key_of(case)), rows.path.parent):
                 bar.step("done before")
                 continue
-            row = _attempt(row, graph, contender, arena, rows.path.parent)
+            try:
+                row = _solved_row(case, graph, method, context, rows.path.parent)
+            except Unmeasured as error:
+                row = {**case, "status": "failed", "reason": sentence_of(error)}
+            except (MemoryError, UserError):
+                raise  # the memory is full, or nothing can be priced: no later case would do better
+            except Exception as error:
+                if os.environ.get("GRAPHOPT_TRACEBACK") == "1":
+                    raise
+                row = {**case, "status": "failed", "reason": sentence_of(error)}
             rows.append(row)
             failed += row["status"] == "failed"
             bar.step(_note(row))
@@ -98,103 +177,66 @@ def keep_graph(folder: Path, graph: Graph) -> None:
         save_graph(path, graph)
 
 
-def _case_row(graph: Graph, contender: Contender, arena: Arena, evals: int, seed: int) -> Row:
-    origin = {"dataset": arena.origins[graph.hash]} if graph.hash in arena.origins else {}
-    return {
-        **arena.facts, **origin, "graph": graph.name, "graph_hash": graph.hash, "family": graph.family,
-        "ops": graph.num_ops, **_opaque_ops(graph), "seed": seed, "evals_cap": evals, "seconds_cap": arena.seconds,
-        **contender.facts,
+def _solved_row(case: Row, graph: Graph, method: Method, context: Context, folder: Path) -> Row:
+    """Solves, prices the answer anew, checks and stores it. Raises Unmeasured where a number of the row is NaN."""
+    problem, spent = solve(method.optimizer, graph, context.task, context.cost, evals=case["evals_cap"],
+                           seconds=context.seconds, seed=case["seed"])  # fmt: skip
+    problem.settle(context.judge)
+    solution = problem.solution()
+    judged, initial = solution.price(context.judge), solution.default_price(context.judge)
+    wrong = solution.violations()
+    wrong += mismatch(problem, context.cost, judged.cost if context.judge is context.cost else None)
+    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", str(case["graph"]))[:80]
+    stem = f"{name}-{case['graph_hash'][:6]}-{case['algo']}-e{case['evals_cap']}-s{case['seed']}-{case['config_hash']}"
+    model, made = Path("models") / f"{stem}.onnx", None
+    if not wrong:
+        with writing(folder / model):
+            made = solution.deliver(folder / model)
+    wrong += made or []
+    row = {
+        **case, "evals": problem.evals, "distinct": problem.distinct, "seconds": spent, "initial": initial.cost,
+        "searched_initial": problem.initial_cost, "searched": problem.best_cost, "bound": problem.bound,
+        "judged": judged.cost,
+        **({"noise": judged.noise, "measurements": judged.measurements} if judged.measurements else {}),
+        "valid": not wrong, **_status(problem, solution, context, initial, judged, wrong),
+        "trace": _points(problem.trace), **({"left_out": problem.left_out} if problem.left_out else {}),
+        **({"approach": _points(problem.approach)} if problem.approach else {}),
     }  # fmt: skip
-
-
-def _opaque_ops(graph: Graph) -> Row:
-    """How many ops nothing is fused with as they are not understood, and of how many the FLOP are not all counted."""
-    opaque = int((graph.kind == OPERATOR_ID["opaque"]).sum())
-    return {"opaque": opaque, "uncounted": sum("uncounted" in attributes for attributes in graph.attributes)}
-
-
-def _attempt(row: Row, graph: Graph, contender: Contender, arena: Arena, folder: Path) -> Row:
-    try:
-        return _of_numbers(_solved_row(row, graph, contender, arena, folder))
-    except Unmeasured as error:
-        return {**row, "status": "failed", "reason": sentence_of(error)}
-    except (MemoryError, UserError):
-        raise  # the memory is full, or nothing can be priced: no later case would do better
-    except Exception as error:
-        if os.environ.get("GRAPHOPT_TRACEBACK") == "1":
-            raise
-        return {**row, "status": "failed", "reason": sentence_of(error)}
-
-
-def _of_numbers(row: Row) -> Row:
-    """The row. Raises Unmeasured where a number of it is none: nothing may be compared with NaN."""
-    wrong = list(places_of_nan(row))
-    if wrong:
+    file = Path("decisions") / f"{stem}.npz"
+    with writing(folder / file):
+        answer_file.save(folder / file, problem=problem, judged=judged.cost, row=row, config=context.config)
+    row |= {"decision": str(file), **({} if made is None else {"model": str(model)})}
+    nan = [*places_of_nan(row)]  # nothing may be compared with NaN
+    if nan:
         raise Unmeasured(
-            f"{', '.join(wrong[:5])} came out as no number (NaN); correct the cost model or the graph's sizes"
+            f"{', '.join(nan[:5])} came out as no number (NaN); correct the cost model or the graph's sizes"
         )
     return row
 
 
-def _solved_row(row: Row, graph: Graph, contender: Contender, arena: Arena, folder: Path) -> Row:
-    evals, seed = row["evals_cap"], row["seed"]
-    problem, spent = solve(
-        contender.optimizer, graph, arena.task, arena.cost, evals=evals, seconds=arena.seconds, seed=seed
-    )
-    problem.settle(arena.judge)
-    solution = problem.solution()
-    judged, initial = solution.price(arena.judge), solution.default_price(arena.judge)
-    problems = solution.violations() + mismatch(problem, arena.cost, judged.cost if arena.judge is arena.cost else None)
-    model, made = Path("models") / f"{file_stem(row)}.onnx", None
-    if not problems:
-        with writing(folder / model):
-            made = solution.deliver(folder / model)
-    problems += made or []
-    row = {
-        **row, "evals": problem.evals, "distinct": problem.distinct, "seconds": spent, "initial": initial.cost,
-        "searched_initial": problem.initial_cost, "searched": problem.best_cost, "bound": problem.bound,
-        "judged": judged.cost, **_measured(judged), "valid": not problems,
-        **_status(problem.notes, solution, arena, initial, judged, problems),
-        "trace": _points(problem.trace),
-        **({"approach": _points(problem.approach)} if problem.approach else {}),
-    }  # fmt: skip
-    file = Path("decisions") / f"{file_stem(row)}.npz"
-    with writing(folder / file):
-        answer_file.save(folder / file, problem=problem, judged=judged.cost, row=row, config=arena.config)
-    return {**row, "decision": str(file), **({} if made is None else {"model": str(model)})}
-
-
-def _measured(price: Price) -> Row:
-    """What only measured prices have."""
-    return {"noise": price.noise, "measurements": price.measurements} if price.measurements else {}
-
-
-def _status(notes: Sequence[str], solution: Solution, arena: Arena, initial: Price, judged: Price,
-            problems: Sequence[str]) -> Row:  # fmt: skip
-    """status and reason of a solve."""
-    if problems:
-        return {"status": "failed", "reason": "; ".join(problems[:3])}
-    if math.isfinite(judged.cost):
-        return {"status": "ok", "reason": "; ".join([*notes, *_unshown(initial, judged)])}
-    why = lack_of_memory(solution.plans, arena.judge, solution.task.machine)
-    return {"status": "infeasible", "reason": why or f"the best answer found costs {judged.cost} by {arena.judge.name}"}
-
-
-def _unshown(initial: Price, judged: Price) -> list[str]:
-    """Says so where an answer is lower than the default by no more than noise makes it."""
-    if judged.cost >= initial.cost or better(judged, initial):
-        return []
-    return [f"{100 * (1 - judged.cost / initial.cost):.2g} % less than the default is within the noise of measured "
-            f"prices, {100 * judged.noise:.2g} % each"]  # fmt: skip
-
-
 def mismatch(problem: Problem, cost: CostModel, again: float | None = None) -> list[str]:
-    """Whether the plan that is about to be stored is the one that the search priced. again: its price, if known."""
+    """Checks the plan to be stored against the price that the search found. again: its price, if known."""
     if not cost.deterministic or not math.isfinite(problem.best_cost):
         return []
     again = problem.solution().price(cost).cost if again is None else again
     agrees = math.isclose(again, problem.best_cost, rel_tol=1e-9)
     return [] if agrees else [f"the stored plan costs {again:.6g}, the search found {problem.best_cost:.6g}"]
+
+
+def _status(problem: Problem, solution: Solution, context: Context, initial: Price, judged: Price,
+            wrong: Sequence[str]) -> Row:  # fmt: skip
+    """status and reason of a solve."""
+    if wrong:
+        return {"status": "failed", "reason": "; ".join(wrong[:3])}
+    if not math.isfinite(judged.cost):
+        why = lack_of_memory(solution.plans, context.judge, solution.task.machine)
+        usual = f"the best answer found costs {judged.cost} by {context.judge.name}"
+        return {"status": "infeasible", "reason": why or usual}
+    notes = [*problem.notes]
+    if judged.cost < initial.cost and not better(judged, initial):
+        notes.append(f"{100 * (1 - judged.cost / initial.cost):.2g} % less than the default is within the noise of "
+                     f"measured prices, {100 * judged.noise:.2g} % each")  # fmt: skip
+    return {"status": "ok", "reason": "; ".join(notes)}
 
 
 def _points(trace: Sequence[Incumbent]) -> list[list[float]]:
@@ -209,86 +251,11 @@ def thinned(trace: Sequence[Incumbent], points: int = TRACE_POINTS) -> list[Incu
     return [trace[i] for i in sorted(positions)]
 
 
-def file_stem(row: Row) -> str:
-    """A readable and unique name of a decision file."""
-    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", str(row["graph"]))[:80]
-    return f"{name}-{row['graph_hash'][:6]}-{row['algo']}-e{row['evals_cap']}-s{row['seed']}-{row['config_hash']}"
-
-
 def _note(row: Row) -> str:
+    """What the progress says of a row."""
     if row["status"] != "ok":
         return f"{row['graph']} {row['algo']}: {row['status']}, {row['reason']}"
     words = f"{row['graph']} {row['algo']} {row['evals_cap']} evaluations: "
     if not math.isfinite(row["initial"]):
         return words + "fits, as the default does not"
     return words + (f"{row['initial'] / row['judged']:.3f}x" if row["judged"] else "costs nothing")
-
-
-def evaluate_cell(parts: Parts, cell: Cell) -> None:
-    """Evaluates the cell's algorithm and those of `compare` on its split. Raises RowsFailed if a row failed."""
-    settings = cell.settings
-    graphs, unread = parts.dataset.graphs(settings.split), parts.dataset.unread(settings.split)
-    if not graphs and not unread:
-        raise UserError(
-            f"dataset={parts.dataset.name} has no graphs in split {settings.split!r}; "
-            f"give another with split=train|val|test or change the dataset's splits"
-        )
-    _set_aside_rows_of_others(cell, graphs)
-    objective = parts.cost.objective
-    arena = Arena(
-        parts.task,
-        parts.cost,
-        parts.judge,
-        stored_config(cell.config, parts),
-        {**cell.facts(), "objective": objective},
-        {graph.hash: parts.dataset.origin(graph) for graph in graphs},
-        settings.budget.seconds,
-        parts.dataset.kept,
-    )
-    for name, why in unread.items():
-        cell.rows.append({**arena.facts, "graph": name, "status": "failed", "reason": why})
-    for name, why in parts.refused.items():
-        cell.rows.note({**arena.facts, "algo": name, "encoder": None, "graph": "", "status": "illegal", "reason": why})
-    failed = len(unread) + evaluate(
-        contenders_of(parts, cell), graphs, arena, budgets=settings.budget.evals, seeds=[settings.seed], rows=cell.rows,
-        study_path=cell.study_path,
-    )  # fmt: skip
-    checkpoint = cell.path / "ckpt" / "best.ckpt"
-    cell.log.results(cell.rows.rows, checkpoint if checkpoint.exists() else None)
-    if failed:
-        first = next(row for row in cell.rows.rows if row.get("status") == "failed")
-        raise RowsFailed(f"{failed} rows failed, the first: {first['graph']} with {first['algo']}: {first['reason']}")
-    solved = list(cell.rows.done.values())
-    if solved and all(row["status"] == "infeasible" for row in solved):
-        some = f", in {len(solved)} solves, the first" if len(solved) > 1 else ""
-        raise NothingFits(f"{solved[0]['graph']} with {solved[0]['algo']}{some}: {solved[0]['reason']}")
-    cell.finish()
-
-
-def _set_aside_rows_of_others(cell: Cell, graphs: Sequence[Graph]) -> None:
-    """Rows of graphs that the split no longer has (its files have changed, say) are no results of this run."""
-    present, split = {graph.hash for graph in graphs}, cell.settings.split
-    count = cell.rows.set_aside(
-        REPLACED, lambda row: row.get("split") == split and row.get("graph_hash") not in present
-    )
-    if count:
-        print(f"{cell.path}: the data set has changed; {count} rows of graphs that it no longer has are in {REPLACED}")
-
-
-def contenders_of(parts: Parts, cell: Cell) -> list[Contender]:
-    """The cell's algorithm first. It keeps the encoder that names the cell; compared ones have none."""
-    classical = {"params": 0, "train_evals": 0, "train_seconds": 0.0, "device": "cpu"}
-    own = training_facts(parts.algo) if parts.learns else classical
-    first = Contender(parts.algo, {**own, "algo": parts.algo.name, "config_hash": cell.hash})
-    return [first] + [
-        Contender(rival, {**classical, "encoder": None, "algo": rival.name, "config_hash": cell.hash_of(rival.name)})
-        for rival in parts.compared
-    ]
-
-
-def training_facts(learner: Any) -> dict[str, Any]:
-    """What a learner cost to train, and where it runs."""
-    return {
-        "params": sum(p.numel() for p in learner.parameters()), "train_evals": learner.train_evals,
-        "train_seconds": round(learner.train_seconds, 3), "device": learner.device_name,
-    }  # fmt: skip

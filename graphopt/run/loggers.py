@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,49 +11,28 @@ from graphopt.errors import ConfigError, writing
 from graphopt.utils.whole import whole_file
 
 
-class RunLog(ABC):
-    """Follows one run. `open` comes first, `close` last, also after an error."""
-
-    name: str
-
-    @abstractmethod
-    def open(self, folder: Path, config: Mapping[str, Any]) -> None:
-        """folder: of the cell. config: resolved, plain containers."""
-
-    @abstractmethod
-    def rewind(self, step: int) -> None:
-        """Training goes on after that many steps (-1: begins): later points, of a killed run, will come again."""
-
-    @abstractmethod
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """One point of each named curve."""
-
-    @abstractmethod
-    def results(self, rows: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> None:
-        """The final rows and the best checkpoint, if there is one."""
-
-    @abstractmethod
-    def close(self, failed: bool) -> None: ...
-
-
-class NoLog(RunLog):
-    """Keeps nothing."""
+class RunLog:
+    """Follows one run, and keeps nothing. `open` comes first, `close` last, also after an error."""
 
     def __init__(self, *, name: str) -> None:
         self.name = name
 
-    def open(self, folder: Path, config: Mapping[str, Any]) -> None: ...
+    def open(self, folder: Path, config: Mapping[str, Any]) -> None:
+        """folder: of the cell. config: resolved, plain containers."""
 
-    def rewind(self, step: int) -> None: ...
+    def rewind(self, step: int) -> None:
+        """Training goes on after that many steps (-1: begins): later points, of a killed run, will come again."""
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None: ...
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """One point of each named curve."""
 
-    def results(self, rows: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> None: ...
+    def results(self, rows: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> None:
+        """The final rows and the best checkpoint, if there is one."""
 
     def close(self, failed: bool) -> None: ...
 
 
-class CsvLog(NoLog):
+class CsvLog(RunLog):
     """metrics.csv in the cell's folder: a line `step,name,value` per point, appended; what is no number (NaN) is
     no point. A run that goes on first drops the points that it will make again, and a line that was cut short."""
 

@@ -1,12 +1,12 @@
 """The default answer: the least node costs that edges and memory allow."""
 
-from weakref import WeakKeyDictionary
+from functools import lru_cache
 
 import numpy as np
 
 from graphopt.core.auto_sharding.strategies import IMPOSSIBLE, StrategyTables
 from graphopt.core.graph import F64, I64
-from graphopt.sharding.occupancy import Occupancy, occupancy
+from graphopt.sharding.memory_profile import MemoryProfile, memory_profile
 from graphopt.sharding.pairwise import Pairwise
 from graphopt.sharding.reducing import reduced
 from graphopt.sharding.region_walk import BROKEN, RegionWalk
@@ -15,24 +15,17 @@ from graphopt.sharding.trws import Passing
 SWEEPS = 3
 MENDS, REGIONS, ENTRIES = 40, 100, 1024  # attempts to mend labels, regions of each, and their largest tables
 RAISES = 24  # of the price of memory, each time by four
-_KNOWN: "WeakKeyDictionary[StrategyTables, I64]" = WeakKeyDictionary()
 
 
+@lru_cache(maxsize=64)
 def cheapest(tables: StrategyTables) -> I64:
     """[N] strategies of least cost by themselves, of all that go with each other as far as messages tell; where they do
     not fit, memory has the same price at all times, the lowest of a geometric series at which they do. What edges cost
     does not count, unless it is impossible."""
-    if tables not in _KNOWN:
-        _KNOWN[tables] = _cheapest(tables)
-    return _KNOWN[tables]
-
-
-def _cheapest(tables: StrategyTables) -> I64:
     model = reduced(tables)
-    memory, own = occupancy(model, tables), _node_costs(model, tables)
+    memory, own = memory_profile(model, tables), _node_costs(model, tables)
     possible = np.where(model.table < IMPOSSIBLE, 0.0, np.inf)
-    passing = Passing(Pairwise(model.ptr, own, model.first, model.second, model.table_ptr, possible, model.owner,
-                               model.map_ptr, model.map))  # fmt: skip
+    passing = Passing(model._replace(unary=own, table=possible))
     each = memory.priced(np.full(len(memory.room), 1.0 / max(1, len(memory.room))), model.ptr)
     unit = max(1.0, float(own.max(initial=0.0))) / max(1.0, float(each.max(initial=0.0)))
     best, over = passing.labels.copy(), (True, np.inf)
@@ -51,7 +44,7 @@ def _cheapest(tables: StrategyTables) -> I64:
     return model.choice(best)
 
 
-def _mended(passing: Passing, memory: Occupancy, unary: F64, paid: F64) -> I64:
+def _mended(passing: Passing, memory: MemoryProfile, unary: F64, paid: F64) -> I64:
     """Its labels; where edges are impossible, what regions solved one after the other make of them."""
     if passing.model.energy(passing.labels) < np.inf:
         return passing.labels.copy()

@@ -1,34 +1,35 @@
 """Prices of memory over time by Lagrangian relaxation: subgradients from labels that message passing chooses, deflected
 by their past (Camerini, Fratta and Maffioli, Mathematical Programming Study 3, 1975), with Polyak's step length."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from graphopt.core.graph import F64, I64
-from graphopt.sharding.occupancy import Occupancy
+from graphopt.sharding.memory_profile import MemoryProfile
 from graphopt.sharding.pairwise import Pairwise
 from graphopt.sharding.trws import Passing
-from graphopt.utils.ranges import Count, NotNegative, Share
 
 
-@dataclass(frozen=True, slots=True)
-class Ascent:
-    """Settings. sweeps: of message passing each way, between prices. memory: share of the past in a direction.
+class Ascent(NamedTuple):
+    """How prices rise. sweeps: of message passing each way, between prices. memory: share of the past in a direction.
     patience: steps without a better bound before steps shrink by `shrink`. reach: how far above the best bound, as
     a share of it, the optimum is taken to lie at most."""
 
-    sweeps: Count
-    memory: Share
-    patience: Count
-    shrink: Share
-    reach: NotNegative
+    sweeps: int
+    memory: float
+    patience: int
+    shrink: float
+    reach: float
+
+
+ASCENTS = (Ascent(1, 0.0, 20, 0.7, 0.15), Ascent(3, 0.7, 10, 0.7, 0.3))  # they take turns
 
 
 class MemoryDual:
     """A lower bound, prices, and labels, from one step to the next. Prices are per share of `unit` in use."""
 
-    def __init__(self, model: Pairwise, memory: Occupancy, unit: float, settings: Ascent) -> None:
+    def __init__(self, model: Pairwise, memory: MemoryProfile, unit: float, settings: Ascent) -> None:
         self.model, self.memory, self.unit, self.settings = model, memory, max(unit, 1.0), settings
         self.passing = Passing(model)
         self.room = memory.room / self.unit

@@ -4,7 +4,7 @@ tables are added, and a table that is a sum of a row and a column goes into the 
 Shape legend: V variables, S states of all variables, E edges, C entries of all tables, N nodes of the instance.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,7 @@ from graphopt.core.graph import F64, I64
 from graphopt.utils.compiled import njit
 
 
-@dataclass(frozen=True, eq=False)
-class Pairwise:
+class Pairwise(NamedTuple):
     """sum of unary[state of v] over variables and of table[state of u, state of v] over edges; inf: impossible."""
 
     ptr: I64  # [V+1] states of variable v are ptr[v] .. ptr[v+1]-1
@@ -44,8 +43,7 @@ class Pairwise:
 
     def labels(self, choice: I64) -> I64:
         """[V] states that stand for strategies [N]; where there is none, the first of those with most agreement."""
-        agree = np.zeros(len(self.unary), np.int64)
-        _agreement(self.owner, self.ptr, self.map_ptr, self.map, choice, agree)
+        agree = _agreement(self, choice)
         return np.array(
             [int(np.argmax(agree[a:b])) for a, b in zip(self.ptr[:-1], self.ptr[1:], strict=True)], np.int64
         )
@@ -99,7 +97,6 @@ def rebuilt(model: Pairwise, root: I64, map_ptr: I64, maps: I64) -> Pairwise:
     new_id = np.full(len(root), -1, np.int64)
     new_id[roots] = np.arange(len(roots))
     ptr, of = pointer(size[roots]), new_id[root]
-    unary = np.zeros(int(ptr[-1]))
     u, v = of[model.first], of[model.second]
     low, high = np.minimum(u, v), np.maximum(u, v)
     inside = u == v
@@ -109,18 +106,14 @@ def rebuilt(model: Pairwise, root: I64, map_ptr: I64, maps: I64) -> Pairwise:
     first, second = keys // max(len(roots), 1), keys % max(len(roots), 1)
     counts = np.diff(ptr)
     table_ptr = pointer(counts[first] * counts[second])
-    table = np.zeros(int(table_ptr[-1]))
-    _add_up(model.ptr, model.unary, model.first, model.second, model.table_ptr, model.table, of, map_ptr, maps, place,
-            ptr, unary, table_ptr, table)  # fmt: skip
-    plain = _separated(ptr, unary, first, second, table_ptr, table)
-    first, second, table_ptr, table = _without(plain, first, second, table_ptr, table)
-    node_ptr, node_map = _node_maps(model.owner, model.map_ptr, model.map, map_ptr, maps)
-    return Pairwise(ptr, unary, first, second, table_ptr, table, of[model.owner], node_ptr, node_map)
-
-
-def _without(gone: NDArray[np.bool_], first: I64, second: I64, table_ptr: I64, table: F64) -> tuple[I64, I64, I64, F64]:
-    length = np.diff(table_ptr)
-    return first[~gone], second[~gone], pointer(length[~gone]), table[np.repeat(~gone, length)]
+    node_ptr, node_map = _node_maps(model, map_ptr, maps)
+    new = Pairwise(ptr, np.zeros(int(ptr[-1])), first, second, table_ptr, np.zeros(int(table_ptr[-1])),
+                   of[model.owner], node_ptr, node_map)  # fmt: skip
+    _add_up(model, of, map_ptr, maps, place, new)
+    kept = ~_separated(new)
+    lengths = np.diff(table_ptr)
+    return new._replace(first=first[kept], second=second[kept], table_ptr=pointer(lengths[kept]),
+                        table=new.table[np.repeat(kept, lengths)])  # fmt: skip
 
 
 def incidence(model: Pairwise) -> tuple[I64, I64]:
@@ -131,77 +124,80 @@ def incidence(model: Pairwise) -> tuple[I64, I64]:
 
 
 @njit(cache=True, nogil=True)
-def _agreement(owner: I64, ptr: I64, map_ptr: I64, maps: I64, choice: I64, agree: I64) -> None:
-    for n in range(len(owner)):
-        for s in range(map_ptr[n + 1] - map_ptr[n]):
-            agree[ptr[owner[n]] + s] += maps[map_ptr[n] + s] == choice[n]
+def _agreement(m: Pairwise, choice: I64) -> I64:
+    """[S] nodes that take the strategy of `choice` [N] in each state."""
+    agree = np.zeros(len(m.unary), np.int64)
+    for n in range(len(m.owner)):
+        for s in range(m.map_ptr[n + 1] - m.map_ptr[n]):
+            agree[m.ptr[m.owner[n]] + s] += m.map[m.map_ptr[n] + s] == choice[n]
+    return agree
 
 
 @njit(cache=True, nogil=True)
-def _add_up(ptr: I64, unary: F64, first: I64, second: I64, table_ptr: I64, table: F64, of: I64, map_ptr: I64, maps: I64,
-            place: I64, new_ptr: I64, new_unary: F64, new_table_ptr: I64, new_table: F64) -> None:  # fmt: skip
-    for v in range(len(ptr) - 1):
+def _add_up(m: Pairwise, of: I64, map_ptr: I64, maps: I64, place: I64, new: Pairwise) -> None:
+    """Writes unaries and tables of a new model. of: [V] the new variable of each, map_ptr, maps: its state for every
+    state of that; place: [E] the new table of each edge."""
+    for v in range(len(m.ptr) - 1):
         for s in range(map_ptr[v + 1] - map_ptr[v]):
-            new_unary[new_ptr[of[v]] + s] += unary[ptr[v] + maps[map_ptr[v] + s]]
-    for e in range(len(first)):
-        u, v = first[e], second[e]
-        row = ptr[v + 1] - ptr[v]
+            new.unary[new.ptr[of[v]] + s] += m.unary[m.ptr[v] + maps[map_ptr[v] + s]]
+    for e in range(len(m.first)):
+        u, v = m.first[e], m.second[e]
+        row = m.ptr[v + 1] - m.ptr[v]
         ru, rv = of[u], of[v]
-        nu, nv = new_ptr[ru + 1] - new_ptr[ru], new_ptr[rv + 1] - new_ptr[rv]
+        nu, nv = new.ptr[ru + 1] - new.ptr[ru], new.ptr[rv + 1] - new.ptr[rv]
         if ru == rv:
             for s in range(nu):
-                new_unary[new_ptr[ru] + s] += table[table_ptr[e] + maps[map_ptr[u] + s] * row + maps[map_ptr[v] + s]]
+                entry = m.table_ptr[e] + maps[map_ptr[u] + s] * row + maps[map_ptr[v] + s]
+                new.unary[new.ptr[ru] + s] += m.table[entry]
             continue
-        to = new_table_ptr[place[e]]
+        to = new.table_ptr[place[e]]
         step_u, step_v = (nv, 1) if ru < rv else (1, nu)
         for a in range(nu):
-            at = table_ptr[e] + maps[map_ptr[u] + a] * row
+            at = m.table_ptr[e] + maps[map_ptr[u] + a] * row
             for b in range(nv):
-                new_table[to + a * step_u + b * step_v] += table[at + maps[map_ptr[v] + b]]
+                new.table[to + a * step_u + b * step_v] += m.table[at + maps[map_ptr[v] + b]]
 
 
 @njit(cache=True, nogil=True)
-def _separated(ptr: I64, unary: F64, first: I64, second: I64, table_ptr: I64, table: F64) -> NDArray[np.bool_]:
+def _separated(m: Pairwise) -> NDArray[np.bool_]:
     """[E] tables that are sums of a row and a column; these are added to the unaries."""
-    gone = np.zeros(len(first), np.bool_)
-    for e in range(len(first)):
-        u, v = first[e], second[e]
-        nu, nv, t = ptr[u + 1] - ptr[u], ptr[v + 1] - ptr[v], table_ptr[e]
-        if nu == 1 or nv == 1:
-            for a in range(nu):
-                if nv == 1:
-                    unary[ptr[u] + a] += table[t + a]
-            for b in range(nv):
-                if nu == 1 and nv > 1:
-                    unary[ptr[v] + b] += table[t + b]
-            gone[e] = True
-            continue
+    gone = np.zeros(len(m.first), np.bool_)
+    for e in range(len(m.first)):
+        u, v, t = m.ptr[m.first[e]], m.ptr[m.second[e]], m.table_ptr[e]
+        nu, nv = m.ptr[m.first[e] + 1] - u, m.ptr[m.second[e] + 1] - v
         plain = True
-        for a in range(nu):
-            for b in range(nv):
-                here = table[t + a * nv + b]
-                if not here < np.inf or here != table[t + a * nv] + table[t + b] - table[t]:
-                    plain = False
-                    break
-            if not plain:
-                break
-        if plain:
+        if nu > 1 and nv > 1:
             for a in range(nu):
-                unary[ptr[u] + a] += table[t + a * nv]
-            for b in range(nv):
-                unary[ptr[v] + b] += table[t + b] - table[t]
+                for b in range(nv):
+                    here = m.table[t + a * nv + b]
+                    if not here < np.inf or here != m.table[t + a * nv] + m.table[t + b] - m.table[t]:
+                        plain = False
+                        break
+                if not plain:
+                    break
         gone[e] = plain
+        if plain and nv == 1:
+            for a in range(nu):
+                m.unary[u + a] += m.table[t + a]
+        elif plain and nu == 1:
+            for b in range(nv):
+                m.unary[v + b] += m.table[t + b]
+        elif plain:
+            for a in range(nu):
+                m.unary[u + a] += m.table[t + a * nv]
+            for b in range(nv):
+                m.unary[v + b] += m.table[t + b] - m.table[t]
     return gone
 
 
 @njit(cache=True, nogil=True)
-def _node_maps(owner: I64, map_ptr: I64, maps: I64, var_ptr: I64, var_maps: I64) -> tuple[I64, I64]:
-    """Strategies of nodes for the states of their variable's new root."""
-    ptr = np.zeros(len(owner) + 1, np.int64)
-    for n in range(len(owner)):
-        ptr[n + 1] = ptr[n] + var_ptr[owner[n] + 1] - var_ptr[owner[n]]
+def _node_maps(m: Pairwise, map_ptr: I64, maps: I64) -> tuple[I64, I64]:
+    """(ptr [N+1], strategies) of nodes for the states of their variable's new root."""
+    ptr = np.zeros(len(m.owner) + 1, np.int64)
+    for n in range(len(m.owner)):
+        ptr[n + 1] = ptr[n] + map_ptr[m.owner[n] + 1] - map_ptr[m.owner[n]]
     out = np.zeros(ptr[-1], np.int64)
-    for n in range(len(owner)):
+    for n in range(len(m.owner)):
         for s in range(ptr[n + 1] - ptr[n]):
-            out[ptr[n] + s] = maps[map_ptr[n] + var_maps[var_ptr[owner[n]] + s]]
+            out[ptr[n] + s] = m.map[m.map_ptr[n] + maps[map_ptr[m.owner[n]] + s]]
     return ptr, out

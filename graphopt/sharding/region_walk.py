@@ -4,19 +4,16 @@ has or at none, and what costs less and fits is taken.
 Shape legend: V variables, S states, P times.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
-from graphopt.sharding.draws import State, below, uniform
-from graphopt.sharding.occupancy import Occupancy
+from graphopt.sharding.memory_profile import MemoryProfile, add, segment_tree
 from graphopt.sharding.pairwise import Pairwise
 from graphopt.sharding.region_elimination import Adjacency, Space, space
-from graphopt.sharding.regions import grow, leave, links, solve_region
-from graphopt.sharding.room_tree import add, room_tree
+from graphopt.sharding.regions import State, below, grow, leave, links, solve_region, uniform
 from graphopt.utils.compiled import njit
 
 BROKEN = 1e15  # what an impossible entry costs to labels that have one: more than all others, and sums are exact
@@ -25,21 +22,8 @@ SIZES = np.array([1, 2, 4, 8, 14, 24, 40, 60])  # of regions
 WORK_OF_A_VARIABLE = 20  # beside its states: what a region costs to solve, in states looked at
 
 
-class Fixed(NamedTuple):
-    """What does not change during a walk."""
-
-    ptr: I64
-    raw_unary: F64
-    raw_table: F64
-    use_ptr: I64  # [V+1] of an `Occupancy`
-    low: I64
-    high: I64
-    at: I64
-    use: F64
-
-
 class Moving(NamedTuple):
-    """What does."""
+    """What changes during a walk."""
 
     labels: I64  # [V]
     best: I64  # [V] the cheapest that fit
@@ -54,15 +38,16 @@ class Moving(NamedTuple):
 class RegionWalk:
     """The state of a walk. unpriced: share of regions that are solved as if memory had no price."""
 
-    def __init__(self, model: Pairwise, memory: Occupancy, labels: I64, entries: int, unpriced: float = 0.5) -> None:
+    def __init__(
+        self, model: Pairwise, memory: MemoryProfile, labels: I64, entries: int, unpriced: float = 0.5
+    ) -> None:
         self.model, self.memory, self.entries, self.unpriced = model, memory, entries, unpriced
         counts = model.counts
         self.free = counts > 1
         self.link = links(model)
         self.work = space(len(counts), int(counts.max(initial=1)), entries)
-        self.fixed = Fixed(model.ptr, softened(model.unary), softened(model.table), memory.ptr, memory.low, memory.high,
-                           memory.use_ptr, memory.use)  # fmt: skip
-        least, pending = room_tree(memory.room)
+        self.soft = model._replace(unary=softened(model.unary), table=softened(model.table))
+        least, pending = segment_tree(memory.room)
         self.moving = Moving(labels.copy(), labels.copy(), np.zeros(3), least, pending, np.zeros(len(counts), np.int64),
                              np.zeros((2, len(SIZES))), np.zeros((2, len(SIZES))))  # fmt: skip
         self.begin(labels)
@@ -74,12 +59,9 @@ class RegionWalk:
 
     def begin(self, labels: I64) -> None:
         """Goes on from other labels [V], and forgets the best."""
-        m, cost = (
-            self.moving,
-            replace(self.model, unary=self.fixed.raw_unary, table=self.fixed.raw_table).energy(labels),
-        )
+        m, cost = self.moving, self.soft.energy(labels)
         m.labels[:], m.best[:], m.fails[:] = labels, labels, 0
-        m.least[:], m.pending[:] = room_tree(self.memory.room - self.memory.used(labels))
+        m.least[:], m.pending[:] = segment_tree(self.memory.room - self.memory.used(labels))
         over = max(0.0, -float(m.least[1]))
         m.cost[:] = cost, cost if over == 0 else np.inf, over
 
@@ -91,8 +73,8 @@ class RegionWalk:
             return 0
         if self.moving.cost[0] >= BROKEN:
             unary, table = softened(unary), softened(table)
-        return int(_walk(self.fixed, self.moving, self.link, self.work, self.free, seeds, unary, table, paid, SIZES,
-                         proposals, self.entries, seed, self.unpriced))  # fmt: skip
+        return int(_walk(self.soft, self.memory, self.moving, self.link, self.work, self.free, seeds, unary, table,
+                         paid, proposals, self.entries, seed, self.unpriced))  # fmt: skip
 
 
 def softened(costs: F64) -> F64:
@@ -101,23 +83,24 @@ def softened(costs: F64) -> F64:
 
 
 @njit(cache=True, nogil=True)
-def _walk(f: Fixed, m: Moving, link: Adjacency, w: Space, free: NDArray[np.bool_], seeds: I64, unary: F64, table: F64,
-          paid: F64, sizes: I64, proposals: int, entries: int, seed: int, unpriced: float) -> int:  # fmt: skip
+def _walk(model: Pairwise, memory: MemoryProfile, m: Moving, link: Adjacency, w: Space, free: NDArray[np.bool_],
+          seeds: I64, unary: F64, table: F64, paid: F64, proposals: int, entries: int, seed: int,
+          unpriced: float) -> int:  # fmt: skip
     state, changes = np.array([seed], np.uint64), 0
     for _ in range(proposals):
         mode = int(uniform(state) >= 1.0 - unpriced)
         z = _size(m, mode, state)
-        n = grow(_seed(m, seeds, state), sizes[z], w, free, link, 0.3 + 0.7 * uniform(state), state)
+        n = grow(_seed(m, seeds, state), SIZES[z], w, free, link, 0.3 + 0.7 * uniform(state), state)
         before = m.cost[0]
         looked_at = 0
         for i in range(n):
-            looked_at += f.ptr[w.region[i] + 1] - f.ptr[w.region[i]]
+            looked_at += model.ptr[w.region[i] + 1] - model.ptr[w.region[i]]
         if m.cost[2] > 0.0:
             mode = 0
         weight = -1.0 if mode == 1 else (0.0 if m.cost[2] > 0.0 or uniform(state) < AT_PRICE else uniform(state) - 0.5)
-        solve_region(n, w, f.ptr, unary, paid, weight, table, link, m.labels, entries)
+        solve_region(n, w, model.ptr, unary, paid, weight, table, link, m.labels, entries)
         first = w.region[0]
-        taken = _take(n, f, m, link, w, mode == 0)
+        taken = _take(n, model, memory, m, link, w, mode == 0)
         leave(n, w)
         m.spent[mode, z] = 0.999 * m.spent[mode, z] + looked_at + WORK_OF_A_VARIABLE * n
         m.gain[mode, z] = 0.999 * m.gain[mode, z] + max(0.0, before - m.cost[0])
@@ -158,20 +141,21 @@ def _size(m: Moving, mode: int, state: State) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _take(n: int, f: Fixed, m: Moving, link: Adjacency, w: Space, priced: bool) -> bool:
+def _take(n: int, model: Pairwise, memory: MemoryProfile, m: Moving, link: Adjacency, w: Space,
+          priced: bool) -> bool:  # fmt: skip
     """Makes the region's answer the labels if it fits and is wanted; whether it did."""
     changed = False
     for i in range(n):
         changed |= w.found[i] != m.labels[w.region[i]]
     if not changed:
         return False
-    change = _cost_change(n, f, m, link, w)
+    change = _cost_change(n, model, m, link, w)
     if not priced and change >= 0.0 and m.cost[2] == 0.0:
         return False
-    _move_memory(n, f, m, w, 1.0)
+    _move_memory(n, memory, m, w, 1.0)
     over = max(0.0, -m.least[1])
     if over > m.cost[2]:
-        _move_memory(n, f, m, w, -1.0)
+        _move_memory(n, memory, m, w, -1.0)
         return False
     for i in range(n):
         m.labels[w.region[i]] = w.found[i]
@@ -184,29 +168,29 @@ def _take(n: int, f: Fixed, m: Moving, link: Adjacency, w: Space, priced: bool) 
 
 
 @njit(cache=True, nogil=True)
-def _cost_change(n: int, f: Fixed, m: Moving, link: Adjacency, w: Space) -> float:
+def _cost_change(n: int, model: Pairwise, m: Moving, link: Adjacency, w: Space) -> float:
     """Exact: all entries are whole numbers."""
     change = 0.0
     for i in range(n):
         v = w.region[i]
         new, old = w.found[i], m.labels[v]
-        change += f.raw_unary[f.ptr[v] + new] - f.raw_unary[f.ptr[v] + old]
+        change += model.unary[model.ptr[v] + new] - model.unary[model.ptr[v] + old]
         for k in range(link.ptr[v], link.ptr[v + 1]):
             o, t = link.other[k], link.start[k]
             j = w.place[o]
             if j > i or j < 0:
                 there = m.labels[o] if j < 0 else w.found[j]
-                change += f.raw_table[t + new * link.own_step[k] + there * link.other_step[k]]
-                change -= f.raw_table[t + old * link.own_step[k] + m.labels[o] * link.other_step[k]]
+                change += model.table[t + new * link.own_step[k] + there * link.other_step[k]]
+                change -= model.table[t + old * link.own_step[k] + m.labels[o] * link.other_step[k]]
     return change
 
 
 @njit(cache=True, nogil=True)
-def _move_memory(n: int, f: Fixed, m: Moving, w: Space, sign: float) -> None:
+def _move_memory(n: int, memory: MemoryProfile, m: Moving, w: Space, sign: float) -> None:
     for i in range(n):
         v = w.region[i]
         if w.found[i] != m.labels[v]:
-            for k in range(f.use_ptr[v], f.use_ptr[v + 1]):
-                more = f.use[f.at[k] + w.found[i]] - f.use[f.at[k] + m.labels[v]]
+            for k in range(memory.ptr[v], memory.ptr[v + 1]):
+                more = memory.use[memory.use_ptr[k] + w.found[i]] - memory.use[memory.use_ptr[k] + m.labels[v]]
                 if more != 0.0:
-                    add(m.least, m.pending, f.low[k], f.high[k], -sign * more)
+                    add(m.least, m.pending, memory.low[k], memory.high[k], -sign * more)

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
-from graphopt.sharding.draws import State, below, uniform
 from graphopt.sharding.pairwise import Pairwise, incidence
 from graphopt.sharding.region_elimination import FACTORS, MOST, Adjacency, Space, eliminate
 from graphopt.utils.compiled import njit
+
+State = NDArray[np.uint64]  # [1]
 
 
 def links(model: Pairwise) -> Adjacency:
@@ -191,3 +192,22 @@ def leave(n: int, w: Space) -> None:
     """Forgets the region."""
     for i in range(n):
         w.place[w.region[i]] = -1
+
+
+# Random numbers inside compiled code: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+
+
+@njit(cache=True, nogil=True)
+def uniform(state: State) -> float:
+    """From 0 to 1, without 1."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = state[0]
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return float((z ^ (z >> np.uint64(31))) >> np.uint64(11)) / 9007199254740992.0
+
+
+@njit(cache=True, nogil=True)
+def below(state: State, most: int) -> int:
+    """From 0 to most - 1."""
+    return int(uniform(state) * most)

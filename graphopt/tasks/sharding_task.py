@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.auto_sharding.strategies import tables_of
 from graphopt.core.graph import I64, Graph, GraphError
 from graphopt.core.head import Head, Role
 from graphopt.core.machine import Machine
@@ -19,7 +20,6 @@ from graphopt.problems.keys import Keys
 from graphopt.problems.problem import Clock
 from graphopt.problems.task import AssignTask
 from graphopt.sharding.cheapest import cheapest
-from graphopt.sharding.instance import tables_of
 from graphopt.utils.ranges import Between
 
 

@@ -40,7 +40,7 @@ def workload_of(graph: Graph, shared_slices: SharedSlices) -> TileWorkload:
     where it carries none, or another graph's."""
     if graph not in _known:
         if not isinstance(graph.program, bytes):
-            raise GraphError(f"graph {graph.name!r} carries no tiling problem; take dataset=tiling_contest")
+            raise GraphError(f"graph {graph.name!r} carries no tiling problem; take dataset=tiling")
         try:
             workload = workload_of_json(parse_json(graph.program, f"graph {graph.name!r}", FILE_BYTES), graph.name)
         except Unreadable as error:

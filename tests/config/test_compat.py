@@ -88,7 +88,7 @@ def test_cost_and_judge_price_the_same_thing(tmp_path: Path) -> None:
 def test_every_refusal_names_an_alternative(task: str, algo: str) -> None:
     config = {group: registry.option(group, name) for group, name in (("task", task), ("algo", algo))}
     own = {"recompute": ("training_step", "step"), "sharding": ("sharding", "strategy_cost"),
-           "tiling": ("tiling_random", "tile_time")}  # fmt: skip
+           "tiling": ("tiling", "tile_time")}  # fmt: skip
     dataset, cost = own.get(task, ("onnx", "simulator"))
     needs = target_of(config["algo"], "algo").needs
     config["dataset"] = registry.option("dataset", "lowered" if "compiled_program" in needs else dataset)
@@ -116,7 +116,7 @@ def test_the_matrix_has_every_task_and_algorithm() -> None:
 
 FITS = compatibility.fits()
 CELLS = [(algo, task, words) for algo, fitting in FITS.items() for task, words in fitting.items()]
-OF_TASK = {"recompute": "training_step", "sharding": "sharding_drawn", "tiling": "tiling_random", "rewrite": "onnx"}
+OF_TASK = {"recompute": "training_step", "sharding": "sharding", "tiling": "tiling", "rewrite": "onnx"}
 TINY: dict[str, Any] = {"width": 8, "layers": 1}
 
 

@@ -236,7 +236,8 @@ def pack(folder: Path, said: Mapping[str, Any]) -> Run:
 
 PROBLEM = {"title": "t", "about": "a", "unit": "s", "instances": ["test_0_8"],
            "config": {"machine": {"name": "cpu_core"}, "task": {"name": "tiling"}, "cost": {"name": "tile_time"}},
-           "datasets": [{"name": "tiling_random", "test": [8], "train": [], "val": []}]}  # fmt: skip
+           "datasets": [{"name": "tiling", "source": "random", "random": {
+               "train": [], "val": [], "test": [8], "sizes": [128], "products": 0.5, "graph_seed": 0}}]}  # fmt: skip
 ENTRY = {"title": "t", "by": "b", "method": "m", "budget": "n", "hardware": "h", "costs": {"test_0_8": 1.0}}
 
 
@@ -323,16 +324,12 @@ def test_no_file_sets_what_reaches_out(
 
 
 def test_a_module_of_a_data_set_within_one(canaries: list[Any], tmp_path: Path) -> None:
-    """The data set is made, finds its problem, and would ask the inner one for graphs to train on."""
-    node = registry.option("dataset", "tiling_contest")
-    sound = node | {"drawn": registry.option("dataset", "tiling_drawn") | {"train": [4], "val": [4], "test": [4]}}
-    used("dataset", node_of("dataset", words("dataset", sound)))
-    with pytest.raises(UserError, match="third parties', and not among those of dataset=tiling_contest"):
-        decision(tmp_path / "sound", {"dataset": words("dataset", sound)})()
-    run = decision(tmp_path / "evil", {"dataset": words("dataset", sound) | {"drawn": canaries[5]}})
-    with untouched("drawn"):
+    sound = words("dataset", registry.option("dataset", "regal_mixed"))
+    used("dataset", node_of("dataset", sound))
+    run = decision(tmp_path / "evil", {"dataset": sound | {"real": canaries[5]}})
+    with untouched("real"):
         run()
-    with pytest.raises(UserError, match="drawn is a Programs, and has to be a TilingDrawn"):
+    with pytest.raises(UserError, match="real"):
         run()
 
 
@@ -343,7 +340,7 @@ def test_a_class_that_a_problem_names(canaries: list[Any], tmp_path: Path, where
     if where == "machine":
         text["config"]["machine"]["devices"] = evil  # type: ignore[index]
     else:
-        text["datasets"][0]["sizes"] = evil  # type: ignore[index]
+        text["datasets"][0]["random"] = evil  # type: ignore[index]
     run = board(tmp_path, text)
     with untouched(where):
         run()
@@ -382,7 +379,7 @@ def everywhere(said: Any, canaries: list[Any]) -> Iterator[tuple[Any, Any]]:
 def test_a_class_anywhere_in_an_answer(canaries: list[Any], tmp_path: Path) -> None:
     path = answer(tmp_path)
     decided = answer_file.load(path)
-    config = decided.header["config"] | {"dataset": words("dataset", registry.option("dataset", "tiling_taught"))}
+    config = decided.header["config"] | {"dataset": words("dataset", registry.option("dataset", "tiling"))}
     shutil.rmtree(tmp_path / "graphs")
     for what, header in everywhere(decided.header | {"config": config}, canaries):
         answer_file.write(path, dataclasses.replace(decided, header=header))

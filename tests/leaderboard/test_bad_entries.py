@@ -196,4 +196,4 @@ def test_an_entry_says_how_much_it_covers(board: Path) -> None:  # noqa: F811
     contest = contest_of(board, "tiling")
     assert leaderboard.covered(contest, ["test_1_9"]) == ("answers to 1 of the problem's 2 instances, none to test_0_8")
     assert leaderboard.covered(contest, ["test_0_8", "test_1_9"]) == "answers to 2 of the problem's 2 instances"
-    assert contest.datasets == ("tiling_random",) and PROBLEMS
+    assert contest.datasets == ("tiling",) and PROBLEMS

@@ -25,7 +25,8 @@ from graphopt.records.rows import read
 from graphopt.tiling.pricing_tiles import judge
 from graphopt.tiling.workload_files import schedule_json, write_json
 
-TILING = {"name": "tiling_random", "test": [8, 9], "train": [], "val": []}
+RANDOM = {"train": [], "val": [], "test": [8, 9], "sizes": [128, 256, 512, 1024], "products": 0.45, "graph_seed": 0}
+TILING = {"name": "tiling", "source": "random", "random": RANDOM}
 WORDS = {"title": "mine", "by": "me", "method": "as it comes", "budget": "none", "hardware": "a core"}
 PROBLEMS = {
     "tiling": {"config": {"machine": "cpu_core", "task": "tiling", "cost": "tile_time"}, "datasets": [TILING],

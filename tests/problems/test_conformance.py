@@ -19,7 +19,7 @@ from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.oracles import check
 from graphopt.core.plan import Plans
-from graphopt.datasets.contests.tiling_random import random_workload
+from graphopt.datasets.contests.tiling_contest import random_workload
 from graphopt.datasets.layered import layered_graph
 from graphopt.errors import Incompatible, Unsolved
 from graphopt.problems.assign_problem import AssignProblem
@@ -29,13 +29,13 @@ from graphopt.problems.task import AssignTask
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.rewrite_task import RewriteTask
-from graphopt.tiling.tiling_task import TilingTask
+from graphopt.tiling.tiling_task import Tiling
 from graphopt.tiling.workload_graph import graph_of_workload
 from graphopt.utils import registry
 
 BUDGETS = (0, 1, 7, 50)
 OF_STEPS = ("recompute", "sharding")  # of graphs of their own: tests/search/test_saved_sets.py, tests/sharding
-OF_SHARDING = ("sharding_search", "sharding_dual")  # by the clock: tests/sharding
+OF_SHARDING = ("sharding_search",)  # by the clock: tests/sharding
 OF_PROGRAMS = ("compiler_policy",)  # lowers programs that graphs carry: tests/search
 OF_ORDERS = ("lpmf", "bfs", "dfs", "order_walk")  # priced by cost=live_bytes alone: tests/search
 OF_PIPELINES = ("contiguous", "load_balance")  # they balance the loads of a pipeline, and refuse other objectives
@@ -60,7 +60,7 @@ def machine(name: str = "gpu2") -> Machine:
 
 @cache
 def task_of(label: str, on: str = "gpu2") -> Any:
-    made: AssignTask | RewriteTask | TilingTask = construct(task_nodes()[label], "task", {"machine": machine(on)})
+    made: AssignTask | RewriteTask | Tiling = construct(task_nodes()[label], "task", {"machine": machine(on)})
     return made
 
 
@@ -104,7 +104,7 @@ FIRST = {CLASSES[algo]: algo for algo in sorted(ALGOS, key=len, reverse=True)}
 FITTING = [(algo, label) for algo in ALGOS for label in LABELS[algo][: None if FIRST[CLASSES[algo]] == algo else 1]]
 CELLS = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), AssignTask)]
 REWRITING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), RewriteTask)]
-TILING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), TilingTask)]
+TILING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), Tiling)]
 LEARNED = [algo for algo in dict.fromkeys(algo for algo, _ in CELLS)
            if compatibility.learns(target_of(registry.option("algo", algo), "algo"))]  # fmt: skip
 
@@ -318,13 +318,13 @@ def test_every_yes_solves_a_graph(algo: str, label: str) -> None:
 
 @pytest.mark.parametrize("label", task_nodes())
 def test_every_illegal_cell_names_an_alternative(label: str) -> None:
-    tiles = isinstance(task_of(label), TilingTask)
+    tiles = isinstance(task_of(label), Tiling)
     node, simulator = task_nodes()[label], registry.option("cost", "tile_time" if tiles else "simulator")
     for algo in registry.options("algo"):
         config = {"task": node, "algo": registry.option("algo", algo), "cost": simulator, "judge": simulator}
         config["machine"] = registry.option("machine", "gpu2")
         config["dataset"] = registry.option(
-            "dataset", "lowered" if algo in OF_PROGRAMS else "tiling_random" if tiles else "onnx"
+            "dataset", "lowered" if algo in OF_PROGRAMS else "tiling" if tiles else "onnx"
         )
         if fits(algo, label) and compatibility.lacking(config["algo"], config):
             with pytest.raises(Incompatible, match=f"For task={node['name']} take "):

@@ -1,6 +1,7 @@
 """Cells: where results lie, what makes two cells the same, how errors end, composed configurations."""
 
 import copy
+import fcntl
 import json
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,6 @@ from graphopt.records.rows import read
 from graphopt.run import cell as cell_module
 from graphopt.run import composed
 from graphopt.run.cell import Cell, config_hash, open_cell, settings_of
-from graphopt.utils import lock as lock_module
-from graphopt.utils.lock import Lock
 
 # --- Cells: where results lie, what makes two cells the same, and how errors end.
 
@@ -167,18 +166,20 @@ def test_the_lock_survives_starting_over(tmp_path: Path) -> None:
 
 def test_a_lock_file_deleted_under_a_run_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between opening the file and locking it somebody deletes it: locking what nobody else will find is no lock."""
-    lock, locked = Lock(tmp_path / "l"), lock_module._locked
-    gone = []
+    first, second, lock, gone = *(Cell(parts_of.config(tmp_path)) for _ in range(2)), fcntl.flock, list[None]()
 
-    def deleted_first(file: Any) -> bool:
+    def deleted_first(handle: int, flags: int) -> None:
         if not gone:
-            gone.append(lock.path.unlink())
-        return locked(file)
+            gone.append(Path(first._lock.lock_file).unlink())
+        lock(handle, flags)
 
-    monkeypatch.setattr(lock_module, "_locked", deleted_first)
-    assert lock.take() and not Lock(tmp_path / "l").take()
-    lock.give_back()
-    assert Lock(tmp_path / "l").take()
+    monkeypatch.setattr(fcntl, "flock", deleted_first)
+    first.start()
+    assert gone
+    with pytest.raises(UserError, match="another run is working"):
+        second.start()
+    first.stop()
+    second.start()
 
 
 def test_rows_are_read_when_nobody_else_writes_them(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
 from graphopt.readers.formats.stg import read_stg
 from graphopt.records.rows import RowFile
-from graphopt.run.evaluate import Arena, Contender, evaluate
+from graphopt.run.evaluate import Context, Method, evaluate
 from graphopt.search.genetic.brkga import uniform_keys
 from graphopt.search.solvers import cpsat
 from graphopt.search.solvers.cpsat import CpSat
@@ -351,9 +351,9 @@ def test_the_row_says_that_time_was_too_short(tmp_path) -> None:
     graph, machine = small_graph(0, 40), pair(link_bandwidth=4.0)
     task, cost = both(machine), simulator(machine)
     rows = RowFile(tmp_path / "cell" / "rows.jsonl")
-    arena = Arena(task, cost, cost, {}, seconds=0.0)
+    arena = Context(task, cost, cost, {}, seconds=0.0)
     facts = {"algo": "cpsat", "config_hash": "0"}
-    assert evaluate([Contender(solver(), facts)], [graph], arena, budgets=[10], seeds=[0], rows=rows,
+    assert evaluate([Method(solver(), facts)], [graph], arena, budgets=[10], seeds=[0], rows=rows,
                     study_path=tmp_path) == 0  # fmt: skip
     row = rows.rows[0]
     assert row["status"] == "ok" and row["judged"] == row["initial"]

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from graphopt.core.auto_sharding.strategies import IMPOSSIBLE, StrategyTables, price
+from graphopt.datasets.contests.sharding_instances import random_tables
 from graphopt.readers.formats.iopddl import made_tables
+from graphopt.search.sharding.sharding_search import PrimalSearch
 from graphopt.sharding.cheapest import cheapest
-from graphopt.sharding.drawing import drawn, every_choice
-from graphopt.sharding.dual import Ascent, MemoryDual
-from graphopt.sharding.hunt import Hunt, HuntSettings
-from graphopt.sharding.occupancy import occupancy
+from graphopt.sharding.dual import ASCENTS, MemoryDual
+from graphopt.sharding.memory_profile import memory_profile
 from graphopt.sharding.pairwise import pairwise
 from graphopt.sharding.reducing import reduced, without_dear
 from graphopt.sharding.region_elimination import space
@@ -18,17 +18,15 @@ from graphopt.sharding.regions import grow, leave, links, solve_region
 from graphopt.sharding.trws import Passing
 
 SEEDS = range(12)
-ASCENTS = [Ascent(1, 0.0, 20, 0.7, 0.15), Ascent(3, 0.7, 10, 0.7, 0.3)]
-SETTINGS = HuntSettings(0.2, 0.06, 0.4, 256, 0.1, 0.3, 0.5)
 
 
 def instance(seed: int, nodes: int = 8) -> StrategyTables:
-    return drawn(np.random.default_rng(seed), nodes, 3, 0.3, 0.3)
+    return random_tables(np.random.default_rng(seed), nodes, 3, 0.3, 0.3)
 
 
 def optimum(tables: StrategyTables) -> float:
     """Of all choices that fit."""
-    return min(cost for cost, over in (price(tables, row) for row in every_choice(tables)) if over == 0)
+    return min(cost for cost, over in (price(tables, np.array(row)) for row in np.ndindex(*tables.counts)) if over == 0)
 
 
 def counter(steps: int):  # type: ignore[no-untyped-def]
@@ -46,7 +44,7 @@ def counter(steps: int):  # type: ignore[no-untyped-def]
 def test_models_cost_what_instances_do(seed: int) -> None:
     tables, rng = instance(seed, 20), np.random.default_rng(seed)
     for model in (pairwise(tables, None), reduced(tables)):
-        memory = occupancy(model, tables)
+        memory = memory_profile(model, tables)
         for _ in range(10):
             labels = rng.integers(0, model.counts)
             choice = model.choice(labels)
@@ -61,7 +59,7 @@ def test_models_cost_what_instances_do(seed: int) -> None:
 def test_a_reduced_model_keeps_an_optimum(seed: int) -> None:
     tables = instance(seed)
     model = reduced(tables)
-    memory = occupancy(model, tables)
+    memory = memory_profile(model, tables)
     energies = [
         model.energy(np.array(labels))
         for labels in np.ndindex(*model.counts)
@@ -74,7 +72,7 @@ def test_a_reduced_model_keeps_an_optimum(seed: int) -> None:
 def test_bounds_hold_and_equal_models_are_equal(seed: int) -> None:
     tables = instance(seed)
     model = reduced(tables)
-    dual = MemoryDual(model, occupancy(model, tables), float(tables.limit), ASCENTS[seed % 2])
+    dual = MemoryDual(model, memory_profile(model, tables), float(tables.limit), ASCENTS[seed % 2])
     for _ in range(60):
         dual.step()
     best = optimum(tables)
@@ -109,7 +107,7 @@ def test_message_passing_solves_trees() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_regions_are_solved_exactly(seed: int, entries: int) -> None:
     """Beside their neighbours; with too little room they are no worse than they were."""
-    tables = drawn(np.random.default_rng(seed), 14, 3, 0.0, 0.1)
+    tables = random_tables(np.random.default_rng(seed), 14, 3, 0.0, 0.1)
     model, rng = pairwise(tables, np.inf), np.random.default_rng(seed)
     link, work = links(model), space(len(model.counts), 3, max(entries, 4096))
     free, nothing = model.counts > 1, np.zeros(len(model.unary))
@@ -136,7 +134,7 @@ def test_regions_are_solved_exactly(seed: int, entries: int) -> None:
 def test_walks_stay_within_memory_and_know_their_cost(seed: int) -> None:
     tables = instance(seed, 40)
     model = reduced(tables)
-    memory = occupancy(model, tables)
+    memory = memory_profile(model, tables)
     labels = model.labels(cheapest(tables))
     walk = RegionWalk(model, memory, labels, 1024)
     dual = MemoryDual(model, memory, float(tables.limit), ASCENTS[0])
@@ -151,17 +149,17 @@ def test_walks_stay_within_memory_and_know_their_cost(seed: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_hunt_finds_the_optimum_of_most_small_instances(threads: int) -> None:
+def test_the_search_finds_the_optimum_of_most_small_instances(threads: int) -> None:
     """Where memory is tight it may not: an optimum that no price of memory supports takes luck."""
     gaps = []
     for seed in SEEDS:
         tables = instance(seed)
-        hunt = Hunt(reduced(tables), tables, ASCENTS, SETTINGS, np.random.default_rng(0), counter(1000))
-        hunt.start(cheapest(tables))
-        hunt.run(threads, lambda: None)
-        assert price(tables, hunt.best) == (hunt.best_cost, 0)
-        assert hunt.bound <= hunt.best_cost * (1 + 1e-9)
-        gaps.append(hunt.best_cost / optimum(tables) - 1)
+        search = PrimalSearch(tables, 0.5, np.random.default_rng(0), counter(1000))
+        search.start(cheapest(tables))
+        search.run(threads, lambda: None)
+        assert price(tables, search.best) == (search.best_cost, 0)
+        assert search.bound <= search.best_cost * (1 + 1e-9)
+        gaps.append(search.best_cost / optimum(tables) - 1)
     assert min(gaps) >= 0 and max(gaps) < 0.1 and sum(gap == 0 for gap in gaps) >= len(gaps) - 2
 
 
@@ -174,7 +172,7 @@ def test_what_is_too_dear_is_in_no_better_answer(seed: int) -> None:
     unary, table = passing.equal_model(model.unary)
     best = optimum(tables)
     cut = without_dear(model, unary, table, best + 1.0 - bound)
-    memory = occupancy(model, tables)
+    memory = memory_profile(model, tables)
     fitting = (np.array(labels) for labels in np.ndindex(*model.counts))
     assert min(cut.energy(labels) for labels in fitting if (memory.used(labels) <= memory.room).all()) == best
 
@@ -189,14 +187,14 @@ def test_the_default_is_possible_and_fits(seed: int) -> None:
 def test_where_nothing_is_possible_the_least_impossible_is_the_answer() -> None:
     tables = made_tables("no", np.array([[0, 1], [0, 1]]), [[1, 2], [3, 4]], [[0, 0], [0, 0]], [[0, 1]],
                          [[10**18, 2 * 10**18, 10**18 + 5, 3 * 10**18]], 10)  # fmt: skip
-    hunt = Hunt(reduced(tables), tables, ASCENTS, SETTINGS, np.random.default_rng(0), counter(300))
-    hunt.run(1, lambda: None)
-    assert price(tables, hunt.best)[0] == pytest.approx(10**18)
+    search = PrimalSearch(tables, 0.5, np.random.default_rng(0), counter(300))
+    search.run(1, lambda: None)
+    assert price(tables, search.best)[0] == pytest.approx(10**18)
 
 
 def test_where_nothing_fits_nothing_is_claimed() -> None:
     tables = made_tables("full", np.array([[0, 2], [1, 3]]), [[1, 2], [3, 4]], [[5, 6], [5, 7]], [], [], 9)
-    hunt = Hunt(reduced(tables), tables, ASCENTS, SETTINGS, np.random.default_rng(0), counter(100))
-    hunt.run(1, lambda: None)
-    assert hunt.best_cost == np.inf
+    search = PrimalSearch(tables, 0.5, np.random.default_rng(0), counter(100))
+    search.run(1, lambda: None)
+    assert search.best_cost == np.inf
     assert price(tables, cheapest(tables))[1] > 0

@@ -12,9 +12,9 @@ from check_data import check_data
 from graphopt.core.auto_sharding.sharding_oracle import slow_cost, slow_peak
 from graphopt.core.auto_sharding.strategies import NO_LIMIT, StrategyTables, memory, price
 from graphopt.core.graph import GraphError
+from graphopt.datasets.contests.sharding_instances import random_tables
 from graphopt.readers.formats.iopddl import graph_of, read_iopddl, read_tables
-from graphopt.sharding.drawing import drawn
-from graphopt.sharding.room_tree import add, room_tree
+from graphopt.sharding.memory_profile import add, segment_tree
 
 EXAMPLE: dict[str, Any] = {
     "problem": {
@@ -27,7 +27,7 @@ EXAMPLE: dict[str, Any] = {
 
 
 def instance(seed: int, nodes: int = 8, impossible: float = 0.3) -> StrategyTables:
-    return drawn(np.random.default_rng(seed), nodes, 3, 0.3, impossible)
+    return random_tables(np.random.default_rng(seed), nodes, 3, 0.3, impossible)
 
 
 def written(folder: Path, change: dict[str, Any], name: str = "two.json") -> Path:
@@ -115,7 +115,7 @@ def test_the_tree_adds_like_an_array_and_knows_its_least() -> None:
     rng = np.random.default_rng(0)
     for size in (1, 2, 7, 16, 33):
         values = rng.integers(0, 50, size).astype(float)
-        least, pending = room_tree(values)
+        least, pending = segment_tree(values)
         for _ in range(200):
             low, high = sorted(rng.integers(0, size + 1, 2))
             if low < high:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from graphopt.datasets.contests.tiling_random import random_workload
+from graphopt.datasets.contests.tiling_contest import random_workload
 from graphopt.search.tiling.groupings import Grouping, Wiring, apart
-from graphopt.search.tiling.tile_moves import Draw, propose
+from graphopt.search.tiling.tile_walk import Draw, moved
 from graphopt.tiling.schedule import TileSchedule, TileStep
 from graphopt.tiling.tile_costs import TileCosts
 from graphopt.tiling.tile_workload import SharedSlices, TileWorkload
@@ -26,7 +26,7 @@ def grouping_of(workload: TileWorkload, seed: int, moves: int) -> Grouping:
     """Where random moves lead that are all taken."""
     draw, now = Draw(np.random.default_rng(seed)), apart(Wiring(TileCosts(workload)))
     for _ in range(moves):
-        now = propose(now, draw) or now
+        now = moved(now, draw) or now
     return now
 
 

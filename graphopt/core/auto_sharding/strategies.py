@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from graphopt.core.graph import F64, I64
+from graphopt.core.graph import I64, Graph, GraphError
 from graphopt.utils.compiled import njit
 
 IMPOSSIBLE = 10**16  # entries from here stand for impossible; they are priced as they are, in floating point
@@ -64,6 +63,14 @@ class StrategyTables:
     def clock(self) -> "Clock":
         """Its time, compressed."""
         return compressed(self.start, self.end)
+
+
+def tables_of(graph: Graph) -> StrategyTables:
+    """Those that a graph carries. They are other people's data: studies keep neither them nor their graphs, and a
+    replay reads both again. Raises GraphError where the graph comes without them."""
+    if not isinstance(graph.program, StrategyTables):
+        raise GraphError(f"graph {graph.name!r} has no tables of strategies; read it with dataset=sharding")
+    return graph.program
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,9 +146,3 @@ def _entries(edge_ptr: I64, edge_node: I64, counts: I64, choice: I64) -> I64:
 def relative(over: float, limit: int) -> float:
     """Memory over the limit as a share of it."""
     return over / max(limit, 1)
-
-
-def least(tables: StrategyTables) -> tuple[F64, NDArray[np.int64]]:
-    """([N] least cost, [N] least usage) of every node's strategies."""
-    starts = tables.ptr[:-1]
-    return np.minimum.reduceat(tables.cost, starts).astype(np.float64), np.minimum.reduceat(tables.usage, starts)

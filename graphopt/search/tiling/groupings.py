@@ -1,4 +1,4 @@
-"""`Grouping`: the schedules that searches look at, and what a change of one costs.
+"""`Grouping`: the schedules that searches look at, the changes of one, and their prices.
 
 Every op is stored or fused. A stored op's result goes to slow memory (or stays for the next step), and the op runs in
 one group. A fused op runs inside every group that reads its result, again in each: so the choice of fused ops is the
@@ -75,6 +75,10 @@ class Wiring:
             ops |= new
         return TileGroup(stored, ops, needs & ~ops)
 
+    def read_only_in(self, stored: int, ops: int) -> int:
+        """Those of `stored` that have readers, all of them among `ops`."""
+        return sum(1 << op for op in bits(stored) if self.after[op] and not self.after[op] & ~ops)
+
     def cost(self, group: TileGroup) -> float:
         """Latency of a group with its best tile; inf where it cannot be."""
         return self.costs.best(group.ops, group.resident, group.retained).latency
@@ -96,11 +100,6 @@ class Grouping:
     cost: float
     unused: int  # the next number
     again: Mapping[int, int]
-
-    @property
-    def mean(self) -> float:
-        """Latency of a group."""
-        return self.cost / len(self.groups)
 
     def group_of(self, op: int) -> int:
         """The number of the group of a stored op."""
@@ -215,7 +214,7 @@ def in_order(groups: Mapping[int, TileGroup], links: Mapping[int, int]) -> list[
         stored = needs = 0
         for number in chain:
             group = groups[number]
-            if stored and group.needs & ~stored & _stored(groups, chain):
+            if stored and group.needs & ~stored & sum(groups[member].stored for member in chain):
                 return None
             stored |= group.stored
             needs |= group.needs
@@ -248,8 +247,54 @@ def _chain_from(number: int, links: Mapping[int, int]) -> list[int]:
     return chain
 
 
-def _stored(groups: Mapping[int, TileGroup], chain: Sequence[int]) -> int:
-    found = 0
-    for number in chain:
-        found |= groups[number].stored
-    return found
+def fuse(now: Grouping, op: int) -> Grouping | None:
+    """A stored op is computed inside every group that reads it."""
+    if now.fused >> op & 1 or not now.wiring.after[op]:
+        return None
+    home = now.group_of(op)
+    return changed(now, [home], [now.groups[home].stored & ~(1 << op)], now.fused | 1 << op)
+
+
+def store(now: Grouping, op: int, beside: int | None = None) -> Grouping | None:
+    """A fused op is computed once, in a group of its own or in the group `beside`."""
+    fused = now.fused & ~(1 << op)
+    if beside is None:
+        return changed(now, [], [1 << op], fused)
+    return changed(now, [beside], [now.groups[beside].stored | 1 << op], fused)
+
+
+def merge(now: Grouping, op: int, other: int) -> Grouping | None:
+    """The group of a stored op and another become one."""
+    home = now.group_of(op)
+    return changed(now, [home, other], [now.groups[home].stored | now.groups[other].stored], now.fused)
+
+
+def absorb(now: Grouping, op: int, reader: int) -> Grouping | None:
+    """The group of a stored op joins one that reads it; what only that one reads is fused."""
+    home = now.group_of(op)
+    stored = now.groups[home].stored
+    lone = now.wiring.read_only_in(stored, now.groups[reader].ops)
+    return changed(now, [home, reader], [stored & ~lone | now.groups[reader].stored], now.fused | lone)
+
+
+def shift(now: Grouping, op: int, other: int) -> Grouping | None:
+    """A stored op moves to another group."""
+    home = now.group_of(op)
+    return changed(now, [home, other], [now.groups[home].stored & ~(1 << op), now.groups[other].stored | 1 << op],
+                   now.fused)  # fmt: skip
+
+
+def split(now: Grouping, op: int, part: int) -> Grouping | None:
+    """The group of a stored op falls into two; part: stored ops of one, as bits."""
+    home = now.group_of(op)
+    return changed(now, [home], [part, now.groups[home].stored & ~part], now.fused)
+
+
+def run_again(now: Grouping, op: int, number: int, *, also: bool) -> Grouping | None:
+    """A stored op also runs in a group that reads it, or (`also` false) no longer does."""
+    inside = now.groups[number].ops & now.wiring.after[op]
+    turned = [reader for reader in bits(inside) if bool(now.again.get(reader, 0) >> op & 1) != also]
+    if not turned or now.fused >> op & 1:
+        return None
+    again = {**now.again, **{reader: now.again.get(reader, 0) ^ 1 << op for reader in turned}}
+    return changed(now, [], [], now.fused, again)

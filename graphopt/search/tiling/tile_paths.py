@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from graphopt.errors import Unsolved
 from graphopt.problems.problem import OutOfBudget
+from graphopt.search.tiling.groupings import Wiring
 from graphopt.tiling.schedule import TileSchedule
 from graphopt.tiling.tile_costs import Kept, TileCosts, bits
-from graphopt.tiling.tiler import Tiler
-from graphopt.tiling.tiling_problem import TilingProblem
+from graphopt.tiling.tiling_task import Tiler, TilingProblem
 from graphopt.utils.ranges import Count
 
 
@@ -18,12 +18,6 @@ class State(NamedTuple):
 
     slow: int
     fast: int
-
-
-class _Edge(NamedTuple):
-    came: State
-    ops: int
-    kept: int
 
 
 class TileExact(Tiler):
@@ -44,70 +38,60 @@ class TileExact(Tiler):
                            "algo=tile_walk, or raise algo.most_ops")  # fmt: skip
         if not problem.remaining:
             raise OutOfBudget
-        cost, schedule = _Paths(problem).shortest()
+        cost, schedule = _shortest(problem, _Steps(Wiring(TileCosts(problem.workload, every_side=True))))
         problem.cost(schedule)
         problem.prove(cost)
 
 
-class _Paths:
-    """From nothing computed to all outputs in slow memory."""
+class _Steps:
+    """All subgraphs of a workload: [2^N] stored ops that each reads from, and ops whose results leave it."""
 
-    def __init__(self, problem: TilingProblem) -> None:
-        self._problem, workload = problem, problem.workload
-        self._costs, self._outputs = TileCosts(workload, every_side=True), 0
-        self._needs, self._writes = [0], [0]
-        before = [sum(1 << workload.producer[t] for t in {*read} if workload.producer[t] >= 0)
-                  for read in workload.inputs]  # fmt: skip
-        after = [sum(1 << op for op in workload.readers[made]) for made in workload.output]
-        self._outputs = sum(1 << op for op in range(workload.num_ops) if not after[op])
-        for ops in range(1, 1 << workload.num_ops):
-            needs = 0
-            for op in bits(ops):
-                needs |= before[op]
-            self._needs.append(needs & ~ops)
-            self._writes.append(sum(1 << op for op in bits(ops) if not after[op] & ops))
+    def __init__(self, wiring: Wiring) -> None:
+        self.costs, self._made, ops = wiring.costs, wiring.workload.output, range(wiring.workload.num_ops)
+        self.outputs = sum(1 << op for op in ops if not wiring.after[op])
+        self._needs = [wiring.group(subset, 0).needs for subset in range(1 << len(ops))]
+        self._leaves = [
+            sum(1 << op for op in bits(subset) if not wiring.after[op] & subset) for subset in range(1 << len(ops))
+        ]
 
-    def shortest(self) -> tuple[float, TileSchedule]:
-        """(cost, schedule). Raises OutOfBudget when the time is over first."""
-        start = State(0, 0)
-        known, edges, heap = {start: 0.0}, dict[State, _Edge](), [(0.0, start)]
-        while heap:
-            cost, state = heapq.heappop(heap)
-            if cost > known[state]:
-                continue
-            if not self._outputs & ~state.slow:
-                return cost, self._schedule(state, edges)
-            self._problem.within(1.0)
-            for ops, kept, latency in self._steps(state):
-                reached = State(state.slow | self._writes[ops] & ~kept, kept)
-                if cost + latency < known.get(reached, float("inf")):
-                    known[reached] = cost + latency
-                    edges[reached] = _Edge(state, ops, kept)
-                    heapq.heappush(heap, (cost + latency, reached))
-        raise Unsolved("no schedule fits into fast memory; give more capacity")
-
-    def _steps(self, state: State) -> Iterator[tuple[int, int, float]]:
-        """(ops, results kept, latency) of every step that can come next."""
-        there, fast = state.slow | state.fast, self._tensors(state.fast)
+    def after(self, state: State) -> Iterator[tuple[State, int, float]]:
+        """(state that it leads to, its ops, its latency) of every step that can come next."""
+        there, fast = state.slow | state.fast, self.tensors(state.fast)
         for ops in range(1, len(self._needs)):
-            if self._needs[ops] & ~there or not self._writes[ops]:
+            if self._needs[ops] & ~there:
                 continue
-            may_keep = kept = self._writes[ops] & ~self._outputs
+            may_keep = kept = self._leaves[ops] & ~self.outputs
             while True:
-                latency = self._costs.best(ops, fast, self._tensors(kept)).latency
+                latency = self.costs.best(ops, fast, self.tensors(kept)).latency
                 if latency < float("inf"):
-                    yield ops, kept, latency
+                    yield State(state.slow | self._leaves[ops] & ~kept, kept), ops, latency
                 if not kept:
                     break
                 kept = (kept - 1) & may_keep
 
-    def _tensors(self, ops: int) -> Kept:
-        return frozenset(self._problem.workload.output[op] for op in bits(ops))
+    def tensors(self, ops: int) -> Kept:
+        return frozenset(self._made[op] for op in bits(ops))
 
-    def _schedule(self, state: State, edges: dict[State, _Edge]) -> TileSchedule:
-        steps = []
-        while state in edges:
-            edge = edges[state]
-            steps.append(self._costs.step(edge.ops, self._tensors(edge.came.fast), self._tensors(edge.kept)))
-            state = edge.came
-        return TileSchedule(tuple(reversed(steps)))
+
+def _shortest(problem: TilingProblem, steps: _Steps) -> tuple[float, TileSchedule]:
+    """(cost, schedule) from nothing computed to all outputs in slow memory. Raises OutOfBudget when the time is over
+    first."""
+    start = State(0, 0)
+    known, came, heap = {start: 0.0}, dict[State, tuple[State, int]](), [(0.0, start)]
+    while heap:
+        cost, state = heapq.heappop(heap)
+        if cost > known[state]:
+            continue
+        if not steps.outputs & ~state.slow:
+            path = []
+            while state in came:
+                before, ops = came[state]
+                path.append(steps.costs.step(ops, steps.tensors(before.fast), steps.tensors(state.fast)))
+                state = before
+            return cost, TileSchedule(tuple(reversed(path)))
+        problem.within(1.0)
+        for reached, ops, latency in steps.after(state):
+            if cost + latency < known.get(reached, float("inf")):
+                known[reached], came[reached] = cost + latency, (state, ops)
+                heapq.heappush(heap, (cost + latency, reached))
+    raise Unsolved("no schedule fits into fast memory; give more capacity")

@@ -3,7 +3,7 @@
 Shape legend: V variables, S states, M stretches of time in which a variable's usage depends on its state, P times.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,7 @@ from graphopt.sharding.pairwise import Pairwise
 from graphopt.utils.compiled import njit
 
 
-@dataclass(frozen=True, eq=False)
-class Occupancy:
+class MemoryProfile(NamedTuple):
     """Variable v uses use[use_ptr[i] + s] in state s at times low[i] .. high[i]-1, for i of ptr[v] .. ptr[v+1]-1."""
 
     ptr: I64  # [V+1]
@@ -28,31 +27,30 @@ class Occupancy:
 
     def used(self, labels: I64) -> F64:
         """[P] by states [V]."""
-        found: F64 = _used(self.ptr, self.low, self.high, self.use_ptr, self.use, labels, len(self.room))
+        found: F64 = _used(self, labels)
         return found
 
     def priced(self, prices: F64, states: I64) -> F64:
         """[S] what each state pays at prices [P] per unit. states: [V+1] of the model."""
         total = np.concatenate([np.zeros(1), np.cumsum(prices)])
-        found: F64 = _priced(self.ptr, self.low, self.high, self.use_ptr, self.use, states, total)
+        found: F64 = _priced(self, states, total)
         return found
 
 
-def occupancy(model: Pairwise, tables: StrategyTables) -> Occupancy:
+def memory_profile(model: Pairwise, tables: StrategyTables) -> MemoryProfile:
     """Of all times that count: where states could use more than there is room for, one time of those between which
     nothing changes, the tightest."""
     members = np.argsort(model.owner, kind="stable")
     member_ptr = np.searchsorted(model.owner[members], np.arange(len(model.ptr)))
     clock = tables.clock
     ptr, low, high, use_ptr, use, base = _stretches(
-        model.ptr, member_ptr, members, model.map_ptr, model.map, tables.ptr, tables.usage, clock.first, clock.last,
-        clock.steps,
-    )  # fmt: skip
+        model, member_ptr, members, tables.ptr, tables.usage, clock.first, clock.last, clock.steps
+    )
     room = float(tables.limit) - base
-    return _tight(Occupancy(ptr, low, high, use_ptr, use, room, np.arange(clock.steps)))
+    return _tight(MemoryProfile(ptr, low, high, use_ptr, use, room, np.arange(clock.steps)))
 
 
-def _tight(full: Occupancy) -> Occupancy:
+def _tight(full: MemoryProfile) -> MemoryProfile:
     """With fewer times."""
     steps = len(full.room)
     most = np.zeros(steps + 1)
@@ -74,11 +72,11 @@ def _tight(full: Occupancy) -> Occupancy:
     low, high = before[edge[full.low]], before[edge[full.high]]
     lasting = low < high
     ptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lasting)])[full.ptr]
-    return Occupancy(ptr, low[lasting], high[lasting], full.use_ptr[lasting], full.use, room[kept],
+    return MemoryProfile(ptr, low[lasting], high[lasting], full.use_ptr[lasting], full.use, room[kept],
                      np.where(kept[place], before[place], -1))  # fmt: skip
 
 
-def moved_prices(prices: F64, before: Occupancy, after: Occupancy) -> F64:
+def moved_prices(prices: F64, before: MemoryProfile, after: MemoryProfile) -> F64:
     """[P] prices of one model's times as those of a smaller one."""
     first = np.full(len(before.room), -1, np.int64)
     steps = np.flatnonzero(before.place >= 0)
@@ -88,10 +86,9 @@ def moved_prices(prices: F64, before: Occupancy, after: Occupancy) -> F64:
     return out
 
 
-def roomy(model: Pairwise, memory: Occupancy) -> NDArray[np.bool_]:
+def roomy(model: Pairwise, memory: MemoryProfile) -> NDArray[np.bool_]:
     """[S] states that fit beside the least of all others."""
-    found: NDArray[np.bool_] = _roomy(memory.ptr, memory.low, memory.high, memory.use_ptr, memory.use, model.ptr,
-                                      range_minima(memory.room))  # fmt: skip
+    found: NDArray[np.bool_] = _roomy(memory, model.ptr, range_minima(memory.room))
     return found
 
 
@@ -105,8 +102,11 @@ def range_minima(values: F64) -> F64:
 
 
 @njit(cache=True, nogil=True)
-def _stretches(ptr: I64, member_ptr: I64, members: I64, map_ptr: I64, maps: I64, node_ptr: I64, usage: I64, first: I64,
-               last: I64, steps: int) -> tuple[I64, I64, I64, I64, F64, F64]:  # fmt: skip
+def _stretches(model: Pairwise, member_ptr: I64, members: I64, node_ptr: I64, usage: I64, first: I64, last: I64,
+               steps: int) -> tuple[I64, I64, I64, I64, F64, F64]:  # fmt: skip
+    """(ptr, low, high, use_ptr, use) of a profile, and what is used whatever is chosen [steps]. members: nodes by
+    their variable; first, last: [N] of the clock."""
+    ptr, map_ptr, maps = model.ptr, model.map_ptr, model.map
     variables, bound, room = len(ptr) - 1, 0, 0
     for v in range(variables):
         count = 0
@@ -162,38 +162,81 @@ def _stretches(ptr: I64, member_ptr: I64, members: I64, map_ptr: I64, maps: I64,
 
 
 @njit(cache=True, nogil=True)
-def _used(ptr: I64, low: I64, high: I64, use_ptr: I64, use: F64, labels: I64, steps: int) -> F64:
-    change = np.zeros(steps + 1)
-    for v in range(len(ptr) - 1):
-        for i in range(ptr[v], ptr[v + 1]):
-            amount = use[use_ptr[i] + labels[v]]
-            change[low[i]] += amount
-            change[high[i]] -= amount
-    return np.cumsum(change)[:steps]
+def _used(p: MemoryProfile, labels: I64) -> F64:
+    change = np.zeros(len(p.room) + 1)
+    for v in range(len(p.ptr) - 1):
+        for i in range(p.ptr[v], p.ptr[v + 1]):
+            amount = p.use[p.use_ptr[i] + labels[v]]
+            change[p.low[i]] += amount
+            change[p.high[i]] -= amount
+    return np.cumsum(change)[: len(p.room)]
 
 
 @njit(cache=True, nogil=True)
-def _priced(ptr: I64, low: I64, high: I64, use_ptr: I64, use: F64, states: I64, total: F64) -> F64:
+def _priced(p: MemoryProfile, states: I64, total: F64) -> F64:
     out = np.zeros(states[-1])
-    for v in range(len(ptr) - 1):
-        for i in range(ptr[v], ptr[v + 1]):
-            price = total[high[i]] - total[low[i]]
+    for v in range(len(p.ptr) - 1):
+        for i in range(p.ptr[v], p.ptr[v + 1]):
+            price = total[p.high[i]] - total[p.low[i]]
             if price != 0.0:
                 for s in range(states[v + 1] - states[v]):
-                    out[states[v] + s] += price * use[use_ptr[i] + s]
+                    out[states[v] + s] += price * p.use[p.use_ptr[i] + s]
     return out
 
 
 @njit(cache=True, nogil=True)
-def _roomy(ptr: I64, low: I64, high: I64, use_ptr: I64, use: F64, states: I64, minima: F64) -> NDArray[np.bool_]:
+def _roomy(p: MemoryProfile, states: I64, minima: F64) -> NDArray[np.bool_]:
     keep = np.ones(states[-1], np.bool_)
-    for v in range(len(ptr) - 1):
-        for i in range(ptr[v], ptr[v + 1]):
+    for v in range(len(p.ptr) - 1):
+        for i in range(p.ptr[v], p.ptr[v + 1]):
             level = 0
-            while (2 << level) <= high[i] - low[i]:
+            while (2 << level) <= p.high[i] - p.low[i]:
                 level += 1
-            room = min(minima[level, low[i]], minima[level, high[i] - (1 << level)])
+            room = min(minima[level, p.low[i]], minima[level, p.high[i] - (1 << level)])
             for s in range(states[v + 1] - states[v]):
-                if use[use_ptr[i] + s] > room:
+                if p.use[p.use_ptr[i] + s] > room:
                     keep[states[v] + s] = False
     return keep
+
+
+# A segment tree over times: add to a range, least of all. Node 1 is the root; leaves are size .. 2*size-1. least[i] is
+# the least below node i, with pending[j] of j from i down.
+
+
+def segment_tree(values: F64) -> tuple[F64, F64]:
+    """(least, pending) over values [P]; what is beyond them is inf."""
+    size = 1 << max(0, (max(1, len(values)) - 1).bit_length())
+    least = np.full(2 * size, np.inf)
+    least[size : size + len(values)] = values
+    for i in range(size - 1, 0, -1):
+        least[i] = min(least[2 * i], least[2 * i + 1])
+    return least, np.zeros(2 * size)
+
+
+@njit(cache=True, nogil=True)
+def add(least: F64, pending: F64, low: int, high: int, amount: float) -> None:
+    """To all from low to high - 1."""
+    size = len(least) // 2
+    left, right = low + size, high + size
+    first, last = left, right - 1
+    while left < right:
+        if left & 1:
+            least[left] += amount
+            pending[left] += amount
+            left += 1
+        if right & 1:
+            right -= 1
+            least[right] += amount
+            pending[right] += amount
+        left >>= 1
+        right >>= 1
+    _repair(least, pending, first)
+    _repair(least, pending, last)
+
+
+@njit(cache=True, nogil=True)
+def _repair(least: F64, pending: F64, leaf: int) -> None:
+    node = leaf >> 1
+    while node >= 1:
+        least[node] = min(least[2 * node], least[2 * node + 1]) + pending[node]
+        node >>= 1
