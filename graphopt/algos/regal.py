@@ -54,9 +54,16 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.task import AssignTask
-from graphopt.search.genetic.brkga import F32, Evolution, Sampler, evolve, priced_by, run_alone, uniform_keys
-from graphopt.search.genetic.proposals import beta_keys
-from graphopt.search.heuristics.encoding import ranks
+from graphopt.search.genetic.evolution import (
+    F32,
+    Evolution,
+    Sampler,
+    beta_keys,
+    evolve,
+    priced_by,
+    run_alone,
+    uniform_keys,
+)
 from graphopt.search.heuristics.rules import (
     Device,
     SchedulingInstance,
@@ -65,6 +72,7 @@ from graphopt.search.heuristics.rules import (
     order_bottom_level,
     place_single,
 )
+from graphopt.search.heuristics.starts import ranks
 from graphopt.utils.ranges import Count, Few, NotNegative, Positive, Shift, Width
 
 Actions = NDArray[np.int64]  # [N, A]

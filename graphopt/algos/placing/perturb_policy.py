@@ -12,8 +12,9 @@ held out (`Graph.train_mask`) teach nothing.
 Ours. Shape legend: N ops, F columns, I inputs, M kinds of moves, R moves of a graph.
 """
 
+import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,11 @@ from graphopt.core.graph import F64, I64, Graph
 from graphopt.core.head import Role
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
+from graphopt.problems.problem import OutOfBudget
 from graphopt.problems.task import AssignTask
-from graphopt.search.genetic.brkga import F32
-from graphopt.search.walks.guided_local import OBJECTIVES, GuidedWalk, LocalWalk, answered
-from graphopt.search.walks.run_columns import COLUMNS, RunColumns
-from graphopt.search.walks.weighted_moves import KINDS
+from graphopt.search.genetic.evolution import F32, priced_by
+from graphopt.search.walks.hot_local import COLUMNS, OBJECTIVES, GuidedWalk, RunColumns, answered
+from graphopt.search.walks.key_moves import KINDS, Descent, WeightedMoves, first_plan
 from graphopt.utils.progress import Bar
 from graphopt.utils.ranges import Count, NotNegative, Share, Width
 
@@ -142,14 +143,25 @@ class PerturbPolicy(Learner):
         """Moves by chance along a local search from the best heuristic; of ops that may teach."""
         seed = (self.val_seed * 1_000_003 + int(graph.hash[:7], 16)) % 2**31
         problem = AssignProblem(graph, self.task, self.cost, evals=self.teaching.evals, seed=seed)
-        walk = LocalWalk(problem, replace(self.walk, batch=self.teaching.probes), _alike).from_heuristics()
+        columns, moves, rng = RunColumns(problem), WeightedMoves(problem, self.walk.moves), problem.rng
+        price = priced_by(problem)
         empty = np.zeros((0, self.network.mean.shape[0]), np.float32)
         rows = [(empty, np.zeros(0, np.int64), np.zeros(0, np.float32))]
-        for step in walk.steps():
-            kept = graph.train_mask[step.moved.op]
-            own = seen(walk.columns.of(step.keys), walk.columns, self.neighbours)[step.moved.op]
-            better = (step.found < step.cost * (1.0 - LEAST)).astype(np.float32)
-            rows.append((own[kept], step.moved.kind[kept], better[kept]))
+        with contextlib.suppress(OutOfBudget):
+            at = Descent(*first_plan(problem, "heuristic", price))
+            while moves.base.any():
+                drawn = moves.drawn(moves.base, self.teaching.probes, rng)
+                batch = moves.made(at.here, drawn, rng)
+                found = price(batch)
+                kept = graph.train_mask[drawn.op]
+                own = seen(columns.of(at.here), columns, self.neighbours)[drawn.op]
+                better = (found < at.cost * (1.0 - LEAST)).astype(np.float32)
+                rows.append((own[kept], drawn.kind[kept], better[kept]))
+                at.step(batch, found)
+                if at.since >= self.walk.patience:
+                    kick = moves.drawn(moves.base, self.walk.kick, rng)
+                    keys = moves.made(at.best, kick, rng, together=True)[0]
+                    at.restart(keys, float(price(keys[None])[0]))
         self._count(problem.evals)
         return Tried(*(np.concatenate(part) for part in zip(*rows, strict=True)))
 
@@ -179,8 +191,3 @@ class PerturbPolicy(Learner):
             chance = torch.sigmoid(self.network(inputs.to(self.device))).T.double().cpu().numpy()
         rule = self.walk.hot(problem, around, columns)
         return np.asarray(self.trust * chance / chance.mean() + (1.0 - self.trust) * rule / rule.mean())
-
-
-def _alike(problem: AssignProblem, around: RunColumns, columns: NDArray[np.float32]) -> F64:
-    """[M, N] every move as soon as by chance."""
-    return np.ones((len(KINDS), problem.graph.num_ops))
