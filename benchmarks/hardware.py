@@ -20,15 +20,15 @@ from graphopt.config.construct import construct
 from graphopt.core.compiler_choice import compiler_choice
 from graphopt.core.graph import Graph
 from graphopt.core.knobs import knobs
-from graphopt.costs.inductor import Inductor, subject_of
-from graphopt.measure.subject import Failure, Timing
-from graphopt.ranking.asked import Asked
+from graphopt.costs.inductor import Inductor, target_of
+from graphopt.measure.target import Failure, Timing
+from graphopt.ranking.requests import CompilerRequest
 from graphopt.utils.registry import option
 
 OWN = ["norm_residual", "biased_attention", "edge_messages", "group_norm_block"]
 
 
-def near_default(graph: Graph, rng: np.random.Generator) -> Iterator[Asked]:
+def near_default(graph: Graph, rng: np.random.Generator) -> Iterator[CompilerRequest]:
     """Without end: flips of one to three ops, every fourth with a knob."""
     own = compiler_choice(graph)
     assert own is not None
@@ -37,10 +37,10 @@ def near_default(graph: Graph, rng: np.random.Generator) -> Iterator[Asked]:
         picked = rng.choice(ops, min(len(ops), int(rng.integers(1, 4))), replace=False)
         flips = {graph.op_names[op]: "store" if own.inline[op] else "inline" for op in picked.tolist()}
         knob = knobs("equal")[int(rng.integers(len(knobs("equal"))))]
-        yield Asked(flips, {knob.name: int(rng.integers(1, len(knob.values)))} if rng.random() < 0.25 else {})
+        yield CompilerRequest(flips, {knob.name: int(rng.integers(1, len(knob.values)))} if rng.random() < 0.25 else {})
 
 
-def phases(cost: Inductor, graph: Graph, asked: list[Asked]) -> dict[str, list[float]]:
+def phases(cost: Inductor, graph: Graph, asked: list[CompilerRequest]) -> dict[str, list[float]]:
     """Seconds of each phase of each decision whose code is new, one after another; `duplicate`: 1 where known."""
     default, seen = cost.default(graph), set[str]()
     taken: dict[str, list[float]] = {"lower": [], "compile": [], "time": [], "duplicate": []}
@@ -57,13 +57,13 @@ def phases(cost: Inductor, graph: Graph, asked: list[Asked]) -> dict[str, list[f
             built = cost.builds.ask("compile", lowered).result()
             middle = time.perf_counter()
             if not isinstance(built, Failure):
-                cost.service.compare(default, [subject_of(lowered)])
+                cost.service.compare(default, [target_of(lowered)])
                 taken["compile"].append(middle - start)
                 taken["time"].append(time.perf_counter() - middle)
     return taken
 
 
-def pipeline(cost: Inductor, graph: Graph, asked: list[Asked]) -> tuple[float, list[Timing]]:
+def pipeline(cost: Inductor, graph: Graph, asked: list[CompilerRequest]) -> tuple[float, list[Timing]]:
     """Evaluations a minute, duplicates included, and the timings."""
     start = time.perf_counter()
     found = cost.measured(graph, asked)

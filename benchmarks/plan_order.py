@@ -21,13 +21,10 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.knobs import knobs
 from graphopt.costs.calibrated import Calibrated
-from graphopt.measure.memo import Memo
-from graphopt.measure.table_file import tables_below
-from graphopt.ranking.agreement import MOST
-from graphopt.ranking.asked import graph_key, plans_of
-from graphopt.ranking.code_time import CodeTime, distinct, fitted
-from graphopt.ranking.measured_plans import MeasuredGraph, measured_graphs
-from graphopt.ranking.weights import Weights, save_weights
+from graphopt.measure.price_table import PriceTable, tables_below
+from graphopt.ranking.code_time import CodeTime, Weights, distinct, fitted, save_weights
+from graphopt.ranking.measured_plans import MOST, MeasuredGraph, measured_graphs
+from graphopt.ranking.requests import graph_key, plans_of
 from graphopt.reporting.replay import decision_of
 from graphopt.reporting.stored_case import open_case
 from graphopt.reporting.tables.read_rows import read_rows, row_files
@@ -50,7 +47,7 @@ class Known(NamedTuple):
 def known_graphs(place: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Known]:
     """By name; of the environment that most was lowered in."""
     (table,) = tables_below(place)
-    measured, sketch = measured_graphs(Memo(table)), construct(option("cost", "calibrated"), "cost")
+    measured, sketch = measured_graphs(PriceTable(table)), construct(option("cost", "calibrated"), "cost")
     found: dict[str, Known] = {}
     for row in rows:
         name, family, case = str(row["graph"]), str(row["family"]), open_case(decision_of(row))
@@ -62,7 +59,7 @@ def known_graphs(place: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Kn
 
 
 def simulated(sketch: Calibrated, graph: Graph, one: MeasuredGraph) -> dict[int, float]:
-    asked = [one.default.asked, *(plan.asked for plan in one.plans)]
+    asked = [one.default.request, *(plan.request for plan in one.plans)]
     logs = np.log(sketch.price(plans_of(graph, asked)).cost)
     return dict(enumerate((logs[1:] - logs[0]).tolist()))
 
@@ -82,7 +79,7 @@ def ratios_in_order(known: Known, model: CodeTime, numerics: str) -> list[float]
     allowed, default = {knob.name for knob in knobs(numerics)}, known.measured.default  # type: ignore[arg-type]
     codes: dict[str, tuple[float, int, float]] = {}
     for i, plan in enumerate(known.measured.plans):
-        if set(plan.asked.knobs) <= allowed and plan.digest != default.digest:
+        if set(plan.request.knobs) <= allowed and plan.digest != default.digest:
             score = math.log(model.ratio(plan.features, default.features)) + known.simulated[i]
             codes.setdefault(plan.digest, (score, i, plan.ratio))
     return [ratio for _, _, ratio in sorted(codes.values())]

@@ -1,7 +1,10 @@
-"""The command `graphopt`. Without a subcommand it runs, as `python run.py` does: `graphopt task=fusion algo=go`."""
+"""The command `graphopt`. Without a subcommand it runs: one cell is composed, built, trained if it learns, evaluated,
+shown, as by `python run.py` in a clone. `graphopt task=fusion algo=go`; `-m` makes a sweep of cells."""
 
+import os
 import sys
 from importlib import import_module
+from typing import Any
 
 SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "report": ("graphopt.report", "tables, curves, pictures, figures and replay of a study"),
@@ -19,10 +22,12 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "measure calibrate": ("graphopt.calibrate", "measure this machine for cost=calibrated"),
     "measure learn_cost": ("graphopt.learn_cost", "fit cost=learned to measured plans"),
     "measure race": ("graphopt.rewrite.race", "run two ONNX models by turns"),
-    "measure recompute": ("graphopt.apply.recompute_race", "run training steps as torch and as graphopt splits them"),
     "study pack": ("graphopt.pack", "pack a finished study into a few small files"),
     "study ship": ("graphopt.ship", "put a trained policy beside those of the package"),
 }
+
+
+SWEEPER = "hydra_plugins.graphopt.Resuming"  # where Hydra wants plugins to be
 
 
 def main() -> None:
@@ -32,13 +37,69 @@ def main() -> None:
     if name is None and words[:1] and words[0] in {known.split()[0] for known in SUBCOMMANDS}:
         sys.exit(_listed(words[0]))
     if name is None:
-        from graphopt.command import main as run
-
         return run()
     from graphopt.cli import sentences
 
     with sentences():
         sys.exit(import_module(SUBCOMMANDS[name][0]).main(words[len(name.split()) :]))
+
+
+def run() -> None:
+    """The cells that the command line composes. Modules of the user's own are looked for in the current folder too."""
+    import hydra
+    from hydra.core.plugins import Plugins
+
+    from graphopt import CONF
+    from graphopt.cli import config_dir, for_each_job, readable_help, sentences
+
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    plugins = Plugins.instance()  # which loads its own plugins anew, so that theirs must not be imported before
+    from graphopt.run.resuming import Resuming
+
+    plugins.class_name_to_class[SWEEPER] = Resuming
+    sys.argv[1:] = for_each_job(sys.argv[1:])
+    with sentences(), config_dir(sys.argv[1:]), readable_help(sys.argv[1:]):
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(run_cell)()
+
+
+def run_cell(config: Any) -> None:
+    """What Hydra calls with every composed configuration."""
+    from graphopt.config.build import build
+    from graphopt.config.suggested_machine import with_suggested_machine
+    from graphopt.errors import RowsFailed
+    from graphopt.run.cell import open_cell
+    from graphopt.run.evaluate import evaluate_cell
+    from graphopt.training.adopt import adopt
+
+    with open_cell(with_suggested_machine(adopt(config))) as cell:
+        if cell.skipped:
+            return
+        parts = build(cell.config)
+        if parts.learns:
+            from graphopt.training.train import prepare
+
+            prepare(parts, cell)
+        try:
+            evaluate_cell(parts, cell)
+        except RowsFailed:
+            if cell.rows.done:
+                _show(cell)  # what the other rows say
+            raise
+        _show(cell)
+
+
+def _show(cell: Any) -> None:
+    """The tables of a single run; one line in a sweep, whose table comes last."""
+    from graphopt.report import cell_line, print_cell
+    from graphopt.run.cell import in_sweep
+    from graphopt.utils.printable import say
+
+    if in_sweep():
+        say(f"{cell.path}: {cell_line(cell.rows.rows)}")
+    else:
+        print_cell(cell.rows.path, cell.rows.rows, str(cell.config["algo"]["name"]))
+        say(f"stored in {cell.path}\npictures: graphopt report {cell.study_path} --plots", keep="\n")
 
 
 def _listed(group: str) -> int:

@@ -15,12 +15,11 @@ from pathlib import Path
 
 from graphopt import cache_dir
 from graphopt.core.graph import GraphError
-from graphopt.costs.loops.derived import derived
-from graphopt.costs.loops.preset import FILE, save
+from graphopt.costs.loops.preset import FILE, derived, save
 from graphopt.errors import UserError
 from graphopt.measure.environment import variables
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Measuring, Subject
+from graphopt.measure.target import Measuring, Target
 from graphopt.utils.printable import say
 from graphopt.utils.progress import Bar
 
@@ -43,11 +42,11 @@ def measured(service: Service, folder: Path) -> Mapping[str, float]:
     folder.mkdir(parents=True, exist_ok=True)
     with Bar("measure", len(every)) as bar:
         for probe in every:
-            line = service.memo.find(f"probe {probe.name}", service.environment)
+            line = service.table.find(f"probe {probe.name}", service.environment)
             if line is None:
                 digest, source, program = built(probe, folder)
                 payload = {"source": source, "digest": digest, "program": program, "seed": 0}
-                line = service.alone(Subject("inductor", f"probe {probe.name}", payload))
+                line = service.alone(Target("inductor", f"probe {probe.name}", payload))
             found[probe.name] = float(line["seconds"])
             bar.step(probe.name)
     return found

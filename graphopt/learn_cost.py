@@ -7,16 +7,14 @@ can be priced by what was learned from others.
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from graphopt.errors import UserError
-from graphopt.measure.memo import Memo
-from graphopt.measure.table_file import NAME, PACKED, is_there, tables_below
-from graphopt.ranking.code_time import distinct, fitted
+from graphopt.measure.price_table import NAME, PACKED, PriceTable, is_there, tables_below
+from graphopt.ranking.code_time import Weights, distinct, fitted, save_weights, weights_file
 from graphopt.ranking.measured_plans import MeasuredGraph, measured_graphs
-from graphopt.ranking.weights import Weights, save_weights, weights_file
 from graphopt.utils.printable import say
 
 LEAST = 10  # plans of a graph
@@ -33,7 +31,12 @@ def parser() -> argparse.ArgumentParser:
 
 def learned(tables: Sequence[Path], environment: str | None, without: Sequence[str]) -> Weights:
     """Raises UserError where too little was measured."""
-    graphs = [graph for graph in _graphs(tables, environment) if graph.program not in without]
+    found: dict[str, MeasuredGraph] = {}
+    for table in tables:
+        for key, graph in measured_graphs(PriceTable(table), environment).items():
+            known = found.get(key)
+            found[key] = graph if known is None else replace(known, plans=known.plans + graph.plans)
+    graphs = [graph for graph in found.values() if graph.program not in without]
     if len({graph.environment for graph in graphs}) > 1:
         raise UserError("the tables are of several environments; choose one with --environment")
     graphs = [graph for graph in graphs if len(distinct(graph)) >= LEAST]
@@ -43,27 +46,13 @@ def learned(tables: Sequence[Path], environment: str | None, without: Sequence[s
     return Weights(fitted(graphs), {"environment": graphs[0].environment, "plans": plans})
 
 
-def _graphs(tables: Sequence[Path], environment: str | None) -> Iterator[MeasuredGraph]:
-    """Of all tables, those of a program together."""
-    found: dict[str, MeasuredGraph] = {}
-    for table in tables:
-        for key, graph in measured_graphs(Memo(table), environment).items():
-            known = found.get(key)
-            found[key] = graph if known is None else replace(known, plans=known.plans + graph.plans)
-    yield from found.values()
-
-
 def tables_in(places: Sequence[Path]) -> list[Path]:
     """Raises UserError where there is none."""
-    found = {place: tables_below(place) if place.is_dir() else [_plain(place)] for place in places}
+    found = {place: tables_below(place) if place.is_dir() else [place.with_name(place.name.removesuffix(PACKED))]
+             for place in places}  # fmt: skip # a user may have named the packed lines
     if missing := [place for place, tables in found.items() if not all(map(is_there, tables or [place]))]:
         raise UserError(f"{missing[0]} is no table of measurements, and holds no {NAME}")
     return [table for tables in found.values() for table in tables]
-
-
-def _plain(file: Path) -> Path:
-    """A table's path, of which a user may have named the packed lines."""
-    return file.with_name(file.name.removesuffix(PACKED))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.errors import UserError, writing
-from graphopt.measure import table_file
+from graphopt.measure import price_table
 from graphopt.records import packed
 from graphopt.records.answer_file import copy, read_answer
 from graphopt.records.rows import PACKED_ROWS, ROWS, Row, as_lines, lines, parse
@@ -180,9 +180,9 @@ def _own_files(study: Path) -> dict[str, bytes]:
     table, and all pages as one."""
     found = [f for f in sorted(study.iterdir()) if f.is_file() and f.name not in NOT_OWN and not f.name.startswith(".")]
     kept = {file.name: file.read_bytes() for file in found if file.suffix not in (".md", ".csv")}
-    kept.pop(table_file.NAME + table_file.PACKED, None)
-    if table_file.is_there(study / table_file.NAME):
-        kept[table_file.NAME] = table_file.all_lines(study / table_file.NAME)
+    kept.pop(price_table.NAME + price_table.PACKED, None)
+    if price_table.is_there(study / price_table.NAME):
+        kept[price_table.NAME] = price_table.all_lines(study / price_table.NAME)
     pages = sorted((file for file in found if file.suffix == ".md"), key=lambda file: file.name not in FIRST)
     text = "\n\n".join(file.read_text().strip() for file in pages)
     return kept | ({PAGE: f"{text}\n".encode()} if text else {})
@@ -190,8 +190,8 @@ def _own_files(study: Path) -> dict[str, bytes]:
 
 def _write_own_files(study: Path, target: Path, *, small: bool) -> None:
     for name, content in _own_files(study).items():
-        if small and name == table_file.NAME:
-            table_file.packed_path(target / name).write_bytes(table_file.pack(content))
+        if small and name == price_table.NAME:
+            price_table.packed_path(target / name).write_bytes(price_table.pack(content))
         else:
             (target / name).write_bytes(content)
 

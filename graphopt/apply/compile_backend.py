@@ -21,58 +21,46 @@ from graphopt.core.graph import GraphError
 from graphopt.core.knobs import options as options_of
 from graphopt.errors import UserError
 from graphopt.inductor.captured import phase_of
-from graphopt.inductor.hooks import Request, Requests, carried_out, replaced
+from graphopt.inductor.hooks import Request, Requests, carried_out, check_version, replaced
 from graphopt.inductor.strided_reads import with_strided_reads_fixed
-from graphopt.inductor.version import check_version
-from graphopt.ranking.asked import Asked, asked_of
-from graphopt.readers.pytorch.program_file import FxProgram, key_of, unpacked_program
+from graphopt.ranking.requests import CompilerRequest, request_of
+from graphopt.readers.pytorch.program_file import key_of, unpacked_program
 
 UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}  # whose keys know nothing of decisions
-NOTHING = Asked({}, {})
+NOTHING = CompilerRequest({}, {})
 
 
-class _Compiler:
-    """Compiles the graphs of one program. carried: keys of those that a decision was carried out in."""
+def decided(decisions: Mapping[str, CompilerRequest], carried: set[str] | None = None) -> Callable[..., Any]:
+    """A backend for `torch.compile`. decisions: by keys of programs; carried: is given the keys of those that were
+    carried out. Raises UserError where this torch's Inductor is not known."""
+    check_version()
+    done = set() if carried is None else carried
 
-    def __init__(self, decisions: Mapping[str, Asked]) -> None:
-        self._decisions, self.carried = decisions, set[str]()
-
-    def compile(self, gm: GraphModule, example_inputs: Sequence[Any], **settings: Any) -> Any:
-        """In place of `compile_fx_inner`: what is asked holds from the lowering of the graph until it is compiled."""
+    def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], **settings: Any) -> Any:
+        """In place of `compile_fx_inner`: a request holds from the lowering of the graph until it is compiled."""
         with ExitStack() as stack:
 
             def lowering(gm: GraphModule, **given: Any) -> GraphLowering:
-                asked = self._asked(gm, settings)
-                if asked != NOTHING:
-                    requests = {name: Request(word) for name, word in asked.requests.items()}
-                    stack.enter_context(config.patch(options_of(asked.knobs)))
-                    stack.enter_context(carried_out(Requests(requests)))
+                try:
+                    key = key_of(gm, phase_of(settings))
+                except GraphError:  # changing shapes, or no program of tensor operators
+                    key = ""
+                request = decisions.get(key, NOTHING)
+                done.update({key} & set(decisions))
+                if request != NOTHING:
+                    words = {name: Request(word) for name, word in request.requests.items()}
+                    stack.enter_context(config.patch(options_of(request.knobs)))
+                    stack.enter_context(carried_out(Requests(words)))
                 return GraphLowering(gm, **given)
 
             stack.enter_context(config.patch(UNCACHED))
             stack.enter_context(replaced(inductor, "GraphLowering", lowering))
             return inductor.compile_fx_inner(gm, example_inputs, **settings)
 
-    def _asked(self, gm: GraphModule, settings: Mapping[str, Any]) -> Asked:
-        try:
-            key = key_of(gm, phase_of(settings))
-        except GraphError:  # changing shapes, or no program of tensor operators
-            return NOTHING
-        self.carried |= {key} & set(self._decisions)
-        return self._decisions.get(key, NOTHING)
-
-
-def decided(decisions: Mapping[str, Asked], carried: set[str] | None = None) -> Callable[..., Any]:
-    """A backend for `torch.compile`. decisions: by keys of programs; carried: is given the keys of those that were
-    carried out. Raises UserError where this torch's Inductor is not known."""
-    check_version()
-    compiler = _Compiler(decisions)
-    compiler.carried = set() if carried is None else carried
-
     def graphopt(gm: GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Any:
         patches = {**with_strided_reads_fixed(), **(options or {})}
         with functorch_config.patch(enable_autograd_cache=False):
-            return inductor.compile_fx(gm, example_inputs, compiler.compile, config_patches=patches)
+            return inductor.compile_fx(gm, example_inputs, compile_graph, config_patches=patches)
 
     return graphopt
 
@@ -86,27 +74,17 @@ def backend(gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[
     return decided(decisions_in(given.pop("decisions")))(gm, example_inputs, given)
 
 
-def decisions_in(folder: str | Path) -> dict[str, Asked]:
-    """What the decision files of a folder ask, by keys of their programs. Raises UserError as `answers_in`, and where
-    one is of a graph that was not captured for Inductor."""
-    return {program_key(answer, str(file)): asked_of(answer.plan, 0) for file, answer in answers_in(folder)}
-
-
-def answers_in(folder: str | Path) -> list[tuple[Path, Answer]]:
-    """The decision files of a folder (*.npz). Raises UserError where there are none, or one cannot be read."""
+def decisions_in(folder: str | Path) -> dict[str, CompilerRequest]:
+    """The requests of the decision files (*.npz) of a folder, by keys of their programs. Raises UserError where there
+    are none, one cannot be read, or one is of a graph that was not captured for Inductor."""
     files = sorted(Path(folder).glob("*.npz"))
     if not files:
         raise UserError(f"no decision files in {folder}; `save` of an optimized module writes them")
-    return [(file, Answer(file)) for file in files]
-
-
-def program_of(answer: Answer, source: str) -> FxProgram:
-    """The program that an answer is about. source: where it is from, for messages."""
-    if not isinstance(answer.graph.program, bytes):
-        raise UserError(f"{source} is of a graph without a program for TorchInductor; solve with cost=inductor")
-    return unpacked_program(answer.graph.program, source)
-
-
-def program_key(answer: Answer, source: str) -> str:
-    program = program_of(answer, source)
-    return key_of(program.gm, program.phase)
+    found = {}
+    for file in files:
+        answer = Answer(file)
+        if not isinstance(answer.graph.program, bytes):
+            raise UserError(f"{file} is of a graph without a program for TorchInductor; solve with cost=inductor")
+        program = unpacked_program(answer.graph.program, str(file))
+        found[key_of(program.gm, program.phase)] = request_of(answer.plan, 0)
+    return found

@@ -1,7 +1,6 @@
 """`Optimized`: a module that runs as TorchInductor compiles it under the decisions found for its graphs."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,15 +12,20 @@ from torch.utils._pytree import tree_map_only
 
 from graphopt.answer import Answer
 from graphopt.apply.compile_backend import NOTHING, decided
-from graphopt.apply.report_page import page
 from graphopt.core.graph import Graph
-from graphopt.core.knobs import Numerics
+from graphopt.core.knobs import KNOBS, Numerics
 from graphopt.inductor.captured import as_graph, backpropagate, capture_compiled
-from graphopt.ranking.asked import Asked, asked_of
+from graphopt.ranking.requests import CompilerRequest, request_of
 from graphopt.readers.pytorch.nested_tensors import arguments_of, tensors_in
-from graphopt.readers.pytorch.program_file import FxProgram, key_of, packed_program
+from graphopt.readers.pytorch.program_file import key_of, packed_program
 from graphopt.readers.pytorch.program_inputs import raw
 
+WORDS = {"store": "stored", "inline": "inlined", "cut": "cut"}  # of requests
+NAMED = 12  # ops of a kind that are named
+FORBIDDEN = {
+    "equal": "not bit-equal to the default's outputs or gradients",
+    "close": "too far from the default's outputs or gradients",
+}
 TOLERANCE = 1e-3  # of `close`: difference over the largest absolute value of a tensor
 Solve = Callable[[Graph], Answer]
 
@@ -55,7 +59,7 @@ class Optimized(nn.Module):
 
     _compiled: Any
 
-    def __init__(self, module: nn.Module, answers: Mapping[str, Answer], decisions: Mapping[str, Asked],
+    def __init__(self, module: nn.Module, answers: Mapping[str, Answer], decisions: Mapping[str, CompilerRequest],
                  undone: tuple[str, ...], numerics: Numerics) -> None:  # fmt: skip
         super().__init__()
         self.module, self.answers, self.undone, self.numerics = module, dict(answers), undone, numerics
@@ -84,9 +88,12 @@ def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numer
     `numerics` says. The module and the inputs stay as they are. Raises GraphError."""
     with torch.set_grad_enabled(backward):
         programs = capture_compiled(deepcopy(module), _own(inputs))
-    answers = {name: solve(_graph(program, f"{type(module).__name__}.{name}")) for name, program in programs.items()}
-    asked = {name: asked_of(answer.plan, 0) for name, answer in answers.items()}
-    found = {name: wanted for name, wanted in asked.items() if wanted != NOTHING}
+    answers = dict[str, Answer]()
+    for name, program in programs.items():
+        graph = as_graph(program, name=f"{type(module).__name__}.{name}", family=type(module).__name__)
+        answers[name] = solve(replace(graph, program=packed_program(program)))
+    requests = {name: request_of(answer.plan, 0) for name, answer in answers.items()}
+    found = {name: request for name, request in requests.items() if request != NOTHING}
     keys = {name: key_of(program.gm, program.phase) for name, program in programs.items()}
 
     def outcome(names: list[str]) -> list[Tensor]:
@@ -109,15 +116,13 @@ def _kept(names: list[str], outcome: Callable[[list[str]], list[Tensor]], numeri
     return kept
 
 
-def _graph(program: FxProgram, name: str) -> Graph:
-    return replace(as_graph(program, name=name, family=name.partition(".")[0]), program=packed_program(program))
-
-
-def _outcome(module: nn.Module, inputs: Any, decisions: Mapping[str, Asked], backward: bool) -> list[Tensor]:
+def _outcome(module: nn.Module, inputs: Any, decisions: Mapping[str, CompilerRequest], backward: bool) -> list[Tensor]:
     """What a copy of the module returns, then its gradients and those of inputs, then its weights and buffers."""
     own, (args, kwargs) = deepcopy(module), arguments_of(_own(inputs))
     backend = decided(decisions)
-    with _seeded(), torch.set_grad_enabled(backward):
+    # Random numbers are the same in every call, and the caller's go on as if there had been none.
+    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(backward):
+        torch.manual_seed(0)
         made = torch.compile(own, backend=backend)(*args, **kwargs)
         results = [t.detach().clone() for t in tensors_in(made)]
         backpropagate(made)
@@ -126,13 +131,42 @@ def _outcome(module: nn.Module, inputs: Any, decisions: Mapping[str, Asked], bac
     return [*results, *gradients, *(t.detach() for t in held)]
 
 
-@contextmanager
-def _seeded() -> Iterator[None]:
-    """Random numbers are the same in every such block, and the caller's go on as if there had been none."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-
-
 def _own(inputs: Any) -> Any:
     return tree_map_only(Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), inputs)
+
+
+def page(module: str, answers: Mapping[str, Answer], undone: tuple[str, ...], numerics: str) -> str:
+    """What was gained, and what was declined. answers: by names of graphs; undone: those that are not used."""
+    lines = [
+        f"{module}, compiled by TorchInductor; numerics: {numerics}. Times of one thread, raced in fresh processes."
+    ]
+    for name, answer in answers.items():
+        prices, changes = answer.prices, changes_of(request_of(answer.plan, 0))
+        default, ratio = prices["initial"], prices["judged"] / prices["initial"]
+        now, searched = 1.0 if name in undone else ratio, prices["searched"] / prices["searched_initial"]
+        if name in undone:
+            changes = [f"declined, {FORBIDDEN[numerics]} (ratio {ratio:.3f}): " + "; ".join(changes)]
+        elif not changes and searched >= 1:
+            changes = ["as by default", "declined: nothing that was tried took less time"]
+        elif not changes:
+            changes = ["as by default", f"declined: the lowest ratio while searching, {searched:.3f}, was not shown to "
+                                        "be below 1 beyond noise in fresh processes"]  # fmt: skip
+        lines += [
+            "",
+            f"{name}: {answer.graph.num_ops} ops; default {1e3 * default:.4g} ms, now {1e3 * default * now:.4g} ms, "
+            f"ratio {now:.3f}, noise {100 * prices['noise']:.2g} % (with that of the default against its copy), "
+            f"{answer.facts['evals']} evaluations",
+            *(f"  {change}" for change in changes),
+        ]
+    return "\n".join(lines)
+
+
+def changes_of(request: CompilerRequest) -> list[str]:
+    """What a request changes, in words."""
+    lines = []
+    for word, done in WORDS.items():
+        ops = [name for name, wanted in request.requests.items() if wanted == word]
+        more = f" and {len(ops) - NAMED} more" if len(ops) > NAMED else ""
+        lines += [f"{done}: {', '.join(ops[:NAMED])}{more}"] if ops else []
+    knobs = [f"{knob.option} = {knob.values[request.knobs[knob.name]]}" for knob in KNOBS if knob.name in request.knobs]
+    return lines + ([f"set: {', '.join(knobs)}"] if knobs else [])

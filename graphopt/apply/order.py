@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from graphopt.core.graph import I64, GraphError
 from graphopt.core.live_storage import orders_of
 from graphopt.core.plan import Plans
-from graphopt.execution.program_steps import ProgramSteps
+from graphopt.execution.program_run import ProgramSteps
 from graphopt.execution.session import Session
 from graphopt.readers.pytorch.nested_tensors import arguments_of, tensors_in
 from graphopt.readers.pytorch.program_file import InputSpec

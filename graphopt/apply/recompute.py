@@ -17,7 +17,7 @@ import hashlib
 import logging
 import operator
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -33,10 +33,9 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from graphopt.core import split
-from graphopt.core.graph import F64
 from graphopt.core.list_schedule import rough_seconds
 from graphopt.core.machine import Device
-from graphopt.core.split import Footprint, Step, footprint, step_of
+from graphopt.core.split import Footprint, footprint, step_of
 from graphopt.inductor import strided_reads
 from graphopt.inductor.strided_reads import fix_strided_reads
 from graphopt.readers.pytorch.step_reader import read_step
@@ -50,7 +49,7 @@ CORE = Device(name="cpu", launch=2e-6, vector_flops=8e9, contraction_flops=60e9,
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _PATCHING = threading.RLock()
 KEPT = 16  # fronts
-_FRONTS: dict[str, tuple[Front, int]] = {}
+_FRONTS: dict[str, tuple[Front, int]] = {}  # the front of a step answers all budgets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +62,7 @@ class RecomputeSettings:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SavedSet:
     """What was chosen for a step: names of FX nodes whose results are saved, and what the split costs; `default` is the
     same of what torch saves when only time counts."""
 
@@ -73,19 +72,19 @@ class Chosen:
     seconds: float  # of all ops once, by the device's peaks
 
 
-def chosen(graph: FxGraph, info: Any, forward: int, budget: float, settings: RecomputeSettings) -> Chosen:
+def choose_saved(graph: FxGraph, info: Any, forward: int, budget: float, settings: RecomputeSettings) -> SavedSet:
     """The saved set of a joint graph. info: torch's `NodeInfo`. forward: outputs of the forward program."""
-    late, own = set(info.tangents_closure), _default(graph, info)
-    read = read_step(graph, late, forward, own, name="step", family="step")
+    # What torch saves when only time counts: its minimum cut with all of its rules.
+    rules = partitioners.MinCutOptions(
+        ban_if_used_far_apart=functorch.ban_recompute_used_far_apart,
+        ban_if_long_fusible_chains=functorch.ban_recompute_long_fusible_chains,
+        ban_if_materialized_backward=functorch.ban_recompute_materialized_backward,
+        ban_if_not_in_allowlist=functorch.ban_recompute_not_in_allowlist,
+        ban_if_reduction=functorch.ban_recompute_reductions,
+    )
+    own = partitioners.solve_min_cut(graph, info, rules)[0]
+    read = read_step(graph, set(info.tangents_closure), forward, own, name="step", family="step")
     step, work = step_of(read), rough_seconds(read, settings.device)
-    front, top = _searched(step, work, settings)
-    best, kept = choose(front, top, budget)
-    names = tuple(read.op_names[op] for op in np.flatnonzero(kept))
-    return Chosen(names, best, footprint(step, step.saved, work), float(work.sum()))
-
-
-def _searched(step: Step, work: F64, settings: RecomputeSettings) -> tuple[Front, int]:
-    """The front of a step, which answers all budgets; those of the last few steps are kept."""
     digest = hashlib.sha256(repr(settings).encode())
     for array in (*step, work):
         digest.update(array.tobytes() + b"|")
@@ -94,19 +93,9 @@ def _searched(step: Step, work: F64, settings: RecomputeSettings) -> tuple[Front
         while len(_FRONTS) >= KEPT:
             del _FRONTS[next(iter(_FRONTS))]
         _FRONTS[key] = search(step, work, [step.saved], evals=settings.evals, seed=settings.seed)
-    return _FRONTS[key]
-
-
-def _default(graph: FxGraph, info: Any) -> list[Node]:
-    """What torch saves when only time counts: its minimum cut with all of its rules."""
-    rules = partitioners.MinCutOptions(
-        ban_if_used_far_apart=functorch.ban_recompute_used_far_apart,
-        ban_if_long_fusible_chains=functorch.ban_recompute_long_fusible_chains,
-        ban_if_materialized_backward=functorch.ban_recompute_materialized_backward,
-        ban_if_not_in_allowlist=functorch.ban_recompute_not_in_allowlist,
-        ban_if_reduction=functorch.ban_recompute_reductions,
-    )
-    return partitioners.solve_min_cut(graph, info, rules)[0]
+    best, kept = choose(*_FRONTS[key], budget)
+    names = tuple(read.op_names[op] for op in np.flatnonzero(kept))
+    return SavedSet(names, best, footprint(step, step.saved, work), float(work.sum()))
 
 
 def _known(graph: FxGraph) -> bool:
@@ -114,9 +103,7 @@ def _known(graph: FxGraph) -> bool:
     for node in graph.nodes:
         value = node.meta.get("val")
         values = value if isinstance(value, (tuple, list)) else [value]
-        if node.meta.get("recompute") is not None or any(
-            isinstance(v, (torch.SymInt, torch.SymFloat, torch.SymBool)) for v in values
-        ):
+        if node.meta.get("recompute") is not None or any(isinstance(v, SYMBOLS) for v in values):
             return False
         if any(isinstance(v, torch.Tensor) and any(type(d) is not int for d in v.shape) for v in values):
             return False
@@ -124,23 +111,6 @@ def _known(graph: FxGraph) -> bool:
         if called and not isinstance(node.target, torch._ops.OpOverload):
             return False
     return True
-
-
-def _forward_outputs(graph: FxGraph) -> int:
-    """How many outputs of a joint graph are the forward program's: all before the gradients, of which there is one for
-    each `primals` input, or None."""
-    outputs: Any = graph.output_node().args[0]
-    return len(outputs) - sum("primals" in str(node.target) for node in graph.find_nodes(op="placeholder"))
-
-
-def _results(graph: FxGraph, names: Iterable[str]) -> list[Node]:
-    """The nodes that hold results of saved ops: of ops with several, their parts."""
-    of = {node.name: node for node in graph.nodes}
-    found = []
-    for name in names:
-        parts = [user for user in of[name].users if user.target is operator.getitem]
-        found += parts or [of[name]]
-    return found
 
 
 class BudgetSolver(CustomKnapsackSolver):
@@ -159,7 +129,9 @@ class BudgetSolver(CustomKnapsackSolver):
             runtimes = [partitioners.estimate_runtime(node) for node in all_recomputable_banned_nodes]
             _, saved, again = dp_knapsack(memory, runtimes, max_memory)
             return saved, again
-        found = chosen(joint_graph, node_info, _forward_outputs(joint_graph), max_memory, self.settings)
+        outputs: Any = joint_graph.output_node().args[0]
+        gradients = sum("primals" in str(node.target) for node in joint_graph.find_nodes(op="placeholder"))
+        found = choose_saved(joint_graph, node_info, len(outputs) - gradients, max_memory, self.settings)
         _mark(joint_graph, node_info, set(found.nodes))
         saved = [i for i in every if all_recomputable_banned_nodes[i].name in found.nodes]
         return saved, sorted(set(every) - set(saved))
@@ -205,7 +177,7 @@ class Partitioner(CustomPartitionerFn):
 
     def __init__(self, settings: RecomputeSettings) -> None:
         self.settings = settings
-        self.found: Chosen | None = None
+        self.found: SavedSet | None = None
 
     def __call__(
         self, gm: GraphModule, joint_inputs: Sequence[object], **kwargs: Any
@@ -215,8 +187,12 @@ class Partitioner(CustomPartitionerFn):
         def ours(graph: FxGraph, info: Any, memory_budget: float = 1) -> list[Node]:
             if memory_budget >= 1 or not _known(graph):
                 return plain(graph, info, memory_budget=memory_budget)
-            self.found = chosen(graph, info, int(kwargs["num_fwd_outputs"]), memory_budget, self.settings)
-            return [*info.inputs, *_results(graph, self.found.nodes)]
+            self.found = choose_saved(graph, info, int(kwargs["num_fwd_outputs"]), memory_budget, self.settings)
+            nodes, saved = {node.name: node for node in graph.nodes}, list(info.inputs)
+            for name in self.found.nodes:  # of ops with several results, their parts
+                parts = [user for user in nodes[name].users if user.target is operator.getitem]
+                saved += parts or [nodes[name]]
+            return saved
 
         fix_strided_reads(gm.graph)
         kwargs.setdefault("compiler", "inductor")

@@ -4,6 +4,10 @@ from typing import Any
 
 # Where classes or whole modules were, as files of older versions have it -> where they are.
 MOVED: dict[str, str] = {
+    "graphopt.costs.learned": "graphopt.costs.inductor",
+    "graphopt.costs.onnx_runtime": "graphopt.costs.whole_program",
+    "graphopt.costs.profiled": "graphopt.costs.additive",
+    "graphopt.costs.torch_eager": "graphopt.costs.whole_program",
     "graphopt.machine": "graphopt.core.machine",
     "graphopt.search.annealing": "graphopt.search.walks.annealing",
     "graphopt.search.brkga": "graphopt.search.genetic.brkga",
@@ -58,7 +62,6 @@ FORMER: dict[str, dict[str, str]] = {
 ADDED: dict[str, dict[str, Any]] = {
     "graphopt.tasks.fusion.Fusion": {"numerics": None},
     "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
-    "graphopt.costs.inductor.Inductor": {"filter": None},
     "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
     "graphopt.tiling.tiling_task.Tiling": {"clock": "wall", "shared_slices": "per_operand"},
     "graphopt.datasets.contests.tiling_contest.TilingProblems": {
@@ -75,5 +78,6 @@ ADDED: dict[str, dict[str, Any]] = {
 # Settings that are no more -> the value that means what holds without them. A file that says another value is refused.
 ANY = object()  # whatever the value is
 REMOVED: dict[str, dict[str, Any]] = {
+    "graphopt.costs.inductor.Inductor": {"filter": None},
     "graphopt.datasets.contests.tiling_contest.TilingProblems": {"drawn": ANY},  # graphs to train on
 }

@@ -17,7 +17,6 @@ from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import I64, Bool, Graph
 from graphopt.utils.compiled import njit
 
-MOST_ALLOWED = 4096  # of every cap: tables are as large as them
 KEEP, INLINE, INLINE_ONCE = 0, 1, 2  # requests: store; inline; inline unless that duplicates the op
 
 

@@ -5,7 +5,6 @@ stored, after Inductor's rules where a plan asks for nothing; what each stored v
 become one. Their operations, reads and writes cost what a preset says, which `graphopt measure calibrate` measures.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
@@ -17,12 +16,11 @@ from graphopt.core.head import Role
 from graphopt.core.knobs import KNOBS
 from graphopt.core.operators import Category
 from graphopt.core.plan import Plans
-from graphopt.costs.loops.estimate import Estimate, Made
+from graphopt.costs.loops.estimate import Estimate, Rules
 from graphopt.costs.loops.preset import load
-from graphopt.costs.loops.stored_values import Rules
 from graphopt.errors import UserError
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.ranking.asked import ASSUMED, CUT, READS, Asked, asked_of
+from graphopt.ranking.requests import ASSUMED, CUT, READS, CompilerRequest, request_of
 
 # Knobs -> what of Inductor's rules they set. The others are accepted, and without effect on a price.
 RULES = {"reads_threshold": "reads", "opcount_threshold": "size", "acc_reads_threshold": "gathered"}
@@ -44,49 +42,35 @@ class Calibrated(CostModel):
         self._estimates: WeakKeyDictionary[Graph, Estimate] = WeakKeyDictionary()
 
     def price(self, plans: Plans) -> Prices:
-        estimate, fixed = self.estimate(plans.graph), self._libraries(plans.graph)
-        asked = [_told(asked_of(plans, b)) for b in range(len(plans))]
-        keys = [one.key(plans.graph) for one in asked]
-        different = dict(zip(keys, asked, strict=True))
-        seconds = {key: estimate.seconds(_made(estimate, one), self.preset) for key, one in different.items()}
-        return Prices(np.array([seconds[key] + fixed for key in keys]), np.zeros(len(plans)))
+        graph, estimate = plans.graph, self.estimate(plans.graph)
+        # Products of matrices and convolutions, which no plan changes.
+        fixed = float(graph.flops[graph.category == Category.CONTRACTION].sum()) * self.preset.flop * 1e-9
+        found: dict[str, float] = {}
+        keys = []
+        for b in range(len(plans)):
+            requests, knobs = request_of(plans, b)
+            request = CompilerRequest(requests, {name: choice for name, choice in knobs.items() if name in RULES})
+            keys.append(key := request.key(graph))
+            if key in found:
+                continue
+            stored = {name: word == "store" for name, word in requests.items() if word != CUT}
+            cut = frozenset(name for name, word in requests.items() if word == CUT)
+            changed = {RULES[k.name]: k.values[request.knobs[k.name]] for k in KNOBS if k.name in request.knobs}
+            found[key] = estimate.seconds(estimate.made(stored, cut, Rules(**changed)), self.preset)
+        return Prices(np.array([found[key] + fixed for key in keys]), np.zeros(len(plans)))
 
     def estimate(self, graph: Graph) -> Estimate:
         """Of a graph's program, which is lowered once. Raises UserError for graphs that no compiler was asked about."""
-        if graph not in self._estimates:
-            self._estimates[graph] = _estimate(graph)
+        if graph in self._estimates:
+            return self._estimates[graph]
+        own = compiler_choice(graph)
+        if own is None or graph.program is None:
+            raise UserError(
+                f"cost=calibrated prices what TorchInductor lowers, and {graph.name} is not: choose dataset=lowered"
+            )
+        from graphopt.inductor.loop_reader import loop_program
+        from graphopt.readers.pytorch.program_file import unpacked_program
+
+        names = [graph.op_names[op] for op in np.flatnonzero(own.free).tolist()]
+        self._estimates[graph] = Estimate(loop_program(unpacked_program(graph.program, graph.name), names))
         return self._estimates[graph]
-
-    def _libraries(self, graph: Graph) -> float:
-        """Seconds of products of matrices and convolutions, which no plan changes."""
-        return float(graph.flops[graph.category == Category.CONTRACTION].sum()) * self.preset.flop * 1e-9
-
-
-def _estimate(graph: Graph) -> Estimate:
-    own = compiler_choice(graph)
-    if own is None or graph.program is None:
-        raise UserError(
-            f"cost=calibrated prices what TorchInductor lowers, and {graph.name} is not: choose dataset=lowered"
-        )
-    from graphopt.inductor.loop_reader import loop_program
-    from graphopt.readers.pytorch.program_file import unpacked_program
-
-    names = [graph.op_names[op] for op in np.flatnonzero(own.free).tolist()]
-    return Estimate(loop_program(unpacked_program(graph.program, graph.name), names))
-
-
-def _told(asked: Asked) -> Asked:
-    """What counts here of it."""
-    return Asked(asked.requests, {name: choice for name, choice in asked.knobs.items() if name in RULES})
-
-
-def _made(estimate: Estimate, asked: Asked) -> Made:
-    """What Inductor makes of what is asked."""
-    stored = {name: word == "store" for name, word in asked.requests.items() if word != CUT}
-    cut = frozenset(name for name, word in asked.requests.items() if word == CUT)
-    return estimate.made(stored, cut, _rules(asked.knobs))
-
-
-def _rules(knobs: Mapping[str, int]) -> Rules:
-    """Inductor's, with knobs: name -> which of its values."""
-    return Rules(**{RULES[knob.name]: knob.values[knobs[knob.name]] for knob in KNOBS if knob.name in knobs})

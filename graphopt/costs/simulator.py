@@ -1,6 +1,5 @@
 """`Simulator`: the cost model that runs a plan in an event simulation on a machine described by numbers."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from threading import local
@@ -63,7 +62,12 @@ class Simulator(CostModel):
         def price_rows(rows: _Rows) -> None:
             makespan[rows], peak[rows] = self._price_rows(plans, rows)
 
-        self._share(price_rows, self._chunks(plans))
+        chunks = self._chunks(plans)
+        if self.threads == 1 or len(chunks) == 1:
+            for rows in chunks:
+                price_rows(rows)
+        else:
+            list(_pool(self.threads).map(price_rows, chunks))
         return self._judged(makespan, peak)
 
     def price_and_ends(self, plan: Plans) -> tuple[Prices, F64] | None:
@@ -108,7 +112,21 @@ class Simulator(CostModel):
             peak[0] = _tick_peaks(made, self._links, device[0], log.start, devices)
         for times in (makespan, log.start, log.end, log.time):
             times *= self._unit
-        return _trace(float(makespan[0]), peak[0], made, plan.device[0], log)
+        num_ops = len(made.is_kernel)
+        kernel = np.flatnonzero(made.is_kernel)
+        sent = num_ops + np.flatnonzero(log.step[num_ops:, 0] >= 0)
+        producer = np.repeat(np.arange(num_ops), np.diff(made.out_ptr))
+        tensor, target = np.divmod(log.step[sent, 2], 64)
+        steps, placed = int(log.step[:, 1].max(initial=0)) + 1, plan.device[0]
+        return Trace(
+            makespan=float(makespan[0]), peak_bytes=peak[0], kernel_op=kernel.astype(np.int32),
+            kernel_device=placed[kernel], kernel_start=log.start[kernel], kernel_end=log.end[kernel],
+            kernel_step=log.step[kernel, :2], transfer_tensor=tensor.astype(np.int32),
+            transfer_source=placed[producer[tensor - made.out_ptr[0]]],
+            transfer_target=(target - 1).astype(np.int16), transfer_start=log.start[sent],
+            transfer_end=log.end[sent], transfer_step=log.step[sent, :2], memory_time=log.time[:steps],
+            memory_bytes=log.bytes[:steps],
+        )  # fmt: skip
 
     def _price_rows(self, plans: Plans, rows: _Rows) -> _Result:
         """Prices of rows that share a fusion state."""
@@ -118,9 +136,8 @@ class Simulator(CostModel):
             total = runtime_on_one_device(fusible(plans.graph), inline, constants, workspace(plans.graph), times)
             return np.array([total]), np.zeros((1, self.machine.num_devices), np.int64)
         made = self._flow(plans.graph, inline)
-        return self._loads(made, plans, rows) if self.objective == "max_load" else self._simulate(made, plans, rows)
-
-    def _loads(self, made: Flow, plans: Plans, rows: _Rows) -> _Result:
+        if self.objective != "max_load":
+            return self._simulate(made, plans, rows)
         device, last = _take(plans.device, rows, np.int16), self._last_loads
         base = last[1] if last is not None and last[0] is made else None
         found = loads(made, self._links, self._pays, plans.graph.producer, device, base)
@@ -132,7 +149,10 @@ class Simulator(CostModel):
         keys = np.zeros((0, 1, 1)) if plans.transfer is None else _take(plans.transfer, rows, np.float64)
         makespan, peak = np.empty(len(rows)), np.zeros((len(rows), self.machine.num_devices), np.int64)
         live = self._needs_memory and self._links.tick == 0.0
-        work = self._scratch(made, live)
+        kept = getattr(_kept, "scratch", None)  # a thread keeps it until another kernel graph is simulated
+        if kept is None or kept[0] is not made or kept[1] is not self._links or kept[2] != live:
+            kept = _kept.scratch = made, self._links, live, scratch(made, self._links, live)
+        work: Scratch = kept[3]
         if not self._needs_memory or live:
             self._run(made, plans.graph, work, device, priority, keys, live, False, makespan, peak, _log(0, 0, 0))
             return makespan * self._unit, peak
@@ -142,14 +162,6 @@ class Simulator(CostModel):
             self._run(made, plans.graph, work, *plan, False, False, *price)
             peak[b] = _tick_peaks(made, self._links, device[b], log.start, peak.shape[1])
         return makespan * self._unit, peak
-
-    def _scratch(self, made: Flow, live: bool) -> Scratch:
-        """Working memory for plans of one kernel graph, which the thread keeps until another one is simulated."""
-        kept = getattr(_kept, "scratch", None)
-        if kept is None or kept[0] is not made or kept[1] is not self._links or kept[2] != live:
-            kept = _kept.scratch = made, self._links, live, scratch(made, self._links, live)
-        work: Scratch = kept[3]
-        return work
 
     def _run(self, made: Flow, graph: Graph, *arguments: object) -> None:
         if not simulate_rows(made, self._links, *arguments):
@@ -173,14 +185,6 @@ class Simulator(CostModel):
                 kept.clear()
             kept[key] = made
         return made
-
-    def _share(self, call: Callable[[_Rows], None], chunks: list[_Rows]) -> None:
-        """Calls for every chunk, on threads where that pays."""
-        if self.threads == 1 or len(chunks) == 1:
-            for rows in chunks:
-                call(rows)
-        else:
-            list(_pool(self.threads).map(call, chunks))
 
 
 def _take(values: NDArray[Any], rows: _Rows, kind: type[_Number]) -> NDArray[_Number]:
@@ -236,19 +240,3 @@ def _tick_peaks(
         base = sum(int(made.tensor_bytes[t]) for t, where in held if where == d)
         peaks[d] = base + max(0, int(np.cumsum(change).max(initial=0)))
     return peaks
-
-
-def _trace(makespan: float, peak: NDArray[np.int64], made: Flow, device: NDArray[np.int16], log: Log) -> Trace:
-    num_ops = len(made.is_kernel)
-    kernel = np.flatnonzero(made.is_kernel)
-    sent = num_ops + np.flatnonzero(log.step[num_ops:, 0] >= 0)
-    producer = np.repeat(np.arange(num_ops), np.diff(made.out_ptr))
-    tensor, target = np.divmod(log.step[sent, 2], 64)
-    steps = int(log.step[:, 1].max(initial=0)) + 1
-    return Trace(
-        makespan=makespan, peak_bytes=peak, kernel_op=kernel.astype(np.int32), kernel_device=device[kernel],
-        kernel_start=log.start[kernel], kernel_end=log.end[kernel], kernel_step=log.step[kernel, :2],
-        transfer_tensor=tensor.astype(np.int32), transfer_source=device[producer[tensor - made.out_ptr[0]]],
-        transfer_target=(target - 1).astype(np.int16), transfer_start=log.start[sent], transfer_end=log.end[sent],
-        transfer_step=log.step[sent, :2], memory_time=log.time[:steps], memory_bytes=log.bytes[:steps],
-    )  # fmt: skip

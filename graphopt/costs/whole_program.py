@@ -1,20 +1,20 @@
 """`WholeProgram`: cost models that run whole programs, and so see how ops act on one another (X-RLflow's end-to-end
-reward). A program's price is its ratio to the original, by turns in the same rounds, times the original's seconds.
-"""
+reward). A program's price is its ratio to the original, by turns in the same rounds, times the original's seconds."""
 
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Literal
 
 from graphopt import cache_dir
-from graphopt.costs.tables import Environment, TableFile
 from graphopt.errors import ConfigError, Unmeasured, UserError
+from graphopt.measure.price_table import Environment, TableFile
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Comparing, Failure, Measured, Subject
+from graphopt.measure.target import Comparing, Failure, Measured, Target
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.digests import portable
 from graphopt.rewrite.ir.terms import Program
@@ -47,7 +47,7 @@ class WholeProgram(ProgramCost):
         self._folder: TemporaryDirectory[str] | None = None
 
     @abstractmethod
-    def subject(self, program: Program, file: Path) -> Subject:
+    def target(self, program: Program, file: Path) -> Target:
         """What is measured of a program whose ONNX file that is; the digest does not depend on the file."""
 
     def stored(self) -> Mapping[str, object]:
@@ -67,13 +67,13 @@ class WholeProgram(ProgramCost):
     def _measured(self, programs: Sequence[Program]) -> list[Measured]:
         """Of programs made from one another. Only what is not known yet is written as files."""
         original = programs[0].original
-        default, *subjects = (self.subject(program, self._file(program)) for program in (original, *programs))
+        default, *targets = (self.target(program, self._file(program)) for program in (original, *programs))
         with ExitStack() as stack:
             if self.service.measures:
-                lacking = [p for p, subject in zip(programs, subjects) if self.service.known(default, subject) is None]
+                lacking = [p for p, target in zip(programs, targets) if self.service.known(default, target) is None]
                 for program in (original, *lacking) if lacking else ():
                     stack.enter_context(self._written(program))
-            return self.service.compare(default, subjects)
+            return self.service.compare(default, targets)
 
     def _file(self, program: Program) -> Path:
         if self._folder is None:
@@ -103,3 +103,44 @@ def _save(program: Program, file: Path) -> None:
                           ) from error  # fmt: skip
     except UserError as error:
         raise Unmeasured(f"the program cannot be written as ONNX, by which it is measured: {error}") from error
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+class TorchEager(WholeProgram):
+    """Op by op in torch (`rewrite.ir.execution`), without a compiler. Operators outside its vocabulary run in ONNX
+    Runtime. On a GPU (`cost=gpu`) a program is one CUDA graph, timed by events; operators outside the vocabulary cannot
+    run there."""
+
+    def __init__(self, *, name: str, table: Table, environment: Environment, fresh_processes: Processes,
+                 measuring: Comparing) -> None:  # fmt: skip
+        if measuring.device == "cuda" and environment is None and not has_gpu():
+            raise ConfigError(f"cost={name} needs a GPU that torch can use, and there is none here; choose cost=torch")
+        super().__init__(name=name, table=table, environment=environment, fresh_processes=fresh_processes,
+                         measuring=measuring, libraries=())  # fmt: skip
+
+    def target(self, program: Program, file: Path) -> Target:
+        return Target("program", f"torch {portable(program)}", {"path": str(file), "dims": {}})
+
+
+class OnnxRuntime(WholeProgram):
+    """In ONNX Runtime, on one thread. optimisations: ONNX Runtime's own: default or off."""
+
+    def __init__(self, *, name: str, optimisations: Literal["default", "off"], table: Table,
+                 environment: Environment, fresh_processes: Processes, measuring: Comparing) -> None:  # fmt: skip
+        if environment is None and find_spec("onnxruntime") is None:
+            raise ConfigError("ONNX Runtime is not installed; pip install -e '.[onnx]'")
+        if measuring.device != "cpu" or measuring.threads != 1:
+            raise ConfigError(f"cost={name} runs on one thread of a CPU: set measuring.device=cpu measuring.threads=1")
+        libraries = ("onnxruntime",) if environment is None else ()
+        super().__init__(name=name, table=table, environment=environment, fresh_processes=fresh_processes,
+                         measuring=measuring, libraries=libraries)  # fmt: skip
+        self._optimisations = optimisations
+
+    def target(self, program: Program, file: Path) -> Target:
+        payload = {"path": str(file), "dims": {}, "optimisations": self._optimisations}
+        return Target("onnx", f"onnxruntime {self._optimisations} {portable(program)}", payload)

@@ -111,8 +111,7 @@ def _gone() -> Graph:
 
 
 def _steps(name: str, make: Made) -> list[Graph]:
-    from graphopt.inductor.captured import capture_step
-    from graphopt.inductor.whole_step import whole_step
+    from graphopt.inductor.captured import capture_step, whole_step
 
     function, inputs = _made(name, make)
     with _about(name):

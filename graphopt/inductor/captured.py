@@ -15,17 +15,17 @@ from torch._inductor import compile_fx as inductor
 from torch._inductor import config
 from torch._inductor.utils import get_donated_idxs
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from graphopt.core.compiler_choice import STORED
 from graphopt.core.graph import Graph, GraphError
-from graphopt.inductor.hooks import replaced
+from graphopt.inductor.hooks import check_version, replaced
 from graphopt.inductor.lowering import output_strides, own_choices
 from graphopt.inductor.strided_reads import with_strided_reads_fixed
-from graphopt.inductor.version import check_version
 from graphopt.readers.pytorch.fx_reader import read_fx
-from graphopt.readers.pytorch.nested_tensors import arguments_of, tensors_in
+from graphopt.readers.pytorch.nested_tensors import arguments_of, tensors_in, with_tensors
 from graphopt.readers.pytorch.program_file import FxProgram, Phase
 from graphopt.readers.pytorch.program_inputs import describe
 from graphopt.readers.pytorch.trace_errors import complaint, quiet
@@ -42,17 +42,11 @@ class _Spy:
     """Stands where graphs are lowered: keeps them, and gives back functions that, if it `computes`, run them as is."""
 
     computes: bool
-    found: list[tuple[GraphModule, Phase, tuple[int, ...]]] = field(default_factory=list)
+    graphs: int = 0  # so many were lowered
     programs: dict[int, FxProgram] = field(default_factory=dict)  # by number of the graph, as they are run
 
     def compile(self, gm: GraphModule, example_inputs: Sequence[Any], **settings: Any) -> Any:
         """In place of `compile_fx_inner`."""
-        seen = self._post_grad(gm, example_inputs, settings)
-        phase = phase_of(settings)
-        self.found.append((seen, phase, _donated(settings)))
-        return self._runner(len(self.found) - 1, _told_strides(seen) if phase == "forward" else None)
-
-    def _post_grad(self, gm: GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any]) -> GraphModule:
         reached: list[GraphModule] = []
 
         def lowering(gm: GraphModule, **_: Any) -> None:
@@ -65,20 +59,27 @@ class _Spy:
         except Exception:
             if not reached:
                 raise
-        return reached[0] if reached else gm  # which computes nothing
-
-    def _runner(self, number: int, strides: list[tuple[int, ...] | None] | None) -> Callable[[list[Any]], Any]:
-        """Runs a graph, and notes what it is run on the first time. strides: that its results are to have."""
-        gm, phase, donated = self.found[number]
+        seen = reached[0] if reached else gm  # which computes nothing
+        number, phase, strides = self.graphs, phase_of(settings), None
+        self.graphs += 1
+        donated = tuple(get_donated_idxs() or ()) if settings.get("is_backward") else ()
+        if (
+            phase == "forward"
+        ):  # torch.compile is told the strides of compiled results: a backward graph depends on them
+            strides = output_strides(FxProgram(seen, (), "forward"))
+            context = torch._guards.TracingContext.try_get()
+            if context is not None and context.output_strides is not None:
+                context.output_strides.extend(strides)
 
         def run(inputs: list[Any]) -> Any:
+            """Runs the graph, and notes its inputs the first time."""
             if number not in self.programs:
                 if not all(isinstance(given, Tensor) for given in inputs):
                     raise GraphError("a compiled graph takes numbers beside tensors; give inputs of fixed shapes")
-                self.programs[number] = FxProgram(gm, tuple(map(describe, inputs)), phase, donated)
+                self.programs[number] = FxProgram(seen, tuple(map(describe, inputs)), phase, donated)
             if not self.computes:
                 raise _Reached
-            made = gm(*inputs)
+            made = seen(*inputs)
             inputs.clear()
             return made if strides is None else [_laid_out(t, s) for t, s in zip(made, strides, strict=True)]
 
@@ -93,23 +94,10 @@ def phase_of(settings: Mapping[str, Any]) -> Phase:
     return "backward" if settings.get("is_backward") else "forward"
 
 
-def _told_strides(gm: GraphModule) -> list[tuple[int, ...] | None]:
-    """Strides of the results once compiled. `torch.compile` is told them: a backward graph depends on them."""
-    strides = output_strides(FxProgram(gm, (), "forward"))
-    context = torch._guards.TracingContext.try_get()
-    if context is not None and context.output_strides is not None:
-        context.output_strides.extend(strides)
-    return strides
-
-
 def _laid_out(value: Any, stride: tuple[int, ...] | None) -> Any:
     if not isinstance(value, Tensor) or stride is None or value.stride() == stride:
         return value
     return torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
-
-
-def _donated(settings: dict[str, Any]) -> tuple[int, ...]:
-    return tuple(get_donated_idxs() or ()) if settings.get("is_backward") else ()
 
 
 @contextmanager
@@ -131,21 +119,16 @@ def capture_step(fn: Callable[..., Any], inputs: Sequence[Tensor]) -> FxProgram:
     """A whole step as one graph: `fn(*inputs) -> tensors`, gradients that it takes itself and updates in place
     included. Raises GraphError."""
     with _capturing(computes=False) as spy:
-        traced = _traced(fn, inputs)
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        fakes = [mode.from_tensor(tensor) for tensor in inputs]
+        with mode:  # the operators that the function calls are found without computing
+            traced = make_fx(fn)(*fakes)
         with torch.no_grad(), suppress(_Reached):
             compiled: Any = inductor.compile_fx(traced, list(inputs), inner_compile=spy.compile)
             compiled(*inputs)
         if len(spy.programs) != 1:
-            raise GraphError(f"the step became {len(spy.found)} graphs; give a function that computes with its tensors")
+            raise GraphError(f"the step became {spy.graphs} graphs; give a function that computes with its tensors")
         return spy.programs[0]
-
-
-def _traced(fn: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModule:
-    """The operators that a function calls, found without computing."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = [mode.from_tensor(t) for t in inputs]
-    with mode:
-        return make_fx(fn)(*fakes)
 
 
 def capture_compiled(fn: Callable[..., Any] | nn.Module, inputs: Any) -> dict[str, FxProgram]:
@@ -185,3 +168,38 @@ def as_graph(program: FxProgram, *, name: str, family: str) -> Graph:
     attributes = graph.attributes or ({},) * graph.num_ops
     told = [{STORED: choices[op]} if op in choices else {} for op in graph.op_names]
     return replace(graph, attributes=tuple({**of, **fact} for of, fact in zip(attributes, told)))
+
+
+Step = tuple[Callable[..., list[Tensor]], list[Tensor]]
+
+
+def whole_step(fn: Callable[..., Any] | nn.Module, inputs: Any) -> Step:
+    """A function and tensors that it takes: it returns what `fn` returns, and after that the gradients of parameters
+    and inputs that require them. It takes parameters, inputs, and gradients of what is returned. A function whose
+    inputs require none is as it was. fn is run once."""
+    held = dict(fn.named_parameters()) if isinstance(fn, nn.Module) else {}
+    arguments = arguments_of(inputs)
+    given = [*held.values(), *tensors_in(arguments)]
+
+    def run(flat: Sequence[Tensor]) -> list[Tensor]:
+        rest = iter(flat[len(held) :])
+        args, kwargs = with_tensors(arguments, lambda _: next(rest))
+        if isinstance(fn, nn.Module):
+            return tensors_in(functional_call(fn, dict(zip(held, flat)), args, kwargs))
+        return tensors_in(fn(*args, **kwargs))
+
+    learned = [i for i, tensor in enumerate(given) if tensor.requires_grad]
+    if not learned and isinstance(inputs, list | tuple) and not held and len(given) == len(inputs):
+        return fn, given
+    if not learned:
+        return lambda *flat: run(flat), given
+    seeds = [torch.randn_like(end) for end in run(given) if end.requires_grad]
+
+    def step(*flat: Tensor) -> list[Tensor]:
+        values = [t.detach().requires_grad_(i in learned) for i, t in enumerate(flat[: len(given)])]
+        made = run(values)
+        ends = [end for end in made if end.requires_grad]
+        gradients = torch.autograd.grad(ends, [values[i] for i in learned], flat[len(given) :], allow_unused=True)
+        return [*(t.detach() for t in made), *(g for g in gradients if g is not None)]
+
+    return step, [*(t.detach() for t in given), *seeds]

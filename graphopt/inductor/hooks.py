@@ -9,12 +9,26 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import Any
 
+import torch
 from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import BaseView, ComputedBuffer, IRNode, MutableBox, Pointwise, StorageBox
 from torch._inductor.virtualized import V
 from torch.fx import Node
+
+from graphopt.errors import UserError
+
+KNOWN = ("2.13",)  # versions of torch with which the tests of tests/inductor pass
+
+
+def check_version() -> None:
+    """Raises UserError unless this torch's Inductor is one whose internals are known here."""
+    version = ".".join(torch.__version__.split(".")[:2])
+    if version not in KNOWN:
+        raise UserError(f"decisions are carried out inside TorchInductor of torch {' and '.join(KNOWN)}, and this is "
+                        f"torch {torch.__version__}; install `torch=={KNOWN[-1]}.*`")  # fmt: skip
+
 
 # What asks, or says, whether a box had better be stored -> the answer for one that is to be inlined.
 _HINTS = {"should_realize_on_reuse": False, "has_exceeded_max_reads": False, "realize_hint": None}

@@ -14,10 +14,9 @@ from torch._inductor.scheduler import BaseSchedulerNode
 from torch.fx import Node
 from torch.utils._sympy.functions import FloorDiv, Mod, ModularIndexing
 
-from graphopt.inductor.hooks import Request, Requests, carried_out, replaced
+from graphopt.inductor.hooks import Request, Requests, carried_out, check_version, replaced
 from graphopt.inductor.loop_program import Buffer, Hint, Index, LibraryCall, Loop, LoopProgram, Read
 from graphopt.inductor.lowering import BASE, _in_words, _started
-from graphopt.inductor.version import check_version
 from graphopt.readers.pytorch.program_file import FxProgram
 
 NO_WORK = frozenset({"load", "store", "output", "store_reduction", "get_index", "index_expr", "constant",

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from time import thread_time
 from typing import Any
@@ -26,9 +27,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from graphopt.core.graph import GraphError
 from graphopt.core.knobs import options
 from graphopt.inductor.code_features import features
-from graphopt.inductor.hooks import Request, Requests, carried_out, replaced
-from graphopt.inductor.version import check_version
-from graphopt.readers.pytorch.program_file import FxProgram
+from graphopt.inductor.hooks import Request, Requests, carried_out, check_version, replaced
+from graphopt.readers.pytorch.program_file import FxProgram, load_program
 from graphopt.readers.pytorch.program_inputs import raw
 
 # One thread, nothing in the background, no benchmark beside the code, and what `compile_fx` sets for CPUs.
@@ -161,3 +161,27 @@ def compile_source(lowered: Lowered) -> Path:
     key, path = PyCodeCache.write(lowered.source)
     PyCodeCache.load_by_key_path(key, path, set_sys_modules=False)
     return Path(path)
+
+
+HELD = 4  # programs
+
+
+@lru_cache(maxsize=HELD)
+def _program(path: str) -> FxProgram:
+    return load_program(path)
+
+
+def lower_request(given: Mapping[str, Any]) -> dict[str, Any]:
+    """given: `program`, path of its file; `requests`, node -> store, inline or cut; `knobs`, name -> which value. The
+    answer: `digest`, `features`, and the path `source` of the module, not compiled yet. Raises GraphError."""
+    requests = {name: Request(word) for name, word in given["requests"].items()}
+    lowered = lower(_program(given["program"]), requests, given["knobs"])
+    key, path = PyCodeCache.write(lowered.source)
+    return {"digest": lowered.digest, "features": lowered.features, "key": key, "source": path,
+            "stored": sorted(lowered.stored), "seconds": lowered.seconds, "program": given["program"]}  # fmt: skip
+
+
+def compile_request(given: Mapping[str, Any]) -> dict[str, Any]:
+    """given: what `lower_request` answered. Any process can load the module from now on at no great cost."""
+    PyCodeCache.load_by_key_path(given["key"], given["source"], set_sys_modules=False)
+    return {"source": given["source"]}

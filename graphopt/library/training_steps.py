@@ -1,5 +1,5 @@
-"""Training steps of well-known models on random data, small enough for one core: factories for `dataset.module` and for
-`graphopt.apply.recompute_race`. Activations, not weights, take most of the memory, as in training at scale.
+"""Training steps of well-known models on random data, small enough for one core: factories for `dataset.module`.
+Activations, not weights, take most of the memory, as in training at scale.
 
 Each returns (module whose result is its loss, its inputs). The packages are not dependencies: install transformers,
 timm or monai to use them.

@@ -1,4 +1,4 @@
-"""What processes that measure are started in, and what a measurement depends on besides its subject."""
+"""What processes that measure are started in, and what a measurement depends on besides its target."""
 
 import os
 import platform

@@ -1,4 +1,5 @@
-"""`Process`: a process of its own that answers requests, JSON lines through two pipes that nobody else knows."""
+"""`Process`: a process of its own that answers requests, JSON lines through two pipes that nobody else knows; and
+`serve`, the loop over requests in that process."""
 
 import json
 import os
@@ -8,8 +9,9 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from graphopt.errors import UserError
@@ -23,7 +25,7 @@ GUARD = ("/bin/sh", "-c", "read end; kill -KILL 0")  # ends the group that it is
 
 
 class _Lost(Exception):
-    """No answer. at: what the process last said it was at."""
+    """No answer. at: the last place in the request that the process told."""
 
     def __init__(self, at: int | None = None) -> None:
         super().__init__()
@@ -31,7 +33,7 @@ class _Lost(Exception):
 
 
 class Ended(_Lost):
-    """The process has gone, or says what nobody asked."""
+    """The process has gone, or its line answers no request."""
 
 
 class Late(_Lost):
@@ -43,7 +45,7 @@ class Process:
     it goes to standard error.
 
     module: its `main` is run, with `setting` as JSON and the numbers of the pipes for requests and answers
-    (`serving.serve`). variables: its environment. starts: how often it was begun.
+    (`serve`). variables: its environment. starts: how often it was begun.
     """
 
     def __init__(self, module: str, setting: Mapping[str, Any], variables: Mapping[str, str]) -> None:
@@ -83,7 +85,11 @@ class Process:
         if self._worker is not None and self._worker.process.poll() is not None:
             self.end()
         for _ in range(TRIES):
-            worker = self._worker or self._begun()
+            if self._worker is None:
+                self._worker = _Worker(self.module, self._setting, self._variables)
+                self.starts += 1
+                weakref.finalize(self, self._worker.end)
+            worker = self._worker
             try:
                 worker.await_start()
                 return worker
@@ -94,15 +100,9 @@ class Process:
                 raise UserError(f"{self.module} was not loaded in {START_SECONDS:g} s; is the machine overloaded?"
                                 ) from None  # fmt: skip
         raise UserError(
-            "a process of graphopt's own ends before it has begun; what it says stands above "
+            "a process of graphopt's own ends before it has begun; see what it printed above "
             f"({self.module} is started with {sys.executable})"
         )
-
-    def _begun(self) -> "_Worker":
-        self._worker = worker = _Worker(self.module, self._setting, self._variables)
-        self.starts += 1
-        weakref.finalize(self, worker.end)
-        return worker
 
 
 class _Worker:
@@ -126,18 +126,14 @@ class _Worker:
             os.close(theirs)
             os.close(answers)
         os.set_blocking(self._requests, False)
-        self._guard = self._guarded()
-        self._number, self._ready, self._ended = 0, False, False
-        self._begun = b""  # of a line whose end has not come yet
-
-    def _guarded(self) -> "subprocess.Popen[bytes] | None":
-        """Nobody writes into its input, which ends with this process however that ends."""
-        try:
-            return subprocess.Popen(
+        try:  # nobody writes into its input, which ends with this process however that ends
+            self._guard: subprocess.Popen[bytes] | None = subprocess.Popen(
                 GUARD, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=self.process.pid
             )
         except OSError:  # the process has gone already
-            return None
+            self._guard = None
+        self._number, self._ready, self._ended = 0, False, False
+        self._begun = b""  # of a line whose end has not come yet
 
     def await_start(self) -> None:
         """Raises Ended, Late."""
@@ -164,24 +160,20 @@ class _Worker:
                 raise Ended from None
 
     def _answer(self, number: int, seconds: float) -> dict[str, Any]:
-        """The answer to the request of that number; of another one there can be none. Lines that say `at` come before;
-        `more`: seconds that this takes beside those allowed."""
+        """The answer to the request of that number; of another one there can be none. Lines with `at` come before it;
+        `more`: seconds that this place takes beside those allowed."""
         at, allowed = None, seconds
         while True:
-            said = self._said(number, at, time.monotonic() + allowed)
-            if "at" not in said:
-                return said
-            at = said["at"] if isinstance(said["at"], int) else None
-            allowed = seconds + (said["more"] if is_finite(said.get("more")) else 0.0)
-
-    def _said(self, number: int, at: int | None, deadline: float) -> dict[str, Any]:
-        try:
-            said = json.loads(self._line(at, deadline))
-        except (ValueError, RecursionError):
-            raise Ended(at) from None
-        if not isinstance(said, dict) or said.get("id") != number:
-            raise Ended(at)
-        return said
+            try:
+                line = json.loads(self._line(at, time.monotonic() + allowed))
+            except (ValueError, RecursionError):
+                raise Ended(at) from None
+            if not isinstance(line, dict) or line.get("id") != number:
+                raise Ended(at)
+            if "at" not in line:
+                return line
+            at = line["at"] if isinstance(line["at"], int) else None
+            allowed = seconds + (line["more"] if is_finite(line.get("more")) else 0.0)
 
     def _line(self, at: int | None, deadline: float) -> bytes:
         """The next whole line, however many parts it comes in."""
@@ -212,3 +204,43 @@ class _Worker:
     def _close(self) -> None:
         for pipe in (self._requests, self._answers):
             os.close(pipe)
+
+
+Request = dict[str, Any]
+Tell = Callable[..., None]
+"""Says where a request is (`at=3`): its limit of time counts from then on; `more=60.0`: and is so much longer."""
+
+
+def serve(arguments: list[str], answer: Callable[[Request, Tell], dict[str, Any]]) -> int:
+    """Answers line by line until nobody asks any more. arguments: as `Process` gives them. Whatever `answer` raises is
+    an answer, {"error", "lasting", "fatal"}: fatal is what the user has to put right first. The pipes are not
+    inherited, so that nothing else writes there. It ends without a word when whoever asked is gone."""
+    pipes = [int(number) for number in arguments[1:]]
+    for pipe in pipes:
+        os.set_inheritable(pipe, False)
+    with suppress(BrokenPipeError), os.fdopen(pipes[0]) as requests, os.fdopen(pipes[1], "w") as answers:
+
+        def write(**value: Any) -> None:
+            answers.write(json.dumps(value) + "\n")
+            answers.flush()
+
+        write(id=0, ready=True)
+        for line in requests:
+            request = json.loads(line)
+            tell = partial(write, id=request["id"])
+            try:
+                found = answer(request, tell)
+            except Exception as error:  # whatever a library raises: this request has no other answer
+                found = {"error": in_words(error), "lasting": lasts(error), "fatal": isinstance(error, UserError)}
+            tell(**found)
+    return 0
+
+
+def in_words(error: Exception) -> str:
+    """What an exception says, in one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def lasts(error: Exception) -> bool:
+    """Whether the same would happen next time: not where memory, disk or files are what was wrong."""
+    return not isinstance(error, MemoryError | OSError) and "memory" not in str(error).lower()

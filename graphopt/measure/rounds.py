@@ -1,6 +1,6 @@
-"""How things that run are timed: in blocks of runs, alone or by turns. Pure loops over clocks that are given.
+"""How runners are timed, in blocks of runs, alone or by turns, over clocks that are given; and from rounds to timings.
 
-Shape legend: R rounds, C columns (the default, its copy, then the other subjects).
+Shape legend: R rounds, C columns (the default, its copy, then the other targets).
 """
 
 import math
@@ -8,10 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
+from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from graphopt.errors import Unmeasured
+from graphopt.measure.target import Ratio, Timing
+from graphopt.utils.channel import is_seconds
 
 LEAST = 3  # blocks or rounds of what takes longer than it should
 MOST_ROUNDS = 400
@@ -34,18 +39,18 @@ def cpu_timed(clock: Callable[[], float]) -> Timed:
     """By a clock: `time.thread_time`, so that other processes do not count, where one thread does all the work."""
 
     def timed(runner: Runner, runs: int) -> float:
-        if runner.reset is not None:
-            return sum(_once(runner.run, runner.reset) for _ in range(runs))
-        run, start = runner.run, clock()
+        run, reset, taken = runner.run, runner.reset, 0.0
+        if reset is None:
+            start = clock()
+            for _ in range(runs):
+                run()
+            return clock() - start
         for _ in range(runs):
+            reset()
+            start = clock()
             run()
-        return clock() - start
-
-    def _once(run: Callable[[], Any], reset: Callable[[], None]) -> float:
-        reset()
-        start = clock()
-        run()
-        return clock() - start
+            taken += clock() - start
+        return taken
 
     return timed
 
@@ -115,3 +120,43 @@ def spread_of(blocks: Sequence[float]) -> float:
     """Interquartile range over the median."""
     low, middle, high = np.quantile(blocks, [0.25, 0.5, 0.75])
     return float((high - low) / max(middle, 1e-12))
+
+
+Rounds = list[NDArray[np.float64]]
+"""Per process: [R, C] seconds of the default, its copy and the others."""
+RANGE_OF_QUARTILES = 1.349  # of normal numbers, in standard deviations
+
+
+def rounds_in(taken: Any) -> NDArray[np.float64]:
+    """[R, C] of what a process has answered. Raises Unmeasured for what are no times."""
+    if not (isinstance(taken, list) and taken and all(isinstance(row, list) and len(row) == len(taken[0]) > 1
+                                                      and all(map(is_seconds, row)) for row in taken)):  # fmt: skip
+        raise Unmeasured(f"{str(taken)[:200]} are no times")
+    return np.asarray(taken, np.float64)
+
+
+def timings_of(rounds: NDArray[np.float64]) -> list[Timing]:
+    """From [R, C] of one process: of the default itself (ratio 1), then of the columns after its copy."""
+    return _timings(rounds, np.median(ratios(rounds), axis=0), relative_errors(rounds))
+
+
+def timings_of_race(taken: Rounds) -> list[Timing]:
+    """The same from several processes: medians of theirs, which differ by more than rounds within one."""
+    middle = np.array([np.median(ratios(rounds), axis=0) for rounds in taken])
+    spread = middle.std(0, ddof=1) if len(taken) > 1 else np.max([relative_errors(r) for r in taken], axis=0)
+    errors = error_of_median(RANGE_OF_QUARTILES * spread, len(taken)) / np.median(middle, axis=0)
+    return _timings(np.concatenate(taken), np.median(middle, axis=0), errors)
+
+
+def _timings(rounds: NDArray[np.float64], middle: NDArray[np.float64], errors: NDArray[np.float64]) -> list[Timing]:
+    seconds, aa, count = float(np.median(rounds[:, 0])), float(middle[0]), len(rounds)
+    found = [Timing(seconds, 1.0, max(abs(aa - 1.0), float(errors[0])), count, aa)]
+    for ratio, error in zip(middle[1:].tolist(), errors[1:].tolist()):
+        found.append(Timing(seconds * ratio, ratio, max(abs(aa - 1.0), error), count, aa))
+    return found
+
+
+def ratio_of(values: Sequence[float] | NDArray[np.float64]) -> Ratio:
+    """Of the processes' values."""
+    plain = [float(value) for value in values]
+    return Ratio(median(plain), min(plain), max(plain))

@@ -83,7 +83,6 @@ class AssignProblem(Problem):
         if allowed:
             prices = self._pricing.decisions(priced)
             cost, self.last_excess = prices.cost, prices.excess
-            self.left_out += int(np.broadcast_to(prices.left_out, len(cost)).sum())
             self.bill(cost, self.digest(priced).tolist(), lambda i: (priced[i].copy(), None))
         if allowed < len(decisions):
             raise OutOfBudget

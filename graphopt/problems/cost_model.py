@@ -48,14 +48,12 @@ class Prices:
 
     An infeasible plan costs inf; `excess` says by how much (bytes over capacity / capacity, summed over devices), so
     that a learner can be punished in proportion. Measured prices have `noise` and `measurements`, as `Price` has them.
-    What a filter in front of the measuring has left out costs inf, too, without being infeasible.
     """
 
     cost: NDArray[np.float64]  # [B]
     excess: NDArray[np.float64]  # [B], 0 where feasible
     noise: NDArray[np.float64] | float = 0.0  # [B], or of all
     measurements: NDArray[np.int64] | int = 0  # [B], or of all
-    left_out: NDArray[np.bool_] | bool = False  # [B], or of all
 
     def __post_init__(self) -> None:
         if np.isnan(self.cost).any() or np.isnan(self.excess).any():

@@ -53,7 +53,6 @@ class Problem(ABC):
         self.rng = np.random.default_rng(seed)
         self.evals_cap, self.seconds_cap = evals, seconds
         self.evals = 0
-        self.left_out = 0  # of these, which a filter has left unpriced
         self.initial_cost = self.best_cost = self._prepared()
         self.bound = 0.0  # no decision costs less than this: what a solver has proved, 0 where nothing has
         self.notes: list[str] = []  # sentences about how the answer came about, for its row

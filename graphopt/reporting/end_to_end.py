@@ -16,10 +16,10 @@ from typing import Any
 
 from graphopt.config.construct import construct
 from graphopt.config.stored import node_of
-from graphopt.costs.profiled import Profiled
+from graphopt.costs.additive import Profiled
 from graphopt.errors import UserError
 from graphopt.measure.environment import processor
-from graphopt.measure.subject import Ratio
+from graphopt.measure.target import Ratio
 from graphopt.problems.cost_model import CostModel
 from graphopt.reporting.stored_case import Case, open_case
 from graphopt.reporting.tables.read_rows import read_rows, row_files

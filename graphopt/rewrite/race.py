@@ -15,9 +15,9 @@ from statistics import median
 import numpy as np
 
 from graphopt.errors import ConfigError, Unmeasured, UserError
-from graphopt.measure.races import fresh_rounds
-from graphopt.measure.subject import Comparing, Failure, Ratio, Subject
-from graphopt.measure.timings import Rounds, ratio_of
+from graphopt.measure.rounds import Rounds, ratio_of
+from graphopt.measure.service import fresh_rounds
+from graphopt.measure.target import Comparing, Failure, Ratio, Target
 from graphopt.utils.ranges import count, seconds
 
 PROCESSES = 6  # extremes of six medians hold the true median with a probability of 97 % (1 - 2 / 2^6)
@@ -68,9 +68,9 @@ def race(before: Path, after: Path, *, dims: Mapping[str, int] | None = None, pr
 
 
 def onnx_subject(file: Path, digest: str, *, optimisations: str = "default",
-                 dims: Mapping[str, int] | None = None) -> Subject:  # fmt: skip
+                 dims: Mapping[str, int] | None = None) -> Target:  # fmt: skip
     """A whole ONNX file in ONNX Runtime."""
-    return Subject("onnx", digest, {"path": str(file), "dims": dict(dims or {}), "optimisations": optimisations})
+    return Target("onnx", digest, {"path": str(file), "dims": dict(dims or {}), "optimisations": optimisations})
 
 
 def result_of(taken: Rounds) -> Race:

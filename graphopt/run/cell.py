@@ -18,14 +18,14 @@ from filelock import FileLock, Timeout
 
 from graphopt.config.construct import arguments_of, call, construct, convert, target_of
 from graphopt.core.graph import GraphError
-from graphopt.costs.tables import check_place
 from graphopt.datasets.dataset import Dataset
 from graphopt.errors import Incompatible, NothingFits, RowsFailed, Unsolved, UsageError, UserError, writing
+from graphopt.measure.price_table import check_place
 from graphopt.records.finished import Finished, digest_of
 from graphopt.records.rows import Row, RowFile
 from graphopt.run import composed
 from graphopt.run.loggers import RunLog
-from graphopt.run.sweep import cell_line, sources_of
+from graphopt.run.sweep import sources_of
 from graphopt.utils import registry
 from graphopt.utils.blame import HOW, place_of
 from graphopt.utils.commit import commit
@@ -165,16 +165,6 @@ class Cell:
             "encoder": encoder_of(c), "algo": c["algo"]["name"], "seed": self.settings.seed, "commit": commit(),
             "config_hash": self.hash,
         }  # fmt: skip
-
-    def show(self) -> None:
-        """The tables of a single run; one line in a sweep, whose table comes last."""
-        from graphopt.report import print_cell
-
-        if in_sweep():
-            say(f"{self.path}: {cell_line(self.rows.rows)}")
-        else:
-            print_cell(self.rows.path, self.rows.rows, str(self.config["algo"]["name"]))
-            say(f"stored in {self.path}\npictures: graphopt report {self.study_path} --plots", keep="\n")
 
     @property
     def working(self) -> bool:

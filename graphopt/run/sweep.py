@@ -1,39 +1,7 @@
-"""What a sweep prints: a line per cell, and the study's table at its end."""
+"""The words of a sweep's jobs, and the places that they are composed from."""
 
-import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from hydra.experimental.callback import Callback
-
-if TYPE_CHECKING:
-    from graphopt.records.rows import Row
-
-
-def cell_line(rows: "list[Row]") -> str:
-    """E.g. `9 rows, geometric mean of initial / judged 1.052x, 2 infeasible`."""
-    logs = [math.log(r["initial"] / r["judged"]) for r in rows if r.get("status") == "ok" and _priced(r)]
-    gain = f", geometric mean of initial / judged {math.exp(sum(logs) / len(logs)):.3f}x" if logs else ""
-    other = Counter(str(row.get("status")) for row in rows if row.get("status") != "ok")
-    return f"{len(rows)} rows{gain}" + "".join(f", {count} {status}" for status, count in sorted(other.items()))
-
-
-def _priced(row: "Row") -> bool:
-    prices = [row.get(key) or 0.0 for key in ("initial", "judged")]
-    return all(math.isfinite(price) and price > 0 for price in prices)
-
-
-class StudyTable(Callback):
-    """Hydra's callback: prints the table of the study when a sweep is over and no cell of it failed."""
-
-    def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
-        from graphopt.report import print_table
-
-        place = Path(config.output_dir) / config.study
-        if any(place.glob("*/rows.jsonl")):
-            print_table(place)
+from typing import Any
 
 
 def spelled_out(job: list[str], algos: Mapping[str, Sequence[str]]) -> list[str]:

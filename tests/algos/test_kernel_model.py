@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from graphopt.algos.modelling.kernel_model import KernelModel, durations
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
-from graphopt.costs.one_kernel.kernel_table import kernel_table
+from graphopt.costs.one_kernel.kernel_time import kernel_table
 from graphopt.costs.one_kernel.learned_kernel import COLUMNS, SCALE
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import ConfigError, Unsolved

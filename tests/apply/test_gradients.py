@@ -18,7 +18,7 @@ from graphopt.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_
 from graphopt.core.graph import GraphError
 from graphopt.inductor.captured import capture_compiled
 from graphopt.inductor.strided_reads import fix_strided_reads
-from graphopt.ranking.asked import Asked
+from graphopt.ranking.requests import CompilerRequest
 from graphopt.readers.pytorch.program_file import key_of
 
 FAST = replace(SETTINGS, evals=300)
@@ -122,7 +122,7 @@ def test_decisions_are_carried_out_where_a_group_norm_is_read_by_strides() -> No
     programs = capture_compiled(deepcopy(module), x).values()
     assert any("as_strided" in str(node.target) for program in programs for node in program.gm.graph.nodes)
     keys, carried = {key_of(program.gm, program.phase) for program in programs}, set[str]()
-    backend = decided({key: Asked({}, {"reads_threshold": 1}) for key in keys}, carried)
+    backend = decided({key: CompilerRequest({}, {"reads_threshold": 1}) for key in keys}, carried)
     assert error(module, [x], backend) < LIMIT
     assert carried == keys and len(keys) == 2
 

@@ -13,8 +13,7 @@ import graphopt
 from graphopt.apply import compile_backend
 from graphopt.apply.compile_backend import decided
 from graphopt.apply.optimized import TOLERANCE, Check, Optimized, _kept
-from graphopt.apply.stored_pass import REALISED, StoredPass
-from graphopt.costs.inductor import Asked
+from graphopt.costs.inductor import CompilerRequest
 from graphopt.errors import UserError
 from graphopt.inductor.captured import capture_compiled
 from graphopt.inductor.lowering import digest_of
@@ -74,8 +73,9 @@ def test_a_key_is_that_of_the_file(programs: dict[str, FxProgram]) -> None:
 
 def test_what_is_decided_is_carried_out_forward_and_backward(programs: dict[str, FxProgram]) -> None:
     forward, backward = programs["forward"], programs["backward"]
-    asked = {key_of(forward.gm, "forward"): Asked({named(forward, "aten.sin.default"): "cut"}, {"reads_threshold": 1}),
-             key_of(backward.gm, "backward"): Asked({named(backward, "aten.cos.default"): "store"}, {})}  # fmt: skip
+    cut = CompilerRequest({named(forward, "aten.sin.default"): "cut"}, {"reads_threshold": 1})
+    stored = CompilerRequest({named(backward, "aten.cos.default"): "store"}, {})
+    asked = {key_of(forward.gm, "forward"): cut, key_of(backward.gm, "backward"): stored}
     carried = set[str]()
     usual, sources = step("inductor")
     made, changed = step(decided(asked, carried))
@@ -85,7 +85,8 @@ def test_what_is_decided_is_carried_out_forward_and_backward(programs: dict[str,
 
 
 def test_without_a_decision_the_code_is_inductors() -> None:
-    made, usual = (step(backend)[1] for backend in (decided({"other": Asked({"sin": "store"}, {})}), "inductor"))
+    others = decided({"other": CompilerRequest({"sin": "store"}, {})})
+    made, usual = (step(backend)[1] for backend in (others, "inductor"))
     assert [digest_of(source) for source in made] == [digest_of(source) for source in usual]
 
 
@@ -117,33 +118,10 @@ def stored_sin(best: Optimized, folder: Path) -> Path:
     return folder
 
 
-def test_files_are_read_by_the_backend_and_the_pass(best: Optimized, tmp_path: Path) -> None:
-    usual, folder = StoredPass(best.save(tmp_path / "a")).uuid(), stored_sin(best, tmp_path / "b")
-    ((_, asked),) = compile_backend.decisions_in(folder).items()
-    assert asked == Asked({"sin": "store"}, {})
-    stores, graph = StoredPass(folder), capture_inference().gm.graph
-    stores(graph)
-    assert [node.name for node in graph.nodes if node.meta.get(REALISED)] == ["sin"]
-    assert stores.uuid() == StoredPass(folder).uuid() != usual
-    marked, unmarked = (inference_code(given) for given in (stores, None))
-    assert digest_of(marked) != digest_of(unmarked)
-
-
-def inference_code(given: StoredPass | None) -> str:
-    """The source with a graph pass, or without."""
-    torch._dynamo.reset()
-    with torch.no_grad(), torch._inductor.config.patch(post_grad_custom_post_pass=given, fx_graph_cache=False):
-        _, (source,) = run_and_get_code(torch.compile(Tiny()), X)
-    return source
-
-
-def capture_inference() -> FxProgram:
-    with torch.no_grad():
-        return capture_compiled(Tiny(), X)["inference"]
-
-
 def test_the_backend_takes_a_folder(best: Optimized, tmp_path: Path) -> None:
     options = {"decisions": stored_sin(best, tmp_path)}
+    ((_, asked),) = compile_backend.decisions_in(tmp_path).items()
+    assert asked == CompilerRequest({"sin": "store"}, {})
     torch._dynamo.reset()
     with torch.no_grad():
         assert torch.equal(torch.compile(Tiny(), backend=compile_backend.backend, options=options)(X), best(X))

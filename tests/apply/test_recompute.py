@@ -3,20 +3,22 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from steps import stack
 from torch import Tensor, nn
 from torch._functorch import config as functorch
+from torch._inductor.compile_fx import compile_fx
+from torch.autograd.profiler import profile
 from torch.utils.checkpoint import checkpoint
 
 from graphopt.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_backend
-from graphopt.apply.recompute_race import SplitStep
 from graphopt.core.split import step_of
-from graphopt.execution.running import allocated_peak
+from graphopt.execution.program_run import _changes
 from graphopt.readers.pytorch.step_capture import capture_step
 
 FAST = replace(SETTINGS, evals=300)
@@ -35,6 +37,14 @@ def _nothing_kept() -> Iterator[None]:
 def budget(share: float, solver: Any = "dp") -> Iterator[None]:
     with functorch.patch(activation_memory_budget=share, activation_memory_budget_solver=solver):
         yield
+
+
+def allocated_peak(run: Callable[[], object]) -> int:
+    """Most bytes that the allocator had given out at any moment of a call, over those from before it."""
+    with profile(use_cpu=True, profile_memory=True) as profiler:
+        run()
+    tree: Any = profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
+    return max(0, *accumulate(change for _, _, change in sorted(_changes(tree))))
 
 
 def stepped(module: nn.Module, inputs: list[Tensor], call: Callable[..., Any]) -> tuple[list[Tensor], int]:
@@ -78,13 +88,16 @@ def test_random_numbers_are_drawn_once() -> None:
 def test_inductor_asks_the_partitioner() -> None:
     """With random numbers, which Inductor makes of seeds: these are saved."""
     module, inputs = stack(blocks=3, dropout=0.5)
-    splits = (("torch", 1.0), ("partitioner", 0.0))
-    wanted, ours = (SplitStep(module, inputs, split, budget, "inductor") for split, budget in splits)
-    assert ours.partitioner.found is not None
-    assert ours.peak() < wanted.peak()
-    gradients = [g.clone() for g in wanted.step()]
-    for a, b in zip(ours.step(), gradients, strict=True):
-        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+    ours, found = Partitioner(FAST), []
+    for share, partition in ((1.0, None), (0.0, ours)):
+        options: Any = {"custom_partitioner_fn": partition}
+        torch._dynamo.reset()
+        with budget(share), functorch.patch(enable_autograd_cache=False):  # else nobody is asked twice
+            backend = partial(compile_fx, config_patches=options)
+            found.append(stepped(module, inputs, torch.compile(module, backend=backend, fullgraph=True)))
+    (wanted, before), (gradients, after) = found
+    assert ours.found is not None and after < before
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(gradients, wanted, strict=True))
 
 
 def test_a_quarter_less_than_torchs_solver_at_the_lowest_budget() -> None:
@@ -154,13 +167,3 @@ def test_a_captured_step_has_what_torch_saves_by_itself() -> None:
 def test_a_module_without_gradients_is_refused() -> None:
     with pytest.raises(Exception, match="it has no gradient; give a module whose result is a loss"):
         capture_step(nn.Identity(), [torch.ones(4)], name="nothing", family="nothing")
-
-
-@pytest.mark.parametrize("which", ["torch", "solver", "partitioner"])
-def test_races_compile_each_split_with_a_backend_of_its_own(which: str) -> None:
-    module, inputs = stack(blocks=4)
-    first, second = (SplitStep(module, inputs, which, b, "eager") for b in (0.05, 1.0))
-    compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    assert first.peak() < second.peak() == SplitStep(module, inputs, "torch", 1.0, "eager").peak()
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compiled + 1
-    assert all(np.isfinite(g).all() for g in first.step())

@@ -212,7 +212,7 @@ def test_a_table_is_found_beside_the_study(tmp_path: Path) -> None:
 
 
 def test_a_user_s_own_table_may_have_been_brought_along(tmp_path: Path) -> None:
-    from graphopt.costs.tables import found_table
+    from graphopt.measure.price_table import found_table
 
     near, usual = tmp_path / "study" / "answers.zip", Path("measured") / "mine.jsonl"
     assert found_table(None, near, usual) == cache_dir() / usual

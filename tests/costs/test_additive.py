@@ -1,8 +1,6 @@
 """Costs that are sums over ops: by hand, and measured."""
 
 import json
-import os
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,17 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt.core.machine import Device, make_machine
+from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.additive import Flops, flop
-from graphopt.costs.profiled import Profiled, signature_of, standard_error
+from graphopt.costs.additive import Flops, Profiled, flop, signature_of, standard_error
 from graphopt.errors import Unmeasured, UserError
 from graphopt.measure.environment import environment_here
-from graphopt.measure.memo import Memo
 from graphopt.measure.pool import LocalPool
+from graphopt.measure.price_table import PriceTable
 from graphopt.measure.rounds import Runner, alone
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Measuring, Subject
+from graphopt.measure.target import Measuring, Target
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
@@ -34,20 +31,18 @@ LAUNCH, PEAK, VECTOR, BANDWIDTH = 1e-6, 1e12, 1e11, 1e9
 @pytest.fixture
 def cost() -> Flops:
     device = Device(launch=LAUNCH, contraction_flops=PEAK, vector_flops=VECTOR, bandwidth=BANDWIDTH)
-    machine = make_machine(name="m", devices={"gpu": {"count": 1, **_fields(device)}}, link_bandwidth=1.0,
-                           link_latency=0.0, transfer={})  # fmt: skip
-    return Flops(name="flops", machine=machine)
+    return Flops(name="flops", machine=Machine(name="m", devices=(device,)))
 
 
-def _fields(device: Device) -> dict[str, object]:
-    names = ("launch", "contraction_flops", "vector_flops", "bandwidth")
-    return {name: getattr(device, name) for name in names}
+def plans_of(program: Program, count: int = 1) -> Plans:
+    """Everything stored on one device."""
+    graph = graph_of(program, name="g")
+    shape = (count, graph.num_ops)
+    return Plans(graph, np.zeros(shape, np.int16), np.zeros(shape), np.zeros(shape, bool))
 
 
 def price(cost: Flops, program: Program) -> float:
-    graph = graph_of(program, name="g")
-    shape = (1, graph.num_ops)
-    return float(cost.price(Plans(graph, np.zeros(shape, np.int16), np.zeros(shape), np.zeros(shape, bool))).cost[0])
+    return float(cost.price(plans_of(program)).cost[0])
 
 
 def test_an_op_takes_its_launch_and_the_longer_of_arithmetic_and_traffic(cost: Flops) -> None:
@@ -77,10 +72,8 @@ def test_arithmetic_is_counted_as_in_graphs() -> None:
     b = ProgramBuilder()
     x = b.conv(b.input((1, 4, 8, 8)), 8, 3, activation="relu", bias=True)
     program = b.build(b.op("tanh", inputs=(b.op("pool_max", (2, 2), (2, 2), (0, 0, 0, 0), inputs=(x,)),)))
-    terms, ran = (
-        program.terms,
-        [t for t in program.live() if program.terms.operation[t].name not in ("input", "weight")],
-    )
+    terms = program.terms
+    ran = [t for t in program.live() if terms.operation[t].name not in ("input", "weight")]
     found = [flop(terms.operation[t], [terms.types[i][0] for i in terms.inputs[t]], terms.types[t]) for t in ran]
     assert found == [8 * 64 * (2 * 4 * 9 + 1 + 1), 8 * 16 * 4, 8 * 16 * 16]
     assert found == graph_of(program, name="g").flops.tolist()
@@ -143,10 +136,7 @@ def test_a_program_costs_the_sum_of_what_runs(tmp_path: Path, monkeypatch: pytes
     }
     table = tmp_path / "ops.jsonl"
     write(table, [{"op": op, "environment": "elsewhere", "seconds": s, "spread": 0.0} for op, s in seconds.items()])
-    graph = graph_of(program, name="g")
-    inline = [[False] * graph.num_ops]
-    plans = Plans(graph, np.zeros((1, graph.num_ops), np.int16), np.zeros((1, graph.num_ops)), np.array(inline))
-    assert model(table, "elsewhere").price(plans).cost[0] == pytest.approx(3.5)
+    assert model(table, "elsewhere").price(plans_of(program)).cost[0] == pytest.approx(3.5)
 
 
 def test_of_another_environment_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,22 +180,13 @@ def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
         model(tmp_path / "ops.jsonl").op_seconds(MATMUL, (TensorType((2, 3)), TensorType((2, 3))), ())
 
 
-def product(n: int) -> Subject:
+def product(n: int) -> Target:
     payload = {"name": "matmul", "params": ("none",), "inputs": [((n, n), "float32")] * 2}
-    return Subject("op", f"product {n}", payload)
+    return Target("op", f"product {n}", payload)
 
 
 def service(tmp_path: Path, how: Measuring = QUICK) -> Service:
     return Service(how, table=tmp_path / "ops.jsonl", environment=None, name="profiled")
-
-
-def test_a_crashed_process_is_begun_again(tmp_path: Path) -> None:
-    measures = service(tmp_path)
-    measures.alone(product(8))
-    assert isinstance(measures.pool, LocalPool) and measures.pool.process.number is not None
-    os.kill(measures.pool.process.number, signal.SIGKILL)
-    assert measures.alone(product(9))["seconds"] > 0
-    assert measures.pool.counts["starts"] == 2
 
 
 def test_a_process_that_never_begins_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,14 +194,6 @@ def test_a_process_that_never_begins_ends_the_run(tmp_path: Path, monkeypatch: p
     with pytest.raises(UserError, match="ends before it has begun") as caught:
         service(tmp_path).alone(product(8))
     assert not isinstance(caught.value, Unmeasured)
-
-
-def test_an_op_has_a_limit_of_time(tmp_path: Path) -> None:
-    limited = Measuring(**{**vars(QUICK), "op_seconds": 60.0, "spread": 0.0, "limit_seconds": 0.2})
-    measures = service(tmp_path, limited)
-    with pytest.raises(Unmeasured, match=r"cannot be measured in measuring.limit_seconds=0.2"):
-        measures.alone(product(64))
-    assert measures.pool.counts["hangs"] == 1
 
 
 def test_noisy_blocks_are_followed_by_more() -> None:
@@ -240,8 +213,8 @@ def test_noisy_blocks_are_followed_by_more() -> None:
 
 
 def test_the_table_gives_turns(tmp_path: Path) -> None:
-    table = Memo(tmp_path / "ops.jsonl")
-    other = Memo(tmp_path / "ops.jsonl")
+    table = PriceTable(tmp_path / "ops.jsonl")
+    other = PriceTable(tmp_path / "ops.jsonl")
     with table.turn():
         table.add({"op": "a", "environment": "e", "seconds": 1.0})
     assert other.find("a", "e") is None
@@ -255,18 +228,13 @@ def test_the_noise_of_a_program_is_that_of_its_measured_ops(tmp_path: Path, monk
     b = ProgramBuilder()
     x = b.input((4, 4))
     y = b.op("relu", inputs=(b.linear(b.linear(x, 4), 4),))
-    graph = graph_of(b.build(y), name="g")
     product = signature_of(MATMUL, (TensorType((4, 4)), TensorType((4, 4))))
     lines = [
         {"op": product, "environment": "e", "seconds": 3.0, "spread": 0.02 * 1.349 / 1.253, "blocks": 4},  # 1 %
         {"op": "relu | float32 [4,4]", "environment": "e", "seconds": 4.0, "spread": 0.03 * 1.349 / 1.253, "blocks": 9},
     ]
     write(tmp_path / "ops.jsonl", lines)
-    shape = (3, graph.num_ops)
-    prices = model(tmp_path / "ops.jsonl", "e").price(
-        Plans(graph, np.zeros(shape, np.int16), np.zeros(shape), np.zeros(shape, bool))
-    )
-    price = prices.of(2)
+    price = model(tmp_path / "ops.jsonl", "e").price(plans_of(b.build(y), 3)).of(2)
     assert price.cost == pytest.approx(10.0)
     assert price.noise == pytest.approx((0.06**2 + 0.04**2) ** 0.5 / 10.0)
     assert price.measurements == 13

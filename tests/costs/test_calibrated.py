@@ -8,10 +8,8 @@ import pytest
 
 from graphopt.costs.calibrated import Calibrated
 from graphopt.costs.loops import preset as presets
-from graphopt.costs.loops.derived import derived
-from graphopt.costs.loops.estimate import Estimate, Made
-from graphopt.costs.loops.preset import Preset, load, read, save, shipped
-from graphopt.costs.loops.stored_values import Rules
+from graphopt.costs.loops.estimate import Estimate, Made, Rules
+from graphopt.costs.loops.preset import Preset, derived, load, read, save, shipped
 from graphopt.errors import UserError
 from graphopt.inductor.loop_program import Buffer, Hint, Index, LibraryCall, Loop, LoopProgram, Read
 

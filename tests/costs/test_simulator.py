@@ -29,8 +29,6 @@ from graphopt.readers.formats.layer_graphs import read_layer_graph
 from graphopt.tasks.fusion import on_first_device
 from graphopt.utils import registry
 
-# --- Properties of the simulator: every run keeps the rules, ranks are stable, deltas equal full prices.
-
 # --- Every simulated run keeps the rules, by an independent oracle, on random graphs, machines and plans.
 
 
@@ -130,20 +128,13 @@ def assert_exact(graph: Graph, flips: FusionFlips, device: Device, limits: Kerne
     return spread
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(seed=SEEDS, steps=st.integers(1, 45), limits=st.sampled_from(LIMITS), device=st.sampled_from(DEVICES),
        share=st.sampled_from([0.0, 0.5, 0.8, 1.0]))  # fmt: skip
-def test_every_flip_is_exact_also_after_moves(seed, steps, limits, device, share) -> None:
+def test_every_flip_is_exact(seed, steps, limits, device, share) -> None:
     graph = random_graph(seed, steps)
-    choices = np.flatnonzero(fusible(graph).op["can_inline"])
-    flips = FusionFlips(graph, legalise(graph, random_requests(graph, seed, 1, share), limits)[0], device, limits)
-    assert_exact(graph, flips, device, limits)
-    for op in np.random.default_rng(seed).permutation(choices)[:2].tolist():
-        expected, state = flips.price(np.array([op]))[0], flipped(graph, flips.inline, op, limits)
-        flips.apply(op)
-        assert np.array_equal(flips.inline, state)
-        assert flips.cost == expected
-        assert_exact(graph, flips, device, limits)
+    start = legalise(graph, random_requests(graph, seed, 1, share), limits)[0]
+    assert_exact(graph, FusionFlips(graph, start, device, limits), device, limits)
 
 
 @pytest.mark.parametrize("limits", LIMITS[1:3])
@@ -216,6 +207,7 @@ def test_a_long_walk_of_applied_flips_is_the_decoders(seed: int, limits: KernelL
         flips.apply(op)
         assert np.array_equal(flips.inline, state)
         assert flips.cost == full(graph, state, device)
+    assert_exact(graph, flips, device, limits)
 
 
 # --- Loads of a pipeline: by hand, against the definition, and against published splits and optima.

@@ -12,12 +12,10 @@ from commands import command
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from graphopt.config.construct import construct
-from graphopt.costs.onnx_runtime import OnnxRuntime
-from graphopt.costs.torch_eager import TorchEager
-from graphopt.costs.whole_program import WholeProgram
+from graphopt.costs.whole_program import OnnxRuntime, TorchEager, WholeProgram
 from graphopt.errors import ConfigError, Unmeasured, UserError
 from graphopt.measure.pool import LocalPool
-from graphopt.measure.subject import Comparing
+from graphopt.measure.target import Comparing
 from graphopt.report import main as report
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.io.torch_import import import_fx

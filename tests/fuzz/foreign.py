@@ -60,7 +60,7 @@ def decided(task: str, files: Sequence[Path], folder: Path) -> list[dict[str, An
              "study=out", "logger=none"]  # fmt: skip
     with (folder / "log.txt").open("w") as log:
         subprocess.run(
-            [sys.executable, "-c", "from graphopt.command import main; main()", *words],
+            [sys.executable, "-c", "from graphopt.__main__ import main; main()", *words],
             stdout=log,
             stderr=log,
             check=False,

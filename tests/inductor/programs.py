@@ -58,3 +58,13 @@ def results(program: FxProgram, made: Lowered) -> list[Tensor]:
 def eager(program: FxProgram) -> list[Tensor]:
     inputs = make_inputs(program.inputs, 0)
     return [*program.gm(*inputs), *inputs]
+
+
+def assert_same(mine: list[Tensor], theirs: list[Tensor]) -> None:
+    """To the bit."""
+    assert all(a.equal(b) for a, b in zip(mine, theirs, strict=True))
+
+
+def assert_close(mine: list[Tensor], theirs: list[Tensor]) -> None:
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b)

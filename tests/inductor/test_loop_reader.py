@@ -11,15 +11,13 @@ from torch import Tensor
 
 from graphopt.core.graph import Graph
 from graphopt.costs.calibrated import Calibrated
-from graphopt.costs.loops.estimate import Estimate
-from graphopt.costs.loops.stored_values import Rules
+from graphopt.costs.loops.estimate import Estimate, Rules
 from graphopt.errors import UserError
-from graphopt.inductor.captured import as_graph, capture_step
+from graphopt.inductor.captured import as_graph, capture_step, whole_step
 from graphopt.inductor.hooks import Request
 from graphopt.inductor.loop_program import Loop
 from graphopt.inductor.loop_reader import loop_program
 from graphopt.inductor.lowering import lower, own_choices
-from graphopt.inductor.whole_step import whole_step
 from graphopt.library.own_programs import PROGRAMS
 from graphopt.readers.pytorch.program_file import FxProgram, packed_program
 from tests.costs.test_inductor_prices import task

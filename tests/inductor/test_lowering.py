@@ -19,13 +19,24 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from graphopt.core.graph import GraphError
 from graphopt.core.knobs import Knob, knobs
 from graphopt.errors import UserError
-from graphopt.inductor import version
+from graphopt.inductor import hooks
 from graphopt.inductor.captured import capture_compiled, capture_step
 from graphopt.inductor.hooks import LARGEST_TREE, Request, replaced
 from graphopt.inductor.lowering import _complete, compile_source, digest_of
 from graphopt.readers.pytorch.program_file import FxProgram, describe, load_program, save_program
 from tests.check_data import check_data
-from tests.inductor.programs import adam, eager, lowered, only, results, steep, two_reader_program, two_readers
+from tests.inductor.programs import (
+    adam,
+    assert_close,
+    assert_same,
+    eager,
+    lowered,
+    only,
+    results,
+    steep,
+    two_reader_program,
+    two_readers,
+)
 
 STORE, INLINE, CUT = Request.STORE, Request.INLINE, Request.CUT
 
@@ -73,33 +84,21 @@ def test_what_is_stored_is_observed(program: FxProgram) -> None:
     assert only(program, "aten.exp.default") in made.stored
     assert only(program, "aten.add.Tensor") not in made.stored
     assert lowered(program).digest == made.digest  # nothing is left behind in the program
+    assert_close(results(program, made), eager(program))
 
 
-def test_store_writes_a_value(program: FxProgram) -> None:
-    add, plain = only(program, "aten.add.Tensor"), lowered(program)
-    made = lowered(program, {add: STORE})
-    assert made.stored == plain.stored | {add} and made.digest != plain.digest
-    assert made.features["steps"] == plain.features["steps"] + 1
-    for mine, theirs in zip(results(program, made), results(program, plain), strict=True):
-        assert mine.equal(theirs)
-
-
-def test_inline_computes_a_value_twice(program: FxProgram) -> None:
-    exp, plain = only(program, "aten.exp.default"), lowered(program)
-    made = lowered(program, {exp: INLINE})
-    assert made.stored == plain.stored - {exp}
-    assert made.features["ops.exp"] == 2 * plain.features["ops.exp"] == 2 * 64 * 48
-    for mine, theirs in zip(results(program, made), results(program, plain), strict=True):
-        assert mine.equal(theirs)
-
-
-def test_cut_keeps_a_value_out_of_its_readers_loops(program: FxProgram) -> None:
-    exp, plain = only(program, "aten.exp.default"), lowered(program)
-    made = lowered(program, {exp: CUT})
-    assert made.stored == plain.stored
-    assert (plain.features["nests"], made.features["nests"]) == (1, 2)
-    for mine, theirs in zip(results(program, made), results(program, plain), strict=True):
-        assert mine.equal(theirs)
+def test_requests_change_what_is_stored_evaluated_and_fused(program: FxProgram) -> None:
+    """And no bit of the results."""
+    add, exp, plain = only(program, "aten.add.Tensor"), only(program, "aten.exp.default"), lowered(program)
+    store, inline, cut = (lowered(program, {op: asked}) for op, asked in ((add, STORE), (exp, INLINE), (exp, CUT)))
+    assert store.stored == plain.stored | {add} and store.digest != plain.digest
+    assert store.features["steps"] == plain.features["steps"] + 1
+    assert inline.stored == plain.stored - {exp}
+    assert inline.features["ops.exp"] == 2 * plain.features["ops.exp"] == 2 * 64 * 48
+    assert cut.stored == plain.stored
+    assert (plain.features["nests"], cut.features["nests"]) == (1, 2)
+    for made in (store, inline, cut):
+        assert_same(results(program, made), results(program, plain))
 
 
 def test_knobs_reach_the_code_and_its_compiler(program: FxProgram) -> None:
@@ -107,8 +106,7 @@ def test_knobs_reach_the_code_and_its_compiler(program: FxProgram) -> None:
     assert "Vectorized<float>" in plain.source and lowered(program, simdlen=0).digest == plain.digest
     made = lowered(program, simdlen=1)
     assert made.digest != plain.digest and "'cpp.simdlen': 256" in made.source
-    for mine, theirs in zip(results(program, made), eager(program), strict=True):
-        torch.testing.assert_close(mine, theirs)
+    assert_close(results(program, made), eager(program))
 
 
 def test_a_knob_that_changes_no_code_makes_the_same_subject(program: FxProgram) -> None:
@@ -136,8 +134,7 @@ def test_knobs_called_equal_leave_every_bit(knob: Knob) -> None:
     assert changed
     expected = results(program, plain)
     for made in changed.values():
-        for mine, theirs in zip(results(program, made), expected, strict=True):
-            assert mine.equal(theirs)
+        assert_same(results(program, made), expected)
 
 
 def test_options_end_where_compiling_fails(program: FxProgram) -> None:
@@ -149,31 +146,24 @@ def test_options_end_where_compiling_fails(program: FxProgram) -> None:
         assert config.cpp.simdlen is None and config.compile_threads == 2
 
 
-def test_results_are_those_of_the_operators(program: FxProgram) -> None:
-    for mine, theirs in zip(results(program, lowered(program)), eager(program), strict=True):
-        torch.testing.assert_close(mine, theirs)
-
-
 def test_inlining_everything_ends() -> None:
     program = capture_step(steep, [torch.randn(100)])
     names = [node.name for node in program.gm.graph.nodes if node.op == "call_function"]
-    made = lowered(program, dict.fromkeys(names, INLINE))
-    assert 2 <= len(made.stored) < len(names)  # else an expression of 2 ** 40 nodes
-    assert made.features["ops.mul"] / 100 < LARGEST_TREE * len(made.stored)
-
-
-def test_thresholds_that_let_inductor_inline_more_end_as_well() -> None:
-    made = lowered(capture_step(steep, [torch.randn(100)]), reads_threshold=3, opcount_threshold=2)
-    assert len(made.stored) >= 2
-    assert made.features["ops.mul"] / 100 < LARGEST_TREE * len(made.stored)
+    everything = lowered(program, dict.fromkeys(names, INLINE))
+    by_thresholds = lowered(program, reads_threshold=3, opcount_threshold=2)
+    for made in (everything, by_thresholds):
+        assert 2 <= len(made.stored) < len(names)  # else an expression of 2 ** 40 nodes
+        assert made.features["ops.mul"] / 100 < LARGEST_TREE * len(made.stored)
 
 
 def test_updates_in_place_arrive() -> None:
-    program = capture_step(adam, [torch.randn(50), torch.randn(50), torch.randn(50)])
+    inputs = [torch.randn(50) for _ in range(3)]
+    before = [tensor.clone() for tensor in inputs]
+    program = capture_step(adam, inputs)
+    assert_same(inputs, before)
     names = [node.name for node in program.gm.graph.nodes if str(node.target) == "aten.mul.Tensor"]
     for made in (lowered(program), lowered(program, {names[0]: STORE})):
-        for mine, theirs in zip(results(program, made), eager(program), strict=True):
-            torch.testing.assert_close(mine, theirs)
+        assert_close(results(program, made), eager(program))
 
 
 def test_constants_come_with_the_source() -> None:
@@ -181,23 +171,14 @@ def test_constants_come_with_the_source() -> None:
     traced = make_fx(lambda x: [x @ table, x * table[:, 0]])(x)
     program = FxProgram(traced, (describe(x),))
     assert lowered(program).digest != lowered(capture_step(traced, [x])).digest  # where it is an input
-    for mine, theirs in zip(results(program, lowered(program)), eager(program), strict=True):
-        torch.testing.assert_close(mine, theirs)
+    assert_close(results(program, lowered(program)), eager(program))
 
 
 def test_what_a_step_closes_over_is_an_input() -> None:
     rows = torch.tensor([2, 0, 1])
     program = capture_step(lambda x: [x[rows].exp()], [torch.randn(3, 10)])
     assert sorted(spec.dtype for spec in program.inputs) == ["float32", "int64"]
-    for mine, theirs in zip(results(program, lowered(program)), eager(program), strict=True):
-        torch.testing.assert_close(mine, theirs)
-
-
-def test_capturing_a_step_changes_no_input() -> None:
-    inputs = [torch.randn(50) for _ in range(3)]
-    before = [t.clone() for t in inputs]
-    capture_step(adam, inputs)
-    assert all(t.equal(b) for t, b in zip(inputs, before))
+    assert_close(results(program, lowered(program)), eager(program))
 
 
 def test_without_decisions_it_is_inductors_own() -> None:
@@ -236,7 +217,7 @@ def test_of_real_programs_as_well(name: str, tmp_path: Path) -> None:
 
 
 def test_other_versions_are_refused(program: FxProgram, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version, "KNOWN", ("1.0",))
+    monkeypatch.setattr(hooks, "KNOWN", ("1.0",))
     with pytest.raises(UserError, match=r"install `torch==1\.0\.\*`"):
         lowered(program)
 

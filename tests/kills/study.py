@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numba
 
-from graphopt import command
+from graphopt.__main__ import run
 from graphopt.cli import composed
 from graphopt.config.stored import words
 from graphopt.measure import pool, process
@@ -123,7 +123,7 @@ class Study:
             happen = _Happening(accident, self.place)
             sys.argv = ["run.py", f"output_dir={self.place / 'out'}", *STUDIES[self.name]]
             try:
-                command.main()
+                run()
                 code = 0
             except SystemExit as ended:
                 code = int(ended.code or 0)

@@ -1,4 +1,4 @@
-"""Real measuring and build processes that know strange subjects and functions."""
+"""Real measuring and build processes that know strange targets and functions."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Subjects measured alone: whatever the process does, none gets another one's seconds, and a crash costs a row, not the
+"""Targets measured alone: whatever the process does, none gets another one's seconds, and a crash costs a row, not the
 run."""
 
 import json
@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from graphopt.errors import Unmeasured, UserError
-from graphopt.measure.memo import Memo
 from graphopt.measure.pool import LocalPool
+from graphopt.measure.price_table import PriceTable
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Measuring, Subject
+from graphopt.measure.target import Measuring, Target
 
 QUICK = Measuring(device="cpu", threads=1, block_seconds=0.001, blocks=3, spread=0.1, op_seconds=0.05, limit_seconds=60)
 HEAD = """
@@ -31,7 +31,7 @@ def say(**answer):
 say(id=0, ready=True)
 for line in requests:
     q = json.loads(line)
-    n, i = q["subjects"][0]["payload"]["n"], q["id"]
+    n, i = q["targets"][0]["payload"]["n"], q["id"]
 """
 
 
@@ -44,7 +44,7 @@ class Asked:
         self.process = self.service.pool.process
 
     def ask(self, name: str, payload: dict[str, Any]) -> dict[str, Any]:
-        return dict(self.service.alone(Subject("op", name, payload)))
+        return dict(self.service.alone(Target("op", name, payload)))
 
     def count(self, what: str) -> int:
         return self.service.pool.counts[what]
@@ -174,7 +174,7 @@ def test_a_table_line_that_is_no_measurement_does_not_count(tmp_path: Path, seco
     good = json.dumps({"op": "a", "environment": "e", "seconds": 2.0, "spread": 0.1, "blocks": 3})
     (tmp_path / "t").write_text(f'{{"op": "a", "environment": "e", "seconds": {seconds}}}\n{good}\n')
     with pytest.warns(UserWarning, match="1 lines cannot be read"):
-        table = Memo(tmp_path / "t")
+        table = PriceTable(tmp_path / "t")
     assert (table.find("a", "e") or {})["seconds"] == 2.0
 
 
@@ -183,17 +183,17 @@ def test_a_table_line_that_is_no_measurement_does_not_count(tmp_path: Path, seco
 def test_a_table_line_of_wrong_types_does_not_count(tmp_path: Path, line: str) -> None:
     (tmp_path / "t").write_text(line + "\n")
     with pytest.warns(UserWarning, match="1 lines cannot be read"):
-        assert Memo(tmp_path / "t").environments() == []
+        assert PriceTable(tmp_path / "t").environments() == []
 
 
 def test_no_part_of_a_line_counts(tmp_path: Path) -> None:
     whole = json.dumps({"op": "a", "environment": "e", "seconds": 12.5, "spread": 0.25, "blocks": 3})
     for end in range(len(whole)):
         (tmp_path / "t").write_text(whole[:end])
-        assert Memo(tmp_path / "t").find("a", "e") is None
+        assert PriceTable(tmp_path / "t").find("a", "e") is None
 
 
 def test_a_table_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write"), Memo(tmp_path / "file" / "t").turn():
+    with pytest.raises(UserError, match="cannot write"), PriceTable(tmp_path / "file" / "t").turn():
         pass

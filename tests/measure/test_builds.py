@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from test_compare import QUICK
 
-from graphopt.measure.build_pipeline import BuildPipeline, Evaluated, Skipped
-from graphopt.measure.builds import Builds, Built
+from graphopt.measure.builds import BuildPipeline, Builds, Built, Evaluation
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Failure, Subject, Timing
+from graphopt.measure.target import Failure, Target, Timing
 
 
 def test_a_crash_a_hang_or_an_error_costs_one_request(log: Path) -> None:
@@ -112,37 +111,30 @@ def test_an_error_gives_up_what_is_not_built(log: Path) -> None:
 
 @pytest.fixture
 def pipeline(tmp_path: Path, log: Path) -> Any:
-    def make(keep: Any = None) -> BuildPipeline:
+    def make() -> BuildPipeline:
         service = Service(QUICK, table=tmp_path / "t.jsonl", environment=None, name="strange")
-        return BuildPipeline(Builds(1, 60.0), service, subject_of, keep)
+        return BuildPipeline(Builds(1, 60.0), service, target_of)
 
     return make
 
 
-def subject_of(built: Built) -> Subject:
-    return Subject("strange", str(built["digest"]), {"spin": built["spin"]})
+def target_of(built: Built) -> Target:
+    return Target("strange", str(built["digest"]), {"spin": built["spin"]})
 
 
-DEFAULT = Subject("strange", "code 500", {"spin": 500})
+DEFAULT = Target("strange", "code 500", {"spin": 500})
 
 
 def test_equal_code_is_compiled_and_timed_once(pipeline: Any, log: Path) -> None:
     line = pipeline()
     found = line.evaluate(DEFAULT, [{"spin": n} for n in (100, 200, 100, 500)] + [{"spin": 9, "does": "fail"}])
     assert found[0] == found[2] and all(isinstance(one.measured, Timing) for one in found[:4])
-    assert found[4] == Evaluated(None, Failure("lower: cannot be lowered", lasting=True))
+    assert found[4] == Evaluation(None, Failure("lower: cannot be lowered", lasting=True))
     said = log.read_text().splitlines()
     assert (said.count("lower 100"), said.count("compile 100")) == (2, 1)
     again = pipeline().evaluate(DEFAULT, [{"spin": 200}, {"spin": 300}])
     assert again[0] == found[1] and isinstance(again[1].measured, Timing)
     assert log.read_text().splitlines().count("compile 200") == 1  # known without compiling
-
-
-def test_a_filter_spares_compiling(pipeline: Any, log: Path) -> None:
-    line = pipeline(lambda lowered: [built["bytes"] < 8 * 300 for built in lowered])
-    first, second = line.evaluate(DEFAULT, [{"spin": 200}, {"spin": 300}])
-    assert isinstance(first.measured, Timing) and second.measured == Skipped()
-    assert "compile 300" not in log.read_text()
 
 
 def test_what_does_not_compile_is_known_next_time(pipeline: Any, log: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphopt.measure.kinds import eager_kind, inductor_kind, onnx_kind, program_kind
-from graphopt.measure.kinds.tensors import runner_of
+from graphopt.measure.kinds.onnx_kind import load_onnx
+from graphopt.measure.kinds.torch_kinds import load_eager, load_inductor, load_program_file, runner_of
 from graphopt.readers.pytorch.program_file import FxProgram, describe, save_program
 from graphopt.rewrite.equivalence import random_inputs
 from graphopt.rewrite.io.onnx_export import save_onnx
@@ -60,7 +60,7 @@ def adam(weight: Tensor, gradient: Tensor) -> list[Tensor]:
 
 def test_an_fx_program_is_run_on_what_its_file_says(tmp_path: Path) -> None:
     save_program(tmp_path / "p.program.json.gz", program_of(adam, torch.randn(8), torch.randn(8)))
-    runner = eager_kind.load({"program": str(tmp_path / "p.program.json.gz"), "seed": 0}, "cpu")
+    runner = load_eager({"program": str(tmp_path / "p.program.json.gz"), "seed": 0}, "cpu")
     assert runner.reset is not None  # an optimiser's step
     runs = []
     for _ in range(3):
@@ -73,8 +73,8 @@ def test_a_generated_module_is_called_with_a_list_that_it_may_empty(tmp_path: Pa
     save_program(tmp_path / "p.program.json.gz", program_of(lambda a, b: [a + b], torch.randn(8), torch.randn(8)))
     (tmp_path / "made.py").write_text("def call(args):\n    a, b = args\n    args.clear()\n    return (a + b,)\n")
     payload = {"source": str(tmp_path / "made.py"), "digest": "made", "program": str(tmp_path / "p.program.json.gz")}
-    made = inductor_kind.load({**payload, "seed": 3}, "cpu")
-    eager = eager_kind.load({"program": payload["program"], "seed": 3}, "cpu")
+    made = load_inductor({**payload, "seed": 3}, "cpu")
+    eager = load_eager({"program": payload["program"], "seed": 3}, "cpu")
     assert torch.equal(made.run()[0], eager.run()[0]) and torch.equal(made.run()[0], eager.run()[0])
 
 
@@ -84,10 +84,10 @@ def test_a_rewriting_program_runs_in_torch_and_in_onnx_runtime(tmp_path: Path) -
     program = b.build(b.op("relu", inputs=(b.linear(b.input((4, 8)), 6),)))
     save_onnx(with_random_weights(program, 0), tmp_path / "p.onnx")
     payload = {"path": str(tmp_path / "p.onnx"), "dims": {}}
-    (ours,) = program_kind.load(payload, "cpu").run()
+    (ours,) = load_program_file(payload, "cpu").run()
     inputs = random_inputs(program, np.random.default_rng(0))
     (known,) = Executor(with_random_weights(program, 0))(inputs)
     np.testing.assert_allclose(ours, known, rtol=1e-5)
     for optimisations in ("default", "off"):
-        (theirs,) = onnx_kind.load({**payload, "optimisations": optimisations}, "cpu").run()
+        (theirs,) = load_onnx({**payload, "optimisations": optimisations}, "cpu").run()
         np.testing.assert_allclose(theirs, known, rtol=1e-5, atol=1e-6)

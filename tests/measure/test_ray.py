@@ -6,13 +6,13 @@ import pytest
 from test_compare import DEFAULT, QUICK, spin
 
 from graphopt.errors import ConfigError
-from graphopt.measure import ray_pool
+from graphopt.measure import pool
 from graphopt.measure.service import Service
-from graphopt.measure.subject import Comparing, Failure, Timing
+from graphopt.measure.target import Comparing, Failure, Timing
 
 
 def test_without_ray_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_pool, "find_spec", lambda name: None)
+    monkeypatch.setattr(pool, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"measuring\.pool=ray needs Ray, which is not installed; pip install"):
         Service(Comparing(**{**vars(QUICK), "pool": "ray"}), table=tmp_path / "t", environment=None, name="strange")
 
@@ -23,8 +23,8 @@ def test_two_workers_answer_as_one_does(tmp_path: Path, log: Path) -> None:
     how = Comparing(**{**vars(QUICK), "pool": "ray", "workers": 2})
     try:
         measures = Service(how, table=tmp_path / "t.jsonl", environment=None, name="strange")
-        subjects = [spin(100), spin(1000), spin(200, "crash at load"), spin(100, "fail at load")]
-        fast, slow, crash, refused = measures.compare(DEFAULT, subjects)
+        targets = [spin(100), spin(1000), spin(200, "crash at load"), spin(100, "fail at load")]
+        fast, slow, crash, refused = measures.compare(DEFAULT, targets)
         assert isinstance(fast, Timing) and isinstance(slow, Timing) and fast.ratio < 0.6 < 1.4 < slow.ratio
         assert isinstance(crash, Failure) and "it ends the process" in crash.reason
         assert refused == Failure("it does not compile", lasting=True)

@@ -7,8 +7,7 @@ import pytest
 
 from graphopt.errors import Unreadable
 from graphopt.learn_cost import tables_in
-from graphopt.measure.memo import Memo
-from graphopt.measure.table_file import all_lines, is_there, pack, packed_path, tables_below
+from graphopt.measure.price_table import PriceTable, all_lines, is_there, pack, packed_path, tables_below
 
 
 def line_of(op: str, seconds: float) -> str:
@@ -19,11 +18,11 @@ def test_packed_lines_count_first_and_new_ones_go_beside_them(tmp_path: Path) ->
     table = tmp_path / "t.jsonl"
     packed = pack(f"{line_of('a', 1.0)}\n{line_of('b', 2.0)}".encode())
     packed_path(table).write_bytes(packed)
-    memo = Memo(table)
-    with memo.turn():
-        memo.add(json.loads(line_of("a", 7.0)))
-        memo.add(json.loads(line_of("c", 3.0)))
-    for read in (memo, Memo(table)):
+    prices = PriceTable(table)
+    with prices.turn():
+        prices.add(json.loads(line_of("a", 7.0)))
+        prices.add(json.loads(line_of("c", 3.0)))
+    for read in (prices, PriceTable(table)):
         assert [(read.find(op, "e") or {})["seconds"] for op in "abc"] == [1.0, 2.0, 3.0]
     assert packed_path(table).read_bytes() == packed
     lines = [line_of("a", 1.0), line_of("b", 2.0), line_of("a", 7.0), line_of("c", 3.0)]
@@ -42,10 +41,10 @@ def test_packed_lines_are_found_where_the_table_is_named(tmp_path: Path) -> None
 
 
 def test_packed_lines_are_read_within_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.measure.table_file.BYTES", 1000)
+    monkeypatch.setattr("graphopt.measure.price_table.BYTES", 1000)
     packed_path(tmp_path / "t").write_bytes(pack(bytes(100_000)))
     with pytest.raises(Unreadable, match="more than"):
-        Memo(tmp_path / "t")
+        PriceTable(tmp_path / "t")
     packed_path(tmp_path / "t").write_bytes(b"no gzip")
     with pytest.raises(Unreadable, match="damaged"):
-        Memo(tmp_path / "t")
+        PriceTable(tmp_path / "t")

@@ -9,10 +9,18 @@ import pytest
 
 from graphopt import learn_cost
 from graphopt.errors import Unreadable, UserError
-from graphopt.ranking.asked import Asked
-from graphopt.ranking.code_time import CodeTime, distinct, fitted
+from graphopt.ranking.code_time import (
+    SHIPPED,
+    CodeTime,
+    Weights,
+    distinct,
+    fitted,
+    load_weights,
+    save_weights,
+    weights_file,
+)
 from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan
-from graphopt.ranking.weights import SHIPPED, Weights, load_weights, save_weights, weights_file
+from graphopt.ranking.requests import CompilerRequest
 from tests.ranking.test_measured_plans import request, timed
 
 TRUE = CodeTime({"v.tanh": 5e-9, "v.exp": 40e-9, "bytes.far": 0.02e-9, "s.load": 8e-9})
@@ -23,9 +31,12 @@ def made(program: str, seed: int, *, plans: int = 40, noise: float = 0.01) -> Me
     scale = {name: rng.uniform(0.5, 2) * 1e-3 / cost / 4 for name, cost in TRUE.seconds.items()}
     work = [{name: float(rng.uniform(0.5, 1.5) * s) for name, s in scale.items()} for _ in range(plans + 1)]
     own = TRUE.of(work[0])
-    found = [MeasuredPlan(Asked({f"op{i}": "store"}, {}), f"{program}{i}", one | {"ops.add": rng.uniform(0, 1e9)},
-                          TRUE.of(one) / own * math.exp(rng.normal(0, noise)), noise, TRUE.of(one))
-             for i, one in enumerate(work)]  # fmt: skip
+    found = []
+    for i, one in enumerate(work):
+        features = one | {"ops.add": rng.uniform(0, 1e9)}
+        ratio = TRUE.of(one) / own * math.exp(rng.normal(0, noise))
+        asked = CompilerRequest({f"op{i}": "store"}, {})
+        found.append(MeasuredPlan(asked, f"{program}{i}", features, ratio, noise, TRUE.of(one)))
     return MeasuredGraph(program, "here", found[0], tuple(found[1:]))
 
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from graphopt.measure.memo import Memo
-from graphopt.ranking.asked import Asked
+from graphopt.measure.price_table import PriceTable
 from graphopt.ranking.measured_plans import measured_graphs
+from graphopt.ranking.requests import CompilerRequest
 
 HERE = {"environment": "here"}
 
@@ -23,9 +23,9 @@ def timed(digest: str, ratio: float) -> dict[str, Any]:
             "aa": 1.0}  # fmt: skip
 
 
-def table(path: Path, lines: list[dict[str, Any]]) -> Memo:
+def table(path: Path, lines: list[dict[str, Any]]) -> PriceTable:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return Memo(path)
+    return PriceTable(path)
 
 
 def test_requests_meet_the_times_of_their_code(tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_requests_meet_the_times_of_their_code(tmp_path: Path) -> None:
     failed = {"digest": "d3", "default": "d0", **HERE, "failure": "it crashes"}
     found = measured_graphs(table(tmp_path / "t.jsonl", [*requests, timed("d0", 1.0), timed("d1", 1.5), failed]))
     assert [*found] == ["p"] and found["p"].default.seconds == 2.0
-    assert [(plan.asked, plan.ratio) for plan in found["p"].plans] == [
-        (Asked({"a": "store"}, {}), 1.5), (Asked({"b": "cut"}, {}), 1.5)
+    assert [(plan.request, plan.ratio) for plan in found["p"].plans] == [
+        (CompilerRequest({"a": "store"}, {}), 1.5), (CompilerRequest({"b": "cut"}, {}), 1.5)
     ]  # fmt: skip
 
 

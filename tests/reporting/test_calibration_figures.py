@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from graphopt.errors import UserError
-from graphopt.ranking.asked import Asked
 from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan
+from graphopt.ranking.requests import CompilerRequest
 from graphopt.reporting.figures.calibration import _of_graph, figures_in
 
 
 def plan(place: int, ops: int) -> MeasuredPlan:
-    asked = Asked({f"op{i}": "store" for i in range(ops)}, {})
+    asked = CompilerRequest({f"op{i}": "store" for i in range(ops)}, {})
     return MeasuredPlan(asked, str(place), {"bytes": float(place)}, 1.0 + place, 0.0, 1.0)
 
 

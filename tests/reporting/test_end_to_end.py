@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from commands import Answer, command
 
-from graphopt.measure.subject import Ratio
+from graphopt.measure.target import Ratio
 from graphopt.report import main as report
 from graphopt.reporting import end_to_end
 from graphopt.rewrite.equivalence import run_onnx

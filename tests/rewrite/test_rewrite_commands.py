@@ -11,9 +11,8 @@ from onnx import TensorProto, helper
 from onnx_models import FLOAT, light, model_of, value
 
 from graphopt.errors import Unmeasured, UserError
-from graphopt.measure.rounds import Runner, by_turns
-from graphopt.measure.subject import Ratio
-from graphopt.measure.timings import rounds_in, timings_of
+from graphopt.measure.rounds import Runner, by_turns, rounds_in, timings_of
+from graphopt.measure.target import Ratio
 from graphopt.rewrite.check import main as check_command
 from graphopt.rewrite.io import onnx_call
 from graphopt.rewrite.io.onnx_export import save_onnx

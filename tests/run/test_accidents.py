@@ -23,7 +23,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.datasets.files import GraphFiles, find_files
 from graphopt.datasets.layered import layered_graph
 from graphopt.problems.capacity import amount, lack_of_memory
-from graphopt.run.sweep import cell_line
+from graphopt.report import cell_line
 
 # --- Runs that are killed, or whose disk is full, and begun again: nothing is lost, and what they leave is what an
 # undisturbed run leaves (`tests/kills/`, which has more).

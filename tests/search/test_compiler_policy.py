@@ -10,8 +10,8 @@ from graphopt.core.machine import Machine
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decisions
 from graphopt.problems.optimizer import solve
-from graphopt.ranking.asked import asked_of
-from graphopt.ranking.weights import SHIPPED
+from graphopt.ranking.code_time import SHIPPED
+from graphopt.ranking.requests import request_of
 from graphopt.search.fusion.compiler_changes import candidates
 from graphopt.search.fusion.compiler_policy import CompilerPolicy, Predicted
 from graphopt.search.fusion.compiler_search import Climb, CompilerSearch
@@ -35,7 +35,7 @@ def solved(brings: dict[tuple[str, int], float], *, evals: int, each: int = 6, f
 
     def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
         plans = task.realise(graph, decisions)
-        asked = [asked_of(plans, b) for b in range(len(plans))]
+        asked = [request_of(plans, b) for b in range(len(plans))]
         return [(math.inf if fails in one.requests else seconds, repr(one))
                 for one, seconds in zip(asked, told.price(plans).cost.tolist(), strict=True)]  # fmt: skip
 

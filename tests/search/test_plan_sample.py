@@ -7,7 +7,7 @@ from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
-from graphopt.ranking.asked import Asked, asked_of
+from graphopt.ranking.requests import CompilerRequest, request_of
 from graphopt.search.fusion.plan_sample import PlanSample
 from graphopt.tasks.fusion import Fusion
 from tests.search.test_compiler_search import CORE, Table, rows_and_scale
@@ -20,14 +20,14 @@ class Recorded(CostModel):
     reads = Table.reads
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[CompilerRequest] = []
 
     def price(self, plans: Plans) -> Prices:
-        self.asked += [asked_of(plans, b) for b in range(len(plans))]
+        self.asked += [request_of(plans, b) for b in range(len(plans))]
         return Prices(np.ones(len(plans)), np.zeros(len(plans)))
 
 
-def sampled(evals: int, random: int = 8, near: int = 26) -> list[Asked]:
+def sampled(evals: int, random: int = 8, near: int = 26) -> list[CompilerRequest]:
     task = Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics="close",
                   levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
     cost = Recorded()

@@ -22,7 +22,7 @@ from graphopt.algos.learner import Learner
 from graphopt.core.graph import F64, Graph
 from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine
-from graphopt.costs.one_kernel.kernel_table import kernel_table
+from graphopt.costs.one_kernel.kernel_time import kernel_table
 from graphopt.costs.one_kernel.learned_kernel import COLUMNS, HIDDEN, SCALE, as_numbers
 from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem

@@ -43,8 +43,7 @@ from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.terms import renewed
 from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
 from graphopt.rewrite.rewrite_task import RewriteTask
-from graphopt.rewrite.rewriter import Rewriter
-from graphopt.search.rewriting.remeasured import cheapest_by
+from graphopt.rewrite.rewriter import Rewriter, cheapest_by
 from graphopt.utils.ranges import Count, Few, NotNegative, Positive, Share, Whole
 
 MOST_TERMS = 1_000_000  # of a store that training fills; then it begins a new one

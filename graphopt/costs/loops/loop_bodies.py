@@ -1,16 +1,77 @@
-"""Loop bodies under a plan: a stored value evaluates whatever it reads that is not stored, once at each place.
+"""Loop bodies under a plan: a stored value evaluates whatever it reads that is not stored, once at each place. Two
+parts that need the same value at the same place share it, as they do in the compiled loop.
 
-Two parts that need the same value at the same place share it, as they do in the compiled loop.
+Each access is known by the places that it touches at a few chosen points of its loops. Two accesses that touch the same
+places at all of these are taken to be the same. So expressions are never simplified: an index is composed with another
+by evaluating it at the places that the other found, and remembered.
+
+A leaf is a stored value as Inductor's scheduler first sees it: one loop, its dimensions put in order and merged where
+all accesses allow it, and what it reads and writes (torch 2.13, `simplify_and_reorder`, `pick_loop_order`).
+
+Shape legend: D dimensions of a loop, S = (1 + D) (1 + DRAWN) points: zero and drawn ones, and a step from each along
+each dimension.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cmp_to_key, lru_cache
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from graphopt.costs.loops.places import Places, Sizes, is_linear, place, points, steps_of, unflattened
-from graphopt.inductor.loop_program import Buffer, Loop, LoopProgram
+from graphopt.inductor.loop_program import Index, Loop, LoopProgram
+
+DRAWN = 4
+STRAY = 1 << 40  # elements: a step that is not the same everywhere
+Places = NDArray[np.int64]
+Sizes = tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def points(sizes: Sizes) -> Places:
+    """[D, S] of loops over `sizes`, all larger than 1."""
+    count = len(sizes)
+    drawn = np.random.default_rng(count).random((count, DRAWN)) * (np.array(sizes, np.float64)[:, None] - 1)
+    starts = np.concatenate([np.zeros((count, 1), np.int64), drawn.astype(np.int64)], 1)
+    steps = np.concatenate([np.zeros((count, 1), np.int64), np.eye(count, dtype=np.int64)], 1)
+    every: Places = starts[:, :, None] + steps[:, None, :]
+    return every.reshape(count, (1 + count) * (1 + DRAWN))
+
+
+def place(index: Index, at: Places, found: Places) -> Places:
+    """[S] where an index points. at: [D, S] values of the loop's variables; found: [S] what stands for indices that are
+    themselves read from memory."""
+    kind, *parts = index
+    if kind == "number":
+        return np.full(at.shape[1], parts[0], np.int64)
+    if kind == "loop":
+        return np.asarray(at[parts[0]])
+    if kind == "found":
+        return np.asarray((found * 40503 + parts[0] * 9973) % (1 << 20))
+    values = [place(part, at, found) for part in parts]
+    if kind in ("add", "mul"):
+        return np.asarray((np.add if kind == "add" else np.multiply).reduce(values))
+    first, second = values
+    return np.asarray(first // np.maximum(second, 1) if kind == "div" else first % np.maximum(second, 1))
+
+
+def unflattened(flat: Places, sizes: Sizes, stride: Sizes) -> Places:
+    """[D, S] the loop's variables at places [S] of the buffer that it writes."""
+    out, left = np.zeros((len(sizes), flat.shape[-1]), np.int64), flat
+    for d in sorted(range(len(sizes)), key=lambda d: -stride[d]):
+        step = max(stride[d], 1)
+        out[d] = left // step % sizes[d]
+        left = left - out[d] * step
+    return out
+
+
+def steps_of(touched: Places, dimensions: int) -> tuple[int, ...]:
+    """[D] steps of an access along each dimension, STRAY where they differ."""
+    groups = touched.reshape(-1, 1 + dimensions)
+    steps = groups[:, 1:] - groups[:, :1]
+    return tuple(np.where((steps == steps[:1]).all(0), steps[0], STRAY).tolist())
 
 
 class Access(NamedTuple):
@@ -58,9 +119,6 @@ class Bodies:
             self._places.append(touched)
         return self._numbers[key]
 
-    def buffer(self, number: int) -> Buffer:
-        return self.program.buffers[number]
-
     def space(self, loop: int) -> Sizes:
         return self.loops[loop].shape + self.loops[loop].reduced
 
@@ -76,7 +134,9 @@ class Bodies:
         key = (places, space)
         if key not in self._steps:
             touched = self._places[places]
-            self._steps[key] = steps_of(touched, len(space)), is_linear(touched, space)
+            steps = touched[1 : 1 + len(space)] - touched[0]
+            linear = bool((touched[0] + steps @ points(space) == touched).all())
+            self._steps[key] = steps_of(touched, len(space)), linear
         return self._steps[key]
 
     def above(self, loop: int) -> int:
@@ -92,11 +152,8 @@ class Bodies:
     def body(self, loop: int, stored: int) -> Body:
         """Of a loop's own value. stored: bits of the loops with a choice that are."""
         key = (loop, stored & self.above(loop))
-        if key not in self._bodies:
-            self._bodies[key] = self._followed(loop, stored)
-        return self._bodies[key]
-
-    def _followed(self, loop: int, stored: int) -> Body:
+        if key in self._bodies:
+            return self._bodies[key]
         made, reads, queue = {(loop, -1)}, set[Access](), [(loop, -1)]
         while queue:
             for access in self._links(*queue.pop(), self.space(loop)):
@@ -107,9 +164,10 @@ class Bodies:
                 elif (maker, access.places) not in made:
                     made.add((maker, access.places))
                     queue.append((maker, access.places))
-        which = {loop for loop, _ in made}
         size = sum(self.loops[of].size for of, _ in made) + len(reads)
-        return Body(frozenset(made), frozenset(reads), size, any(self._heavy[i] for i in which))
+        heavy = any(self._heavy[of] for of, _ in made)
+        self._bodies[key] = Body(frozenset(made), frozenset(reads), size, heavy)
+        return self._bodies[key]
 
     def _links(self, loop: int, places: int, space: Sizes) -> tuple[Access, ...]:
         """What a loop reads for its elements at some places; at -1, for all of its own."""
@@ -124,15 +182,86 @@ class Bodies:
     def _read(self, loop: int, at: Places) -> tuple[Access, ...]:
         found = np.zeros(at.shape[1], np.int64)
         for read in self.loops[loop].reads:
-            if self.buffer(read.buffer).whole:
+            if self.program.buffers[read.buffer].whole:
                 found = (found * 31 + place(read.place, at, found) + read.buffer + 1) % (1 << 30)
         return tuple(Access(r.buffer, self.number(place(r.place, at, found))) for r in self.loops[loop].reads)
 
 
-def work(bodies: Bodies, made: frozenset[tuple[int, int]] | set[tuple[int, int]]) -> Mapping[str, float]:
-    """Operation -> evaluations for one element."""
-    found: dict[str, float] = {}
-    for loop, _ in made:
-        for name, count in bodies.loops[loop].ops.items():
-            found[name] = found.get(name, 0.0) + count
-    return found
+Pattern = tuple[tuple[int, int], ...] | int
+"""How an access runs through a buffer: (stride, size) of each dimension, merged; or a number that stands for itself."""
+Touch = tuple[int, Pattern]  # a buffer, and how
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """outer, inner: sizes of the loops over elements and over what is summed. shape: before they were merged. bytes: of
+    the elements touched in each way. levels: of each merged loop the innermost dimension. steps: of what is written,
+    then of each read, along each dimension; STRAY where it is uneven.
+    """
+
+    loop: int
+    body: Body
+    outer: Sizes
+    inner: Sizes
+    shape: Sizes
+    reads: frozenset[Touch]
+    write: Touch
+    bytes: dict[Touch, int]
+    levels: tuple[int, ...]
+    steps: tuple[tuple[int, ...], ...]
+
+
+def leaf_of(bodies: Bodies, loop: int, body: Body) -> Leaf:
+    of, space, written = bodies.loops[loop], bodies.space(loop), bodies.written(loop)
+    every = [written, *sorted(body.reads)]
+    steps = [bodies.steps(access.places, space)[0] for access in every]
+    first = len(of.shape)
+    outer, out_levels = _merged(_order(range(first), steps, space), steps, space)
+    inner, in_levels = _merged(_order(range(first, len(space)), steps, space), steps, space)
+    touched = [(access.buffer, _pattern(bodies, access, space)) for access in every]
+    sizes = {}
+    for buffer, pattern in touched:
+        elements = prod(space if isinstance(pattern, int) else (size for stride, size in pattern if stride))
+        sizes[buffer, pattern] = elements * bodies.program.buffers[buffer].item
+    return Leaf(loop, body, outer, inner, of.shape, frozenset(touched[1:]), touched[0], sizes,
+                out_levels + in_levels, tuple(steps))  # fmt: skip
+
+
+def _order(dimensions: Sequence[int], steps: list[tuple[int, ...]], space: Sizes) -> list[int]:
+    """Outermost first: inside comes what most accesses step through in small strides."""
+
+    def inside(a: int, b: int) -> int:
+        a_in = sum(s[b] == 0 or abs(s[a]) < abs(s[b]) for s in steps)
+        b_in = sum(s[a] == 0 or abs(s[b]) < abs(s[a]) for s in steps)
+        return 1 if a_in > b_in else -1 if b_in > a_in else a - b
+
+    return sorted(dimensions, key=cmp_to_key(inside))
+
+
+def _merged(order: list[int], steps: list[tuple[int, ...]], space: Sizes) -> tuple[Sizes, tuple[int, ...]]:
+    """Sizes of loops, neighbours of which are one where each access steps on evenly, and the innermost dimension of
+    each."""
+    sizes: list[int] = []
+    levels: list[int] = []
+    for d in order:
+        if sizes and all(s[levels[-1]] == s[d] * space[d] for s in steps):
+            sizes[-1], levels[-1] = sizes[-1] * space[d], d
+        else:
+            sizes.append(space[d])
+            levels.append(d)
+    return tuple(sizes), tuple(levels)
+
+
+def _pattern(bodies: Bodies, access: Access, space: Sizes) -> Pattern:
+    steps, linear = bodies.steps(access.places, space)
+    if not linear:
+        return access.places
+    pairs: list[tuple[int, int]] = []
+    for stride, size in zip(steps, space):
+        if pairs and pairs[-1][0] == stride * size:
+            pairs[-1] = (stride, pairs[-1][1] * size)
+        else:
+            pairs.append((stride, size))
+    while pairs and pairs[-1][0] == 0:
+        pairs.pop()
+    return tuple(pairs)

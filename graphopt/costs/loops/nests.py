@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from graphopt.costs.loops.leaves import Leaf, Touch
-from graphopt.costs.loops.places import Sizes
+from graphopt.costs.loops.loop_bodies import Leaf, Sizes, Touch
 from graphopt.inductor.loop_program import LibraryCall
 
 MOST_LEAVES = 64
@@ -47,34 +46,24 @@ class Fusing:
     maker is fused with no reader. ahead: [n] bits of what must have run."""
 
     def __init__(self, leaves: Sequence[Leaf | LibraryCall], apart: frozenset[int] = frozenset()) -> None:
-        self.items, self.apart = leaves, apart
-        self.made = self._made()
-        self.ahead = self._ahead()
-        self.groups = [self._single(i, leaf) for i, leaf in enumerate(leaves) if isinstance(leaf, Leaf)]
-        self.now = {group.first: group for group in self.groups}  # leaf -> the group that it is in
-
-    def _made(self) -> dict[int, int]:
-        """Buffer -> what makes it."""
-        found: dict[int, int] = {}
-        for i, item in enumerate(self.items):
+        self.apart = apart
+        self.made: dict[int, int] = {}  # buffer -> what makes it
+        for i, item in enumerate(leaves):
             for buffer in item.makes if isinstance(item, LibraryCall) else (item.write[0],):
-                found.setdefault(buffer, i)
-        return found
-
-    def _ahead(self) -> list[int]:
-        out: list[int] = []
-        for i, item in enumerate(self.items):
+                self.made.setdefault(buffer, i)
+        self.ahead: list[int] = []
+        for i, item in enumerate(leaves):
             reads = item.reads if isinstance(item, LibraryCall) else {buffer for buffer, _ in item.reads}
-            direct = [self.made[b] for b in reads if self.made.get(b, i) < i]
             bits = 0
-            for j in direct:
-                bits |= out[j] | 1 << j
-            out.append(bits)
-        return out
-
-    def _single(self, i: int, leaf: Leaf) -> LoopGroup:
-        return LoopGroup([[i]], leaf.outer, leaf.inner, {leaf.shape}, i, i, 1 << i, self.ahead[i], dict(leaf.bytes),
-                     set(leaf.reads), {leaf.write}, bool(leaf.inner), ends=(leaf.outer, leaf.outer))  # fmt: skip
+            for j in (self.made[b] for b in reads if self.made.get(b, i) < i):
+                bits |= self.ahead[j] | 1 << j
+            self.ahead.append(bits)
+        self.groups = [
+            LoopGroup([[i]], leaf.outer, leaf.inner, {leaf.shape}, i, i, 1 << i, self.ahead[i], dict(leaf.bytes),
+                      set(leaf.reads), {leaf.write}, bool(leaf.inner), ends=(leaf.outer, leaf.outer))
+            for i, leaf in enumerate(leaves) if isinstance(leaf, Leaf)
+        ]  # fmt: skip
+        self.now = {group.first: group for group in self.groups}  # leaf -> the group that it is in
 
     def run(self) -> list[LoopGroup]:
         for _ in range(ROUNDS):
@@ -84,12 +73,12 @@ class Fusing:
         return self.groups
 
     def _round(self) -> bool:
-        found = [(self._key(a, b), a, b, outer) for a, b, outer in self._candidates()]
+        found = list(self._candidates())
         least = min((outer for *_, outer in found), default=0)
-        found = [one for one in found if one[3] == least]
-        found.sort(key=lambda one: one[0], reverse=True)
+        found = [one for one in found if one[2] == least]
+        found.sort(key=lambda one: _preference(one[0], one[1]), reverse=True)
         changed = False
-        for _, a, b, _ in found:
+        for a, b, _ in found:
             first, second = self.now[a.first], self.now[b.first]
             if first is second:
                 continue
@@ -118,14 +107,6 @@ class Fusing:
                         if way is not None:
                             yield a, b, way
 
-    def _key(self, a: LoopGroup, b: LoopGroup) -> tuple[int, int, int]:
-        shared = _shared(a, b)
-        return (
-            int(a.reduction == b.reduction and shared > 0),
-            shared,
-            -max(abs(a.first - b.last), abs(b.first - a.last)),
-        )
-
     def _way(self, a: LoopGroup, b: LoopGroup) -> bool | None:
         """Whether only the outer loops of two groups would become one; None where nothing would."""
         if a.before & b.own:
@@ -144,7 +125,7 @@ class Fusing:
         shared = _shared(a, b)
         if not shared or (depends and not self._in_step(a, b)):
             return None
-        if not depends and (shared < LEAST_SHARED or max(abs(a.first - b.last), abs(b.first - a.last)) > FURTHEST):
+        if not depends and (shared < LEAST_SHARED or _apart(a, b) > FURTHEST):
             return None
         return outer
 
@@ -184,6 +165,17 @@ class Fusing:
                      (a.before | b.before) & ~own, a.touched | b.touched, a.reads | b.reads, a.writes | b.writes,
                      a.reduction or b.reduction, _depth(a, b) if outer else 0,
                      (a.ends[0], b.ends[1]) if outer else (wide.outer, wide.outer))  # fmt: skip
+
+
+def _preference(a: LoopGroup, b: LoopGroup) -> tuple[int, int, int]:
+    """The highest pair is fused first."""
+    shared = _shared(a, b)
+    return int(a.reduction == b.reduction and shared > 0), shared, -_apart(a, b)
+
+
+def _apart(a: LoopGroup, b: LoopGroup) -> int:
+    """Steps between two groups."""
+    return max(abs(a.first - b.last), abs(b.first - a.last))
 
 
 def _between(a: LoopGroup, b: LoopGroup) -> set[int]:

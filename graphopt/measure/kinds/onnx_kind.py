@@ -17,7 +17,7 @@ def begin(threads: int) -> None:
     """Sessions have one thread each."""
 
 
-def load(payload: dict[str, Any], device: str) -> Runner:
+def load_onnx(payload: dict[str, Any], device: str) -> Runner:
     if device != "cpu":
         raise ConfigError("ONNX Runtime is run on CPUs only: choose measuring.device=cpu")
     session = onnxruntime_session(payload["path"], optimised=payload["optimisations"] == "default")

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from onnx import GraphProto, ModelProto, inliner
 
-from graphopt.measure.serving import Tell, serve
+from graphopt.measure.process import Tell, serve
 from graphopt.readers.onnx.folding import settle_shapes
 from graphopt.readers.onnx.model import subgraphs
 

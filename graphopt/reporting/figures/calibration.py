@@ -12,13 +12,21 @@ import numpy as np
 from graphopt.config.construct import construct
 from graphopt.core.graph import F64, Graph
 from graphopt.errors import UserError
-from graphopt.measure.memo import Memo
-from graphopt.measure.table_file import NAME, tables_below
+from graphopt.measure.price_table import NAME, PriceTable, tables_below
 from graphopt.problems.cost_model import CostModel
-from graphopt.ranking.agreement import LEAST, agreement, measured_again, needed, recall, spearman
-from graphopt.ranking.asked import graph_key, plans_of
 from graphopt.ranking.code_time import distinct, fitted
-from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan, measured_graphs
+from graphopt.ranking.measured_plans import (
+    LEAST,
+    MeasuredGraph,
+    MeasuredPlan,
+    agreement,
+    measured_again,
+    measured_graphs,
+    needed,
+    recall,
+    spearman,
+)
+from graphopt.ranking.requests import graph_key, plans_of
 from graphopt.reporting.figures.figure import Figure, figure
 from graphopt.reporting.replay import decision_of
 from graphopt.reporting.stored_case import open_case
@@ -38,13 +46,13 @@ def figures_in(place: Path, rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
     tables = tables_below(place)
     if not tables:
         raise UserError(f"{place} has no {NAME}: bring the table there that its prices were measured into")
-    measured = measured_graphs(Memo(tables[0]))
+    measured = measured_graphs(PriceTable(tables[0]))
     graphs = {str(row["graph"]): open_case(decision_of(row)).graph for row in rows}
     known = {name: measured[graph_key(graph)] for name, graph in graphs.items() if graph_key(graph) in measured}
     found: list[Figure] = []
     found += _of_policy(known, {str(row["graph"]): str(row["family"]) for row in rows})
     for name, one in sorted(known.items()):
-        masks = [plan for plan in distinct(one) if not plan.asked.knobs]
+        masks = [plan for plan in distinct(one) if not plan.request.knobs]
         predicted = dict(_predicted(graphs[name], one, masks, [*known.values()], str(rows[0]["machine"])))
         found += _of_graph(name, one, masks, predicted)
     return found
@@ -58,7 +66,7 @@ def _predicted(graph: Graph, one: MeasuredGraph, masks: Sequence[MeasuredPlan], 
         model = fitted(others)
         yield "learned", np.array([model.of(plan.features) for plan in masks])
     yield "count_bytes", np.array([plan.features.get("bytes", 0.0) for plan in masks])
-    plans = plans_of(graph, [plan.asked for plan in masks])
+    plans = plans_of(graph, [plan.request for plan in masks])
     for name in SIMULATORS:
         if name in registry.options("cost"):
             cost = _simulator(name, machine)
@@ -95,8 +103,8 @@ def _of_policy(known: Mapping[str, MeasuredGraph], family_of: Mapping[str, str])
     found, logs = list[Figure](), dict[str, float]()
     for name, one in sorted(known.items()):
         others = [other for other in known.values() if other is not one]
-        plans = [plan for plan in distinct(one) if plan.asked.knobs or one.near(plan)]
-        plans.sort(key=lambda plan: not plan.asked.knobs)
+        plans = [plan for plan in distinct(one) if plan.request.knobs or one.near(plan)]
+        plans.sort(key=lambda plan: not plan.request.knobs)
         ratio = np.array([plan.ratio for plan in plans])
         if others and len(ratio) and ratio.min() <= 1 - GAIN:
             model = fitted(others)

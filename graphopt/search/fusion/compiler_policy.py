@@ -22,11 +22,11 @@ import numpy as np
 from graphopt.core.graph import F64
 from graphopt.core.head import Role
 from graphopt.costs.calibrated import Calibrated
-from graphopt.costs.learned import Learned
+from graphopt.costs.inductor import Learned
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
-from graphopt.ranking.asked import asked_of
+from graphopt.ranking.requests import request_of
 from graphopt.search.fusion.compiler_changes import COMPILES, candidates
 from graphopt.search.fusion.compiler_search import Climb, changed, knob_columns, single_knobs
 from graphopt.utils.outside import OwnFolder, WeightsFile
@@ -197,7 +197,7 @@ def predictions(model: Learned) -> Predict:
 
     def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
         plans = problem.task.realise(problem.graph, decisions)
-        lines = model.lowered(problem.graph, [asked_of(plans, b) for b in range(len(plans))])
+        lines = model.lowered(problem.graph, [request_of(plans, b) for b in range(len(plans))])
         time = model.weights.model.of
         return [(math.inf, "") if "failure" in line else (time(line["features"]), line["digest"]) for line in lines]
 

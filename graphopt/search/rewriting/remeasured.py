@@ -5,18 +5,12 @@ What is between an additive model and a method that is rewarded by measured pric
 and no more than that. TASO and Tensat were published without.
 """
 
-import contextlib
-
 from graphopt.core.machine import Machine
-from graphopt.costs.additive import Flops
-from graphopt.costs.profiled import Profiled
-from graphopt.measure.subject import Measuring
+from graphopt.costs.additive import Flops, Profiled
+from graphopt.measure.target import Measuring
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.finalists import Candidate, Finalists
-from graphopt.problems.problem import OutOfBudget
-from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.rewrite_problem import RewriteProblem
-from graphopt.rewrite.rewriter import Rewriter
+from graphopt.rewrite.rewriter import Rewriter, cheapest_by
 from graphopt.utils.ranges import Count, Few
 
 
@@ -35,16 +29,3 @@ class Remeasured(Rewriter):
     def solve(self, problem: RewriteProblem) -> None:
         found = cheapest_by(self.search, self.additive, problem, self.evals, self.kept)
         problem.costs([one.state for one in found[: problem.remaining]])
-
-
-def cheapest_by(search: Rewriter, additive: CostModel, problem: RewriteProblem, evals: int, kept: int,
-                ) -> list[Candidate]:  # fmt: skip
-    """What a search by an additive model leaves of a problem: its cheapest programs with the model's prices, the
-    cheapest first; of those of one price, one. evals: of its own, not billed."""
-    graph = graph_of(problem.initial, name=problem.graph.name, family=problem.graph.family)
-    inner = problem.task.open(graph, additive, evals=evals, seconds=problem.seconds_cap - problem.seconds,
-                              seed=int(problem.rng.integers(2**31)))  # fmt: skip
-    inner.finalists = finalists = Finalists(inner.solution, kept)
-    with contextlib.suppress(OutOfBudget):
-        search.solve(inner)
-    return finalists.candidates

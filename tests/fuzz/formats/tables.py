@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from graphopt.datasets.headroom import load_headroom, save_headroom
-from graphopt.measure.memo import Memo
+from graphopt.measure.price_table import PriceTable
 from graphopt.records.rows import RowFile
 from graphopt.report import main
 from graphopt.run.cell import Cell
@@ -45,7 +45,7 @@ def write_ops(rng: Draw, folder: Path) -> Path:
 
 def read_ops(file: Path) -> None:
     """Whatever is found costs a number of seconds; what is added is found again."""
-    table = Memo(file)
+    table = PriceTable(file)
     for op in range(3):
         line = table.find(f"op{op}", "here")
         if line is not None and not 0 <= line["seconds"] < float("inf"):
@@ -57,7 +57,7 @@ def read_ops(file: Path) -> None:
         raise Wrong("an environment that is no text")
     with table.turn():
         table.add({"op": "new", "environment": "there", "seconds": 1.0})
-    if Memo(file).find("new", "there") is None:
+    if PriceTable(file).find("new", "there") is None:
         raise Wrong("a line that was added is lost")
 
 

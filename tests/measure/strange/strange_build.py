@@ -2,7 +2,7 @@
 
 import sys
 
-from graphopt.measure import build_worker
+from graphopt.measure import builds
 
-build_worker.TASKS |= {"lower": ("strange_builds", "lower"), "compile": ("strange_builds", "compile")}
-sys.exit(build_worker.main(sys.argv[1:]))
+builds.TASKS |= {"lower": ("strange_builds", "lower"), "compile": ("strange_builds", "compile")}
+sys.exit(builds.main(sys.argv[1:]))

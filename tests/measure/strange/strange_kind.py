@@ -1,4 +1,4 @@
-"""A kind of subject that does what its payload says, also the worst. payload: `spin`, the work of a run; `does`;
+"""A kind of target that does what its payload says, also the worst. payload: `spin`, the work of a run; `does`;
 `flag`, a file by which something happens only once."""
 
 import inspect

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphopt.problems.cost_model import Price, better
-from graphopt.ranking.agreement import MOST
+from graphopt.ranking.measured_plans import MOST
 from graphopt.reporting.figures.figure import Figure
 from graphopt.reporting.figures.over_families import per_family
 

@@ -1,7 +1,7 @@
 """What is measured, and what comes of it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from graphopt.utils.outside import Own
@@ -11,7 +11,7 @@ Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Target:
     """Something that can be run. kind: a key of `timing_worker.KINDS`; payload: what that kind's file asks for, as
     JSON; digest: equal for what runs equally, so that it is measured once."""
 
@@ -19,14 +19,14 @@ class Subject:
     digest: str
     payload: Mapping[str, Any]
 
-    def asked(self) -> dict[str, Any]:
+    def request(self) -> dict[str, Any]:
         """As a request holds it."""
         return {"kind": self.kind, "digest": self.digest, "payload": dict(self.payload)}
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A subject against its default, in interleaved rounds.
+    """A target against its default, in interleaved rounds.
 
     ratio: median over rounds of its time over the default's in the same round. seconds: ratio x the default's first
     measured seconds. noise: relative standard error of the ratio, at least the deviation of `aa`. aa: the ratio of the
@@ -42,7 +42,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a subject has no time. lasting: it will not have one next time either (it does not compile, say)."""
+    """Why a target has no time. lasting: it will not have one next time either (it does not compile, say)."""
 
     reason: str
     lasting: bool = False
@@ -63,25 +63,13 @@ class Ratio:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Raced:
-    """A subject against its default in fresh processes. seconds: median of the processes' medians; ratio: of its time
-    to the default's; aa: the same of the default's copy."""
-
-    seconds: float
-    ratio: Ratio
-    aa: Ratio
-    processes: int
-    rounds: int  # of all processes
-
-
 @dataclass(frozen=True, kw_only=True)
 class Measuring:
-    """How a subject is measured alone: the median of blocks of runs. A block lasts `block_seconds` or is one run; after
+    """How a target is measured alone: the median of blocks of runs. A block lasts `block_seconds` or is one run; after
     `blocks` of them, more follow until their relative interquartile range is at most `spread`, or they have taken
     `op_seconds`.
 
-    threads: of the library, on a CPU. limit_seconds: for one subject to be answered; then its process is ended.
+    threads: of the library, on a CPU. limit_seconds: for one target to be answered; then its process is ended.
     """
 
     device: Device
@@ -92,18 +80,14 @@ class Measuring:
     op_seconds: Positive
     limit_seconds: Positive
 
-    def asked(self) -> dict[str, Any]:
-        """As a request holds it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Comparing:
-    """How subjects are measured against their default: in rounds, in each of which every subject and a copy of the
+    """How targets are measured against their default: in rounds, in each of which every target and a copy of the
     default runs a block of `block_seconds`, or once. After `rounds` of them, more follow until the relative standard
-    error of every ratio is at most `noise`, or the rounds have taken `seconds` per subject.
+    error of every ratio is at most `noise`, or the rounds have taken `seconds` per target.
 
-    limit_seconds: for one subject to become ready, and on top of `seconds` for the rounds. pool: local, one process
+    limit_seconds: for one target to become ready, and on top of `seconds` for the rounds. pool: local, one process
     here; ray: `workers` of them in a Ray cluster, the one at `address`, or one that is begun here.
     """
 
@@ -117,7 +101,3 @@ class Comparing:
     pool: Annotated[Literal["local", "ray"], Own(instead="local")]
     workers: Annotated[int, Between(1, 512)]
     address: Annotated[str | None, Own()]
-
-    def asked(self) -> dict[str, Any]:
-        """As a request holds it."""
-        return asdict(self)
