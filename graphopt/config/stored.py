@@ -107,12 +107,6 @@ def _target(group: str, said: Mapping[str, Any]) -> str:
     )
 
 
-def _removed(target: str, key: Any, value: Any) -> bool:
-    """Whether a setting is no more, and the file says what holds without it."""
-    gone = REMOVED.get(target, {})
-    return key in gone and gone[key] == value
-
-
 def _moved(target: str) -> str:
     """Where a class is that an older version calls by this path."""
     module, _, name = target.rpartition(".")

@@ -103,8 +103,8 @@ def evaluate_cell(parts: Parts, cell: Cell) -> None:
 
 def methods_of(parts: Parts, cell: Cell) -> list[Method]:
     """The cell's algorithm first. It keeps the encoder that names the cell; compared ones have none."""
-    classical = {"params": 0, "train_evals": 0, "train_seconds": 0.0, "device": "cpu"}
-    own, learner = classical, parts.algo
+    classical = own = {"params": 0, "train_evals": 0, "train_seconds": 0.0, "device": "cpu"}
+    learner: Any = parts.algo
     if parts.learns:  # what it cost to train, and where it runs
         own = {"params": sum(p.numel() for p in learner.parameters()), "train_evals": learner.train_evals,
                "train_seconds": round(learner.train_seconds, 3), "device": learner.device_name}  # fmt: skip
