@@ -152,7 +152,7 @@ def discrepancy(place: Path) -> Path:
 
 def print_figures(place: Path) -> None:
     """Name, value, low and high of each, as JSON lines; null is not known. Raises UserError where there are none."""
-    from graphopt.reporting.figures.reading import figures_of
+    from graphopt.reporting.figures import figures_of
 
     for figure in figures_of(place):
         print(dumps({key: None if value != value else value for key, value in asdict(figure).items()}))

@@ -103,9 +103,10 @@ def evaluate_cell(parts: Parts, cell: Cell) -> None:
 
 def methods_of(parts: Parts, cell: Cell) -> list[Method]:
     """The cell's algorithm first. It keeps the encoder that names the cell; compared ones have none."""
-    classical = own = {"params": 0, "train_evals": 0, "train_seconds": 0.0, "device": "cpu"}
-    learner: Any = parts.algo
+    classical = {"params": 0, "train_evals": 0, "train_seconds": 0.0, "device": "cpu"}
+    own = classical
     if parts.learns:  # what it cost to train, and where it runs
+        learner: Any = parts.algo
         own = {"params": sum(p.numel() for p in learner.parameters()), "train_evals": learner.train_evals,
                "train_seconds": round(learner.train_seconds, 3), "device": learner.device_name}  # fmt: skip
     first = Method(parts.algo, {**own, "algo": parts.algo.name, "config_hash": cell.hash})
@@ -198,7 +199,7 @@ def _solved_row(case: Row, graph: Graph, method: Method, context: Context, folde
         "judged": judged.cost,
         **({"noise": judged.noise, "measurements": judged.measurements} if judged.measurements else {}),
         "valid": not wrong, **_status(problem, solution, context, initial, judged, wrong),
-        "trace": _points(problem.trace),
+        "trace": _points(problem.trace), **({"left_out": problem.left_out} if problem.left_out else {}),
         **({"approach": _points(problem.approach)} if problem.approach else {}),
     }  # fmt: skip
     file = Path("decisions") / f"{stem}.npz"

@@ -16,7 +16,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from graphopt import CONF, OWN_OPTIONS, command, decision, pack, report
+from graphopt import CONF, OWN_OPTIONS, __main__, decision, pack, report
 from graphopt.config import compatibility
 from graphopt.config.construct import INJECTED, arguments_of, target_of
 from graphopt.core.graph import Graph
@@ -188,7 +188,7 @@ def run(monkeypatch: pytest.MonkeyPatch, place: Path, *words: str) -> list[Row]:
     monkeypatch.setattr(sys, "argv", ["graphopt", "--config-dir", str(place / "options"), *words])
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     try:
-        command.main()
+        __main__.main()
     finally:
         GlobalHydra.instance().clear()
     return [row for file in place.glob("outputs/*/*/rows.jsonl") for row in read(file)]

@@ -15,8 +15,7 @@ from check_data import check_data
 from graphopt import CONF
 from graphopt.core.machine import make_machine
 from graphopt.records import packed
-from graphopt.reporting.figures.figure import Figure, figure
-from graphopt.reporting.figures.reading import figures_of
+from graphopt.reporting.figures import Figure, figure, figures_of
 from graphopt.reporting.tables.improvement import improvements
 from graphopt.reporting.tables.lines import best_known, summarise
 from graphopt.reporting.tables.reach import ALL, reaches

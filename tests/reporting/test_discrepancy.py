@@ -9,7 +9,7 @@ from commands import command
 
 from graphopt.errors import UserError
 from graphopt.report import main as report
-from graphopt.reporting.figures.cost_discrepancy import figures
+from graphopt.reporting.figures import figures
 from graphopt.reporting.tables.discrepancy import discrepancy_sheet, prices_of
 
 
@@ -34,7 +34,7 @@ def test_by_hand() -> None:
         ["b", "3", "3", "2", "+50.0", "+50.0"],
         ["mean of absolute values", "", "", "", "37.5", "50.0"],
     ]
-    found = {figure.name: figure for figure in figures(ROWS)}
+    found = {figure.name: figure for figure in figures({"figures": [{"kind": "discrepancy"}]}, ROWS)}
     assert set(found) == {"flops to torch", "profiled to torch"}
     assert found["flops to torch"].value == pytest.approx(0.375)
     assert found["flops to torch"].low == pytest.approx(0.25) and found["flops to torch"].high == pytest.approx(0.5)

@@ -1,1 +1,0 @@
-"""Headline figures of stored experiments, a file for each: `graphopt report results/NAME --figures`."""

@@ -1,1 +1,0 @@
-"""Headline figures of what was run for real."""

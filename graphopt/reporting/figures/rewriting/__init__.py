@@ -1,1 +1,0 @@
-"""Figures of experiments that rewrite programs."""
