@@ -128,7 +128,7 @@ def test_every_cell_of_the_table_can_be_built(algo: str, task: str, words: str) 
     cost = registry.option("cost", given.pop("cost", compatibility._usual_cost(registry.option("task", task))))
     cost |= {"objective": given.pop("cost.objective")} if "cost.objective" in given else {}
     encoder = {key: TINY.get(key, value) for key, value in registry.option("encoder", "graphsage").items()}
-    dataset = "lowered" if "compiled_program" in needs else "programs" if cost["name"] == "live_bytes" else "layered"
+    dataset = "lowered" if "compiled_program" in needs else "programs" if cost["name"] == "live_bytes" else "synthetic"
     config = {
         "task": registry.option("task", task), "algo": registry.option("algo", algo), "cost": cost, "judge": cost,
         "dataset": registry.option("dataset", OF_TASK.get(task, dataset)), "encoder": encoder, "seed": 0,
@@ -147,7 +147,7 @@ def test_every_cell_of_the_table_can_be_built(algo: str, task: str, words: str) 
 
 def test_what_the_run_asks_of_prices_is_what_the_table_asks() -> None:
     """`solve` refuses by the same facts, also what a program puts together."""
-    for algo, objective, said in (("contiguous", "runtime", "max_load"), ("windowed", "peak_memory", "runtime")):
+    for algo, objective, said in (("load_balance", "runtime", "max_load"), ("windowed", "peak_memory", "runtime")):
         problem = {"machine": construct(registry.option("machine", "gpu2"), "machine")}
         task = construct(registry.option("task", "placement"), "task", problem)
         cost = construct(registry.option("cost", "simulator") | {"objective": objective}, "cost", problem)

@@ -23,7 +23,7 @@ from graphopt.datasets.files import GraphFiles
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.readers.formats.graph_files import load_graph, save_graph
-from graphopt.readers.formats.layer_graphs import BYTES_PER_MS, read_devices, read_layer_graph
+from graphopt.readers.formats.task_graphs import BYTES_PER_MS, read_devices, read_layer_graph
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
@@ -225,7 +225,7 @@ def test_a_node_that_the_accelerator_lacks_stays_on_the_cpu_for_run_time_too(tmp
     assert cost.price(task.realise(graph, decisions)).cost.tolist() == pytest.approx(
         [float("inf"), float("inf"), 0.0035, 0.011]
     )
-    for algo in ("local", "brkga_seeded", "heft"):
+    for algo in ("local", "brkga", "heft"):
         problem, _ = solve(construct(registry.option("algo", algo), "algo", {}), graph, task, cost, evals=200)
         assert problem.best_cost == pytest.approx(0.0035)
         assert check(problem.solution().plans, machine) == []
