@@ -13,7 +13,8 @@ import pytest
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 
-from graphopt import OWN_OPTIONS, command
+from graphopt import OWN_OPTIONS
+from graphopt import __main__ as command
 from graphopt.errors import UserError
 from graphopt.leaderboard import board as leaderboard
 from graphopt.leaderboard.contests import Contest, read_contest
