@@ -6,7 +6,7 @@ from typing import Any
 MOVED: dict[str, str] = {
     "graphopt.costs.learned": "graphopt.costs.inductor",
     "graphopt.costs.onnx_runtime": "graphopt.costs.whole_program",
-    "graphopt.costs.profiled": "graphopt.costs.additive",
+    "graphopt.costs.profiled": "graphopt.costs.whole_program",
     "graphopt.costs.torch_eager": "graphopt.costs.whole_program",
     "graphopt.machine": "graphopt.core.machine",
     "graphopt.search.annealing": "graphopt.search.walks.annealing",

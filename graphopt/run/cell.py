@@ -166,7 +166,6 @@ class Cell:
             "config_hash": self.hash,
         }  # fmt: skip
 
-
     @property
     def working(self) -> bool:
         """No other run writes into the folder."""

@@ -6,7 +6,8 @@ and no more than that. TASO and Tensat were published without.
 """
 
 from graphopt.core.machine import Machine
-from graphopt.costs.additive import Flops, Profiled
+from graphopt.costs.additive import Flops
+from graphopt.costs.whole_program import Profiled
 from graphopt.measure.target import Measuring
 from graphopt.problems.cost_model import CostModel
 from graphopt.rewrite.rewrite_problem import RewriteProblem
