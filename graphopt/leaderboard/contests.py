@@ -5,7 +5,7 @@ A folder of the leaderboard with a `problem.yaml`:
     title: Fusion               # and about, unit: texts for the page
     answers: results/go_fusion/answers.zip
     instances: {mnasnet: 0123456789abcdef}
-    datasets: [zoo_large]
+    datasets: [{name: zoo, collection: large}]
 
 takes graph, task and cost model of each instance from an answer of a stored study (its default is the baseline; the
 data set, which has more graphs, is named for those who want to solve them), and
@@ -66,7 +66,7 @@ class BoardInstance:
 
 @dataclass(frozen=True)
 class Contest:
-    """name: of its folder. datasets: names of those that have its graphs. instances: those that can be had here;
+    """name: of its folder. datasets: overrides of those that have its graphs. instances: those that can be had here;
     absent: the others, and why. equality: of programs, None where answers are none."""
 
     name: str
@@ -101,7 +101,7 @@ def read_contest(folder: Path, root: Path) -> Contest:
     make = _from_answers if "answers" in said else _from_options
     made, absent = make(said, source, root, equality)
     title, about, unit = (text(said, key, str(source)) for key in ("title", "about", "unit"))
-    datasets = tuple(_name(node, "dataset") for node in listed(said, "datasets", str(source)))
+    datasets = tuple(_override(node) for node in listed(said, "datasets", str(source)))
     programs = any(one.task.makes_programs for one in made)
     return Contest(folder.name, folder, title, about, unit, datasets, equality if programs else None, tuple(made),
                    absent)  # fmt: skip
@@ -182,6 +182,14 @@ def _name(said: Any, group: str) -> str:
     if not is_name(name):
         raise Unreadable(f"{group}: {short(name)} is no name of an option")
     return str(name)
+
+
+def _override(said: Any) -> str:
+    """A data set that a problem names, with its words and numbers, as it is chosen on the command line after
+    `dataset=`. Raises Unreadable."""
+    name, settings = _name(said, "dataset"), {} if isinstance(said, str) else said
+    plain = {key: value for key, value in settings.items() if key != "name" and isinstance(value, str | int | float)}
+    return " ".join([name, *(f"dataset.{short(key)}={short(value)}" for key, value in plain.items())])
 
 
 def _words(group: str, said: Any) -> dict[str, Any]:

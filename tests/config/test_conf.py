@@ -122,7 +122,8 @@ def test_an_inner_option_is_of_the_class_that_is_wanted() -> None:
 
 # --- Settings that nothing can be made of, or that ask for more than any machine has, end in a sentence.
 
-SMALL = ("dataset=layered", "dataset.ops=[12]", "dataset.train=1", "dataset.val=1", "dataset.test=1", "logger=none")
+SMALL = ("dataset=synthetic", "dataset.families=[layered]",
+         "dataset.ops=[12]", "dataset.train=1", "dataset.val=1", "dataset.test=1", "logger=none")  # fmt: skip
 FUSION = ("task=fusion", "algo=local", "machine=gpu2")
 JOINT = ("task=placement_scheduling", "algo=brkga", "machine=cpu_gpu")
 

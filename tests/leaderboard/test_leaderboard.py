@@ -32,7 +32,8 @@ PROBLEMS = {
     "tiling": {"config": {"machine": "cpu_core", "task": "tiling", "cost": "tile_time"}, "datasets": [TILING],
                "instances": ["test_0_8", "test_1_9"]},
     "devices": {"config": {"machine": {"name": "gpu2"}, "task": "placement", "cost": "simulator"},
-                "datasets": [{"name": "layered", "ops": [20], "train": 0, "val": 0, "test": 1}],
+                "datasets": [{"name": "synthetic", "families": ["layered"],
+                              "ops": [20], "train": 0, "val": 0, "test": 1}],
                 "instances": ["layered_20_test_0"]},
 }  # fmt: skip
 
@@ -171,7 +172,8 @@ def test_a_strangers_entry_appears_without_an_edit(
     (own / "options" / "algo" / "mine.yaml").write_text("_target_: strangers.Mine\nname: mine\n")
     monkeypatch.syspath_prepend(str(own))
     monkeypatch.setenv(OWN_OPTIONS, str(own / "options"))
-    words = ["task=placement", "dataset=layered", "dataset.ops=[20]", "dataset.train=0", "dataset.val=0"]
+    words = ["task=placement", "dataset=synthetic", "dataset.families=[layered]",
+             "dataset.ops=[20]", "dataset.train=0", "dataset.val=0"]  # fmt: skip
     words += [
         "dataset.test=1",
         "algo=mine",

@@ -15,7 +15,7 @@ from graphopt.errors import UserError
 from graphopt.problems.optimizer import solve
 from graphopt.problems.solution import Equality
 from graphopt.records.answer_file import complete
-from graphopt.rewrite.fresh_runs import disagreement
+from graphopt.rewrite.equivalence import disagreement
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.execution import Executor
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
@@ -221,16 +221,16 @@ def test_outputs_that_nothing_changes_show_nothing() -> None:
 
 
 def test_draws_are_new_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphopt.rewrite import fresh_runs
+    from graphopt.rewrite import equivalence
 
     seen: list[tuple[Program, list[Any]]] = []
-    compared = fresh_runs.compared
+    compared = equivalence.compared
 
     def noted(first: Program, second: Program, given: list[Any], tolerance: float) -> float:
         seen.append((first, given))
         return compared(first, second, given, tolerance)
 
-    monkeypatch.setattr(fresh_runs, "compared", noted)
+    monkeypatch.setattr(equivalence, "compared", noted)
     for _ in range(2):
         program = network()
         assert disagreement(program, program, EQUALITY) == ""

@@ -274,7 +274,8 @@ def test_split_is_what_the_tests_say(graph: Graph) -> None:
 
 def test_devices_keep_their_order(tmp_path: Path) -> None:
     """cpu_gpu has its devices in an order that is not the alphabet's."""
-    words = ["task=placement", "algo=local", "machine=cpu_gpu", "dataset=layered", "dataset.ops=[12]", "dataset.test=2"]
+    words = ["task=placement", "algo=local", "machine=cpu_gpu", "dataset=synthetic", "dataset.families=[layered]",
+             "dataset.ops=[12]", "dataset.test=2"]  # fmt: skip
     answer = command(tmp_path, *words, "dataset.train=1", "dataset.val=1", "budget.evals=[6]", "logger=none")
     assert answer.code == 0, answer.err
     files = sorted(tmp_path.rglob("decisions/*.npz"))

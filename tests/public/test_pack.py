@@ -26,7 +26,8 @@ from graphopt.reporting.tables.read_rows import collect, read_rows, row_files
 from graphopt.utils.limits import MIB, read_member, read_npz
 
 WORDS = {
-    "placed": ["-m", "task=placement_scheduling", "algo=brkga,random", "machine=gpu2", "dataset=layered",
+    "placed": ["-m", "task=placement_scheduling", "algo=brkga,random", "machine=gpu2",
+               "dataset=synthetic", "dataset.families=[layered]",
                "dataset.ops=[12]", "dataset.test=2", "dataset.train=1", "dataset.val=1", "budget.evals=[0,6,12]",
                "cost.objective=peak_memory", "judge.objective=peak_memory", "compare=[heft]", "logger=none"],
     "rewritten": ["task=rewrite", "algo=rewrite_greedy", "cost=flops", "cost@judge=flops", "budget.evals=[200]",

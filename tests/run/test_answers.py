@@ -105,7 +105,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 def test_a_row_realises_the_default_and_the_answer_once(tmp_path: Path, made: Counter[str]) -> None:
     """Default, the one decision that is priced, the answer; the view of one model opens the file: both once more."""
-    words = ["dataset=layered", "dataset.ops=[40]", "dataset.test=1", "dataset.train=1", "dataset.val=1"]
+    words = ["dataset=synthetic", "dataset.families=[layered]",
+             "dataset.ops=[40]", "dataset.test=1", "dataset.train=1", "dataset.val=1"]  # fmt: skip
     answer = command(tmp_path, "task=fusion", "algo=inline_all", *words, "budget.evals=[5]", "logger=none")
     assert answer.code == 0, answer.err
     (row,) = answer.rows

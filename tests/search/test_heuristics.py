@@ -19,7 +19,7 @@ from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.readers.formats.lifetimes import read_lifetimes
+from graphopt.readers.formats.task_graphs import read_lifetimes
 from graphopt.search.genetic.brkga import Brkga, Evolution
 from graphopt.search.heuristics import partition, rules, starts
 from graphopt.search.heuristics.encoding import encode

@@ -22,7 +22,7 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.readers.formats.layer_graphs import read_layer_graph
+from graphopt.readers.formats.task_graphs import read_layer_graph
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.search.pipelines.blocks import blocks

@@ -11,7 +11,8 @@ from graphopt.ship import ship
 from graphopt.training import packaged
 from graphopt.training.adopt import inherit
 
-DATA = ["dataset=layered", "dataset.ops=[20]", "dataset.train=2", "dataset.val=1", "dataset.test=2", "budget.evals=4"]
+DATA = ["dataset=synthetic", "dataset.families=[layered]",
+        "dataset.ops=[20]", "dataset.train=2", "dataset.val=1", "dataset.test=2", "budget.evals=4"]  # fmt: skip
 NETWORK = ["encoder=message_passing", "encoder.width=8", "encoder.rounds=2", "algo.network.attention_layers=1",
            "algo.network.attention_heads=2"]  # fmt: skip
 TRAINING = ["trainer.steps=2", "trainer.val_every=2", "trainer.val_evals=1", "algo.search.samples=3"]

@@ -127,7 +127,8 @@ def test_a_checkpoint_of_an_older_version_loads_where_it_fits(cell: Cell, tmp_pa
 PACKAGED = sorted(packaged.PRETRAINED.glob("*.ckpt"))
 ENCODERS = {"regal": "message_passing", "gas": "sequence", "kernel_model": None, "run_model": None,
             "xrlflow": None}  # fmt: skip
-DATA = ["dataset=layered", "dataset.ops=[40]", "dataset.train=1", "dataset.val=1", "dataset.test=2"]
+DATA = ["dataset=synthetic", "dataset.families=[layered]",
+        "dataset.ops=[40]", "dataset.train=1", "dataset.val=1", "dataset.test=2"]  # fmt: skip
 PROGRAMS = ["dataset=rewrite_models", "dataset.train=[{model: nasrnn, steps: 1, width: 8}]", "dataset.val=[]",
             "dataset.test=[{model: nasrnn, steps: 2, width: 8}, {model: nasrnn, steps: 2, width: 16}]",
             "dataset.apart=sizes"]  # fmt: skip
