@@ -199,7 +199,7 @@ def _solved_row(case: Row, graph: Graph, method: Method, context: Context, folde
         "judged": judged.cost,
         **({"noise": judged.noise, "measurements": judged.measurements} if judged.measurements else {}),
         "valid": not wrong, **_status(problem, solution, context, initial, judged, wrong),
-        "trace": _points(problem.trace), **({"left_out": problem.left_out} if problem.left_out else {}),
+        "trace": _points(problem.trace),
         **({"approach": _points(problem.approach)} if problem.approach else {}),
     }  # fmt: skip
     file = Path("decisions") / f"{stem}.npz"
