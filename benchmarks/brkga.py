@@ -34,15 +34,16 @@ from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
 from graphopt.problems.task import AssignTask
-from graphopt.search.genetic.brkga import Brkga, priced_by
-from graphopt.search.heuristics.encoding import encode
+from graphopt.search.genetic.brkga import Brkga
+from graphopt.search.genetic.evolution import priced_by
+from graphopt.search.heuristics.starts import encode
 from graphopt.utils import registry
 
 EVALS = 5000
 MACHINES = {2: "gpu2", 8: "gpu8_nvlink"}
 BRKGA: Brkga = construct(registry.option("algo", "brkga"), "algo")
 LARGE, CAP = 50_000, 60.0  # ops; seconds of each large run
-SEARCHES = ("brkga", "brkga_seeded", "regal_local_heuristic")
+SEARCHES = ("brkga", "regal_local")
 SCALE: dict[tuple[str, Objective], tuple[str, ...]] = {
     ("gpu8_nvlink", "peak_memory"): SEARCHES,
     ("gpu8_nvlink", "runtime"): (*SEARCHES, "windowed"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision
-from graphopt.search.walks.motif_moves import Advantages, class_search, try_decision
+from graphopt.search.walks.classes import Advantages, class_search, try_decision
 from graphopt.search.walks.moves import F64, Slots, Walk
 from graphopt.utils.ranges import Count, Whole
 
@@ -27,7 +27,7 @@ def leaps_and_classes(problem: AssignProblem, slots: Slots, walk: Walk, predict:
         if problem.open:
             try_decision(problem, walk, _leap(slots, walk.decision, predict(walk.decision)))
     if moves.depth is not None:
-        class_search(problem, slots, walk, predict, depth=moves.depth, refresh=moves.refresh, patient=True)
+        class_search(problem, slots, walk, predict, depth=moves.depth, refresh=moves.refresh)
 
 
 def _leap(slots: Slots, decision: Decision, advantage_MK: F64) -> Decision:

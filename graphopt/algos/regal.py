@@ -37,8 +37,17 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.task import AssignTask
-from graphopt.search.genetic.brkga import F32, F64, Evolution, Sampler, evolve, priced_by, run_alone, uniform_keys
-from graphopt.search.genetic.proposals import beta_keys
+from graphopt.search.genetic.evolution import (
+    F32,
+    F64,
+    Evolution,
+    Sampler,
+    beta_keys,
+    evolve,
+    priced_by,
+    run_alone,
+    uniform_keys,
+)
 from graphopt.utils.ranges import Count, Few, NotNegative, Positive
 
 Actions = NDArray[np.int64]  # [N, A]

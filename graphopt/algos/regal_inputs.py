@@ -23,7 +23,6 @@ from graphopt.core.machine import Machine
 from graphopt.core.spectral import smallest_eigenvectors
 from graphopt.encoders.columns import levels
 from graphopt.problems.task import AssignTask
-from graphopt.search.heuristics.encoding import ranks
 from graphopt.search.heuristics.rules import (
     Device,
     SchedulingInstance,
@@ -32,6 +31,7 @@ from graphopt.search.heuristics.rules import (
     order_bottom_level,
     place_single,
 )
+from graphopt.search.heuristics.starts import ranks
 
 F32 = NDArray[np.float32]
 FEW = 0.06  # share of results that are live at once: forward passes of deep networks have less, others more

@@ -39,7 +39,7 @@ from graphopt.core.split import Footprint, footprint, step_of
 from graphopt.inductor import strided_reads
 from graphopt.inductor.strided_reads import fix_strided_reads
 from graphopt.readers.pytorch.step_capture import read_step
-from graphopt.search.recompute import frontiers, saved_sets
+from graphopt.search.recompute import saved_sets
 from graphopt.search.recompute.saved_sets import Front, choose, search
 
 log = logging.getLogger(__name__)
@@ -205,7 +205,7 @@ class Partitioner(CustomPartitionerFn):
 
 def _uuid(settings: RecomputeSettings) -> Any:
     """Changes with the code that decides, so that no stale program comes out of torch's caches."""
-    files = (__file__, *(str(module.__file__) for module in (split, frontiers, saved_sets, strided_reads)))
+    files = (__file__, *(str(module.__file__) for module in (split, saved_sets, strided_reads)))
     return get_hash_for_files(files, extra=repr(settings))
 
 

@@ -57,11 +57,18 @@ def _plain(group: str, name: str, stamps: tuple[Stamp, ...]) -> dict[str, Any]:
         raise ConfigError(f"{group}={name} does not exist{meant}; available: {', '.join(sorted(files))}")
     node = OmegaConf.load(files[name])
     assert isinstance(node, DictConfig)
-    # Yaml files of the same group; what other groups are to be (`override /encoder: ...`) is Hydra's business.
-    bases = [base for base in node.pop("defaults", []) if isinstance(base, str) and base != "_self_"]
+    bases = [base for entry in node.pop("defaults", []) for base in _bases(group, entry)]
     plain = OmegaConf.to_container(OmegaConf.merge(*(_base(group, base) for base in bases), node), resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
+
+
+def _bases(group: str, entry: Any) -> list[str]:
+    """The options of the same group that an entry of `defaults` names: `NAME`, `NAME@KEY`, or `/GROUP@KEY: NAME`, which
+    the command line may override. What other groups are to be (`override /encoder: ...`) is Hydra's business."""
+    if isinstance(entry, str):
+        return [entry] if entry != "_self_" else []
+    return [f"{name}@{key.partition('@')[2]}" for key, name in entry.items() if str(key).startswith(f"/{group}@")]
 
 
 def _base(group: str, base: str) -> dict[str, Any]:

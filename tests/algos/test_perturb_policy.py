@@ -12,7 +12,7 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.datasets.layered import layered_graph
 from graphopt.problems.optimizer import solve
-from graphopt.search.walks.run_columns import RunColumns
+from graphopt.search.walks.hot_local import RunColumns
 from graphopt.utils import registry
 
 

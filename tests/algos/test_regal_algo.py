@@ -26,7 +26,8 @@ from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.search.genetic.brkga import Brkga, Evolution
+from graphopt.search.genetic.brkga import Brkga
+from graphopt.search.genetic.evolution import Evolution
 from graphopt.utils import registry
 from tests.toy import toy_graph
 
@@ -264,7 +265,10 @@ def graph(ops: int = 40, seed: int = 0) -> Graph:
 
 
 def test_without_actions_it_is_brkga() -> None:
-    learner, plain = regal(simulator(), flags=(False, False, False)), Brkga(name="brkga", evolution=EVOLUTION)
+    learner, plain = (
+        regal(simulator(), flags=(False, False, False)),
+        Brkga(name="brkga", start="random", evolution=EVOLUTION),
+    )
     one, _ = solve(learner, graph(), task(), simulator(), evals=200, seed=3)
     other, _ = solve(plain, graph(), task(), simulator(), evals=200, seed=3)
     assert one.best_cost == other.best_cost and [s.cost for s in one.trace] == [s.cost for s in other.trace]

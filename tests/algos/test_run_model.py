@@ -19,7 +19,7 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
 from graphopt.search.fusion.modelled_scan import plain_roofline
-from graphopt.search.heuristics.encoding import encode
+from graphopt.search.heuristics.starts import encode
 from graphopt.tasks.joint import Joint
 from graphopt.utils import registry
 

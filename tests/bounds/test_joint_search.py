@@ -20,8 +20,8 @@ COST = Simulator(name="s", machine=ON, objective="runtime", threads=1)
 JOINT = Joint(name="joint", machine=ON, levels=8, fuse=True, **CAPS)
 
 
-def made(name: str) -> JointSearch:
-    search: JointSearch = construct(registry.option("algo", name), "algo")
+def made(together: bool = True) -> JointSearch:
+    search: JointSearch = construct(registry.option("algo", "joint_search") | {"together": together}, "algo")
     return search
 
 
@@ -30,22 +30,22 @@ def test_tiny_graphs_are_solved_on_every_task(seed: int) -> None:
     graph, on = tiny(seed), MACHINES[seed % len(MACHINES)]
     cost = Simulator(name="s", machine=on, objective="runtime", threads=1)
     for task in tasks_on(on):
-        problem, _ = solve(made("joint_search"), graph, task, cost, evals=600, seed=seed)
+        problem, _ = solve(made(), graph, task, cost, evals=600, seed=seed)
         assert problem.best_cost <= least_of_all(task, graph, cost) * (1 + 1e-9), task.name
 
 
-@pytest.mark.parametrize("name", ["joint_search", "task_sequence"])
+@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("evals", [0, 1, 7, 90])
-def test_it_spends_its_budget_and_is_never_worse_than_the_default(name: str, evals: int) -> None:
-    problem, _ = solve(made(name), random_graph(3, 40), JOINT, COST, evals=evals, seed=1)
+def test_it_spends_its_budget_and_is_never_worse_than_the_default(together: bool, evals: int) -> None:
+    problem, _ = solve(made(together), random_graph(3, 40), JOINT, COST, evals=evals, seed=1)
     assert problem.evals == evals and problem.best_cost <= problem.initial_cost
-    again, _ = solve(made(name), random_graph(3, 40), JOINT, COST, evals=evals, seed=1)
+    again, _ = solve(made(together), random_graph(3, 40), JOINT, COST, evals=evals, seed=1)
     assert again.best_cost == problem.best_cost
 
 
 @pytest.mark.parametrize("role", list(Role)[:3])
 def test_a_stage_moves_what_it_is_about_and_nothing_else(role: Role) -> None:
-    search, problem = made("task_sequence"), JOINT.open(random_graph(5, 30), COST, evals=200, seed=0)
+    search, problem = made(together=False), JOINT.open(random_graph(5, 30), COST, evals=200, seed=0)
     state = BestKeys(problem, search.depth)
     before = state.best.copy()
     state.begin((role,), 60)
@@ -57,7 +57,7 @@ def test_a_stage_moves_what_it_is_about_and_nothing_else(role: Role) -> None:
 
 
 def test_it_places_before_it_fuses_where_a_share_is_given_to_that() -> None:
-    search = made("joint_search")
+    search = made()
     placing, fusing = (Role.DEVICE, Role.PRIORITY), (Role.FUSION,)
     problem = JOINT.open(random_graph(5, 30), COST, evals=200, seed=0)
     search.begin = (0.1, 0.3, 0.5)
@@ -101,8 +101,6 @@ def test_fused_kernels_are_placed_better_than_by_the_sequence() -> None:
     on = Machine(name="gpus", devices=(GPU, GPU, GPU, GPU), link_bandwidth=12e9, link_latency=1e-5)
     cost = Simulator(name="s", machine=on, objective="runtime", threads=1)
     task = Joint(name="joint", machine=on, levels=16, fuse=True, **CAPS)
-    found = {
-        name: solve(made(name), towers(4, 3), task, cost, evals=300)[0] for name in ("joint_search", "task_sequence")
-    }
-    assert found["joint_search"].best_cost <= found["task_sequence"].best_cost
-    assert found["joint_search"].best_cost < 0.4 * found["joint_search"].initial_cost
+    found = {together: solve(made(together), towers(4, 3), task, cost, evals=300)[0] for together in (True, False)}
+    assert found[True].best_cost <= found[False].best_cost
+    assert found[True].best_cost < 0.4 * found[True].initial_cost

@@ -15,8 +15,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.errors import Unsolved
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.search.solvers.earliest_starts import Tasks, backwards, free_starts, shares_bound
-from graphopt.search.solvers.lower_bound import LowerBound
+from graphopt.search.solvers.lower_bound import LowerBound, Tasks, backwards, free_starts, shares_bound
 from graphopt.tasks.fusion import Fusion
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement

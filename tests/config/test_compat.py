@@ -147,7 +147,7 @@ def test_every_cell_of_the_table_can_be_built(algo: str, task: str, words: str) 
 
 def test_what_the_run_asks_of_prices_is_what_the_table_asks() -> None:
     """`solve` refuses by the same facts, also what a program puts together."""
-    for algo, objective, said in (("contiguous", "runtime", "max_load"), ("windowed", "peak_memory", "runtime")):
+    for algo, objective, said in (("load_balance", "runtime", "max_load"), ("windowed", "peak_memory", "runtime")):
         problem = {"machine": construct(registry.option("machine", "gpu2"), "machine")}
         task = construct(registry.option("task", "placement"), "task", problem)
         cost = construct(registry.option("cost", "simulator") | {"objective": objective}, "cost", problem)

@@ -314,9 +314,9 @@ def test_published_splits_have_their_published_loads(name: str, split: str) -> N
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_local_search_is_no_worse_than_the_best_contiguous_split(name: str) -> None:
+def test_a_search_is_no_worse_than_the_best_contiguous_split(name: str) -> None:
     graph, task, cost, known = published(name)
-    algo = construct(registry.option("algo", "regal_local_heuristic"), "algo", {})
+    algo = construct(registry.option("algo", "load_balance"), "algo", {})
     problem, _ = solve(algo, graph, task, cost, evals=1000)
     assert 1e3 * problem.best_cost <= 1.02 * known["dp"]
     plan = problem.solution().plans

@@ -265,7 +265,7 @@ def found_original(found: Rewritten) -> Rewritten:
 
 
 def test_what_e_graphs_find_needs_no_steps() -> None:
-    found = solved("tensat_greedy")
+    found = solved("tensat")
     assert "steps" not in found.header and found.departs(found_original(found), TASK, EQUALITY) == ""
 
 

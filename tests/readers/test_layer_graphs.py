@@ -225,7 +225,7 @@ def test_a_node_that_the_accelerator_lacks_stays_on_the_cpu_for_run_time_too(tmp
     assert cost.price(task.realise(graph, decisions)).cost.tolist() == pytest.approx(
         [float("inf"), float("inf"), 0.0035, 0.011]
     )
-    for algo in ("local", "brkga_seeded", "heft"):
+    for algo in ("local", "brkga", "heft"):
         problem, _ = solve(construct(registry.option("algo", algo), "algo", {}), graph, task, cost, evals=200)
         assert problem.best_cost == pytest.approx(0.0035)
         assert check(problem.solution().plans, machine) == []

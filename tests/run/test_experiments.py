@@ -50,7 +50,7 @@ WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small the
     "laf_ablation": ("algo=choice(laf_fresh)", *OF_LAF),
     "laf_far": ("algo=laf_refit", *OF_LAF),
     "laf_figure1": ("algo=choice(laf_gain_random_start)", *OF_LAF),
-    "laf_sensitivity": ("algo=laf_gain", "algo.search.guide.top=10", *OF_LAF),
+    "laf_sensitivity": ("algo=laf_refit", "algo.search.guide.top=10", *OF_LAF),
     "laf_table1": ("algo=laf", *OF_LAF),
     "learning_curve": ("algo=choice(kernels_10)",),
     "go_machines": ("algo=choice(roofline_scan)", "machine=gpu2"),
@@ -60,7 +60,7 @@ WORDS: dict[str, tuple[str, ...]] = {  # one cell of each, and what is small the
     "regal_table3": ("algo.use={placement: true, scheduling: false, elite_bias: true}", *OF_REGAL),
     "sharding": ("algo=sharding_search",),
     "quick": ("algo=go",),
-    "rewrite_flops": ("algo=tensat_greedy",),
+    "rewrite_flops": ("algo=choice(tensat_greedy)",),
     "tiling": ("algo=tile_walk",),
     "rewrite_mcts": ("algo=mcts", "algo.simulations=2"),
     "rewrite_table": ("algo=rewrite_greedy", "cost.table=ops.jsonl", "judge.table=ops.jsonl"),
@@ -124,12 +124,14 @@ def test_an_own_algorithm_is_its_option_with_these_values(experiment: str, name:
     words = list(plan_of(experiment).algos[name])
     option = words[0].removeprefix("algo=")
     made = composed(f"experiment={experiment}", *spelled_out([f"algo={name}"], plan_of(experiment).algos))
-    found, plain = flat(OmegaConf.to_container(made.algo)), flat(registry.option("algo", option))
-    said = dict(word.split("=") for word in words[1:])
+    said, node = dict(word.split("=") for word in words[1:]), registry.option("algo", option)
+    inner = {key: value for key, value in said.items() if "@" in key}
+    for key, value in inner.items():  # another option under a key of it, such as algo@algo.search=mcts
+        node[key.removeprefix("algo@algo.")] = registry.option("algo", value)
+    found, plain = flat(OmegaConf.to_container(made.algo)), flat(node)
     changed = {key: value for key, value in said.items() if key.startswith("algo.")}
-    assert all(
-        re.sub("[' ]", "", str(OmegaConf.select(made, key))) == said[key] for key in said.keys() - changed.keys()
-    )
+    others = said.keys() - changed.keys() - inner.keys()
+    assert all(re.sub("[' ]", "", str(OmegaConf.select(made, key))) == said[key] for key in others)
     assert name not in set(registry.options("algo")) - {option} and found.keys() == plain.keys()
     renamed = set() if name == option else {"algo.name"}
     assert {key for key in plain if found[key] != plain[key]} == {*renamed, *changed} and found["algo.name"] == name

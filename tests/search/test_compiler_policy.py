@@ -12,8 +12,7 @@ from graphopt.problems.decisions import Decisions
 from graphopt.problems.optimizer import solve
 from graphopt.ranking.code_time import SHIPPED
 from graphopt.ranking.requests import request_of
-from graphopt.search.fusion.compiler_changes import candidates
-from graphopt.search.fusion.compiler_policy import CompilerPolicy, Predicted
+from graphopt.search.fusion.compiler_policy import CompilerPolicy, Predicted, candidates
 from graphopt.search.fusion.compiler_search import Climb, CompilerSearch
 from graphopt.tasks.fusion import Fusion
 

@@ -17,8 +17,7 @@ from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.errors import ConfigError, Incompatible
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.search.fusion.fused import as_decision
-from graphopt.search.fusion.xla_priority import LAUNCH, SIGNIFICANT, XlaPriority, priority_fusion
+from graphopt.search.fusion.xla_priority import LAUNCH, SIGNIFICANT, XlaPriority, as_decision, priority_fusion
 from graphopt.tasks.fusion import Fusion
 
 GPU = Device(

@@ -22,14 +22,12 @@ from graphopt.problems.task import AssignTask
 from graphopt.readers.formats.task_graphs import read_stg
 from graphopt.records.rows import RowFile
 from graphopt.run.evaluate import Context, Method, evaluate
-from graphopt.search.genetic.brkga import uniform_keys
+from graphopt.search.genetic.evolution import uniform_keys
 from graphopt.search.solvers import cpsat
-from graphopt.search.solvers.cpsat import CpSat
-from graphopt.search.solvers.formulation import interchangeable, renamed
+from graphopt.search.solvers.cpsat import CpSat, spread
 from graphopt.search.solvers.makespan_model import anywhere, least_makespan
 from graphopt.search.solvers.memory_model import least_memory
-from graphopt.search.solvers.solving import spread
-from graphopt.search.solvers.workload import EVERY, grain, watched, workload
+from graphopt.search.solvers.workload import EVERY, grain, interchangeable, renamed, watched, workload
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling
@@ -182,13 +180,6 @@ def test_limited_by_effort_it_repeats() -> None:
     )
     assert [(s.evals, s.cost) for s in first.trace] == [(s.evals, s.cost) for s in again.trace]
     assert first.bound == again.bound
-
-
-def test_the_problems_clock_counts() -> None:
-    graph, machine = layered_graph(60, np.random.default_rng(1), "layered"), pair(link_latency=0.01)
-    problem = AssignProblem(graph, both(machine), simulator(machine), evals=40, seconds=0.0)
-    solver(effort=None).solve(problem)
-    assert problem.evals == 0 and problem.bound == 0.0
 
 
 def test_devices_for_kernels_that_may_run_anywhere() -> None:
@@ -363,12 +354,12 @@ def test_the_row_says_that_time_was_too_short(tmp_path) -> None:
 # --- Searches on published task graphs with known optima: mean excess over the optimum.
 
 
-def excess(algo: str, known: dict[str, object], evals: int = 5000, population: int = 100) -> float:
+def excess(start: str, known: dict[str, object], evals: int = 5000, population: int = 100) -> float:
     """(found - optimum) / optimum, in per cent."""
     machine = Machine(name="identical", devices=tuple(Device() for _ in range(known["m"])))
     task = Joint(name="both", machine=machine, levels=16, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
     cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
-    node = registry.option("algo", algo)
+    node = registry.option("algo", "brkga") | {"start": start}
     node["evolution"]["population"] = population
     optimizer = construct(node, "algo", {"machine": machine, "task": task, "cost": cost})
     graph = read_stg(check_data("scheduling") / known["file"])
@@ -385,12 +376,12 @@ def instances() -> list[dict[str, object]]:
 def test_seeded_brkga_on_four_processors() -> None:
     """The hardest number of processors of the set, every fourth instance."""
     chosen = [known for known in instances() if known["m"] == 4][::4]
-    assert np.mean([excess("brkga_seeded", known) for known in chosen]) <= 0.5
+    assert np.mean([excess("heuristic", known) for known in chosen]) <= 0.5
 
 
 @pytest.mark.slow
 def test_seeded_brkga_on_all_instances() -> None:
-    assert np.mean([excess("brkga_seeded", known) for known in instances()]) <= 0.5
+    assert np.mean([excess("heuristic", known) for known in instances()]) <= 0.5
 
 
 @pytest.mark.slow
@@ -398,4 +389,4 @@ def test_seeded_brkga_on_all_instances() -> None:
 def test_plain_brkga_on_all_instances(evals: int, population: int, limit: float) -> None:
     """It needs more evaluations than one that knows list schedules: its keys pin every op to a device, so it has to
     find balanced loads by chance. On four processors, where loads are tightest, it is worst."""
-    assert np.mean([excess("brkga", known, evals, population=population) for known in instances()]) <= limit
+    assert np.mean([excess("random", known, evals, population=population) for known in instances()]) <= limit

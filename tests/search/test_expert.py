@@ -15,8 +15,7 @@ from graphopt.problems.optimizer import solve
 from graphopt.search.heuristics.expert import Expert, by_layers, cut, layers
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_decisions
-from graphopt.search.walks.annealing import Annealing
-from graphopt.search.walks.local import LocalSearch
+from graphopt.search.walks.local import Annealing, LocalSearch
 from graphopt.tasks.placement import Placement
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}

@@ -7,15 +7,12 @@ from test_key_walks import NONE, open_problem
 from graphopt.config.construct import construct
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
 from graphopt.search.heuristics.starts import heuristic_keys
-from graphopt.search.walks.guided_local import GuidedLocal
-from graphopt.search.walks.regal_local import Moves
-from graphopt.search.walks.run_columns import INDEX, RunColumns
-from graphopt.search.walks.weighted_moves import KINDS, WeightedMoves
+from graphopt.search.walks.hot_local import INDEX, GuidedLocal, RunColumns
+from graphopt.search.walks.key_moves import KINDS, Moves, WeightedMoves
 from graphopt.utils import registry
 
 ROLES = {"device": KeyRole.AFFINITY, "block": KeyRole.AFFINITY, "swap": KeyRole.PRIORITY, "shift": KeyRole.PRIORITY,
@@ -93,9 +90,3 @@ def test_simulated_runs_are_no_evaluations() -> None:
         assert solved.evals == evals and solved.best_cost < problem.initial_cost
     none, _ = solve(search(0), problem.graph, problem.task, priced(problem), evals=0)
     assert none.best_cost == problem.initial_cost
-
-
-def test_loads_of_pipelines_are_refused() -> None:
-    problem = problem_of("max_load")
-    with pytest.raises(Unsolved, match=r"algo=hot_local needs cost.objective=.*, not max_load"):
-        solve(search(0), problem.graph, problem.task, priced(problem, "max_load"), evals=10)

@@ -15,16 +15,16 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
 from graphopt.readers.formats.task_graphs import read_lifetimes
-from graphopt.search.genetic.brkga import Brkga, Evolution
+from graphopt.search.genetic.brkga import Brkga
+from graphopt.search.genetic.evolution import Evolution
 from graphopt.search.heuristics import partition, rules, starts
-from graphopt.search.heuristics.encoding import encode
+from graphopt.search.heuristics.starts import encode
+from graphopt.search.solvers import cpsat
 from graphopt.search.solvers.cpsat import CpSat
-from graphopt.search.solvers.exact import Exact
 from graphopt.search.solvers.least_memory import Lifetime, optimal_order, peak_of
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
@@ -210,8 +210,8 @@ def problem_of_memory(graph: Graph, evals: int) -> AssignProblem:
     return AssignProblem(graph, task, Simulator(name="s", machine=ONE, objective="peak_memory", threads=1), evals=evals)
 
 
-def exact() -> Exact:
-    return Exact(name="exact", max_states=100_000, seconds=10.0, workers=1)
+def solver() -> CpSat:
+    return CpSat(name="cpsat", seconds=15.0, effort=None, workers=1, lanes=True, max_intervals=9999)
 
 
 def random_lifetimes(rng: np.random.Generator, ops: int) -> list[Lifetime]:
@@ -248,16 +248,15 @@ def test_all_orders(seed: int, ops: int) -> None:
             peaks.append(peak_step_by_step(order, tensors))
             assert peak_of(order, tensors) == peaks[-1]
     found = optimal_order(ops, tensors, max_states=10_000)
-    assert found.peak == min(peaks) == peak_step_by_step(found.ops, tensors)
+    assert found is not None and found.peak == min(peaks) == peak_step_by_step(found.ops, tensors)
     assert sorted(found.ops) == list(range(ops))
 
 
-def test_too_many_states_is_one_sentence() -> None:
+def test_too_many_sets_of_ops_are_given_up() -> None:
     rng = np.random.default_rng(0)
     tensors = [Lifetime(int(rng.integers(5, 50)), op, (20,)) for op in range(20)]
     tensors += [Lifetime(int(rng.integers(90, 99)), op, ()) for op in range(20)]
-    with pytest.raises(Unsolved, match=r"raise algo\.max_states"):
-        optimal_order(21, tensors, max_states=20)
+    assert optimal_order(21, tensors, max_states=20) is None
 
 
 def tiny(name: str, folder: Path) -> Graph:
@@ -279,7 +278,7 @@ def test_published_tiny_graphs(name: str, tmp_path: Path) -> None:
     result is allocated when its kernel starts and freed when its last reader has ended; on one device, where one
     kernel runs at a time and what ends goes before what starts, that is the same."""
     solved = problem_of_memory(tiny(name, tmp_path), evals=1)
-    exact().solve(solved)
+    solver().solve(solved)
     assert solved.best_cost == solved.bound == TINY[name]
 
 
@@ -289,7 +288,7 @@ def test_published_graphs(name: str) -> None:
     optimum = json.loads(check_data("peak_memory/known.json").read_text())[name]["optimal_peak"]
     graph = read_lifetimes(check_data(f"peak_memory/{name}.json"))
     solved = problem_of_memory(graph, evals=1)
-    exact().solve(solved)
+    solver().solve(solved)
     assert solved.best_cost == solved.bound == optimum
 
 
@@ -308,16 +307,19 @@ def test_a_search_comes_close_and_never_below(name: str) -> None:
     optimum = json.loads(check_data("peak_memory/known.json").read_text())[name]["optimal_peak"]
     evolution = Evolution(population=50, elites=0.2, mutants=0.1, elite_bias=0.7)
     given_ = problem_of_memory(read_lifetimes(check_data(f"peak_memory/{name}.json")), 5000)
-    found, _ = solve(Brkga(name="brkga", evolution=evolution), given_.graph, given_.task, given_._cost, evals=5000)
+    found, _ = solve(
+        Brkga(name="brkga", start="random", evolution=evolution), given_.graph, given_.task, given_._cost, evals=5000
+    )
     assert optimum <= found.best_cost <= 1.02 * optimum
 
 
-@pytest.mark.parametrize("name", ["dnnp_LayerGraphs_bert24_training", "light_squeezenet"])
-def test_cpsat_proves_published_graphs(name: str) -> None:
+@pytest.mark.parametrize("name", ["light_shufflenet", "light_squeezenet"])
+def test_the_solver_proves_published_graphs_without_that_search(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ortools", reason="the solvers extra is not installed")
+    monkeypatch.setattr(cpsat, "optimal_order", lambda *_, **__: None)
     optimum = json.loads(check_data("peak_memory/known.json").read_text())[name]["optimal_peak"]
     solved = problem_of_memory(read_lifetimes(check_data(f"peak_memory/{name}.json")), evals=40)
-    CpSat(name="cpsat", seconds=15.0, effort=None, workers=1, lanes=True, max_intervals=9999).solve(solved)
+    solver().solve(solved)
     assert solved.best_cost == solved.bound == optimum
 
 

@@ -11,14 +11,13 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
 from graphopt.readers.formats.task_graphs import read_stg
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys
-from graphopt.search.walks.regal_local import Moves, RandomKeyMoves, RegalLocal
+from graphopt.search.walks.key_moves import Descent, Moves, RandomKeyMoves, RegalLocal
 from graphopt.search.walks.windowed import Windowed, Windows, _Moves
 from graphopt.tasks.joint import Joint
 from graphopt.utils import registry
@@ -88,7 +87,7 @@ def test_every_op_and_every_device_is_reached() -> None:
 
 def search(**changes: object) -> RegalLocal:
     """The algorithm as its yaml file says, but for `changes`."""
-    made: RegalLocal = construct(registry.option("algo", "regal_local_heuristic") | changes, "algo", {})
+    made: RegalLocal = construct(registry.option("algo", "regal_local") | {"start": "heuristic"} | changes, "algo", {})
     return made
 
 
@@ -111,8 +110,8 @@ def excess(graph: Graph, processors: int, bound: int) -> float:
 
 
 def test_published_instances_are_solved_nearly_to_their_bounds() -> None:
-    """20 graphs on 2, 4, 8 and 16 processors."""
-    assert np.mean([excess(*instance) for instance in instances()]) <= 0.5
+    """Graphs on 2, 4, 8 and 16 processors, every fifth."""
+    assert np.mean([excess(*instance) for instance in instances()[::5]]) <= 0.5
 
 
 def test_the_heuristic_start_costs_one_evaluation_per_heuristic_and_is_never_lost() -> None:
@@ -150,7 +149,7 @@ def test_it_takes_the_best_of_a_batch_walks_plateaus_and_starts_again_from_the_b
 
     keys = np.full(problem.task.key_count(problem.graph), 0.99, np.float32)
     with pytest.raises(Enough):
-        list(algo._descend(keys, float(3 * len(priorities)), price, moves, np.random.default_rng(0)))
+        list(algo.descent(Descent(keys, 3.0 * len(priorities)), price, moves, np.random.default_rng(0)))
     assert current[-1] <= 3
 
 
@@ -165,7 +164,7 @@ def cluster() -> Machine:
 
 
 def optimizer(name: str) -> Windowed:
-    made: Windowed = construct(registry.option("algo", name), "algo", {})
+    made: Windowed = construct(registry.option("algo", name) | {"start": "heuristic"}, "algo", {})
     return made
 
 
@@ -229,15 +228,8 @@ def test_better_than_one_move_at_a_time() -> None:
     for seed in range(3):
         graph, price = layered(3000, 10 + seed), cost("runtime")
         ours, theirs = (
-            solve(optimizer(name), graph, task, price, evals=300, seed=seed)[0]
-            for name in ("windowed", "regal_local_heuristic")
+            solve(optimizer(name), graph, task, price, evals=300, seed=seed)[0] for name in ("windowed", "regal_local")
         )
         assert ours.evals <= 300 and ours.best_cost == price.price(ours.solution().plans).cost[0]
         found.append(ours.best_cost / theirs.best_cost)
     assert max(found) < 1.0 and np.mean(found) < 0.99
-
-
-def test_it_asks_for_time() -> None:
-    task = Joint(name="t", machine=cluster(), levels=16, fuse=False, **CAPS)
-    with pytest.raises(Unsolved, match=r"cost\.objective=runtime"):
-        solve(optimizer("windowed"), layered(60, 0), task, cost("peak_memory"), evals=50)

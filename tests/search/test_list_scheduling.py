@@ -29,7 +29,8 @@ from graphopt.costs.simulator import Simulator
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import OutOfBudget
-from graphopt.search.heuristics.list_scheduling import Heft, ListBottomLevel
+from graphopt.readers.formats.task_graphs import read_stg
+from graphopt.search.heuristics.schedules import Heft, ListBottomLevel
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
 from graphopt.tasks.scheduling import Scheduling
@@ -41,17 +42,6 @@ def identical(count: int) -> Machine:
     return Machine(name="identical", devices=tuple(Device() for _ in range(count)))
 
 
-def task_graph(path: Path) -> Graph:
-    """A graph in the Standard Task Graph format: id, time, number of predecessors, predecessors."""
-    rows = [[int(word) for word in line.split()] for line in path.read_text().splitlines() if not line.startswith("#")]
-    rows = [row for row in rows if len(row) > 2]
-    b = GraphBuilder(path.stem)
-    results = [b.tensor((1,)) for _ in rows]
-    for row in rows:
-        b.op("opaque", [results[p] for p in row[3 : 3 + row[2]]], [results[row[0]]], flops=row[1], name=str(row[0]))
-    return b.build()
-
-
 def schedule_kernels(graph: Graph, machine: Machine, rule) -> Schedule:
     kernels = kernel_graph(graph, view_inline(graph), machine.devices)
     needs = dependencies(graph, kernels.in_ptr, kernels.in_tensor)
@@ -61,7 +51,7 @@ def schedule_kernels(graph: Graph, machine: Machine, rule) -> Schedule:
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"third-party data not found in {DATA}")
 def test_list_scheduling_by_bottom_level_reproduces_published_instances():
     for known in json.loads((DATA / "known.json").read_text()):
-        graph, machine = task_graph(DATA / known["file"]), identical(known["m"])
+        graph, machine = read_stg(DATA / known["file"]), identical(known["m"])
         schedule = schedule_kernels(graph, machine, list_by_bottom_level)
         assert schedule.makespan == known["list_blevel"], known["file"]
         plan = Plans(graph, schedule.device[None], schedule.urgency[None], view_inline(graph)[None])
@@ -262,7 +252,7 @@ def test_one_evaluation_or_none_is_the_plain_list_schedule(processors):
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"third-party data not found in {DATA}")
 def test_published_list_schedules_are_the_answer():
     for known in json.loads((DATA / "known.json").read_text()):
-        graph = task_graph(DATA / known["file"])
+        graph = read_stg(DATA / known["file"])
         assert solved_price(graph, known["m"], 0) == known["list_blevel"], known["file"]
         assert solved_price(graph, known["m"], 1) <= known["list_blevel"], known["file"]
 

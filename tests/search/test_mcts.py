@@ -90,20 +90,11 @@ def test_restarts_let_merges_build_on_merges() -> None:
     assert_equal_programs(again.initial, again.solution().decided.best)
 
 
-def test_budgets_hold_and_seeds_repeat() -> None:
-    for evals in (1, 9):
-        one, other = (solved(algorithm("mcts", simulations=4), problem_of(build_model("bert", BERT), evals=evals,
-        seed=5))
-                      for _ in range(2))  # fmt: skip
-        assert one.evals == evals == other.evals
-        assert (one.best_cost, one.best_rules) == (other.best_cost, other.best_rules)
-
-
 def test_it_ends_where_everything_was_tried() -> None:
     b = ProgramBuilder()
     nothing = b.build(b.op("tanh", inputs=(b.input((3,)),)))
     assert solved(algorithm("mcts"), problem_of(nothing)).evals < 40
-    assert solved(algorithm("remeasured_tensat"), problem_of(nothing)).evals <= 1
+    assert solved(algorithm("remeasured", search=registry.option("algo", "tensat")), problem_of(nothing)).evals <= 1
 
 
 def test_costs_that_do_not_sum_over_ops_are_refused() -> None:
@@ -143,11 +134,10 @@ def test_the_cheapest_by_a_model_are_priced_again() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["remeasured", "remeasured_tensat", "remeasured_mcts", "remeasured_greedy", "remeasured_sums"]
-)
-def test_no_more_are_priced_than_the_budget_allows(name: str) -> None:
-    changes = {"evals": 20} if name == "remeasured_mcts" else {}
-    problem = solved(algorithm(name, **changes), problem_of(three_products(), evals=1))
+@pytest.mark.parametrize("additive", ["roofline", "measured"])
+@pytest.mark.parametrize("name", ["taso", "tensat", "mcts", "rewrite_greedy", "rewrite_sweeps"])
+def test_no_more_are_priced_than_the_budget_allows(name: str, additive: str) -> None:
+    changes = {"search": registry.option("algo", name), "additive": additive, "evals": 20 if name == "mcts" else 20_000}
+    problem = solved(algorithm("remeasured", **changes), problem_of(three_products(), evals=1))
     assert problem.evals == 1 and problem.best_cost < problem.initial_cost
     assert_equal_programs(problem.initial, problem.solution().decided.best)

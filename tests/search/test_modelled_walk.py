@@ -11,8 +11,7 @@ from graphopt.core.machine import Machine
 from graphopt.costs.one_kernel.flips import FusionFlips
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.pricing import Pricing
-from graphopt.search.fusion.compound_moves import Compound, CompoundMoves
-from graphopt.search.fusion.modelled_walk import walk_by_model
+from graphopt.search.fusion.modelled_scan import Compound, CompoundMoves, walk_by_model
 from graphopt.tasks.fusion import Fusion
 
 MACHINE, TRUE = Machine(name="model", devices=(RICH,)), Machine(name="true", devices=(GPU,))

@@ -12,8 +12,7 @@ from graphopt.datasets.layered import layered_graph
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
 from graphopt.search.fusion.motif_scan import MotifScan
-from graphopt.search.fusion.rules_scan import RulesScan
-from graphopt.search.walks.motifs import motifs
+from graphopt.search.walks.classes import alike
 from graphopt.tasks.fusion import Fusion
 
 
@@ -39,7 +38,7 @@ def test_classes_are_weisfeiler_lehman_colours(seed: int) -> None:
     graph = layered_graph(60, np.random.default_rng(seed), f"g{seed}") if seed % 2 else random_graph(seed, 40)
     free = np.random.default_rng(seed).random(graph.num_ops) < 0.8
     seen: set[tuple[int, ...]] = set()
-    for hops, classes in enumerate(motifs(graph, free, 3)):
+    for hops, classes in enumerate(alike(graph, free, 3)):
         sizes = [len(ops) for ops in classes]
         found = {tuple(ops.tolist()) for ops in classes}
         assert sizes == sorted(sizes, reverse=True) and not found & seen
@@ -57,7 +56,7 @@ class Taste(CostModel):
         return Prices(1e3 + (plans.inline * wish).sum(1), np.zeros(len(plans)))
 
 
-def best(optimizer: MotifScan | RulesScan, blocks: int, evals: int) -> float:
+def best(optimizer: MotifScan, blocks: int, evals: int) -> float:
     net = Net("blocks", "blocks")
     x = net.tensor((4, 8))
     for i in range(blocks):
@@ -73,10 +72,5 @@ def test_what_a_block_wants_is_found_once_for_all_blocks() -> None:
     blocks = 40
     optimum = 1e3 - blocks
     assert best(MotifScan(name="motif_scan", depth=3), blocks, 6) == optimum
-    assert best(RulesScan(name="rules_scan", deltas=False), blocks, 6) > optimum + 5
+    assert best(MotifScan(name="rules_scan", depth=None), blocks, 6) > optimum + 5
     assert best(MotifScan(name="motif_scan", depth=3), blocks, 3 * 2 * blocks) == optimum  # a scan ends it
-
-
-def test_budgets_of_nothing_and_of_the_rules_alone() -> None:
-    for evals in (0, 1, 2):
-        assert np.isfinite(best(MotifScan(name="motif_scan", depth=1), 5, evals))

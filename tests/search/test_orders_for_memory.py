@@ -13,8 +13,7 @@ from graphopt.core.live_storage import LiveStorage, legal, peaks
 from graphopt.core.op_storage import op_storage
 from graphopt.execution.session import Session
 from graphopt.search.heuristics.compiler_orders import ORDERS
-from graphopt.search.solvers.memory_bound import memory_bound
-from graphopt.search.walks.order_moves import descend, walk_from
+from graphopt.search.walks.order_walk import descend, memory_bound, walk_from
 
 
 class Node:

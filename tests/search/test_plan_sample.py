@@ -8,7 +8,7 @@ from graphopt.core.plan import Plans
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
 from graphopt.ranking.requests import CompilerRequest, request_of
-from graphopt.search.fusion.plan_sample import PlanSample
+from graphopt.search.fusion.compiler_search import MASKS, NEAR, CompilerSearch, Stage
 from graphopt.tasks.fusion import Fusion
 from tests.search.test_compiler_search import CORE, Table, rows_and_scale
 
@@ -27,24 +27,25 @@ class Recorded(CostModel):
         return Prices(np.ones(len(plans)), np.zeros(len(plans)))
 
 
-def sampled(evals: int, random: int = 8, near: int = 26) -> list[CompilerRequest]:
+def sampled(evals: int, *stages: Stage) -> list[CompilerRequest]:
     task = Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics="close",
                   levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
     cost = Recorded()
-    solve(PlanSample(name="s", random=random, near=near, batch=5), rows_and_scale(), task, cost, evals=evals)
+    algo = CompilerSearch(name="s", stages=list(stages), only=[], batch=5, margin=0.0, order="bytes")
+    solve(algo, rows_and_scale(), task, cost, evals=evals)
     return cost.asked[1:]  # the default is not of the sample
 
 
 def test_masks_reach_from_the_default_to_random_ones() -> None:
-    asked = sampled(64, random=40, near=0)
+    asked = sampled(64, "masks")
     changes = np.array([len(one.requests) for one in asked])
-    assert len(asked) == 40 and not any(one.knobs for one in asked)
+    assert len(asked) == MASKS and not any(one.knobs for one in asked)
     assert changes[:10].mean() < changes[-10:].mean() / 2
 
 
 def test_near_the_default_are_knobs_rules_and_small_flips_each_once() -> None:
-    asked = sampled(64, random=0)
-    assert len(asked) == len({repr(one) for one in asked}) == 26
+    asked = sampled(64, "near")
+    assert len(asked) == len({repr(one) for one in asked}) == NEAR
     count = sum(len(knob.values) - 1 for knob in KNOBS)
     knobs, others = asked[:count], asked[count:]
     assert all(len(one.knobs) == 1 and not one.requests for one in knobs)
@@ -56,4 +57,4 @@ def test_near_the_default_are_knobs_rules_and_small_flips_each_once() -> None:
 
 
 def test_the_budget_ends_it() -> None:
-    assert len(sampled(7)) == 7
+    assert len(sampled(7, "masks", "near")) == 7

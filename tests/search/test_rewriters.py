@@ -105,7 +105,7 @@ def assert_equal_programs(before: Program, after: Program, seed: int = 0) -> Non
 
 # --- Rewriting optimisers against known optima, brute force and each other; answers compute what the originals do.
 
-ALL = ("rewrite_greedy", "rewrite_random", "taso", "tensat", "tensat_greedy", "pet")
+ALL = ("rewrite_greedy", "rewrite_random", "taso", "tensat", "pet")
 SMALL: dict[str, dict[str, Any]] = {
     "inception_v3": {"size": 75, "divisor": 16},
     "squeezenet": {"size": 64, "channels": 8, "classes": 10},
@@ -176,7 +176,10 @@ def test_a_fire_module_becomes_one_convolution(name: str) -> None:
 
 
 def test_greedy_extraction_pays_a_shared_product_twice_and_merges_nothing() -> None:
-    problem = solved(algorithm("tensat_greedy"), problem_of(two_products(), load_rules("handwritten")))
+    problem = solved(
+        algorithm("tensat", extraction={"by": "greedy_tree", "seconds": 10}, restarts=0),
+        problem_of(two_products(), load_rules("handwritten")),
+    )
     assert kinds(problem.solution().decided.best) == ["matmul", "matmul"]
     assert problem.best_cost == problem.initial_cost
 
@@ -231,16 +234,6 @@ def test_generated_rules_beside_the_handwritten_ones_find_no_less(model: str) ->
     )
     assert all_.best_cost <= few.best_cost
     assert_equal_programs(program, all_.solution().decided.best)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_budgets_hold_and_seeds_repeat(name: str) -> None:
-    program, rules = build_model("squeezenet", SMALL["squeezenet"]), load_rules("handwritten")
-    for evals in (1, 7, 100):
-        one, other = (solved(algorithm(name), problem_of(program, rules, evals=evals, seed=3)) for _ in range(2))
-        assert one.evals <= evals
-        assert (one.best_cost, one.best_rules, one.evals) == (other.best_cost, other.best_rules, other.evals)
-        assert one.solution().decided.best.outputs != () and one.best_cost <= one.initial_cost
 
 
 def test_costs_that_do_not_sum_over_ops() -> None:

@@ -12,9 +12,8 @@ from graphopt.core.machine import Device, Machine
 from graphopt.core.split import footprint, step_of
 from graphopt.costs.step import StepCost
 from graphopt.problems.optimizer import solve
-from graphopt.search.heuristics.default import Default
-from graphopt.search.recompute.frontiers import segmented
-from graphopt.search.recompute.saved_sets import choose, search
+from graphopt.search.heuristics.schedules import Default
+from graphopt.search.recompute.saved_sets import choose, search, segmented
 from graphopt.search.recompute.segments import SegmentSearch
 from graphopt.tasks.recomputing import Recompute
 

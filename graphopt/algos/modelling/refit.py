@@ -20,8 +20,8 @@ from graphopt.core.graph import F64
 from graphopt.core.machine import Device
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole
-from graphopt.search.genetic.brkga import F32
-from graphopt.search.heuristics.encoding import encode
+from graphopt.search.genetic.evolution import F32
+from graphopt.search.heuristics.starts import encode
 from graphopt.utils.ranges import Between, NotNegative, Share
 
 CHANGED = (0.05, 0.2, 0.5)  # shares of the ops that a plan decides otherwise

@@ -29,7 +29,7 @@ from graphopt.problems.keys import Keys
 from graphopt.problems.pricing import Pricing
 from graphopt.problems.task import AssignTask
 from graphopt.search.fusion.modelled_scan import plain_roofline
-from graphopt.search.genetic.brkga import F32
+from graphopt.search.genetic.evolution import F32
 from graphopt.search.walks.joint_search import JointSearch
 from graphopt.tasks.fusion import Fusion
 from graphopt.tasks.joint import Joint

@@ -18,8 +18,7 @@ from graphopt.core.head import Role
 from graphopt.core.operators import Category
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decisions
-from graphopt.search.heuristics.orders import depth_first
-from graphopt.search.heuristics.rules import SchedulingInstance
+from graphopt.search.heuristics.rules import SchedulingInstance, depth_first
 
 FAILED = -10.0  # reward of a plan that does not fit into memory (GO, section 3; HDP's code: -sqrt(100))
 FEATURES = 5 + len(Category)

@@ -28,9 +28,8 @@ from graphopt.core.head import Role
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.task import AssignTask
-from graphopt.search.walks.guided_local import OBJECTIVES, GuidedWalk, answered
-from graphopt.search.walks.run_columns import COLUMNS, RunColumns
-from graphopt.search.walks.weighted_moves import KINDS
+from graphopt.search.walks.hot_local import COLUMNS, OBJECTIVES, GuidedWalk, RunColumns, answered
+from graphopt.search.walks.key_moves import KINDS
 from graphopt.utils.progress import Bar
 from graphopt.utils.ranges import Count, NotNegative, Share, Width
 

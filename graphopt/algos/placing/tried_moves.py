@@ -14,11 +14,9 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import OutOfBudget
 from graphopt.problems.task import AssignTask
-from graphopt.search.genetic.brkga import F32, priced_by
-from graphopt.search.walks.guided_local import GuidedWalk
-from graphopt.search.walks.key_moves import first_plan
-from graphopt.search.walks.run_columns import COLUMNS, RunColumns
-from graphopt.search.walks.weighted_moves import Drawn, WeightedMoves
+from graphopt.search.genetic.evolution import F32, priced_by
+from graphopt.search.walks.hot_local import COLUMNS, GuidedWalk, RunColumns
+from graphopt.search.walks.key_moves import Descent, Drawn, WeightedMoves, first_plan
 
 LEAST = 1e-9  # relative gain that counts as one
 
@@ -68,18 +66,13 @@ def tried_moves(graph: Graph, task: AssignTask, cost: CostModel, walk: GuidedWal
 def _along(problem: AssignProblem, moves: WeightedMoves, walk: GuidedWalk, probes: int):  # type: ignore[no-untyped-def]
     """(keys [K], moves from there, [probes] whether each made the plan cheaper), until OutOfBudget."""
     price, rng = priced_by(problem), problem.rng
-    keys, cost = first_plan(problem, "heuristic", price)
-    best, least, since = keys, cost, 0
+    at = Descent(*first_plan(problem, "heuristic", price))
     while moves.base.any():
         drawn: Drawn = moves.drawn(moves.base, probes, rng)
-        batch = moves.made(keys, drawn, rng)
+        batch = moves.made(at.here, drawn, rng)
         found = price(batch)
-        yield keys, drawn, found < cost * (1.0 - LEAST)
-        winner, since = int(np.argmin(found)), since + probes
-        if found[winner] <= cost:
-            keys, cost = batch[winner], float(found[winner])
-        if cost < least:
-            best, least, since = keys, cost, 0
-        if since >= walk.patience:
-            keys = moves.made(best, moves.drawn(moves.base, walk.kick, rng), rng, together=True)[0]
-            cost, since = float(price(keys[None])[0]), 0
+        yield at.here, drawn, found < at.cost * (1.0 - LEAST)
+        at.step(batch, found)
+        if at.since >= walk.patience:
+            keys = moves.made(at.best, moves.drawn(moves.base, walk.kick, rng), rng, together=True)[0]
+            at.restart(keys, float(price(keys[None])[0]))

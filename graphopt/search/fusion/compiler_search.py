@@ -1,29 +1,80 @@
 """`compiler_search`: what suits a compiler that answers some twenty evaluations a minute, and whose default is strong.
 
-It never leaves the default's neighbourhood: single knobs, those that help together, rules that store or inline many ops
-at once, rules with knobs, classes of alike ops, then flips of one to three ops that several others read.
+The search never leaves the default's neighbourhood: single knobs, those that help together, rules that store or inline
+many ops at once, rules with knobs, classes of alike ops, then flips of one to three ops that several others read.
 
 Shape legend: N ops, H heads.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from graphopt.core.graph import F64, I64, Bool
+from graphopt.core.fusible import fusible
+from graphopt.core.graph import F64, I64, Bool, Graph
 from graphopt.core.head import Head, Role
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
-from graphopt.search.fusion.compiler_rules import reader_counts, rules
-from graphopt.search.walks.motifs import motifs
+from graphopt.search.walks.classes import alike
 from graphopt.utils.ranges import Few, Share
 
-Stage = Literal["knobs", "combine", "sweep", "rules", "retune", "classes", "cuts", "flips"]
+STORE, INLINE = 0, 1  # choices of a binary fusion head
+
+
+class AtOnce(NamedTuple):
+    """ops: [K] that are given one choice."""
+
+    name: str
+    ops: I64
+    choice: int
+
+
+def rules(graph: Graph, free: Bool) -> list[AtOnce]:
+    """Those that name any op, the best known first. free: [N] ops with a choice.
+
+    `wide_R`: store what a reader of at least R times its elements would compute again for each of these (a scale per
+    row, read by every element of the row). `readers_R`: store what at least R ops read. `costly`: store what is
+    expensive and read more than once. `once`: inline what one op reads, `cheap`: what several read and costs little.
+    """
+    f = fusible(graph)
+    widest, readers, expensive = widest_reader(graph), reader_counts(graph), f.op["expensive"]
+    wanted = [
+        AtOnce(f"wide_{ratio}", np.flatnonzero(free & (widest >= ratio * f.op["numel"])), STORE) for ratio in (8, 2)
+    ]
+    wanted += [AtOnce(f"readers_{least}", np.flatnonzero(free & (readers >= least)), STORE) for least in (2, 3)]
+    wanted += [
+        AtOnce("costly", np.flatnonzero(free & expensive & (readers >= 2)), STORE),
+        AtOnce("once", np.flatnonzero(free & (readers == 1)), INLINE),
+        AtOnce("cheap", np.flatnonzero(free & ~expensive & (readers >= 2)), INLINE),
+    ]
+    return [rule for rule in wanted if len(rule.ops)]
+
+
+def reader_counts(graph: Graph) -> I64:
+    """[N] distinct ops that read any result, through views."""
+    op = fusible(graph).op
+    counts: I64 = (op["out_end"] - op["out_start"]).astype(np.int64)
+    return counts
+
+
+def widest_reader(graph: Graph) -> F64:
+    """[N] elements over which the largest reader runs, 0 without a reader."""
+    f = fusible(graph)
+    source = np.repeat(np.arange(graph.num_ops), reader_counts(graph))
+    out = np.zeros(graph.num_ops)
+    np.maximum.at(out, source, np.maximum(f.op["space"], f.op["numel"])[f.out_op])
+    return out
+
+
+Stage = Literal["knobs", "combine", "sweep", "rules", "retune", "classes", "cuts", "flips", "masks", "near"]
 Order = Literal["bytes", "random"]
 LARGEST_FLIP = 3
+
+
+MASKS, NEAR = 30, 32  # plans of a sample
 
 
 class CompilerSearch(Optimizer):
@@ -35,6 +86,10 @@ class CompilerSearch(Optimizer):
     batch: decisions that are priced together, from the same best one; where several of them help, all together are
     tried next. margin: relative gain from which a measured price counts as lower. order: of ops that are flipped, by
     the bytes that their readers read, or random.
+
+    masks, near: no search, but plans to fit and to judge cost models by (experiment=calibration). Of the masks the k-th
+    of n draws the choice of a share k / n of the ops anew. Near the default are every value of every knob, every rule,
+    then flips of one to three ops, and in every fourth flip what is cut, where the task decides that.
     """
 
     needs_roles = frozenset({Role.FUSION})
@@ -75,7 +130,7 @@ class CompilerSearch(Optimizer):
             climb.try_all(single_knobs(problem))
 
     def _classes(self, problem: AssignProblem, climb: "Climb") -> None:
-        for classes in motifs(problem.graph, climb.free, 3):
+        for classes in alike(problem.graph, climb.free, 3):
             climb.try_all(climb.flip(ops) for ops in classes)
 
     def _cuts(self, problem: AssignProblem, climb: "Climb") -> None:
@@ -93,6 +148,36 @@ class CompilerSearch(Optimizer):
             for size in range(2, LARGEST_FLIP + 1):
                 picks = (problem.rng.choice(len(ops), min(size, len(ops)), replace=False) for _ in range(len(ops)))
                 climb.try_all(climb.flip(ops[pick]) for pick in picks)
+
+    def _masks(self, problem: AssignProblem, climb: "Climb") -> None:
+        free, count = np.flatnonzero(climb.free), problem.task.heads[climb.head].count
+        made = []
+        for k in range(MASKS):
+            drawn, decision = free[problem.rng.random(len(free)) < (k + 1) / MASKS], problem.initial.copy()
+            decision[drawn, climb.head] = problem.rng.integers(0, count, len(drawn))
+            made.append(decision)
+        self._sampled(climb, made)
+
+    def _near(self, problem: AssignProblem, climb: "Climb") -> None:
+        found: dict[bytes, Decision] = {problem.initial.tobytes(): problem.initial}
+        mask, names = problem.task.mask(problem.graph), [other.name for other in problem.task.heads]
+        known = [climb.fusion(rule.ops, rule.choice) for rule in rules(problem.graph, climb.free)]
+        for changes in [*single_knobs(problem), *known]:
+            decision = changed(problem.initial, changes)
+            if decision is not None:
+                found.setdefault(decision.tobytes(), decision)
+        for k in range(8 * NEAR if climb.free.any() else 0):
+            column = names.index("cut") if k % 4 == 3 and "cut" in names else climb.head
+            free = np.flatnonzero(mask[:, column])
+            ops = problem.rng.choice(free, min(1 + k % LARGEST_FLIP, len(free)), replace=False)
+            decision = problem.initial.copy()
+            decision[ops, column] = np.where(decision[ops, column] > 0, 0, 1)
+            found.setdefault(decision.tobytes(), decision)
+        self._sampled(climb, [*found.values()][1 : NEAR + 1])
+
+    def _sampled(self, climb: "Climb", decisions: Sequence[Decision]) -> None:
+        for i in range(0, len(decisions), self.batch):
+            climb.problem.cost(np.stack(decisions[i : i + self.batch]))
 
 
 Changes = Sequence[tuple[int, int, int]]

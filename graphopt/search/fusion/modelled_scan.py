@@ -1,21 +1,253 @@
 """`modelled_scan`: motif scan and compound moves by a model of kernels that is no evaluation, then evaluations of what
 the model expects most of. What a compiler does that has a cost model of its own, and then measures; the unlearned peer
-of `kernel_model`."""
+of `kernel_model`.
 
+Compound moves: one op is decided otherwise by force, and the model repairs what lies around it. Where no single change
+helps any more, several near each other may; a model that costs no evaluation finds which. After ejection chains
+(Glover, "Ejection chains, reference structures and alternating path methods", 1996), with a model as the judge of what
+a forced change ejects.
+
+With a budget, from the best so far it evaluates whole classes of alike ops and compound moves, those first of which the
+model expects most, then moves that begin with ops drawn at random.
+
+Shape legend: N ops, F forced ops, C ops that change.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal
+from heapq import heappop, heappush
+from itertools import islice, product
+from math import erf, exp, pi, sqrt
+from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
+
+from graphopt.core.graph import I64, Bool
 from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import CostModel, FlipState
+from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer, solve
-from graphopt.search.fusion.compound_moves import CompoundMoves
-from graphopt.search.fusion.modelled_walk import walk_by_model
-from graphopt.search.fusion.motif_scan import MotifScan, scan_motifs
+from graphopt.problems.pricing import PricedFlips, Pricing
+from graphopt.search.fusion.motif_scan import MotifScan, scan_classes
 from graphopt.search.fusion.xla_priority import xla_models
+from graphopt.search.walks.classes import alike
+from graphopt.search.walks.moves import neighbourhood
 from graphopt.utils.ranges import Count, Whole
+
+HOPS = 3  # around a forced op in which is repaired; views count
+MOST_NEAR = 64  # ops there; fewer hops where there are more
+REPAIRS = 4  # changes at most, each the best by the model
+SURELY = 1.0 - 1e-9  # a price below so much of another one is lower
+ERROR = 0.01  # of a kernel's modelled time: what is expected of a move that should cost little
+
+
+class Compound(NamedTuple):
+    """ops: [C] that change. seconds: what the model says that it adds. touched: modelled seconds of kernels that
+    change."""
+
+    ops: I64
+    seconds: float
+    touched: float
+
+    @property
+    def expected(self) -> float:
+        """The expected improvement in seconds, if the model errs normally, by `ERROR` of what is touched."""
+        spread, gain = max(ERROR * self.touched, 1e-30), -self.seconds
+        z = gain / spread
+        return spread * exp(-z * z / 2) / sqrt(2 * pi) + gain * 0.5 * (1 + erf(z / sqrt(2)))
+
+
+class CompoundMoves:
+    """Around one decision of a binary fusion task at a time. ops: [M] with a choice."""
+
+    def __init__(self, problem: AssignProblem, model: Pricing, flips: PricedFlips) -> None:
+        self._graph, self._model = problem.graph, model
+        self._free: Bool = problem.task.mask(problem.graph)[:, 0]
+        self.ops: I64 = np.flatnonzero(self._free)
+        self._near: dict[int, I64] = {}
+        self._start_from(flips)
+
+    @classmethod
+    def around(cls, problem: AssignProblem, model: CostModel, decision: Decision) -> "CompoundMoves | None":
+        """None where the model has no exact prices of single flips."""
+        pricing = Pricing(problem.graph, problem.task, model)
+        flips = pricing.flips(decision)
+        return None if flips is None else cls(problem, pricing, flips)
+
+    def move_to(self, decision: Decision) -> None:
+        """A decision becomes the one that moves start from."""
+        self._start_from(self._opened(decision))
+
+    def _start_from(self, flips: PricedFlips) -> None:
+        self._flips, self._state, self.decision = flips, flips.saved(), flips.decision
+
+    def _opened(self, decision: Decision) -> PricedFlips:
+        flips = self._model.flips(decision)
+        assert flips is not None
+        return flips
+
+    def promising(self, most: int) -> list[int]:
+        """The ops whose flips alone cost least by the model, at most so many, the best first."""
+        order = np.argsort(self._flips.price(self.ops), kind="stable")
+        return [int(op) for op in self.ops[order[:most]]]
+
+    def near(self, ops: Iterable[int]) -> I64:
+        """Ops with a choice around some ops, ascending."""
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *(self._around(int(op)) for op in ops)]))
+
+    def _around(self, op: int) -> I64:
+        if op not in self._near:
+            for hops in range(HOPS, 0, -1):
+                found = neighbourhood(self._graph, op, hops)
+                if len(found) <= MOST_NEAR:
+                    break
+            self._near[op] = found[self._free[found]]
+        return self._near[op]
+
+    def forced(self, ops: I64) -> Compound | None:
+        """The move that begins with flips of [F] ops; None where it changes nothing."""
+        self._repaired(ops)
+        made = self._made(self._flips.saved())
+        self._flips.restore(self._state)
+        return made
+
+    def whole(self, decision: Decision) -> Compound | None:
+        """The move to another decision."""
+        return self._made(self._opened(decision).saved())
+
+    def descend(self, most: int) -> Decision:
+        """The decision after moves that begin with one op each, as long as the model finds any better, of at most so
+        many; it becomes the one that moves start from."""
+        waiting = deque(self.ops.tolist())
+        for _ in range(most):
+            if not waiting:
+                break
+            op = waiting.popleft()
+            self._repaired(np.array([op]))
+            state = self._flips.saved()
+            if state.cost < self._state.cost * SURELY:
+                changed, self._state = np.flatnonzero(state.inline != self._state.inline), state
+                known = set(waiting)
+                waiting.extend(near for near in self.near(changed).tolist() if near not in known)
+            else:
+                self._flips.restore(self._state)
+        self.decision = self._flips.decision
+        return self.decision
+
+    def _repaired(self, ops: I64) -> None:
+        for op in ops.tolist():
+            self._flips.apply(op)
+        near = self.near(ops.tolist())
+        for repair in range(REPAIRS):
+            can = near if repair else near[~np.isin(near, ops)]  # not at once back
+            prices = self._flips.price(can)
+            if not len(can) or prices.min() >= self._flips.cost * SURELY:
+                return
+            self._flips.apply(int(can[np.argmin(prices)]))
+
+    def _made(self, state: FlipState) -> Compound | None:
+        ops = np.flatnonzero(state.inline != self._state.inline)
+        differ = state.seconds != self._state.seconds
+        touched = np.maximum(state.seconds, self._state.seconds)[differ].sum()
+        return Compound(ops, state.cost - self._state.cost, float(touched)) if len(ops) else None
+
+
+LOOKED_AT = 20  # moves for each evaluation that is left, of which the model is asked at first
+SPREAD = 60  # ops that changed, from which all moves are looked at again
+DRAWN = (2, 3)  # ops that a random move begins with
+GIVE_UP = 1000  # random moves after one another that give nothing new
+
+
+def walk_by_model(problem: AssignProblem, moves: CompoundMoves, depth: int) -> None:
+    """Until the budget ends, or nothing new is found. depth: hops over which ops of a class have to look alike."""
+    walk = ModelledWalk(problem, moves)
+    walk.expect_classes(depth)
+    walk.expect(moves.promising(LOOKED_AT * problem.remaining))
+    failed = 0
+    while problem.open and failed < GIVE_UP:
+        candidate = walk.expected()
+        candidate = walk.drawn() if candidate is None else candidate
+        failed = 0 if candidate is not None and walk.try_decision(candidate) else failed + 1
+
+
+class ModelledWalk:
+    """The best decision so far, and the moves from it that wait for an evaluation."""
+
+    def __init__(self, problem: AssignProblem, moves: CompoundMoves) -> None:
+        self._problem, self._moves = problem, moves
+        self._cost, self._seen = problem.best_cost, set[bytes]()
+        moves.move_to(self._legal(problem.best))
+        self._seen.add(moves.decision.tobytes())
+        self._waiting: list[tuple[float, int, int, I64, int | None]] = []  # less what is expected, number, ...
+        self._number, self._newest = 0, dict[int, int]()
+
+    def expect_classes(self, depth: int) -> None:
+        """Each class with each choice; of many the largest."""
+        for ops, choice in islice(self._classes(depth), LOOKED_AT * self._problem.remaining):
+            made = self._moves.whole(self._legal(self._with(ops, choice)))
+            if made is not None:
+                self._push(-1, made, ops, choice)
+
+    def expect(self, ops: Iterable[int]) -> None:
+        """The compound moves that begin with ops, as they are from here."""
+        for op in ops:
+            made = self._moves.forced(np.array([op]))
+            self._newest[op] = self._number + 1  # what was expected before no longer counts
+            if made is not None:
+                self._push(op, made, made.ops, None)
+
+    def expected(self) -> Decision | None:
+        """The decision that the best of the waiting moves makes."""
+        while self._waiting:
+            _, number, op, ops, choice = heappop(self._waiting)
+            if choice is not None or self._newest[op] == number:
+                return self._with(ops, choice)
+        return None
+
+    def drawn(self) -> Decision | None:
+        """What a compound move makes that begins with some ops near each other."""
+        rng, ops = self._problem.rng, self._moves.ops
+        near = self._moves.near([int(rng.choice(ops))]) if len(ops) else ops
+        count = min(len(near), int(rng.integers(DRAWN[0], DRAWN[1] + 1)))
+        made = self._moves.forced(rng.choice(near, count, replace=False)) if count else None
+        return None if made is None else self._with(made.ops, None)
+
+    def try_decision(self, candidate: Decision) -> bool:
+        """Evaluates it, unless it was before, and moves there if it is better; whether it was evaluated."""
+        candidate = self._legal(candidate)
+        if candidate.tobytes() in self._seen:
+            return False
+        self._seen.add(candidate.tobytes())
+        cost = float(self._problem.cost(candidate[None])[0])
+        if cost < self._cost:
+            self._cost, changed = cost, np.flatnonzero((candidate != self._moves.decision)[:, 0])
+            self._moves.move_to(candidate)
+            self.expect((self._moves.ops if len(changed) > SPREAD else self._moves.near(changed)).tolist())
+        return True
+
+    def _push(self, op: int, made: Compound, ops: I64, choice: int | None) -> None:
+        self._number += 1
+        heappush(self._waiting, (-made.expected, self._number, op, ops, choice))
+
+    def _classes(self, depth: int) -> Iterator[tuple[I64, int]]:
+        free = self._problem.task.mask(self._problem.graph)[:, 0]
+        return ((ops, choice) for classes in alike(self._problem.graph, free, depth)
+                for ops, choice in product(classes, (1, 0)))  # fmt: skip
+
+    def _with(self, ops: I64, choice: int | None) -> Decision:
+        """choice None: each its other one."""
+        out = self._moves.decision.copy()
+        out[ops, 0] = 1 - out[ops, 0] if choice is None else choice
+        return out
+
+    def _legal(self, decision: Decision) -> Decision:
+        return self._problem.task.canonical(self._problem.graph, decision)
+
 
 LAUNCH = 1e-6  # s, what a kernel's start takes on machines that say nothing
 
@@ -68,6 +300,6 @@ def search_by_model(problem: AssignProblem, machine: Machine, *, depth: int, mod
         return
     problem.cost(answer[None])
     if moves is None:
-        scan_motifs(problem, depth)
+        scan_classes(problem, depth)
     else:
         walk_by_model(problem, moves, depth)

@@ -1,4 +1,5 @@
-"""`xla_priority`: XLA's priority fusion for GPUs, by XLA's own cost model. From its `priority_fusion` pass (2024).
+"""`inline_all`; and `xla_priority`, XLA's priority fusion for GPUs, by XLA's own cost model. From its `priority_fusion`
+pass (2024).
 
 Greedy over producers: a producer is fused into all its users or into none. priority = time unfused - time fused; the
 largest goes first, ties to the larger id, negative ones never; only the changed neighbourhood is scored again.
@@ -33,15 +34,28 @@ from graphopt.costs.one_kernel.kernel_time import (
 )
 from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.task import AssignTask
-from graphopt.search.fusion.fused import answer
 from graphopt.utils.compiled import njit
 
 LAUNCH = 1e-6  # s, what XLA assumes for every kernel
 MAX_OPERANDS = 95  # 96 with the one output
 SIGNIFICANT = 16.0  # a reduction over fewer elements is emitted as a loop anyway
 REFUSED = -np.inf
+
+
+class InlineAll(Optimizer):
+    """Every op is computed inside its consumers wherever fusion is legal: what greed alone gives. One evaluation."""
+
+    needs_roles = frozenset({Role.FUSION})
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+
+    def solve(self, problem: AssignProblem) -> None:
+        ops = problem.graph.num_ops
+        answer(problem, np.ones(ops, np.bool_), np.arange(ops))
 
 
 class XlaPriority(Optimizer):
@@ -240,3 +254,31 @@ def _neighbourhood(f: Fusible, op: int, inline: NDArray[np.bool_], limits: Kerne
                     changed[count] = source
                     count += 1
     return count
+
+
+def answer(problem: AssignProblem, inline: NDArray[np.bool_], rank: NDArray[np.int64]) -> None:
+    """Answers with the flags `inline` [N]: one evaluation, or a commitment where there is no budget.
+
+    rank: [N] order in which the rule inlined the ops, from 0.
+    """
+    decision = as_decision(problem, inline, rank)
+    if problem.open:
+        problem.cost(decision[None])
+    else:
+        problem.commit(decision)
+
+
+def as_decision(problem: AssignProblem, inline: NDArray[np.bool_], rank: NDArray[np.int64]) -> Decision:
+    """[N, H] the initial decision with its fusion head replaced where an op has a choice.
+
+    With K choices stored ops get 0, inlined ones K-1 (inlined first) to 1. Raises Incompatible when the task decides no
+    fusion.
+    """
+    column = problem.task.column(Role.FUSION)
+    most = problem.task.heads[column].count - 1
+    order = np.argsort(np.argsort(np.where(inline, rank, np.iinfo(np.int64).max), kind="stable"), kind="stable")
+    choices = np.where(inline, most - order * most // max(1, int(inline.sum())), 0)
+    decision = problem.initial.copy()
+    free = problem.task.mask(problem.graph)[:, column]
+    decision[free, column] = choices[free]
+    return decision

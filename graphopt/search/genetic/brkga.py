@@ -1,182 +1,96 @@
-"""`brkga`: biased random-key genetic algorithm (Gonçalves, Resende 2011), the solver inside REGAL.
+"""`brkga`: random keys, evolved; and `local_then_brkga`. What REGAL learns is uniform here, or set by hand.
 
-A chromosome is a vector of keys in [0, 1], which the task decodes into a plan. A generation keeps the elites, adds
-mutants (new draws from the sampler), and fills up with children of an elite and a non-elite: each gene comes from the
-elite with the gene's elite bias. The whole population is decoded and priced in one call.
-
-REGAL replaces two things only: the sampler of the first population and of the mutants, and the elite biases.
-
-Common random numbers: `evolve` draws two seeds from its generator, one for the sampler and one for mating (who mates
-with whom, and a counter-based stream per child). So two runs from equal generators mate alike whatever their samplers
-are, and samplers that use one uniform number per gene, in order, see the same numbers gene by gene.
-
-Shape legend: P chromosomes, K keys, C children.
+Shape legend: K keys.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.random import Generator
-from numpy.typing import NDArray
 
-from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.pricing import Pricing
-from graphopt.problems.problem import OutOfBudget
-from graphopt.search.walks.moves import penalised
-from graphopt.utils.compiled import njit
-from graphopt.utils.ranges import Between, Share
+from graphopt.search.genetic.evolution import (
+    F32,
+    Evolution,
+    beta_keys,
+    beta_parameters,
+    evolve,
+    priced_by,
+    uniform_keys,
+)
+from graphopt.search.heuristics.rules import (
+    Order,
+    SchedulingInstance,
+    order_bottom_level,
+    order_reverse_bottom_level,
+    place_spectral,
+)
+from graphopt.search.heuristics.starts import heuristic_keys, ranks
+from graphopt.search.walks.key_moves import RegalLocal
+from graphopt.utils.ranges import Count
 
-MOST_CHROMOSOMES = 1_000_000
-KEYS_PER_CALL = 1 << 22  # keys decoded and priced at a time: plans stay small, and the clock is looked at
 
-F32 = NDArray[np.float32]
-F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
-U64 = NDArray[np.uint64]
-Sampler = Callable[[Generator, int], F32]
-"""(random numbers, count) -> a new array [count, K] of chromosomes. Equal random numbers give comparable draws: use
-`rng.random((count, K), np.float32)` as `uniform_keys` does, and transform gene by gene."""
-Price = Callable[[F32], F64]
-"""[P, K] -> [P] scores; raises OutOfBudget when no more may be priced."""
+class Proposal(NamedTuple):
+    """Beta distributions around a heuristic. A concentration is alpha + beta: 2 around a mean of 0.5 is uniform."""
+
+    placement: float  # mean of the affinity to an op's device; 1 - placement to the others
+    placement_concentration: float
+    order: Order
+    priorities: float  # means of priorities run from 0.5 - priorities / 2 to 0.5 + priorities / 2
+    priority_concentration: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evolution:
-    """Parameters of a BRKGA. Usual ranges: elites 0.1-0.25, mutants 0.1-0.3, elite bias 0.5-0.8."""
-
-    population: Annotated[int, Between(3, MOST_CHROMOSOMES)]
-    elites: Share  # share of the population that lives on
-    mutants: Share  # share that is drawn anew
-    elite_bias: Share  # probability that a gene of a child comes from its elite parent
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.elite_count < self.population - self.mutant_count:
-            raise ConfigError(
-                f"a population of {self.population} with elites={self.elites} and mutants={self.mutants} leaves no "
-                "room for children; give shares that sum to less than 1"
-            )
-
-    @property
-    def elite_count(self) -> int:
-        return max(1, round(self.elites * self.population))
-
-    @property
-    def mutant_count(self) -> int:
-        return round(self.mutants * self.population)
+RUN_TIME = Proposal(0.8, 4.0, order_bottom_level, 0.6, 4.0)  # `max_load` too
+PEAK_MEMORY = Proposal(0.7, 4.0, order_reverse_bottom_level, 0.6, 3.0)
 
 
 class Brkga(Optimizer):
-    """Plain BRKGA: uniform keys. yaml: conf/algo/brkga.yaml."""
+    """start: what the first population and the mutants are drawn from. `random`: uniformly. `heuristic`: the same, but
+    the first population holds the plans of all heuristics. `informed`: around a spectral partition that balances time
+    and a list order, without learning."""
 
-    def __init__(self, *, name: str, evolution: Evolution) -> None:
-        self.name, self.evolution = name, evolution
+    def __init__(self, *, name: str, start: Literal["random", "heuristic", "informed"], evolution: Evolution) -> None:
+        self.name, self.start, self.evolution = name, start, evolution
+
+    def solve(self, problem: AssignProblem) -> None:
+        keys = problem.task.key_count(problem.graph)
+        if not keys or not problem.open:
+            return
+        seeds = heuristic_keys(problem) if self.start == "heuristic" else None
+        sampler = uniform_keys(keys)
+        if self.start == "informed":
+            sampler = beta_keys(*around(problem, PEAK_MEMORY if problem.objective == "peak_memory" else RUN_TIME))
+        evolve(priced_by(problem), sampler, problem.rng, self.evolution, seeds=seeds)
+
+
+class LocalThenBrkga(Optimizer):
+    """The first `local_evals` evaluations are the local search's; what it has found is in the first population."""
+
+    def __init__(self, *, name: str, local: RegalLocal, local_evals: Count, evolution: Evolution) -> None:
+        self.name, self.local, self.local_evals, self.evolution = name, local, local_evals, evolution
 
     def solve(self, problem: AssignProblem) -> None:
         keys = problem.task.key_count(problem.graph)
         if keys and problem.open:
-            evolve(priced_by(problem), uniform_keys(keys), problem.rng, self.evolution)
+            for found in self.local.bests(problem):
+                best = found
+                if problem.evals >= self.local_evals:
+                    break
+            evolve(priced_by(problem), uniform_keys(keys), problem.rng, self.evolution, seeds=best[None])
 
 
-def uniform_keys(keys: int) -> Sampler:
-    """Independent uniform keys on [0, 1)."""
-    return lambda rng, count: rng.random((count, keys), np.float32)
-
-
-def priced_by(problem: AssignProblem) -> Price:
-    """Scores billed to a problem; an infeasible chromosome scores beyond every feasible one, the worse the larger its
-    excess."""
-    rows = max(1, KEYS_PER_CALL // max(1, problem.task.key_count(problem.graph)))
-
-    def price(keys: F32) -> F64:
-        scores = np.empty(len(keys))
-        for first in range(0, len(keys), rows):
-            cost = problem.cost_keys(keys[first : first + rows])
-            scores[first : first + rows] = penalised(cost, problem.last_excess)
-        return scores
-
-    return price
-
-
-def evolve(price: Price, sampler: Sampler, rng: Generator, evolution: Evolution, *, bias: F32 | None = None,
-           seeds: F32 | None = None) -> None:  # fmt: skip
-    """Evolves until `price` raises OutOfBudget.
-
-    bias: elite bias of every gene [K], in place of the common one. seeds: chromosomes that replace the first draws.
-    """
-    sampling, mating = (np.random.default_rng(seed) for seed in rng.integers(0, 2**63, 2))
-    keys = sampler(sampling, evolution.population)
-    if seeds is not None:
-        keys[: len(seeds)] = seeds[: len(keys)]
-    elite_bias = np.full(keys.shape[1], evolution.elite_bias, np.float32) if bias is None else bias
-    elites, first_mutant = evolution.elite_count, evolution.population - evolution.mutant_count
-    cost, following = price(keys), np.empty_like(keys)
-    while True:
-        order = np.argsort(cost, kind="stable")
-        following[:elites] = keys[order[:elites]]
-        _mate(keys, order, elites, elite_bias, mating, following[elites:first_mutant])
-        following[first_mutant:] = sampler(sampling, evolution.mutant_count)
-        keys, following = following, keys
-        cost = np.concatenate([cost[order[:elites]], price(keys[elites:])])
-
-
-def run_alone(pricing: Pricing, sampler: Sampler, evolution: Evolution, *, evals: int, seed: int,
-              bias: F32 | None = None) -> float:  # fmt: skip
-    """The best score of a run by itself: the default's plan is no candidate, so graphs on which little beats it tell
-    samplers and settings apart as well."""
-    left, best = evals, np.inf
-
-    def price(keys: F32) -> F64:
-        nonlocal left, best
-        if not len(allowed := keys[:left]):
-            raise OutOfBudget
-        prices = pricing.keys(allowed)
-        scores = penalised(prices.cost, prices.excess)
-        left, best = left - len(allowed), min(best, float(scores.min()))
-        if len(allowed) < len(keys):
-            raise OutOfBudget
-        return scores
-
-    try:
-        evolve(price, sampler, np.random.default_rng(seed), evolution, bias=bias)
-    except OutOfBudget:
-        return best
-    raise AssertionError("a run ends by its budget")
-
-
-def _mate(keys: F32, order: I64, elites: int, bias: F32, rng: Generator, children: F32) -> None:
-    """Fills `children` [C, K] with those of random pairs of an elite and another; `order`: of keys, best first."""
-    count = len(children)
-    mother, father = rng.integers(0, elites, count), rng.integers(elites, len(keys), count)
-    streams = rng.integers(0, 2**64, count, np.uint64)
-    _cross(keys, order[mother], order[father], bias, streams, children)
-
-
-@njit(cache=True, nogil=True)
-def _cross(keys, mother, father, bias, streams, children):  # type: ignore[no-untyped-def]
-    words = np.empty((children.shape[1] + 1) // 2, np.uint64)
-    for i in range(len(children)):
-        _splitmix(streams[i], words)
-        _inherit(keys[mother[i]], keys[father[i]], bias, words.view(np.uint32), children[i])
-
-
-@njit(cache=True, nogil=True)
-def _splitmix(stream, words):  # type: ignore[no-untyped-def]
-    """Random words by position in a stream (SplitMix64: Steele, Lea, Flood 2014): vector code, no state."""
-    for i in range(len(words)):
-        z = stream + np.uint64(i) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        words[i] = z ^ (z >> np.uint64(31))
-
-
-@njit(cache=True, nogil=True)
-def _inherit(mother, father, bias, words, child):  # type: ignore[no-untyped-def]
-    """A gene is the mother's with its bias. Both are read before the choice: that makes vector code."""
-    for k in range(len(child)):
-        uniform = np.float32(np.int32(words[k] >> np.uint32(8))) * np.float32(2.0**-24)
-        hers, his = mother[k], father[k]
-        child[k] = hers if uniform < bias[k] else his
+def around(problem: AssignProblem, proposal: Proposal) -> tuple[F32, F32]:
+    """(alpha [K], beta [K]) around the heuristics' plan; choices other than devices and orders stay uniform."""
+    instance, layout = SchedulingInstance(problem.graph, problem.task), problem.layout
+    device = place_spectral(instance, "time")
+    urgency = proposal.order(instance, device)
+    mean, concentration = np.full(len(layout), 0.5), np.full(len(layout), 2.0)
+    affinity = layout.role == KeyRole.AFFINITY
+    own = device[layout.op[affinity]] == layout.device[affinity]
+    mean[affinity] = np.where(own, proposal.placement, 1.0 - proposal.placement)
+    concentration[affinity] = proposal.placement_concentration
+    ordered = (layout.role == KeyRole.PRIORITY) | (layout.role == KeyRole.TRANSFER)
+    mean[ordered] = 0.5 + proposal.priorities * (ranks(urgency)[layout.op[ordered]] - 0.5)
+    concentration[ordered] = proposal.priority_concentration
+    return beta_parameters(mean, concentration)

@@ -17,7 +17,7 @@ from graphopt.core.op_storage import OpStorage, op_storage
 from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.search.heuristics.encoding import F32, encode
+from graphopt.search.heuristics.starts import F32, encode
 
 
 class CompilerOrder(Optimizer):

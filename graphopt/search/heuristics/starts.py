@@ -1,45 +1,89 @@
-"""What searches start from: the plans of all heuristics that fit the objective, as keys or as decisions.
+"""What searches start from: the plans of heuristics, as suggestions for kernels, as random keys, as decisions.
 
-Shape legend: S starts, K keys, N ops.
+Shape legend: S starts, N ops, D devices, K keys.
 """
 
 from collections.abc import Iterator
-from itertools import chain
 
 import numpy as np
+from numpy.typing import NDArray
 
+from graphopt.core.graph import F64
 from graphopt.core.head import Role
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.decisions import Decision, Decisions
-from graphopt.search.heuristics.encoding import F32, encode, ranks
-from graphopt.search.heuristics.rules import HEURISTICS, Device, SchedulingInstance, Suggestion, order_topological
-from graphopt.search.pipelines.contiguous import USUAL, best_split
-from graphopt.search.pipelines.pipeline import pipeline_of
+from graphopt.problems.decisions import Decisions
+from graphopt.problems.keys import KeyRole
+from graphopt.search.heuristics.expert import by_layers
+from graphopt.search.heuristics.rules import (
+    HEURISTICS,
+    Device,
+    SchedulingInstance,
+    Suggestion,
+    heft_schedule,
+    order_bottom_level,
+    order_depth_first,
+    order_memory_greedy,
+    order_reverse_bottom_level,
+    order_topological,
+)
+
+F32 = NDArray[np.float32]
+
+CAUTIONS = (16.0, 8.0, 4.0, 32.0, 2.0, 1.0, 12.0, 6.0, 3.0, 64.0, 0.5)  # HEFT with transfers so many times as long
+_ORDERS = (order_bottom_level, order_topological, order_reverse_bottom_level, order_depth_first, order_memory_greedy)
 
 
-def heuristic_keys(problem: AssignProblem) -> F32:
-    """[S, K] keys of all heuristics, those that say the same once (a task may read devices only, or priorities).
+def encode(problem: AssignProblem, device: NDArray[np.integer], urgency: F64) -> F32:
+    """[K] keys of a plan: ops on `device` [N], started by `urgency` [N] (any scale, the largest first, ties by op id).
 
-    For `max_load` the best contiguous split comes first.
+    Results travel in the order of their producers; other choices are the default's. Of keys that the task does not
+    have nothing is lost: a task that only places reads devices, one that only schedules reads priorities.
     """
-    return np.stack(list(heuristic_rows(problem)))
+    layout = problem.layout
+    keys = np.empty(len(layout), np.float32)
+    affinity = layout.role == KeyRole.AFFINITY
+    keys[affinity] = np.where(device[layout.op[affinity]] == layout.device[affinity], 0.75, 0.25)
+    ordered = (layout.role == KeyRole.PRIORITY) | (layout.role == KeyRole.TRANSFER)
+    keys[ordered] = ranks(urgency)[layout.op[ordered]]
+    choice = layout.role == KeyRole.CHOICE
+    head = layout.head[choice]
+    counts = np.array([head.count for head in problem.task.heads])
+    keys[choice] = (problem.initial[layout.op[choice], head] + 0.5) / counts[head]
+    return keys
 
 
-def heuristic_rows(problem: AssignProblem) -> Iterator[F32]:
-    """The same one by one, [K] each, computed as they are asked for: the last ones take seconds on large graphs."""
-    instance, seen = SchedulingInstance(problem.graph, problem.task), set()
-    split = _contiguous(problem, instance)
-    suggestions = [] if split is None else [Suggestion(split, order_topological(instance, split))]
-    for suggestion in chain(suggestions, (heuristic(instance) for heuristic in HEURISTICS.values())):
-        row = encode(problem, *suggestion)
+def ranks(urgency: F64) -> F32:
+    """[N] different numbers in (0, 1) in the order of urgency; of equal ones the smaller id ranks higher."""
+    count = len(urgency)
+    order = np.lexsort((-np.arange(count), urgency))
+    out = np.empty(count, np.float32)
+    out[order] = (np.arange(count, dtype=np.float32) + 0.5) / count
+    return out
+
+
+def distinct(rows: Iterator[F32]) -> Iterator[F32]:
+    """Rows [K] of equal bytes once: a task may read devices only, or priorities."""
+    seen = set()
+    for row in rows:
         if row.tobytes() not in seen:
             seen.add(row.tobytes())
             yield row
 
 
+def heuristic_rows(problem: AssignProblem) -> Iterator[F32]:
+    """Distinct keys [K] of all heuristics, made when they are asked for: the last take seconds on large graphs."""
+    instance = SchedulingInstance(problem.graph, problem.task)
+    return distinct(encode(problem, *heuristic(instance)) for heuristic in HEURISTICS.values())
+
+
+def heuristic_keys(problem: AssignProblem) -> F32:
+    """[S, K] the same, all of them."""
+    return np.stack(list(heuristic_rows(problem)))
+
+
 def heuristic_decisions(problem: AssignProblem) -> Decisions:
-    """[S, N, H] decisions of all heuristics, those that say the same once: their devices, and their urgencies in as
-    many levels as the task has. Other choices are the default's."""
+    """[S, N, H] distinct decisions of all heuristics: their devices, and their urgencies in as many levels as the task
+    has. Other choices are the default's."""
     task, instance = problem.task, SchedulingInstance(problem.graph, problem.task)
     found = np.repeat(problem.initial[None], len(HEURISTICS), 0)
     for row, heuristic in zip(found, HEURISTICS.values(), strict=True):
@@ -52,20 +96,21 @@ def heuristic_decisions(problem: AssignProblem) -> Decisions:
     return np.unique(np.where(task.mask(problem.graph), found, problem.initial), axis=0)
 
 
-def contiguous(problem: AssignProblem) -> Decision | None:
-    """[N, H] the initial decision with the devices of the best contiguous split, where these are decided and count."""
-    device = _contiguous(problem, SchedulingInstance(problem.graph, problem.task))
-    if device is None:
-        return None
-    decision = problem.initial.copy()
-    decision[:, problem.task.column(Role.DEVICE)] = device
-    return decision
+def placements(instance: SchedulingInstance) -> Iterator[Suggestion]:
+    """Devices and an order for the kernels of any plan, the more promising first: HEFT by cautions, since it knows
+    nothing of queues on links, then the other heuristics, and what practitioners do by hand."""
+    for caution in CAUTIONS:
+        schedule = heft_schedule(instance, caution)
+        yield Suggestion(schedule.device, schedule.urgency)
+    for name, heuristic in HEURISTICS.items():
+        if name not in ("heft", "heft_cautious"):
+            yield heuristic(instance)
+    expert = by_layers(instance).astype("int16")
+    yield Suggestion(expert, order_bottom_level(instance, expert))
 
 
-def _contiguous(problem: AssignProblem, instance: SchedulingInstance) -> Device | None:
-    """[N] devices of the best contiguous split, where the objective is `max_load`, devices are decided and one fits."""
-    if problem.objective != "max_load" or not problem.task.decides(Role.DEVICE):
-        return None
-    line = pipeline_of(instance)
-    split = best_split(line, USUAL, np.random.default_rng(0))
-    return line.devices(split.device) if len(split.device) else None
+def orders(instance: SchedulingInstance, device: Device) -> Iterator[Suggestion]:
+    """Orders of the kernels on their devices [N]; HEFT's ranks last."""
+    for order in _ORDERS:
+        yield Suggestion(device, order(instance, device))
+    yield Suggestion(device, heft_schedule(instance, 1.0).urgency)

@@ -7,8 +7,7 @@ from graphopt.core.split import step_of
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
-from graphopt.search.recompute.frontiers import segmented
-from graphopt.search.recompute.saved_sets import REACH
+from graphopt.search.recompute.saved_sets import REACH, segmented
 from graphopt.search.walks.moves import scores
 from graphopt.tasks.recomputing import Recompute
 

@@ -5,17 +5,26 @@ prices it, one evaluation each; its price is what counts, and may differ from th
 `makespan_model`, `memory_model`). Improved schedules are priced as they are found; the last evaluation is kept for the
 last. The search starts from the run of the best heuristic.
 
+On one device the order of least peak memory is found, and proved, by a search over sets of ops (`least_memory`), where
+these are few enough: the solver is not asked then.
+
 What the solver proves of the model holds for every plan, and is noted, where the model is a relaxation of all that is
 decided and priced: the task does not decide fusion, and the cost model is the event simulator with exact sums (for
 memory, one that frees at the end of the last reader).
 """
 
+import math
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from graphopt.core.graph import I64
 from graphopt.core.head import Role
 from graphopt.core.trace import Trace
 from graphopt.costs.event_arrays import GRID
@@ -23,17 +32,41 @@ from graphopt.costs.simulator import Simulator
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
-from graphopt.search.heuristics.starts import heuristic_rows
-from graphopt.search.solvers.formulation import Formulation, start_early
+from graphopt.search.heuristics.starts import encode, heuristic_rows
+from graphopt.search.solvers.least_memory import Lifetime, optimal_order
 from graphopt.search.solvers.makespan_model import has_lanes, least_makespan, makespan_model
-from graphopt.search.solvers.memory_model import least_memory, memory_model
-from graphopt.search.solvers.solving import Pricer, Proof, SolverLimits, run
-from graphopt.search.solvers.workload import Workload, workload
+from graphopt.search.solvers.memory_model import least_memory, memory_model, one_device
+from graphopt.search.solvers.workload import Formulation, Workload, start_early, workload
 from graphopt.utils.ranges import Positive, Whole, Workers
 
+MOST_SETS = 200_000  # of ops that the search for an order looks at, some hundred bytes each
 HEURISTIC_SHARE = 0.25  # of the budget's seconds: when no further heuristic is tried
+ORDER_SHARE = 0.35  # when the search for an order is given up
 BUILD_SHARE = 0.5  # when a model that is not complete is given up: the solver needs as long to take it in
 SOLVE_SHARE = 0.9  # of what is left then: the rest is for ending threads and reading the last schedule
+
+
+Found = Callable[[I64, I64], bool]
+"""(start [K], device [K]) of a schedule that the solver found -> whether to go on."""
+
+
+@dataclass(frozen=True)
+class SolverLimits:
+    """When the solver stops. effort: its own measure of work, about seconds, by which runs repeat; None: by the clock
+    alone."""
+
+    seconds: float
+    effort: float | None
+    workers: int
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the solver knows at the end."""
+
+    units: int  # no schedule of the model has a lower objective
+    bound: float  # the same in seconds or bytes
+    optimal: bool  # of the model
 
 
 class CpSat(Optimizer):
@@ -72,6 +105,8 @@ class CpSat(Optimizer):
             return
         if provable(problem):
             problem.prove(simple_bound(problem, work))
+        if problem.objective == "peak_memory" and one_device(work) and _ordered(problem, work):
+            return
         size, lanes = self._size(work, problem.objective)
         if size > self.max_intervals:
             warnings.warn(
@@ -90,6 +125,27 @@ class CpSat(Optimizer):
         lanes = results * devices * (devices - 1)
         with_lanes = self.lanes and has_lanes(work) and len(work.op) * devices + lanes <= self.max_intervals
         return len(work.op) * devices + lanes * with_lanes, with_lanes
+
+
+def _ordered(problem: AssignProblem, work: Workload) -> bool:
+    """Prices the order of least memory on one device, and notes that it is; whether it was found."""
+    weights = sum(t.size for t in work.tensors if t.weight)
+    others = [Lifetime(t.size, t.maker, t.readers, t.keep) for t in work.tensors if not t.weight]
+    try:
+        check = partial(problem.within, ORDER_SHARE)
+        found = optimal_order(len(work.op), others, max_states=MOST_SETS, check=check)
+    except OutOfBudget:
+        return False
+    if found is None:
+        return False
+    if provable(problem):
+        problem.prove(float(found.peak + weights))
+    start = np.empty(len(work.op), np.int64)
+    start[list(found.ops)] = np.arange(len(work.op))
+    if problem.open:
+        device = np.full(len(work.op), work.options[0][0])
+        problem.cost_keys(encode(problem, *on_ops(work, start, device))[None])
+    return True
 
 
 def price_heuristics(problem: AssignProblem) -> None:
@@ -161,3 +217,81 @@ def provable(problem: AssignProblem) -> bool:
     rule = problem.task.machine.transfer
     models = rule.clock == "grid" and (rule.free == "end" or problem.objective == "runtime")
     return problem.by_events and models and {head.role for head in problem.task.heads} <= {Role.DEVICE, Role.PRIORITY}
+
+
+def run(formulation: Formulation, work: Workload, limits: SolverLimits, seed: int, found: Found) -> Proof:
+    """Solves, and calls `found` for every better schedule. Needs OR-Tools."""
+    from ortools.sat.python import cp_model
+
+    class Listener(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+        def on_solution_callback(self) -> None:
+            if not found(*_schedule(formulation, work, self.value)):
+                self.stop_search()
+
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = limits.workers
+    solver.parameters.random_seed = seed
+    solver.parameters.use_overload_checker_in_cumulative = True  # with both, bounds are proved in a tenth of a second
+    solver.parameters.use_timetable_edge_finding_in_cumulative = True  # that took more than ten without
+    if math.isfinite(limits.seconds):
+        solver.parameters.max_time_in_seconds = max(0.0, limits.seconds)
+    if limits.effort is not None:
+        solver.parameters.max_deterministic_time = limits.effort
+        solver.parameters.interleave_search = limits.workers > 1
+    status = solver.solve(formulation.model, Listener())
+    if status == cp_model.INFEASIBLE:
+        return Proof(0, 0.0, False)  # no plan has room
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN):
+        raise RuntimeError(f"the solver ended with {solver.status_name(status)}: {formulation.model.validate()}")
+    units = max(0, math.ceil(solver.best_objective_bound - 1e-6))  # the objective is a whole number
+    return Proof(units, units * formulation.unit, status == cp_model.OPTIMAL)
+
+
+class Pricer:
+    """Prices schedules as the solver finds them, and keeps the last evaluation for the last one. Stops at `goal`."""
+
+    def __init__(self, problem: AssignProblem, work: Workload, goal: float) -> None:
+        self._problem, self._work, self._goal = problem, work, goal
+        self._waiting: tuple[I64, I64] | None = None
+
+    def __call__(self, start: I64, device: I64) -> bool:
+        self._waiting = start, device
+        if self._problem.remaining > 1:
+            self.finish()
+        return self._problem.open and self._problem.best_cost > self._goal
+
+    def finish(self) -> None:
+        """Prices the last schedule, if that has not been done."""
+        if self._waiting is not None and self._problem.open:
+            keys = encode(self._problem, *on_ops(self._work, *self._waiting))
+            self._waiting = None
+            try:
+                self._problem.cost_keys(keys[None])
+            except OutOfBudget:  # the time was over just now; an exception must not pass through the solver
+                return
+
+
+def on_ops(work: Workload, start: I64, device: I64) -> tuple[I64, NDArray[np.float64]]:
+    """(device [N], urgency [N]) of a schedule: the earlier the more urgent. Ops without a kernel have no say."""
+    devices, urgency = np.zeros(work.ops, np.int64), np.zeros(work.ops)
+    devices[work.op], urgency[work.op] = device, -start.astype(np.float64)
+    return devices, urgency
+
+
+def _schedule(formulation: Formulation, work: Workload, value: Callable[[Any], int]) -> tuple[I64, I64]:
+    start = np.array([value(start) for start in formulation.start], np.int64)
+    if formulation.place is None:
+        return start, spread(start, np.array(formulation.busy), work.devices)
+    device = [next(d for d, here in options.items() if value(here)) for options in formulation.place]
+    return start, np.array(device, np.int64)
+
+
+def spread(start: I64, busy: I64, devices: int) -> I64:
+    """[K] devices for kernels of which at most D run at any time: each goes where one ended last before it starts. What
+    takes no time does not count, and may start where all are busy."""
+    free, device = np.zeros(devices, np.int64), np.zeros(len(start), np.int64)
+    for k in np.lexsort((np.arange(len(start)), busy, start)):
+        idle = np.flatnonzero(free <= start[k])
+        device[k] = idle[np.argmax(free[idle])] if len(idle) else np.argmin(free)
+        free[device[k]] = max(free[device[k]], start[k] + busy[k])
+    return device

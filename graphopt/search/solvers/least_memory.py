@@ -9,10 +9,10 @@ Shape legend: N ops, T tensors.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from graphopt.errors import Unsolved
+EVERY = 256  # sets of ops between two looks at the clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,20 @@ class Order:
     states: int  # sets of ops that were looked at
 
 
-def optimal_order(ops: int, tensors: Sequence[Lifetime], *, max_states: int) -> Order:
-    """An order of least peak memory. Raises Unsolved beyond `max_states` sets of ops."""
+def optimal_order(
+    ops: int, tensors: Sequence[Lifetime], *, max_states: int, check: Callable[[], None] = lambda: None
+) -> Order | None:
+    """An order of least peak memory; None beyond `max_states` sets of ops. `check` is called throughout, and may raise
+    to end it."""
     search = _OrderSearch(ops, tensors)
     peak, empty = max([search.first, *search.least()]), 0
     held: dict[int, int] = {empty: search.first}  # set of ops -> bytes when they have run
     came: dict[int, tuple[int, int]] = {}  # set -> (set before, op)
-    open_now, later = [empty], list[tuple[int, int, int]]()  # sets to go on from; (peak, set before, op) put off
+    turn, open_now, later = (
+        0,
+        [empty],
+        list[tuple[int, int, int]](),
+    )  # sets to go on from; (peak, set before, op) put off
     while open_now or later:
         if not open_now:
             peak, before, op = heapq.heappop(later)
@@ -51,10 +58,10 @@ def optimal_order(ops: int, tensors: Sequence[Lifetime], *, max_states: int) -> 
         if done == search.all:
             return Order(search.path(came), peak, len(held))
         if len(held) > max_states:
-            raise Unsolved(
-                f"the search for the order of {ops} ops has seen {max_states:,} sets of ops and is not at its end; "
-                "raise algo.max_states, or take algo=cpsat"
-            )
+            return None
+        turn += 1
+        if not turn % EVERY:
+            check()
         for op, needs in search.moves(done, held[done], peak):
             if needs <= peak:
                 search.enter(done, op, held, came, open_now)

@@ -13,17 +13,21 @@ Where all devices are alike and nothing takes time to travel, kernels share D de
 
 from graphopt.core.trace import Trace
 from graphopt.costs.event_arrays import GRID
-from graphopt.search.solvers.formulation import (
+from graphopt.search.solvers.workload import (
+    Check,
     Formulation,
     Literal,
+    Tensor,
     Variable,
+    Workload,
     add_weights,
     equal_times,
+    grain,
     new_model,
     placed,
     renamed,
+    watched,
 )
-from graphopt.search.solvers.workload import Check, Tensor, Workload, grain, watched
 
 RESOLUTION = 1 << 24  # units in all the work there is, where times have no coarser common divisor
 

@@ -16,8 +16,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphopt.core.trace import Trace
-from graphopt.search.solvers.formulation import Formulation, Literal, Variable, add_weights, new_model, placed, renamed
-from graphopt.search.solvers.workload import Check, Tensor, Workload, grain, watched
+from graphopt.search.solvers.workload import (
+    Check,
+    Formulation,
+    Literal,
+    Tensor,
+    Variable,
+    Workload,
+    add_weights,
+    grain,
+    new_model,
+    placed,
+    renamed,
+    watched,
+)
 
 RESOLUTION = 1 << 40  # units in all the bytes there are, where sizes have no coarser common divisor
 

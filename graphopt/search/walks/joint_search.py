@@ -2,7 +2,7 @@
 
 The state is a vector of random keys, so that every order of kernels and of transfers can be said. A stage moves some of
 the three. It begins with what is known to be good for them, priced around the best keys so far: for fusion the
-compilers' two rules, then whole classes of alike ops (`motifs`), the largest first; for devices and orders what
+compilers' two rules, then whole classes of alike ops (walks/classes.py), the largest first; for devices and orders what
 heuristics suggest for the kernels that the best fusion so far makes. Then a local search goes on until the stage's
 share of the budget is spent: the random moves of `regal_local`, and classes of alike ops inlined or stored together. Of
 a batch the best move is made unless it is worse; where nothing was found for `patience` evaluations it goes on from the
@@ -30,12 +30,11 @@ from graphopt.problems.keys import KeyRole, digests
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.fusion.xla_priority import xla_choice, xla_models
-from graphopt.search.genetic.brkga import F32, priced_by
-from graphopt.search.heuristics.encoding import encode
+from graphopt.search.genetic.evolution import F32, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance, Suggestion
-from graphopt.search.heuristics.suggestions import orders, placements
-from graphopt.search.walks.motifs import motifs
-from graphopt.search.walks.regal_local import Moves, RandomKeyMoves
+from graphopt.search.heuristics.starts import encode, orders, placements
+from graphopt.search.walks.classes import alike
+from graphopt.search.walks.key_moves import Descent, Moves, RandomKeyMoves
 from graphopt.utils.ranges import Count, NotNegative, Share, Whole
 
 INLINE, STORE = np.float32(0.75), np.float32(0.25)  # keys of the two choices
@@ -132,7 +131,7 @@ class BestKeys:
         if task.decides(Role.FUSION):
             column = task.column(Role.FUSION)
             self.fused = np.flatnonzero((layout.role == KeyRole.CHOICE) & (layout.head == column))
-            found = motifs(graph, task.mask(graph)[:, column], depth)
+            found = alike(graph, task.mask(graph)[:, column], depth)
             self.classes = [self.fused[ops] for same in found for ops in same]
 
     # ---- what is known to be good
@@ -194,21 +193,14 @@ class BestKeys:
     def go_on(self, roles: tuple[Role, ...], limit: float, walk: Walking) -> None:
         """Random moves of these roles until so many evaluations are spent."""
         moves = _RandomMoves(self.problem, roles, walk, self.classes if Role.FUSION in roles else [])
-        here, cost, since = self.best, self.cost, 0
+        at = Descent(self.best, self.cost)
         while moves.any and self.problem.evals < limit:
-            count = min(walk.batch, int(np.ceil(limit - self.problem.evals)))
-            batch = moves.around(here, count)
-            found = self.price(batch)
-            winner, since = int(np.argmin(found)), since + count
-            if found[winner] <= cost:
-                here, cost = batch[winner], float(found[winner])
-            if cost < self.cost:
-                self.best, self.cost, since = here, cost, 0
-            elif cost == self.cost:
-                self.best = here
-            if since >= walk.patience:
-                here = moves.kicked(self.best, walk.kick)
-                cost, since = float(self.price(here[None])[0]), 0
+            batch = moves.around(at.here, min(walk.batch, int(np.ceil(limit - self.problem.evals))))
+            at.step(batch, self.price(batch))
+            self.best, self.cost = at.best, at.least
+            if at.since >= walk.patience:
+                start = moves.kicked(self.best, walk.kick)
+                at.restart(start, float(self.price(start[None])[0]))
 
 
 class _RandomMoves:

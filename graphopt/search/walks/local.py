@@ -1,53 +1,51 @@
-"""`local`: change the neighbourhood of one op, keep the better. The engine of uniform and of learned-guided search.
-
-The step is that of LAF's search, guided or not: pick an op, mutate its
-k-neighbourhood at random, keep the new configuration if it is not worse. Who picks the op is a parameter.
-"""
+"""Searches by single changes, and without any model: `local`, `annealing`, `scan`, `random`."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.decisions import Decision
+from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.walks.moves import (
+    INFEASIBLE,
     Slots,
+    Start,
     Walk,
-    check_start,
+    batch_size,
     neighbourhood,
     other_choice,
+    progress,
     scores,
     slots_of,
     start_walk,
+    uniform,
 )
-from graphopt.utils.ranges import Whole
+from graphopt.utils.ranges import Between, Share, Whole
 
 NodePicker = Callable[[Decision], int]
 """Which configurable op to change next, given the current decision [N, H]."""
 
 
 class LocalSearch(Optimizer):
-    """Uniform local search.
+    """Hill climbing: any op, any other choice, kept unless it is worse.
 
-    start: `initial`, `random`, `zero` (choice 0 everywhere) or `heuristic`.
-    hops: radius k of the mutated neighbourhood (0: the op alone). deltas: see `Walk`; only with hops = 0.
+    hops: radius k of the mutated neighbourhood, as in LAF's search (0: the op alone). deltas: see `Walk`; only with
+    hops = 0.
     """
 
-    def __init__(self, *, name: str, start: str, hops: Whole, deltas: bool) -> None:
-        self.name, self.start, self.hops, self.deltas = name, check_start(start), hops, deltas
+    def __init__(self, *, name: str, start: Start, hops: Whole, deltas: bool) -> None:
+        self.name, self.start, self.hops, self.deltas = name, start, hops, deltas
 
     def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
-            walk = start_walk(problem, slots, self.start, deltas=self.deltas and self.hops == 0)
-            local_search(problem, slots, walk, uniform_picker(problem, slots), self.hops)
-
-
-def uniform_picker(problem: AssignProblem, slots: Slots) -> NodePicker:
-    """Every configurable op equally often."""
-    ops = np.unique(slots.op)
-    return lambda decision: int(ops[problem.rng.integers(len(ops))])
+            walk, ops = (
+                start_walk(problem, slots, self.start, deltas=self.deltas and self.hops == 0),
+                np.unique(slots.op),
+            )
+            local_search(problem, slots, walk, lambda _: int(ops[problem.rng.integers(len(ops))]), self.hops)
 
 
 def local_search(problem: AssignProblem, slots: Slots, walk: Walk, pick: NodePicker, hops: int) -> None:
@@ -75,8 +73,102 @@ def _mutated(problem: AssignProblem, slots: Slots, current: Decision, centre: in
     """The centre slot changes; every other slot within `hops` of its op is redrawn uniformly."""
     candidate = current.copy()
     op, head = int(slots.op[centre]), int(slots.head[centre])
-    near = neighbourhood(problem.graph, op, hops)
-    rows = np.concatenate([np.arange(slots.first[n], slots.first[n + 1]) for n in near])
+    rows = slots.of_ops(neighbourhood(problem.graph, op, hops))
     candidate[slots.op[rows], slots.head[rows]] = problem.rng.integers(0, slots.choices[rows])
     candidate[op, head] = other_choice(problem.rng, int(current[op, head]), int(slots.choices[centre]))
     return candidate
+
+
+class Annealing(Optimizer):
+    """Simulated annealing over single changes, Metropolis acceptance, geometric cooling over the budget.
+
+    Every sweep proposes each slot once, in a new random order. The first sweep is greedy and collects the losses of
+    worse changes; cooling starts after it. So up to one sweep of budget it descends as a scan does. hot: first
+    temperature as a quantile of those losses (0..1). cold: last temperature / first. deltas: see `Walk`.
+    """
+
+    def __init__(
+        self, *, name: str, start: Start, hot: Share, cold: Annotated[float, Between(1e-12, 1.0)], deltas: bool
+    ) -> None:
+        self.name, self.start, self.hot, self.cold, self.deltas = name, start, hot, cold, deltas
+
+    def solve(self, problem: AssignProblem) -> None:
+        slots = slots_of(problem)
+        if not len(slots) or not problem.open:
+            return
+        walk = start_walk(problem, slots, self.start, deltas=self.deltas)
+        steps = (_step(problem, walk, slots, int(slot), 0.0) for slot in problem.rng.permutation(len(slots)))
+        losses = [loss for loss in steps if 0.0 < loss < INFEASIBLE]
+        first = float(np.quantile(losses, self.hot)) if losses else 0.0
+        begun = progress(problem)
+        while problem.open:
+            for slot in problem.rng.permutation(len(slots)):
+                share = (progress(problem) - begun) / max(1e-9, 1.0 - begun)
+                _step(problem, walk, slots, int(slot), first * self.cold**share)
+
+
+def _step(problem: AssignProblem, walk: Walk, slots: Slots, slot: int, temperature: float) -> float:
+    """Proposes one change; returns by how much it is worse (negative: better)."""
+    op, head = int(slots.op[slot]), int(slots.head[slot])
+    choice = other_choice(problem.rng, int(walk.decision[op, head]), int(slots.choices[slot]))
+    score = walk.price_one(op, head, choice)
+    loss = float(score - walk.score) if np.isfinite(walk.score) else -1.0
+    if loss <= 0.0 or (temperature > 0.0 and problem.rng.random() < np.exp(-loss / temperature)):
+        walk.take(op, head, choice, score)
+    return loss
+
+
+class Scan(Optimizer):
+    """Random-permutation coordinate descent; ends early where no single change helps any more. deltas: see `Walk`."""
+
+    def __init__(self, *, name: str, start: Start, deltas: bool) -> None:
+        self.name, self.start, self.deltas = name, start, deltas
+
+    def solve(self, problem: AssignProblem) -> None:
+        slots = slots_of(problem)
+        if len(slots) and problem.open:
+            scan(problem, slots, start_walk(problem, slots, self.start, deltas=self.deltas))
+
+
+def scan(problem: AssignProblem, slots: Slots, walk: Walk) -> None:
+    """Sweeps all slots in random order and takes the best alternative of each, until no single change of the walk's
+    decision helps, or the budget ends."""
+    unchanged = 0  # slots tried since the last improvement
+    while problem.open and unchanged < len(slots):
+        for slot in problem.rng.permutation(len(slots)).tolist():
+            op, head = int(slots.op[slot]), int(slots.head[slot])
+            others = np.delete(np.arange(slots.choices[slot]), walk.decision[op, head])
+            prices = walk.price(np.full(len(others), op), np.full(len(others), head), others)
+            best, unchanged = int(np.argmin(prices)), unchanged + 1
+            if prices[best] < walk.score:
+                walk.take(op, head, int(others[best]), float(prices[best]))
+                unchanged = 0
+
+
+class RandomSearch(Optimizer):
+    """Independent samples until the budget ends.
+
+    change: probability that a slot is redrawn uniformly; 1 = uniform decisions, less = samples around the default. At
+    least one slot of every sample is redrawn.
+    """
+
+    def __init__(self, *, name: str, change: Share) -> None:
+        if not 0.0 < change <= 1.0:
+            raise ValueError(f"change={change} must be in (0, 1]")
+        self.name, self.change = name, change
+
+    def solve(self, problem: AssignProblem) -> None:
+        slots = slots_of(problem)
+        while problem.open and len(slots):
+            problem.cost(self._sample(problem, slots, batch_size(problem)))
+
+    def _sample(self, problem: AssignProblem, slots: Slots, count: int) -> Decisions:
+        """[count, N, H]"""
+        drawn = uniform(problem, slots, count)
+        if self.change == 1.0:
+            return drawn
+        keep = problem.rng.random((count, len(slots))) >= self.change
+        keep[range(count), problem.rng.integers(0, len(slots), count)] = False
+        initial, values = problem.initial[slots.op, slots.head], drawn[:, slots.op, slots.head]
+        drawn[:, slots.op, slots.head] = np.where(keep, initial, values)
+        return drawn

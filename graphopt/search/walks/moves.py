@@ -4,6 +4,7 @@ Shape legend: B decisions, K changes, N ops, H heads, M slots.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +13,12 @@ from graphopt.core.graph import Graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.task import AssignTask
-from graphopt.search.heuristics.starts import contiguous, heuristic_decisions
+from graphopt.search.heuristics.starts import heuristic_decisions
 
 INFEASIBLE = 1e30  # every infeasible score is beyond it, ordered by its excess
 BATCH_ENTRIES = 1 << 21  # decisions are priced in batches of about this many int16 entries
 
+Start = Literal["initial", "random", "zero", "heuristic"]
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
@@ -32,6 +34,10 @@ class Slots:
 
     def __len__(self) -> int:
         return len(self.op)
+
+    def of_ops(self, ops: I64) -> I64:
+        """The slots of some ops."""
+        return np.concatenate([np.arange(self.first[op], self.first[op + 1]) for op in ops])
 
 
 def slots_of(problem: AssignProblem) -> Slots:
@@ -89,10 +95,7 @@ def neighbourhood(graph: Graph, op: int, hops: int) -> I64:
 
 
 def _adjacent(graph: Graph, op: int) -> list[int]:
-    joined: list[int] = []
-    for ptr, column in (graph.predecessors, graph.successors):
-        joined += column[ptr[op] : ptr[op + 1]].tolist()
-    return joined
+    return [n for ptr, column in (graph.predecessors, graph.successors) for n in column[ptr[op] : ptr[op + 1]].tolist()]
 
 
 class Walk:
@@ -144,37 +147,18 @@ class Walk:
         self.decision, self.score = decision, score
 
 
-def start_walk(problem: AssignProblem, slots: Slots, start: str, *, deltas: bool) -> Walk:
+def start_walk(problem: AssignProblem, slots: Slots, start: Start, *, deltas: bool) -> Walk:
     """A walk from the `initial` decision (free), from a `random` one, from choice 0 everywhere (`zero`), or from the
-    best of all heuristics for devices and priorities (`heuristic`), each of which is an evaluation.
-
-    All but the first are billed. For `max_load`, where single moves hardly leave the default, `initial` is the better
-    of the default and the best contiguous split, which is billed.
-    """
+    best of all heuristics for devices and priorities (`heuristic`), each of which is an evaluation. All but the first
+    are billed."""
     if start == "initial":
-        split = contiguous(problem)
-        cost = np.inf if split is None else float(problem.cost(split[None])[0])
-        if split is not None and cost < problem.initial_cost:
-            return Walk(problem, split, cost, deltas=deltas)
         return Walk(problem, problem.initial, problem.initial_cost, deltas=deltas)
     if start == "heuristic":
-        price_all(problem, heuristic_decisions(problem))
+        decisions, step = heuristic_decisions(problem), batch_size(problem)
+        for first in range(0, len(decisions), step):
+            problem.cost(decisions[first : first + step])
         return Walk(problem, problem.best, problem.best_cost, deltas=deltas)
     decision = uniform(problem, slots, 1)[0]
     if start == "zero":
         decision[slots.op, slots.head] = 0
     return Walk(problem, decision, float(scores(problem, decision[None])[0]), deltas=deltas)
-
-
-def price_all(problem: AssignProblem, decisions: Decisions) -> None:
-    """Prices decisions, in batches that fit into memory."""
-    step = batch_size(problem)
-    for first in range(0, len(decisions), step):
-        problem.cost(decisions[first : first + step])
-
-
-def check_start(start: str) -> str:
-    """Returns a valid name of a starting point; ValueError else."""
-    if start not in ("initial", "random", "zero", "heuristic"):
-        raise ValueError(f"start={start!r} is unknown; use initial, random, zero or heuristic")
-    return start

@@ -75,7 +75,7 @@ class ProgressiveSearch(Optimizer):
             progressive_search(problem, slots, walk, Uniform(problem, slots), self.steps)
 
 
-def first_walk(problem: AssignProblem, slots: Slots, start: str) -> Walk:
+def first_walk(problem: AssignProblem, slots: Slots, start: Literal["initial", "random", "constant"]) -> Walk:
     """The walk of a search from `Steps.start`; what it prices is billed."""
     if start != "constant":
         return start_walk(problem, slots, start, deltas=False)
@@ -121,7 +121,7 @@ def mutated(problem: AssignProblem, slots: Slots, current: Decision, centre: int
     op, head = int(slots.op[centre]), int(slots.head[centre])
     if steps.hops and choice is None:
         near = neighbourhood(problem.graph, op, steps.hops)
-        rows = np.concatenate([np.arange(slots.first[n], slots.first[n + 1]) for n in near])
+        rows = slots.of_ops(near)
         rows = rows[rng.random(len(rows)) < steps.change]
         candidate[slots.op[rows], slots.head[rows]] = rng.integers(0, slots.choices[rows])
     if choice is None and steps.centre == "free" and (candidate != current).any():

@@ -24,7 +24,7 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import Objective
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer
-from graphopt.search.genetic.brkga import F32, priced_by
+from graphopt.search.genetic.evolution import F32, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.walks.key_moves import adjacent, by_op, elsewhere, first_plan, movable_keys, spread
 from graphopt.utils.compiled import njit

@@ -1,24 +1,43 @@
-"""What a simulated run says about every op: where it stands to the moment and the device that decide the price.
+"""`hot_local`: local search on random keys that perturbs where the price is decided.
 
-The run is simulated by a plain roofline, which is no evaluation: sizes, links and rules are known, times of kernels are
-a guess.
+Of peak memory that are the ops whose results are live, or are read, where and when the peak is; of run time those on
+the chain of kernels and transfers that ends last. A run simulated by a plain roofline says which (`RunColumns`), and is
+no evaluation: sizes, links and rules are known, times of kernels are a guess. Of a batch of random moves the best is
+made unless it is worse; where nothing was found for `patience` evaluations the search goes on from the best keys after
+`kick` such moves at once.
 
-Shape legend: N ops, E dependencies between kernels, F columns, K kernels, S steps, D devices.
+With `modelled` it starts from what the same search finds among so many simulated runs, which are no evaluations
+either; without, from the best of all heuristics, each of which is priced. What else a task decides stays as in the
+first plan. `perturb_policy` is the same search, told by a network where to perturb.
+
+Not from a paper; REGAL (Paliwal et al., 2020) steers what a genetic algorithm draws instead.
+Shape legend: K keys, N ops, E dependencies between kernels, F columns, M kinds of moves, S steps, D devices.
 """
 
-from dataclasses import replace
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
+from graphopt.core.head import Role
 from graphopt.core.trace import Trace
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.cost_model import Objective
+from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.problem import OutOfBudget
 from graphopt.search.fusion.modelled_scan import plain_roofline
-from graphopt.search.genetic.brkga import F32
+from graphopt.search.genetic.evolution import F32, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance
+from graphopt.search.walks.key_moves import KINDS, Descent, Moves, WeightedMoves, first_plan
 from graphopt.utils.compiled import njit
+from graphopt.utils.ranges import Count, Share, Whole
+
+OBJECTIVES = frozenset[Objective]({"runtime", "peak_memory"})  # of which runs are simulated
+HOT = {"runtime": ("critical",), "peak_memory": ("live", "held", "reads_live")}
 
 COLUMNS = (
     "full",  # 1 on the device that decides: with the highest peak, or that ends last
@@ -167,3 +186,82 @@ def _fill(out, source, reader, size, device, step, start, end, weights, result, 
         row[16] = (final[op] - end[op]) / span if readers[op] else 0.0
         row[18], row[19] = load[d] / span, other / span
         row[20], row[21] = np.log1p(readers[op]) / 10.0, np.log1p(reads[op]) / 10.0
+
+
+Says = Callable[[AssignProblem, "RunColumns", NDArray[np.float32]], F64]
+"""(problem, where its columns are from, columns [N, F]) -> how much sooner than by chance each move is tried [M, N], of
+any scale."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidedWalk:
+    """conf/algo/hot_local.yaml explains them."""
+
+    modelled: Whole
+    batch: Count
+    patience: Count
+    kick: Count
+    elsewhere: Share
+    moves: Moves
+
+    def hot(self, problem: AssignProblem, around: RunColumns, columns: NDArray[np.float32]) -> F64:
+        """[M, N] 1 where the price is decided, `elsewhere` for all other ops."""
+        decides = (columns[:, [INDEX[name] for name in HOT[problem.objective]]] > 0).any(1)
+        return np.tile(np.where(decides, 1.0, self.elsewhere), (len(KINDS), 1))
+
+    def search(self, problem: AssignProblem, says: Says) -> F32:
+        """The best keys [K]; evaluations are spent until there are none."""
+        columns = RunColumns(problem)
+        if self.modelled:
+            model = columns.problem(self.modelled)
+            keys = self._descended(model, RunColumns(model), says, None)
+            return self._descended(problem, columns, says, keys) if problem.open else keys
+        return self._descended(problem, columns, says, None)
+
+    def _descended(self, problem: AssignProblem, columns: RunColumns, says: Says, start: F32 | None) -> F32:
+        """The best keys [K] from a start, or from the best heuristic, when the budget ends or nothing can move."""
+        moves, price, rng = WeightedMoves(problem, self.moves), priced_by(problem), problem.rng
+
+        def weights(keys: F32) -> F64:
+            return np.asarray(moves.base * says(problem, columns, columns.of(keys)))
+
+        try:
+            first = first_plan(problem, "heuristic", price) if start is None else (start, float(price(start[None])[0]))
+        except OutOfBudget:
+            return np.zeros(0, np.float32) if start is None else start
+        walk = Descent(*first)
+        if not np.isfinite(walk.cost) or not moves.base.any():
+            return walk.best
+        with contextlib.suppress(OutOfBudget):
+            weight = weights(walk.here)
+            while True:
+                batch = moves.made(walk.here, moves.drawn(weight, self.batch, rng), rng)
+                if walk.step(batch, price(batch)):
+                    weight = weights(walk.here)
+                if walk.since >= self.patience:
+                    drawn = moves.drawn(weights(walk.best), self.kick, rng)
+                    keys = moves.made(walk.best, drawn, rng, together=True)[0]
+                    walk.restart(keys, float(price(keys[None])[0]))
+                    weight = weights(keys)
+        return walk.best
+
+
+class GuidedLocal(Optimizer):
+    """yaml: conf/algo/hot_local.yaml."""
+
+    needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
+    objectives = OBJECTIVES
+
+    def __init__(self, *, name: str, walk: GuidedWalk) -> None:
+        self.name, self.walk = name, walk
+
+    def solve(self, problem: AssignProblem) -> None:
+        answered(problem, self.walk, self.walk.hot)
+
+
+def answered(problem: AssignProblem, walk: GuidedWalk, says: Says) -> None:
+    """Searches; without evaluations what was found among simulated runs is the answer, if there were any."""
+    if problem.task.key_count(problem.graph) and (problem.open or walk.modelled):
+        keys = walk.search(problem, says)
+        if walk.modelled and not problem.evals_cap:
+            problem.commit_keys(keys)

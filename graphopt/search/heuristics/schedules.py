@@ -1,5 +1,5 @@
-"""List schedules as optimisers. They know an exact order and an exact device for every kernel, so they answer with
-random keys, which say both in full: a decision has a few levels of priority only."""
+"""Heuristics as optimisers: `default`, `heft`, `list_blevel`, `gp_dfs`. List schedules know an exact order and an exact
+device for every kernel, so they answer with random keys: a decision has a few levels of priority only."""
 
 from collections.abc import Iterator
 
@@ -7,17 +7,30 @@ import numpy as np
 
 from graphopt.core.head import Role
 from graphopt.core.list_schedule import list_by_bottom_level, positions, tie_breaks
+from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.search.heuristics.encoding import F32, encode
 from graphopt.search.heuristics.rules import (
     SchedulingInstance,
     Suggestion,
+    Weight,
     heft_schedule,
+    metis_depth_first,
     order_bottom_level,
     place_single,
 )
-from graphopt.utils.ranges import Positive
+from graphopt.search.heuristics.starts import distinct, encode
+from graphopt.utils.ranges import NotNegative, Positive
+
+
+class Default(Optimizer):
+    """The task's own heuristic, what a user gets without any search; it spends nothing."""
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+
+    def solve(self, problem: AssignProblem) -> None:
+        """The answer is already `problem.best`."""
 
 
 class Heft(Optimizer):
@@ -59,10 +72,9 @@ class ListBottomLevel(Optimizer):
 
 def _placed_schedules(instance: SchedulingInstance) -> Iterator[Suggestion]:
     """Devices as they become idle."""
-    for tie in tie_breaks(instance.kernels.time.mean(1), instance.needs):
-        schedule = list_by_bottom_level(
-            instance.kernels.time, instance.kernels.is_kernel, instance.needs, instance.links, tie
-        )
+    kernels = instance.kernels
+    for tie in tie_breaks(kernels.time.mean(1), instance.needs):
+        schedule = list_by_bottom_level(kernels.time, kernels.is_kernel, instance.needs, instance.links, tie)
         yield Suggestion(schedule.device, schedule.urgency)
 
 
@@ -76,16 +88,35 @@ def _fixed_schedules(instance: SchedulingInstance) -> Iterator[Suggestion]:
 
 def _answer(problem: AssignProblem, schedules: Iterator[Suggestion]) -> None:
     """Prices distinct plans while the budget lasts; commits to the first where there is none."""
-    plans = _distinct(encode(problem, *schedule) for schedule in schedules)
+    plans = distinct(encode(problem, *schedule) for schedule in schedules)
     if problem.evals_cap == 0:
         problem.commit_keys(next(plans))
     while problem.open and (keys := next(plans, None)) is not None:
         problem.cost_keys(keys[None])
 
 
-def _distinct(rows: Iterator[F32]) -> Iterator[F32]:
-    seen = set()
-    for row in rows:
-        if row.tobytes() not in seen:
-            seen.add(row.tobytes())
-            yield row
+class PartitionDepthFirst(Optimizer):
+    """`gp_dfs`, the baseline `GP + DFS` of REGAL's tables: a graph partition for placement, then a depth-first order.
+
+    One plan per setting of METIS (Karypis, Kumar 1998), as many as the budget allows; needs pymetis. balance: what
+    devices share, the first matters most; `auto` = time for runtime, bytes for peak memory. imbalance: allowed excess
+    of a device over its share.
+    """
+
+    needs_roles = frozenset({Role.DEVICE})
+
+    def __init__(self, *, name: str, balance: list[str], imbalance: list[NotNegative]) -> None:
+        known = ("auto", "time", "bytes")
+        if not balance or not imbalance or any(kind not in known for kind in balance):
+            raise ConfigError(f"gp_dfs needs balance from {', '.join(known)} and at least one imbalance")
+        self.name, self.balance, self.imbalance = name, balance, imbalance
+
+    def solve(self, problem: AssignProblem) -> None:
+        if not problem.open:
+            return
+        instance = SchedulingInstance(problem.graph, problem.task)
+        auto: Weight = "bytes" if problem.objective == "peak_memory" else "time"
+        weights: dict[str, Weight] = {"auto": auto, "time": "time", "bytes": "bytes"}
+        settings = dict.fromkeys((weights[kind], slack) for kind in self.balance for slack in self.imbalance)
+        plans = (metis_depth_first(instance, *setting) for setting in list(settings)[: problem.remaining])
+        problem.cost_keys(np.stack([encode(problem, *plan) for plan in plans]))
