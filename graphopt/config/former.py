@@ -4,6 +4,12 @@ from typing import Any
 
 # Where classes or whole modules were, as files of older versions have it -> where they are.
 MOVED: dict[str, str] = {
+    "graphopt.algos.modelling.run_model": "graphopt.algos.modelling.kernel_model",
+    "graphopt.encoders.gat": "graphopt.encoders.convolutions",
+    "graphopt.encoders.gin": "graphopt.encoders.convolutions",
+    "graphopt.encoders.graphsage": "graphopt.encoders.convolutions",
+    "graphopt.encoders.pyg": "graphopt.encoders.convolutions",
+    "graphopt.encoders.sequence": "graphopt.encoders.message_passing",
     "graphopt.costs.learned": "graphopt.costs.inductor",
     "graphopt.costs.onnx_runtime": "graphopt.costs.whole_program",
     "graphopt.costs.profiled": "graphopt.costs.whole_program",

@@ -16,11 +16,9 @@ from graphopt.config.former import FORMER
 from graphopt.datasets.zoo_dataset import collections, spec_name
 from graphopt.errors import UserError
 from graphopt.leaderboard import board as leaderboard
-from graphopt.leaderboard.board_page import costs_csv, page
-from graphopt.leaderboard.contests import Contest, read_contest
+from graphopt.leaderboard.board import costs_csv, page, standings
+from graphopt.leaderboard.contests import Contest, read_contest, read_yaml
 from graphopt.leaderboard.judging import BoardEntry, judged_entries
-from graphopt.leaderboard.standings import standings
-from graphopt.leaderboard.yaml_files import read_yaml
 from graphopt.records import packed
 from tests.fuzz.mutate import Draw, damaged, damaged_bytes, json_text
 

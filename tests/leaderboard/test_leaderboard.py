@@ -13,12 +13,11 @@ import pytest
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 
-from graphopt import OWN_OPTIONS, command
+from graphopt import OWN_OPTIONS, __main__
 from graphopt.errors import UserError
 from graphopt.leaderboard import board as leaderboard
-from graphopt.leaderboard.contests import Contest, read_contest
+from graphopt.leaderboard.contests import Contest, read_contest, read_yaml
 from graphopt.leaderboard.judging import BoardEntry, judged_entry
-from graphopt.leaderboard.yaml_files import read_yaml
 from graphopt.problems.optimizer import solve
 from graphopt.records.answer_file import load, write
 from graphopt.records.rows import read
@@ -184,7 +183,7 @@ def test_a_strangers_entry_appears_without_an_edit(
     ]
     monkeypatch.setattr(sys, "argv", ["graphopt", "--config-dir", str(own / "options"), *words])
     try:
-        command.main()
+        __main__.main()
     finally:
         GlobalHydra.instance().clear()
     (row,) = [row for file in (tmp_path / "out").glob("mine/*/rows.jsonl") for row in read(file)]

@@ -308,7 +308,7 @@ def test_what_an_opaque_operation_costs_is_the_original_s_word() -> None:
 
 
 def test_the_page_says_how_programs_are_judged(tmp_path: Path) -> None:
-    from graphopt.leaderboard.board_page import page
+    from graphopt.leaderboard.board import page
     from graphopt.leaderboard.contests import Contest
 
     contest = Contest("r", tmp_path, "R", "a", "s", ("rewrite_models",), Equality(7, 1e-8), (), {})

@@ -15,30 +15,29 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.answer import Answer
 from graphopt.cli import composed, meant
 from graphopt.config.build import build, stored_config
 from graphopt.core.compact import compact
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
-from graphopt.costs.simulator import Simulator
 from graphopt.errors import UserError
-from graphopt.problems.choices import Choices, describe
+from graphopt.problems.choices import describe
 from graphopt.problems.solution import Solution
 from graphopt.problems.task import AssignTask
 from graphopt.records.answer_file import complete
-from graphopt.reporting.stored_case import Case, choices_of
 from graphopt.utils.limits import MIB, read_json
 
 PARTS = ("device", "order", "inline")
 
 
-class GivenError(UserError):
-    """A given plan means nothing for the graph, task or machine; the message says what and why."""
+class PlanFileError(UserError):
+    """A plan's file means nothing for the graph, task or machine; the message says what and why."""
 
 
 @dataclass(frozen=True)
-class Given:
+class PlanFile:
     """What a file asks for."""
 
     device: Mapping[str, int | str]
@@ -46,37 +45,37 @@ class Given:
     inline: Mapping[str, bool]
 
 
-def read_given(path: Path | str) -> Given:
-    """Reads the JSON. Raises GivenError or Unreadable."""
-    said = read_json(path, 64 * MIB)
-    if not isinstance(said, dict) or not set(said) <= set(PARTS):
-        raise GivenError(f"{path} should be a JSON object with some of {', '.join(PARTS)}")
-    device, order, inline = said.get("device", {}), said.get("order", []), said.get("inline", {})
+def read_plan(path: Path | str) -> PlanFile:
+    """Reads the JSON. Raises PlanFileError or Unreadable."""
+    content = read_json(path, 64 * MIB)
+    if not isinstance(content, dict) or not set(content) <= set(PARTS):
+        raise PlanFileError(f"{path} should be a JSON object with some of {', '.join(PARTS)}")
+    device, order, inline = content.get("device", {}), content.get("order", []), content.get("inline", {})
     if not isinstance(device, dict) or any(type(where) not in (int, str) for where in device.values()):
-        raise GivenError(f"{path}: device should be an object of op names and device numbers or names")
+        raise PlanFileError(f"{path}: device should be an object of op names and device numbers or names")
     if not isinstance(order, list) or any(not isinstance(name, str) for name in order):
-        raise GivenError(f"{path}: order should be a list of op names")
+        raise PlanFileError(f"{path}: order should be a list of op names")
     if not isinstance(inline, dict) or any(not isinstance(flag, bool) for flag in inline.values()):
-        raise GivenError(f"{path}: inline should be an object of op names and true or false")
+        raise PlanFileError(f"{path}: inline should be an object of op names and true or false")
     if len(set(order)) < len(order):
         twice = next(name for i, name in enumerate(order) if name in order[:i])
-        raise GivenError(f"{path}: order names op {twice!r} twice")
-    return Given(device, order, inline)
+        raise PlanFileError(f"{path}: order names op {twice!r} twice")
+    return PlanFile(device, order, inline)
 
 
-def plan_of(given: Given, graph: Graph, task: AssignTask) -> Plans:
-    """What is asked for as a batch of one plan, the rest as the task's default. Raises GivenError where the graph has
-    no such op, the machine no such device, the task no such head, or the plan cannot be."""
+def plan_of(file: PlanFile, graph: Graph, task: AssignTask) -> Plans:
+    """What is asked for as a batch of one plan, the rest as the task has it by default. Raises PlanFileError where the
+    graph has no such op, the machine no such device, the task no such head, or the plan cannot be."""
     choices, numbers = task.initial(graph).copy(), {name: n for n, name in enumerate(graph.op_names)}
-    device = {_op(numbers, graph, name): _device(task, where) for name, where in given.device.items()}
-    inline = {_op(numbers, graph, name): int(flag) for name, flag in given.inline.items()}
-    order = [_op(numbers, graph, name) for name in given.order]
+    device = {_op(numbers, graph, name): _device(task, where) for name, where in file.device.items()}
+    inline = {_op(numbers, graph, name): int(flag) for name, flag in file.inline.items()}
+    order = [_op(numbers, graph, name) for name in file.order]
     if order and not task.decides(Role.PRIORITY):
-        raise GivenError(f"task={task.name} decides no order; take task=placement_scheduling or task=scheduling")
+        raise PlanFileError(f"task={task.name} decides no order; take task=placement_scheduling or task=scheduling")
     for part, role, wanted in (("device", Role.DEVICE, device), ("inline", Role.FUSION, inline)):
         if wanted and not task.decides(role):
             decided = ", ".join(head.name for head in task.heads)
-            raise GivenError(f"task={task.name} does not decide {part}; it decides {decided}")
+            raise PlanFileError(f"task={task.name} does not decide {part}; it decides {decided}")
         for op, choice in wanted.items():
             choices[op, task.column(role)] = choice
     plan = task.realise(graph, choices[None])
@@ -86,7 +85,7 @@ def plan_of(given: Given, graph: Graph, task: AssignTask) -> Plans:
 
 def _op(numbers: Mapping[str, int], graph: Graph, name: str) -> int:
     if name not in numbers:
-        raise GivenError(f"graph {graph.name!r} has no op {name!r}{meant(name, graph.op_names)}")
+        raise PlanFileError(f"graph {graph.name!r} has no op {name!r}{meant(name, graph.op_names)}")
     return numbers[name]
 
 
@@ -96,7 +95,7 @@ def _device(task: AssignTask, where: int | str) -> int:
         return names.index(where)
     if isinstance(where, int) and 0 <= where < len(names):
         return where
-    raise GivenError(f"machine={task.machine.name} has no device {where!r}; its devices are 0 to {len(names) - 1}: "
+    raise PlanFileError(f"machine={task.machine.name} has no device {where!r}; its devices are 0 to {len(names) - 1}: "
                      f"{', '.join(names)}")  # fmt: skip
 
 
@@ -106,14 +105,14 @@ def _must_be(plan: Plans, device: Mapping[int, int], inline: Mapping[int, int]) 
     for op, where in device.items():
         if not plan.inline[0, op] and plan.device[0, op] != where:
             leader = name[plan.graph.together[op]]
-            raise GivenError(f"op {name[op]!r} has to share the device of op {leader!r}; place that one")
+            raise PlanFileError(f"op {name[op]!r} has to share the device of op {leader!r}; place that one")
     for op, flag in inline.items():
         if plan.inline[0, op] != flag:
-            raise GivenError(f"op {name[op]!r} cannot be {'inlined' if flag else 'stored'} beside the other choices")
+            raise PlanFileError(f"op {name[op]!r} cannot be {'inlined' if flag else 'stored'} beside the other choices")
 
 
 def _priority(graph: Graph, order: Sequence[int]) -> NDArray[np.float64]:
-    """[N] the first of the order highest, all others 0. Raises GivenError where an op comes before what it needs."""
+    """[N] the first of the order highest, all others 0. Raises PlanFileError where an op comes before what it needs."""
     priority = np.zeros(graph.num_ops)
     priority[list(order)] = np.arange(len(order), 0, -1)
     last = list(range(graph.num_ops))  # of an op and all that it needs, the one that the order has last
@@ -123,45 +122,39 @@ def _priority(graph: Graph, order: Sequence[int]) -> NDArray[np.float64]:
         late = min((n for n in needed if priority[n]), key=lambda n: priority[n], default=op)
         if priority[op] and priority[late] < priority[op]:
             names = graph.op_names
-            raise GivenError(f"the order has op {names[op]!r} before op {names[late]!r}, which it needs")
+            raise PlanFileError(f"the order has op {names[op]!r} before op {names[late]!r}, which it needs")
         last[op] = op if priority[op] else late
     return priority
 
 
-def case_of(settings: Sequence[str], graph_name: str | None) -> Case:
+def default_answer(settings: Sequence[str], graph_name: str | None) -> Answer:
     """The default's answer to a graph of a configuration, as `run.py` would have it. Raises UserError or GraphError."""
     config = composed(["algo=default", *settings])
     parts = build(config)
     if parts.task.makes_programs:
-        raise GivenError(f"task={parts.task.name} is {parts.task.noun}; take one that places or schedules ops")
+        raise PlanFileError(f"task={parts.task.name} is {parts.task.noun}; take one that places or schedules ops")
     graphs = parts.dataset.graphs(config["split"])
     chosen = [graph for graph in graphs if graph_name in (None, graph.name)]
     if len(chosen) != 1:
         names = ", ".join(graph.name for graph in graphs[:20])
-        raise GivenError(f"dataset={parts.dataset.name} has {len(chosen)} such graphs; say --graph with one of {names}")
+        raise PlanFileError(f"dataset={parts.dataset.name} has {len(chosen)} such graphs; say --graph with one of "
+                            f"{names}")  # fmt: skip
     graph = chosen[0]
     problem = parts.task.open(graph, parts.cost, evals=0)
     solution = problem.solution()
     row = {key: config[key]["name"] for key in ("dataset", "task", "machine", "cost", "judge")}
     facts = {**row, "objective": parts.cost.objective, "initial": solution.default_price(parts.judge).cost}
-    decision = replace(complete(problem, facts["initial"], facts, stored_config(config, parts)), trace=np.zeros((0, 3)))
-    return Case(Path(graph.name), decision, solution, parts.cost, parts.judge)
+    decided = complete(problem, facts["initial"], facts, stored_config(config, parts))
+    return Answer(Path(graph.name), replace(decided, trace=np.zeros((0, 3))), solution, parts.cost, parts.judge)
 
 
-def answer(case: Case, plan: Plans, source: Path) -> Choices:
-    """The answer that a given plan is, after one that brings graph, task, machine and cost."""
-    told = choices_of(case)
-    choices, known = describe(case.task, told.default, plan)
-    prices = {**told.prices, **case.prices_of(Solution(case.graph, case.task, told, plan))}
-    header = {**told.header, "row": {**told.header["row"], "algo": "given"}, "prices": prices,
+def answer_of(plan: Plans, like: Answer, source: Path) -> Answer:
+    """The answer that a plan of a file is. like: one that brings graph, task, machine and cost."""
+    before, task = like.choices, like.solution.task
+    choices, known = describe(task, before.default, plan)
+    prices = {**before.prices, **like.reprice(Solution(like.graph, task, before, plan))}
+    header = {**before.header, "row": {**before.header["row"], "algo": "given"}, "prices": prices,
               "edits": [f"given by {source.name}"], "described": known}  # fmt: skip
-    plan_arrays = compact(plan, case.machine.num_devices)
-    return replace(told, header=header, trace=np.zeros((0, 3)), choices=choices, plan=plan_arrays)
-
-
-def report(case: Case, plan: Plans) -> list[str]:
-    """Lines about the simulated run of a plan."""
-    simulator = Simulator(name="run", machine=case.machine, objective="runtime", threads=1)
-    trace = simulator.simulate(plan)
-    peaks = zip(case.machine.devices, trace.peak_bytes.tolist())
-    return [f"makespan {trace.makespan:.9g} s", *(f"peak of {device.name}: {size:,} B" for device, size in peaks)]
+    arrays = compact(plan, like.machine.num_devices)
+    decided = replace(before, header=header, trace=np.zeros((0, 3)), choices=choices, plan=arrays)
+    return replace(like, decided=decided, solution=Solution(like.graph, task, decided, plan))
