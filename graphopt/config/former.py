@@ -12,6 +12,7 @@ MOVED: dict[str, str] = {
     "graphopt.encoders.sequence": "graphopt.encoders.message_passing",
     "graphopt.costs.learned": "graphopt.costs.inductor",
     "graphopt.costs.onnx_runtime": "graphopt.costs.whole_program",
+    "graphopt.costs.profiled": "graphopt.costs.whole_program",
     "graphopt.costs.torch_eager": "graphopt.costs.whole_program",
     "graphopt.datasets.training_step": "graphopt.datasets.torch_module",
     "graphopt.machine": "graphopt.core.machine",

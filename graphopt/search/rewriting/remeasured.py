@@ -5,7 +5,7 @@ from typing import Literal
 
 from graphopt.core.machine import Machine
 from graphopt.costs.additive import Flops
-from graphopt.costs.profiled import Profiled
+from graphopt.costs.whole_program import Profiled
 from graphopt.measure.target import Measuring
 from graphopt.problems.cost_model import CostModel
 from graphopt.rewrite.rewrite_problem import RewriteProblem
