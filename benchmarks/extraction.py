@@ -1,10 +1,8 @@
-"""Extraction from large e-graphs: `python benchmarks/extraction.py [--quick] [--seconds N] [--cpu] [--cpsat]`, JSON
-lines.
+"""Extraction from large e-graphs: `python benchmarks/extraction.py [--quick] [--seconds N]`, JSON lines.
 
 E-graphs are what saturation makes of the models of dataset=rewrite_models with merges in two or three rounds, acyclic,
 priced by the roofline of machine=gpu2's first device. `extraction/<e-graph>/<method>_gap`: cost over the best bound
-that any method proved, less one; with cost and bound in microseconds and CPU seconds. Methods: `greedy`, `exact` (the
-whole search), with --cpsat also OR-Tools' CP-SAT on the same integer program, one thread, for as long on the clock.
+that any method proved, less one; with cost and bound in microseconds and CPU seconds. Methods: `greedy`, `exact`.
 """
 
 import argparse
@@ -16,13 +14,13 @@ from typing import Any
 from lines import say
 from rewriting import Ready
 
-from graphopt.rewrite.egraphs.choosing import choice_of
+from graphopt.rewrite.egraphs.choosing import Extractable, extractable
 from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import TermClasses
-from graphopt.rewrite.egraphs.egraph import Egraph
-from graphopt.rewrite.egraphs.exploring import ExplorationLimits, Explorer
-from graphopt.rewrite.egraphs.finding import LoopFinder
+from graphopt.rewrite.egraphs.ematching import LoopFinder
+from graphopt.rewrite.egraphs.saturation import ExplorationLimits, Explorer
 from graphopt.rewrite.extraction.extracting import exact_dag, greedy_dag
+from graphopt.rewrite.extraction.greedy import price
 from graphopt.rewrite.models import build_model
 
 EGRAPHS: dict[str, tuple[str, dict[str, Any], int, int, float]] = {  # model, sizes, nodes, rounds of merges, rest
@@ -33,7 +31,6 @@ EGRAPHS: dict[str, tuple[str, dict[str, Any], int, int, float]] = {  # model, si
     "squeezenet_20k": ("squeezenet", {}, 20_000, 2, 1000.0),
 }
 QUICK = ("inception_9k",)
-SCALE = 1e12  # costs as CP-SAT's whole numbers
 
 
 @dataclass
@@ -43,7 +40,7 @@ class Found:
     cpu: float
 
 
-def made(ready: Ready, name: str) -> Egraph:
+def made(ready: Ready, name: str) -> Extractable:
     model, sizes, nodes, rounds, matches = EGRAPHS[name]
     problem = ready.problem(build_model(model, sizes))
     assert problem.term_price is not None
@@ -51,38 +48,20 @@ def made(ready: Ready, name: str) -> Egraph:
     classes.add_program(problem.initial.outputs)
     rules = problem.task.rules
     limits = ExplorationLimits(nodes, 15, 1e9, rounds, matches, 5)
-    Explorer(rules, classes, LoopFinder(rules, classes, static=False), FILTERS["efficient"]()).run(limits)
-    return choice_of(classes, problem.initial.outputs, problem.term_price).egraph
+    Explorer(rules, classes, LoopFinder(rules, classes, static=False), FILTERS["efficient"]).run(limits)
+    return extractable(classes, problem.initial.outputs, problem.term_price)
 
 
-def by_cpsat(egraph: Egraph, seconds: float) -> tuple[float, float]:
-    """(cost, bound) of the integer program; without constraints of order, which acyclic e-graphs do not need."""
-    from ortools.sat.python import cp_model
-
-    model, solver = cp_model.CpModel(), cp_model.CpSolver()
-    x = [model.new_bool_var("") for _ in range(egraph.nodes)]
-    for root in egraph.roots.tolist():
-        model.add_exactly_one([x[node] for node in egraph.nodes_of(root).tolist()])
-    for node in range(egraph.nodes):
-        for child in set(egraph.children_of(node).tolist()):
-            model.add_bool_or([~x[node], *(x[other] for other in egraph.nodes_of(child).tolist())])
-    model.minimize(sum(round(cost * SCALE) * one for cost, one in zip(egraph.cost.tolist(), x)))
-    solver.parameters.num_workers, solver.parameters.linearization_level = 1, 2
-    solver.parameters.max_time_in_seconds = seconds
-    solver.solve(model)
-    return solver.objective_value / SCALE, max(solver.best_objective_bound, 0.0) / SCALE
+def exact(made: Extractable, seconds: float) -> tuple[float, float]:
+    found = exact_dag(made.egraph, made.cost, seconds)
+    return found.cost, found.bound
 
 
-def exact(egraph: Egraph, seconds: float) -> tuple[float, float]:
-    found = exact_dag(egraph, seconds)
-    return found.dag_cost, found.bound
+def greedy(made: Extractable, seconds: float) -> tuple[float, float]:
+    return price(made.egraph, greedy_dag(made.egraph, made.cost), made.cost), 0.0
 
 
-def greedy(egraph: Egraph, seconds: float) -> tuple[float, float]:
-    return greedy_dag(egraph).dag_cost, 0.0
-
-
-def timed(method: Callable[[Egraph, float], tuple[float, float]], egraph: Egraph, seconds: float) -> Found:
+def timed(method: Callable[[Extractable, float], tuple[float, float]], egraph: Extractable, seconds: float) -> Found:
     start = time.process_time()
     cost, bound = method(egraph, seconds)
     return Found(cost, bound, time.process_time() - start)
@@ -92,21 +71,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one e-graph, 10 seconds")
     parser.add_argument("--seconds", type=float, default=60.0, help="of a method and e-graph; default: 60")
-    parser.add_argument("--cpu", action="store_true", help="seconds of CPU time: for a busy machine; ours alone")
-    parser.add_argument("--cpsat", action="store_true", help="also by CP-SAT (extra `solvers`)")
     parser.add_argument("--only", choices=EGRAPHS, help="one e-graph")
     args = parser.parse_args()
-    if args.cpu:
-        time.monotonic = time.process_time
     ready, seconds = Ready(), 10.0 if args.quick else args.seconds
-    methods = [greedy, exact, *([by_cpsat] if args.cpsat else [])]
+    methods = (greedy, exact)
     for name in QUICK if args.quick else [args.only] if args.only else EGRAPHS:
         egraph = made(ready, name)
-        found = {method.__name__.removeprefix("by_"): timed(method, egraph, seconds) for method in methods}
+        found = {method.__name__: timed(method, egraph, seconds) for method in methods}
         bound = max(one.bound for one in found.values())
         for method, one in found.items():
             details = {"microseconds": one.cost * 1e6, "bound": one.bound * 1e6, "cpu_seconds": one.cpu}
-            sizes = {"nodes": egraph.nodes, "classes": egraph.classes}
+            sizes = {"nodes": len(egraph.cost), "classes": egraph.egraph.classes}
             say(f"extraction/{name}/{method}_gap", [one.cost / bound - 1], "ratio", details | sizes)
 
 

@@ -2,7 +2,7 @@
 
 `python benchmarks/fusion.py [--quick]` prints JSON lines {"name", "value", "unit", "low", "high"}: the median of
 several repetitions, with the smallest and the largest, in CPU time of one thread. Numbers that are divided come from
-the same run, interleaved. Layered graphs as in dataset=layered, on the device of machine=gpu2, from the compiler's
+the same run, interleaved. Layered graphs as in dataset=synthetic, on the device of machine=gpu2, from the compiler's
 default fusion. `flips_over_full`: flips priced in the time of one whole evaluation (legalise, then price).
 """
 

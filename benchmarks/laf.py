@@ -3,7 +3,7 @@
 `python benchmarks/laf.py [--quick]` prints JSON lines {"name", "value", "unit", "low", "high"}: the median of several
 repetitions, with the smallest and the largest, in CPU time of one thread; full prices and deltas take turns. A sample
 is a visit of Gibbs sampling: all choices of one slot priced, and the next choice drawn and made. Temperature and task
-as in conf/, a layered graph as in dataset=layered, the device of machine=gpu2.
+as in conf/, a layered graph as in dataset=synthetic, the device of machine=gpu2.
 """
 
 import argparse

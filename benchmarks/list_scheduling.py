@@ -20,7 +20,7 @@ from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.problems.optimizer import solve
-from graphopt.readers.formats.stg import read_stg
+from graphopt.readers.formats.task_graphs import read_stg
 from graphopt.utils import registry
 
 

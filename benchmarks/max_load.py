@@ -18,7 +18,7 @@ from graphopt.config.construct import construct
 from graphopt.config.suggested_machine import filled
 from graphopt.datasets.files import GraphFiles
 from graphopt.problems.optimizer import solve
-from graphopt.readers.formats.layer_graphs import read_devices
+from graphopt.readers.formats.task_graphs import read_devices
 from graphopt.utils import registry
 
 ALGOS = ("load_balance", "local", "brkga", "regal_local")

@@ -1,4 +1,4 @@
-"""Operator graphs in the published JSON form (`readers.formats.layer_graphs`), made from the project's own models.
+"""Operator graphs in the published JSON form (`readers.formats.task_graphs`), made from the project's own models.
 
 Times are those of a simulated GPU, ten times that on the CPU; transfers go at `BANDWIDTH`. Training graphs have a
 mirrored backward pass: for every op its gradient, for one with weights also theirs, and sums of gradients where a

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from lines import say
 
+from graphopt import load as load_answer
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.knobs import knobs
@@ -26,7 +27,6 @@ from graphopt.ranking.code_time import CodeTime, Weights, distinct, fitted, save
 from graphopt.ranking.measured_plans import MOST, MeasuredGraph, measured_graphs
 from graphopt.ranking.requests import graph_key, plans_of
 from graphopt.reporting.replay import decision_of
-from graphopt.reporting.stored_case import open_case
 from graphopt.reporting.tables.read_rows import read_rows, row_files
 from graphopt.reporting.tables.statistics import bootstrap
 from graphopt.utils.registry import option
@@ -50,9 +50,9 @@ def known_graphs(place: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Kn
     measured, sketch = measured_graphs(PriceTable(table)), construct(option("cost", "calibrated"), "cost")
     found: dict[str, Known] = {}
     for row in rows:
-        name, family, case = str(row["graph"]), str(row["family"]), open_case(decision_of(row))
+        name, family, case = str(row["graph"]), str(row["family"]), load_answer(decision_of(row))
         one = measured.get(graph_key(case.graph))
-        where = case.decision.header["config"]["cost"]["environment"]
+        where = case.decided.header["config"]["cost"]["environment"]
         if name not in found and one is not None and where == one.environment:
             found[name] = Known(name, ALIKE.get(family, family), one, simulated(sketch, case.graph, one))
     return found

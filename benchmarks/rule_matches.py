@@ -26,8 +26,8 @@ from graphopt.config.construct import construct
 from graphopt.problems.problem import OutOfBudget
 from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import TermClasses
-from graphopt.rewrite.egraphs.exploring import ExplorationLimits, Explorer
-from graphopt.rewrite.egraphs.finding import LoopFinder
+from graphopt.rewrite.egraphs.ematching import LoopFinder
+from graphopt.rewrite.egraphs.saturation import ExplorationLimits, Explorer
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.io.onnx_import import import_onnx
 from graphopt.rewrite.ir.terms import Program
@@ -62,7 +62,7 @@ def saturated(program: Program, rules: tuple[Rule, ...]) -> Counter[str]:
     classes = TermClasses(program.terms)
     classes.add_program(program.outputs)
     both = (*load_rules("handwritten"), *rules)
-    Explorer(both, classes, LoopFinder(both, classes, static=False), FILTERS["efficient"]()).run(LIMITS)
+    Explorer(both, classes, LoopFinder(both, classes, static=False), FILTERS["efficient"]).run(LIMITS)
     found = LoopFinder(rules, classes, static=False).found(range(len(rules)))
     return Counter({rules[number].name: len(places) for number, places in found.items()})
 

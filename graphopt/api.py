@@ -107,7 +107,7 @@ def _applied(words: Sequence[str], module: Any, inputs: Any, backward: bool, num
 
 def load(path: str | Path) -> Answer:
     """The answer in a decision file. Raises UserError when it cannot be read, or its graph is not found."""
-    return Answer(Path(path))
+    return Answer.load(path)
 
 
 def _composed(words: Sequence[str]) -> dict[str, Any]:
@@ -169,4 +169,4 @@ def _solved(words: Sequence[str], held: Graph | None) -> Answer:
         cell.stop()
     (row,) = cell.rows.done.values()
     model = cell.path / str(row["model"]) if "model" in row else None
-    return Answer(cell.path / str(row["decision"]), model, kept)
+    return Answer.load(cell.path / str(row["decision"]), model, kept)

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from graphopt.answer import PRICES, Answer, heads_of, near_graph
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import OPERATORS
 from graphopt.errors import UserError
 from graphopt.problems.solution import Decided
-from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_file import load, write
 from graphopt.records.packed import label_of
-from graphopt.reporting.edit import bisect, both_describe, describe_op, differing, write_veto
+from graphopt.reporting.changes import describe_op, differing
 from graphopt.reporting.model_view import rule_sheets
-from graphopt.reporting.replay import PRICES, check
-from graphopt.reporting.stored_case import Case, heads_of, near_graph, open_case
 from graphopt.reporting.tables.sheet import Sheet
 from graphopt.reporting.tables.terminal import print_sheets
 from graphopt.utils.printable import say
@@ -33,9 +31,10 @@ def parser() -> argparse.ArgumentParser:
     everything.add_argument("--all", action="store_true", help=f"list every op, not the first {SHOWN}")
 
     def add(
-        name: str, run: Callable[[argparse.Namespace], int], text: str, lists: bool = False
+        name: str, run: Callable[[argparse.Namespace], int], text: str, lists: bool = False, aliases: Sequence[str] = ()
     ) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=text, description=text, parents=[everything] if lists else [])
+        parents = [everything] if lists else []
+        command = commands.add_parser(name, help=text, description=text, parents=parents, aliases=aliases)
         command.add_argument("file", type=Path, metavar="FILE", help="a decisions/*.npz, or STUDY/answers.zip#DIGEST")
         command.set_defaults(run=run)
         return command
@@ -44,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     diff = add("diff", _diff, "ops whose choice differs between two decisions of one graph", lists=True)
     diff.add_argument("other", type=Path, metavar="OTHER")
     add("replay", _replay, "price again; exit 1 when a stored price does not come out")
-    change = add("veto", _veto, "set a single op by hand, price again, write a new file")
+    change = add("revert", _revert, "set a single op by hand, price again, write a new file", aliases=["veto"])
     change.add_argument("change", metavar="OP[=CHOICE]", help="back to the default's choice, or CHOICE, or HEAD:CHOICE")
     change.add_argument("-o", "--out", type=Path, required=True, metavar="OUT")
     add("bisect", _bisect, "find the op (or the minimal set) whose way back to the default gains most", lists=True)
@@ -66,20 +65,18 @@ _PRICE = "price a placement, order or fusions from JSON; what it does not name s
 
 
 def _price(args: argparse.Namespace) -> int:
-    from graphopt.reporting import given
+    from graphopt.reporting.plan_file import answer_of, default_answer, plan_of, read_plan
 
     if (args.like is None) == (not args.settings):
         raise UserError("say what is priced: --like FILE, or settings such as dataset=onnx dataset.path=model.onnx")
-    case = open_case(args.like) if args.like else given.case_of(args.settings, args.graph)
-    plan = given.plan_of(given.read_given(args.file), case.graph, case.task)
-    decision = given.answer(case, plan, args.file)
-    for line in (*given.report(case, plan), price_line(decision)):
-        say(line)
+    like = Answer.load(args.like) if args.like else default_answer(args.settings, args.graph)
+    answer = answer_of(plan_of(read_plan(args.file), like.graph, like.solution.task), like, args.file)
+    say(f"makespan {answer.trace.makespan:.9g} s")
+    for device, size in zip(answer.machine.devices, answer.trace.peak_bytes.tolist()):
+        say(f"peak of {device.name}: {size:,} B")
+    say(price_line(answer.decided))
     if args.out:
-        folder = args.out.resolve().parent / "graphs"
-        folder.mkdir(parents=True, exist_ok=True)
-        save_graph(folder / f"{case.graph.hash}.npz", case.graph)
-        write(args.out, decision)
+        answer.save(args.out)
     return 0
 
 
@@ -149,10 +146,10 @@ def _list(title: str, columns: list[str], rows: list[list[str]], total: int) -> 
 def _diff(args: argparse.Namespace) -> int:
     a: Any = load(args.file)
     b: Any = load(args.other)
-    ops = differing(a, b)
+    ops, both = differing(a, b)
     say(f"{args.file}: {price_line(a)}")
     say(f"{args.other}: {price_line(b)}")
-    both, heads = both_describe(a, b), heads_of(args.file, a)
+    heads = heads_of(args.file, a)
     under = "" if both == list(a.heads) else f" in {', '.join(both)}; the orders of random keys are not compared"
     say(f"{len(ops):,} of {len(a.op_names):,} ops differ{under}")
     kinds = _kinds(args.file, a)
@@ -165,58 +162,51 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    case = open_case(args.file)
-    wrong = check(case)
+    answer = Answer.load(args.file)
+    wrong = answer.check()
     for mismatch in wrong:
         say(f"{mismatch.path}: {mismatch.what}")
     if not wrong:
-        say(f"{args.file} replays: {price_line(case.decision)}")
+        say(f"{args.file} replays: {price_line(answer.decided)}")
     return 1 if wrong else 0
 
 
-def _veto(args: argparse.Namespace) -> int:
-    case = open_case(args.file)
-    result = write_veto(case, args.change, args.out)
-    if not result.accepted:
+def _revert(args: argparse.Namespace) -> int:
+    answer = Answer.load(args.file)
+    edited, accepted = answer.revert(args.change)
+    write(args.out, edited.decided)
+    if not accepted:
         say(f"the task cannot do {args.change} here: the plan stays as it was")
-    say(f"{args.file}: {price_line(case.decision)}")
-    say(f"{args.out}: {price_line(result.decision)}")
+    say(f"{args.file}: {price_line(answer.decided)}")
+    say(f"{args.out}: {price_line(edited.decided)}")
     return 0
 
 
 def _bisect(args: argparse.Namespace) -> int:
-    case = open_case(args.file)
-    blame = bisect(case)
-    back = "in the same orders with all choices back" if case.decision.plan else "default"
-    say(f"price {blame.judged:.6g}, {back} {blame.default:.6g}, {len(blame.ops):,} ops differ from the default")
-    if len(blame.culprits):
-        names = ", ".join(case.decision.op_names[op] for op in blame.culprits)
-        what = "op" if len(blame.culprits) == 1 else "smallest set of ops found"
-        gain = 100 * (1 - blame.gained / blame.judged)
-        say(f"the {what} that costs: {names} (price {blame.gained:.6g} without, {gain:.3g} % less)")
+    answer = Answer.load(args.file)
+    found, names = answer.bisect(), answer.choices.op_names
+    back = "in the same orders with all choices back" if answer.choices.plan else "default"
+    say(f"price {found.judged:.6g}, {back} {found.default:.6g}, {len(found.changed):,} ops differ from the default")
+    if len(found.ops):
+        what = "op" if len(found.ops) == 1 else "smallest set of ops found"
+        gain = 100 * (1 - found.gained / found.judged)
+        say(f"the {what} that costs: {', '.join(names[op] for op in found.ops)} (price {found.gained:.6g} without, "
+            f"{gain:.3g} % less)")  # fmt: skip
     else:
         say("no op costs: none that differs from the default gains when it goes back")
-    _effects(case, blame.ops, blame.reverted / blame.judged - 1, args.all)
+    change, heads = found.reverted / found.judged - 1, answer.solution.task.heads
+    rows = []
+    for i in _cut(np.argsort(change, kind="stable"), args.all):  # first those that cost, last those that earn
+        op = found.changed[i]
+        words = describe_op(answer.choices, heads, answer.choices.choices[op])
+        rows.append([names[op], OPERATORS[answer.graph.kind[op]].name, words, f"{100 * change[i]:+.3g} %"])
+    title = "price change when the op alone goes back to its default"
+    _list(title, ["op", "operator", "decision", "change"], rows, len(found.changed))
     return 0
 
 
-def _effects(case: Case, ops: np.ndarray, change: np.ndarray, everything: bool) -> None:
-    """Each op alone put back: first those that cost, last those that earn."""
-    order = np.argsort(change, kind="stable")
-    rows = []
-    for i in _cut(order, everything):
-        op, choices = ops[i], case.decision.choices[ops[i]]
-        operator = OPERATORS[case.graph.kind[op]].name
-        words = describe_op(case.decision, case.task.heads, choices)
-        rows.append([case.decision.op_names[op], operator, words, f"{100 * change[i]:+.3g} %"])
-    columns = ["op", "operator", "decision", "change"]
-    _list("price change when the op alone goes back to its default", columns, rows, len(ops))
-
-
 def _draw(args: argparse.Namespace) -> int:
-    from graphopt.reporting.pictures.draw import draw_case
-
-    for file in draw_case(open_case(args.file), args.out or args.file.parent / "pictures"):
+    for file in Answer.load(args.file).draw(args.out or args.file.parent / "pictures"):
         say(f"wrote {file}")
     return 0
 

@@ -9,7 +9,6 @@ must be made again only when graphs or prices change.
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,13 +17,10 @@ import numpy as np
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import Split
-from graphopt.datasets.headroom import Draws, HeadroomPrices, Reached, load_headroom, save_headroom
-from graphopt.datasets.regal import Regal
+from graphopt.datasets.regal import Draws, HeadroomPrices, Reached, Regal, load_headroom, save_headroom
 from graphopt.errors import UsageError, UserError
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
 from graphopt.search.genetic.brkga import Brkga
 from graphopt.utils import registry
 from graphopt.utils.printable import say
@@ -36,53 +32,42 @@ USUAL_SEEDS, LONG_SEEDS = (1001, 1002), (1003, 1004)  # not those of any table
 LARGE = 600  # mean ops from which there is one long run only
 DRAWS_PER_GRAPH = 4  # draws of a family for every graph that it should give, before others fill its share
 HOPELESS = 6  # draws without one that passes, after which a family is left alone
+RECIPE = {"machine": "gpu2", "task": "placement_scheduling", "low": LOW, "usual": USUAL, "high": HIGH, "long": LONG,
+          "usual_runs": len(USUAL_SEEDS), "long_runs": len(LONG_SEEDS), "long_runs_from_600_ops": 1}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SearchSetup:
-    """What a search needs besides the graph."""
-
-    brkga: Brkga
-    task: AssignTask
-    cost: CostModel
-
-    def run(self, graph: Graph, evals: int, seed: int) -> AssignProblem:
-        return solve(self.brkga, graph, self.task, self.cost, evals=evals, seed=seed)[0]
+def search(graph: Graph, objective: str, evals: int, seed: int) -> AssignProblem:
+    """BRKGA on the task and machine of RECIPE, by the simulator, all as their yaml files say."""
+    around: dict[str, Any] = {"machine": construct(registry.option("machine", "gpu2"), "machine")}
+    task = construct(registry.option("task", "placement_scheduling"), "task", around)
+    node = registry.option("cost", "simulator") | {"objective": objective, "threads": 1}
+    cost = construct(node, "cost", around | {"task": task})
+    brkga: Brkga = construct(registry.option("algo", "brkga"), "algo")
+    return solve(brkga, graph, task, cost, evals=evals, seed=seed)[0]
 
 
-def bench(machine: str, task: str, objective: str) -> SearchSetup:
-    """BRKGA, the task and the simulator as their yaml files say."""
-    around: dict[str, Any] = {"machine": construct(registry.option("machine", machine), "machine")}
-    around["task"] = construct(registry.option("task", task), "task", around)
-    cost = construct(registry.option("cost", "simulator") | {"objective": objective, "threads": 1}, "cost", around)
-    return SearchSetup(construct(registry.option("algo", "brkga"), "algo"), around["task"], cost)
-
-
-def reached(graph: Graph, on: SearchSetup, long_seeds: Sequence[int]) -> Reached:
+def reached(graph: Graph, objective: str, long_seeds: Sequence[int]) -> Reached:
     """What runs of all lengths reach. Low and high budgets are read off the long runs, which begin like short ones."""
-    usual = [on.run(graph, USUAL, seed).best_cost for seed in USUAL_SEEDS]
-    long = [on.run(graph, LONG, seed) for seed in long_seeds]
-    low, high = (float(np.mean([_after(problem, evals) for problem in long])) for evals in (LOW, HIGH))
-    return Reached(low, high, float(np.mean(usual)), min(problem.best_cost for problem in long))
+    usual = [search(graph, objective, USUAL, seed).best_cost for seed in USUAL_SEEDS]
+    long = [search(graph, objective, LONG, seed) for seed in long_seeds]
+    low, high = (float(np.mean([[step.cost for step in run.trace if step.evals <= evals][-1] for run in long]))
+                 for evals in (LOW, HIGH))  # fmt: skip
+    return Reached(low, high, float(np.mean(usual)), min(run.best_cost for run in long))
 
 
-def _after(problem: AssignProblem, evals: int) -> float:
-    return [step.cost for step in problem.trace if step.evals <= evals][-1]
-
-
-def fill(data: Regal, room: HeadroomPrices, on: SearchSetup, split: Split, sizes: Sequence[int]) -> None:
+def fill(data: Regal, room: HeadroomPrices, split: Split, sizes: Sequence[int]) -> None:
     """Prices draws of a split, smallest size first, until there are enough of each of the sizes; saves after each."""
     wanted = {ops: count for ops, count in zip(data.sizes, data.counts[split]) if ops in sizes}
     with Bar(f"{data.room.objective} {split}", sum(wanted.values())) as bar:
         for ops, count in sorted(wanted.items()):
             kinds = [Draws(data.room.objective, family, ops, split) for family in data.families]
-            bar.step(f"{ops} ops", min(count, sum(_kept(data, room, kind) for kind in kinds)))
             while (kind := next_kind(data, room, kinds, count)) is not None:
                 found = room.reached.setdefault(str(kind), [])
                 graph = data.draw(kind.family, ops, split, len(found))
-                found.append(reached(graph, on, LONG_SEEDS[: 1 if ops >= LARGE else 2]))
+                found.append(reached(graph, data.room.objective, LONG_SEEDS[: 1 if ops >= LARGE else 2]))
                 save_headroom(room)
-                bar.step(_note(graph, found[-1]), int(found[-1].passes(data.room.filter)))
+                below = 100 * (1 - found[-1].best / found[-1].usual)
+                bar.step(f"{graph.name}: {below:.1f} % below", int(found[-1].passes(data.room.filter)))
 
 
 def next_kind(data: Regal, room: HeadroomPrices, kinds: Sequence[Draws], count: int) -> Draws | None:
@@ -91,7 +76,7 @@ def next_kind(data: Regal, room: HeadroomPrices, kinds: Sequence[Draws], count: 
     Every family gets DRAWS_PER_GRAPH draws for every graph of its share; then those that gave any fill up.
     """
     share = -(-count // len(kinds))
-    kept = {kind: _kept(data, room, kind) for kind in kinds}
+    kept = {kind: sum(found.passes(data.room.filter) for found in room.of(kind)) for kind in kinds}
     draws = {kind: len(room.of(kind)) for kind in kinds}
     alive = [kind for kind in kinds if kept[kind] or draws[kind] < HOPELESS]
     lacking = [kind for kind in alive if kept[kind] < share and draws[kind] < DRAWS_PER_GRAPH * share]
@@ -101,63 +86,28 @@ def next_kind(data: Regal, room: HeadroomPrices, kinds: Sequence[Draws], count: 
     return min(fertile, key=lambda kind: kept[kind]) if sum(kept.values()) < count and fertile else None
 
 
-def _kept(data: Regal, room: HeadroomPrices, kind: Draws) -> int:
-    return sum(found.passes(data.room.filter) for found in room.of(kind))
-
-
-def _note(graph: Graph, found: Reached) -> str:
-    return f"{graph.name}: {100 * (1 - found.best / found.usual):.1f} % below"
-
-
-def rates(room: HeadroomPrices) -> list[str]:
-    """A Markdown table: of each kind of draw, how many there are and which share each filter keeps."""
-    lines = ["| draws | number | kept by regal | kept by gap | mean gap, % |", "|---|---|---|---|---|"]
-    for key, found in sorted(room.reached.items()):
-        shares = [f"{np.mean([r.passes(f) for r in found]):.0%}" for f in ("regal", "gap")]  # type: ignore[arg-type]
-        gap = 100 * np.mean([1 - r.best / r.usual for r in found])
-        lines.append(f"| {key} | {len(found)} | {shares[0]} | {shares[1]} | {gap:.1f} |")
-    return lines
-
-
-def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="graphopt models filter", description="Find graphs with room.")
-    result.add_argument("dataset", help="a data set of conf/dataset that filters, such as regal")
-    result.add_argument("--split", action="append", choices=get_args(Split), help="only this one; may be repeated")
-    result.add_argument("--ops", action="append", type=count, help="only this mean size; may be repeated")
-    result.add_argument("--objective", choices=("runtime", "peak_memory"), help="instead of dataset.room.objective")
-    result.add_argument("--machine", default="gpu2", help="default: gpu2")
-    result.add_argument("--task", default="placement_scheduling", help="default: placement_scheduling")
-    result.add_argument("--file", type=Path, help="instead of dataset.room.file or the package's file")
-    result.add_argument("--rates", action="store_true", help="print how many draws are kept, search nothing")
-    return result
-
-
-def search(data: Regal, room: HeadroomPrices, args: argparse.Namespace) -> None:
-    """Fills the splits that were asked for. Raises GraphError when the file's prices were made in another way."""
-    recipe = {"machine": args.machine, "task": args.task, "low": LOW, "usual": USUAL, "high": HIGH, "long": LONG}
-    recipe |= {"usual_runs": len(USUAL_SEEDS), "long_runs": len(LONG_SEEDS), "long_runs_from_600_ops": 1}
-    room.check(data.made_with | recipe)
-    room.recipe |= data.made_with | recipe
-    on = bench(args.machine, args.task, data.room.objective)
-    for split in args.split or ("val", "test", "train"):
-        fill(data, room, on, split, args.ops or data.sizes)
-
-
 def main(arguments: Sequence[str]) -> int:
-    args = parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="graphopt models filter", description="Find graphs with room.")
+    parser.add_argument("dataset", help="a data set of conf/dataset that filters, such as regal")
+    parser.add_argument("--split", action="append", choices=get_args(Split), help="only this one; may be repeated")
+    parser.add_argument("--ops", action="append", type=count, help="only this mean size; may be repeated")
+    parser.add_argument("--objective", choices=("runtime", "peak_memory"), help="instead of dataset.room.objective")
+    parser.add_argument("--file", type=Path, help="instead of dataset.room.file or the package's file")
+    args = parser.parse_args(arguments)
     try:
-        data = dataset(args)
+        data = _dataset(args)
         room = load_headroom(data.room.path)
-        if not args.rates:
-            search(data, room, args)
-        say("\n".join(rates(room)), keep="\n")
+        room.check(data.made_with | RECIPE)
+        room.recipe |= data.made_with | RECIPE
+        for split in args.split or ("val", "test", "train"):
+            fill(data, room, split, args.ops or data.sizes)
     except (UserError, GraphError) as error:
         say(error, sys.stderr)
         return 1
     return 0
 
 
-def dataset(args: argparse.Namespace) -> Regal:
+def _dataset(args: argparse.Namespace) -> Regal:
     """The data set as its yaml file says, but for what the command line changes."""
     node = registry.option("dataset", args.dataset)
     if "room" not in node or node["room"]["filter"] == "none":

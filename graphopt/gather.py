@@ -12,91 +12,62 @@ FOLDER/graphs/*.npz holds the graphs, FOLDER/entries.jsonl a line for every entr
 
 import argparse
 import json
-import multiprocessing
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
-from multiprocessing.connection import Connection
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from graphopt.errors import UserError, writing
-from graphopt.library.catalogue import LIBRARIES, LibraryModel, library
+from graphopt.library.catalogue import PACKAGES, LibraryModel, catalogue, entries
 from graphopt.library.packing import pack
-from graphopt.library.worker import work
+from graphopt.measure.process import Ended, Late, Process
 from graphopt.utils.progress import Bar
 from graphopt.utils.ranges import count, seconds
 
-MEMORY = 12 << 30  # bytes of addresses that a capturing process may have
 ENTRIES = "entries.jsonl"
 
 
-class Capturing:
-    """A process that captures; begun anew when an entry takes longer than `seconds` or ends it."""
-
-    def __init__(self, seconds: float, most_ops: int) -> None:
-        self.seconds, self.most_ops = seconds, most_ops
-        self._process: Any = None
-        self._pipe: Connection | None = None
-
-    def capture(self, entry: LibraryModel, file: Path) -> dict[str, Any]:
-        """What became of an entry."""
-        pipe = self._started()
-        try:
-            pipe.send((entry, str(file), self.most_ops))
-            if pipe.poll(self.seconds):
-                answer: dict[str, Any] = pipe.recv()
-                return answer
-            reason = f"not captured within {self.seconds:.0f} s"
-        except (EOFError, OSError):
-            reason = "ended the capturing process"
-        self.close()
-        return {"reason": reason}
-
-    def _started(self) -> Connection:
-        if self._pipe is None:
-            ours, theirs = multiprocessing.get_context("spawn").Pipe()
-            self._process = multiprocessing.get_context("spawn").Process(
-                target=work, args=(theirs, MEMORY), daemon=True
-            )
-            self._process.start()
-            theirs.close()
-            self._pipe = ours
-        return self._pipe
-
-    def close(self) -> None:
-        if self._pipe is not None:
-            self._pipe.close()
-            self._process.kill()
-            self._process.join()
-            self._pipe = None
-
-
-def gather(entries: Sequence[LibraryModel], folder: Path, capturing: Capturing) -> list[dict[str, Any]]:
-    """A line for every entry; those that have one are passed over."""
+def gather(entries: Sequence[LibraryModel], folder: Path, *, seconds: float, most_ops: int) -> list[dict[str, Any]]:
+    """A line for every entry; those that have one are passed over. One process captures, and is begun anew when an
+    entry takes longer than `seconds` or ends it."""
     (folder / "graphs").mkdir(parents=True, exist_ok=True)
     done = {line["name"]: line for line in lines_of(folder)}
-    with Bar("capture", len(entries)) as bar, open(folder / ENTRIES, "a+") as log:
-        if log.tell() and not (folder / ENTRIES).read_bytes().endswith(b"\n"):
-            log.write("\n")  # the line that a killed run left unfinished ends here
-        for entry in entries:
-            if entry.name not in done:
-                began = time.perf_counter()
-                file = folder / "graphs" / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', entry.name)}.npz"
-                line = {"name": entry.name, **asdict(entry), **capturing.capture(entry, file)}
-                line |= {
-                    "seconds": round(time.perf_counter() - began, 2),
-                    "version": version(library(entry.library).PACKAGE),
-                }
-                with writing(folder / ENTRIES):
-                    log.write(json.dumps(line) + "\n")
-                    log.flush()
-                done[entry.name] = line
-            bar.step(f"{entry.name}: {done[entry.name].get('ops', '-')}")
+    process = Process("graphopt.library.worker", {}, {**os.environ, "TRANSFORMERS_VERBOSITY": "error"})
+    try:
+        with Bar("capture", len(entries)) as bar, open(folder / ENTRIES, "a+") as log:
+            if log.tell() and not (folder / ENTRIES).read_bytes().endswith(b"\n"):
+                log.write("\n")  # the line that a killed run left unfinished ends here
+            for entry in entries:
+                if entry.name not in done:
+                    done[entry.name] = line = _captured(process, entry, folder, seconds, most_ops)
+                    with writing(folder / ENTRIES):
+                        log.write(json.dumps(line) + "\n")
+                        log.flush()
+                bar.step(f"{entry.name}: {done[entry.name].get('ops', '-')}")
+    finally:
+        process.end()
     return [done[entry.name] for entry in entries]
+
+
+def _captured(process: Process, entry: LibraryModel, folder: Path, seconds: float, most_ops: int) -> dict[str, Any]:
+    """The line of an entry: its graph's file, or the reason why there is none."""
+    began = time.perf_counter()
+    file = folder / "graphs" / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', entry.name)}.npz"
+    try:
+        found = process.ask({"entry": asdict(entry), "file": str(file), "most_ops": most_ops}, seconds)
+        found.pop("id")
+    except Late:
+        found = {"reason": f"not captured within {seconds:.0f} s"}
+    except Ended:
+        found = {"reason": "ended the capturing process"}
+    return {"name": entry.name, **asdict(entry), **found, "seconds": round(time.perf_counter() - began, 2),
+            "version": version(PACKAGES[entry.library])}  # fmt: skip
 
 
 def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
@@ -111,11 +82,11 @@ def installed(names: Sequence[str]) -> list[LibraryModel]:
     """The entries of some libraries. Raises UserError where one is not installed."""
     found: list[LibraryModel] = []
     for name in names:
-        try:
-            found += library(name).entries()
-        except ImportError as error:
-            raise UserError(f"{library(name).PACKAGE} is not installed ({error}): pip install graphopt[models], or "
-                            "leave it out with --only") from error  # fmt: skip
+        if find_spec(PACKAGES[name]) is None:
+            raise UserError(
+                f"{PACKAGES[name]} is not installed: pip install graphopt[models], or leave it out with --only"
+            )
+        found += entries(name)
     return found
 
 
@@ -124,14 +95,15 @@ def origins(lines: Sequence[dict[str, Any]]) -> dict[str, str]:
     found: dict[str, set[str]] = {}
     for line in lines:
         found.setdefault(line["library"], set()).add(line["version"])
-    return {name: f"{' and '.join(sorted(said))}, {(made := library(name)).LICENCE}, {made.SOURCE}"
-            for name, said in sorted(found.items())}  # fmt: skip
+    known = catalogue()
+    return {name: f"{' and '.join(sorted(versions))}, {known[name]['licence']}, {known[name]['source']}"
+            for name, versions in sorted(found.items())}  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="graphopt models capture", description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", nargs="+", choices=LIBRARIES, default=LIBRARIES, metavar="LIBRARY")
+    parser.add_argument("--only", nargs="+", choices=PACKAGES, default=PACKAGES, metavar="LIBRARY")
     parser.add_argument("--seconds", type=seconds, default=120.0, help="that an entry may take (%(default)s)")
     parser.add_argument("--most-ops", type=count, default=20_000, help="larger graphs are left out (%(default)s)")
     parser.add_argument("--pack", type=Path, metavar="TARGET", help="capture nothing: pack what is there")
@@ -141,11 +113,7 @@ def main(arguments: Sequence[str]) -> int:
         return _draw(args.folder, args.draw)
     if args.pack:
         return _pack(args.folder, args.pack)
-    capturing = Capturing(args.seconds, args.most_ops)
-    try:
-        lines = gather(installed(args.only), args.folder, capturing)
-    finally:
-        capturing.close()
+    lines = gather(installed(args.only), args.folder, seconds=args.seconds, most_ops=args.most_ops)
     graphs = [line for line in lines if "graph" in line]
     print(f"{len(graphs):,} graphs of {len({line['hash'] for line in graphs}):,} kinds and "
           f"{len({(line['library'], line['family']) for line in graphs}):,} families in {args.folder}; "

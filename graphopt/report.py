@@ -160,17 +160,17 @@ def print_figures(place: Path) -> None:
 
 def draw(place: Path) -> list[Path]:
     """Curves, bars and the decision that gains most, into a pictures folder."""
+    from graphopt.answer import Answer
     from graphopt.reporting.pictures.curves import draw_study
-    from graphopt.reporting.pictures.draw import draw_case
+    from graphopt.reporting.pictures.draw import draw_answer
     from graphopt.reporting.pictures.examples import best_decisions
-    from graphopt.reporting.stored_case import open_case
     from graphopt.reporting.tables.read_rows import collect
 
     folder = (place if place.is_dir() else place.parent) / "pictures"
     found = collect(place)
     files = draw_study(found, folder)
     for decision in best_decisions(place):
-        files += draw_case(open_case(decision), folder)
+        files += draw_answer(Answer.load(decision), folder)
     return files
 
 

@@ -82,7 +82,7 @@ def decisions_in(folder: str | Path) -> dict[str, CompilerRequest]:
         raise UserError(f"no decision files in {folder}; `save` of an optimized module writes them")
     found = {}
     for file in files:
-        answer = Answer(file)
+        answer = Answer.load(file)
         if not isinstance(answer.graph.program, bytes):
             raise UserError(f"{file} is of a graph without a program for TorchInductor; solve with cost=inductor")
         program = unpacked_program(answer.graph.program, str(file))

@@ -38,7 +38,7 @@ from graphopt.core.machine import Device
 from graphopt.core.split import Footprint, footprint, step_of
 from graphopt.inductor import strided_reads
 from graphopt.inductor.strided_reads import fix_strided_reads
-from graphopt.readers.pytorch.step_reader import read_step
+from graphopt.readers.pytorch.step_capture import read_step
 from graphopt.search.recompute import saved_sets
 from graphopt.search.recompute.saved_sets import Front, choose, search
 

@@ -4,10 +4,17 @@ from typing import Any
 
 # Where classes or whole modules were, as files of older versions have it -> where they are.
 MOVED: dict[str, str] = {
+    "graphopt.algos.modelling.run_model": "graphopt.algos.modelling.kernel_model",
+    "graphopt.encoders.gat": "graphopt.encoders.convolutions",
+    "graphopt.encoders.gin": "graphopt.encoders.convolutions",
+    "graphopt.encoders.graphsage": "graphopt.encoders.convolutions",
+    "graphopt.encoders.pyg": "graphopt.encoders.convolutions",
+    "graphopt.encoders.sequence": "graphopt.encoders.message_passing",
     "graphopt.costs.learned": "graphopt.costs.inductor",
     "graphopt.costs.onnx_runtime": "graphopt.costs.whole_program",
-    "graphopt.costs.profiled": "graphopt.costs.additive",
+    "graphopt.costs.profiled": "graphopt.costs.whole_program",
     "graphopt.costs.torch_eager": "graphopt.costs.whole_program",
+    "graphopt.datasets.training_step": "graphopt.datasets.torch_module",
     "graphopt.machine": "graphopt.core.machine",
     "graphopt.search.annealing": "graphopt.search.walks.local",
     "graphopt.search.brkga": "graphopt.search.genetic.brkga",
@@ -29,7 +36,6 @@ MOVED: dict[str, str] = {
     "graphopt.search.tensat": "graphopt.search.rewriting.tensat",
     "graphopt.search.windowed": "graphopt.search.walks.windowed",
     "graphopt.search.xla_priority": "graphopt.search.fusion.xla_priority",
-    "graphopt.sweep": "graphopt.run.sweep",
     "graphopt.tasks.tiled_execution": "graphopt.tiling.tiling_task",
     "graphopt.datasets.contests.tiling_contest.TilingContest": (
         "graphopt.datasets.contests.tiling_contest.TilingProblems"
@@ -69,13 +75,26 @@ FORMER: dict[str, dict[str, str]] = {
         "task_sequence": "joint_search",
         "tensat_greedy": "tensat",
     },
-    "dataset": {"tiling_contest": "tiling", "tiling_taught": "tiling"},
+    "dataset": {
+        "go_graphs": "zoo",
+        "layered": "synthetic",
+        "models_far": "models",
+        "regal_paper": "regal",
+        "regal_runtime": "regal",
+        "regal_transfer": "regal_mixed",
+        "regal_zoo": "zoo",
+        "zoo_laf": "zoo",
+        "zoo_large": "zoo",
+        "tiling_contest": "tiling",
+        "tiling_taught": "tiling",
+    },
 }
 
 
 # Settings that came later -> what files that lack them mean.
 ADDED: dict[str, dict[str, Any]] = {
     "graphopt.tasks.fusion.Fusion": {"numerics": None},
+    "graphopt.datasets.zoo_dataset.ZooDataset": {"collection": None},
     "graphopt.datasets.rewrite_models.RewriteModels": {"apart": "models"},
     "graphopt.tasks.sharding_task.Sharding": {"clock": "wall"},
     "graphopt.tiling.tiling_task.Tiling": {"clock": "wall", "shared_slices": "per_operand"},

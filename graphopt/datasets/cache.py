@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 # Whatever changes what is captured, relative to the package.
 SOURCES = ("core/graph.py", "core/operators.py", "readers/formats/graph_files.py", "datasets/zoo/*.py",
-           "datasets/programs.py", "library/sized.py", "execution/runnable.py",
+           "datasets/programs.py", "library/packages.py", "execution/runnable.py",
            "inductor/*.py", "readers/pytorch/*.py")  # fmt: skip
 
 

@@ -2,11 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from graphopt.core.graph import Graph, GraphError
+from graphopt.utils.progress import Bar
 
 Split = Literal["train", "val", "test"]
 
@@ -51,6 +53,43 @@ class Dataset(ABC):
         """The graphs of a split, possibly none. Raises GraphError, in one sentence, when they cannot be made."""
 
 
+Entry = Mapping[str, Any]
+
+
+class EntryDataset(Dataset):
+    """Graphs by entries of each split, mappings that say what a graph is made of.
+
+    apart: whether no two splits may share a family; an equal graph they never share.
+    """
+
+    apart = True
+
+    def __init__(self, name: str, entries: Mapping[Split, Sequence[Entry]]) -> None:
+        self.name, self._entries = name, dict(entries)
+        self._graphs: dict[Split, list[Graph]] = {}
+
+    @abstractmethod
+    def graph_of(self, entry: Entry) -> Graph:
+        """The graph of an entry. Raises GraphError on a bad one."""
+
+    def is_quick(self, entry: Entry) -> bool:
+        """Whether its graph is made within a moment: then nothing says how far the loading is."""
+        return False
+
+    def graphs(self, split: Split) -> list[Graph]:
+        if split not in self._graphs:
+            entries = self._entries[split]
+            with Bar("capture", len(entries)) if not all(map(self.is_quick, entries)) else nullcontext() as bar:
+                made = []
+                for entry in entries:
+                    made.append(self.graph_of(entry))
+                    if bar is not None:
+                        bar.step(made[-1].name)
+            self._graphs[split] = made
+            check_splits(self._graphs, families=self.apart)
+        return self._graphs[split]
+
+
 # Sizes of models that say how often something is repeated; other sizes are those of tensors.
 REPEATS = frozenset({"layers", "label_layers", "steps", "depth", "stacks", "rounds", "candidates", "segments", "convs",
                      "blocks", "audio_blocks", "label_blocks", "cells", "frames", "labels"})  # fmt: skip
@@ -58,9 +97,10 @@ MOST_OPS, MOST_GRAPHS = 10**7, 10**6  # that are drawn
 OPS_OF_A_PART = 100  # ops that a repeated part of a model has, about
 
 
-def models_extent(specs: Sequence[Mapping[str, Any]]) -> int:
+def models_extent(entries: Mapping[Split, Sequence[Entry]]) -> int:
     """About how many ops the models of entries `{model: NAME, sizes...}` have."""
-    counts = [[n for key, n in spec.items() if key in REPEATS and isinstance(n, int)] for spec in specs]
+    every = [entry for of_split in entries.values() for entry in of_split]
+    counts = [[n for key, n in entry.items() if key in REPEATS and isinstance(n, int)] for entry in every]
     return sum(OPS_OF_A_PART * prod(repeats) for repeats in counts)
 
 

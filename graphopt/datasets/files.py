@@ -12,12 +12,16 @@ from pathlib import Path
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import Dataset, Split
 from graphopt.errors import UserError
-from graphopt.readers.formats.costgraph import read_costgraph
 from graphopt.readers.formats.graph_files import load_graph
-from graphopt.readers.formats.layer_graphs import is_layer_graph, read_devices, read_layer_graph
-from graphopt.readers.formats.lifetimes import read_lifetimes
-from graphopt.readers.formats.profiled_graphs import read_profiled
-from graphopt.readers.formats.stg import read_stg
+from graphopt.readers.formats.task_graphs import (
+    is_layer_graph,
+    read_costgraph,
+    read_devices,
+    read_layer_graph,
+    read_lifetimes,
+    read_profiled,
+    read_stg,
+)
 from graphopt.utils.outside import UserPath
 
 READERS: dict[str, Callable[[Path], Graph]] = {

@@ -190,13 +190,6 @@ def model_of(spec: Mapping[str, Any]) -> tuple[Any, Any]:
                          f"{dict(spec)!r}")  # fmt: skip
     if source == "module":
         return made_by(str(spec["module"]))
-    try:
-        from graphopt.library.sized import sized_and_random
+    from graphopt.library.packages import sized
 
-        settings = spec.get("settings", {})
-        return sized_and_random(source, spec[source], spec.get("batch", 1), spec.get("size", 64), settings)
-    except ImportError as error:
-        raise GraphError(f"entry {spec[source]} needs {source} ({error}): pip install graphopt[models]") from error
-    except Exception as error:  # whatever constructors raise
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise GraphError(f"{source} makes no {spec[source]} of these settings: {said}") from error
+    return sized("timm" if source == "timm" else "transformers", spec, weights=True)

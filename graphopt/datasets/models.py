@@ -4,9 +4,9 @@ They come with the package (`graphopt.gather` made them; index.json there names 
 sources). Splits are of clusters of related families: what is tested is of no family that training has seen, nor of one
 that is built alike. A graph's family is its cluster, named by the family that has the most graphs in it.
 
-`models_far` holds out more: what is within two hops of an op of a test (operators, and how they are joined) also occurs
-in graphs of other clusters, and no learner is taught by ops of which that holds (`Graph.held_out`); those that
-cannot leave ops out are refused.
+`dataset.purged=true` holds out more: what is within two hops of an op of a test (operators, and how they are joined)
+also occurs in graphs of other clusters, and no learner is taught by ops of which that holds (`Graph.held_out`); those
+that cannot leave ops out are refused.
 """
 
 from collections import Counter

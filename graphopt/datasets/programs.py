@@ -11,23 +11,22 @@ With `backward: true` the gradients belong to the program. `name` is what the gr
 by: no family stands in two splits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.cache import GraphCache
-from graphopt.datasets.dataset import Dataset, Split, check_splits
+from graphopt.datasets.dataset import EntryDataset
 from graphopt.datasets.zoo_dataset import capture_model
 from graphopt.utils.outside import RUNS, OwnFolder
-from graphopt.utils.progress import Bar
 
 Spec = Mapping[str, Any]
 Entry = Annotated[Spec, RUNS]  # settings of libraries, or modules
 SOURCES = ("zoo", "timm", "transformers", "module")
 
 
-class Programs(Dataset):
+class Programs(EntryDataset):
     """cache_dir: folder of captured programs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt."""
 
     gives: ClassVar[frozenset[str]] = frozenset({"fx_program"})
@@ -35,30 +34,15 @@ class Programs(Dataset):
     def __init__(
         self, *, name: str, train: list[Entry], val: list[Entry], test: list[Entry], cache_dir: OwnFolder
     ) -> None:
-        self.name, self._cache = name, GraphCache(cache_dir)
-        self._specs: dict[Split, list[Spec]] = {"train": train, "val": val, "test": test}
-        self._graphs: dict[Split, list[Graph]] = {}
+        super().__init__(name, {"train": train, "val": val, "test": test})
+        self._cache = GraphCache(cache_dir)
 
-    def graphs(self, split: Split) -> list[Graph]:
-        if split not in self._graphs:
-            self._graphs[split] = self._load(self._specs[split])
-            check_splits(self._graphs)
-        return self._graphs[split]
-
-    def _load(self, specs: Sequence[Spec]) -> list[Graph]:
-        graphs = []
-        with Bar("capture", len(specs)) as bar:
-            for spec in specs:
-                graphs.append(self._graph(spec))
-                bar.step(graphs[-1].name)
-        return graphs
-
-    def _graph(self, spec: Spec) -> Graph:
-        source = _source(spec)
+    def graph_of(self, entry: Spec) -> Graph:
+        source = _source(entry)
         if source == "module":  # its code may change
-            return _captured(source, spec)
-        stem = str(spec.get("name", spec[source])).replace("/", "_")
-        return self._cache.get(f"program-{stem}", dict(spec), lambda: _captured(source, spec))
+            return _captured(source, entry)
+        stem = str(entry.get("name", entry[source])).replace("/", "_")
+        return self._cache.get(f"program-{stem}", dict(entry), lambda: _captured(source, entry))
 
 
 def _source(spec: Spec) -> str:
@@ -83,27 +67,17 @@ def _zoo(spec: Spec) -> Graph:
     return capture_model({"model": spec["zoo"], **sizes}, keep_program=True)
 
 
-def _library(source: str, spec: Spec) -> Graph:
-    from graphopt.library.sized import SIZED
+def _library(source: Any, spec: Spec) -> Graph:
+    from graphopt.library.packages import sized
     from graphopt.readers.pytorch.capture import capture
 
     unknown = set(spec) - {source, "batch", "size", "settings", "backward", "name", "family"}
     if unknown:
         raise GraphError(f"entry {spec[source]} has no {', '.join(sorted(unknown))}; it has batch, size and settings")
-    try:
-        made = SIZED[source](spec[source], spec.get("batch", 1), spec.get("size", 64), spec.get("settings", {}))
-    except ImportError as error:
-        raise GraphError(f"entry {spec[source]} needs {source} ({error}): pip install graphopt[models]") from error
-    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise GraphError(f"{source} makes no {spec[source]} of these settings: {error}") from error
     name = f"{source}/{spec[source]}"
-    return capture(
-        *made,
-        name=name + "_backward" * bool(spec.get("backward")),
-        family=str(spec[source]),
-        backward=bool(spec.get("backward")),
-        keep_program=True,
-    )
+    backward = bool(spec.get("backward"))
+    return capture(*sized(source, spec, weights=False), name=name + "_backward" * backward, family=str(spec[source]),
+                   backward=backward, keep_program=True)  # fmt: skip
 
 
 def _module(spec: Spec) -> Graph:

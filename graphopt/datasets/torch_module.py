@@ -1,4 +1,6 @@
-"""A user's own torch module as a data set of one test graph."""
+"""Torch modules of the user's: one as a graph, or training steps of several, as a compiler splits them into forward and
+backward programs.
+"""
 
 from difflib import get_close_matches
 from importlib import import_module
@@ -84,3 +86,39 @@ def _called(factory: Any, label: str) -> Any:
 
 def _brief(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+# --- Training steps.
+
+
+class TrainingSteps(Dataset):
+    """The joint graphs of forward and gradients of the modules that factories make, all of the test split.
+
+    modules: `package.module:factory` each; `factory()` returns (module whose result is its loss, its inputs).
+    Nothing is computed.
+    """
+
+    gives: ClassVar[frozenset[str]] = frozenset({"step"})
+
+    def __init__(self, *, name: str, modules: Annotated[list[str], IMPORTS]) -> None:
+        self.name, self._modules = name, modules
+        self._graphs: list[Graph] | None = None
+
+    def files(self) -> list[Path]:
+        """The sources of the factories' modules and of what they import that is not installed."""
+        return [file for label in self._modules for file in source_files(label.partition(":")[0])]
+
+    def graphs(self, split: Split) -> list[Graph]:
+        if split != "test":
+            return []
+        if self._graphs is None:
+            self._graphs = [_captured(label) for label in self._modules]
+        return self._graphs
+
+
+def _captured(label: str) -> Graph:
+    from graphopt.readers.pytorch.step_capture import capture_step
+
+    module, inputs = made_by(label)
+    name = label.replace(":", ".")
+    return capture_step(module, inputs, name=name, family=name)

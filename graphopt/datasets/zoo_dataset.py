@@ -1,14 +1,17 @@
 """The model zoo as a data set: architectures from the papers at chosen sizes, split by family, cached on disk."""
 
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.cache import GraphCache
-from graphopt.datasets.dataset import Dataset, Split, check_splits, models_extent
+from graphopt.datasets.dataset import EntryDataset, Split, models_extent
 from graphopt.utils.outside import OwnFolder
-from graphopt.utils.progress import Bar
 
 Spec = Mapping[str, Any]
 
@@ -22,58 +25,62 @@ SHARED_FAMILIES = {
 }
 
 
-class ZooDataset(Dataset):
+Collection = Literal["standard", "large", "laf", "go", "regal"]
+
+
+@cache
+def collections() -> dict[str, dict[Split, list[Spec]]]:
+    """Collection -> split -> entries."""
+    made: dict[str, dict[Split, list[Spec]]] = yaml.safe_load(
+        (Path(__file__).parent / "zoo" / "collections.yaml").read_text()
+    )
+    return made
+
+
+class ZooDataset(EntryDataset):
     """Graphs by entries: `{model: rnnlm, layers: 2, backward: true}` (a model of `graphopt.datasets.zoo` and its sizes;
     what is left out has the model's default) or `{onnx: light_squeezenet}` (a CNN of the `onnx` package).
 
+    collection: a key of `zoo/collections.yaml`. train, val, test: entries of a split instead of the collection's.
     cache_dir: folder of captured graphs; null: $GRAPHOPT_CACHE, else ~/.cache/graphopt.
     Raises GraphError when an architecture family or a graph stands in two splits.
     """
 
     def __init__(
-        self, *, name: str, train: list[Spec], val: list[Spec], test: list[Spec], cache_dir: OwnFolder
-    ) -> None:
-        self.name, self._cache = name, GraphCache(cache_dir)
-        self._specs: dict[Split, list[Spec]] = {"train": train, "val": val, "test": test}
-        self._graphs: dict[Split, list[Graph]] = {}
+        self, *, name: str, collection: Collection | None, train: list[Spec] | None, val: list[Spec] | None,
+        test: list[Spec] | None, cache_dir: OwnFolder,
+    ) -> None:  # fmt: skip
+        entries = {} if collection is None else collections()[collection]
+        own: dict[Split, list[Spec] | None] = {"train": train, "val": val, "test": test}
+        super().__init__(name, {split: entries.get(split, []) if of is None else of for split, of in own.items()})
+        self._cache = GraphCache(cache_dir)
 
     def extent(self) -> int:
-        return models_extent([spec for specs in self._specs.values() for spec in specs])
+        return models_extent(self._entries)
 
     def graphs(self, split: Split) -> list[Graph]:
-        if split not in self._graphs:
-            self._check_families()
-            self._graphs[split] = self._load(self._specs[split])
-            check_splits(self._graphs)
-        return self._graphs[split]
+        self._check_families()
+        return super().graphs(split)
 
     def _check_families(self) -> None:
         """By names alone, before anything is captured."""
         first: dict[str, Split] = {}
-        for split, specs in self._specs.items():
+        for split, specs in self._entries.items():
             for spec in specs:
                 other = first.setdefault(family_of(spec), split)
                 if other != split:
                     raise GraphError(f"dataset.{split} holds {spec_name(spec)}, whose family {family_of(spec)!r} also "
                                      f"stands in dataset.{other}; keep a family in one split")  # fmt: skip
 
-    def _load(self, specs: Sequence[Spec]) -> list[Graph]:
-        cold = [spec for spec in specs if "model" in spec and not self._cache.has(spec_name(spec), spec)]
-        if not cold:
-            return [self._graph(spec) for spec in specs]
-        graphs = []
-        with Bar("capture", len(specs)) as bar:
-            for spec in specs:
-                graphs.append(self._graph(spec))
-                bar.step(spec_name(spec))
-        return graphs
+    def is_quick(self, entry: Spec) -> bool:
+        return "onnx" in entry or self._cache.has(spec_name(entry), entry)
 
-    def _graph(self, spec: Spec) -> Graph:
-        if "onnx" in spec:
+    def graph_of(self, entry: Spec) -> Graph:
+        if "onnx" in entry:
             from graphopt.datasets.onnx import load_light
 
-            return load_light(spec["onnx"])
-        return self._cache.get(spec_name(spec), spec, lambda: capture_model(spec))
+            return load_light(entry["onnx"])
+        return self._cache.get(spec_name(entry), entry, lambda: capture_model(entry))
 
 
 def spec_name(spec: Spec) -> str:

@@ -33,8 +33,8 @@ from graphopt.readers.pytorch.trace_errors import complaint, quiet
 FRESH = {"fx_graph_cache": False, "fx_graph_remote_cache": False, "compile_threads": 1}
 
 
-class _Reached(Exception):
-    """What follows is not wanted: lowering, or running."""
+class _CaptureEnd(Exception):
+    """Ends a lowering or a run once the graph is captured."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class _Spy:
 
         def lowering(gm: GraphModule, **_: Any) -> None:
             reached.append(gm)
-            raise _Reached
+            raise _CaptureEnd
 
         try:
             with replaced(inductor, "GraphLowering", lowering):
@@ -63,9 +63,8 @@ class _Spy:
         number, phase, strides = self.graphs, phase_of(settings), None
         self.graphs += 1
         donated = tuple(get_donated_idxs() or ()) if settings.get("is_backward") else ()
-        if (
-            phase == "forward"
-        ):  # torch.compile is told the strides of compiled results: a backward graph depends on them
+        # torch.compile is given the strides of compiled results: a backward graph depends on them.
+        if phase == "forward":
             strides = output_strides(FxProgram(seen, (), "forward"))
             context = torch._guards.TracingContext.try_get()
             if context is not None and context.output_strides is not None:
@@ -78,7 +77,7 @@ class _Spy:
                     raise GraphError("a compiled graph takes numbers beside tensors; give inputs of fixed shapes")
                 self.programs[number] = FxProgram(seen, tuple(map(describe, inputs)), phase, donated)
             if not self.computes:
-                raise _Reached
+                raise _CaptureEnd
             made = seen(*inputs)
             inputs.clear()
             return made if strides is None else [_laid_out(t, s) for t, s in zip(made, strides, strict=True)]
@@ -123,7 +122,7 @@ def capture_step(fn: Callable[..., Any], inputs: Sequence[Tensor]) -> FxProgram:
         fakes = [mode.from_tensor(tensor) for tensor in inputs]
         with mode:  # the operators that the function calls are found without computing
             traced = make_fx(fn)(*fakes)
-        with torch.no_grad(), suppress(_Reached):
+        with torch.no_grad(), suppress(_CaptureEnd):
             compiled: Any = inductor.compile_fx(traced, list(inputs), inner_compile=spy.compile)
             compiled(*inputs)
         if len(spy.programs) != 1:
@@ -166,8 +165,8 @@ def as_graph(program: FxProgram, *, name: str, family: str) -> Graph:
     choices = own_choices(program)
     graph = read_fx(program.gm.graph, name=name, family=family, weights=0, program=program, keep_writes=True)
     attributes = graph.attributes or ({},) * graph.num_ops
-    told = [{STORED: choices[op]} if op in choices else {} for op in graph.op_names]
-    return replace(graph, attributes=tuple({**of, **fact} for of, fact in zip(attributes, told)))
+    facts = [{STORED: choices[op]} if op in choices else {} for op in graph.op_names]
+    return replace(graph, attributes=tuple({**of, **fact} for of, fact in zip(attributes, facts)))
 
 
 Step = tuple[Callable[..., list[Tensor]], list[Tensor]]

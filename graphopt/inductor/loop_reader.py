@@ -23,7 +23,7 @@ NO_WORK = frozenset({"load", "store", "output", "store_reduction", "get_index", 
                      "set_indirect", "check_bounds", "masked_subblock"})  # fmt: skip
 
 
-class _Watched(Requests):
+class _HintRecorder(Requests):
     """Stores the value of every node with a choice, and notes when Inductor asks itself about it."""
 
     def __init__(self, free: Sequence[str]) -> None:
@@ -53,7 +53,7 @@ class _Watched(Requests):
 
 
 @contextmanager
-def _watching(asked: _Watched) -> Iterator[None]:
+def _watching(asked: _HintRecorder) -> Iterator[None]:
     """Inductor's questions are noted, and answered with no: what is stored is stored because it was asked for."""
 
     def reuse(box: StorageBox, users: int, *, graph_reuse: bool = True) -> None:
@@ -74,7 +74,7 @@ def _watching(asked: _Watched) -> Iterator[None]:
 def loop_program(program: FxProgram, free: Sequence[str]) -> LoopProgram:
     """free: names of the nodes whose values may be stored or not. Raises GraphError."""
     check_version()
-    asked = _Watched(free)
+    asked = _HintRecorder(free)
     with _in_words(), config.patch(BASE), _started(program) as (graph, examples), carried_out(asked):
         with _watching(asked):
             graph.run(*examples)
@@ -85,7 +85,7 @@ def loop_program(program: FxProgram, free: Sequence[str]) -> LoopProgram:
 class _Reader:
     """Numbers buffers as they come."""
 
-    def __init__(self, graph: GraphLowering, asked: _Watched) -> None:
+    def __init__(self, graph: GraphLowering, asked: _HintRecorder) -> None:
         self.graph, self.asked = graph, asked
         self.numbers: dict[str, int] = {}
         self.buffers: list[Buffer] = []

@@ -22,8 +22,7 @@ SIDE = 256  # of multiplied matrices
 EXTENT = {"terms": TERMS, "elements": ELEMENTS, "rows": ROWS, "columns": COLUMNS, "width": WIDTH, "chosen": CHOSEN,
           "side": SIDE}  # fmt: skip
 
-
-Made = tuple[Callable[..., list[Tensor]], list[Tensor]]
+Example = tuple[Callable[..., list[Tensor]], list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,11 @@ class Probe:
     """make: a function and its inputs. scalar: without vectorised loops."""
 
     name: str
-    make: Callable[[], Made]
+    make: Callable[[], Example]
     scalar: bool = False
 
 
-def summed(term: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], Made]:
+def summed(term: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], Example]:
     """The sum over TERMS shifted inputs."""
 
     def run(x: Tensor, y: Tensor) -> list[Tensor]:
@@ -75,16 +74,16 @@ def probes() -> Iterator[Probe]:
     yield Probe("products", lambda: (lambda x, y: [x @ y], [torch.rand(SIDE, SIDE), torch.rand(SIDE, SIDE)]))
 
 
-def _several(count: int) -> Made:
+def _several(count: int) -> Example:
     """So many loops of a few elements."""
     return lambda *xs: [x + 1.0 for x in xs], [torch.rand(16 + 16 * k) for k in range(count)]
 
 
 def _traffic() -> Iterator[Probe]:
-    def copied(count: int) -> Made:
+    def copied(count: int) -> Example:
         return lambda x: [x + 1.0], [torch.rand(count)]
 
-    def filled(count: int) -> Made:
+    def filled(count: int) -> Example:
         return lambda x: [x.expand(count) + 1.0], [torch.rand(1)]
 
     for size in SIZES:
@@ -93,7 +92,7 @@ def _traffic() -> Iterator[Probe]:
 
 
 def _reductions() -> Iterator[Probe]:
-    def along(reduce: Callable[..., Tensor], dim: int) -> Made:
+    def along(reduce: Callable[..., Tensor], dim: int) -> Example:
         return lambda x: [reduce(x, dim)], [torch.rand(ROWS, COLUMNS)]
 
     every: dict[str, Callable[..., Tensor]] = {"sum": torch.sum, "max": torch.amax, "min": torch.amin}
@@ -104,7 +103,7 @@ def _reductions() -> Iterator[Probe]:
 
 
 def _gathering() -> Iterator[Probe]:
-    def gathered(run: Callable[..., Tensor], count: int = CHOSEN) -> Made:
+    def gathered(run: Callable[..., Tensor], count: int = CHOSEN) -> Example:
         return lambda x, i: [run(x, i)], [torch.rand(CHOSEN, WIDTH), torch.randint(0, CHOSEN, (count,))]
 
     yield Probe("gathered plain", partial(gathered, lambda x, i: x + 1.0))

@@ -5,7 +5,7 @@ A folder of the leaderboard with a `problem.yaml`:
     title: Fusion               # and about, unit: texts for the page
     answers: results/go_fusion/answers.zip
     instances: {mnasnet: 0123456789abcdef}
-    datasets: [zoo_large]
+    datasets: [{name: zoo, collection: large}]
 
 takes graph, task and cost model of each instance from an answer of a stored study (its default is the baseline; the
 data set, which has more graphs, is named for those who want to solve them), and
@@ -19,26 +19,33 @@ makes them of options; where a mapping stands for a name, `name` says the option
 as of any file (`graphopt.config.stored`).
 """
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from graphopt.answer import Answer, dataset, pricing
 from graphopt.config.stored import OPTION, words
 from graphopt.core.graph import Graph, GraphError
 from graphopt.datasets.dataset import Split
 from graphopt.errors import Unreadable, UserError
-from graphopt.leaderboard.yaml_files import is_name, listed, mapping, names, read_yaml, text
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.solution import Decided, Equality, Solution
 from graphopt.records import packed
-from graphopt.reporting.rebuilt import dataset, pricing
-from graphopt.reporting.stored_case import open_case
 from graphopt.utils import registry
+from graphopt.utils.limits import MIB, read_bytes
 from graphopt.utils.printable import short
 
 DEFINITION = "problem.yaml"
+FILE_BYTES = MIB
+MOST = 1e300
+LONGEST_TEXT = 2000  # characters of a text
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 SPLITS: tuple[Split, ...] = ("test", "val", "train")
 
 
@@ -66,7 +73,7 @@ class BoardInstance:
 
 @dataclass(frozen=True)
 class Contest:
-    """name: of its folder. datasets: names of those that have its graphs. instances: those that can be had here;
+    """name: of its folder. datasets: overrides of those that have its graphs. instances: those that can be had here;
     absent: the others, and why. equality: of programs, None where answers are none."""
 
     name: str
@@ -101,7 +108,7 @@ def read_contest(folder: Path, root: Path) -> Contest:
     make = _from_answers if "answers" in said else _from_options
     made, absent = make(said, source, root, equality)
     title, about, unit = (text(said, key, str(source)) for key in ("title", "about", "unit"))
-    datasets = tuple(_name(node, "dataset") for node in listed(said, "datasets", str(source)))
+    datasets = tuple(_override(node) for node in listed(said, "datasets", str(source)))
     programs = any(one.task.makes_programs for one in made)
     return Contest(folder.name, folder, title, about, unit, datasets, equality if programs else None, tuple(made),
                    absent)  # fmt: skip
@@ -146,13 +153,13 @@ def _from_answers(said: Mapping[str, Any], source: Path, root: Path, equality: E
     answers = answers_in(pack_of(said, source, root), said.get("instances"), f"instances of {source}")
     for name, place in answers.items():
         try:
-            case = open_case(place)
+            answer = Answer.load(place)
         except (UserError, GraphError) as error:
             absent[name] = str(error)
             continue
-        plans = case.decision.default_plans(case.graph, case.task)
-        default = Solution(case.graph, case.task, case.decision, plans, plans)
-        made.append(BoardInstance(name, case.graph, case.task, case.judge, default, equality))
+        plans = answer.decided.default_plans(answer.graph, answer.solution.task)
+        default = Solution(answer.graph, answer.solution.task, answer.decided, plans, plans)
+        made.append(BoardInstance(name, answer.graph, answer.solution.task, answer.judge, default, equality))
     return made, absent
 
 
@@ -184,6 +191,14 @@ def _name(said: Any, group: str) -> str:
     return str(name)
 
 
+def _override(said: Any) -> str:
+    """A data set that a problem names, with its words and numbers, as it is chosen on the command line after
+    `dataset=`. Raises Unreadable."""
+    name, settings = _name(said, "dataset"), {} if isinstance(said, str) else said
+    plain = {key: value for key, value in settings.items() if key != "name" and isinstance(value, str | int | float)}
+    return " ".join([name, *(f"dataset.{short(key)}={short(value)}" for key, value in plain.items())])
+
+
 def _words(group: str, said: Any) -> dict[str, Any]:
     """An option in the words of files, with what the problem sets of it."""
     name, settings = _name(said, group), {} if isinstance(said, str) else said
@@ -192,3 +207,67 @@ def _words(group: str, said: Any) -> dict[str, Any]:
         raise Unreadable(f"{group}.{inner[0][:80]} is no key that a problem may set")
     option = words(group, registry.option("cost" if group == "judge" else group, name))
     return {**option, **settings, OPTION: name}
+
+
+# ---- yaml files: plain values within limits, and errors in a sentence
+
+
+class _Plain(yaml.SafeLoader):
+    """Plain values, without aliases: a few of these stand for any amount of memory."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not read")
+        return super().compose_node(parent, index)
+
+
+def read_yaml(path: Path) -> Any:
+    """The value of a yaml file. Raises Unreadable."""
+    try:
+        return yaml.load(read_bytes(path, FILE_BYTES), _Plain)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise Unreadable(f"{path} is no yaml ({' '.join(str(error).split())[:200]})") from None
+
+
+def mapping(value: Any, source: str) -> Mapping[str, Any]:
+    """Raises Unreadable where it is none."""
+    if not isinstance(value, dict):
+        raise Unreadable(f"{source}: it holds no keys with values")
+    return value
+
+
+def text(said: Mapping[str, Any], key: str, source: str) -> str:
+    """A text that has to be there. Raises Unreadable."""
+    value = said.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_TEXT:
+        raise Unreadable(f"{source} needs a text under {key}")
+    return value
+
+
+def names(said: Mapping[str, Any], key: str, source: str) -> list[str]:
+    """A list of names. Raises Unreadable."""
+    value = listed(said, key, source)
+    wrong = next((name for name in value if not is_name(name)), None)
+    if wrong is not None:
+        raise Unreadable(f"{source}: {short(wrong)} under {key} is no name: letters, digits, _, - and . only")
+    return value
+
+
+def is_name(value: Any) -> bool:
+    """Whether it can be the name of an instance, or of an entry: it becomes a part of a path."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def number(value: Any) -> float | None:
+    """As a number that a price can be; None where it is none."""
+    if type(value) not in (int, float) or not abs(value) < MOST or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def listed(said: Mapping[str, Any], key: str, source: str) -> list[Any]:
+    """A list. Raises Unreadable."""
+    value = said.get(key)
+    if not isinstance(value, list):
+        raise Unreadable(f"{source} needs a list under {key}")
+    return value

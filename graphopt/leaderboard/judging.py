@@ -15,8 +15,17 @@ from typing import Any
 
 from graphopt.core.graph import GraphError
 from graphopt.errors import Unreadable, UserError
-from graphopt.leaderboard.contests import DEFINITION, BoardInstance, Contest, answers_in, pack_of
-from graphopt.leaderboard.yaml_files import mapping, number, read_yaml, text
+from graphopt.leaderboard.contests import (
+    DEFINITION,
+    BoardInstance,
+    Contest,
+    answers_in,
+    mapping,
+    number,
+    pack_of,
+    read_yaml,
+    text,
+)
 from graphopt.problems.capacity import lack_of_memory
 from graphopt.problems.solution import Decided, Solution
 from graphopt.records.answer_file import load, match
@@ -48,6 +57,15 @@ class BoardEntry:
     words: Mapping[str, str]
     scores: tuple[Score, ...]
     refusal: str = ""
+
+    def cost_of(self, instance: str) -> float | None:
+        return next((score.cost for score in self.scores if score.instance == instance), None)
+
+    @property
+    def refusals(self) -> list[str]:
+        """What does not count, with its reason."""
+        whole = [f"{self.name}: {self.refusal}"] if self.refusal else []
+        return whole + [f"{self.name}, {s.instance}: {s.reason}" for s in self.scores if s.cost is None]
 
 
 class Refused(Exception):

@@ -243,7 +243,7 @@ if find_spec("transformers") is not None:
 if find_spec("timm") is not None:
 
     def _block(name: str, position: str, *inputs: Tensor, **settings: Any) -> Program:
-        from graphopt.library.no_torchvision import without_torchvision
+        from graphopt.library.packages import without_torchvision
 
         without_torchvision()
         import timm

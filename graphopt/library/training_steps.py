@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graphopt.library.no_torchvision import without_torchvision
+from graphopt.library.packages import without_torchvision
 
 Step = tuple[nn.Module, list[Tensor]]
 WORDS, TOKENS, CLASSES = 1000, 256, 100

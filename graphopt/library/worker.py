@@ -1,38 +1,36 @@
-"""A process that captures entries of the catalogue, one after another; started by `graphopt.gather`, which ends it when
-an entry takes too long and starts another one."""
+"""A process that captures entries of the catalogue, one after another, within a limit of memory."""
 
-import contextlib
 import os
 import resource
 import warnings
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from graphopt.core.graph import Graph
-from graphopt.library.catalogue import LibraryModel, library
+from graphopt.core.graph import Graph, GraphError
+from graphopt.library.catalogue import LibraryModel, build
+from graphopt.measure.process import Tell, serve
+from graphopt.readers.formats.graph_files import save_graph
+from graphopt.readers.pytorch.capture import capture
+
+MEMORY = 12 << 30  # bytes of addresses
 
 
-def work(pipe: Connection, memory: int) -> None:
-    """Answers {"graph": file} or {"reason": ...} to every (entry, file) until the pipe is closed. memory: bytes."""
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+def main(arguments: list[str]) -> int:
+    """Serves requests of `graphopt.gather`, each of one entry."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     warnings.simplefilter("ignore")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        while True:
-            try:
-                entry, file, most_ops = pipe.recv()
-            except EOFError:
-                return
-            pipe.send(_answer(entry, Path(file), most_ops))
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # what libraries print
+        os.dup2(silence, stream)
+    return serve(arguments, _answer)
 
 
-def _answer(entry: LibraryModel, file: Path, most_ops: int) -> dict[str, Any]:
-    from graphopt.readers.formats.graph_files import save_graph
-
+def _answer(request: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """{"graph": file, ...} or {"reason": ...}."""
+    entry, file = LibraryModel(**request["entry"]), Path(request["file"])
     try:
         graph = capture_entry(entry)
-        if not 2 <= graph.num_ops <= most_ops:
+        if not 2 <= graph.num_ops <= request["most_ops"]:
             return {"reason": f"{graph.num_ops:,} ops"}
         save_graph(file, graph)
         return {"graph": file.name, "ops": graph.num_ops, "hash": graph.hash}
@@ -42,10 +40,7 @@ def _answer(entry: LibraryModel, file: Path, most_ops: int) -> dict[str, Any]:
 
 def capture_entry(entry: LibraryModel) -> Graph:
     """The graph of an entry, by the first of its calls that the model takes. Raises GraphError: the first reason."""
-    from graphopt.core.graph import GraphError
-    from graphopt.readers.pytorch.capture import capture
-
-    module, calls = library(entry.library).build(entry)
+    module, calls = build(entry)
     first: GraphError | None = None
     for call in calls:
         try:

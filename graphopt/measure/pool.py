@@ -17,7 +17,7 @@ MOST_GIVEN_UP = 5  # requests in a row that ended the process: then it is not th
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class FailedRequest:
     """A request without an answer. at: the target that was being made ready, None in the rounds; reason: what happened
     to the process, as it follows `X cannot be measured`."""
 
@@ -25,7 +25,7 @@ class Lost:
     reason: str
 
 
-Answer = dict[str, Any] | Lost
+Answer = dict[str, Any] | FailedRequest
 
 
 class Pool(Protocol):
@@ -71,7 +71,9 @@ class LocalPool:
                 self.counts["crashes"] += 1
             except Late as lost:
                 self.counts["hangs"] += 1
-                return Lost(lost.at, f" in measuring.limit_seconds={limit:g}; raise it, or give smaller models")
+                return FailedRequest(
+                    lost.at, f" in measuring.limit_seconds={limit:g}; raise it, or give smaller models"
+                )
             else:
                 self._given_up = 0
                 if answer.get("fatal"):
@@ -83,7 +85,7 @@ class LocalPool:
         if self._given_up >= MOST_GIVEN_UP:
             raise UserError(f"the process that measures ended with each of {self._given_up} requests in a row; "
                             "is there too little memory?")  # fmt: skip
-        return Lost(at, ": it ends the process that runs it, perhaps out of memory; give smaller models")
+        return FailedRequest(at, ": it ends the process that runs it, perhaps out of memory; give smaller models")
 
 
 class RayPool:
@@ -126,7 +128,7 @@ class RayPool:
         except self._ray.exceptions.RayActorError as error:
             self.counts["crashes"] += 1
             self._actors[place] = self._actor(place)
-            return Lost(None, f": the machine that ran it is gone ({type(error).__name__})")
+            return FailedRequest(None, f": the machine that ran it is gone ({type(error).__name__})")
         self.counts.update(counts)
         found: Answer = answer
         return found

@@ -15,7 +15,7 @@ from typing import Any
 
 from graphopt.errors import Unmeasured, UserError
 from graphopt.measure.environment import KEEPS_MEMORY, environment_here
-from graphopt.measure.pool import Answer, LocalPool, Lost, Pool, RayPool
+from graphopt.measure.pool import Answer, FailedRequest, LocalPool, Pool, RayPool
 from graphopt.measure.price_table import Line, PriceTable
 from graphopt.measure.rounds import Rounds, rounds_in, timings_of, timings_of_race
 from graphopt.measure.target import Comparing, Failure, Measured, Measuring, Target, Timing
@@ -34,7 +34,7 @@ def fresh_rounds(default: Target, others: Sequence[Target], how: Comparing, proc
         pool = LocalPool(how.device, how.threads)
         (answer,) = pool.ask([request], [how.limit_seconds])
         pool.end()
-        if isinstance(answer, Lost):
+        if isinstance(answer, FailedRequest):
             if answer.at == 0:
                 raise Unmeasured(f"{default.digest} cannot be measured{answer.reason}")
             return Failure(f"it cannot be measured{answer.reason}")
@@ -94,7 +94,7 @@ class Service:
         if key not in self._failed:
             request = {"alone": True, "targets": [target.request()], "how": asdict(self.how)}
             (answer,) = self.pool.ask([request], [self.how.limit_seconds])
-            if not isinstance(answer, Lost) and is_measurement(answer):
+            if not isinstance(answer, FailedRequest) and is_measurement(answer):
                 return {k: answer[k] for k in ("seconds", "spread", "blocks") if k in answer}
             self._failed[key] = Failure(_reason(answer))
             self.counts["failed"] += 1
@@ -165,7 +165,7 @@ class Service:
     def _left(self, default: Target, batch: list[Target], answer: Answer) -> list[list[Target]]:
         """Stores the times of an answer; the batches that are to be asked again. A default that cannot be run ends
         this: nothing has a price against it."""
-        lost_default = answer.at == 0 or not batch if isinstance(answer, Lost) else "error" in answer
+        lost_default = answer.at == 0 or not batch if isinstance(answer, FailedRequest) else "error" in answer
         if lost_default:
             reason = f"{default.digest} cannot be measured{_reason(answer)}"
             self._failed[default.digest, default.digest] = Failure(reason)
@@ -234,7 +234,7 @@ class Service:
 
 
 def _reason(answer: Answer) -> str:
-    if isinstance(answer, Lost):
+    if isinstance(answer, FailedRequest):
         return answer.reason
     error = answer.get("error")
     return f": {error}" if isinstance(error, str) else f": {str(answer)[:200]} is no measurement"

@@ -33,7 +33,7 @@ USUAL = {"v.simple": 0.2, "v.load": 0.3, "v.store": 2.0, "v.div": 3.0, "v.tanh":
          "kernels": 1000.0, "calls": 3000.0}  # fmt: skip
 FUNCTION = 5.0  # ns, of other `v.NAME` and `s.NAME`
 SURE = 0.02  # relative difference of two times from which their order is taken as known
-STEEP = 0.03  # of predicted logarithms: difference at which an order counts as told
+STEEP = 0.03  # of predicted logarithms: difference at which an order counts as clear
 ORDER = 0.1  # weight of the order beside the squared errors
 USUALLY = 0.003  # weight of staying at the usual costs
 
@@ -55,7 +55,7 @@ class CodeTime:
 
 
 def counts(name: str) -> bool:
-    """Whether a feature has a cost: others say the same in other units."""
+    """Whether a feature has a cost: others hold the same in other units."""
     return name in USUAL or name.startswith(("v.", "s."))
 
 
@@ -112,12 +112,12 @@ class _Part:
         times = spent.sum(1)
         shares = spent / times[:, None]  # the slopes of log(times)
         error = np.log(times[:-1] / times[-1]) - self.truth
-        told = self.sure * (error + self.truth)[:, None] - self.sure * (error + self.truth)[None, :]
+        margin = self.sure * (error + self.truth)[:, None] - self.sure * (error + self.truth)[None, :]
         pairs = max(1.0, np.abs(self.sure).sum())
-        wrong = -ORDER * self.sure / (1 + np.exp(np.clip(told / STEEP, -500, 500))) / STEEP / pairs
+        wrong = -ORDER * self.sure / (1 + np.exp(np.clip(margin / STEEP, -500, 500))) / STEEP / pairs
         scale = float(self.truth.std()) or 1.0
         by_plan = 2 * error / scale**2 / len(error) + wrong.sum(1) - wrong.sum(0)
-        misorder = ORDER * (np.abs(self.sure) * np.logaddexp(0, -told / STEEP)).sum() / pairs
+        misorder = ORDER * (np.abs(self.sure) * np.logaddexp(0, -margin / STEEP)).sum() / pairs
         return float((error**2).mean() / scale**2 + misorder), by_plan @ (shares[:-1] - shares[-1])
 
 
@@ -139,11 +139,11 @@ class Weights:
     card: Mapping[str, Any]
 
 
-def weights_file(said: str | None) -> Path:
+def weights_file(name: str | None) -> Path:
     """`shipped`: what comes with graphopt; null: the user's own; else a file."""
-    if said == SHIPPED:
+    if name == SHIPPED:
         return SHIPPED_FILE
-    return cache_dir() / "measured" / "code_time.json" if said is None else Path(said)
+    return cache_dir() / "measured" / "code_time.json" if name is None else Path(name)
 
 
 def load_weights(path: Path) -> Weights:
@@ -151,20 +151,20 @@ def load_weights(path: Path) -> Weights:
     if not path.is_file():
         raise UserError(f"there are no fitted costs at {path}: measure plans with experiment=calibration, then fit "
                         "them with `graphopt measure learn_cost`, or set weights=shipped")  # fmt: skip
-    said = read_json(path, MIB)
-    if not isinstance(said, dict) or said.get("format") != FORMAT or not isinstance(said.get("card"), dict):
+    content = read_json(path, MIB)
+    if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("card"), dict):
         raise Unreadable(f"{path} holds no fitted costs ({FORMAT})")
-    seconds = said.get("seconds")
+    seconds = content.get("seconds")
     if not isinstance(seconds, dict) or len(seconds) > MOST_FEATURES or not all(map(_is_cost, seconds.values())):
         raise Unreadable(f"{path}: its costs are no positive numbers of seconds")
-    return Weights(CodeTime({name: float(cost) for name, cost in seconds.items()}), said["card"])
+    return Weights(CodeTime({name: float(cost) for name, cost in seconds.items()}), content["card"])
 
 
 def save_weights(path: Path, weights: Weights) -> None:
     """Raises UserError where it cannot be written."""
-    said = {"format": FORMAT, "card": dict(weights.card), "seconds": dict(sorted(weights.model.seconds.items()))}
+    content = {"format": FORMAT, "card": dict(weights.card), "seconds": dict(sorted(weights.model.seconds.items()))}
     with writing(path), whole_file(path) as file:
-        file.write(json.dumps(said, indent=1).encode() + b"\n")
+        file.write(json.dumps(content, indent=1).encode() + b"\n")
 
 
 def _is_cost(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Files of answers: the answer to one graph as a small portable file that any run can replay, diff, veto and bisect.
+"""Files of answers: the answer to one graph as a small portable file that any run can replay, diff, revert and bisect.
 
 The file is an npz without pickles:
 
@@ -8,7 +8,7 @@ The file is an npz without pickles:
 - what its kind of task adds: `graphopt.problems.choices`, `graphopt.rewrite.rewritten`. The task that the header names
   says which kind that is.
 
-`graphopt answer show|diff|replay|veto|bisect|draw` works on them, and on those in a pack
+`graphopt answer show|diff|replay|revert|bisect|draw` works on them, and on those in a pack
 (`graphopt.records.packed`): everywhere the path of one may be `STUDY/answers.zip#DIGEST`.
 """
 

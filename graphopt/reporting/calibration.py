@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from graphopt.answer import Answer
 from graphopt.config.construct import construct
 from graphopt.core.graph import F64, Graph
 from graphopt.errors import UserError
@@ -27,7 +28,6 @@ from graphopt.ranking.measured_plans import (
 )
 from graphopt.ranking.requests import graph_key, plans_of
 from graphopt.reporting.replay import decision_of
-from graphopt.reporting.stored_case import open_case
 from graphopt.reporting.tables.statistics import bootstrap
 from graphopt.utils import registry
 
@@ -45,7 +45,7 @@ def scores(place: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[Score]:
     if not tables:
         raise UserError(f"{place} has no {NAME}: bring the table there that its prices were measured into")
     measured = measured_graphs(PriceTable(tables[0]))
-    graphs = {str(row["graph"]): open_case(decision_of(row)).graph for row in rows}
+    graphs = {str(row["graph"]): Answer.load(decision_of(row)).graph for row in rows}
     known = {name: measured[graph_key(graph)] for name, graph in graphs.items() if graph_key(graph) in measured}
     yield from _orders(known, {str(row["graph"]): str(row["family"]) for row in rows})
     for name, one in sorted(known.items()):

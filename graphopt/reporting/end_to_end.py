@@ -14,14 +14,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from graphopt.answer import Answer
 from graphopt.config.construct import construct
 from graphopt.config.stored import node_of
-from graphopt.costs.additive import Profiled
+from graphopt.costs.whole_program import Profiled
 from graphopt.errors import UserError
 from graphopt.measure.environment import processor
 from graphopt.measure.target import Ratio
 from graphopt.problems.cost_model import CostModel
-from graphopt.reporting.stored_case import Case, open_case
 from graphopt.reporting.tables.read_rows import read_rows, row_files
 from graphopt.reporting.tables.sheet import Sheet
 from graphopt.rewrite.io.onnx_export import save_onnx
@@ -56,49 +56,49 @@ def _answers(place: Path) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in read_rows(row_files(place))[0]:
         if row.get("task") == "rewrite" and row.get("status") == "ok" and row.get("decision"):
-            case = _case(row)
-            found.setdefault((row["graph_hash"], portable(case.decision.best)), []).append(row)
+            answer = _program(row)
+            found.setdefault((row["graph_hash"], portable(answer.decided.best)), []).append(row)
     return dict(sorted(found.items(), key=lambda item: str(item[1][0]["graph"])))
 
 
-def _case(row: Mapping[str, Any]) -> Case:
-    case = open_case(Path(row["_file"]).parent / str(row["decision"]))
-    if not case.task.makes_programs:
-        raise UserError(f"{case.path} holds no program: its row says task=rewrite, the file task={case.task.name}")
-    return case
+def _program(row: Mapping[str, Any]) -> Answer:
+    answer = Answer.load(Path(row["_file"]).parent / str(row["decision"]))
+    if not answer.solution.task.makes_programs:
+        raise UserError(f"{answer.path} holds no program: its row says task=rewrite, the file task={answer.task}")
+    return answer
 
 
 def _measured(row: Mapping[str, Any], folder: Path) -> Found:
-    case = _case(row)
-    prices = case.decision.prices
+    answer = _program(row)
+    prices = answer.decided.prices
     line: Found = {"priced": [prices["initial"], prices["judged"]], "engine": f"onnxruntime {version('onnxruntime')}",
                    "processor": processor(), "load": round(os.getloadavg()[0], 2)}  # fmt: skip
-    again = _second_judge(case, folder)
+    again = _second_judge(answer, folder)
     if again is not None:
-        line["priced_again"] = [case.solution.default_price(again).cost, case.solution.price(again).cost]
-    if portable(case.decision.best) != portable(case.decision.original):
-        line |= asdict(_raced(case))
+        line["priced_again"] = [answer.solution.default_price(again).cost, answer.solution.price(again).cost]
+    if portable(answer.decided.best) != portable(answer.decided.original):
+        line |= asdict(_raced(answer))
     return line
 
 
-def _second_judge(case: Case, folder: Path) -> CostModel | None:
+def _second_judge(answer: Answer, folder: Path) -> CostModel | None:
     """The judge, if it measures ops, with an empty table."""
-    if not isinstance(case.judge, Profiled):
+    if not isinstance(answer.judge, Profiled):
         return None
-    stored = node_of("judge", case.decision.header["config"]["judge"], case.path)
+    stored = node_of("judge", answer.decided.header["config"]["judge"], answer.path)
     node = {**stored, "table": str(folder / TABLE), "environment": None}
     judge: CostModel = construct(node, "judge")
     return judge
 
 
-def _raced(case: Case) -> Race:
+def _raced(answer: Answer) -> Race:
     """Weights are random: they decide nothing about time."""
-    original = case.decision.original
+    original = answer.decided.original
     if original.opaque:
-        raise UserError(f"{case.path} keeps ops that only its model file has; "
+        raise UserError(f"{answer.path} keeps ops that only its model file has; "
                         "give both files to graphopt measure race BEFORE.onnx AFTER.onnx")  # fmt: skip
     before = with_random_weights(original, 0)
-    after = replace(case.decision.best, weights=before.weights)
+    after = replace(answer.decided.best, weights=before.weights)
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "before.onnx", Path(folder) / "after.onnx"
         for program, file in zip((before, after), files, strict=True):

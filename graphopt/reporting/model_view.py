@@ -12,16 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
+from graphopt.answer import Answer
 from graphopt.core.graph import Graph
-from graphopt.core.head import Head, Role
 from graphopt.core.operators import OPERATORS, Category
 from graphopt.core.plan import Plans
 from graphopt.problems.capacity import amount
 from graphopt.problems.cost_model import Price, better
 from graphopt.problems.solution import Decided
 from graphopt.records.rows import DONE, Row
-from graphopt.reporting.edit import BETTER, describe, taken_back
-from graphopt.reporting.stored_case import Case, open_case
+from graphopt.reporting.changes import BETTER
 from graphopt.reporting.tables.sheet import Sheet
 from graphopt.reporting.tables.terminal import BOLD, DIM, print_lines, sheet_lines, terminal_width, wrapped
 
@@ -43,13 +42,13 @@ def print_model(folder: Path, rows: Sequence[Row], own: str) -> None:
     fitting = [row for row in solved if row["status"] == "ok"]
     row = winner(fitting, own)
     file = folder / row["decision"]
-    case = open_case(file)
+    answer = Answer.load(file)
     width = terminal_width()
-    lines = [*wrapped(_title(case, row), width, BOLD), Text("")]
-    for label, text in _facts(case, row):
+    lines = [*wrapped(_title(answer, row), width, BOLD), Text("")]
+    for label, text in _facts(answer, row):
         shown = wrapped(text, None if width is None else width - LABEL - 2)
         lines += [Text(f"{label if i == 0 else '':<{LABEL}}  ").append_text(line) for i, line in enumerate(shown)]
-    for sheet in _sheets(case, solved):
+    for sheet in _sheets(answer, solved):
         lines += [Text(""), *sheet_lines(sheet, width)]
     print_lines([*lines, Text(""), *_files(file, folder, row)])
 
@@ -65,23 +64,23 @@ def _price(row: Row) -> Price:
     return Price(row["judged"], row.get("noise", 0.0))
 
 
-def _title(case: Case, row: Row) -> str:
-    opaque = int((case.graph.category == Category.OPAQUE).sum())
-    what = f"{case.graph.num_ops:,} ops" + (f", {opaque:,} of them opaque" if opaque else "")
-    return f"{case.graph.name} ({what}): task={row['task']} on machine={row['machine']}"
+def _title(answer: Answer, row: Row) -> str:
+    opaque = int((answer.graph.category == Category.OPAQUE).sum())
+    what = f"{answer.graph.num_ops:,} ops" + (f", {opaque:,} of them opaque" if opaque else "")
+    return f"{answer.graph.name} ({what}): task={row['task']} on machine={row['machine']}"
 
 
-def _facts(case: Case, row: Row) -> Iterator[tuple[str, str]]:
+def _facts(answer: Answer, row: Row) -> Iterator[tuple[str, str]]:
     yield ("memory" if _bytes(row) else "time"), gain(row)
-    before, after = case.solution.default_plans, case.solution.plans
+    before, after = answer.solution.default_plans, answer.solution.plans
     given, found = _kernels(before), _kernels(after)
     yield (
         "kernels",
         f"{given.size:,}" + (f" -> {found.size:,}" if found.size != given.size else ", as many as by default"),
     )
-    if case.machine.num_devices > 1:
-        yield "devices", _devices(case, after, found)
-    yield from case.decision.facts()
+    if answer.machine.num_devices > 1:
+        yield "devices", _devices(answer, after, found)
+    yield from answer.decided.facts()
     yield "method", f"{row['algo']}, {row['evals']:,} of {row['evals_cap']:,} evaluations, {row['seconds']:.3g} s"
 
 
@@ -134,16 +133,16 @@ def _kernels(plan: Plans) -> NDArray[np.int64]:
     return np.flatnonzero(~plan.inline[0])
 
 
-def _devices(case: Case, plan: Plans, kernels: NDArray[np.int64]) -> str:
-    count = np.bincount(plan.device[0][kernels], minlength=case.machine.num_devices)
-    used = [f"{case.machine.devices[d].name}: {count[d]:,} kernels" for d in np.flatnonzero(count)]
-    return ", ".join(used) + f" ({len(used)} of {case.machine.num_devices} devices used)"
+def _devices(answer: Answer, plan: Plans, kernels: NDArray[np.int64]) -> str:
+    count = np.bincount(plan.device[0][kernels], minlength=answer.machine.num_devices)
+    used = [f"{answer.machine.devices[d].name}: {count[d]:,} kernels" for d in np.flatnonzero(count)]
+    return ", ".join(used) + f" ({len(used)} of {answer.machine.num_devices} devices used)"
 
 
-def _sheets(case: Case, solved: Sequence[Row]) -> Iterator[Sheet]:
-    yield from rule_sheets(case.decision, SHOWN)
-    if case.decision.described:
-        yield _changes(case)
+def _sheets(answer: Answer, solved: Sequence[Row]) -> Iterator[Sheet]:
+    yield from rule_sheets(answer.decided, SHOWN)
+    if answer.decided.described:
+        yield _changes(answer)
     if len(solved) > 1:
         yield _methods(solved)
 
@@ -163,18 +162,18 @@ def rule_sheets(decision: Decided, shown: int | None = None) -> Iterator[Sheet]:
                         [[name, str(before[name]), str(after[name])] for name in names])  # fmt: skip
 
 
-def _changes(case: Case) -> Sheet:
+def _changes(answer: Answer) -> Sheet:
     """The changes that matter most: those whose way back alone costs most. Where prices are measured, none goes back:
     each would have to be compiled and timed."""
-    ops = case.decision.changed()
-    if not case.judge.deterministic:
+    ops = answer.decided.changed()
+    if not answer.judge.deterministic:
         return Sheet(f"{len(ops):,} ops differ from the default", [], [])
-    priced = _heaviest(case.graph, ops)
-    judged, alone = taken_back(case, priced)
-    change = alone / judged - 1
+    priced = _heaviest(answer.graph, ops)
+    judged = float(answer.price_choices(answer.choices.choices[None])[0])
+    change = answer.reverted_prices(priced) / judged - 1
     order = [i for i in np.argsort(-change, kind="stable") if change[i] > BETTER][:SHOWN]
-    rows = [[case.decision.op_names[priced[i]], OPERATORS[case.graph.kind[priced[i]]].name,
-             change_in_words(case, int(priced[i])), "no fit" if np.isinf(change[i]) else f"+{100 * change[i]:.3g} %"]
+    rows = [[answer.decided.op_names[priced[i]], OPERATORS[answer.graph.kind[priced[i]]].name,
+             answer.change_in_words(priced[i]), "no fit" if np.isinf(change[i]) else f"+{100 * change[i]:.3g} %"]
             for i in order]  # fmt: skip
     matter = "; none matters alone" if len(ops) else ""
     if rows:
@@ -192,21 +191,6 @@ def _heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
     most = max(SHOWN, int(WORK // graph.num_ops))
     weight = graph.flops[ops] + graph.result_bytes[ops]
     return ops if len(ops) <= most else np.sort(ops[np.argsort(-weight, kind="stable")[:most]])
-
-
-def change_in_words(case: Case, op: int) -> str:
-    """`store -> inline`, `device 0 -> 1, priority 0 -> 12`."""
-    decision = case.decision
-    heads = [(c, head) for c, head in enumerate(case.task.heads) if head.name in decision.described]
-    pairs = [(head, int(decision.default[op, c]), int(decision.choices[op, c])) for c, head in heads]
-    named = "" if len(decision.heads) == 1 else "{} "
-    return ", ".join(
-        f"{named.format(h.name)}{_choice(case, h, a)} -> {_choice(case, h, b)}" for h, a, b in pairs if a != b
-    )
-
-
-def _choice(case: Case, head: Head, choice: int) -> str:
-    return case.machine.devices[choice].name if head.role is Role.DEVICE else describe(head, choice)
 
 
 def _methods(solved: Sequence[Row]) -> Sheet:

@@ -1,44 +1,14 @@
 """Prices stored decisions again, and compares with what they say and with the rows that claim them."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphopt.answer import EXACT, PRICES, Answer, Mismatch, agree
 from graphopt.core.graph import GraphError
 from graphopt.errors import Unreadable, UserError
 from graphopt.records import packed
-from graphopt.reporting.stored_case import EXACT, Case, open_case
 from graphopt.reporting.tables.read_rows import read_rows, row_files
-
-PRICES = ("initial", "searched", "judged")
-
-
-@dataclass(frozen=True)
-class Mismatch:
-    """A stored number that did not come out again."""
-
-    path: Path
-    what: str
-
-
-def check(case: Case) -> list[Mismatch]:
-    """The stored prices that differ from the computed ones, and what the independent check finds wrong."""
-    stored, found = case.decision.prices, case.reprice()
-    wrong = [Mismatch(case.path, f"not a valid plan: {text}") for text in case.solution.violations()]
-    return wrong + [
-        Mismatch(case.path, f"{key}: stored {stored[key]!r}, replayed {found[key]!r}")
-        for key in PRICES
-        if not agree(stored[key], found[key], case.tolerance)
-    ]
-
-
-def agree(stored: float, found: float, tolerance: float) -> bool:
-    return (
-        stored == found or (math.isnan(stored) and math.isnan(found)) or math.isclose(stored, found, rel_tol=tolerance)
-    )
-
 
 Claims = dict[Path, list[Mapping[str, Any]]]  # answer -> the rows whose it is
 
@@ -89,19 +59,15 @@ def decision_of(row: Mapping[str, Any]) -> Path:
 
 def _check_file(file: Path, rows: list[Mapping[str, Any]]) -> list[Mismatch]:
     try:
-        case = open_case(file)
-        return _claims(case, rows) + check(case)
+        answer = Answer.load(file)
+        stored = answer.decided.prices
+        false = [
+            Mismatch(file, f"{key}: the row says {row[key]!r}, the decision {stored[key]!r}")
+            for row in rows
+            for key in PRICES
+            if row.get(key) is not None and not agree(float(row[key]), stored[key], EXACT)
+        ]
+        return false + answer.check()
     except Exception as error:  # a file may hold anything; whatever is wrong with one, the others still replay
         foreseen = isinstance(error, UserError | GraphError)
         return [Mismatch(file, str(error) if foreseen else f"{type(error).__name__}: {error}"[:300])]
-
-
-def _claims(case: Case, rows: list[Mapping[str, Any]]) -> list[Mismatch]:
-    """Prices of rows that are not those of their decision."""
-    stored = case.decision.prices
-    return [
-        Mismatch(case.path, f"{key}: the row says {row[key]!r}, the decision {stored[key]!r}")
-        for row in rows
-        for key in PRICES
-        if row.get(key) is not None and not agree(float(row[key]), stored[key], EXACT)
-    ]

@@ -24,8 +24,7 @@ from graphopt.rewrite.ir.vocabulary import Operation, ShapeError
 from graphopt.rewrite.rules.matching import Matcher
 from graphopt.rewrite.rules.parsing import parse_rules
 from graphopt.rewrite.rules.patterns import names_in, nodes
-from graphopt.rewrite.rules.rule import Rule
-from graphopt.rewrite.rules.symmetry import canonical
+from graphopt.rewrite.rules.rule import Rule, canonical
 from graphopt.utils.progress import Bar
 from graphopt.utils.ranges import count
 

@@ -54,7 +54,7 @@ def race(before: Path, after: Path, *, dims: Mapping[str, int] | None = None, pr
     """
     if find_spec("onnxruntime") is None:
         raise ConfigError("ONNX Runtime is not installed; pip install -e '.[onnx]'")
-    first, second = (onnx_subject(file, str(file), dims=dims) for file in (before, after))
+    first, second = (onnx_target(file, str(file), dims=dims) for file in (before, after))
     how = Comparing(device="cpu", threads=1, block_seconds=BLOCK_SECONDS, rounds=rounds, noise=0.0, seconds=seconds / 3,
                     limit_seconds=LIMIT_SECONDS, pool="local", workers=1,
                     address=None)  # fmt: skip
@@ -67,7 +67,7 @@ def race(before: Path, after: Path, *, dims: Mapping[str, int] | None = None, pr
     return result_of(taken)
 
 
-def onnx_subject(file: Path, digest: str, *, optimisations: str = "default",
+def onnx_target(file: Path, digest: str, *, optimisations: str = "default",
                  dims: Mapping[str, int] | None = None) -> Target:  # fmt: skip
     """A whole ONNX file in ONNX Runtime."""
     return Target("onnx", digest, {"path": str(file), "dims": dict(dims or {}), "optimisations": optimisations})

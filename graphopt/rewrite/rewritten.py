@@ -50,7 +50,7 @@ class Rewritten(Decided):
     def departs(self, original: Decided, task: "RewriteTask", equality: Equality) -> str:
         """It starts from the same program, is made of nothing else, and both agree on what nobody could know; where the
         file brings its steps, they lead there by the task's rules."""
-        from graphopt.rewrite.fresh_runs import disagreement
+        from graphopt.rewrite.equivalence import disagreement
 
         if not isinstance(original, Rewritten) or to_json(self.original) != to_json(original.original):
             return "it starts from another program than the instance's"
@@ -102,7 +102,7 @@ class Rewritten(Decided):
 
         if not task.export or not isinstance(self.original.origin, OnnxOrigin):
             return None
-        from graphopt.rewrite.io.delivery import deliver
+        from graphopt.rewrite.io.onnx_export import deliver
 
         return deliver(self.original, self.best, self.rules, path)
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from split_work import chain
 
+from graphopt import answer as answers
 from graphopt.config.build import machine_task_costs
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records import answer_file
-from graphopt.reporting import rebuilt
 from graphopt.training import checkpoint
 from graphopt.utils import registry
 
@@ -34,7 +34,7 @@ def strike(*_: Any, **__: Any) -> Any:
 @pytest.fixture(autouse=True)
 def nothing_is_called() -> Iterator[None]:
     called.clear()
-    rebuilt._pricing.cache_clear()
+    answers._pricing.cache_clear()
     yield
     assert not called
 

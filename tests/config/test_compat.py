@@ -128,7 +128,7 @@ def test_every_cell_of_the_table_can_be_built(algo: str, task: str, words: str) 
     cost = registry.option("cost", given.pop("cost", compatibility._usual_cost(registry.option("task", task))))
     cost |= {"objective": given.pop("cost.objective")} if "cost.objective" in given else {}
     encoder = {key: TINY.get(key, value) for key, value in registry.option("encoder", "graphsage").items()}
-    dataset = "lowered" if "compiled_program" in needs else "programs" if cost["name"] == "live_bytes" else "layered"
+    dataset = "lowered" if "compiled_program" in needs else "programs" if cost["name"] == "live_bytes" else "synthetic"
     config = {
         "task": registry.option("task", task), "algo": registry.option("algo", algo), "cost": cost, "judge": cost,
         "dataset": registry.option("dataset", OF_TASK.get(task, dataset)), "encoder": encoder, "seed": 0,

@@ -19,6 +19,8 @@ import pytest
 import yaml
 from hostile_files import answer, changed, checkpoint_of, nothing_is_called  # noqa: F401
 
+from graphopt import answer as answers
+from graphopt import load as load_answer
 from graphopt import pack as packing
 from graphopt.cli import composed
 from graphopt.config.build import build, machine_task_costs
@@ -29,7 +31,6 @@ from graphopt.errors import UserError
 from graphopt.leaderboard.contests import read_contest
 from graphopt.leaderboard.judging import judged_entry
 from graphopt.records import answer_file, packed
-from graphopt.reporting import rebuilt, stored_case
 from graphopt.training import adopt, checkpoint
 from graphopt.utils import registry
 from graphopt.utils.limits import read_member
@@ -222,7 +223,7 @@ def decision(folder: Path, said: Mapping[str, Any]) -> Run:
     path = answered(folder, said)
     if "dataset" in said:  # only read where the graph is not at hand
         shutil.rmtree(folder / "graphs")
-    return lambda: stored_case.open_case(path)
+    return lambda: load_answer(path)
 
 
 def pack(folder: Path, said: Mapping[str, Any]) -> Run:
@@ -231,7 +232,7 @@ def pack(folder: Path, said: Mapping[str, Any]) -> Run:
     packing.pack(folder / "loose", folder / "packed")
     place = folder / "packed" / packed.NAME
     (digest,) = json.loads(read_member(place, packed.INDEX, 10**6))["answers"]
-    return lambda: stored_case.open_case(f"{place}#{digest}")
+    return lambda: load_answer(f"{place}#{digest}")
 
 
 PROBLEM = {"title": "t", "about": "a", "unit": "s", "instances": ["test_0_8"],
@@ -264,7 +265,7 @@ def problem(folder: Path, said: Mapping[str, Any]) -> Run:
 def entry(folder: Path, said: Mapping[str, Any]) -> Run:
     """The answer in an entry."""
     config = {"machine": "gpu2", "task": "placement", "cost": "simulator"}
-    data = {"name": "layered", "ops": [20], "train": 0, "val": 0, "test": 1}
+    data = {"name": "synthetic", "families": ["layered"], "ops": [20], "train": 0, "val": 0, "test": 1}
     run = board(folder, PROBLEM | {"config": config, "datasets": [data], "instances": ["layered_20_test_0"]})
     path = answered(folder / "study", said)
     shutil.copy(path, folder / "leaderboard" / "one" / "mine" / "layered_20_test_0.npz")
@@ -313,7 +314,7 @@ def reaching(group: str, canaries: list[Any]) -> list[tuple[Any, dict[str, Any]]
 def test_no_file_sets_what_reaches_out(
     kind: str, canaries: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebuilt, "MOST_OPS", 2000)  # sound data sets take minutes
+    monkeypatch.setattr(answers, "MOST_OPS", 2000)  # sound data sets take minutes
     make, groups = KINDS[kind]
     cases = [(group, what, node) for group in groups for what, node in reaching(group, canaries)]
     assert cases
@@ -379,12 +380,14 @@ def everywhere(said: Any, canaries: list[Any]) -> Iterator[tuple[Any, Any]]:
 def test_a_class_anywhere_in_an_answer(canaries: list[Any], tmp_path: Path) -> None:
     path = answer(tmp_path)
     decided = answer_file.load(path)
-    config = decided.header["config"] | {"dataset": words("dataset", registry.option("dataset", "tiling"))}
+    node = registry.option("dataset", "tiling")
+    node["random"] |= {"train": [8], "val": [8], "test": [8], "sizes": [128]}
+    config = decided.header["config"] | {"dataset": words("dataset", node)}
     shutil.rmtree(tmp_path / "graphs")
     for what, header in everywhere(decided.header | {"config": config}, canaries):
         answer_file.write(path, dataclasses.replace(decided, header=header))
         with untouched(what):
-            stored_case.open_case(path)
+            load_answer(path)
 
 
 @pytest.mark.parametrize("kind", ["problem", "entry"])

@@ -24,8 +24,8 @@ from graphopt.core.spectral import DENSE, smallest_eigenvectors
 from graphopt.core.trace import slots, write_trace
 from graphopt.costs.simulator import Simulator
 from graphopt.datasets.layered import layered_graph
-from graphopt.datasets.random_graphs import random_graph
 from graphopt.datasets.regal import in_units
+from graphopt.datasets.synthetic import random_graph
 from graphopt.problems.task import AssignTask
 from graphopt.utils import registry
 

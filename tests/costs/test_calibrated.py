@@ -8,7 +8,7 @@ import pytest
 
 from graphopt.costs.calibrated import Calibrated
 from graphopt.costs.loops import preset as presets
-from graphopt.costs.loops.estimate import Estimate, Made, Rules
+from graphopt.costs.loops.estimate import Estimate, LoopPlan, Rules
 from graphopt.costs.loops.preset import Preset, derived, load, read, save, shipped
 from graphopt.errors import UserError
 from graphopt.inductor.loop_program import Buffer, Hint, Index, LibraryCall, Loop, LoopProgram, Read
@@ -36,7 +36,7 @@ def estimate(*steps: Loop | LibraryCall, kept: tuple[int, ...], small: dict[int,
     return Estimate(LoopProgram(buffers, steps, hints))
 
 
-def nanoseconds(of: Estimate, made: Made, preset: Preset = BARE) -> float:
+def nanoseconds(of: Estimate, made: LoopPlan, preset: Preset = BARE) -> float:
     return of.seconds(made, preset) * 1e9
 
 

@@ -25,7 +25,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.readers.formats.layer_graphs import read_layer_graph
+from graphopt.readers.formats.task_graphs import read_layer_graph
 from graphopt.tasks.fusion import on_first_device
 from graphopt.utils import registry
 

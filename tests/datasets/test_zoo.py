@@ -3,12 +3,10 @@
 import inspect
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
-import yaml
-from torch import nn
 
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import OPERATOR_ID, Category
@@ -16,21 +14,20 @@ from graphopt.datasets import zoo_dataset
 from graphopt.datasets.dataset import check_splits
 from graphopt.datasets.torch_module import TorchModule
 from graphopt.datasets.zoo import MODELS
-from graphopt.datasets.zoo_dataset import ZooDataset, capture_model, family_of, spec_name
+from graphopt.datasets.zoo_dataset import Collection, ZooDataset, capture_model, collections, family_of, spec_name
 from graphopt.readers.pytorch.capture import fake_mode
 from graphopt.readers.pytorch.sources import source_files
 from graphopt.run.cell import content_of
 
 # --- The zoo: published sizes, scaling, splits without shared families, and the cache.
 
-DEFAULT = yaml.safe_load((Path(__file__).parents[2] / "conf/dataset/zoo.yaml").read_text())
 SMALL = {"model": "wavenet", "stacks": 1, "layers": 2, "seq": 64, "channels": 8}
 OTHER = {"model": "unet", "depth": 1, "size": 16, "channels": 4}
 
 
 def dataset(folder: Path, **splits: list[dict[str, Any]]) -> ZooDataset:
     given = {split: splits.get(split, []) for split in ("train", "val", "test")}
-    return ZooDataset(name="zoo", cache_dir=str(folder), **given)
+    return ZooDataset(name="zoo", collection=None, cache_dir=str(folder), **given)
 
 
 # Parameters of the published models as their papers' reference code has them (no published count for the others).
@@ -91,10 +88,11 @@ def test_default_splits_share_no_family_and_use_known_operators(tmp_path: Path) 
 
 
 def _default(folder: Path) -> ZooDataset:
-    arguments = {key: value for key, value in DEFAULT.items() if key != "_target_"}
-    for split in ("train", "val", "test"):  # the largest graphs take seconds
-        arguments[split] = [spec for spec in arguments[split] if not spec.get("backward")]
-    return ZooDataset(**{**arguments, "cache_dir": str(folder)})
+    forward = {  # the largest graphs take seconds
+        split: [spec for spec in specs if not spec.get("backward")]
+        for split, specs in collections()["standard"].items()
+    }
+    return dataset(folder, **forward)
 
 
 def test_second_load_captures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,41 +151,13 @@ def test_names_say_what_was_asked() -> None:
     assert spec_name({"onnx": "light_vgg19"}) == "light_vgg19"
 
 
-def made() -> tuple[nn.Module, tuple[Any, ...]]:
-    import torch
-
-    return nn.Linear(3, 2), (torch.zeros(4, 3),)
-
-
-def test_own_module_is_one_test_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    data = TorchModule(name="torch", module="test_zoo:made", backward=False)
-    assert data.graphs("train") == [] == data.graphs("val")
-    (graph,) = data.graphs("test")
-    assert graph.num_ops == 2 and graph.program is not None and graph is data.graphs("test")[0]
-
-
-@pytest.mark.parametrize("module, words", [
-    (None, "package.module:factory"), ("test_zoo", "package.module:factory"), ("not_there:f", "PYTHONPATH"),
-    ("test_zoo:absent", "has no 'absent'"), ("test_zoo:spec_name", "the factory failed"),
-    ("builtins:dict", "must return"),
-])  # fmt: skip
-def test_bad_factories_are_refused_in_one_sentence(
-    module: str | None, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    with pytest.raises(GraphError, match=words):
-        TorchModule(name="torch", module=module, backward=False).graphs("test")
-
-
-@pytest.mark.parametrize("name", ["zoo", "zoo_large", "regal_zoo"])
+@pytest.mark.parametrize("name", get_args(Collection))
 def test_shipped_sets_keep_families_apart_and_take_known_sizes(name: str) -> None:
     """By names alone: capturing all of them takes a minute."""
-    node = yaml.safe_load((Path(__file__).parents[2] / f"conf/dataset/{name}.yaml").read_text())
-    splits = {split: node[split] for split in ("train", "val", "test")}
+    splits = collections()[name]
     families = {split: {family_of(spec) for spec in specs} for split, specs in splits.items()}
     assert not families["train"] & families["val"] | families["train"] & families["test"]
-    assert not families["val"] & families["test"] and len(families["val"]) >= 2
+    assert not families["val"] & families["test"] and len(families["val"]) >= 1 + (name != "go")
     known = {model.__name__: inspect.signature(model).parameters for model in MODELS}
     for spec in (spec for specs in splits.values() for spec in specs if "model" in spec):
         assert set(spec) - {"model", "backward"} <= set(known[spec["model"]]), spec

@@ -1,13 +1,16 @@
 """What becomes of one input: an `Outcome`. Limits and watches are set once per process, by `guard`."""
 
+import io
+import json
+import os
 import resource
 import signal
 import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,7 +80,7 @@ _FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.
               "socket.connect", "shutil.rmtree", "os.chmod", "webbrowser.open")  # fmt: skip
 
 
-_OWN = "from graphopt.readers.onnx.inference_worker import main;"  # a process of graphopt's, whatever the input
+_OWN = "from graphopt.readers.onnx.inference import main;"  # a process of graphopt's, whatever the input
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -192,3 +195,51 @@ def _place() -> str:
         frames = list(traceback.extract_tb(sys.exc_info()[2]))
     ours = [f for f in frames if "/graphopt/" in f.filename]
     return " in ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in [*frames[-1:], *ours[-1:]])
+
+
+# --- Commands in this process: what they say becomes a `Said`, what escapes them escapes.
+
+
+def spoken(main: Callable[[Any], int], arguments: Sequence[str], fails: tuple[int, ...] = (1,)) -> str:
+    """What a command prints. Raises `Said` where it ends with a sentence, `Wrong` where it fails in silence or says
+    more than that. fails: exit codes of refusals."""
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with redirect_stdout(out), redirect_stderr(err), tracebacks():
+            code = main(list(arguments))
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    complaint = "".join(line for line in err.getvalue().splitlines(keepends=True) if not _aside(line))
+    if code in fails and complaint:
+        raise Said(complaint.removesuffix("\n"))
+    if code not in (0, *fails):
+        raise Wrong(f"exit code {code}, and it says {complaint!r:.300}")
+    return out.getvalue()
+
+
+def _aside(line: str) -> bool:
+    """A warning or how far it is."""
+    return line.startswith(("warning: ", "evaluate ", "extract ", "verify ", "train ", "capture "))
+
+
+@contextmanager
+def tracebacks() -> Any:
+    """Commands raise what they would turn into a sentence about an unexpected error."""
+    before = os.environ.get("GRAPHOPT_TRACEBACK")
+    os.environ["GRAPHOPT_TRACEBACK"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["GRAPHOPT_TRACEBACK"]
+        else:
+            os.environ["GRAPHOPT_TRACEBACK"] = before
+
+
+def json_lines(text: str) -> list[Any]:
+    """Every line a JSON value that any reader takes: no NaN."""
+    return [json.loads(line, parse_constant=_no_constant) for line in text.splitlines()]
+
+
+def _no_constant(name: str) -> None:
+    raise Wrong(f"JSON with {name}")

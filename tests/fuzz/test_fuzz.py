@@ -18,9 +18,8 @@ from .judge import BAD, Format, Said, Wrong
 from .mutate import Draw, damaged, gzip_bomb, json_text
 from .runner import Worker, run_all
 
-FEW, SOME, CASES, MANY = 20, 100, 300, 3000
+FEW, SOME, MANY = 20, 100, 3000
 DEAR = frozenset({"checkpoint", "command", "config", "decision", "decision_draw", "graph", "outputs", "rules"})
-REPAIRED = tuple(FORMATS)
 
 
 def failures(cases: Mapping[str, int]) -> list[str]:
@@ -32,19 +31,12 @@ def failures(cases: Mapping[str, int]) -> list[str]:
 def test_damaged_inputs_end_in_a_sentence_or_a_right_result() -> None:
     """Many of every format that is read in some hundredths of a second, a few of the others, in one process that
     imports and compiles once."""
-    assert failures({name: FEW if name in DEAR else SOME for name in REPAIRED}) == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", REPAIRED)
-def test_hundreds_of_damaged_inputs(name: str) -> None:
-    assert failures({name: CASES}) == []
+    assert failures({name: FEW if name in DEAR else SOME for name in tuple(FORMATS)}) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("name", REPAIRED)
+@pytest.mark.parametrize("name", tuple(FORMATS))
 def test_thousands_of_damaged_inputs(name: str) -> None:
     assert failures({name: MANY}) == []
 
@@ -149,7 +141,7 @@ def _inputs(name: str, folder: Path) -> Iterator[bytes]:
         yield found.read_bytes() if found.is_file() else b"".join(f.read_bytes() for f in sorted(found.iterdir()))
 
 
-@pytest.mark.parametrize("name", ["stg", "lifetimes", "onnx", "rules_protobuf", "egraph"])
+@pytest.mark.parametrize("name", ["stg", "lifetimes", "onnx", "rules"])
 def test_a_seed_makes_the_same_input_and_others_make_others(name: str, tmp_path: Path) -> None:
     first, again = (list(_inputs(name, tmp_path / side)) for side in ("a", "b"))
     assert first == again

@@ -12,13 +12,13 @@ import pytest
 import yaml
 from test_leaderboard import PROBLEMS, TILING, WORDS, board, contest_of, entered  # noqa: F401
 
+from graphopt.config.former import FORMER
+from graphopt.datasets.zoo_dataset import collections, spec_name
 from graphopt.errors import UserError
 from graphopt.leaderboard import board as leaderboard
-from graphopt.leaderboard.board_page import costs_csv, page
-from graphopt.leaderboard.contests import Contest, read_contest
+from graphopt.leaderboard.board import costs_csv, page, standings
+from graphopt.leaderboard.contests import Contest, read_contest, read_yaml
 from graphopt.leaderboard.judging import BoardEntry, judged_entries
-from graphopt.leaderboard.standings import standings
-from graphopt.leaderboard.yaml_files import read_yaml
 from graphopt.records import packed
 from tests.fuzz.mutate import Draw, damaged, damaged_bytes, json_text
 
@@ -187,13 +187,17 @@ def test_stored_problems_name_the_data_sets_of_their_answers() -> None:
     """Whoever solves these has the problem's graphs."""
     for file in sorted((REPOSITORY / "leaderboard").glob("*/problem.yaml")):
         said = read_yaml(file)
-        for digest in said["instances"].values() if "answers" in said else ():
+        named = {node if isinstance(node, str) else node["name"]: node for node in said["datasets"]}
+        for name, digest in said["instances"].items() if "answers" in said else ():
             header, _ = packed.read(REPOSITORY / said["answers"], digest)
-            assert header["config"]["dataset"]["name"] in said["datasets"], file
+            stored = header["config"]["dataset"]
+            node = named[FORMER["dataset"].get(stored["name"], stored["name"])]
+            if not isinstance(node, str):
+                assert name in map(spec_name, collections()[node["collection"]]["test"]), file
 
 
 def test_an_entry_says_how_much_it_covers(board: Path) -> None:  # noqa: F811
     contest = contest_of(board, "tiling")
     assert leaderboard.covered(contest, ["test_1_9"]) == ("answers to 1 of the problem's 2 instances, none to test_0_8")
     assert leaderboard.covered(contest, ["test_0_8", "test_1_9"]) == "answers to 2 of the problem's 2 instances"
-    assert contest.datasets == ("tiling",) and PROBLEMS
+    assert contest.datasets == ("tiling dataset.source=random",) and PROBLEMS

@@ -13,12 +13,11 @@ import pytest
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 
-from graphopt import OWN_OPTIONS, command
+from graphopt import OWN_OPTIONS, __main__
 from graphopt.errors import UserError
 from graphopt.leaderboard import board as leaderboard
-from graphopt.leaderboard.contests import Contest, read_contest
+from graphopt.leaderboard.contests import Contest, read_contest, read_yaml
 from graphopt.leaderboard.judging import BoardEntry, judged_entry
-from graphopt.leaderboard.yaml_files import read_yaml
 from graphopt.problems.optimizer import solve
 from graphopt.records.answer_file import load, write
 from graphopt.records.rows import read
@@ -32,7 +31,8 @@ PROBLEMS = {
     "tiling": {"config": {"machine": "cpu_core", "task": "tiling", "cost": "tile_time"}, "datasets": [TILING],
                "instances": ["test_0_8", "test_1_9"]},
     "devices": {"config": {"machine": {"name": "gpu2"}, "task": "placement", "cost": "simulator"},
-                "datasets": [{"name": "layered", "ops": [20], "train": 0, "val": 0, "test": 1}],
+                "datasets": [{"name": "synthetic", "families": ["layered"],
+                              "ops": [20], "train": 0, "val": 0, "test": 1}],
                 "instances": ["layered_20_test_0"]},
 }  # fmt: skip
 
@@ -171,7 +171,8 @@ def test_a_strangers_entry_appears_without_an_edit(
     (own / "options" / "algo" / "mine.yaml").write_text("_target_: strangers.Mine\nname: mine\n")
     monkeypatch.syspath_prepend(str(own))
     monkeypatch.setenv(OWN_OPTIONS, str(own / "options"))
-    words = ["task=placement", "dataset=layered", "dataset.ops=[20]", "dataset.train=0", "dataset.val=0"]
+    words = ["task=placement", "dataset=synthetic", "dataset.families=[layered]",
+             "dataset.ops=[20]", "dataset.train=0", "dataset.val=0"]  # fmt: skip
     words += [
         "dataset.test=1",
         "algo=mine",
@@ -182,7 +183,7 @@ def test_a_strangers_entry_appears_without_an_edit(
     ]
     monkeypatch.setattr(sys, "argv", ["graphopt", "--config-dir", str(own / "options"), *words])
     try:
-        command.main()
+        __main__.main()
     finally:
         GlobalHydra.instance().clear()
     (row,) = [row for file in (tmp_path / "out").glob("mine/*/rows.jsonl") for row in read(file)]

@@ -15,7 +15,7 @@ from graphopt.errors import UserError
 from graphopt.problems.optimizer import solve
 from graphopt.problems.solution import Equality
 from graphopt.records.answer_file import complete
-from graphopt.rewrite.fresh_runs import disagreement
+from graphopt.rewrite.equivalence import disagreement
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.execution import Executor
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
@@ -221,16 +221,16 @@ def test_outputs_that_nothing_changes_show_nothing() -> None:
 
 
 def test_draws_are_new_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphopt.rewrite import fresh_runs
+    from graphopt.rewrite import equivalence
 
     seen: list[tuple[Program, list[Any]]] = []
-    compared = fresh_runs.compared
+    compared = equivalence.compared
 
     def noted(first: Program, second: Program, given: list[Any], tolerance: float) -> float:
         seen.append((first, given))
         return compared(first, second, given, tolerance)
 
-    monkeypatch.setattr(fresh_runs, "compared", noted)
+    monkeypatch.setattr(equivalence, "compared", noted)
     for _ in range(2):
         program = network()
         assert disagreement(program, program, EQUALITY) == ""
@@ -308,7 +308,7 @@ def test_what_an_opaque_operation_costs_is_the_original_s_word() -> None:
 
 
 def test_the_page_says_how_programs_are_judged(tmp_path: Path) -> None:
-    from graphopt.leaderboard.board_page import page
+    from graphopt.leaderboard.board import page
     from graphopt.leaderboard.contests import Contest
 
     contest = Contest("r", tmp_path, "R", "a", "s", ("rewrite_models",), Equality(7, 1e-8), (), {})

@@ -64,7 +64,7 @@ MAY_LEARN = (
 WITHOUT_TORCH = """
     core.graph core.plan core.machine problems.problem problems.optimizer run.evaluate config.build
     config.compatibility report decision core.oracles core.trace tasks.joint tasks.scheduling tasks.placement
-    tasks.fusion tasks.recomputing costs.simulator costs.step search.recompute.segments datasets.training_step
+    tasks.fusion tasks.recomputing costs.simulator costs.step search.recompute.segments datasets.torch_module
     search.walks.local search.fusion.xla_priority search.heuristics.schedules reporting.replay
     reporting.tables.lines tasks.sharding_task costs.strategy_cost search.sharding.sharding_search
     datasets.contests.sharding_instances datasets.synthetic

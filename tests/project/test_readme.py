@@ -17,6 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from graphopt import CONF, OWN_OPTIONS, __main__, decision, pack, report
+from graphopt import load as load_answer
 from graphopt.config import compatibility
 from graphopt.config.construct import INJECTED, arguments_of, target_of
 from graphopt.core.graph import Graph
@@ -26,7 +27,6 @@ from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.errors import Incompatible
 from graphopt.records.rows import Row, read
 from graphopt.reporting.replay import claims_of, decision_of, replay_all
-from graphopt.reporting.stored_case import open_case
 from graphopt.run.cell import GROUPS, settings_of
 from graphopt.utils import registry
 
@@ -256,13 +256,13 @@ def test_changes_are_said_in_the_words_of_the_head(
     assert decision.main(["show", file]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"matmul\S* +matmul +row +column", shown)
-    changed = open_case(file)
+    changed = load_answer(file)
     op = changed.decision.op_names[int(changed.decision.changed()[0])]
     assert decision.main(["veto", file, f"{op}=row", "-o", str(Path(file).with_name("edited.npz"))]) == 0
     capsys.readouterr()
     assert decision.main(["diff", file, str(Path(file).with_name("edited.npz"))]) == 0
     assert "1 of 12 ops differ" in capsys.readouterr().out
-    assert open_case(Path(file).with_name("edited.npz")).reprice()["judged"] > row["judged"]
+    assert load_answer(Path(file).with_name("edited.npz")).reprice()["judged"] > row["judged"]
 
 
 def config(**chosen: str) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from graphopt.cli import composed, sentences
 from graphopt.config.build import build
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
-from graphopt.datasets.headroom import Draws, HeadroomPrices, Reached, load_headroom
-from graphopt.datasets.regal import Regal
+from graphopt.datasets.regal import Draws, HeadroomPrices, Reached, Regal, load_headroom
 from graphopt.errors import UserError
 from graphopt.run.cell import Cell
 from graphopt.training.train import prepare
@@ -51,7 +50,8 @@ def test_a_first_command_does_not_make_the_next_show_tracebacks(
 
 # --- A training of samples that are collected once.
 
-SMALL = ["dataset=layered", "dataset.ops=[30,40]", "dataset.train=2", "dataset.val=0", "dataset.test=1",
+SMALL = ["dataset=synthetic", "dataset.families=[layered]",
+         "dataset.ops=[30,40]", "dataset.train=2", "dataset.val=0", "dataset.test=1",
          "encoder.width=8", "encoder.layers=1", "cost.threads=1", "judge.threads=1", "algo.collection.workers=1",
          "algo.collection.sweeps=1", "trainer.steps=3"]  # fmt: skip
 
@@ -134,18 +134,19 @@ def test_no_hope_ends_the_search() -> None:
 def test_low_and_high_budgets_are_those_of_shorter_runs() -> None:
     """A run of 20,000 evaluations passes through what a run of 1,000 with the same seed ends with."""
     graph = regal().draw("watts_strogatz", 50, "test", 3)
-    on = filter.bench("gpu2", "placement_scheduling", "runtime")
-    found = filter.reached(graph, on, [1003])
-    low, high, usual = (on.run(graph, evals, seed).best_cost for evals, seed in ((1000, 1003), (10_000, 1003),
-                                                                                (5000, 1001)))  # fmt: skip
+    found = filter.reached(graph, "runtime", [1003])
+    low, high, usual, other = (
+        filter.search(graph, "runtime", evals, seed).best_cost
+        for evals, seed in ((1000, 1003), (10_000, 1003), (5000, 1001), (5000, 1002))
+    )
     assert (found.low, found.high) == (low, high) and found.best <= high <= low
-    assert found.usual == (usual + on.run(graph, 5000, 1002).best_cost) / 2
+    assert found.usual == (usual + other) / 2
 
 
 def test_a_stopped_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, calls = tmp_path / "prices.json", []
 
-    def searched(graph: Graph, on: filter.SearchSetup, long_seeds: Any) -> Reached:
+    def searched(graph: Graph, objective: str, long_seeds: Any) -> Reached:
         calls.append(graph.name)
         if len(calls) == 4:
             raise KeyboardInterrupt

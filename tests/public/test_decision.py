@@ -8,6 +8,7 @@ import pytest
 from commands import command
 from split_work import CONFIG, CutCost, Split, chain
 
+from graphopt import load as load_answer
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.datasets.onnx import load_light
@@ -16,9 +17,7 @@ from graphopt.errors import DecisionError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_file import copy, load, read_answer, save, write, write_arrays
-from graphopt.reporting.edit import bisect, minimal_set, parse_veto, veto
-from graphopt.reporting.replay import check
-from graphopt.reporting.stored_case import open_case
+from graphopt.reporting.changes import minimal_set, parse_change
 
 pytestmark = pytest.mark.usefixtures("toy_options")
 
@@ -70,7 +69,7 @@ def test_file_holds_no_pickle(tmp_path: Path, graph: Graph) -> None:
 
 def test_replays_and_finds_its_graph(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
     path = solved(tmp_path, graph, [1, 1, 1, 0, 1, 1])
-    assert check(open_case(path)) == []
+    assert load_answer(path).check() == []
     assert main(["replay", str(path)]) == 0
     assert "1.7143x the default" in capsys.readouterr().out  # 24 / (5 * 2 + 4)
 
@@ -90,7 +89,7 @@ def test_tampered_choice_is_found(tmp_path: Path, graph: Graph) -> None:
     decision = load(path)
     decision.choices[3] = 1
     write(path, decision)
-    assert {m.what.split(":")[0] for m in check(open_case(path))} == {"searched", "judged"}
+    assert {m.what.split(":")[0] for m in load_answer(path).check()} == {"searched", "judged"}
 
 
 def test_invalid_plan_is_found(tmp_path: Path, graph: Graph) -> None:
@@ -99,20 +98,20 @@ def test_invalid_plan_is_found(tmp_path: Path, graph: Graph) -> None:
     decision.choices[2] = 7
     write(path, decision)
     with pytest.raises(DecisionError, match=r"op 2 has the choice 7 in choices, of 2\): write it again"):
-        open_case(path)
+        load_answer(path)
 
 
 def test_random_keys_that_a_decision_describes_leave_a_decision(tmp_path: Path, graph: Graph) -> None:
     path = solved(tmp_path, graph, [1, 0, 1, 0, 0, 0], keys=True)
     decision = load(path)
     assert not decision.plan and decision.changed().tolist() == [0, 2]
-    assert check(open_case(path)) == []
+    assert load_answer(path).check() == []
 
 
 def test_bisect_names_the_culprit(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
     path = solved(tmp_path, graph, [1, 1, 1, 1, 1, 1])  # the opaque op takes 40 instead of 4 there
-    blame = bisect(open_case(path))
-    assert blame.culprits.tolist() == [3]
+    blame = load_answer(path).bisect()
+    assert blame.ops.tolist() == [3]
     assert (blame.judged, blame.gained, blame.default) == (150.0, 42.0, 72.0)
     assert main(["bisect", str(path)]) == 0
     assert "the op that costs: op3" in capsys.readouterr().out
@@ -121,8 +120,8 @@ def test_bisect_names_the_culprit(tmp_path: Path, graph: Graph, capsys: pytest.C
 def test_bisect_finds_a_pair_that_only_gains_together(tmp_path: Path) -> None:
     # op2 and op3 are slow on device 1, but an edge of 90 bytes binds them: neither gains by going back alone
     graph = chain([4.0] * 6, ["add", "add", "opaque", "opaque", "add", "add"], [0, 0, 90, 0, 0, 0])
-    blame = bisect(open_case(solved(tmp_path, graph, [1] * 6)))
-    assert blame.culprits.tolist() == [2, 3]
+    blame = load_answer(solved(tmp_path, graph, [1] * 6)).bisect()
+    assert blame.ops.tolist() == [2, 3]
     assert (blame.judged, blame.gained) == (3 * 88, 3 * 16)
 
 
@@ -130,8 +129,8 @@ def test_bisect_blames_nobody_in_a_good_decision(
     tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = solved(tmp_path, graph, [1, 1, 1, 0, 1, 1])
-    blame = bisect(open_case(path))
-    assert not len(blame.culprits)
+    blame = load_answer(path).bisect()
+    assert not len(blame.ops)
     assert np.allclose(blame.reverted, 3 * 16)
     main(["bisect", str(path)])
     assert "no op costs" in capsys.readouterr().out
@@ -146,28 +145,28 @@ def test_minimal_set_is_minimal() -> None:
         assert minimal_set(np.arange(10), holds).tolist() == culprits
 
 
-def test_veto_takes_one_choice_back(tmp_path: Path, graph: Graph) -> None:
+def test_revert_takes_one_choice_back(tmp_path: Path, graph: Graph) -> None:
     path, out = solved(tmp_path, graph, [1] * 6), tmp_path / "cell" / "decisions" / "edited.npz"
-    assert main(["veto", str(path), "op3", "-o", str(out)]) == 0
+    assert main(["revert", str(path), "op3", "-o", str(out)]) == 0
     edited = load(out)
     assert edited.choices[:, 0].tolist() == [1, 1, 1, 0, 1, 1]
     assert edited.prices["judged"] == 42.0
     assert edited.header["edits"] == ["op3"]
-    assert check(open_case(out)) == []
+    assert load_answer(out).check() == []
 
 
-def test_veto_sets_a_choice(tmp_path: Path, graph: Graph) -> None:
-    result = veto(open_case(solved(tmp_path, graph, [0] * 6)), "op1=1")
-    assert result.accepted
-    assert result.decision.choices[:, 0].tolist() == [0, 1, 0, 0, 0, 0]
-    assert result.decision.prices["judged"] == 66.0
+def test_revert_sets_a_choice(tmp_path: Path, graph: Graph) -> None:
+    result, accepted = load_answer(solved(tmp_path, graph, [0] * 6)).revert("op1=1")
+    assert accepted
+    assert result.decided.choices[:, 0].tolist() == [0, 1, 0, 0, 0, 0]
+    assert result.decided.prices["judged"] == 66.0
 
 
-def test_veto_says_when_the_task_refuses(tmp_path: Path, graph: Graph) -> None:
+def test_revert_says_when_the_task_refuses(tmp_path: Path, graph: Graph) -> None:
     config = {**CONFIG, "task": {**CONFIG["task"], "stuck": "op1"}}
-    result = veto(open_case(solved(tmp_path, graph, [0] * 6, config)), "op1=1")
-    assert not result.accepted
-    assert result.decision.prices["judged"] == 72.0
+    result, accepted = load_answer(solved(tmp_path, graph, [0] * 6, config)).revert("op1=1")
+    assert not accepted
+    assert result.decided.prices["judged"] == 72.0
 
 
 @pytest.mark.parametrize(
@@ -179,16 +178,16 @@ def test_veto_says_when_the_task_refuses(tmp_path: Path, graph: Graph) -> None:
         ("op1=weight:1", "heads device"),
     ],
 )
-def test_veto_explains_what_it_takes(tmp_path: Path, graph: Graph, text: str, message: str) -> None:
-    case = open_case(solved(tmp_path, graph, [0] * 6))
+def test_revert_explains_what_it_takes(tmp_path: Path, graph: Graph, text: str, message: str) -> None:
+    case = load_answer(solved(tmp_path, graph, [0] * 6))
     with pytest.raises(DecisionError, match=message):
-        parse_veto(case.decision, case.task.heads, text)
+        parse_change(case.decided, case.solution.task.heads, text)
 
 
 def test_show_and_diff_name_the_ops(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
     a = solved(tmp_path, graph, [1, 0, 0, 0, 0, 1])
     b = tmp_path / "cell" / "decisions" / "b.npz"
-    main(["veto", str(a), "op5", "-o", str(b)])
+    main(["revert", str(a), "op5", "-o", str(b)])
     main(["show", str(a)])
     shown = capsys.readouterr().out
     assert "2 of 6 ops differ from the default" in shown and "no results" not in shown
@@ -231,7 +230,7 @@ def test_graph_not_found_says_where_it_was_sought(tmp_path: Path, graph: Graph) 
     path = solved(tmp_path, graph, [0] * 6)
     (tmp_path / "graphs" / f"{graph.hash}.npz").unlink()
     with pytest.raises(DecisionError, match=f"graphs/{graph.hash}"):
-        open_case(path)
+        load_answer(path)
 
 
 def test_lost_graph_is_made_again_from_its_data_set(tmp_path: Path) -> None:
@@ -239,7 +238,7 @@ def test_lost_graph_is_made_again_from_its_data_set(tmp_path: Path) -> None:
     graph = load_light("light_squeezenet")
     path = solved(tmp_path, graph, [0] * graph.num_ops, {**CONFIG, "dataset": {**onnx, "val": []}})
     (tmp_path / "graphs" / f"{graph.hash}.npz").unlink()
-    assert open_case(path).graph.hash == graph.hash
+    assert load_answer(path).graph.hash == graph.hash
 
 
 def test_diff_of_different_graphs_is_refused(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,8 +273,9 @@ def test_split_is_what_the_tests_say(graph: Graph) -> None:
 
 def test_devices_keep_their_order(tmp_path: Path) -> None:
     """cpu_gpu has its devices in an order that is not the alphabet's."""
-    words = ["task=placement", "algo=local", "machine=cpu_gpu", "dataset=layered", "dataset.ops=[12]", "dataset.test=2"]
+    words = ["task=placement", "algo=local", "machine=cpu_gpu", "dataset=synthetic", "dataset.families=[layered]",
+             "dataset.ops=[12]", "dataset.test=2"]  # fmt: skip
     answer = command(tmp_path, *words, "dataset.train=1", "dataset.val=1", "budget.evals=[6]", "logger=none")
     assert answer.code == 0, answer.err
     files = sorted(tmp_path.rglob("decisions/*.npz"))
-    assert len(files) == 2 and [check(open_case(file)) for file in files] == [[], []]
+    assert len(files) == 2 and [load_answer(file).check() for file in files] == [[], []]

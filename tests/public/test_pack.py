@@ -15,18 +15,19 @@ from commands import command
 from test_rewriting import write_model
 
 import graphopt
+from graphopt import load as load_answer
 from graphopt.decision import main as decision
 from graphopt.errors import DecisionError, Unreadable, UserError
 from graphopt.pack import pack, unpack
 from graphopt.records import packed
 from graphopt.records.answer_file import load, read_answer
 from graphopt.report import main as report
-from graphopt.reporting.stored_case import open_case
 from graphopt.reporting.tables.read_rows import collect, read_rows, row_files
 from graphopt.utils.limits import MIB, read_member, read_npz
 
 WORDS = {
-    "placed": ["-m", "task=placement_scheduling", "algo=brkga,random", "machine=gpu2", "dataset=layered",
+    "placed": ["-m", "task=placement_scheduling", "algo=brkga,random", "machine=gpu2",
+               "dataset=synthetic", "dataset.families=[layered]",
                "dataset.ops=[12]", "dataset.test=2", "dataset.train=1", "dataset.val=1", "budget.evals=[0,6,12]",
                "cost.objective=peak_memory", "judge.objective=peak_memory", "compare=[heft]", "logger=none"],
     "rewritten": ["task=rewrite", "algo=rewrite_greedy", "cost=flops", "cost@judge=flops", "budget.evals=[200]",
@@ -179,8 +180,8 @@ def test_an_answer_leaves_its_pack(studies: dict[str, tuple[Path, Path]], tmp_pa
 
 def test_programs_come_out_of_a_pack(studies: dict[str, tuple[Path, Path]]) -> None:
     [file] = answers(studies["rewritten"][1])
-    case = open_case(file)
-    assert case.reprice()["initial"] == case.decision.prices["initial"]
+    case = load_answer(file)
+    assert case.reprice()["initial"] == case.decided.prices["initial"]
 
 
 def test_rows_of_two_cells_that_look_alike_stay_two(tmp_path: Path) -> None:
@@ -340,12 +341,12 @@ def test_a_lost_graph_is_made_again_and_another_is_refused(small: Path) -> None:
     wrong = 0
     for file in answers(small):
         try:
-            open_case(file)
+            load_answer(file)
         except DecisionError as error:
             wrong += "but the graph given is" in str(error)
     assert 0 < wrong < len(answers(small))
     rewrite(small, lambda parts: [parts.pop(name) for name in [*parts] if name.startswith("graphs/")])
-    assert all(open_case(file).graph.hash == load(file).header["graph"]["hash"] for file in answers(small))
+    assert all(load_answer(file).graph.hash == load(file).header["graph"]["hash"] for file in answers(small))
 
 
 @pytest.mark.parametrize("name", ["cells/../../escaped", "graphs/../../../escaped", "cells//tmp/escaped_pack"])

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from graphopt.core.graph import Graph, GraphError
+from graphopt.core.graph import Graph
 from graphopt.core.operators import OPERATORS, Category
-from graphopt.datasets.zoo.layers import Attention, LSTMCell
-from graphopt.datasets.zoo.transformers import PreNormLayer
+from graphopt.datasets.zoo.sequences import Attention, LSTMCell, PreNormLayer
 from graphopt.readers.pytorch.capture import capture, fake_mode
 
 
@@ -143,35 +142,6 @@ def test_updates_in_place_are_data_flow() -> None:
     assert kinds(graph).count("relu") == 1
 
 
-@pytest.mark.parametrize("backward", [False, True])
-def test_program_computes_what_the_module_does(backward: bool) -> None:
-    torch.manual_seed(0)
-    convolutions = [
-        nn.Conv2d(3, 4, 3, 2),
-        nn.BatchNorm2d(4),
-        nn.GELU(),
-        nn.ConvTranspose2d(4, 2, 2, 2),
-        nn.GroupNorm(1, 2),
-    ]
-    module = nn.Sequential(
-        *convolutions, nn.MaxPool2d(2), nn.Flatten(), nn.LayerNorm(72), nn.Linear(72, 5), nn.Softmax(-1)
-    )
-    x, seed = torch.randn(2, 3, 13, 13), torch.randn(2, 5)
-    for buffer in module.buffers():
-        buffer.copy_(torch.rand_like(buffer, dtype=torch.float) + 0.5)
-    graph = traced(module, x, backward=backward)
-    results = run_program(graph, module, x, *([seed] if backward else []))
-    expected = module.train(backward)(x)
-    torch.testing.assert_close(results[0], expected)
-    if backward:
-        for result, gradient in zip(
-            results[1:], torch.autograd.grad(expected, list(module.parameters()), seed), strict=True
-        ):
-            torch.testing.assert_close(result, gradient, atol=1e-4, rtol=1e-4)
-    names = {node.name for node in graph.program.graph.nodes}
-    assert set(graph.op_names) <= names
-
-
 @pytest.mark.parametrize("module, shape", [
     (nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1), nn.ReLU(), nn.ConvTranspose2d(8, 6, 3, 2)), (2, 4, 9, 9)),
     (nn.Conv1d(3, 5, 2, dilation=4), (2, 3, 32)),
@@ -227,18 +197,6 @@ def test_unknown_operators_become_opaque_with_one_warning(caplog: pytest.LogCapt
         )
     assert Counter(kinds(graph))["opaque"] == 3
     assert len(caplog.records) == 1 and "i0 (2), special_bessel_j0 (1)" in caplog.text
-
-
-@pytest.mark.parametrize("function, words", [
-    (lambda x: x[x > 0], "depend on values"),
-    (lambda x: x if x.sum() > 0 else -x, "depend on values"),
-    (lambda x: x @ x, "cannot be traced"),
-    (lambda x: x, "has no ops"),
-])  # fmt: skip
-def test_what_cannot_be_captured_is_said_in_one_sentence(function: object, words: str) -> None:
-    with pytest.raises(GraphError, match=words) as caught:
-        traced(Calls(function), torch.zeros(3, 4))
-    assert "\n" not in str(caught.value)
 
 
 def test_capture_leaves_the_module_as_it_was() -> None:

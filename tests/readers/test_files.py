@@ -13,11 +13,8 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.datasets.dataset import check_splits
 from graphopt.datasets.files import GraphFiles
-from graphopt.readers.formats.costgraph import parse_text, read_costgraph
 from graphopt.readers.formats.graph_files import load_graph, save_graph
-from graphopt.readers.formats.lifetimes import read_lifetimes
-from graphopt.readers.formats.profiled_graphs import read_profiled
-from graphopt.readers.formats.stg import read_stg
+from graphopt.readers.formats.task_graphs import parse_text, read_costgraph, read_lifetimes, read_profiled, read_stg
 from graphopt.records.finished import digest_of
 
 # --- Readers of graphs with known costs, against the third-party files and hand-written ones.

@@ -23,7 +23,7 @@ from graphopt.datasets.files import GraphFiles
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.readers.formats.graph_files import load_graph, save_graph
-from graphopt.readers.formats.layer_graphs import BYTES_PER_MS, read_devices, read_layer_graph
+from graphopt.readers.formats.task_graphs import BYTES_PER_MS, read_devices, read_layer_graph
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement

@@ -110,33 +110,6 @@ def test_conv_norm_relu_gemm_counted_by_hand(tmp_path: Path) -> None:
     assert graph.program.load().graph.node[0].op_type == "Conv"
 
 
-@pytest.mark.parametrize(
-    ("node", "shapes", "result", "flop"),
-    [
-        (helper.make_node("MatMul", ["a", "b"], ["y"]), [(3, 4, 5), (3, 5, 6)], (3, 4, 6), 2 * 3 * 4 * 6 * 5),
-        (helper.make_node("Gemm", ["a", "b"], ["y"], transA=1), [(5, 4), (5, 6)], (4, 6), 2 * 4 * 6 * 5),
-        (helper.make_node("Einsum", ["a", "b"], ["y"], equation="...i,ij->...j"), [(2, 3, 4), (4, 5)], (2, 3, 5), 240),
-        (helper.make_node("Einsum", ["a", "b"], ["y"], equation="ij,jk"), [(2, 3), (3, 4)], (2, 4), 48),
-        (helper.make_node("ConvTranspose", ["a", "b"], ["y"]), [(1, 3, 4, 4), (3, 7, 2, 2)], (1, 7, 5, 5), 2 * 48 * 28),
-        (helper.make_node("GlobalAveragePool", ["a"], ["y"]), [(2, 3, 4, 4)], (2, 3, 1, 1), 96),
-        (helper.make_node("AveragePool", ["a"], ["y"], kernel_shape=[3, 3]), [(1, 2, 5, 5)], (1, 2, 3, 3), 18 * 9),
-        (helper.make_node("LRN", ["a"], ["y"], size=5), [(1, 8, 2, 2)], (1, 8, 2, 2), 32 * (2 * 5 + 24)),
-        (helper.make_node("Softmax", ["a"], ["y"]), [(4, 8)], (4, 8), 8 * 32),
-        (helper.make_node("LayerNormalization", ["a", "b"], ["y"]), [(4, 8), (8,)], (4, 8), 8 * 32),
-        (helper.make_node("Sum", ["a", "b", "c"], ["y"]), [(4,), (4,), (4,)], (4,), 8),
-        (helper.make_node("LSTM", ["a", "b", "c"], ["y"], hidden_size=2), [(7, 3, 5), (1, 8, 5), (1, 8, 2)],
-         (7, 1, 3, 2), 2 * 7 * 3 * (40 + 16)),
-    ],
-)  # fmt: skip
-def test_flop_of_single_operators(
-    tmp_path: Path, node: Any, shapes: list[Any], result: tuple[int, ...], flop: int
-) -> None:
-    inputs = [value(name, FLOAT, shape) for name, shape in zip("abc", shapes, strict=False)]
-    graph = read_onnx(save(tmp_path, [node], inputs, [value("y", FLOAT, result)], []))
-    assert graph.flops.tolist() == [flop]
-    assert [graph.tensor_shape(t) for t in graph.results(0)] == [result]
-
-
 def test_constant_arithmetic_is_folded_and_views_of_weights_stay(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Add", ["w", "w"], ["w2"]),  # arithmetic on weights: a weight

@@ -46,6 +46,17 @@ def graph_of(folder: Path, nodes: list[Any], inputs: list[Any], outputs: list[An
 
 F, B, U = FLOAT, INT8, UINT8
 CASES: list[tuple[Any, list[tuple[int, tuple[int, ...]]], tuple[int, tuple[int, ...]], float]] = [
+    (node("MatMul", ["a", "b"], ["y"]), [(F, (3, 4, 5)), (F, (3, 5, 6))], (F, (3, 4, 6)), 2 * 3 * 4 * 6 * 5),
+    (node("Gemm", ["a", "b"], ["y"], transA=1), [(F, (5, 4)), (F, (5, 6))], (F, (4, 6)), 2 * 4 * 6 * 5),
+    (node("Einsum", ["a", "b"], ["y"], equation="...i,ij->...j"), [(F, (2, 3, 4)), (F, (4, 5))], (F, (2, 3, 5)), 240),
+    (node("Einsum", ["a", "b"], ["y"], equation="ij,jk"), [(F, (2, 3)), (F, (3, 4))], (F, (2, 4)), 48),
+    (node("ConvTranspose", ["a", "b"], ["y"]), [(F, (1, 3, 4, 4)), (F, (3, 7, 2, 2))], (F, (1, 7, 5, 5)), 2 * 48 * 28),
+    (node("GlobalAveragePool", ["a"], ["y"]), [(F, (2, 3, 4, 4))], (F, (2, 3, 1, 1)), 96),
+    (node("AveragePool", ["a"], ["y"], kernel_shape=[3, 3]), [(F, (1, 2, 5, 5))], (F, (1, 2, 3, 3)), 18 * 9),
+    (node("LRN", ["a"], ["y"], size=5), [(F, (1, 8, 2, 2))], (F, (1, 8, 2, 2)), 32 * (2 * 5 + 24)),
+    (node("Softmax", ["a"], ["y"]), [(F, (4, 8))], (F, (4, 8)), 8 * 32),
+    (node("LayerNormalization", ["a", "b"], ["y"]), [(F, (4, 8)), (F, (8,))], (F, (4, 8)), 8 * 32),
+    (node("Sum", ["a", "b", "c"], ["y"]), [(F, (4,)), (F, (4,)), (F, (4,))], (F, (4,)), 8),
     # 7 steps of 3 samples; both directions: input and recurrent matrices of [4 gates x 2, 5] and [8, 2]
     (node("LSTM", list("abc"), ["y"], hidden_size=2, direction="bidirectional"),
      [(F, (7, 3, 5)), (F, (2, 8, 5)), (F, (2, 8, 2))], (F, (7, 2, 3, 2)), 2 * 7 * 3 * 2 * (8 * 5 + 8 * 2)),
@@ -94,6 +105,7 @@ def test_flop_by_formula(tmp_path: Path, op: Any, shapes: Any, result: Any, flop
     scales = [stored("s", np.float32(1)), stored("z", np.uint8(0))] if "s" in op.input else []
     graph = graph_of(tmp_path, [op], inputs, [value("y", *result)], scales)
     assert graph.flops.tolist() == [flop]
+    assert graph.tensor_shape(int(graph.results(0)[0])) == result[1]
     assert "uncounted" not in graph.attributes[0]
 
 

@@ -72,6 +72,16 @@ def nested() -> tuple[tuple[Any, ...], dict[str, Any]]:
     return ({"x": x, "rest": [x + 1]}, 2, Pair(x * 2, None), Output(logits=x - 1)), {"add": True}
 
 
+def convolutions() -> nn.Module:
+    """With statistics that no layer begins with."""
+    first = [nn.Conv2d(3, 4, 3, 2), nn.BatchNorm2d(4), nn.GELU(), nn.ConvTranspose2d(4, 2, 2, 2), nn.GroupNorm(1, 2)]
+    rest = [nn.MaxPool2d(2), nn.Flatten(), nn.LayerNorm(72), nn.Linear(72, 5), nn.Softmax(-1)]
+    module = nn.Sequential(*first, *rest)
+    for buffer in module.buffers():
+        buffer.copy_(torch.rand_like(buffer, dtype=torch.float) + 0.5)
+    return module
+
+
 LOSS = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "labels": IDS, "use_cache": True}
 MODULES: dict[str, tuple[Callable[[], nn.Module], Any, list[tuple[int, ...]]]] = {
     "keyword arguments": (LanguageModel, {"input_ids": IDS, "attention_mask": IDS.clamp(max=1)}, [(2, 3, 20)]),
@@ -82,6 +92,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Any, list[tuple[int, ...]]]] =
     "dense experts": (lambda: Experts("dense"), torch.randn(6, 8), [(6, 8)]),
     "fourier": (Fourier, torch.randn(2, 8, 16), [(2, 8, 16)]),
     "rotary": (Rotary, torch.randn(2, 6, 8), [(2, 6, 8)]),
+    "convolutions": (convolutions, torch.randn(2, 3, 13, 13), [(2, 5)]),
     "layers": (Layers, torch.randn(3, 3, 6, 6), [(3, 6)]),
 }
 
@@ -92,7 +103,9 @@ def test_program_computes_what_the_module_does(name: str, backward: bool) -> Non
     torch.manual_seed(0)
     make, inputs, shapes = MODULES[name]
     module, seeds = make(), [torch.randn(shape) for shape in shapes] if backward else []
-    found = computed(traced(module, inputs, backward=backward), module, inputs, seeds)
+    graph = traced(module, inputs, backward=backward)
+    assert set(graph.op_names) <= {node.name for node in graph.program.graph.nodes}
+    found = computed(graph, module, inputs, seeds)
     known = expected(module, inputs, seeds, backward)
     assert [t is None for t in found] == [t is None for t in known]
     for ours, theirs in zip(found, known):
@@ -269,6 +282,7 @@ number = 5
     ("user_factories:fails", "KeyError: 'weights.pt'"),
     ("user_factories:leaves", "SystemExit: no GPU here"),
     ("user_factories:number", "names no function but int"),
+    ("builtins:dict", "must return"),
     ("user_broken:make", "importing user_broken failed with NameError"),
 ])  # fmt: skip
 def test_factories_that_give_nothing(
@@ -277,6 +291,7 @@ def test_factories_that_give_nothing(
     (tmp_path / "user_factories.py").write_text(FACTORIES)
     (tmp_path / "user_broken.py").write_text("missing_name\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert TorchModule(name="t", module="user_factories:right", backward=True).graphs("test")[0].num_ops == 6
+    data = TorchModule(name="t", module="user_factories:right", backward=True)
+    assert data.graphs("train") == [] == data.graphs("val") and data.graphs("test")[0].num_ops == 6
     with pytest.raises(GraphError, match=words):
         TorchModule(name="t", module=label, backward=False).graphs("test")

@@ -14,6 +14,7 @@ import yaml
 from toy import toy_graph
 
 from graphopt import OWN_OPTIONS
+from graphopt import load as load_answer
 from graphopt.config.construct import construct
 from graphopt.core.compact import compact, expand
 from graphopt.core.graph import Graph
@@ -28,9 +29,6 @@ from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_file import load, save, write
-from graphopt.reporting.edit import bisect, veto
-from graphopt.reporting.replay import check
-from graphopt.reporting.stored_case import open_case
 from graphopt.utils import registry
 
 # --- Decision files of random keys and of ops that share a device: small, replayed exactly, open to editing.
@@ -71,26 +69,26 @@ def stored(folder: Path, task: str = "placement_scheduling", name: str = "a") ->
 
 @pytest.mark.parametrize("task", ["placement_scheduling", "joint", "scheduling"])
 def test_it_replays_exactly(tmp_path: Path, task: str) -> None:
-    case = open_case(stored(tmp_path, task))
-    assert case.decision.plan and check(case) == []
+    case = load_answer(stored(tmp_path, task))
+    assert case.decided.plan and case.check() == []
     assert case.reprice()["judged"] == problem(task).best_cost
 
 
 @pytest.mark.parametrize("task", ["placement", "fusion"])
 def test_what_a_decision_can_say_needs_no_plan(tmp_path: Path, task: str) -> None:
-    case = open_case(stored(tmp_path, task))
-    assert problem(task).best_plan is not None and not case.decision.plan
-    assert check(case) == []
+    case = load_answer(stored(tmp_path, task))
+    assert problem(task).best_plan is not None and not case.decided.plan
+    assert case.check() == []
 
 
 @pytest.mark.parametrize("task, heads", [("placement_scheduling", ["device"]), ("joint", ["device", "inline"])])
 def test_choices_say_what_the_plan_does(tmp_path: Path, task: str, heads: list[str]) -> None:
-    case, plan = open_case(stored(tmp_path, task)), problem(task).solution().plans
-    assert list(case.decision.described) == heads
-    columns = dict(zip(case.decision.heads, case.decision.choices.T))
+    case, plan = load_answer(stored(tmp_path, task)), problem(task).solution().plans
+    assert list(case.decided.described) == heads
+    columns = dict(zip(case.decided.heads, case.decided.choices.T))
     kernels = ~plan.inline[0]
     assert np.array_equal(columns["device"][kernels], plan.device[0][kernels])
-    again = case.decision.realise(case.graph, case.task, case.decision.choices[None])
+    again = case.decided.realise(case.graph, case.solution.task, case.decided.choices[None])
     assert np.array_equal(again.inline, plan.inline)
     assert case.judge.price(again).cost[0] == problem(task).best_cost
 
@@ -105,11 +103,11 @@ def test_old_files_are_read_and_say_what_cannot_be_done(tmp_path: Path, capsys: 
     decision.plan.update(device=plan.device[0], priority=plan.priority[0], transfer=plan.transfer[0])
     size = path.stat().st_size
     write(path, decision)
-    assert check(open_case(path)) == [] and main(["show", str(path)]) == 0
+    assert load_answer(path).check() == [] and main(["show", str(path)]) == 0
     assert "choices describe nothing else" in capsys.readouterr().out
     assert path.stat().st_size > size
     with pytest.raises(DecisionError, match=r"plan from random keys .* older version"):
-        bisect(open_case(path))
+        load_answer(path).bisect()
     assert main(["diff", str(path), str(path)]) == 1
 
 
@@ -130,13 +128,13 @@ def test_show_and_diff_name_ops_that_moved(tmp_path: Path, capsys: pytest.Captur
 
 def test_veto_moves_one_op_and_keeps_the_order(tmp_path: Path) -> None:
     """The price is that of the plan with one device changed, where that sends nothing new; new transfers go last."""
-    case, plan = open_case(stored(tmp_path)), problem("placement_scheduling").solution().plans
+    case, plan = load_answer(stored(tmp_path)), problem("placement_scheduling").solution().plans
     assert plan.transfer is not None
     equal = 0
-    for op in case.decision.changed().tolist():
-        edited = veto(case, f"{graph().op_names[op]}=device:0").decision
+    for op in case.decided.changed().tolist():
+        edited = case.revert(f"{graph().op_names[op]}=device:0")[0].decided
         assert edited.plan["device"][op] == 0 and edited.choices[op, 0] == 0
-        known = (edited.plan["transfer"] > 0) & (case.decision.plan["transfer"] > 0)
+        known = (edited.plan["transfer"] > 0) & (case.decided.plan["transfer"] > 0)
         if np.array_equal(known, edited.plan["transfer"] > 0):
             device = plan.device.copy()
             device[0, op] = 0
@@ -147,21 +145,21 @@ def test_veto_moves_one_op_and_keeps_the_order(tmp_path: Path) -> None:
 
 
 def test_veto_writes_a_plan_that_replays_and_refuses_orders(tmp_path: Path) -> None:
-    case, path = open_case(stored(tmp_path)), tmp_path / "cell" / "decisions" / "edited.npz"
-    name = graph().op_names[int(case.decision.changed()[0])]
-    write(path, veto(case, name).decision)
-    assert load(path).plan and check(open_case(path)) == []
+    case, path = load_answer(stored(tmp_path)), tmp_path / "cell" / "decisions" / "edited.npz"
+    name = graph().op_names[int(case.decided.changed()[0])]
+    write(path, case.revert(name)[0].decided)
+    assert load(path).plan and load_answer(path).check() == []
     with pytest.raises(DecisionError, match="only device can be set, not priority"):
-        veto(case, f"{name}=priority:3")
+        case.revert(f"{name}=priority:3")
 
 
 def test_bisect_prices_every_way_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = stored(tmp_path)
-    case = open_case(path)
-    blame = bisect(case)
+    case = load_answer(path)
+    blame = case.bisect()
     assert blame.judged == problem("placement_scheduling").best_cost
-    assert blame.ops.tolist() == case.decision.changed().tolist()
-    one = veto(case, graph().op_names[blame.ops[0]]).decision.prices["judged"]
+    assert blame.changed.tolist() == case.decided.changed().tolist()
+    one = case.revert(graph().op_names[blame.changed[0]])[0].decided.prices["judged"]
     assert blame.reverted[0] == one
     assert main(["bisect", str(path)]) == 0
     assert "in the same orders with all choices back" in capsys.readouterr().out
@@ -332,24 +330,24 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_stored_plan_replays_with_its_choices(file: Path) -> None:
-    case = open_case(file)
-    assert case.decision.plan and check(case) == []
+    case = load_answer(file)
+    assert case.decided.plan and case.check() == []
     wanted = TASK.realise_keys(GRAPH, keys())[0].choices
     assert all(np.array_equal(case.solution.plans.choices[name], wanted[name]) for name in wanted)
-    assert case.decision.described == ("tile",)  # a knob of the whole graph is no op's choice
-    assert np.array_equal(case.decision.choices[:, 1], wanted["tile"][0])
+    assert case.decided.described == ("tile",)  # a knob of the whole graph is no op's choice
+    assert np.array_equal(case.decided.choices[:, 1], wanted["tile"][0])
 
 
 def test_a_choice_is_edited_and_the_rest_stays(file: Path) -> None:
-    case = open_case(file)
+    case = load_answer(file)
     op = int(np.flatnonzero(case.solution.plans.choices["tile"][0])[0])
-    edited = veto(case, f"{GRAPH.op_names[op]}=tile:0")
-    assert edited.accepted
-    write(file, edited.decision)
-    before, after = case.solution.plans, open_case(file).solution.plans
+    edited, accepted = case.revert(f"{GRAPH.op_names[op]}=tile:0")
+    assert accepted
+    write(file, edited.decided)
+    before, after = case.solution.plans, load_answer(file).solution.plans
     assert after.choices["tile"][0, op] == 0 and np.array_equal(after.choices["unroll"], before.choices["unroll"])
     assert compact(after, 1)["priority"].tolist() == compact(before, 1)["priority"].tolist()
-    assert check(open_case(file)) == []
+    assert load_answer(file).check() == []
 
 
 def _set(plan: dict[str, Any], name: str, array: np.ndarray) -> None:
@@ -371,4 +369,4 @@ def test_choices_of_a_file_are_checked(file: Path, damage: Callable[[dict[str, A
     damage(decision.plan)
     write(file, decision)
     with pytest.raises(DecisionError, match=message):
-        open_case(file)
+        load_answer(file)

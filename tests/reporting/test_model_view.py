@@ -12,15 +12,15 @@ from commands import Answer, command
 from onnx import TensorProto, helper
 
 from graphopt import decision
+from graphopt import load as load_answer
+from graphopt.answer import Answer as Solved
 from graphopt.core import oracles
 from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
 from graphopt.decision import main
 from graphopt.problems.capacity import amount
 from graphopt.records.answer_file import load
-from graphopt.reporting.edit import judge_choices
 from graphopt.reporting.model_view import duration, gain, winner
-from graphopt.reporting.stored_case import Case, open_case
 
 # --- What a run says about one model, for every task: against the stored answer, priced and counted independently.
 
@@ -51,9 +51,9 @@ def solve(place: Path, task: str, *words: str) -> Answer:
                    "budget.evals=80", f"dataset.path={model(place)}", *words)  # fmt: skip
 
 
-def case_of(answer: Answer) -> Case:
+def case_of(answer: Answer) -> Solved:
     line = next(line for line in answer.out.splitlines() if line.startswith("decision  "))
-    return open_case(Path(line.split(maxsplit=1)[1]))
+    return load_answer(Path(line.split(maxsplit=1)[1]))
 
 
 @pytest.mark.parametrize("task", CASES)
@@ -88,12 +88,12 @@ def test_one_model_at_80_columns(task: str, tmp_path: Path, monkeypatch: pytest.
 def test_the_changes_are_those_that_cost_most(tmp_path: Path) -> None:
     answer = solve(tmp_path, "joint", "machine=gpu2")
     case = case_of(answer)
-    base, choices = judge_choices(case, case.decision.choices[None])[0], case.decision.choices
+    base, choices = case.price_choices(case.decided.choices[None])[0], case.decided.choices
     alone = {}
-    for op in case.decision.changed():
+    for op in case.decided.changed():
         changed = choices.copy()
-        changed[op] = case.decision.default[op]
-        alone[case.decision.op_names[op].replace("\x1b", r"\x1b")] = judge_choices(case, changed[None])[0] / base - 1
+        changed[op] = case.decided.default[op]
+        alone[case.decided.op_names[op].replace("\x1b", r"\x1b")] = case.price_choices(changed[None])[0] / base - 1
     shown = dict(re.findall(r"^(\S+) .*\+([\d.e+-]+) %$", answer.out, re.M))
     best = sorted((value for value in alone.values() if value > 1e-9), reverse=True)[:5]
     assert len(shown) == len(best) > 0
@@ -106,7 +106,7 @@ def test_memory_and_what_random_keys_say(tmp_path: Path) -> None:
     answer = solve(tmp_path, "placement_scheduling", *objective)
     (row,) = answer.rows
     assert f"memory     {amount(row['initial'])}" in answer.out or amount(row["judged"]) in answer.out
-    keys = case_of(answer).decision
+    keys = case_of(answer).decided
     assert ("a plan from random keys" in answer.out) == bool(getattr(keys, "plan", {}))
 
 
@@ -177,7 +177,7 @@ def default(tmp_path):
     graph = build(config).dataset.graphs(config["split"])[0]
     file = tmp_path / "default.npz"
     assert price(tmp_path, {}, *SETTINGS, "--graph", graph.name, "-o", str(file)) == 0
-    return open_case(file)
+    return load_answer(file)
 
 
 def test_a_plan_is_priced_as_given_and_replays(tmp_path, default, capsys):
@@ -205,7 +205,7 @@ def test_what_is_not_named_stays(tmp_path, default):
     name = default.graph.op_names[-1]
     assert price(tmp_path, {"device": {name: 2}}, "--like", str(tmp_path / "default.npz"), "-o",
                  str(tmp_path / "one.npz")) == 0  # fmt: skip
-    device = open_case(tmp_path / "one.npz").solution.plans.device[0]
+    device = load_answer(tmp_path / "one.npz").solution.plans.device[0]
     kernel = ~default.solution.plans.inline[0]
     assert device[-1] == 2
     assert np.array_equal(device[:-1][kernel[:-1]], default.solution.plans.device[0, :-1][kernel[:-1]])

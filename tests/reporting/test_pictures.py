@@ -15,6 +15,7 @@ from matplotlib.collections import PolyCollection
 from scipy.optimize import isotonic_regression
 from test_report import row, store
 
+from graphopt import load as load_answer
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
@@ -24,15 +25,13 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records import answer_file
 from graphopt.report import main
-from graphopt.reporting.edit import bisect
 from graphopt.reporting.pictures.curves import longest, ratio_at, seed_curves
-from graphopt.reporting.pictures.draw import draw_case
+from graphopt.reporting.pictures.draw import draw_answer
 from graphopt.reporting.pictures.graph_picture import MOST_OPS, draw_graph, scene
 from graphopt.reporting.pictures.layout import isotonic, layered, longest_path_layers
 from graphopt.reporting.pictures.membership import kernel_colours, kernels_of, window
 from graphopt.reporting.pictures.style import PALETTE, method_colours
 from graphopt.reporting.pictures.timeline import draw_timeline
-from graphopt.reporting.stored_case import open_case
 from graphopt.reporting.tables.read_rows import collect
 from graphopt.tasks.fusion import Fusion
 
@@ -166,9 +165,9 @@ def solved(folder: Path) -> Path:
 
 
 def test_bisect_names_the_op_that_fusion_lost(tmp_path: Path) -> None:
-    case = open_case(solved(tmp_path))
-    blame = bisect(case)
-    assert blame.culprits.tolist() == case.decision.changed().tolist()
+    case = load_answer(solved(tmp_path))
+    blame = case.bisect()
+    assert blame.ops.tolist() == case.decided.changed().tolist()
     assert blame.gained == blame.default < blame.judged
 
 
@@ -188,15 +187,15 @@ def test_views_are_no_difference(tmp_path: Path) -> None:
 
 
 def test_a_decision_is_drawn_completely(tmp_path: Path) -> None:
-    case = open_case(solved(tmp_path))
-    files = draw_case(case, tmp_path / "pictures")
+    case = load_answer(solved(tmp_path))
+    files = draw_answer(case, tmp_path / "pictures")
     assert [f.name for f in files] == [
         *("ladder-graph.png", "ladder-graph.svg", "ladder-timeline.png", "ladder-timeline.svg", "ladder-perfetto.json"),
     ]
     assert all(f.stat().st_size > 1000 for f in files)
     events = json.loads(files[-1].read_text())["traceEvents"]
     ends = [event["ts"] + event["dur"] for event in events if event["ph"] == "X"]
-    assert max(ends) == pytest.approx(case.decision.prices["judged"] * 1e6)
+    assert max(ends) == pytest.approx(case.decided.prices["judged"] * 1e6)
     assert not list((tmp_path / "pictures").glob(".*"))
 
 

@@ -3,12 +3,65 @@
 import itertools
 import math
 import random
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
+from graphopt.rewrite.extraction.greedy import Egraph
 
-from graphopt.rewrite.egraphs.egraph import Egraph, EgraphError, Enode, egraph_of
-from graphopt.rewrite.extraction.extracting import costs_of
+
+class Enode(NamedTuple):
+    """An operator of a class, applied to classes. A node of infinite cost may not be chosen."""
+
+    op: str
+    children: Sequence[Any]
+    eclass: Any
+    cost: float
+
+
+class Priced(NamedTuple):
+    """An e-graph, and what each of its nodes costs."""
+
+    egraph: Egraph
+    cost: list[float]
+
+
+def egraph_of(nodes: Sequence[Enode], roots: Sequence[Any]) -> Priced:
+    """Classes are numbered in the order of their first nodes."""
+    number = {name: at for at, name in enumerate(dict.fromkeys(node.eclass for node in nodes))}
+    members: list[list[int]] = [[] for _ in number]
+    for at, node in enumerate(nodes):
+        if node.cost < math.inf:
+            members[number[node.eclass]].append(at)
+    children: list[Sequence[int]] = [[number[child] for child in node.children] for node in nodes]
+    wanted = list(dict.fromkeys(number[root] for root in roots))
+    made = Egraph(members, children, [number[node.eclass] for node in nodes], wanted)
+    return Priced(made, [node.cost for node in nodes])
+
+
+def costs_of(made: Priced, choice: Mapping[int, int]) -> "Least":
+    """Checks a choice and says what it costs; knows nothing of how it was found. Raises ValueError: a needed class has
+    no node, or one of another class; the choice has a cycle."""
+    egraph, cost = made
+    tree: dict[int, float] = {}  # of finished classes, children first
+    waiting: set[int] = set()
+    stack = list(egraph.roots)
+    while stack:
+        eclass = stack[-1]
+        if choice.get(eclass) not in egraph.nodes[eclass]:
+            raise ValueError(f"class {eclass} is needed, but no node of it is chosen")
+        children = egraph.children[choice[eclass]]
+        missing = [child for child in children if child not in tree]
+        if eclass in tree or not missing:
+            stack.pop()
+            waiting.discard(eclass)
+            tree[eclass] = cost[choice[eclass]] + sum(tree[child] for child in children)
+        elif eclass in waiting:
+            raise ValueError(f"the choice has a cycle through class {eclass}")
+        else:
+            waiting.add(eclass)
+            stack += missing
+    return Least(sum(tree[root] for root in egraph.roots), math.fsum(cost[choice[eclass]] for eclass in tree))
+
 
 COSTS = ([1, 2, 3], [0, 1, 2], [0, 0, 1, 5], [1.5, 0.1, 2.7, 0.3])
 MOST_CHOICES = 2000
@@ -57,7 +110,7 @@ def layered_nodes(draw: random.Random, classes: int) -> list[Enode]:
     return nodes
 
 
-def random_egraph(seed: int) -> Egraph:
+def random_egraph(seed: int) -> Priced:
     """Of one of three kinds, with few enough choices to try them all."""
     draw = random.Random(seed)
     while True:
@@ -69,29 +122,28 @@ def random_egraph(seed: int) -> Egraph:
             classes = draw.randint(4, 6) if kind is covering_nodes else draw.randint(2, 8)
             roots = draw.sample(range(classes), classes - 1 if kind is covering_nodes else draw.choice([1, 1, 2]))
         made = egraph_of(kind(draw, classes), roots)
-        if math.prod(len(made.nodes_of(eclass)) for eclass in range(made.classes)) <= MOST_CHOICES:
+        if math.prod(max(len(nodes), 1) for nodes in made.egraph.nodes) <= MOST_CHOICES:
             return made
 
 
-def least(egraph: Egraph) -> Least:
+def least(made: Priced) -> Least:
     """By trying every choice."""
-    result = Least(math.inf, math.inf)
-    for choice in itertools.product(*(egraph.nodes_of(eclass).tolist() for eclass in range(egraph.classes))):
+    result, nodes = Least(math.inf, math.inf), made.egraph.nodes
+    for choice in itertools.product(*(members or [-1] for members in nodes)):
         try:
-            costs = costs_of(egraph, np.array(choice, np.int32))
-        except EgraphError:
+            costs = costs_of(made, dict(enumerate(choice)))
+        except ValueError:
             continue
         result = Least(min(result.tree, costs.tree), min(result.dag, costs.dag))
     return result
 
 
-def side_by_side(egraphs: list[Egraph]) -> Egraph:
+def side_by_side(several: Sequence[Priced]) -> Priced:
     """One e-graph of which a program has a program of each: least costs add up."""
-    nodes, roots = [], []
-    for number, egraph in enumerate(egraphs):
-        names = [f"{number}.{name}" for name in egraph.class_names]
-        for node, op in enumerate(egraph.ops):
-            children = [names[child] for child in egraph.children_of(node)]
-            nodes.append(Enode(op, children, names[egraph.class_of[node]], float(egraph.cost[node])))
-        roots += [names[root] for root in egraph.roots]
+    nodes, roots = list[Enode](), list[str]()
+    for number, (egraph, cost) in enumerate(several):
+        for node, eclass in enumerate(egraph.class_of):
+            children = [f"{number}.{child}" for child in egraph.children[node]]
+            nodes.append(Enode("f", children, f"{number}.{eclass}", cost[node]))
+        roots += [f"{number}.{root}" for root in egraph.roots]
     return egraph_of([*nodes, Enode("all", roots, "all", 0.0)], ["all"])

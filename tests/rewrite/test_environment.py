@@ -2,6 +2,7 @@
 libraries of reinforcement learning can use it."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,19 +32,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def settings(**changes: Any) -> EpisodeSettings:
-    return EpisodeSettings(
-        **{
-            "cap": 500,
-            "horizon": 8,
-            "measure_every": 3,
-            "reward": "measured",
-            "between": "proxy",
-            "bonus": 0.1,
-            "waves": 0,
-            **changes,
-        }
-    )
+DEFAULTS = EpisodeSettings(cap=500, horizon=8, measure_every=3, reward="measured", between="proxy", bonus=0.1, waves=0)
 
 
 def problem_of(model: str, evals: int = 10**6) -> RewriteProblem:
@@ -52,7 +41,7 @@ def problem_of(model: str, evals: int = 10**6) -> RewriteProblem:
 
 def game_of(model: str, evals: int = 10**6, hops: int | None = None, **changes: Any) -> Game:
     problem = problem_of(model, evals)
-    return Game(problem, FLOPS.term_price(problem.terms), settings(**changes), hops)
+    return Game(problem, FLOPS.term_price(problem.terms), replace(DEFAULTS, **changes), hops)
 
 
 def walk(episode: Episode, rng: np.random.Generator) -> float:
@@ -169,7 +158,9 @@ def test_prices_are_asked_for_every_few_steps_and_billed_once() -> None:
     assert game.problem.evals == before
 
 
-def test_stopping_ends_and_costs_nothing() -> None:
+def test_the_horizon_truncates_and_stopping_ends_and_costs_nothing() -> None:
+    outcome = Episode(game_of("squeezenet", horizon=1), np.random.default_rng(0)).step(1)
+    assert (outcome.terminated, outcome.truncated) == (False, True)
     game = game_of("bert")
     episode = Episode(game, np.random.default_rng(0))
     outcome = episode.step(STOP)
@@ -177,12 +168,6 @@ def test_stopping_ends_and_costs_nothing() -> None:
     assert game.problem.evals == 0
     with pytest.raises(ValueError, match="the episode is over"):
         episode.step(STOP)
-
-
-def test_the_horizon_truncates() -> None:
-    episode = Episode(game_of("squeezenet", horizon=1), np.random.default_rng(0))
-    outcome = episode.step(1)
-    assert (outcome.terminated, outcome.truncated) == (False, True)
 
 
 def test_more_candidates_than_slots_are_drawn_and_counted() -> None:
@@ -219,32 +204,28 @@ def test_a_spent_budget_is_no_price() -> None:
 
 # --- Libraries (extra `rl`).
 
+RL = "needs the extra rl: pip install -e '.[rl]'"
 
-def environment(observation: str, model: str = "squeezenet", evals: int = 10**6, **changes: Any) -> Any:
-    pytest.importorskip("gymnasium", reason="needs the extra rl: pip install -e '.[rl]'")
+
+def environment(observation: str, problem: RewriteProblem | None = None, **changes: Any) -> Any:
+    pytest.importorskip("gymnasium", reason=RL)
     from graphopt.rewrite.environment.gymnasium_environment import RewriteEnvironment
 
-    problem = problem_of(model, evals)
-    return RewriteEnvironment(problem, FLOPS.term_price(problem.terms), settings(**changes), observation)
+    problem = problem or problem_of("squeezenet")
+    return RewriteEnvironment(problem, FLOPS.term_price(problem.terms), replace(DEFAULTS, **changes), observation)
 
 
 def test_gymnasium_accepts_both_observations() -> None:
-    for observation in ("graphs", "counts"):
-        env = environment(observation, cap=8, horizon=4)
-        from gymnasium.utils.env_checker import check_env
-
-        check_env(_masked(env), skip_render_check=True)
-
-
-def _masked(env: Any) -> Any:
     """The checker draws any action: forbidden ones become STOP."""
-    import gymnasium
+    gymnasium = pytest.importorskip("gymnasium", reason=RL)
+    from gymnasium.utils.env_checker import check_env
 
-    class Allowed(gymnasium.ActionWrapper[Any, Any, Any]):
+    class Allowed(gymnasium.ActionWrapper):  # type: ignore[name-defined,misc]
         def action(self, action: Any) -> Any:
             return action if self.env.unwrapped.action_masks()[action] else np.int64(STOP)
 
-    return Allowed(env)
+    for observation in ("graphs", "counts"):
+        check_env(Allowed(environment(observation, cap=8, horizon=4)), skip_render_check=True)
 
 
 def test_observations_lie_in_their_space_and_masks_agree() -> None:
@@ -275,24 +256,26 @@ def played(vector: Any, steps: int) -> list[float]:
 
 @pytest.mark.parametrize("observation", ["graphs", "counts"])
 def test_environments_of_different_programs_run_side_by_side(observation: str) -> None:
-    vectors = pytest.importorskip("gymnasium.vector", reason="needs the extra rl: pip install -e '.[rl]'")
-    making = [partial(environment, observation, model, cap=16, horizon=3) for model in ("squeezenet", "bert")]
+    vectors = pytest.importorskip("gymnasium.vector", reason=RL)
+    making = [
+        partial(environment, observation, problem_of(model), cap=16, horizon=3) for model in ("squeezenet", "bert")
+    ]
     assert any(played(vectors.SyncVectorEnv(making), 8))
 
 
 def test_gymnasium_makes_vectors_of_one_problem() -> None:
-    gymnasium = pytest.importorskip("gymnasium", reason="needs the extra rl: pip install -e '.[rl]'")
+    gymnasium = pytest.importorskip("gymnasium", reason=RL)
     import graphopt.rewrite.environment.gymnasium_environment  # noqa: F401 registers it
 
     problem = problem_of("bert")
-    proxy, some = FLOPS.term_price(problem.terms), settings(cap=16, horizon=2, measure_every=1)
+    proxy, some = FLOPS.term_price(problem.terms), replace(DEFAULTS, cap=16, horizon=2, measure_every=1)
     vector = gymnasium.make_vec("graphopt/Rewrite-v0", num_envs=3, vectorization_mode="sync", problem=problem,
                                 proxy=proxy, settings=some, observation="counts")  # fmt: skip
     assert any(played(vector, 6)) and problem.evals
 
 
 def test_an_environment_without_budget_truncates() -> None:
-    env = environment("counts", evals=0, measure_every=1)
+    env = environment("counts", problem_of("squeezenet", evals=0), measure_every=1)
     env.reset(seed=0)
     *_, terminated, truncated, info = env.step(np.int64(1))
     assert truncated and not terminated and info["out_of_budget"]
@@ -309,19 +292,14 @@ def test_what_is_forbidden_is_one_sentence() -> None:
 
 def side_by_side() -> Any:
     """Two products of one input: of all rewrites, putting them together alone pays."""
-    pytest.importorskip("gymnasium", reason="needs the extra rl: pip install -e '.[rl]'")
-    from graphopt.rewrite.environment.gymnasium_environment import RewriteEnvironment
-
     b = ProgramBuilder()
     x = b.input((64, 64))
     problem = TASK.open(graph_of(b.build(b.linear(x, 32), b.linear(x, 96)), name="two"), FLOPS, evals=10**6)
-    return RewriteEnvironment(
-        problem, FLOPS.term_price(problem.terms), settings(cap=16, horizon=2, measure_every=1), "counts"
-    )
+    return environment("counts", problem, cap=16, horizon=2, measure_every=1)
 
 
 def test_maskable_ppo_learns_the_optimum() -> None:
-    contrib = pytest.importorskip("sb3_contrib", reason="needs the extra rl: pip install -e '.[rl]'")
+    contrib = pytest.importorskip("sb3_contrib", reason=RL)
     env = side_by_side()
     env.reset(seed=0)
     best = min(step.cost for step in env._episode.place.steps)
@@ -335,7 +313,7 @@ def test_maskable_ppo_learns_the_optimum() -> None:
 
 
 def test_torchrl_takes_it() -> None:
-    pytest.importorskip("torchrl", reason="needs torchrl: pip install torchrl")
+    pytest.importorskip("torchrl", reason=RL)
     from torchrl.envs import GymWrapper
 
     env = GymWrapper(environment("counts", cap=16, horizon=4), categorical_action_encoding=True)

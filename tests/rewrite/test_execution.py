@@ -170,15 +170,10 @@ def test_variances_are_positive() -> None:
 # --- The check of rewritten programs: what is equal passes, what is a little wrong does not.
 
 
-def two_products(b: ProgramBuilder) -> tuple[int, int, int]:
-    x, v, w = b.input((4, 8)), b.weight(8, 3), b.weight(8, 5)
-    return x, v, w
-
-
 def merged(split: tuple[int, int] = (3, 5), scale: float | None = None) -> tuple[Program, Program]:
     """x v and x w apart, and as one product that is split; the latter wrong if it is scaled or cut elsewhere."""
     b = ProgramBuilder()
-    x, v, w = two_products(b)
+    x, v, w = b.input((4, 8)), b.weight(8, 3), b.weight(8, 5)
     apart = b.build(b.unary("relu", b.matmul(x, v)), b.unary("tanh", b.matmul(x, w)))
     both = b.matmul(x, b.concat(1, v, w))
     if scale is not None:
@@ -203,13 +198,9 @@ def test_a_slightly_wrong_rewrite_is_an_error() -> None:
     assert len(differences(apart, together)) == 1
 
 
-def test_parts_of_another_size_are_an_error() -> None:
-    apart, together = merged(split=(5, 3))
+def test_parts_of_another_size_and_a_relu_too_many_are_errors() -> None:
     with pytest.raises(EquivalenceError, match="differ in number, shape or type"):
-        check_equivalence(apart, together)
-
-
-def test_a_relu_too_many_is_an_error() -> None:
+        check_equivalence(*merged(split=(5, 3)))
     b = ProgramBuilder()
     y = b.linear(b.input((4, 8)), 8)
     program = b.build(y)

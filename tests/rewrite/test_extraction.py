@@ -1,97 +1,37 @@
-"""A program out of an e-graph: greedy, exact, reductions; `graphopt rules extract`."""
+"""A program out of an e-graph: greedy, exact, reductions."""
 
+import gzip
 import json
 import math
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from check_data import check_data
-from random_egraphs import least, random_egraph, side_by_side
+from random_egraphs import Enode, Priced, costs_of, egraph_of, least, random_egraph, side_by_side
 
-from graphopt.rewrite import extract
-from graphopt.rewrite.egraphs.egraph import Egraph, EgraphError, Enode, egraph_of, read_egraph, write_egraph
-from graphopt.rewrite.extraction import elimination, exact_extraction
-from graphopt.rewrite.extraction.extracting import (
-    NOT_NEEDED,
-    Extraction,
-    costs_of,
-    exact_dag,
-    greedy_dag,
-    greedy_tree,
-)
+from graphopt.errors import UserError
+from graphopt.rewrite.extraction import elimination
+from graphopt.rewrite.extraction.extracting import Choice, ExactExtraction, exact_dag, greedy_dag, greedy_tree
 
-# --- Extraction against every choice tried, against published e-graphs with known costs, and out of time.
-
-METHODS = (greedy_tree, greedy_dag, lambda egraph: exact_dag(egraph, 10.0))
 ROOT = Path(__file__).resolve().parents[2]
+METHODS = (greedy_tree, greedy_dag, lambda egraph, cost: exact_dag(egraph, cost, 10.0).choice)
 
 
-def egraph(*nodes: tuple[str, list[str], str, float]) -> Egraph:
+def egraph(*nodes: tuple[str, list[str], str, float]) -> Priced:
     """(operator, children, class, cost); the class of the first node is the root."""
     return egraph_of([Enode(*node) for node in nodes], [nodes[0][2]])
 
 
-def loops(classes: int, shared: float) -> Egraph:
+def loops(classes: int, shared: float) -> Priced:
     """Every class is the next one or a leaf of 3; all leaves need a class that costs `shared`. The last one loops."""
     around = [("f", [str((c + 1) % classes)], str(c), 0.0) for c in range(classes)]
     leaves = [("leaf", ["s"], str(c), 3.0) for c in range(classes)]
     return egraph(*around, *leaves, ("s", [], "s", shared))
 
 
-def consistent(egraph: Egraph, found: Extraction) -> bool:
-    """What an extraction says of itself is so."""
-    costs = costs_of(egraph, found.choice)
-    cost = costs.tree if found.minimises == "tree" else costs.dag
-    kept = (found.tree_cost, found.dag_cost) == (costs.tree, costs.dag) and 0 <= found.bound <= cost
-    return kept and found.proven == (found.bound >= cost * (1 - 1e-6))
-
-
-# Narrow parts need no integer program, unless there are no cells for tables; small parts go to it at once, all
-# together, unless `small` is 0.
-@pytest.mark.parametrize(("cells", "small"), [(elimination.CELLS, 0), (0, 0), (0, exact_extraction.SMALL)])
-def test_every_choice_tried(cells: int, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elimination, "CELLS", cells)
-    monkeypatch.setattr(exact_extraction, "SMALL", small)
-    extractable = beaten = 0
-    for seed in range(1000 * small + cells, 1000 * small + cells + 250):
-        tried = random_egraph(seed)
-        best = least(tried)
-        if best.dag == math.inf:
-            for method in METHODS:
-                with pytest.raises(EgraphError, match="no finite term"):
-                    method(tried)
-            continue
-        tree, dag, exact = (method(tried) for method in METHODS)
-        assert all(consistent(tried, found) for found in (tree, dag, exact)), seed
-        assert tree.tree_cost == pytest.approx(best.tree) and tree.proven, seed
-        assert exact.dag_cost == pytest.approx(best.dag) and exact.proven, seed
-        assert dag.dag_cost >= best.dag - 1e-9
-        extractable += 1
-        beaten += dag.dag_cost > best.dag + 1e-9
-    assert extractable > 150 and beaten > 15  # the greedy method is not as good
-
-
-def test_costs_add_up_side_by_side() -> None:
-    """A hundred e-graphs in one, of parts that are and are not cheap to solve."""
-    some = [made for made in map(random_egraph, range(140)) if least(made).dag < math.inf][:100]
-    together = side_by_side(some)
-    found = exact_dag(together, 30.0)
-    assert found.proven and found.dag_cost == pytest.approx(sum(least(made).dag for made in some))
-    assert greedy_tree(together).tree_cost == pytest.approx(sum(least(made).tree for made in some))
-
-
-@pytest.mark.parametrize("classes", [2, 7, 300])
-def test_free_loops_are_no_programs(classes: int) -> None:
-    """Going round costs nothing, so that only acyclicity makes a leaf be paid."""
-    for method in METHODS:
-        found = method(loops(classes, 1.0))
-        assert found.dag_cost == 4.0 and np.count_nonzero(found.choice != NOT_NEEDED) == 2
-
-
-def sums(leaves: int) -> Egraph:
+def sums(leaves: int) -> Priced:
     """The sum of so many leaves in every order: a class for each set, a node for each way to split it in two."""
     sets = range(1, 2**leaves)
     parts = [(s, part) for s in sets for part in sets if part & s == part and part < s ^ part]
@@ -100,11 +40,61 @@ def sums(leaves: int) -> Egraph:
     return egraph(*root, *nodes, *((f"leaf {n}", [], str(1 << n), 1.0) for n in range(leaves)))
 
 
+def consistent(made: Priced, found: ExactExtraction) -> bool:
+    """What an extraction says of itself is so, by the checker, which knows nothing of how it was found."""
+    exact = costs_of(made, found.choice).dag == pytest.approx(found.cost, rel=1e-12)
+    return exact and 0 <= found.bound <= found.cost and found.proven == (found.bound >= found.cost * (1 - 1e-6))
+
+
+# Narrow parts need no integer program, unless there are no cells for tables.
+@pytest.mark.parametrize("cells", [elimination.CELLS, 0])
+def test_every_choice_tried(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elimination, "CELLS", cells)
+    extractable = beaten = 0
+    for seed in range(cells, cells + 250):
+        tried = random_egraph(seed)
+        best = least(tried)
+        if best.dag == math.inf:
+            for method in METHODS:
+                with pytest.raises(UserError, match="no finite term"):
+                    method(*tried)
+            continue
+        tree, dag = (costs_of(tried, method(*tried)) for method in METHODS[:2])
+        exact = exact_dag(*tried, 10.0)
+        assert consistent(tried, exact), seed
+        assert tree.tree == pytest.approx(best.tree), seed
+        assert exact.cost == pytest.approx(best.dag) and exact.proven, seed
+        assert dag.dag >= best.dag - 1e-9
+        extractable += 1
+        beaten += dag.dag > best.dag + 1e-9
+    assert extractable > 150 and beaten > 15  # the greedy method is not as good
+
+
+@pytest.mark.parametrize("cells", [elimination.CELLS, 0])
+def test_costs_add_up_side_by_side(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred e-graphs in one, of parts that are and are not cheap to solve."""
+    monkeypatch.setattr(elimination, "CELLS", cells)
+    some = [made for made in map(random_egraph, range(140)) if least(made).dag < math.inf][:100]
+    together = side_by_side(some)
+    found = exact_dag(*together, 30.0)
+    assert found.proven and found.cost == pytest.approx(sum(least(made).dag for made in some))
+    assert costs_of(together, greedy_tree(*together)).tree == pytest.approx(sum(least(made).tree for made in some))
+
+
+@pytest.mark.parametrize("classes", [2, 7, 300])
+def test_free_loops_are_no_programs(classes: int) -> None:
+    """Going round costs nothing, so that only acyclicity makes a leaf be paid."""
+    made = loops(classes, 1.0)
+    for method in METHODS:
+        choice = method(*made)
+        assert costs_of(made, choice).dag == 4.0 and len(choice) == 2
+
+
 @pytest.mark.parametrize("leaves", [3, 5, 7])
 def test_a_sum_needs_one_addition_less_than_leaves(leaves: int) -> None:
     """Proved by counting uses: every class but the root must be used."""
-    found = exact_dag(sums(leaves), 20.0)
-    assert found.dag_cost == 2 * leaves - 1 and found.proven
+    found = exact_dag(*sums(leaves), 20.0)
+    assert found.cost == 2 * leaves - 1 and found.proven
 
 
 def test_shared_splits_are_worth_it_for_the_dag_alone() -> None:
@@ -117,10 +107,7 @@ def test_shared_splits_are_worth_it_for_the_dag_alone() -> None:
         ("concat", ["lw", "rw"], "both", 0.0),
         *((name, [], name, 0.0) for name in ("x", "lw", "rw")),
     )
-    tree, dag, exact = (method(both) for method in METHODS)
-    assert (tree.tree_cost, tree.dag_cost) == (20.0, 20.0)
-    assert dag.dag_cost == 20.0
-    assert (exact.tree_cost, exact.dag_cost, exact.proven) == (25.0, 13.0, True)
+    assert [costs_of(both, method(*both)) for method in METHODS] == [(20.0, 20.0), (20.0, 20.0), (25.0, 13.0)]
 
 
 def test_set_covering() -> None:
@@ -128,59 +115,56 @@ def test_set_covering() -> None:
     contains = {"a": "123", "b": "456", "c": "14", "d": "25", "e": "36"}
     nodes = [("u", [s], n, 0.0) for s, numbers in contains.items() for n in numbers]
     cover = egraph(("all", list("123456"), "root", 0.0), *nodes, *((s, [], s, 1.0) for s in contains))
-    assert exact_dag(cover, 10.0).dag_cost == 2.0
+    assert exact_dag(*cover, 10.0).cost == 2.0
 
 
 def test_tree_costs_beyond_all_numbers() -> None:
     """Each class of a long chain is its child twice: the tree has 2^1500 leaves, the DAG 1501 classes."""
     chain = egraph(*(("+", [str(n + 1)] * 2, str(n), 1.0) for n in range(1500)), ("x", [], "1500", 1.0))
     for method in METHODS:
-        found = method(chain)
-        assert found.tree_cost == math.inf and found.dag_cost == 1501.0
+        assert costs_of(chain, method(*chain)) == (math.inf, 1501.0)
 
 
-def test_multiples_of_costs_make_no_difference() -> None:
+def test_multiples_of_costs_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """The solver's tolerances are absolute; costs may be nanoseconds."""
+    monkeypatch.setattr(elimination, "CELLS", 0)
     for seed in range(60):
         one = random_egraph(seed)
         if (best := least(one).dag) < math.inf:
             for unit in (1e-12, 1e9):
-                nodes = [
-                    Enode("f", one.children_of(n).tolist(), int(one.class_of[n]), float(one.cost[n]) * unit)
-                    for n in range(one.nodes)
-                ]
-                scaled = egraph_of(nodes, one.roots.tolist())
-                assert exact_dag(scaled, 10.0).dag_cost == pytest.approx(best * unit, rel=1e-6, abs=0)
+                found = exact_dag(one.egraph, [cost * unit for cost in one.cost], 10.0)
+                assert found.cost == pytest.approx(best * unit, rel=1e-6, abs=0)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.2])
 def test_out_of_time_it_is_as_good_as_greedy(seconds: float) -> None:
     """What the limit leaves undone, the bound does not claim: the least cost is known to be 19."""
     hard = side_by_side([sums(8), loops(400, 1.0)])
-    found = exact_dag(hard, seconds)
-    assert consistent(hard, found) and found.bound <= 19.0 <= found.dag_cost <= greedy_dag(hard).dag_cost
+    found = exact_dag(*hard, seconds)
+    assert consistent(hard, found)
+    assert found.bound <= 19.0 <= found.cost <= costs_of(hard, greedy_dag(*hard)).dag
 
 
 def test_the_checker_refuses() -> None:
     """No node, a node of another class, a cycle: whatever found them."""
     made = loops(3, 1.0)
-    good = greedy_tree(made).choice
+    good = greedy_tree(*made)
     assert costs_of(made, good).dag == 4.0
-    for wrong, what in ((NOT_NEEDED, "no node of it"), (int(made.nodes_of(1)[0]), "no node of it")):
-        choice = good.copy()
-        choice[0] = wrong
-        with pytest.raises(EgraphError, match=what):
-            costs_of(made, choice)
-    with pytest.raises(EgraphError, match="cycle"):
-        costs_of(made, np.array([0, 1, 2, made.nodes_of(3)[0]], np.int32))
+    around: Choice = {0: 0, 1: 1, 2: 2}
+    for wrong, what in (({}, "no node of it"), (good | {0: 1}, "no node of it"), (around, "cycle")):
+        with pytest.raises(ValueError, match=what):
+            costs_of(made, wrong)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_root_without_a_finite_term(method: object) -> None:
-    """A cycle without an end, or only nodes that may not be chosen."""
-    for made in (egraph(("f", ["b"], "a", 1.0), ("g", ["a"], "b", 1.0)), egraph(("f", [], "a", math.inf))):
-        with pytest.raises(EgraphError, match="root class 'a' has no finite term"):
-            method(made)  # type: ignore[operator]
+def published(path: Path) -> Priced:
+    """A file of egraph-serialize's JSON. Children are names of nodes, which stand for their classes."""
+    data = json.loads(gzip.decompress(path.read_bytes()))
+    nodes = data["nodes"]
+    made = [
+        Enode(one["op"], [nodes[child]["eclass"] for child in one["children"]], one["eclass"], one["cost"])
+        for one in nodes.values()
+    ]
+    return egraph_of(made, data["root_eclasses"])
 
 
 def test_published_egraphs() -> None:
@@ -189,20 +173,20 @@ def test_published_egraphs() -> None:
     known = json.loads((folder / "known.json").read_text())
     assert len(known) == 30
     for name, figures in known.items():
-        made = read_egraph(folder / f"{name.replace('/', '__')}.gz")
-        assert (made.classes, made.nodes) == (figures["classes"], figures["nodes"])
-        tree, dag, exact = greedy_tree(made), greedy_dag(made), exact_dag(made, 30.0)
-        assert all(consistent(made, found) for found in (tree, dag, exact)), name
-        assert tree.tree_cost == figures["tree_opt"], name
-        assert figures["lower_bound"] <= exact.dag_cost <= figures["best_dag"], name
+        made = published(folder / f"{name.replace('/', '__')}.gz")
+        assert (made.egraph.classes, len(made.cost)) == (figures["classes"], figures["nodes"])
+        exact = exact_dag(*made, 30.0)
+        assert consistent(made, exact), name
+        assert costs_of(made, greedy_tree(*made)).tree == figures["tree_opt"], name
+        assert figures["lower_bound"] <= exact.cost <= figures["best_dag"], name
         assert exact.proven >= figures["proven"] and exact.bound <= figures["best_dag"], name
-        assert figures["lower_bound"] <= dag.dag_cost <= figures["greedy_dag"], name
+        assert figures["lower_bound"] <= costs_of(made, greedy_dag(*made)).dag <= figures["greedy_dag"], name
 
 
 BOTH = {
     "ortools": "from ortools.sat.python import cp_model; m = cp_model.CpModel(); v = m.new_int_var(3, 9, 'v'); "
     "m.minimize(v); s = cp_model.CpSolver(); s.solve(m); print(s.value(v))",
-    "extraction": "import test_extraction as t; f = t.exact_dag(t.sums(5), 10.0); print(f.dag_cost, f.proven)",
+    "extraction": "import test_extraction as t; f = t.exact_dag(*t.sums(5), 10.0); print(f.cost, f.proven)",
 }
 
 
@@ -215,78 +199,3 @@ def test_solvers_share_a_process(order: tuple[str, str]) -> None:
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     said = {"ortools": "3", "extraction": "9.0 True"}
     assert answer.stdout.splitlines() == [said[name] for name in (*order, order[0])]
-
-
-# --- The command that extracts: what it prints, in which words, and what it refuses.
-
-ENDLESS = egraph_of([Enode("f", ["a"], "a", 1.0)], ["a"])
-SHARED = egraph_of(
-    [Enode("pair", ["l", "r"], "root", 0.0)]
-    + [Enode("alone", [], side, 10.0) for side in "lr"]
-    + [Enode("split", ["wide"], side, 1.0) for side in "lr"]
-    + [Enode("wide", [], "wide", 12.0)],
-    ["root"],
-)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "shared.json.gz"
-    write_egraph(SHARED, path)
-    return path
-
-
-def test_a_table_says_what_was_minimised(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert extract.main([str(file), str(file), "--method", "all"]) == 0
-    out = capsys.readouterr().out
-    rows = [line.split() for line in out.splitlines() if line.strip().startswith("shared.json.gz")]
-    expected = [
-        ["greedy-tree", "tree", "4", "6", "20", "20", "20", "yes"],
-        ["greedy-dag", "DAG", "4", "6", "20", "20", "0", "no"],
-        ["exact", "DAG", "4", "6", "26", "14", "14", "yes"],
-    ]
-    assert [row[1:-1] for row in rows] == expected * 2 and least(SHARED) == (20.0, 14.0)
-    assert "greedy-tree minimises the tree cost" in out and "exact minimises the DAG cost" in out
-
-
-def test_lines_of_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert extract.main([str(file), "--json", "--seconds", "5"]) == 0
-    line = json.loads(capsys.readouterr().out)
-    assert line.pop("seconds") < 5
-    assert line == {"file": str(file), "classes": 4, "nodes": 6, "method": "exact", "minimises": "DAG",
-                    "tree_cost": 26.0, "dag_cost": 14.0, "bound": 14.0, "proven": True}  # fmt: skip
-
-
-def test_costs_that_no_number_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nodes = [Enode("+", [n + 1, n + 1], n, 1.0) for n in range(1100)]
-    write_egraph(egraph_of([*nodes, Enode("x", [], 1100, 1.0)], [0]), tmp_path / "deep.json")
-    assert extract.main([str(tmp_path / "deep.json"), "--json"]) == 0
-    line = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert line["tree_cost"] is None and line["dag_cost"] == 1101.0
-
-
-@pytest.mark.parametrize(("text", "what"), [("{}", "no 'nodes'"), ("", "no JSON")])
-def test_bad_files_are_named_before_anything_is_done(
-    file: Path, text: str, what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bad = file.with_name("bad.json")
-    bad.write_text(text)
-    with pytest.raises(SystemExit) as ended:
-        extract.main([str(file), str(bad), "--json"])
-    said = capsys.readouterr()
-    assert ended.value.code == 2 and said.out == "" and said.err.startswith(str(bad)) and what in said.err
-
-
-def test_egraphs_without_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_egraph(ENDLESS, tmp_path / "endless.json")
-    assert read_egraph(tmp_path / "endless.json").nodes == 1
-    with pytest.raises(SystemExit) as ended:
-        extract.main([str(tmp_path / "endless.json")])
-    assert ended.value.code == 2 and "endless.json: root class 'a' has no finite term" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [["--method", "best"], ["--seconds", "-1"], ["--seconds", "nan"], ["--seconds", "x"]])
-def test_words_without_meaning(file: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        extract.main([str(file), *words])
-    assert ended.value.code == 2 and words[1] in capsys.readouterr().err

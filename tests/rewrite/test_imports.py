@@ -45,6 +45,17 @@ def ops(program: Program) -> list[str]:
     return names
 
 
+def goes_round(model: Any, given: list[Array], expected: list[str] | None = None, most: float = 0.0) -> Program:
+    """The model as a program of these ops computes the same: run by torch, and exported again. most: difference."""
+    program = import_onnx(model)
+    if expected is not None:
+        assert ops(program) == expected
+    known = run(model, *given)
+    assert gap(known, Executor(program)(given)) <= most
+    assert gap(known, run(exported(program), *given)) <= most
+    return program
+
+
 IMAGE, KERNEL = (1, 4, 9, 9), floats(6, 4, 3, 3)
 CASES: list[tuple[str, NodeProto, tuple[int, ...], dict[str, Any], list[str]]] = [
     ("conv", node("Conv", ["x", "w"], ["y"]), IMAGE, {"w": KERNEL}, ["conv"]),
@@ -124,12 +135,7 @@ def test_becomes_and_computes(case: Any) -> None:
     _, made, shape, weights, expected = case
     outputs = [value("y", FLOAT, None)]
     model = model_of([made], [value("x", FLOAT, shape)], outputs, weights)
-    x = floats(*shape)
-    program = import_onnx(model)
-    assert ops(program) == expected
-    known = run(model, x)
-    assert gap(known, Executor(program)([x])) < 1e-6
-    assert gap(known, run(exported(program), x)) < 1e-6
+    goes_round(model, [floats(*shape)], expected, 1e-6)
 
 
 @pytest.mark.parametrize("opset", [7, 9, 11, 13, 17, 18])
@@ -139,9 +145,7 @@ def test_splits_of_all_operator_sets(opset: int) -> None:
     nodes = [split, node("Relu", ["b"], ["c"]), node("Concat", ["c", "a"], ["y"], axis=1)]
     weights = {"sizes": np.array([1, 3])} if opset >= 13 else {}
     model = model_of(nodes, [value("x", FLOAT, (2, 4))], [value("y", FLOAT, (2, 4))], weights, opset)
-    program, x = import_onnx(model), floats(2, 4)
-    assert ops(program) == ["split", "relu", "concat"]
-    assert gap(run(model, x), run(exported(program), x)) == 0
+    program = goes_round(model, [floats(2, 4)], ["split", "relu", "concat"])
     assert exported(program).opset_import[0].version == opset
 
 
@@ -179,9 +183,7 @@ def test_models_of_the_newest_format_come_out_so_that_runtimes_read_them(version
 def test_equal_halves_need_no_sizes() -> None:
     model = model_of([node("Split", ["x"], ["a", "b"], num_outputs=2), node("Add", ["a", "b"], ["y"])],
                      [value("x", FLOAT, (4, 3))], [value("y", FLOAT, (2, 3))], opset=18)  # fmt: skip
-    program, x = import_onnx(model), floats(4, 3)
-    assert ops(program) == ["split", "add"]
-    assert gap(run(model, x), run(exported(program), x)) == 0
+    goes_round(model, [floats(4, 3)], ["split", "add"])
 
 
 def test_outputs_that_are_inputs_weights_or_twice_the_same() -> None:
@@ -208,7 +210,7 @@ def test_equal_opaque_nodes_are_one_and_random_ones_are_not() -> None:
     assert np.abs(z).min() > 0
 
 
-# --- Torch modules as programs: they compute what the module computes, run by torch and as exported ONNX.
+# --- Torch modules as programs: they compute what the module computes.
 
 TOLERANCE = 1e-5
 
@@ -294,8 +296,9 @@ def test_computes_what_the_module_computes(make: Any, inputs: tuple[Any, ...]) -
     program = import_torch(module, inputs)
     arrays = [t.numpy() for t in inputs]
     assert gap(known, Executor(program)(arrays)) < TOLERANCE
-    assert gap(known, run(exported(program), *arrays)) < TOLERANCE
     assert check_equivalence(program, program).worst == 0
+    if not program.opaque:
+        assert gap(known, run(exported(program), *arrays)) < TOLERANCE
 
 
 def test_layers_become_ops_of_the_vocabulary() -> None:

@@ -15,10 +15,9 @@ from graphopt.rewrite.ir.digests import Digests
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Outputs, Program, Terms, reachable, substitute
 from graphopt.rewrite.rules.compiling import bound_names
-from graphopt.rewrite.rules.expressions import Literal, Parameter, Variable
 from graphopt.rewrite.rules.matching import Match, Matcher
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
-from graphopt.rewrite.rules.patterns import Node, Pattern
+from graphopt.rewrite.rules.patterns import Literal, Node, Parameter, Pattern, Variable
 from graphopt.rewrite.rules.rule import Rule, RuleError, RuleSet
 from graphopt.rewrite.rules.steps import Neighbours
 from graphopt.rewrite.verify import Rejected, main, verify

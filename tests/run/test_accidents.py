@@ -61,7 +61,8 @@ def test_twenty_kills_and_a_full_disk_at_every_write(study: str) -> None:
 
 ROOT = Path(__file__).resolve().parents[2]
 SOLVE = [  # little to compile and to compute until the first answer; the second search would take hours
-    "dataset=layered", "dataset.ops=[20]", "dataset.train=1", "dataset.val=1", "dataset.test=1",
+    "dataset=synthetic", "dataset.families=[layered]",
+    "dataset.ops=[20]", "dataset.train=1", "dataset.val=1", "dataset.test=1",
     "task=scheduling", "budget.evals=[5,1000000000]",
 ]  # fmt: skip
 TRAIN = ["algo=go", "trainer.steps=100000", "trainer.save_every=1"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from commands import command
 
+from graphopt import load as load_answer
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans
@@ -18,9 +19,7 @@ from graphopt.problems.optimizer import solve
 from graphopt.problems.solution import Solution
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_file import load, save
-from graphopt.reporting.pictures.draw import draw_case
-from graphopt.reporting.replay import check
-from graphopt.reporting.stored_case import open_case
+from graphopt.reporting.pictures.draw import draw_answer
 from graphopt.rewrite.io import as_graph
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
@@ -75,8 +74,8 @@ def test_one_way_from_the_solve_to_the_pictures(
     assert stored.operators() == solution.decided.operators()
     for name, array in solution.decided.arrays().items():
         assert np.array_equal(stored.arrays()[name], array), name
-    case = open_case(file)
-    assert check(case) == [] and case.reprice() == {
+    case = load_answer(file)
+    assert case.check() == [] and case.reprice() == {
         "initial": initial,
         "searched": judged,
         "judged": judged,
@@ -85,7 +84,7 @@ def test_one_way_from_the_solve_to_the_pictures(
     assert main(["show", str(file)]) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for _, text in stored.facts()) and f"searched {judged:.6g}" in shown
-    assert all(drawn.stat().st_size > 1000 for drawn in draw_case(case, tmp_path / "pictures"))
+    assert all(drawn.stat().st_size > 1000 for drawn in draw_answer(case, tmp_path / "pictures"))
 
 
 @pytest.fixture
@@ -105,7 +104,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 def test_a_row_realises_the_default_and_the_answer_once(tmp_path: Path, made: Counter[str]) -> None:
     """Default, the one decision that is priced, the answer; the view of one model opens the file: both once more."""
-    words = ["dataset=layered", "dataset.ops=[40]", "dataset.test=1", "dataset.train=1", "dataset.val=1"]
+    words = ["dataset=synthetic", "dataset.families=[layered]",
+             "dataset.ops=[40]", "dataset.test=1", "dataset.train=1", "dataset.val=1"]  # fmt: skip
     answer = command(tmp_path, "task=fusion", "algo=inline_all", *words, "budget.evals=[5]", "logger=none")
     assert answer.code == 0, answer.err
     (row,) = answer.rows

@@ -35,7 +35,7 @@ SMALL: dict[str, list[str]] = {  # by data set
     "models_far": ["dataset.min_ops=50", "dataset.max_ops=100", "dataset.training=2", "dataset.testing=1"],
     "tiling": ["dataset.source=random", "dataset.random.test=[8]", "algo.seconds=1"],
     "sharding": ["dataset.source=random", "dataset.random.nodes=12", "budget.seconds=1"],
-    "layered": ["dataset.ops=[20]", "dataset.train=1", "dataset.val=1", "dataset.test=1"],
+    "synthetic": ["dataset.ops=[20]", "dataset.train=1", "dataset.val=1", "dataset.test=1"],
 }  # fmt: skip
 OF_LAF = ("algo.collection.sweeps=1", "algo.collection.slots=10", "algo.collection.folder=samples")
 OF_REGAL = ("algo.learning.evals=20", "algo.evolution.population=10", "trainer.val_evals=20")

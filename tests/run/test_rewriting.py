@@ -8,13 +8,13 @@ import onnx
 import pytest
 from commands import Answer, command
 
+from graphopt.answer import _pricing
 from graphopt.decision import main as decide
 from graphopt.errors import DecisionError
 from graphopt.measure import service
 from graphopt.measure.pool import LocalPool
 from graphopt.records import answer_file
 from graphopt.report import main as report
-from graphopt.reporting.rebuilt import _pricing
 from graphopt.rewrite import equivalence
 from graphopt.rewrite.equivalence import run_onnx
 from graphopt.rewrite.io.onnx_export import RULES_KEY, save_onnx

@@ -19,7 +19,7 @@ from graphopt.datasets.layered import layered_graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.readers.formats.stg import read_stg
+from graphopt.readers.formats.task_graphs import read_stg
 from graphopt.records.rows import RowFile
 from graphopt.run.evaluate import Context, Method, evaluate
 from graphopt.search.genetic.evolution import uniform_keys

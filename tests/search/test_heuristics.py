@@ -18,7 +18,7 @@ from graphopt.datasets.layered import layered_graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.readers.formats.lifetimes import read_lifetimes
+from graphopt.readers.formats.task_graphs import read_lifetimes
 from graphopt.search.genetic.brkga import Brkga
 from graphopt.search.genetic.evolution import Evolution
 from graphopt.search.heuristics import partition, rules, starts

@@ -14,7 +14,7 @@ from graphopt.datasets.layered import layered_graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
-from graphopt.readers.formats.stg import read_stg
+from graphopt.readers.formats.task_graphs import read_stg
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.search.walks.key_moves import Descent, Moves, RandomKeyMoves, RegalLocal

@@ -29,7 +29,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import OutOfBudget
-from graphopt.readers.formats.stg import read_stg
+from graphopt.readers.formats.task_graphs import read_stg
 from graphopt.search.heuristics.schedules import Heft, ListBottomLevel
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement

@@ -13,8 +13,8 @@ from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import OutOfBudget
 from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import TermClasses
-from graphopt.rewrite.egraphs.exploring import Explorer
-from graphopt.rewrite.egraphs.finding import LoopFinder
+from graphopt.rewrite.egraphs.ematching import LoopFinder
+from graphopt.rewrite.egraphs.saturation import Explorer
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
@@ -107,7 +107,7 @@ def test_a_saved_state_comes_back() -> None:
     program, rules = build_model("bert", BERT), load_rules("handwritten", "generated")
     classes = TermClasses(program.terms)
     classes.add_program(program.outputs)
-    explorer = Explorer(rules, classes, LoopFinder(rules, classes, static=False), FILTERS["efficient"]())
+    explorer = Explorer(rules, classes, LoopFinder(rules, classes, static=False), FILTERS["efficient"])
     saved, numbers = classes.saved(), range(0, len(rules), 7)
 
     def grown() -> tuple[int, dict[str, list[int]]]:

@@ -20,7 +20,7 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.readers.formats.layer_graphs import read_layer_graph
+from graphopt.readers.formats.task_graphs import read_layer_graph
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.pipelines.load_balance import (
     LoadBalance,

@@ -12,6 +12,7 @@ import pytest
 from check_data import check_data
 from commands import command
 
+from graphopt.answer import _dataset
 from graphopt.config.construct import construct
 from graphopt.core.auto_sharding.strategies import price, tables_of
 from graphopt.core.graph import Graph, GraphError
@@ -20,7 +21,6 @@ from graphopt.datasets.contests.sharding_instances import random_tables
 from graphopt.problems.optimizer import solve
 from graphopt.readers.formats.graph_files import load_graph, save_graph
 from graphopt.readers.formats.iopddl import graph_of, read_iopddl
-from graphopt.reporting.rebuilt import _dataset
 from graphopt.reporting.replay import claims_of, replay_all
 from graphopt.utils import registry
 

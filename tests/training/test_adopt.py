@@ -8,10 +8,11 @@ import yaml
 from commands import Answer, command
 
 from graphopt.ship import ship
-from graphopt.training import packaged
+from graphopt.training import adopt
 from graphopt.training.adopt import inherit
 
-DATA = ["dataset=layered", "dataset.ops=[20]", "dataset.train=2", "dataset.val=1", "dataset.test=2", "budget.evals=4"]
+DATA = ["dataset=synthetic", "dataset.families=[layered]",
+        "dataset.ops=[20]", "dataset.train=2", "dataset.val=1", "dataset.test=2", "budget.evals=4"]  # fmt: skip
 NETWORK = ["encoder=message_passing", "encoder.width=8", "encoder.rounds=2", "algo.network.attention_layers=1",
            "algo.network.attention_heads=2"]  # fmt: skip
 TRAINING = ["trainer.steps=2", "trainer.val_every=2", "trainer.val_evals=1", "algo.search.samples=3"]
@@ -33,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(autouse=True)
 def own_package(trained: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(packaged, "PRETRAINED", trained[1])
+    monkeypatch.setattr(adopt, "PRETRAINED", trained[1])
     yield
 
 
@@ -91,7 +92,7 @@ def test_a_classical_method_needs_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_nothing_is_packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packaged, "PRETRAINED", tmp_path / "none")
+    monkeypatch.setattr(adopt, "PRETRAINED", tmp_path / "none")
     assert "there are: none; choose" in run(tmp_path, "task=placement", "ckpt=pretrained").err
 
 

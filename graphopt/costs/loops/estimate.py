@@ -174,8 +174,8 @@ def per_byte(levels: Sequence[Level], distance: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What becomes of a plan. stored: names of ops. items: stored loops, and calls, in order. nests: each with its
+class LoopPlan:
+    """A plan as loops. stored: names of ops. items: stored loops, and calls, in order. nests: each with its
     group, in order. kernels: compiled functions."""
 
     stored: frozenset[str]
@@ -195,7 +195,7 @@ class Estimate:
     def __post_init__(self) -> None:
         self.bodies = Bodies(self.program)
 
-    def made(self, asked: Mapping[str, bool], cut: frozenset[str], rules: Rules) -> Made:
+    def made(self, asked: Mapping[str, bool], cut: frozenset[str], rules: Rules) -> LoopPlan:
         """asked: op -> whether to store it, where it was asked for. cut: ops that are kept apart from their readers."""
         stored = stored_loops(self.bodies, {**asked, **dict.fromkeys(cut, True)}, rules)
         items = [item for i in range(len(self.program.steps)) if (item := self._item(i, stored)) is not None]
@@ -211,7 +211,7 @@ class Estimate:
         names = frozenset(self.bodies.loops[i].op for i, bit in self.bodies.bit.items() if stored & bit)
         calls = [i for i, item in enumerate(items) if isinstance(item, LibraryCall)]
         kernels = len({sum(call < group.first for call in calls) for group in groups})
-        return Made(names, items, nests, kernels)
+        return LoopPlan(names, items, nests, kernels)
 
     def _item(self, i: int, stored: int) -> Leaf | LibraryCall | None:
         """None for a value that is not stored."""
@@ -225,7 +225,7 @@ class Estimate:
             self._leaves[key] = leaf_of(self.bodies, i, self.bodies.body(i, stored))
         return self._leaves[key]
 
-    def seconds(self, made: Made, preset: Preset) -> float:
+    def seconds(self, made: LoopPlan, preset: Preset) -> float:
         readers: dict[int, int] = {}  # buffer -> bits of the items that read it
         for i, item in enumerate(made.items):
             for buffer in item.reads if isinstance(item, LibraryCall) else {buffer for buffer, _ in item.reads}:

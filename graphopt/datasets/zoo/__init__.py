@@ -10,12 +10,28 @@ from typing import Any
 
 from torch import nn
 
-from graphopt.datasets.zoo.amoebanet import amoebanet
-from graphopt.datasets.zoo.convnets import inception_v3, mnasnet, resnet18, resnext50, squeezenet
-from graphopt.datasets.zoo.dense import ssd_mobilenet, unet, wavenet
-from graphopt.datasets.zoo.recurrent import gnmt, rnnlm
-from graphopt.datasets.zoo.relational import deep_rank, graph_nets
-from graphopt.datasets.zoo.transformers import bert, dalle_mini, transformer_transducer, transformer_xl, vit
+from graphopt.datasets.zoo.convnets import (
+    amoebanet,
+    inception_v3,
+    mnasnet,
+    resnet18,
+    resnext50,
+    squeezenet,
+    ssd_mobilenet,
+    unet,
+    wavenet,
+)  # fmt: skip
+from graphopt.datasets.zoo.sequences import (
+    bert,
+    dalle_mini,
+    deep_rank,
+    gnmt,
+    graph_nets,
+    rnnlm,
+    transformer_transducer,
+    transformer_xl,
+    vit,
+)  # fmt: skip
 
 Model = Callable[..., tuple[nn.Module, tuple[Any, ...]]]
 

@@ -4,19 +4,26 @@ A node without a type, or a shape of 2^62 sizes, ends such a process or takes al
 memory and of time, is begun with the first model, and serves all others. Models pass as files of bytes.
 """
 
+import math
 import os
+import resource
 import tempfile
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import onnx
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto, inliner
 
 from graphopt.core.graph import GraphError
 from graphopt.core.graph_builder import RANK
 from graphopt.errors import writing
-from graphopt.measure.process import Ended, Late, Process
+from graphopt.measure.process import Ended, Late, Process, Tell, serve
+from graphopt.readers.onnx.folding import settle_shapes
+from graphopt.readers.onnx.model import subgraphs
 
 CPU_SECONDS, SECONDS = 120, 900.0  # of one request: of the process's own time, and by the clock
 MEMORY, PER_BYTE = 2 * 2**30, 8  # bytes of memory, and of each byte of a model besides
@@ -39,7 +46,7 @@ class _Child:
             "PYTHONSAFEPATH": "1",
             "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
         }
-        self.process = Process("graphopt.readers.onnx.inference_worker", {}, {**os.environ, **threads, **found})
+        self.process = Process("graphopt.readers.onnx.inference", {}, {**os.environ, **threads, **found})
         self.turn = threading.Lock()
 
 
@@ -92,3 +99,72 @@ def _asked(what: Request, model: ModelProto, source: str, follow: bool) -> tuple
             return ModelProto.FromString(file.read_bytes()), str(answer["said"])
         except DecodeError:
             raise InferenceDied(f"{source}: ONNX's answer of its shapes is damaged; export the model again") from None
+
+
+# --- The process.
+
+
+def _infer(strict: bool, model: ModelProto, follow: bool) -> ModelProto:
+    return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=follow)
+
+
+def _settle(model: ModelProto, follow: bool) -> tuple[ModelProto, str]:
+    """Strictly, which finds more shapes; where ONNX refuses that, node by node."""
+    try:
+        return settle_shapes(model, partial(_infer, True)), ""
+    except Exception as error:  # onnx and the C++ beneath it have many
+        said = " ".join(str(error).split())[:160]
+    return settle_shapes(model, partial(_infer, False)), said
+
+
+def _once(model: ModelProto, follow: bool) -> tuple[ModelProto, str]:
+    return _infer(False, model, follow), ""
+
+
+def _inline(model: ModelProto, follow: bool) -> tuple[ModelProto, str]:
+    return inliner.inline_local_functions(model), ""
+
+
+WORK: dict[str, Callable[[ModelProto, bool], tuple[ModelProto, str]]] = {
+    "settle": _settle, "infer": _once, "inline": _inline,
+}  # fmt: skip
+
+
+def answer(request: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Puts the model that was made in the file of the one that was given."""
+    _limit(request["memory"], request["seconds"])
+    file = Path(request["model"])
+    model, said = WORK[request["do"]](ModelProto.FromString(file.read_bytes()), request["follow"])
+    _check_ranks(model.graph, request["rank"])
+    content = model.SerializeToString()
+    if len(content) > request["answer"]:
+        raise ValueError(f"its shapes take {len(content):,} bytes")
+    file.write_bytes(content)
+    return {"said": said}
+
+
+def _check_ranks(graph: GraphProto, most: int) -> None:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if len(value.type.tensor_type.shape.dim) > most:
+            raise ValueError(f"a tensor of {len(value.type.tensor_type.shape.dim):,} dimensions")
+    for node in graph.node:
+        for inner in subgraphs(node):
+            _check_ranks(inner, most)
+
+
+def _limit(memory: int, seconds: int) -> None:
+    """Of the whole process, beyond what it has used so far; what is stricter stays."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    spent = math.ceil(used.ru_utime + used.ru_stime)
+    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    for kind, wanted in ((resource.RLIMIT_AS, has + memory), (resource.RLIMIT_CPU, spent + seconds)):
+        hard = resource.getrlimit(kind)[1]
+        resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+
+def main(arguments: list[str]) -> int:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # what the C++ says when it dies is no sentence
+        os.dup2(silence, stream)
+    return serve(arguments, answer)

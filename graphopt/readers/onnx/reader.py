@@ -17,9 +17,8 @@ from onnx.external_data_helper import load_external_data_for_tensor, uses_extern
 from graphopt.core.graph import Graph, GraphError
 from graphopt.readers.onnx.folding import SMALL
 from graphopt.readers.onnx.inference import inlined, settled
-from graphopt.readers.onnx.model import BITS, put_in_order, stored_in
+from graphopt.readers.onnx.model import BITS, put_in_order, stored_in, vet
 from graphopt.readers.onnx.translation import Translation
-from graphopt.readers.onnx.vetting import vet
 from graphopt.utils.limits import machine_memory, read_bytes
 
 MOST_BYTES = 2**31  # of a file; the format has no larger ones

@@ -13,8 +13,7 @@ from torch.fx import Node
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.operators import OPERATOR_ID, OPERATORS, Category
-from graphopt.readers.pytorch.aten_flops import complex_factor, flops
-from graphopt.readers.pytorch.aten_table import ALIAS, KIND, METADATA_ONLY, WRITES_INTO, kind_of
+from graphopt.readers.pytorch.aten_table import ALIAS, KIND, METADATA_ONLY, WRITES_INTO, complex_factor, flops, kind_of
 
 log = logging.getLogger(__name__)
 

@@ -23,18 +23,18 @@ from torch.utils._pytree import tree_map_only
 
 from graphopt.core.graph import GraphError
 from graphopt.errors import Unreadable
-from graphopt.readers.pytorch.fx_values import GETITEM, decode, encode, operator_of, target_name, target_of
 from graphopt.readers.pytorch.nested_tensors import tensors_in
-from graphopt.readers.pytorch.program_inputs import (
-    InputSpec,
-    describe,
-    extent,
-    from_raw,
-    make_inputs,
-    raw,
-    torch_dtype,
+from graphopt.readers.pytorch.program_inputs import InputSpec, describe, extent, from_raw, make_inputs, raw, torch_dtype
+from graphopt.readers.pytorch.program_operators import (
+    GETITEM,
+    check_call,
+    check_parts,
+    decode,
+    encode,
+    operator_of,
+    target_name,
+    target_of,
 )
-from graphopt.readers.pytorch.program_operators import check_call, check_parts
 from graphopt.utils.limits import machine_memory, parse_json, read_bytes, unpack_gzip
 from graphopt.utils.rehearsal import Died, rehearse
 from graphopt.utils.whole import whole_file

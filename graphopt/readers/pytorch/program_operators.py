@@ -1,119 +1,30 @@
-"""Which operators a program file may call, and with what: functions of tensors, with the arguments that they state.
+"""Which operators a program file may call, with what, and arguments as plain JSON values, and back.
 
 Names stand in lists. The operator's own schema says the rest: an argument of another kind than it states is refused
 before the operator sees the argument, since torch takes any number for a layout or a type, and some of them end the
 process.
 """
 
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from itertools import chain
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch._ops import OpOverload
 from torch.fx import Node
 
 from graphopt.core.graph import GraphError
 from graphopt.core.graph_builder import RANK
 
-_ATEN = (
-    "__and__ __iand__ __ilshift__ __ior__ __irshift__ __ixor__ __lshift__ __or__ __rshift__ __xor__ "
-    "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward "
-    "_addmm_activation _batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional "
-    "_cdist_backward _cdist_forward _chunk_cat _conj _conj_physical _convolution _embedding_bag "
-    "_embedding_bag_dense_backward _embedding_bag_forward_only _euclidean_dist _fft_c2c _fft_c2r _fft_r2c "
-    "_foreach_abs _foreach_add _foreach_addcdiv _foreach_addcmul _foreach_clamp_max _foreach_clamp_min "
-    "_foreach_clone _foreach_copy _foreach_div _foreach_exp _foreach_lerp _foreach_log _foreach_maximum "
-    "_foreach_minimum _foreach_mul _foreach_neg _foreach_norm _foreach_pow _foreach_reciprocal _foreach_rsqrt "
-    "_foreach_sigmoid _foreach_sign _foreach_sqrt _foreach_sub _foreach_tanh _foreach_zero_ _fused_dropout "
-    "_fused_rms_norm _fused_rms_norm_backward _grouped_mm _int_mm _linalg_det _linalg_eigh _linalg_slogdet "
-    "_linalg_solve_ex _linalg_svd _log_softmax _log_softmax_backward_data _native_batch_norm_legit "
-    "_native_batch_norm_legit_functional _native_batch_norm_legit_no_training _neg_view _pdist_backward "
-    "_pdist_forward _prelu_kernel _prelu_kernel_backward _reshape_alias _safe_softmax "
-    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward _scaled_mm "
-    "_softmax _softmax_backward_data _to_copy _trilinear _unsafe_index _unsafe_index_put _unsafe_masked_index "
-    "_unsafe_masked_index_put_accumulate _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa "
-    "_upsample_lanczos2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d "
-    "_weight_norm_interface _weight_norm_interface_backward abs acos acosh adaptive_avg_pool1d adaptive_max_pool2d "
-    "adaptive_max_pool2d_backward adaptive_max_pool3d adaptive_max_pool3d_backward add addbmm addcdiv addcmul addmm "
-    "addmv addr affine_grid_generator alias alias_copy all alpha_dropout amax amin aminmax angle any arange argmax "
-    "argmin as_strided as_strided_copy as_strided_scatter asin asinh atan atan2 atanh avg_pool1d avg_pool2d "
-    "avg_pool2d_backward avg_pool3d avg_pool3d_backward baddbmm batch_norm_backward bernoulli binary_cross_entropy "
-    "binary_cross_entropy_backward binary_cross_entropy_with_logits bitwise_and bitwise_left_shift bitwise_not "
-    "bitwise_or bitwise_right_shift bitwise_xor block_diag bmm broadcast_tensors broadcast_to bucketize cat cauchy "
-    "ceil celu channel_shuffle cholesky_inverse cholesky_solve chunk clamp clamp_max clamp_min clip clone col2im "
-    "complex conj conj_physical constant_pad_nd contiguous convolution convolution_backward copy copysign cos cosh "
-    "cummax cummin cumprod cumsum deg2rad detach diag diag_embed diagonal diagonal_backward diagonal_copy "
-    "diagonal_scatter digamma dist div dot dropout elu elu_backward embedding embedding_dense_backward empty "
-    "empty_like empty_permuted empty_strided eq erf erfc erfinv exp exp2 expand expand_as expand_copy expm1 "
-    "exponential eye fft_fft fft_fft2 fft_fftn fft_fftshift fft_hfft fft_hfft2 fft_hfftn fft_ifft fft_ifft2 "
-    "fft_ifftn fft_ifftshift fft_ihfft fft_ihfft2 fft_ihfftn fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 "
-    "fft_rfftn fill flip float_power floor floor_divide fmax fmin fmod frac fractional_max_pool2d "
-    "fractional_max_pool2d_backward fractional_max_pool3d fractional_max_pool3d_backward frexp full full_like "
-    "gather gcd ge gelu gelu_backward geometric geqrf glu glu_backward grid_sampler_2d grid_sampler_2d_backward gt "
-    "hann_window hardshrink hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh "
-    "hardtanh_backward heaviside hinge_embedding_loss histc huber_loss huber_loss_backward hypot i0 igamma igammac "
-    "im2col imag index index_add index_copy index_fill index_put index_reduce index_select isfinite isin isinf "
-    "isnan isneginf isposinf kthvalue layer_norm lcm ldexp le leaky_relu leaky_relu_backward lerp lgamma lift "
-    "lift_fresh lift_fresh_copy linalg_cholesky_ex linalg_cross linalg_householder_product linalg_inv_ex "
-    "linalg_ldl_factor_ex linalg_ldl_solve linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp "
-    "linalg_pinv linalg_qr linalg_solve_triangular linalg_vector_norm linear linspace log log10 log1p log2 "
-    "log_normal log_sigmoid_backward log_sigmoid_forward log_softmax logaddexp logaddexp2 logcumsumexp logical_and "
-    "logical_not logical_or logical_xor logit logit_backward logspace logsumexp lt lu_unpack margin_ranking_loss "
-    "masked_fill masked_scatter masked_scatter_backward matmul max max_pool2d_with_indices "
-    "max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward max_unpool2d "
-    "max_unpool3d maximum mean median meshgrid min minimum mish mish_backward mkldnn_rnn_layer mm mode mse_loss "
-    "mse_loss_backward mul multi_margin_loss multilabel_margin_loss_forward multinomial mv mvlgamma nan_to_num "
-    "nanmedian nansum narrow narrow_copy native_batch_norm native_batch_norm_backward native_dropout "
-    "native_dropout_backward native_group_norm native_group_norm_backward native_layer_norm "
-    "native_layer_norm_backward ne neg new_empty new_empty_strided new_full new_ones new_zeros nextafter nll_loss "
-    "nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward norm normal ones ones_like ormqr "
-    "pad_sequence pairwise_distance pdist permute permute_copy pixel_shuffle pixel_unshuffle polar polygamma "
-    "positive pow prelu prod rad2deg rand rand_like randint randint_like randn randn_like randperm real reciprocal "
-    "reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward reflection_pad3d "
-    "reflection_pad3d_backward relu relu6 remainder renorm repeat replication_pad1d replication_pad1d_backward "
-    "replication_pad2d replication_pad2d_backward replication_pad3d reshape resolve_conj resolve_neg roll rot90 "
-    "round rrelu rrelu_with_noise_backward rrelu_with_noise_functional rsqrt rsub scalar_tensor scatter scatter_add "
-    "scatter_reduce searchsorted select select_backward select_copy select_scatter selu sgn sigmoid "
-    "sigmoid_backward sign signbit silu silu_backward sin sinc sinh slice slice_backward slice_copy slice_scatter "
-    "smooth_l1_loss smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward softmax softplus "
-    "softplus_backward softshrink sort special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 "
-    "special_bessel_y1 special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v "
-    "special_chebyshev_polynomial_w special_entr special_erf special_erfcx special_gammainc special_gammaincc "
-    "special_hermite_polynomial_h special_hermite_polynomial_he special_i0e special_i1 special_i1e "
-    "special_laguerre_polynomial_l special_legendre_polynomial_p special_log_ndtr special_modified_bessel_i0 "
-    "special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1 special_ndtr special_ndtri "
-    "special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_shifted_chebyshev_polynomial_t "
-    "special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v "
-    "special_shifted_chebyshev_polynomial_w special_spherical_bessel_j0 special_xlog1py special_zeta split "
-    "split_copy split_with_sizes split_with_sizes_copy sqrt square squeeze squeeze_copy stack std std_mean sub sum "
-    "t t_copy take tan tanh tanh_backward threshold threshold_backward to topk trace transpose transpose_copy "
-    "triangular_solve tril tril_indices triu triu_indices true_divide trunc unbind unbind_copy unfold "
-    "unfold_backward unfold_copy uniform unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_copy "
-    "upsample_bicubic2d upsample_bicubic2d_backward upsample_bilinear2d upsample_bilinear2d_backward "
-    "upsample_linear1d upsample_linear1d_backward upsample_nearest1d upsample_nearest2d upsample_nearest2d_backward "
-    "upsample_nearest3d upsample_trilinear3d upsample_trilinear3d_backward var var_mean vdot view view_as_complex "
-    "view_as_complex_copy view_as_real view_as_real_copy view_copy where xlogy zero zeros zeros_like"
-)
-_PRIMS = (
-    "_low_memory_max_pool_offsets_to_indices _low_memory_max_pool_with_offsets _unsafe_index_put_ abs acos acosh "
-    "add amax amin as_strided asin asinh atan atan2 atanh bessel_j0 bessel_j1 bitwise_and bitwise_not bitwise_or "
-    "bitwise_xor broadcast_in_dim cat ceil clone conj conj_physical convert_element_type cos cosh digamma div empty "
-    "empty_permuted empty_strided eq erf erfc erfcx exp exp2 expm1 fill floor fma fmax fmin fmod frexp full "
-    "full_like ge gt hypot igamma igammac imag inductor_cvt_e8m0_rceil inductor_force_stride_order "
-    "inductor_lookup_seed inductor_rand_eager_offset inductor_rand_eager_offsets inductor_randint inductor_random "
-    "inductor_seed inductor_seeds iota isfinite le lgamma log log10 log1p log2 lt maximum minimum mul ndtri ne neg "
-    "nextafter normal pow prepare_softmax_online prod real reciprocal remainder reshape rev round rsqrt "
-    "scalar_tensor sign signbit sin sinh spherical_bessel_j0 sqrt squeeze sub sum tan tanh trunc uniform var "
-    "view_of where xor_sum zeta"
-)
 _NAMES: dict[str, frozenset[str]] = {
-    "aten": frozenset(_ATEN.split()),
-    "prims": frozenset(_PRIMS.split()),
-    "mkldnn": frozenset(("_convolution_pointwise", "_convolution_transpose_pointwise", "_linear_pointwise")),
-    "mkl": frozenset(("_mkl_linear",)),
+    space: frozenset(names.split())
+    for space, names in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
 }
 """Names without overload; of each also its form in place, whose name ends in `_`."""
 NAMESPACES = tuple(_NAMES)
@@ -202,3 +113,92 @@ def check_parts(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     parts = given["chunks"] if "chunks" in given else ceil(size / step) if isinstance(step, int) and step > 0 else 0
     if parts > MOST_PARTS and min(parts, size) > MOST_PARTS:
         raise GraphError(f"{target} makes {parts:,} tensors, more than {MOST_PARTS:,}")
+
+
+# --- Arguments and operators of FX nodes as JSON. What is read names tensor operators only.
+
+
+GETITEM = "getitem"
+_TARGET = re.compile(rf"({'|'.join(NAMESPACES)})\.([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.ASCII)
+_DEVICE = re.compile(r"(cpu|cuda)(:\d{1,2})?", re.ASCII)
+_PACKED = re.compile("q|bits")  # types whose elements mean nothing without a quantiser
+_KINDS: dict[str, type] = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
+
+
+def target_name(target: Any) -> str:
+    """`aten.add.Tensor` of the operator, `getitem` of Python's. Raises GraphError for what no program file may call."""
+    if target is operator.getitem:
+        return GETITEM
+    if not isinstance(target, torch._ops.OpOverload) or not is_allowed(target):
+        raise GraphError(
+            f"{target} is no tensor operator that a program file may call, so the program cannot be stored; "
+            "list it in graphopt/readers/pytorch/program_operators.yaml if it is a pure function of tensors"
+        )
+    return str(target)
+
+
+def target_of(name: object) -> Any:
+    """The operator of that name, to be called. Raises GraphError where there is none, or none that a file may call."""
+    if name == GETITEM:
+        return operator.getitem
+    found = operator_of(name)
+    if not is_allowed(found):
+        raise GraphError(f"a program file may not call {name!r}, which is none of the listed tensor operators")
+    return found
+
+
+def operator_of(name: object) -> torch._ops.OpOverload:
+    """The operator of that name, which may be any of torch's: of what a node stems from. It is not to be called."""
+    parts = _TARGET.fullmatch(name) if isinstance(name, str) else None
+    if parts is None:
+        raise GraphError(f"a program file may not name {name!r}; it may name operators of {', '.join(NAMESPACES)}")
+    if parts[1] in ("prims", "mkldnn"):  # Inductor's own come with it
+        import_module("torch._inductor.inductor_prims")
+    try:
+        found = getattr(getattr(getattr(torch.ops, parts[1]), parts[2]), parts[3])
+    except AttributeError:
+        found = None
+    if not isinstance(found, torch._ops.OpOverload):
+        raise GraphError(f"torch {torch.__version__} has no operator {name!r}; use the version that wrote the program")
+    return found
+
+
+def encode(value: Any) -> Any:
+    """An argument as JSON. Raises GraphError for what is neither a number, a text, a node nor a setting of tensors."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Node):
+        return {"node": value.name}
+    if isinstance(value, tuple):
+        return {"tuple": [encode(v) for v in value]}
+    if isinstance(value, list):
+        return [encode(v) for v in value]
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    for kind, of in _KINDS.items():
+        if isinstance(value, of):
+            return {kind: str(value).removeprefix("torch.")}
+    raise GraphError(f"an argument of type {type(value).__name__} cannot be stored; give a model with fixed shapes")
+
+
+def decode(value: Any, nodes: Mapping[str, Node]) -> Any:
+    """The argument again. Raises GraphError where the value is not what `encode` writes."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [decode(v, nodes) for v in value]
+    if isinstance(value, dict) and len(value) == 1:
+        ((kind, of),) = value.items()
+        if kind == "node" and isinstance(of, str) and of in nodes:
+            return nodes[of]
+        if kind == "tuple" and isinstance(of, list):
+            return tuple(decode(v, nodes) for v in of)
+        if kind == "complex" and isinstance(of, list) and len(of) == 2 and all(isinstance(v, float) for v in of):
+            return complex(*of)
+        if kind == "device" and isinstance(of, str) and _DEVICE.fullmatch(of):
+            return torch.device(of)
+        if kind in _KINDS and isinstance(getattr(torch, str(of), None), _KINDS[kind]) and not _PACKED.match(str(of)):
+            return getattr(torch, str(of))
+    raise GraphError(f"{str(value)[:100]!r} is no argument of a program; write the file anew")

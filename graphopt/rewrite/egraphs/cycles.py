@@ -3,39 +3,20 @@
 Below is what a class needs, whichever of its nodes is taken: sets of classes as bits of long integers.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from graphopt.rewrite.egraphs.eclasses import TermClasses
 
 
-class Below(ABC):
-    """Answers whether classes need others."""
-
-    @abstractmethod
-    def reaches(self, starts: Sequence[int], goals: Sequence[int]) -> bool:
-        """Whether one of the starts is one of the goals, or needs one."""
-
-
-class CycleFilter(ABC):
-    """What is done about cycles."""
-
-    @abstractmethod
-    def begin(self, classes: TermClasses) -> Below:
-        """At the start of a round's applications."""
-
-    @abstractmethod
-    def clean(self, classes: TermClasses) -> None:
-        """At the end of a round, when congruence holds."""
-
-
-class Searched(Below):
-    """Looks through the classes as they are now."""
+class Searched:
+    """What stands below classes as they are now."""
 
     def __init__(self, classes: TermClasses) -> None:
         self.classes = classes
 
     def reaches(self, starts: Sequence[int], goals: Sequence[int]) -> bool:
+        """Whether one of the starts is one of the goals, or needs one."""
         find, children, wanted = self.classes.find, self.classes.children, set(goals)
         stack, found = list(starts), set(starts)
         while stack:
@@ -50,8 +31,8 @@ class Searched(Below):
         return False
 
 
-class Remembered(Below):
-    """What was below every class when it was made."""
+class Remembered:
+    """What stood below every class when this was made."""
 
     def __init__(self, classes: TermClasses) -> None:
         self.below = descendants(classes)
@@ -65,37 +46,22 @@ class Remembered(Below):
         return any((self.below.get(start, 0) | self.bit.get(start, 0)) & wanted for start in starts)
 
 
-class Allowed(CycleFilter):
-    """Cycles may be; only applications that look cyclic when a round begins are left out."""
-
-    def begin(self, classes: TermClasses) -> Below:
-        return Remembered(classes)
-
-    def clean(self, classes: TermClasses) -> None:
-        pass
+Below = Searched | Remembered
 
 
-class Vanilla(CycleFilter):
-    """Every application is checked against the classes as they are."""
+class CycleFilter(NamedTuple):
+    """What is done about cycles. below: what each application of a round is checked against. cut: whether cycles that
+    came about nevertheless are cut at the end of a round."""
 
-    def begin(self, classes: TermClasses) -> Below:
-        return Searched(classes)
-
-    def clean(self, classes: TermClasses) -> None:
-        forbid_cycles(classes)
+    below: Callable[[TermClasses], Below]
+    cut: bool
 
 
-class Efficient(CycleFilter):
-    """What was below each class when a round began is asked; cycles that came about nevertheless are cut afterwards."""
-
-    def begin(self, classes: TermClasses) -> Below:
-        return Remembered(classes)
-
-    def clean(self, classes: TermClasses) -> None:
-        forbid_cycles(classes)
-
-
-FILTERS: dict[str, type[CycleFilter]] = {"allowed": Allowed, "vanilla": Vanilla, "efficient": Efficient}
+FILTERS = {
+    "allowed": CycleFilter(Remembered, cut=False),
+    "vanilla": CycleFilter(Searched, cut=True),
+    "efficient": CycleFilter(Remembered, cut=True),
+}
 
 
 def descendants(classes: TermClasses) -> dict[int, int]:

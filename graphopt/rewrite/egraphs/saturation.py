@@ -1,17 +1,148 @@
-"""Proofs by equality saturation: rules are applied to classes of equal terms until two terms are in one class.
+"""Equality saturation over classes of terms, with rules of several outputs: Tensat's exploration (MLSys 2021, 4-5).
 
-Applying a rule only adds: the target becomes a member of the source's class (exploring.py).
+A round finds all matches, then adds all their targets, then restores congruence. Rules of several outputs multiply
+programs, so only the first `k_multi` rounds have them (one limit for all of them, as in Tensat).
+
+Sums of many terms have exponentially many orders. A rule of one output that matches too often therefore rests for some
+rounds, longer each time, as egg's back-off scheduler has it (Willsey et al., POPL 2021, section 5).
+
+Cycles (cycles.py): a rule of several outputs may put what needs a class into that class, which is asked before each of
+their applications.
+
+A proof applies rules until two terms are in one class.
 """
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from graphopt.rewrite.egraphs.cycles import Allowed
+from graphopt.rewrite.egraphs.cycles import FILTERS, Below, CycleFilter, forbid_cycles
 from graphopt.rewrite.egraphs.eclasses import TermClasses
-from graphopt.rewrite.egraphs.exploring import ExplorationLimits, Explorer
-from graphopt.rewrite.egraphs.finding import LoopFinder
+from graphopt.rewrite.egraphs.ematching import LoopFinder
 from graphopt.rewrite.ir.terms import Terms
+from graphopt.rewrite.ir.vocabulary import ShapeError
+from graphopt.rewrite.rules.compiling import Values, bound_names, builder
+from graphopt.rewrite.rules.matching import Place
 from graphopt.rewrite.rules.rule import Rule
+from graphopt.utils.ranges import Count, NotNegative, Positive, Whole
+
+
+@dataclass(frozen=True, slots=True)
+class ExplorationLimits:
+    """When exploration ends. nodes: no more are added beyond. k_multi: rounds that have rules of several outputs.
+
+    matches: of one rule in one round, per node of the given program; a rule with more rests for `rest` rounds. Both
+    double each time.
+    """
+
+    nodes: Count
+    iterations: Whole
+    seconds: NotNegative
+    k_multi: Whole
+    matches: Positive
+    rest: Whole
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """How exploration ended: `reached` (what was looked for), `saturated`, `resting` (saturated but for rules that
+    rest), or the limit `nodes`, `iterations` or `seconds`; after how many rounds."""
+
+    why: str
+    rounds: int
+
+
+class Explorer:
+    """Applies rules to classes."""
+
+    def __init__(self, rules: Sequence[Rule], classes: TermClasses, finder: LoopFinder, cycles: CycleFilter) -> None:
+        self.rules, self.classes, self.finder, self.cycles = rules, classes, finder, cycles
+        view: Any = classes  # it has what builders use of Terms: types, static, add
+        self._builds = [builder(rule)(view) for rule in rules]
+        self._variables = [[i for i, name in enumerate(bound_names(rule)) if name[0] == "?"] for rule in rules]
+        self._rests = dict.fromkeys(range(len(rules)), 0)  # how often each rule has rested
+        self._back = dict.fromkeys(range(len(rules)), 0)  # the round in which it works again
+
+    def run(self, limits: ExplorationLimits, until: Callable[[], bool] = lambda: False) -> Explored:
+        """until: whether what is looked for is there, asked before every round."""
+        end = time.perf_counter() + limits.seconds
+        most = max(1, round(limits.matches * len(self.classes)))
+        for round_ in range(limits.iterations):
+            if until():
+                return Explored("reached", round_)
+            found = self._found(round_, limits, most)
+            self.classes.changed.clear()
+            why = self._apply(found, limits.nodes, end)
+            self._restore()
+            if why:
+                return Explored(why, round_ + 1)
+            if not self.classes.changed and round_ + 1 >= limits.k_multi:
+                resting = any(back > round_ + 1 for back in self._back.values())
+                return Explored("resting" if resting else "saturated", round_ + 1)
+        return Explored("iterations", limits.iterations)
+
+    def apply_rule(self, number: int, nodes: int, seconds: float) -> Explored:
+        """One rule wherever it matches, once. It ends `saturated` where that makes nothing new, at a limit, or as
+        `iterations`."""
+        if len(self.rules[number].sources) == 1:
+            self.finder.forget(number)
+        found = self.finder.found([number])
+        self.classes.changed.clear()
+        why = self._apply(found, nodes, time.perf_counter() + seconds)
+        self._restore()
+        return Explored(why or ("iterations" if self.classes.changed else "saturated"), 1)
+
+    def _restore(self) -> None:
+        """Congruence, and classes without cycles if these are cut."""
+        self.classes.rebuild()
+        if self.cycles.cut:
+            forbid_cycles(self.classes)
+
+    def _found(self, round_: int, limits: ExplorationLimits, most: int) -> dict[int, list[Place]]:
+        """Matches of the rules of this round, those of one output first; too many make a rule rest."""
+        single = [n for n, rule in enumerate(self.rules) if len(rule.sources) == 1 and self._back[n] <= round_]
+        several = [n for n, rule in enumerate(self.rules) if len(rule.sources) > 1 and round_ < limits.k_multi]
+        found = self.finder.found([*single, *several])
+        for n in single:
+            if len(found[n]) > most << self._rests[n]:
+                self._back[n] = round_ + 1 + (limits.rest << self._rests[n])
+                self._rests[n] += 1
+                self.finder.forget(n)
+                del found[n]
+        return found
+
+    def _apply(self, found: Mapping[int, Sequence[Place]], most_nodes: int, end: float) -> str:
+        """Adds targets and merges; which limit was met, or an empty string."""
+        several = any(len(self.rules[number].sources) > 1 for number in found)
+        below = self.cycles.below(self.classes) if several else None
+        for number, places in found.items():
+            self.classes.rule = self.rules[number].name
+            for roots, values in places:
+                if len(self.classes) >= most_nodes:
+                    return "nodes"
+                if time.perf_counter() > end:
+                    return "seconds"
+                if below is None or len(roots) == 1 or not self._cyclic(below, number, roots, values):
+                    self._apply_at(number, roots, values)
+        return ""
+
+    def _apply_at(self, number: int, roots: tuple[int, ...], values: Values) -> None:
+        types = self.classes.types
+        try:
+            made = self._builds[number](*values)
+        except ShapeError:
+            return
+        if all(types[new] == types[old] for new, old in zip(made, roots)):
+            for new, old in zip(made, roots):
+                self.classes.merge(old, new)
+
+    def _cyclic(self, below: Below, number: int, roots: tuple[int, ...], values: Values) -> bool:
+        """Whether something that the targets need, needs a root."""
+        find = self.classes.find
+        needs = [find(values[place]) for place in self._variables[number]]
+        return below.reaches(needs, [find(root) for root in roots])
+
 
 MANY = 10**9
 
@@ -39,7 +170,7 @@ class Prover:
         def equal() -> bool:
             return all(classes.find(a) == classes.find(b) for a, b in pairs)
 
-        explorer = Explorer(self.rules, classes, LoopFinder(self.rules, classes, static=True), Allowed())
+        explorer = Explorer(self.rules, classes, LoopFinder(self.rules, classes, static=True), FILTERS["allowed"])
         within = ExplorationLimits(limits.nodes, limits.iterations, MANY, k_multi=0, matches=MANY, rest=0)
         rounds = explorer.run(within, equal).rounds
         return rounds if equal() else None

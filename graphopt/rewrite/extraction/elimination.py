@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from graphopt.rewrite.egraphs.egraph import F64
-from graphopt.rewrite.extraction.greedy_extraction import Alternatives, cheapest_terms
-from graphopt.rewrite.extraction.needs import edges
+from graphopt.rewrite.extraction.greedy import Egraph, cheapest_terms
+from graphopt.rewrite.extraction.reduction import edges
 
 CELLS = 1 << 24  # of all tables of a part
 WIDTH = 22  # variables of a table
@@ -32,7 +31,7 @@ class Table(NamedTuple):
     """Costs over variables, in ascending order, an axis of two for each."""
 
     over: tuple[int, ...]
-    cost: F64
+    cost: NDArray[np.float64]
 
 
 class Eliminated(NamedTuple):
@@ -44,63 +43,62 @@ class Eliminated(NamedTuple):
 
 
 class Narrow(NamedTuple):
-    """A cheapest choice, for the needed classes of parts that are narrow, and what it costs; all that is not in them,
-    and still all roots."""
+    """A cheapest choice for the needed classes of narrow parts, and what it costs; what is left without these parts."""
 
     choice: dict[int, int]
     cost: float
-    left: Alternatives
+    left: Egraph
 
 
-def cheapest_narrow(open_to: Alternatives, cost: Sequence[float]) -> Narrow:
+def cheapest_narrow(egraph: Egraph, cost: Sequence[float]) -> Narrow:
     """Of the parts that are narrow enough, and whose cheapest choice has no cycle."""
     choice: dict[int, int] = {}
-    done, always = set[int](), set(open_to.roots)
-    for classes in _parts(open_to, cost):
+    done, always = set[int](), set(egraph.roots)
+    for classes in _parts(egraph, cost):
         roots = [eclass for eclass in classes if eclass in always]
-        chosen = _chosen(open_to, cost, classes, roots)
-        if chosen is not None and _acyclic(open_to, chosen):
+        chosen = _chosen(egraph, cost, classes, roots)
+        if chosen is not None and _acyclic(egraph, chosen):
             choice |= chosen
             done.update(classes)
-    nodes = [[] if eclass in done else nodes for eclass, nodes in enumerate(open_to.nodes)]
-    left = Alternatives(nodes, open_to.children, open_to.class_of, open_to.roots)
+    nodes = [[] if eclass in done else nodes for eclass, nodes in enumerate(egraph.nodes)]
+    left = Egraph(nodes, egraph.children, egraph.class_of, [root for root in egraph.roots if root not in done])
     return Narrow(choice, math.fsum(cost[node] for node in choice.values()), left)
 
 
-def _parts(open_to: Alternatives, cost: Sequence[float]) -> list[list[int]]:
+def _parts(egraph: Egraph, cost: Sequence[float]) -> list[list[int]]:
     """Classes that can be reached from each other, up or down; users before what they need, cycles aside."""
-    pairs = edges(open_to)
-    matrix = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(open_to.classes, open_to.classes))
+    pairs = edges(egraph)
+    matrix = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(egraph.classes, egraph.classes))
     label = connected_components(matrix, directed=False)[1].tolist()
     members: dict[int, list[int]] = {}
-    for eclass in reversed(cheapest_terms(open_to, cost)[0]):
+    for eclass in reversed(cheapest_terms(egraph, cost)[0]):
         members.setdefault(label[eclass], []).append(eclass)
     return list(members.values())
 
 
-def _chosen(open_to: Alternatives, cost: Sequence[float], classes: Sequence[int],
+def _chosen(egraph: Egraph, cost: Sequence[float], classes: Sequence[int],
             roots: Sequence[int]) -> dict[int, int] | None:  # fmt: skip
     """The cheapest choice, for the classes that the roots need; None where tables grow too large."""
     always = set(roots)
-    scopes = {c: _scope(open_to, c, always) for c in classes}
+    scopes = {c: _scope(egraph, c, always) for c in classes}
     order = _order(scopes)
     if order is None or any(len(scope) > WIDTH for scope in scopes.values()):
         return None
-    tables = [_table(open_to, cost, c, scope, always) for c, scope in scopes.items()]
+    tables = [_table(egraph, cost, c, scope, always) for c, scope in scopes.items()]
     needed = dict.fromkeys(always, True) | _values(tables, order)
     chosen: dict[int, int] = {}
     stack = list(roots)
     while stack:
         eclass = stack.pop()
         if eclass not in chosen:
-            usable = [node for node in open_to.nodes[eclass] if all(needed[c] for c in open_to.children[node])]
+            usable = [node for node in egraph.nodes[eclass] if all(needed[c] for c in egraph.children[node])]
             chosen[eclass] = min(usable, key=cost.__getitem__)
-            stack += open_to.children[chosen[eclass]]
+            stack += egraph.children[chosen[eclass]]
     return chosen
 
 
-def _scope(open_to: Alternatives, eclass: int, always: set[int]) -> tuple[int, ...]:
-    found = {eclass, *(child for node in open_to.nodes[eclass] for child in open_to.children[node])}
+def _scope(egraph: Egraph, eclass: int, always: set[int]) -> tuple[int, ...]:
+    found = {eclass, *(child for node in egraph.nodes[eclass] for child in egraph.children[node])}
     return tuple(sorted(found - always))
 
 
@@ -127,11 +125,11 @@ def _order(scopes: Mapping[int, Sequence[int]]) -> list[int] | None:
     return order
 
 
-def _table(open_to: Alternatives, cost: Sequence[float], eclass: int, scope: tuple[int, ...],
+def _table(egraph: Egraph, cost: Sequence[float], eclass: int, scope: tuple[int, ...],
            always: set[int]) -> Table:  # fmt: skip
     made = np.full((2,) * len(scope), np.inf)
-    for node in open_to.nodes[eclass]:
-        wanted = {eclass, *open_to.children[node]}
+    for node in egraph.nodes[eclass]:
+        wanted = {eclass, *egraph.children[node]}
         place = tuple([1 if variable in wanted else slice(None) for variable in scope])
         made[place] = np.minimum(made[place], cost[node])
     if eclass not in always:
@@ -169,9 +167,9 @@ def _without(variable: int, tables: Sequence[Table]) -> tuple[Eliminated, Table]
     return Eliminated(variable, rest, having < without), Table(rest, np.minimum(without, having))
 
 
-def _acyclic(open_to: Alternatives, chosen: Mapping[int, int]) -> bool:
+def _acyclic(egraph: Egraph, chosen: Mapping[int, int]) -> bool:
     try:
-        TopologicalSorter({eclass: open_to.children[node] for eclass, node in chosen.items()}).prepare()
+        TopologicalSorter({eclass: egraph.children[node] for eclass, node in chosen.items()}).prepare()
     except CycleError:
         return False
     return True

@@ -16,8 +16,19 @@ from graphopt.rewrite.generation.instances import Instance, built, instances
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import VOCABULARY, Shape
 from graphopt.rewrite.rules.compiling import bound_names, test_of
-from graphopt.rewrite.rules.expressions import Call, Comparison, Condition, Expression, Literal, Parameter, Variable
-from graphopt.rewrite.rules.patterns import Node, Pattern, names_in, nodes
+from graphopt.rewrite.rules.patterns import (
+    Call,
+    Comparison,
+    Condition,
+    Expression,
+    Literal,
+    Node,
+    Parameter,
+    Pattern,
+    Variable,
+    names_in,
+    nodes,
+)
 from graphopt.rewrite.rules.rule import Rule, RuleError, checked
 from graphopt.rewrite.verify import Rejected, compare, verify
 

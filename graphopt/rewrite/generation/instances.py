@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.rewrite.generation.linear import Form, solve
-from graphopt.rewrite.generation.sampling import Misfit, Sampler
+from graphopt.rewrite.generation.sampling import LinearForm, Misfit, Sampler, solve
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import Operation, Shape, ShapeError
-from graphopt.rewrite.rules.compiling import bound_names, builder, matcher, test_of
-from graphopt.rewrite.rules.expressions import Call, Expression, Literal
-from graphopt.rewrite.rules.pattern_writing import names_of
+from graphopt.rewrite.rules.compiling import bound_names, builder, matcher, names_of, test_of
+from graphopt.rewrite.rules.patterns import Call, Expression, Literal
 from graphopt.rewrite.rules.rule import Rule
 
 LARGEST = 3000  # elements of a tensor
@@ -42,14 +40,6 @@ class Instance:
     def __str__(self) -> str:
         return ", ".join(f"{name} = {value}" for name, value in (self.shapes | self.params).items())
 
-    def is_wide(self) -> bool:
-        """Whether no side of what the sources make is 1: where it is, strides and axes make no difference."""
-        return all(side > 1 for source in self.sources for side in self.terms.shape(source))
-
-    def ones(self) -> int:
-        """Sides of 1 among all terms of the case."""
-        return sum(result.shape.count(1) for types in self.terms.types for result in types)
-
 
 def instances(rule: Rule, rng: np.random.Generator, tries: int, granted: bool = False) -> Iterator[Instance]:
     """Cases that the rule admits, different ones, as many as so many tries give; none after many tries without any.
@@ -65,14 +55,6 @@ def instances(rule: Rule, rng: np.random.Generator, tries: int, granted: bool = 
             yield found
         if tried > FRUITLESS and not seen:
             return
-
-
-def misfits(rule: Rule, rng: np.random.Generator, tries: int) -> Iterator[Instance]:
-    """Cases of the sources alone, of tensors of one shape and without results of a side 1, that the targets misfit."""
-    for _ in range(tries):
-        found = _instance(rule, rng, broadcasting=False, both=False)
-        if found is not None and found.misfit and found.is_wide():
-            yield found
 
 
 def _instance(rule: Rule, rng: np.random.Generator, *, broadcasting: bool, both: bool) -> Instance | None:
@@ -149,6 +131,6 @@ def _matches(rule: Rule, terms: Terms, sources: Sequence[int], bound: dict[str, 
 
 
 def _resolved(value: Any, sizes: dict[int, int]) -> Any:
-    if isinstance(value, Form):
+    if isinstance(value, LinearForm):
         return value.value(sizes)
     return tuple(_resolved(v, sizes) for v in value) if isinstance(value, tuple | list) else value

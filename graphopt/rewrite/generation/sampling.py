@@ -2,21 +2,108 @@
 
 Ranks, parameters, groups and what broadcasts are drawn at random; sizes stay unknown, and every operator adds
 equations between them: a concat adds up, a matmul's inner sizes agree, a window's positions follow from its stride.
+The equations are linear forms over unknown positive integers (`LinearForm`), which `solve` gives small random values.
 """
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
 
-from graphopt.rewrite.generation.linear import Form
 from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, Shape
-from graphopt.rewrite.rules.expressions import Call, Comparison, Expression, Literal, Parameter, Variable
-from graphopt.rewrite.rules.patterns import Node, Pattern
+from graphopt.rewrite.rules.patterns import Call, Comparison, Expression, Literal, Node, Parameter, Pattern, Variable
 from graphopt.rewrite.rules.rule import Rule
 
-Forms = list[Form]
+SIZES = (1, 2, 2, 3, 3, 4, 5)  # what free sizes are drawn from
+
+
+@dataclass(frozen=True, slots=True)
+class LinearForm:
+    """constant + sum of coefficient x unknown."""
+
+    constant: int = 0
+    coefficients: Mapping[int, int] = field(default_factory=dict)
+
+    def __add__(self, other: "LinearForm | int") -> "LinearForm":
+        if isinstance(other, int):
+            return LinearForm(self.constant + other, self.coefficients)
+        merged = dict(self.coefficients)
+        for unknown, coefficient in other.coefficients.items():
+            merged[unknown] = merged.get(unknown, 0) + coefficient
+        return LinearForm(self.constant + other.constant, {u: c for u, c in merged.items() if c})
+
+    def __mul__(self, factor: int) -> "LinearForm":
+        return LinearForm(
+            self.constant * factor, {u: c * factor for u, c in self.coefficients.items()} if factor else {}
+        )
+
+    def __sub__(self, other: "LinearForm | int") -> "LinearForm":
+        return self + other * -1
+
+    def without(self, unknown: int, instead: "LinearForm") -> "LinearForm":
+        """The form with a form in place of an unknown."""
+        factor = self.coefficients.get(unknown, 0)
+        if not factor:
+            return self
+        rest = LinearForm(self.constant, {u: c for u, c in self.coefficients.items() if u != unknown})
+        return rest + instead * factor
+
+    def reduced(self) -> "LinearForm":
+        """A form that is zero for the same values: divided by what divides it."""
+        divisor = gcd(self.constant, *self.coefficients.values())
+        return LinearForm(self.constant // divisor, {u: c // divisor for u, c in self.coefficients.items()})
+
+    def value(self, values: Mapping[int, int]) -> int:
+        return self.constant + sum(c * values[u] for u, c in self.coefficients.items())
+
+
+def solve(equations: Sequence[LinearForm], unknowns: int, rng: np.random.Generator) -> dict[int, int] | None:
+    """Values >= 1 of unknowns 0 .. unknowns-1 that make all forms zero; None where none was found."""
+    images = _eliminated(list(equations))
+    if images is None:
+        return None
+    free = [u for u in range(unknowns) if u not in images]
+    for _ in range(8):
+        values = dict(zip(free, (int(s) for s in rng.choice(SIZES, len(free)))))
+        for unknown, image in reversed(images.items()):
+            values[unknown] = image.value(values)
+        if all(value >= 1 for value in values.values()):
+            return values
+    return None
+
+
+def _eliminated(equations: list[LinearForm]) -> dict[int, LinearForm] | None:
+    """Unknowns as forms of those that come later or stay free; None where the equations contradict each other."""
+    images: dict[int, LinearForm] = {}
+    while equations:
+        equation = equations.pop()
+        if not equation.coefficients:
+            if equation.constant:
+                return None
+            continue
+        equation = equation.reduced()
+        pivot = _pivot(equation)
+        if pivot is None:
+            return None
+        rest = LinearForm(equation.constant, {u: c for u, c in equation.coefficients.items() if u != pivot})
+        images[pivot] = rest * -equation.coefficients[pivot]
+        equations = [other.without(pivot, images[pivot]) for other in equations]
+    return images
+
+
+def _pivot(equation: LinearForm) -> int | None:
+    """An unknown with a coefficient of 1 or -1; one that the others add up to where there is one."""
+    units = [u for u, c in equation.coefficients.items() if abs(c) == 1]
+    for unknown in units:
+        sign = equation.coefficients[unknown]
+        if all(c * sign < 0 for u, c in equation.coefficients.items() if u != unknown):
+            return unknown
+    return units[0] if units else None
+
+
+Forms = list[LinearForm]
 
 
 LARGEST = 2**31  # strides beyond it are of no use to anybody
@@ -53,11 +140,11 @@ class Sampler:
     def draw(self, *options: Any) -> Any:
         return options[self.rng.integers(len(options))]
 
-    def unknown(self) -> Form:
+    def unknown(self) -> LinearForm:
         self.unknowns += 1
-        return Form(0, {self.unknowns - 1: 1})
+        return LinearForm(0, {self.unknowns - 1: 1})
 
-    def equal(self, left: Sequence[Form], right: Sequence[Form]) -> None:
+    def equal(self, left: Sequence[LinearForm], right: Sequence[LinearForm]) -> None:
         self.require(len(left) == len(right))
         self.equations += [a - b for a, b in zip(left, right)]
 
@@ -107,18 +194,20 @@ class Sampler:
             elif isinstance(condition, Call) and condition.function == "channelwise":
                 channels = self.vector(condition.arguments[1]) or []
                 factors = self.shapes[str(condition.arguments[0])]
-                self.equal(factors, [*[Form(1)] * (len(factors) - 3), *channels, Form(1), Form(1)])
+                self.equal(factors, [*[LinearForm(1)] * (len(factors) - 3), *channels, LinearForm(1), LinearForm(1)])
 
     def vector(self, expression: Expression) -> Forms | None:
         """What an expression says of sizes, as forms; None for what is no list of sizes."""
         if isinstance(expression, Literal):
             value = expression.value if isinstance(expression.value, tuple) else (expression.value,)
-            return [Form(v) for v in value] if all(isinstance(v, int) for v in value) else None
+            return [LinearForm(v) for v in value] if all(isinstance(v, int) for v in value) else None
         if isinstance(expression, Parameter):
             known = self.params.get(str(expression))
             if isinstance(known, tuple | list):
-                return [v if isinstance(v, Form) else Form(v) for v in known if isinstance(v, Form | int)]
-            return [Form(known)] if isinstance(known, int) else None
+                return [
+                    v if isinstance(v, LinearForm) else LinearForm(v) for v in known if isinstance(v, LinearForm | int)
+                ]
+            return [LinearForm(known)] if isinstance(known, int) else None
         if not isinstance(expression, Call):
             return None
         of = [self.shapes.get(str(a)) for a in expression.arguments if isinstance(a, Variable)]
@@ -129,7 +218,7 @@ class Sampler:
             case ("kernel", [list(w)], []):
                 return w[2:]
             case ("offsets", [list(w)], [tuple(pads)]):
-                return [Form(2 * pad) - side for pad, side in zip(pads, w[2:] * 2)]
+                return [LinearForm(2 * pad) - side for pad, side in zip(pads, w[2:] * 2)]
             case ("without_last", [list(x)], []):
                 return x[:-1]
             case ("without", [list(x)], [int(axis)]) if axis < len(x):
@@ -234,12 +323,12 @@ class Sampler:
         axis = self.param(node.params[0], *range(len(x)))
         self.require(axis < len(x))
         sizes = self._sizes(node.params[1])
-        self.equations.append(sum(sizes, Form()) - x[axis])
+        self.equations.append(sum(sizes, LinearForm()) - x[axis])
         return [[*x[:axis], size, *x[axis + 1 :]] for size in sizes]
 
     def _sizes(self, param: Expression) -> Forms:
         if isinstance(param, Literal):
-            return [Form(size) for size in param.value]
+            return [LinearForm(size) for size in param.value]
         known = self.vector(param)
         if known is not None:
             return known
@@ -263,8 +352,8 @@ class Sampler:
         x = self.visit(node.inputs[0], None)
         drawn = self.arranged([int(size) for size in self.rng.choice((1, 2, 2, 3), 4)], rank or self.draw(1, 2, 3, 4))
         shape: Shape = self.param(node.params[0], drawn)
-        self.equal(x, [Form(size) for size in self.arranged(_factors(prod(shape)), len(x))])
-        return [Form(size) for size in shape]
+        self.equal(x, [LinearForm(size) for size in self.arranged(_factors(prod(shape)), len(x))])
+        return [LinearForm(size) for size in shape]
 
     def arranged(self, factors: Sequence[int], rank: int) -> Shape:
         """A shape of so many dimensions whose sizes multiply to the product of the factors."""
@@ -323,8 +412,8 @@ class Sampler:
         return [size + before + after for size, before, after in zip(x, *sides)]
 
 
-def _forms(sizes: Sequence[Form | int]) -> Forms:
-    return [size if isinstance(size, Form) else Form(size) for size in sizes]
+def _forms(sizes: Sequence[LinearForm | int]) -> Forms:
+    return [size if isinstance(size, LinearForm) else LinearForm(size) for size in sizes]
 
 
 def _factors(number: int) -> list[int]:

@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from graphopt.errors import UserError
-from graphopt.readers.onnx.bodies import plain_attributes
-from graphopt.readers.onnx.evaluation import STANDARD
-from graphopt.readers.onnx.formulas import NodeShapes
-from graphopt.readers.onnx.model import made_in, subgraphs
-from graphopt.readers.onnx.onnx_operators import formula_of, kind_of, work_of
+from graphopt.readers.onnx.folding import STANDARD
+from graphopt.readers.onnx.model import made_in, plain_attributes, subgraphs
+from graphopt.readers.onnx.onnx_operators import NodeShapes, formula_of, kind_of, work_of
 from graphopt.rewrite.ir.vocabulary import TensorType
 
 Array = NDArray[Any]

@@ -5,8 +5,11 @@ from. The metadata entry `graphopt.rules` lists the rules that were applied.
 """
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from graphopt.errors import UserError
+from graphopt.rewrite.equivalence import compare, random_inputs, run_onnx
 from graphopt.rewrite.io.onnx_call import OnnxCall, OnnxOrigin
 from graphopt.rewrite.ir.terms import Program, reachable, runs
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 
 RULES_KEY = "graphopt.rules"
+SINGLE = 1e-3  # tolerance of the comparison: ONNX Runtime computes in single precision, and fuses on its own
 _PLAIN = OnnxOrigin((("", 17),), 8, "graphopt", (), (), ())  # of programs that were not read from ONNX
 # Nothing to round.
 MOVES = frozenset({"weight", "transpose", "reshape", "concat", "split", "item", "enlarge", "gather", "pad"})
@@ -37,6 +43,31 @@ def save_onnx(program: Program, path: Path, *, rules: Sequence[str] = ()) -> Non
     model = export_onnx(program, rules=rules)
     large = sum(len(w.raw_data) for w in model.graph.initializer) > _LARGEST
     onnx.save_model(model, str(path), save_as_external_data=large, location=f"{path.name}.weights")
+
+
+def deliver(original: Program, best: Program, rules: Sequence[str], path: Path, *, seed: int = 0) -> list[str]:
+    """Writes `best` with the rules that led there; what is wrong with it, in sentences.
+
+    Where ONNX Runtime is installed (extra `onnx`), both models run in it on random inputs and must agree within
+    `SINGLE` of the largest value of each output.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_onnx(best, path, rules=rules)
+    if find_spec("onnxruntime") is None:
+        return []
+    given = random_inputs(original, np.random.default_rng(seed))
+    names = [str(original.terms.operation[leaf].params[0]) for leaf in original.inputs]
+    inputs = dict(zip(names, given, strict=True))
+    try:
+        before = run_onnx(export_onnx(original), inputs)
+    except UserError as error:  # ONNX Runtime has no kernel for one of its operators: nothing to compare with
+        warnings.warn(f"{path.name} is not compared in ONNX Runtime: {error}", stacklevel=2)
+        return []
+    try:
+        compare(before, run_onnx(str(path), inputs), original.output_names, SINGLE)
+    except UserError as error:
+        return [f"{path.name} in ONNX Runtime: {error}"]
+    return []
 
 
 class _Export:
@@ -131,11 +162,11 @@ class _Export:
             if operation.name == "split":
                 self._split(operation, inputs, outputs)
             else:
-                self._opaque(operation, inputs, outputs, [self.terms.type_of(i) for i in self.terms.inputs[term]])
+                self._opaque(operation, inputs, outputs)
             return
         self.names[term] = name = self.names.get(term) or self.fresh("t")
         shapes = [self.terms.shape(i) for i in self.terms.inputs[term]]
-        WRITERS[operation.name](self, operation, inputs, shapes, name)
+        WRITERS[operation.name](OnnxWriting(self, operation.params, inputs, shapes, name))
 
     def _split(self, operation: Operation, inputs: list[str], outputs: list[str]) -> None:
         axis, sizes = operation.params
@@ -144,14 +175,14 @@ class _Export:
         else:
             self.node("Split", [*inputs, self.constant(sizes)], outputs, axis=axis)
 
-    def _opaque(self, operation: Operation, inputs: list[str], outputs: list[str], types: list[TensorType]) -> None:
+    def _opaque(self, operation: Operation, inputs: list[str], outputs: list[str]) -> None:
         call = self.program.opaque[operation.params[0]]
-        if isinstance(call, OnnxCall):
-            node, constants = call.placed(inputs, outputs, self.fresh("opaque"))
-            self.nodes.append(node)
-            self.weights.extend(constants)
-        else:
-            call.write(self, inputs, outputs, types)
+        if not isinstance(call, OnnxCall):
+            raise UserError(f"operator {call.label} has no ONNX form here; export the module with torch.onnx and give "
+                            "that file (dataset=onnx), or price it by cost=torch")  # fmt: skip
+        node, constants = call.placed(inputs, outputs, self.fresh("opaque"))
+        self.nodes.append(node)
+        self.weights.extend(constants)
 
     def _packed(self, rules: Sequence[str]) -> ModelProto:
         types = dict(zip(self.program.output_names, (self.terms.type_of(t) for t in self.program.outputs)))
@@ -191,122 +222,86 @@ def _value(name: str, kind: TensorType, stated: ValueInfoProto | None) -> ValueI
     return onnx.helper.make_tensor_value_info(name, element, kind.shape)
 
 
-Writer = Callable[[_Export, Operation, list[str], list[tuple[int, ...]], str], None]
-_ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+@dataclass(frozen=True)
+class OnnxWriting:
+    """One operation of the vocabulary on its way. shapes: of its inputs. name: of its result."""
+
+    export: _Export
+    params: tuple[Any, ...]
+    inputs: list[str]
+    shapes: list[tuple[int, ...]]
+    name: str
+
+    def last(self, operator: str, inputs: Sequence[str] | None = None, **attributes: Any) -> None:
+        """The node that makes the result."""
+        self.export.node(operator, self.inputs if inputs is None else inputs, [self.name], **attributes)
+
+    def activated(self, activation: str, operator: str, **attributes: Any) -> None:
+        if activation == "none":
+            self.last(operator, **attributes)
+        else:
+            self.last(activation.capitalize(), [self.export.node(operator, self.inputs, **attributes)])
+
+    def conv(self) -> None:
+        strides, pads, activation = self.params
+        x, w = self.shapes[:2]
+        self.activated(activation, "Conv", strides=strides, pads=pads, group=x[1] // w[1], kernel_shape=w[2:],
+                       dilations=(1, 1))  # fmt: skip
+
+    def pool(self, operator: str) -> None:
+        kernel, strides, pads = self.params
+        self.last(operator, kernel_shape=kernel, strides=strides, pads=pads)
+
+    def pad(self, before: Sequence[int], after: Sequence[int]) -> None:
+        pads = (*before, *after)
+        if self.export.opset < 11:
+            self.last("Pad", pads=pads)
+        else:
+            self.last("Pad", [*self.inputs, self.export.constant(pads)])
+
+    def enlarge(self) -> None:
+        sides = (0, 0, *((new - old) // 2 for new, old in zip(self.params[0], self.shapes[0][2:])))
+        self.pad(sides, sides)
+
+    def merge_groups(self) -> None:
+        """Kernels side by side as often as groups are merged, times a mask: 1 in the place of each one's group."""
+        groups, count_ = self.params
+        rows, width = self.shapes[0][:2]
+        place = np.arange(rows) // (rows // groups) % count_
+        mask = np.repeat(place[:, None] == np.arange(count_)[None], width, axis=1)[:, :, None, None]
+        repeated = self.export.node("Concat", self.inputs * count_, axis=1)
+        self.last("Mul", [repeated, self.export.constant(mask, np.float32)])
+
+    def softmax(self) -> None:
+        """Before operator set 13 it goes over all axes from one on, so that axis is made the last."""
+        axis, last, node = self.params[0], len(self.shapes[0]) - 1, self.export.node
+        if self.export.opset >= 13 or axis == last:
+            self.last("Softmax", axis=axis)
+            return
+        order = [*range(axis), last, *range(axis + 1, last), axis]
+        self.last("Transpose", [node("Softmax", [node("Transpose", self.inputs, perm=order)], axis=last)], perm=order)
 
 
-def _activated(e: _Export, activation: str, name: str, operator: str, inputs: list[str], **attributes: Any) -> None:
-    if activation == "none":
-        e.node(operator, inputs, [name], **attributes)
-    else:
-        e.node(_ACTIVATIONS[activation], [e.node(operator, inputs, **attributes)], [name])
-
-
-def _matmul(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-    _activated(e, o.params[0], name, "MatMul", inputs)
-
-
-def _conv(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-    strides, pads, activation = o.params
-    _activated(e, activation, name, "Conv", inputs, strides=strides, pads=pads, group=shapes[0][1] // shapes[1][1],
-               kernel_shape=shapes[1][2:], dilations=(1, 1))  # fmt: skip
-
-
-def _plainly(operator: str) -> Writer:
-    def write(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-        e.node(operator, inputs, [name])
-
-    return write
-
-
-def _concat(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-    e.node("Concat", inputs, [name], axis=o.params[0])
-
-
-def _transpose(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-    e.node("Transpose", inputs, [name], perm=o.params[0])
-
-
-def _reshape(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-    e.node("Reshape", [*inputs, e.constant(o.params[0])], [name])
-
-
-def _pool(operator: str) -> Writer:
-    def write(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-        kernel, strides, pads = o.params
-        e.node(operator, inputs, [name], kernel_shape=kernel, strides=strides, pads=pads)
-
-    return write
-
-
-def _enlarge(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-    h, w = ((new - old) // 2 for new, old in zip(o.params[0], shapes[0][2:]))
-    _padded(e, inputs, (0, 0, h, w, 0, 0, h, w), name)
-
-
-def _merge_groups(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-    """Kernels side by side as often as groups are merged, times a mask that is 1 in the place of each one's group."""
-    groups, count_ = o.params
-    rows, width = shapes[0][:2]
-    place = np.arange(rows) // (rows // groups) % count_
-    mask = np.repeat(place[:, None] == np.arange(count_)[None], width, axis=1)[:, :, None, None]
-    repeated = e.node("Concat", inputs * count_, axis=1)
-    e.node("Mul", [repeated, e.constant(mask, np.float32)], [name])
-
-
-def _batch_norm(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-    e.node("BatchNormalization", inputs, [name], epsilon=o.params[0])
-
-
-def _softmax(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-    """Before operator set 13 it goes over all axes from one on, so that axis is made the last."""
-    axis, last = o.params[0], len(shapes[0]) - 1
-    if e.opset >= 13 or axis == last:
-        e.node("Softmax", inputs, [name], axis=axis)
-        return
-    order = [*range(axis), last, *range(axis + 1, last), axis]
-    e.node("Transpose", [e.node("Softmax", [e.node("Transpose", inputs, perm=order)], axis=last)], [name], perm=order)
-
-
-def _layer_norm(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-    e.node("LayerNormalization", inputs, [name], epsilon=o.params[0])
-
-
-def _gather(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-    e.node("Gather", inputs, [name], axis=o.params[0])
-
-
-def _pad(e: _Export, o: Operation, inputs: list[str], shapes: list[tuple[int, ...]], name: str) -> None:
-    _padded(e, inputs, (*o.params[0], *o.params[1]), name)
-
-
-def _padded(e: _Export, inputs: list[str], pads: tuple[int, ...], name: str) -> None:
-    if e.opset < 11:
-        e.node("Pad", inputs, [name], pads=pads)
-    else:
-        e.node("Pad", [*inputs, e.constant(pads)], [name])
-
-
-WRITERS: dict[str, Writer] = {
-    "matmul": _matmul,
-    "conv": _conv,
-    "add": _plainly("Add"),
-    "mul": _plainly("Mul"),
-    "relu": _plainly("Relu"),
-    "tanh": _plainly("Tanh"),
-    "sigmoid": _plainly("Sigmoid"),
-    "concat": _concat,
-    "transpose": _transpose,
-    "reshape": _reshape,
-    "pool_max": _pool("MaxPool"),
-    "pool_avg": _pool("AveragePool"),
-    "enlarge": _enlarge,
-    "merge_groups": _merge_groups,
-    "batch_norm": _batch_norm,
-    "softmax": _softmax,
-    "layer_norm": _layer_norm,
-    "gather": _gather,
-    "pad": _pad,
+WRITERS: dict[str, Callable[[OnnxWriting], None]] = {
+    "add": lambda w: w.last("Add"),
+    "mul": lambda w: w.last("Mul"),
+    "relu": lambda w: w.last("Relu"),
+    "tanh": lambda w: w.last("Tanh"),
+    "sigmoid": lambda w: w.last("Sigmoid"),
+    "matmul": lambda w: w.activated(w.params[0], "MatMul"),
+    "concat": lambda w: w.last("Concat", axis=w.params[0]),
+    "transpose": lambda w: w.last("Transpose", perm=w.params[0]),
+    "reshape": lambda w: w.last("Reshape", [*w.inputs, w.export.constant(w.params[0])]),
+    "pool_max": lambda w: w.pool("MaxPool"),
+    "pool_avg": lambda w: w.pool("AveragePool"),
+    "batch_norm": lambda w: w.last("BatchNormalization", epsilon=w.params[0]),
+    "layer_norm": lambda w: w.last("LayerNormalization", epsilon=w.params[0]),
+    "gather": lambda w: w.last("Gather", axis=w.params[0]),
+    "pad": lambda w: w.pad(*w.params),
+    "conv": OnnxWriting.conv,
+    "enlarge": OnnxWriting.enlarge,
+    "merge_groups": OnnxWriting.merge_groups,
+    "softmax": OnnxWriting.softmax,
 }
 
 

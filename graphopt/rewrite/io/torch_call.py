@@ -1,6 +1,6 @@
-"""ATen operators outside the vocabulary: kept with their arguments, run by torch, written as ONNX where it has them."""
+"""ATen operators outside the vocabulary: kept with their arguments, and run by torch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import prod
@@ -9,8 +9,29 @@ from typing import Any
 import torch
 
 from graphopt.readers.pytorch.aten_table import kind_of
-from graphopt.rewrite.io.torch_arguments import filled
 from graphopt.rewrite.ir.vocabulary import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of a tensor among the arguments."""
+
+    index: int
+
+
+def filled(arg: Any, inputs: Sequence[Any]) -> Any:
+    """An argument with its tensors in place."""
+    if isinstance(arg, Slot):
+        return inputs[arg.index]
+    return [filled(a, inputs) for a in arg] if isinstance(arg, tuple) else arg
+
+
+def with_slots(arg: Any, slot: Callable[[Any], Slot | None]) -> Any:
+    """An argument as a call keeps it: `slot` says which place a node takes, None for what is no node."""
+    place = slot(arg)
+    if place is not None:
+        return place
+    return tuple(with_slots(a, slot) for a in arg) if isinstance(arg, list | tuple) else arg
 
 
 @dataclass(frozen=True)
@@ -47,9 +68,3 @@ class TorchCall:
         kwargs = {key: filled(value, inputs) for key, value in self.kwargs}
         result = operator(*(filled(arg, inputs) for arg in self.args), **kwargs)
         return list(result) if isinstance(result, tuple | list) else [result]
-
-    def write(self, export: Any, inputs: list[str], outputs: list[str], types: list[TensorType]) -> None:
-        """Adds nodes to a model that is being exported. types: of the inputs. Raises UserError without an ONNX form."""
-        from graphopt.rewrite.io.torch_writing import write
-
-        write(self, export, inputs, outputs, types)

@@ -11,12 +11,19 @@ from typing import Any
 
 from graphopt.core.graph import GraphError
 from graphopt.rewrite.ir.terms import Program
-from graphopt.rewrite.models.attention_models import bert, dalle_mini, transformer_transducer, vit
-from graphopt.rewrite.models.further_convnets import densenet, mobilenet_v2, regnet_x, shufflenet
-from graphopt.rewrite.models.further_sequences import lstm, mixture, mlp_mixer, t5
-from graphopt.rewrite.models.image_models import resnext50, squeezenet, vgg19
-from graphopt.rewrite.models.inception import inception_v3
-from graphopt.rewrite.models.nas_cells import nasnet_a, nasrnn
+from graphopt.rewrite.models.further import densenet, lstm, mixture, mlp_mixer, mobilenet_v2, regnet_x, shufflenet, t5
+from graphopt.rewrite.models.published import (
+    bert,
+    dalle_mini,
+    inception_v3,
+    nasnet_a,
+    nasrnn,
+    resnext50,
+    squeezenet,
+    transformer_transducer,
+    vgg19,
+    vit,
+)
 
 XRLFLOW = (inception_v3, squeezenet, resnext50, bert, dalle_mini, transformer_transducer, vit)
 TENSAT = (nasrnn, nasnet_a, vgg19)

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from graphopt.rewrite.ir.vocabulary import VOCABULARY
 from graphopt.rewrite.rules.conditions import FUNCTIONS
-from graphopt.rewrite.rules.expressions import (
+from graphopt.rewrite.rules.patterns import (
     COMPARED,
     Call,
     Comparison,
@@ -24,12 +24,12 @@ from graphopt.rewrite.rules.expressions import (
     Expression,
     Listed,
     Literal,
+    Node,
     Parameter,
+    Pattern,
     Variable,
 )  # fmt: skip
-from graphopt.rewrite.rules.patterns import Node, Pattern
-from graphopt.rewrite.rules.rule import Rule, RuleError, RuleSet, checked
-from graphopt.rewrite.rules.symmetry import canonical
+from graphopt.rewrite.rules.rule import Rule, RuleError, RuleSet, canonical, checked
 
 TOKEN = re.compile(
     r"\s*(?:(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)|(?P<name>[?$]?[A-Za-z_]\w*)|(?P<sign><=>|=>|!=|<=|>=|[][(){}:,=<>]))"

@@ -24,11 +24,10 @@ from typing import Literal
 import numpy as np
 
 from graphopt.errors import ConfigError
-from graphopt.rewrite.egraphs.choosing import choice_of, program_from
 from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import Saved, TermClasses
-from graphopt.rewrite.egraphs.exploring import Explorer
-from graphopt.rewrite.egraphs.finding import LoopFinder
+from graphopt.rewrite.egraphs.ematching import LoopFinder
+from graphopt.rewrite.egraphs.saturation import Explorer
 from graphopt.rewrite.ir.terms import Outputs
 from graphopt.rewrite.rewrite_problem import RewriteProblem
 from graphopt.rewrite.rewriter import Rewriter
@@ -91,7 +90,7 @@ class _Search:
         self.classes = TermClasses(problem.terms)
         self.nothing = self.classes.saved()
         self.finder = LoopFinder(self.rules, self.classes, static=False)
-        self.explorer = Explorer(self.rules, self.classes, self.finder, FILTERS[how.cycles]())
+        self.explorer = Explorer(self.rules, self.classes, self.finder, FILTERS[how.cycles])
         self.earned, self.tried = np.zeros(len(self.rules)), np.zeros(len(self.rules))
         self.quick, self.exact = Choosing("greedy_dag", 0.0), Choosing("ilp", 5.0)
 
@@ -197,9 +196,6 @@ class _Search:
         return max(0.0, 1 - cost / problem.initial_cost)
 
     def _extracted(self, choosing: Choosing) -> tuple[Outputs, tuple[str, ...]]:
-        classes, problem = self.classes, self.problem
-        choice = choice_of(classes, self.start, self.price)
-        chosen = choosing.choose(choice.egraph, problem.seconds_cap - problem.seconds)
-        outputs, nodes = program_from(classes, self.start, choice.by_class(chosen))
-        makers = [classes.maker[node] for node in sorted(nodes, key=classes.born.__getitem__)]
-        return outputs, (*self.made_by, *dict.fromkeys(maker for maker in makers if maker))
+        left = self.problem.seconds_cap - self.problem.seconds
+        outputs, made_by = choosing.extracted(self.classes, self.start, self.price, left)
+        return outputs, (*self.made_by, *made_by)

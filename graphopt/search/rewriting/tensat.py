@@ -1,4 +1,4 @@
-"""`tensat`: equality saturation (Yang et al., Tensat, MLSys 2021), own engine or egglog's.
+"""`tensat`: equality saturation (Yang et al., Tensat, MLSys 2021).
 
 All rules add what they make to classes of equal terms, whatever it costs; then the cheapest program is extracted, by an
 integer program that pays shared terms once, or greedily. It is priced, one evaluation. Rules of several outputs are
@@ -15,17 +15,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from graphopt.errors import ConfigError
-from graphopt.rewrite.egraphs.choosing import choice_of, program_from
+from graphopt.rewrite.egraphs.choosing import extractable
 from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import TermClasses
-from graphopt.rewrite.egraphs.egraph import Egraph
-from graphopt.rewrite.egraphs.exploring import ExplorationLimits, Explorer, Finder
-from graphopt.rewrite.egraphs.finding import LoopFinder
-from graphopt.rewrite.extraction.extracting import NOT_NEEDED, exact_dag, greedy_dag, greedy_tree
+from graphopt.rewrite.egraphs.ematching import LoopFinder
+from graphopt.rewrite.egraphs.saturation import ExplorationLimits, Explorer
+from graphopt.rewrite.extraction.extracting import exact_dag, greedy_dag, greedy_tree
 from graphopt.rewrite.ir.terms import Outputs
 from graphopt.rewrite.rewrite_problem import RewriteProblem, Rules
 from graphopt.rewrite.rewriter import Rewriter
-from graphopt.rewrite.rules.rule import RuleSet
 from graphopt.rewrite.rules.steps import Price
 from graphopt.utils.ranges import Positive, Whole
 
@@ -41,13 +39,16 @@ class Choosing:
     by: Literal["ilp", "greedy_dag", "greedy_tree"]
     seconds: Positive
 
-    def choose(self, egraph: Egraph, left: float) -> dict[int, int]:
-        """Node by class, for classes that are needed. left: seconds of the problem."""
+    def extracted(self, classes: TermClasses, outputs: Outputs, price: Price, left: float) -> tuple[Outputs, Rules]:
+        """The program of the classes, and the rules that made its terms, oldest first. left: seconds of the problem."""
+        found = extractable(classes, outputs, price)
         if self.by == "ilp":
-            found = exact_dag(egraph, max(0.0, min(self.seconds, left)))
+            choice = exact_dag(found.egraph, found.cost, max(0.0, min(self.seconds, left))).choice
         else:
-            found = greedy_dag(egraph) if self.by == "greedy_dag" else greedy_tree(egraph)
-        return {eclass: node for eclass, node in enumerate(found.choice.tolist()) if node != NOT_NEEDED}
+            choice = (greedy_dag if self.by == "greedy_dag" else greedy_tree)(found.egraph, found.cost)
+        program, nodes = found.program(classes, outputs, choice)
+        makers = [classes.maker[node] for node in sorted(nodes, key=classes.born.__getitem__)]
+        return program, tuple(dict.fromkeys(maker for maker in makers if maker))
 
 
 class Tensat(Rewriter):
@@ -55,10 +56,9 @@ class Tensat(Rewriter):
 
     needs_cost = frozenset({"prices of single ops"})
 
-    def __init__(self, *, name: str, engine: Literal["own", "egglog"], limits: ExplorationLimits,
-                 cycles: Literal["efficient", "vanilla", "allowed"], extraction: Choosing,
-                 restarts: Whole) -> None:  # fmt: skip
-        self.name, self.engine, self.limits, self.cycles = name, engine, limits, cycles
+    def __init__(self, *, name: str, limits: ExplorationLimits, cycles: Literal["efficient", "vanilla", "allowed"],
+                 extraction: Choosing, restarts: Whole) -> None:  # fmt: skip
+        self.name, self.limits, self.cycles = name, limits, cycles
         self.extraction, self.restarts = extraction, restarts
 
     def solve(self, problem: RewriteProblem) -> None:
@@ -81,18 +81,7 @@ class Tensat(Rewriter):
         """The cheapest program that saturation finds, and the rules that made what is new in it."""
         classes = TermClasses(problem.terms)
         classes.add_program(outputs)
-        finder = self._finder(problem.task.rules, classes)
+        finder = LoopFinder(problem.task.rules, classes, static=False)
         limits = replace(self.limits, seconds=min(self.limits.seconds, problem.seconds_cap - problem.seconds))
-        Explorer(problem.task.rules, classes, finder, FILTERS[self.cycles]()).run(limits)
-        choice = choice_of(classes, outputs, price)
-        chosen = self.extraction.choose(choice.egraph, problem.seconds_cap - problem.seconds)
-        program, nodes = program_from(classes, outputs, choice.by_class(chosen))
-        makers = [classes.maker[node] for node in sorted(nodes, key=classes.born.__getitem__)]
-        return program, tuple(dict.fromkeys(maker for maker in makers if maker))
-
-    def _finder(self, rules: RuleSet, classes: TermClasses) -> Finder:
-        if self.engine == "own":
-            return LoopFinder(rules, classes, static=False)
-        from graphopt.rewrite.egraphs.egglog_finding import EgglogFinder
-
-        return EgglogFinder(rules, classes)
+        Explorer(problem.task.rules, classes, finder, FILTERS[self.cycles]).run(limits)
+        return self.extraction.extracted(classes, outputs, price, problem.seconds_cap - problem.seconds)

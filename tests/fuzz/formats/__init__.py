@@ -1,19 +1,15 @@
 """The formats, by name. A file here makes inputs of one family and reads them as the command line does."""
 
 from ..judge import Format
-from .answers import ANSWERS
+from .answers import ANSWERS, PACKS
 from .checkpoints import CHECKPOINTS
 from .configs import CONFIGS
-from .egraphs import EGRAPHS
 from .graphs import GRAPHS
-from .onnx_models import ONNX
-from .onnx_operators import ONNX_OPERATORS
-from .packs import PACKS
-from .program_operators import PROGRAM_OPERATORS
-from .programs import PROGRAMS
+from .onnx_models import ONNX, ONNX_OPERATORS
+from .programs import PROGRAM_OPERATORS, PROGRAMS
 from .rules import RULES
 from .tables import TABLES
 
-_ALL = (*GRAPHS, *ONNX, *ONNX_OPERATORS, *ANSWERS, *PACKS, *CHECKPOINTS, *EGRAPHS, *RULES, *TABLES, *PROGRAMS,
+_ALL = (*GRAPHS, *ONNX, *ONNX_OPERATORS, *ANSWERS, *PACKS, *CHECKPOINTS, *RULES, *TABLES, *PROGRAMS,
         *PROGRAM_OPERATORS, *CONFIGS)  # fmt: skip
 FORMATS: dict[str, Format] = {form.name: form for form in _ALL}

@@ -18,7 +18,8 @@ from graphopt.utils.registry import options
 from ..judge import Format, Said, Wrong
 from ..mutate import Draw, damaged, number, plain, text
 
-SMALL = {"dataset=layered": ["dataset.ops=[12]", "dataset.train=1", "dataset.val=1", "dataset.test=1"],
+SMALL = {"dataset=synthetic": ["dataset.families=[layered]", "dataset.ops=[12]",
+                               "dataset.train=1", "dataset.val=1", "dataset.test=1"],
          "dataset=regal": ["dataset.sizes=[9]", "dataset.train=[1]", "dataset.val=[1]", "dataset.test=[1]",
                            "dataset.room.filter=none"]}  # fmt: skip
 TASKS = {
@@ -143,8 +144,8 @@ def learned_words(rng: Draw) -> tuple[str, ...]:
     """A small run with training, of GO or by another encoder."""
     encoder = rng.choice(("graphsage", "gat", "gin", "message_passing", "sequence", "pyg"))
     sizes = [word.replace("layers", "rounds") if encoder == "message_passing" else word for word in LEARNED]
-    return (*sizes, f"encoder={encoder}", f"machine={rng.choice(('gpu2', 'cpu_gpu'))}", "dataset=layered",
-            *SMALL["dataset=layered"], "logger=none", "budget.evals=[6]")  # fmt: skip
+    return (*sizes, f"encoder={encoder}", f"machine={rng.choice(('gpu2', 'cpu_gpu'))}", "dataset=synthetic",
+            *SMALL["dataset=synthetic"], "logger=none", "budget.evals=[6]")  # fmt: skip
 
 
 def _noise(rng: Draw, group: str) -> str:

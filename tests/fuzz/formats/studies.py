@@ -11,7 +11,8 @@ from commands import command
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 
-SMALL = ["dataset=layered", "dataset.ops=[12]", "dataset.train=2", "dataset.val=1", "dataset.test=2", "logger=none"]
+SMALL = ["dataset=synthetic", "dataset.families=[layered]",
+         "dataset.ops=[12]", "dataset.train=2", "dataset.val=1", "dataset.test=2", "logger=none"]  # fmt: skip
 ASSIGNING = {
     "fusion": ["task=fusion", "algo=local", "machine=gpu2", "budget.evals=[6]", "compare=[default]"],
     "placement": ["task=placement", "algo=local", "machine=cpu_gpu", "budget.evals=[6]"],

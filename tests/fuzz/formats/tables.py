@@ -6,15 +6,14 @@ from pathlib import Path
 
 import yaml
 
-from graphopt.datasets.headroom import load_headroom, save_headroom
+from graphopt.datasets.regal import load_headroom, save_headroom
 from graphopt.measure.price_table import PriceTable
 from graphopt.records.rows import RowFile
 from graphopt.report import main
 from graphopt.run.cell import Cell
 
-from ..judge import Format, Wrong
+from ..judge import Format, Wrong, spoken
 from ..mutate import Draw, damaged, damaged_bytes, damaged_text, json_text
-from ..said import spoken
 from .studies import study
 
 
