@@ -10,8 +10,8 @@ split and the backward pass follows. Splits respect the capacity of devices.
 Then runs of items leave the fullest device. A split is seen as an order of items, in which runs are moved: one end of
 what the fullest device has, or a run within it, to a device that it trades with or to any; two devices exchange runs; a
 run of any device joins another. Of a batch of moves the best is made unless it is worse; of equal ones that with the
-smaller sum of powers of loads. After `patience` evaluations without improvement the order is cut anew, which finds the
-best runs of any order; if that does not help either, the search goes on from the best split after `kick` random moves.
+smaller sum of powers of loads. After `patience` evaluations without improvement the search goes on from the best split
+after `kick` random moves.
 
 An item is a group of kernels that share a device. Transfers have one duration each, the longest over all pairs of
 devices, and devices that are alike are one kind; so loads here are those of the cost model where all links are alike,
@@ -417,7 +417,7 @@ class LoadBalance(Optimizer):
             problem.commit(search.decisions(here[None])[0])
             return
         cost = float(search.price(here[None])[0])
-        best, best_cost, since, cut = here, cost, 0, False
+        best, best_cost, since = here, cost, 0
         while problem.open:
             moved = search.around(here, self.batch)
             found, even = search.price(moved), search.unevenness(moved)
@@ -426,10 +426,10 @@ class LoadBalance(Optimizer):
                 here, cost = moved[winner], float(found[winner])
             since += len(moved)
             if cost < best_cost:
-                best, best_cost, since, cut = here, cost, 0, False
+                best, best_cost, since = here, cost, 0
             if since >= self.patience and problem.open:
-                here = search.kicked(best, self.kick) if cut else search.cut_anew(best)
-                cost, since, cut = float(search.price(here[None])[0]), 0, not cut
+                here = search.kicked(best, self.kick)
+                cost, since = float(search.price(here[None])[0]), 0
 
 
 class _LoadSearch:
@@ -472,14 +472,6 @@ class _LoadSearch:
         for _ in range(moves):
             here = self._moved(here, int(self.problem.rng.integers(self.devices)))
         return here
-
-    def cut_anew(self, here: I64) -> I64:
-        """[M] the best runs of the order that these devices make: never worse where all links are alike."""
-        place = np.array([np.flatnonzero(here == d).mean() if (here == d).any() else 0.0 for d in range(self.devices)])
-        order = np.lexsort((np.arange(len(here)), place[here], here))
-        order = order[np.argsort(place[here[order]], kind="stable")]
-        found = split_order(self.line.stream, self.line.kinds, order, np.inf)
-        return found.devices(self.line.kind) if np.isfinite(found.load) else here
 
     def _moved(self, here: I64, source: int) -> I64:
         rng, row = self.problem.rng, here.copy()
