@@ -150,5 +150,5 @@ def test_an_algorithm_that_an_experiment_calls_otherwise_finds_the_policy_of_its
     config = {group: registry.option(group, name) for group, name in options} | {"algo": node, "ckpt": "pretrained"}
     assert adopt.packaged_name(config) == "xrlflow-rewrite-runtime.ckpt"
     assert adopt.with_network(config)["algo"] == node | {"additive": "roofline"}
-    of_several = registry.option("algo", "remeasured") | {"name": "mine"}
+    of_several = registry.option("algo", "gas") | {"name": "mine"}
     assert registry.base("algo", of_several) == "mine" and registry.base("algo", registry.option("algo", "go")) == "go"
