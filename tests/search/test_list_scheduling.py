@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from graphopt.readers.formats.task_graphs import read_stg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import OutOfBudget
+from graphopt.readers.formats.task_graphs import read_stg
 from graphopt.search.heuristics.schedules import Heft, ListBottomLevel
 from graphopt.tasks.joint import Joint
 from graphopt.tasks.placement import Placement
