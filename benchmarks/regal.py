@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from lines import say
 
-from graphopt.algos.learner import answering
+from graphopt.algos.learner import inference
 from graphopt.algos.regal import REGAL
 from graphopt.config.build import encoder
 from graphopt.config.construct import construct
@@ -42,7 +42,7 @@ def measured(regal: REGAL, graph: Graph) -> tuple[float, float, float]:
     start = time.process_time()
     observation = regal.observe([graph])
     read = time.process_time()
-    with answering(graph):
+    with inference(graph):
         actions = regal.policy.propose(observation, 0).op[0].numpy()
     passed = time.process_time()
     regal.sampler(graph, actions)

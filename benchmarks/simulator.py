@@ -158,8 +158,8 @@ def large_graph() -> None:
     import torch
 
     from graphopt.datasets.zoo_dataset import capture_model
+    from graphopt.encoders.convolutions import GraphSAGE
     from graphopt.encoders.features import graph_features
-    from graphopt.encoders.graphsage import GraphSAGE
 
     clock = time.perf_counter
     made: list[Graph] = []

@@ -40,7 +40,7 @@ class StepClock(pl.Callback):
 def seconds_of_steps(name: str, graphs: list[Graph], steps: int) -> list[float]:
     """Of all but the first."""
     made, clock = learner(name), StepClock()
-    made.gather(graphs)
+    made.prepare_training(graphs)
     trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[clock],
                          enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
     trainer.fit(made.train(), DataLoader([graphs] * (steps + 1), batch_size=None, collate_fn=list))

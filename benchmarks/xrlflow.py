@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from lines import say
 
-from graphopt.algos.rewriters.playing import drawn
-from graphopt.algos.rewriters.xrlflow import XRLflow
+from graphopt.algos.rewriters.xrlflow import XRLflow, drawn
 from graphopt.config.construct import construct
 from graphopt.problems.cost_model import CostModel
 from graphopt.rewrite.environment.episodes import Episode, Game

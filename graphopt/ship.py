@@ -19,7 +19,7 @@ from torch import Tensor
 from graphopt.config.construct import target_of
 from graphopt.config.stored import RESERVED, class_of, node_of
 from graphopt.errors import Unreadable, UserError
-from graphopt.training import checkpoint, packaged
+from graphopt.training import adopt, checkpoint
 from graphopt.utils import registry
 from graphopt.utils.limits import MIB, read_bytes
 from graphopt.utils.printable import say
@@ -35,13 +35,13 @@ def ship(cell: Path, folder: Path, *, half: bool) -> Path:
         raise UserError(f"{cell} is not a cell: it has no config.yaml; give a folder OUTPUT_DIR/STUDY/CELL")
     config = stored_config(cell / "config.yaml")
     config["algo"]["name"] = registry.base("algo", config["algo"])
-    state = stripped(checkpoint.load(checkpoint.find(str(cell), config)), config, half=half)
+    state = stripped(checkpoint.load(adopt.find(str(cell), config)), config, half=half)
     state["plain"] = json.dumps(json.loads(state["plain"]) | {"note": {"cell": cell.resolve().name}})
     size = checkpoint.size(state)
     if size > LIMIT:
         advice = "train a smaller network" if half else "use --half or train a smaller network"
         raise UserError(f"the checkpoint takes {size:,} bytes, more than the {LIMIT:,} that ship; {advice}")
-    path = folder / packaged.packaged_name(config)
+    path = folder / adopt.packaged_name(config)
     checkpoint.save(path, state)
     return path
 
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="graphopt study ship", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     result.add_argument("cell", type=Path, help="folder of a finished cell, with ckpt/best.ckpt")
     result.add_argument("--half", action="store_true", help="store numbers in half precision")
-    result.add_argument("--folder", type=Path, default=packaged.PRETRAINED, help="where to write instead")
+    result.add_argument("--folder", type=Path, default=adopt.PRETRAINED, help="where to write instead")
     return result
 
 

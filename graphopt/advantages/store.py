@@ -1,49 +1,69 @@
-"""Collected samples on disk: a folder per graph, one shard per sweep, typed arrays that are mapped into memory.
+"""LAF's samples of many graphs: collected once, chain by chain and sweep by sweep, and kept on disk.
 
-    NAME-KEY/header.json                 what the samples are of
-    NAME-KEY/0-initial-0002/shard.json   evaluations, seconds, commit, and the digest of every array
-    NAME-KEY/0-initial-0002/price.npy    and the other arrays of `Samples`, without pickles
+    NAME-KEY/header.json           what the samples are of, for people
+    NAME-KEY/0-initial-0002.npz    the arrays of `Samples` of the second sweep of a chain
 
-Shards appear all at once, so a killed collection leaves whole ones only. KEY is a digest of everything that makes
-samples differ: graph, choices, prices, temperature, slots, seed, format.
-
-Shape legend: see graphopt.advantages.gibbs.
+Files appear all at once, so a killed collection leaves whole ones only; what is on disk is not priced again. KEY is a
+digest of everything that makes samples differ: graph, choices, prices, temperature, slots, seed, format.
 """
 
 import hashlib
 import json
 import re
-import shutil
+import threading
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import numpy as np
 
-from graphopt.advantages.gibbs import Samples
-from graphopt.core.graph import Graph
+from graphopt import cache_dir
+from graphopt.advantages.gibbs import ConditionalPrices, Samples, surroundings, survey, sweep, typical
+from graphopt.core.graph import I64, Graph
 from graphopt.core.head import named_counts
-from graphopt.errors import UserError
+from graphopt.errors import UserError, writing
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.pricing import Pricing
 from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import slots_in
 from graphopt.utils.commit import commit
-from graphopt.utils.whole import whole_file, whole_folder
+from graphopt.utils.limits import MIB, read_npz
+from graphopt.utils.outside import OwnFolder
+from graphopt.utils.progress import Bar
+from graphopt.utils.ranges import Between, Count, Positive, Workers
+from graphopt.utils.whole import whole_file
 
-FORMAT = 1  # of the files; a reader refuses others
-_ARRAYS = tuple(field.name for field in fields(Samples) if field.name != "evals")
-_KINDS = {
-    "start": "<i2",
-    "row": "<i4",
-    "price": "<f8",
-    "changed_at": "<i4",
-    "changed_entry": "<i4",
-    "changed_to": "<i2",
-}
-_PROBES = 3  # random decisions whose prices tell one cost model from another
+FORMAT = 2  # of the files; a part of KEY
+MOST_BYTES = 4096 * MIB  # of a file
+KINDS = {"start": "<i2", "row": "<i4", "price": "<f8", "changed_at": "<i4", "changed_entry": "<i4", "changed_to": "<i2",
+         "evals": "<i8"}  # fmt: skip
+PROBES = 3  # random decisions whose prices tell one cost model from another
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collection:
+    """What is collected of every graph."""
+
+    folder: OwnFolder  # of all stores; null: advantages/ in the cache folder
+    chains: list[Literal["initial", "random"]]  # where each chain of Gibbs sampling starts
+    sweeps: Annotated[int, Between(0, 10_000)]  # of each chain; more of them later add to what is there
+    temperature: Positive  # tau, in units of the median size of an advantage around the chain's start
+    slots: Count  # most slots that a sweep visits; of larger graphs another random part each time
+    surveys: bool  # price all slots again around the decision at the end of every sweep
+    workers: Workers  # graphs at a time
+
+    def names(self) -> list[str]:
+        """Of all shards of a complete store."""
+        turns = range(self.sweeps + 1)
+        return [shard_name(chain, start, turn) for chain, start in enumerate(self.chains) for turn in turns]
+
+
+def shard_name(chain: int, start: str, turn: int) -> str:
+    """Turn 0 is the survey of the chain's start, turn n its n-th sweep."""
+    return f"{chain}-{start}-{turn:04d}"
 
 
 @dataclass(frozen=True)
@@ -52,106 +72,65 @@ class Store:
 
     folder: Path
 
-    def header(self) -> dict[str, Any]:
-        """Raises UserError when there is none, or it is damaged or of another format."""
-        return _read_json(self.folder / "header.json", self.folder)
+    def path(self, name: str) -> Path:
+        """Of a shard."""
+        return self.folder / f"{name}.npz"
 
-    def shards(self) -> list[str]:
-        """Names of the shards, chain by chain in the order of their sweeps."""
-        return sorted(path.parent.name for path in self.folder.glob("[!.]*/shard.json"))
-
-    def write(self, name: str, samples: Samples, seconds: float) -> None:
+    def write(self, name: str, samples: Samples) -> None:
         """Adds a shard, all or nothing. Raises UserError when the disk does not take it."""
-        try:
-            with whole_folder(self.folder / name) as place:
-                _fill(place, samples, seconds)
-        except OSError as error:
-            if (self.folder / name / "shard.json").exists():
-                return  # another process was faster; its samples are the same
-            raise UserError(
-                f"cannot write {self.folder / name}: {error.strerror or error}; make room or choose another "
-                "algo.collection.folder=..."
-            ) from error
-
-    def mend(self) -> None:
-        """Removes damaged shards, with a warning: they are collected again, and come out the same."""
-        for place in sorted(self.folder.glob("[!.]*/")):
-            try:
-                self.read(place.name)
-            except UserError as error:
-                warnings.warn(f"{error}; it is collected again", stacklevel=2)
-                shutil.rmtree(place, ignore_errors=True)
+        arrays = {key: np.asarray(getattr(samples, key)).astype(kind) for key, kind in KINDS.items()}
+        with writing(self.path(name)), whole_file(self.path(name)) as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
 
     def read(self, name: str) -> Samples:
-        """A shard, mapped. Raises UserError when it is damaged."""
-        place = self.folder / name
-        about = _read_json(place / "shard.json", place)
+        """A shard. Raises UserError when it is damaged."""
         try:
-            wrong = [array for array in _ARRAYS if _digest(place / f"{array}.npy") != about["digests"][array]]
-            if wrong:
-                raise ValueError(f"the content of {wrong[0]}.npy does not match its digest")
-            arrays = {a: np.load(place / f"{a}.npy", mmap_mode="r", allow_pickle=False) for a in _ARRAYS}
-            return Samples(**arrays, evals=int(about["evals"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise damaged(place, str(error)) from error
+            arrays = read_npz(self.path(name), MOST_BYTES)
+            if {key: array.dtype.str for key, array in arrays.items()} != KINDS:
+                raise UserError("it holds other arrays than samples do")
+            evals = int(arrays.pop("evals"))
+            return Samples(**arrays, evals=evals)
+        except (OSError, UserError, TypeError) as error:
+            raise UserError(
+                f"samples in {self.path(name)} are damaged ({error}); the same command collects them again"
+            ) from None
 
 
-def _fill(folder: Path, samples: Samples, seconds: float) -> None:
-    for array in _ARRAYS:
-        np.save(folder / f"{array}.npy", getattr(samples, array).astype(_KINDS[array]), allow_pickle=False)
-    digests = {array: _digest(folder / f"{array}.npy") for array in _ARRAYS}
-    about = {"format": FORMAT, "evals": samples.evals, "seconds": round(seconds, 3), "commit": commit()}
-    (folder / "shard.json").write_text(json.dumps({**about, "digests": digests}, indent=1))
+def collect(graphs: Sequence[Graph], task: AssignTask, cost: CostModel, collection: Collection,
+            seed: int) -> list[Store]:  # fmt: skip
+    """The stores of all graphs, completed; those without a choice are left out. Resumes after the last whole shard."""
+    work = [(graph, _open(graph, task, cost, collection, seed)) for graph in graphs if len(slots_in(task, graph))]
+    lacking = sum(not store.path(name).exists() for _, store in work for name in collection.names())
+    if lacking:
+        with Bar("collect", lacking) as bar:
+            _Collector(task, cost, collection, seed, bar).run(work)
+    return [store for _, store in work]
 
 
-def open_store(root: Path, graph: Graph, task: AssignTask, cost: CostModel, how: Mapping[str, Any]) -> Store:
-    """The store of a graph below `root`, made if it is not there. how: what else makes samples differ, plain values."""
+def _open(graph: Graph, task: AssignTask, cost: CostModel, collection: Collection, seed: int) -> Store:
+    """The store of a graph, made if it is not there, without its damaged shards."""
+    root = Path(collection.folder).expanduser() if collection.folder else cache_dir() / "advantages"
     about = {
-        "format": FORMAT, "graph": {"name": graph.name, "family": graph.family, "hash": graph.hash},
-        "ops": graph.num_ops, "slots": len(slots_in(task, graph)),
+        "format": FORMAT, "graph": graph.hash, "ops": graph.num_ops, "slots": len(slots_in(task, graph)),
         "task": {"name": task.name, "heads": named_counts(task.heads)},
         "machine": task.machine.name, "cost": {"name": cost.name, "objective": cost.objective},
-        "prices": fingerprint(graph, task, cost), **how,
+        "prices": fingerprint(graph, task, cost), "temperature": collection.temperature,
+        "most_slots": collection.slots, "surveys": collection.surveys, "seed": seed,
     }  # fmt: skip
-    named = {key: value for key, value in about.items() if key != "graph"} | {"graph": graph.hash}
-    key = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:12]
-    name = re.sub(r"[^A-Za-z0-9_.+-]", "_", graph.name)[:80]
-    store = Store(root / f"{name}-{key}")
-    try:
-        store.header()
-    except UserError:  # not there yet, or damaged: what it says is known
-        _write_header(store.folder, {**about, "commit": commit()})
-    store.mend()
+    key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
+    store = Store(root / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', graph.name)[:80]}-{key}")
+    header = store.folder / "header.json"
+    if not header.exists():
+        with writing(header), whole_file(header) as file:
+            file.write(json.dumps({**about, "family": graph.family, "commit": commit()}, indent=1).encode())
+    for name in collection.names():
+        if store.path(name).exists():
+            try:
+                store.read(name)
+            except UserError as error:
+                warnings.warn(str(error), stacklevel=2)
+                store.path(name).unlink()
     return store
-
-
-def _write_header(folder: Path, about: Mapping[str, Any]) -> None:
-    try:
-        with whole_file(folder / "header.json") as file:
-            file.write(json.dumps(about, indent=1).encode())
-    except OSError as error:
-        raise UserError(
-            f"cannot keep samples in {folder} ({error.strerror or error}); choose another algo.collection.folder=..."
-        ) from error
-
-
-def damaged(place: Path, why: str) -> UserError:
-    return UserError(f"samples in {place} are damaged ({why}); the same command collects them again")
-
-
-def _read_json(path: Path, place: Path) -> dict[str, Any]:
-    try:
-        about = json.loads(path.read_text())
-        stored = about["format"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise damaged(place, f"{path.name}: {error}") from error
-    if stored != FORMAT:
-        raise damaged(place, f"format {stored}, this version reads {FORMAT}")
-    return dict(about)
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def fingerprint(graph: Graph, task: AssignTask, cost: CostModel) -> str:
@@ -160,8 +139,70 @@ def fingerprint(graph: Graph, task: AssignTask, cost: CostModel) -> str:
     slots, initial = slots_in(task, graph), task.initial(graph)
     digest = hashlib.sha256(initial.tobytes() + slots.op.tobytes() + slots.head.tobytes())
     if cost.deterministic:
-        decisions = np.repeat(initial[None], _PROBES + 1, 0)
+        decisions = np.repeat(initial[None], PROBES + 1, 0)
         rng = np.random.default_rng(0)
-        decisions[1:, slots.op, slots.head] = rng.integers(0, slots.choices, (_PROBES, len(slots)))
+        decisions[1:, slots.op, slots.head] = rng.integers(0, slots.choices, (PROBES, len(slots)))
         digest.update(Pricing(graph, task, cost).decisions(decisions).cost.tobytes())
     return digest.hexdigest()[:16]
+
+
+class _Collector:
+    """Shares graphs among threads; compiled pricing runs without the interpreter's lock."""
+
+    def __init__(self, task: AssignTask, cost: CostModel, collection: Collection, seed: int, bar: Bar) -> None:
+        self.task, self.cost, self.collection, self.seed, self.bar = task, cost, collection, seed, bar
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+
+    def run(self, work: Sequence[tuple[Graph, Store]]) -> None:
+        with ThreadPoolExecutor(self.collection.workers, "collect") as pool:
+            try:
+                for done in [pool.submit(self.graph, graph, store) for graph, store in work]:
+                    done.result()
+            except BaseException:
+                self._stopped.set()  # the others end after the sweep they are in
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def graph(self, graph: Graph, store: Store) -> None:
+        for chain, start in enumerate(self.collection.chains):
+            self.chain(graph, store, chain, start)
+
+    def chain(self, graph: Graph, store: Store, chain: int, start: str) -> None:
+        """One chain of a graph, shard by shard. Every shard has random numbers of its own, and begins where the one
+        before it ended, so it does not matter which of them were there already."""
+        tau, slots = 0.0, slots_in(self.task, graph)
+        around: ConditionalPrices | None = None
+        for turn in range(self.collection.sweeps + 1):
+            name = shard_name(chain, start, turn)
+            if store.path(name).exists():
+                around, tau = None, tau if turn else self._tau(store.read(name))
+                continue
+            if self._stopped.is_set():
+                return
+            rng = np.random.default_rng([self.seed, chain, turn])
+            if around is None:
+                if turn:
+                    here = store.read(shard_name(chain, start, turn - 1)).end()
+                else:
+                    here = self.task.initial(graph).copy()
+                    if start == "random":
+                        here[slots.op, slots.head] = rng.integers(0, slots.choices)
+                around = surroundings(Pricing(graph, self.task, self.cost), slots, here)
+            rows = self._rows(len(slots), rng)
+            if turn:
+                samples = sweep(around, rows, tau, rng, surveyed=self.collection.surveys)
+            else:
+                samples = survey(around, rows)
+                tau = self._tau(samples)
+            store.write(name, samples)
+            with self._lock:
+                self.bar.step(f"{graph.name} {samples.evals} prices")
+
+    def _tau(self, first: Samples) -> float:
+        return self.collection.temperature * (typical(first.price) or 1.0)
+
+    def _rows(self, total: int, rng: np.random.Generator) -> I64:
+        """The slots of a sweep in their order: v = 1 .. |V|, as in the paper."""
+        if total <= self.collection.slots:
+            return np.arange(total)
+        return np.sort(rng.choice(total, self.collection.slots, replace=False))

@@ -20,15 +20,14 @@ Preference = Callable[[Decision], NDArray[np.float32]]
 LEAST_DOUBT = 0.02  # added to every slot's doubt, so that no op is out of reach
 
 
-def guided_search(problem: AssignProblem, slots: Slots, prefer: Preference, refresh: int, deltas: bool) -> None:
+def guided_search(problem: AssignProblem, slots: Slots, prefer: Preference, refresh: int) -> None:
     """From the best decision so far until the budget ends.
 
     First single changes by preference, asked again every `refresh` changes, until none helps; then local search on
-    neighbourhoods, centred where the preference is least sure. `deltas`: price single changes by exact deltas where the
-    cost model has them.
+    neighbourhoods, centred where the preference is least sure.
     """
     if problem.open:
-        walk = Walk(problem, problem.best, problem.best_cost, deltas=deltas)
+        walk = Walk(problem, problem.best, problem.best_cost, deltas=False)
         _Walker(problem, slots, prefer, walk).run(refresh)
     if problem.open:
         walk = Walk(problem, problem.best, problem.best_cost, deltas=False)

@@ -30,7 +30,7 @@ LARGE = 20_000  # ops from which several threads make a pass faster; below, they
 
 
 @contextmanager
-def answering(graph: Graph) -> Iterator[None]:
+def inference(graph: Graph) -> Iterator[None]:
     """How `solve` asks a network: without gradients, on as many threads as pay."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if graph.num_ops >= LARGE else 1)
@@ -49,12 +49,12 @@ class Learner(pl.LightningModule, Solver[Any]):
     losses as `losses/...`. State beyond parameters and optimisers is kept by overriding `on_save_checkpoint` and
     `on_load_checkpoint` with plain values.
 
-    measure: what validation says, logged as `val/<measure>`; higher is better. By default the geometric mean of the
-    speed-ups over the default on the validation graphs, with a small budget; what is priced is training cost.
+    metric: the name of the validation metric, logged as `val/<metric>`; higher is better. By default the geometric mean
+    of the speed-ups over the default on the validation graphs, with a small budget; the prices are training cost.
 
     network_settings: keys of its yaml file that its weights belong to; a checkpoint brings them along.
     training_only: how names of parameters begin that `solve` does not use; packaged checkpoints leave them out.
-    heeds_held_out: whether ops that are held out (`Graph.held_out`) teach it nothing.
+    applies_train_mask: whether ops outside of `Graph.train_mask` teach it nothing.
     any_purpose: whether the same weights serve every task and objective that it can solve; one packaged checkpoint is
     for all of them.
     """
@@ -62,9 +62,9 @@ class Learner(pl.LightningModule, Solver[Any]):
     accepts: ClassVar[tuple[type[Task], ...]] = (AssignTask,)
     network_settings: ClassVar[frozenset[str]] = frozenset()
     training_only: ClassVar[tuple[str, ...]] = ()
-    heeds_held_out: ClassVar[bool] = False
+    applies_train_mask: ClassVar[bool] = False
     any_purpose: ClassVar[bool] = False
-    measure: ClassVar[str] = "speedup"
+    metric: ClassVar[str] = "speedup"
 
     def __init__(self, *, name: str, task: Any, cost: CostModel, seed: int) -> None:
         super().__init__()
@@ -73,8 +73,8 @@ class Learner(pl.LightningModule, Solver[Any]):
         self._random = np.random.default_rng([seed, 0x1EA12])  # the learner's own draws; stored in checkpoints
         self._pricings: dict[str, Pricing] = {}
         self.val_evals, self.val_seed = 0, seed  # of each validation problem
-        self.validated = math.nan  # what the last validation said
-        self._said: list[float] = []  # by the validation that is going on
+        self.last_metric = math.nan  # of the last validation
+        self._values: list[float] = []  # of the validation that is going on
 
     @staticmethod
     def extra_width(task: AssignTask) -> int:
@@ -85,32 +85,32 @@ class Learner(pl.LightningModule, Solver[Any]):
         """What of the problem its weights depend on, plain values: a checkpoint must agree in it with its run."""
         return {"decisions": named_counts(self.task.heads)}
 
-    def gather(self, graphs: Sequence[Graph]) -> None:
+    def prepare_training(self, graphs: Sequence[Graph]) -> None:
         """What it needs to know of the training graphs before the first step, or before training goes on; by default
         nothing. What it prices is training cost, counted when no step has been made."""
 
     def validation_step(self, graph: Graph, batch_idx: int) -> None:
-        """Adds what one graph says; processes share the graphs."""
+        """Adds the values of one graph; processes share the graphs."""
         if batch_idx % self.trainer.world_size == self.trainer.global_rank:
-            self._said += self.says(graph)
+            self._values += self.validation_values(graph)
 
     def on_validation_epoch_end(self) -> None:
-        total = torch.tensor([sum(self._said), len(self._said), self.train_evals], dtype=torch.float64)
+        total = torch.tensor([sum(self._values), len(self._values), self.train_evals], dtype=torch.float64)
         total_3 = self.trainer.strategy.reduce(total.to(self.device), reduce_op="sum")
-        said, count, evals = torch.as_tensor(total_3).tolist()
-        self._said = []
-        self.validated = self.summary(said / count) if count else 0.0
-        self.log_dict({f"val/{self.measure}": self.validated, "train_evals": evals})
+        summed, count, evals = torch.as_tensor(total_3).tolist()
+        self._values = []
+        self.last_metric = self.validation_metric(summed / count) if count else 0.0
+        self.log_dict({f"val/{self.metric}": self.last_metric, "train_evals": evals})
 
-    def says(self, graph: Graph) -> list[float]:
-        """What a validation graph says, to be averaged over all: the logarithm of the speed-up, if there is any."""
+    def validation_values(self, graph: Graph) -> list[float]:
+        """Values of one validation graph, averaged over all graphs: the logarithm of the speed-up, if there is any."""
         problem, _ = solve(self, graph, self.task, self.cost, evals=self.val_evals, seed=self.val_seed)
         self.train_evals += problem.evals
         before, after = problem.initial_cost, problem.best_cost
         return [math.log(before / after)] if math.isfinite(before) and math.isfinite(after) and after > 0 else []
 
-    def summary(self, mean: float) -> float:
-        """The measure, from the mean of what the graphs say."""
+    def validation_metric(self, mean: float) -> float:
+        """The metric, from the mean of all values."""
         return math.exp(mean)
 
     def pricing(self, graph: Graph) -> Pricing:

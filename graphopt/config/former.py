@@ -4,9 +4,15 @@ from typing import Any
 
 # Where classes or whole modules were, as files of older versions have it -> where they are.
 MOVED: dict[str, str] = {
+    "graphopt.algos.modelling.run_model": "graphopt.algos.modelling.kernel_model",
+    "graphopt.encoders.gat": "graphopt.encoders.convolutions",
+    "graphopt.encoders.gin": "graphopt.encoders.convolutions",
+    "graphopt.encoders.graphsage": "graphopt.encoders.convolutions",
+    "graphopt.encoders.pyg": "graphopt.encoders.convolutions",
+    "graphopt.encoders.sequence": "graphopt.encoders.message_passing",
     "graphopt.costs.learned": "graphopt.costs.inductor",
     "graphopt.costs.onnx_runtime": "graphopt.costs.whole_program",
-    "graphopt.costs.profiled": "graphopt.costs.additive",
+    "graphopt.costs.profiled": "graphopt.costs.whole_program",
     "graphopt.costs.torch_eager": "graphopt.costs.whole_program",
     "graphopt.datasets.training_step": "graphopt.datasets.torch_module",
     "graphopt.machine": "graphopt.core.machine",

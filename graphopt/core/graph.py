@@ -117,7 +117,7 @@ class Graph:
         return digest.hexdigest()[:16]
 
     @cached_property
-    def taught(self) -> Bool:
+    def train_mask(self) -> Bool:
         """[N] ops that learners may be taught by."""
         return ~self.held_out if len(self.held_out) else np.ones(self.num_ops, np.bool_)
 

@@ -17,8 +17,8 @@ from graphopt.utils.whole import whole_file
 class Trace:
     """One simulated run. K kernels and X transfers in order of op id and of creation, S steps, D devices.
 
-    A step is one position in the order of all that happens: at step s first all that ends there ends, then all that
-    starts there starts. Several steps may share a time, where kernels take none.
+    A step is one position in the order of all events; ends are processed before starts. Several steps share a time
+    where kernels take none.
     """
 
     makespan: float  # seconds until everything is idle

@@ -1,4 +1,5 @@
-"""REGAL's message passing in both directions (Paliwal et al.: Reinforced Genetic Algorithm Learning, 2020, appendix).
+"""REGAL's encoders (Paliwal et al.: Reinforced Genetic Algorithm Learning, 2020): message passing in both directions
+(appendix), and its baseline GAS, graph as sequence, which reads the ops by a recurrent network (`Sequence`).
 
 h_v from the op's features, e' = MLP(e) from the edge's. A round, for every edge from producer v to consumer u:
 m_vu = MLP([h_v, h_u, e'_vu]) to the consumer, m'_uv = MLP'([h_u, h_v, e'_vu]) back to the producer, and then
@@ -8,18 +9,18 @@ Our choices: messages are averaged, not summed, since sums explode where a resul
 neighbours there are is among the features of ops); MLPs of messages have one hidden layer of the encoder's width; an
 update by MLP is residual and normalised, one by GRU is neither, as its gates keep states bounded. Weights start at
 scales that keep messages as large as states: from torch's own, an op is hardly heard two edges away before training.
-Shape legend: N ops of all graphs of a batch, E edges, D width.
+Shape legend: N ops of all graphs of a batch, B graphs, L ops of the longest, E edges, D width.
 """
 
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 from torch_geometric.data import Data
 
-from graphopt.encoders.columns import EDGE_WIDTH
-from graphopt.encoders.encoder import Encoder
-from graphopt.encoders.messages import Edges, both_ways, segment_sum
+from graphopt.encoders.encoder import Edges, Encoder, both_ways, segment_sum
+from graphopt.encoders.features import EDGE_WIDTH
 from graphopt.errors import ConfigError
 from graphopt.utils.ranges import Between, Width
 
@@ -93,8 +94,6 @@ class MessagePassing(Encoder):
 
     def __init__(self, *, name: str, width: Width, rounds: Rounds, shared: bool,
                  update: Literal["gru", "mlp"], extra_width: int) -> None:  # fmt: skip
-        if update not in ("gru", "mlp"):
-            raise ConfigError(f"encoder {name!r}: update is gru or mlp, not {update!r}")
         super().__init__(name=name, width=width, extra_width=extra_width)
         self.rounds = rounds
         self.edge = nn.Sequential(nn.Linear(EDGE_WIDTH, width), nn.ReLU(), nn.Linear(width, width))
@@ -109,3 +108,26 @@ class MessagePassing(Encoder):
             for _ in range(self.rounds // len(self.steps)):  # all of them where weights are shared, else one
                 h_ND = step.update(h_ND, step.down(h_ND, edges, edge_down_ED), step.up(h_ND, reverse, edge_up_ED))
         return h_ND
+
+
+class Sequence(Encoder):
+    """GAS, in the spirit of Mirhoseini et al.: Device Placement Optimization with Reinforcement Learning, 2017.
+
+    The ops of a graph are read in topological order, forwards and backwards, by `layers` of a recurrent network, with
+    half of the even `width` each. Edges are not read; what an op knows of its neighbours is what its features say.
+    """
+
+    def __init__(self, *, name: str, width: Width, layers: Annotated[int, Between(1, 256)],
+                 cell: Literal["gru", "lstm"], extra_width: int) -> None:  # fmt: skip
+        if width % 2:
+            raise ConfigError(f"encoder {name!r}: width {width} is odd; make it even, each direction has half of it")
+        super().__init__(name=name, width=width, extra_width=extra_width)
+        network = nn.GRU if cell == "gru" else nn.LSTM
+        self.network = network(width, width // 2, num_layers=layers, bidirectional=True, batch_first=True)
+
+    def spread(self, h_ND: Tensor, data: Data) -> Tensor:
+        lengths = data.num_ops.tolist()
+        padded_BLD = pad_sequence(list(torch.split(h_ND, lengths)), batch_first=True)
+        packed = pack_padded_sequence(padded_BLD, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
+        read_BLD, _ = pad_packed_sequence(self.network(packed)[0], batch_first=True)
+        return torch.cat([read_LD[:length] for read_LD, length in zip(read_BLD, lengths)])

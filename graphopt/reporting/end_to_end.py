@@ -17,7 +17,7 @@ from typing import Any
 from graphopt.answer import Answer
 from graphopt.config.construct import construct
 from graphopt.config.stored import node_of
-from graphopt.costs.additive import Profiled
+from graphopt.costs.whole_program import Profiled
 from graphopt.errors import UserError
 from graphopt.measure.environment import processor
 from graphopt.measure.target import Ratio

@@ -1,4 +1,4 @@
-"""A checkpoint brings its network's settings along: with `ckpt=...` nobody has to repeat encoder and sizes.
+"""What `ckpt=` means before torch is loaded: which file, and the settings of its network, which it brings along.
 
 What the command line (or an experiment) left as the yaml files have it, is as it was in training. What it set, stays;
 if the weights do not fit that, the run ends with a sentence that says what differs. Only settings of the network are
@@ -6,15 +6,21 @@ taken; those of searching with it are the run's own.
 """
 
 import contextlib
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from graphopt import CONF
 from graphopt.config import compatibility
 from graphopt.config.construct import Node, target_of
-from graphopt.errors import UserError
+from graphopt.errors import UsageError, UserError
 from graphopt.utils import registry
 from graphopt.utils.printable import say
+
+PRETRAINED = Path(__file__).resolve().parent.parent / "pretrained"  # weights alone, by `graphopt study ship`
+ANY = "any"  # in the name of a packaged checkpoint
+RUNTIME = "runtime"  # the objective of cost models that say none
 
 
 def adopt(config: Any) -> Any:
@@ -45,8 +51,7 @@ def with_network(config: Node) -> dict[str, Any]:
         return dict(config)
     from graphopt.training import checkpoint
 
-    place = checkpoint.find(str(config["ckpt"]), config)
-    stored = checkpoint.settings_of(checkpoint.load(place), algo.network_settings)
+    stored = checkpoint.settings_of(checkpoint.load(find(str(config["ckpt"]), config)), algo.network_settings)
     if stored is None or registry.base("algo", stored["algo"]) != registry.base("algo", config["algo"]):
         return dict(config)
     return {
@@ -98,3 +103,45 @@ def inherit(chosen: Any, usual: Any, stored: Any) -> Any:
     if all(isinstance(value, Mapping) for value in (chosen, usual, stored)):
         return {key: inherit(value, usual.get(key), stored.get(key, value)) for key, value in chosen.items()}
     return stored if chosen == usual else chosen
+
+
+def find(place: str, config: Mapping[str, Any]) -> Path:
+    """The file meant by `ckpt=`: itself, ckpt/best.ckpt of a run's folder, or with `pretrained` the packaged one."""
+    if place == "pretrained":
+        return packaged(config)
+    path = Path(place)
+    return path / "ckpt" / "best.ckpt" if path.is_dir() else path
+
+
+def packaged(config: Mapping[str, Any]) -> Path:
+    """The checkpoint that comes with the package for the run's algorithm, task and objective. Raises UsageError, naming
+    what there is, when there is none."""
+    path = PRETRAINED / packaged_name(config)
+    if not path.is_file():
+        stored = [_purpose_words(tuple(file.stem.split("-"))) for file in sorted(PRETRAINED.glob("*.ckpt"))]
+        raise UsageError(
+            f"ckpt=pretrained: no checkpoint comes with graphopt for {_purpose_words(_purpose(config))}; "
+            f"there are: {'; '.join(stored) or 'none'}; choose one of these, or train with ckpt=null"
+        )
+    return path
+
+
+def packaged_name(config: Mapping[str, Any]) -> str:
+    """The file name says what a packaged checkpoint is for. Raises UserError for names that are none of a file."""
+    for part in _purpose(config):
+        if not re.fullmatch(r"[A-Za-z0-9_+][A-Za-z0-9_.+]*", part):
+            raise UserError(f"{part!r} is no name that a packaged checkpoint can have: letters, digits and _ only")
+    return f"{'-'.join(_purpose(config))}.ckpt"
+
+
+def _purpose(config: Mapping[str, Any]) -> tuple[str, str, str]:
+    algo = registry.base("algo", config["algo"])
+    if getattr(target_of(config["algo"], "algo"), "any_purpose", False):  # only learners say
+        return algo, ANY, ANY
+    cost = config["cost"]
+    objective = cost["objective"] if "objective" in cost else getattr(target_of(cost, "cost"), "objective", RUNTIME)
+    return algo, str(config["task"]["name"]), str(objective)
+
+
+def _purpose_words(purpose: tuple[str, ...]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in zip(("algo", "task", "cost.objective"), purpose))

@@ -22,7 +22,6 @@ from pytorch_lightning.utilities import rank_zero_only
 from graphopt.algos.learner import Learner
 from graphopt.run.loggers import RunLog
 from graphopt.training import checkpoint
-from graphopt.training.restored import check_loops, check_optimizers, keep_best
 from graphopt.training.settings import TrainerSettings
 from graphopt.utils.progress import Bar
 
@@ -81,7 +80,7 @@ class Progress(Timer):
         parts = [] if reward is None else [f"reward {float(reward):.3f}"]
         best = best_checkpoint(trainer)
         known = best is not None and best.best_model_score is not None
-        return ", ".join([*parts, f"best val {learner.measure} {float(best.best_model_score):.3f}"] if known else parts)  # type: ignore[union-attr,arg-type]
+        return ", ".join([*parts, f"best val {learner.metric} {float(best.best_model_score):.3f}"] if known else parts)  # type: ignore[union-attr,arg-type]
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._bar.__exit__(None, None, None)
@@ -99,8 +98,7 @@ class Resumable(pl.Callback):
         self._saved_step, self._saved_at = -1, time.monotonic()
         self._random: list[torch.Tensor] | None = None  # of torch, to be put back once the first batch is at hand
         self._finished = False
-        self._restored: int | None = None  # states of optimisers that are put back
-        self.begun = False  # what a checkpoint holds was put back, and fits
+        self.begun = False  # what a checkpoint holds was put back
 
     # ---- what a checkpoint holds
 
@@ -110,19 +108,17 @@ class Resumable(pl.Callback):
         state.update(checkpoint.extra(learner, self.about, evals=int(evals), finished=self._finished))
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, state: dict[str, Any]) -> None:  # type: ignore[override]
-        learner = _learner(pl_module)
-        self._random = checkpoint.put_back(learner, state, counts=trainer.is_global_zero)
-        check_loops(trainer, state, learner.train_steps)
-        self._restored = len(state["optimizer_states"])
+        self._random = checkpoint.put_back(_learner(pl_module), state, counts=trainer.is_global_zero)
 
     # ---- when it is written
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         learner, best = _learner(pl_module), best_checkpoint(trainer)
-        if self._restored is not None:
-            check_optimizers(trainer, learner, self._restored)
-            if best is not None:
-                keep_best(best, str(self.folder / "best.ckpt"))
+        if best is not None and best.best_model_score is not None:
+            # In this run's folder, whatever path the file gives: Lightning removes it when a better one comes.
+            path = str(self.folder / "best.ckpt")
+            best.best_model_path = best.kth_best_model_path = path
+            best.kth_value, best.best_k_models = best.best_model_score, {path: best.best_model_score}
         self.begun = True
         self._saved_step, self._saved_at = learner.train_steps, time.monotonic()
         if learner.train_steps == 0 and trainer.world_size > 1:
@@ -144,14 +140,14 @@ class Resumable(pl.Callback):
         """The untrained network is the first candidate for the best one."""
         learner, best = _learner(pl_module), best_checkpoint(trainer)
         assert best is not None
-        path, score = str(self.folder / "best.ckpt"), torch.tensor(learner.validated)
+        path, score = str(self.folder / "best.ckpt"), torch.tensor(learner.last_metric)
         trainer.save_checkpoint(path)
         best.best_model_path = best.kth_best_model_path = path
         best.best_model_score = best.kth_value = score
         best.best_k_models = {path: score}
         for stopping in (callback for callback in trainer.callbacks if isinstance(callback, EarlyStopping)):  # type: ignore[attr-defined]
             stopping.best_score = score
-        values = {f"val/{learner.measure}": learner.validated, "train_evals": float(learner.train_evals)}
+        values = {f"val/{learner.metric}": learner.last_metric, "train_evals": float(learner.train_evals)}
         for logger in trainer.loggers:
             logger.log_metrics(values, 0)
 

@@ -2,9 +2,11 @@
 
 `last.ckpt` holds what training needs to go on; the one before it is kept as `previous.ckpt`, in case the last is
 damaged. `best.ckpt` is the best by validation. Beside what Lightning writes they say what they are of, what training
-has cost, and how random generators stood (`extra`). `packaged` says where those are that come with the package.
+has cost, and how random generators stood (`extra`). Lightning checks nothing that it puts back, so a digest of
+everything is stored too, and a file that does not agree with its digest is not gone on from.
 """
 
+import hashlib
 import io
 import json
 import warnings
@@ -18,15 +20,15 @@ from lightning_fabric.plugins import TorchCheckpointIO
 from graphopt.algos.learner import Learner
 from graphopt.config.construct import dotted
 from graphopt.config.stored import RESERVED, node_of, words
-from graphopt.encoders.columns import DIGEST
+from graphopt.encoders.features import DIGEST
 from graphopt.errors import ConfigError, Unreadable, UserError, writing
-from graphopt.training.packaged import packaged
 from graphopt.utils.limits import MIB, check_zip, parse_json
 from graphopt.utils.whole import whole_file
 
 State = dict[str, Any]
 FILE_BYTES = 1024 * MIB  # of all tensors
 PLAIN_BYTES = 16 * MIB
+DIGEST_KEY = "graphopt_digest"
 
 
 def extra(learner: Learner, about: Mapping[str, Any], *, evals: int, finished: bool) -> State:
@@ -198,7 +200,31 @@ class WholeFiles(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: State, path: str | Path, storage_options: Any = None) -> None:
         """Lightning's name for `save`."""
-        save(Path(path), checkpoint)
+        save(Path(path), {**checkpoint, DIGEST_KEY: digest_of(checkpoint)})
+
+
+def digest_of(state: State) -> str:
+    """Of all keys, numbers and tensors, in their order."""
+    digest = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, Mapping):
+            digest.update(f"{len(value)}".encode())
+            for key, inner in value.items():
+                digest.update(repr(key).encode())
+                add(inner)
+        elif isinstance(value, list | tuple):
+            digest.update(f"{len(value)}".encode())
+            for inner in value:
+                add(inner)
+        else:
+            digest.update(repr(value).encode())
+
+    add({key: value for key, value in state.items() if key != DIGEST_KEY})
+    return digest.hexdigest()
 
 
 def size(state: State) -> int:
@@ -272,21 +298,15 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
 
 
-def newest(folder: Path) -> Path | None:
-    """The newest readable of last.ckpt and previous.ckpt, with a warning when one is damaged; None without any."""
+def newest(folder: Path) -> tuple[Path, State] | None:
+    """The newest whole one of last.ckpt and previous.ckpt, with a warning when one is damaged; None without any."""
     for path in (folder / "last.ckpt", folder / "previous.ckpt"):
         if path.exists():
             try:
-                load(path)
-                return path
+                state = load(path)
+                if state.get(DIGEST_KEY) != digest_of(state):
+                    raise UserError(f"{path} does not agree with its own digest")
+                return path, state
             except UserError as error:
                 warnings.warn(f"{error}; going on from an older state", stacklevel=2)
     return None
-
-
-def find(place: str, config: Mapping[str, Any]) -> Path:
-    """The file meant by `ckpt=`: itself, ckpt/best.ckpt of a run's folder, or with `pretrained` the packaged one."""
-    if place == "pretrained":
-        return packaged(config)
-    path = Path(place)
-    return path / "ckpt" / "best.ckpt" if path.is_dir() else path

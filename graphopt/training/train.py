@@ -21,7 +21,7 @@ from graphopt.core.graph import Graph
 from graphopt.datasets.module import GraphBatches
 from graphopt.errors import ConfigError, UserError
 from graphopt.run.cell import Cell, digest
-from graphopt.training import checkpoint
+from graphopt.training import adopt, checkpoint
 from graphopt.training.callbacks import CurveLogger, Progress, Resumable
 from graphopt.training.settings import TrainerSettings
 
@@ -35,7 +35,7 @@ def prepare(parts: Parts, cell: Cell) -> None:
     learner.save_hyperparameters(checkpoint.settings_in(cell.config))
     source = Path(cell.path / "ckpt" / "best.ckpt")
     if cell.settings.ckpt is not None:
-        source = checkpoint.find(cell.settings.ckpt, cell.config)
+        source = adopt.find(cell.settings.ckpt, cell.config)
     else:
         train(learner, parts, cell, schedule, about)
     state = checkpoint.adopt_weights(learner, source, about)
@@ -61,9 +61,9 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings,
         )
     refuse_held_out(learner, parts.dataset.name, graphs)
     about["taught"] = taught = digest([graph.hash for graph in (*graphs, *val_graphs)])
-    last = checkpoint.newest(cell.path / "ckpt")
-    if last is not None:
-        state = checkpoint.load(last)
+    found = checkpoint.newest(cell.path / "ckpt")
+    if found is not None:
+        state = found[1]
         if checkpoint.said(state, "taught") != taught:
             raise UserError(
                 f"{cell.path} was trained on other graphs than the data set has now; resume=false trains again, "
@@ -74,18 +74,18 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings,
         checkpoint.restore_counters(learner, state)
         print(f"training goes on from step {learner.train_steps}")
     elif schedule.start is not None:
-        checkpoint.adopt_weights(learner, checkpoint.find(schedule.start, cell.config), about)
-    cell.log.rewind(learner.train_steps if last is not None else -1)
+        checkpoint.adopt_weights(learner, adopt.find(schedule.start, cell.config), about)
+    cell.log.rewind(learner.train_steps if found is not None else -1)
     learner.val_evals = schedule.val_evals
-    learner.gather(graphs)
+    learner.prepare_training(graphs)
     batches = GraphBatches(graphs, val_graphs, schedule.batch_graphs, cell.settings.seed)
     trainer = trainer_for(learner, schedule, cell, about, validates=bool(val_graphs))
-    fit(trainer, learner, batches, last)
+    fit(trainer, learner, batches, found[0] if found else None)
 
 
 def refuse_held_out(learner: Learner, dataset: str, graphs: list[Graph]) -> None:
     """Raises UserError where ops are held out and the learner would be taught by them all the same."""
-    if not learner.heeds_held_out and any(graph.held_out.any() for graph in graphs):
+    if not learner.applies_train_mask and any(graph.held_out.any() for graph in graphs):
         raise UserError(
             f"dataset={dataset} holds ops of its training graphs out, which algo={learner.name} would be taught by; "
             "choose dataset.purged=false, or an algorithm that heeds it, such as laf or kernel_model"
@@ -133,7 +133,7 @@ def callbacks_for(
     learner: Learner, schedule: TrainerSettings, folder: Path, about: dict[str, Any], *, validates: bool
 ) -> list[Callback]:
     """Lightning's for the best checkpoint and for stopping early; the user's; ours for what Lightning lacks."""
-    monitor = f"val/{learner.measure}"
+    monitor = f"val/{learner.metric}"
     best = ModelCheckpoint(
         folder, "best", monitor=monitor, mode="max", save_top_k=1, enable_version_counter=False, save_last=False
     )

@@ -1,4 +1,5 @@
-"""GO: how credit and loss are counted, what it spends, and that it learns a known optimum."""
+"""GO: what its network may see and say, how credit and loss are counted, what it spends, and that it learns a known
+optimum."""
 
 import itertools
 from dataclasses import replace
@@ -9,18 +10,261 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from fusion_graphs import random_graph
-from go_parts import FUSION, LEARNING, NETWORK, SEARCH, SIMULATOR, go
+from fusion_graphs import GPU, random_graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 from torch.utils.data import DataLoader
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.algos.go import GO, Tuning
-from graphopt.algos.go_credit import ILLEGAL_REWARD
-from graphopt.algos.ppo import Trial, clipped_loss
+from graphopt.algos.go import (
+    GO,
+    ILLEGAL_REWARD,
+    GOSearchSettings,
+    PolicySizes,
+    PPOSettings,
+    SegmentAttention,
+    Segments,
+    Trial,
+    Tuning,
+    clipped_loss,
+    sample,
+)
 from graphopt.core.graph import Graph
+from graphopt.core.head import named_counts
+from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
+from graphopt.costs.simulator import Simulator
+from graphopt.encoders.convolutions import GraphSAGE
+from graphopt.errors import ConfigError
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
+from graphopt.problems.task import AssignTask
+from graphopt.tasks.fusion import Fusion
+from graphopt.tasks.joint import Joint
+
+MACHINE = Machine(name="m", devices=(GPU, GPU, GPU), link_bandwidth=20e9)
+CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
+FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", numerics=None, levels=2, **CAPS)
+JOINT = Joint(name="joint", machine=MACHINE, levels=5, fuse=True, **CAPS)
+SIMULATOR = Simulator(name="s", machine=MACHINE, objective="runtime", threads=1)
+NETWORK = PolicySizes(attention_layers=1, attention_heads=2, segment=16, superposition=True, iterations=2,
+                  recurrent=True,
+                  prior={"inline": 0.8, "device": 0.9, "priority": 0.5})  # fmt: skip
+LEARNING = PPOSettings(reward_weight=1.0, flip_weight=1.0, flips=64, samples=4, epochs=3, clip=0.2,
+                    entropy=0.01, rate=5e-3, gradient_clip=0.5)  # fmt: skip
+SEARCH = GOSearchSettings(tuning=Tuning(steps=0), samples=4, temperature=0.5, refresh=16)
+
+
+def go(
+    task: AssignTask = FUSION, cost: CostModel = SIMULATOR, *, network: PolicySizes = NETWORK, **learning: Any
+) -> GO:
+    torch.manual_seed(0)
+    encoder = GraphSAGE(
+        name="sage", width=16, layers=2, dropout=0.0, aggregation="mean", extra_width=GO.extra_width(task)
+    )
+    return GO(name="go", task=task, cost=cost, encoder=encoder, seed=0, network=network,
+              learning=replace(LEARNING, **learning), search=SEARCH)  # fmt: skip
+
+
+def probabilities(learner: GO, graphs: list[Graph]) -> torch.Tensor:
+    """[N, H, K] of the first decisions."""
+    observation = learner.observe(graphs)
+    with torch.no_grad():
+        return learner.policy(observation, learner.policy.encode(observation), observation.default).exp()
+
+
+# ---- segment-recurrent attention against a loop over ops
+
+WIDTH, HEADS, SEGMENT = 8, 2, 4
+
+
+def states(sizes: list[int]) -> Tensor:
+    return torch.randn(sum(sizes), WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def segments(sizes: list[int]) -> Segments:
+    return Segments.of(torch.tensor(sizes), SEGMENT)
+
+
+def by_loop(net: SegmentAttention, x_ND: Tensor, sizes: list[int]) -> Tensor:
+    """Op by op, head by head: softmax(q k / sqrt(width of a head)) over the op's segment and the one before."""
+    h_ND, each = net.norm(x_ND), WIDTH // HEADS
+    query, (key, value) = net.query(h_ND), net.key_value(h_ND).chunk(2, -1)
+    rows = []
+    for start, size in zip(np.cumsum([0, *sizes]).tolist(), sizes):
+        for at in range(size):
+            first = max(0, at // SEGMENT - 1) * SEGMENT
+            last = min(size, (at // SEGMENT + 1) * SEGMENT)
+            seen = torch.arange(start + first, start + last)
+            parts = []
+            for head in range(HEADS):
+                part = slice(head * each, (head + 1) * each)
+                score = key[seen, part] @ query[start + at, part] / each**0.5
+                parts.append(torch.softmax(score, 0) @ value[seen, part])
+            rows.append(torch.cat(parts))
+    x_ND = x_ND + net.out(torch.stack(rows))
+    return x_ND + net.feed(net.feed_norm(x_ND))
+
+
+def layer() -> SegmentAttention:
+    torch.manual_seed(0)
+    return SegmentAttention(WIDTH, HEADS).double()
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.integers(1, 11), min_size=1, max_size=5))
+def test_attention_is_that_of_a_loop_over_the_ops_of_each_graph(sizes: list[int]) -> None:
+    net, x_ND = layer(), states(sizes)
+    torch.testing.assert_close(net(x_ND, segments(sizes)), by_loop(net, x_ND, sizes))
+
+
+def test_no_gradient_goes_through_the_segment_before() -> None:
+    """Its states are read (the result changes with them) but taken as given."""
+    net, sizes = layer(), [3 * SEGMENT]
+    x_ND = states(sizes).requires_grad_()
+    out = net(x_ND, segments(sizes))
+    middle = slice(SEGMENT, 2 * SEGMENT)
+    (gradient,) = torch.autograd.grad(out[middle].sum(), x_ND)
+    assert gradient[middle].abs().min() > 0
+    assert gradient[:SEGMENT].abs().max() == gradient[2 * SEGMENT :].abs().max() == 0
+    moved = x_ND.detach().clone()
+    moved[0] *= -1
+    changed = (net(moved, segments(sizes)) - out).abs().amax(1)
+    assert changed[: 2 * SEGMENT].min() > 0
+    assert changed[2 * SEGMENT :].max() == 0
+
+
+# ---- the policy
+
+
+@pytest.mark.parametrize("task", [FUSION, JOINT], ids=["fusion", "joint"])
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_illegal_choices_have_no_probability(task: AssignTask, seed: int) -> None:
+    """An op without a choice keeps the default; a head with fewer choices than another never draws the others'."""
+    graph = random_graph(seed, 15)
+    p_NHK = probabilities(go(task), [graph]).numpy()
+    mask, default = task.mask(graph), task.initial(graph)
+    np.testing.assert_allclose(p_NHK.sum(-1), 1.0, rtol=1e-5)
+    for head, count in enumerate(named_counts(task.heads).values()):
+        assert (p_NHK[:, head, count:] == 0).all()
+        assert (p_NHK[mask[:, head], head, :count] > 0).all()
+        kept = ~mask[:, head]
+        assert (p_NHK[kept, head, default[kept, head]] == 1).all()
+
+
+@pytest.mark.parametrize("task", [FUSION, JOINT], ids=["fusion", "joint"])
+def test_the_prior_is_the_first_probability_of_the_default(task: AssignTask) -> None:
+    """On average over networks and ops; single heads differ by the few hundredths of their random weights."""
+    graph, found = random_graph(1, 40), []
+    mask, default = task.mask(graph), task.initial(graph).astype(np.int64)
+    for seed in range(8):
+        learner = go(task)
+        torch.manual_seed(seed)
+        for head in learner.policy.heads:
+            head.reset_parameters()
+            torch.nn.init.normal_(head.weight, std=0.01)
+        p_NHK = probabilities(learner, [graph]).numpy()
+        found.append(np.take_along_axis(p_NHK, default[:, :, None], -1)[:, :, 0])
+    for head, name in enumerate(named_counts(task.heads)):
+        at_default = np.stack(found)[:, mask[:, head], head]
+        assert at_default.mean() == pytest.approx(NETWORK.prior[name], abs=0.05)
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"give algo\.network\.prior\.inline=0\.8"):
+        go(network=replace(NETWORK, prior={}))
+    with pytest.raises(ValueError, match="width 6 is not a multiple of heads 4"):
+        SegmentAttention(6, 4)
+
+
+def test_a_graph_is_answered_alike_alone_and_in_any_batch() -> None:
+    learner, graphs = go().eval(), [random_graph(seed, steps) for seed, steps in ((1, 40), (2, 7), (3, 21))]
+    alone = [probabilities(learner, [graph]) for graph in graphs]
+    for order in itertools.permutations(range(3)):
+        together = probabilities(learner, [graphs[i] for i in order]).split([graphs[i].num_ops for i in order])
+        for part, i in zip(together, order, strict=True):
+            torch.testing.assert_close(part, alone[i], rtol=1e-4, atol=1e-5)
+
+
+def test_the_graph_state_modulates_only_with_superposition() -> None:
+    """Without it the gate is one everywhere; with it, it differs between graphs and not within one."""
+    graphs = [random_graph(seed, 12) for seed in (1, 2)]
+    for on in (True, False):
+        learner = go(network=replace(NETWORK, superposition=on))
+        gates = learner.policy.encode(learner.observe(graphs)).gate.split([g.num_ops for g in graphs])
+        assert all(torch.equal(gate, gate[:1].expand_as(gate)) for gate in gates)
+        assert torch.equal(gates[0][0], gates[1][0]) != on
+        assert on or (gates[0] == 1).all()
+
+
+# ---- several tasks, one after the other
+
+
+def recurrent(on: bool) -> GO:
+    """On the joint task, with large weights in heads and embeddings, so that decisions matter to those after them."""
+    learner = go(JOINT, network=replace(NETWORK, recurrent=on)).eval()
+    torch.manual_seed(1)
+    for part in (*learner.policy.heads, *learner.policy.previous):
+        torch.nn.init.normal_(part.weight, std=1.0)
+    return learner
+
+
+def said_of(learner: GO, graph: Graph, chosen: np.ndarray) -> np.ndarray:
+    """[N, H, K] of the first iteration, were this decided."""
+    observation = learner.observe([graph])
+    with torch.no_grad():
+        encoded = learner.policy.encode(observation)
+        chosen_1NH = torch.from_numpy(chosen.astype(np.int64))[None]
+        return learner.policy(observation, encoded, observation.default, chosen_1NH)[0].numpy()
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_task_sees_what_those_before_it_decided_and_nothing_of_those_after_it(on: bool) -> None:
+    learner, graph = recurrent(on), random_graph(3, 30)
+    base = JOINT.initial(graph)
+    for head in range(3):
+        changed = base.copy()
+        free = JOINT.mask(graph)[:, head]
+        changed[free, head] = (changed[free, head] + 1) % JOINT.heads[head].count
+        moved = [
+            not np.allclose(a, b)
+            for a, b in zip(*(said_of(learner, graph, d).transpose(1, 0, 2) for d in (base, changed)))
+        ]
+        assert moved == [on and later > head for later in range(3)]
+
+
+def test_samples_are_drawn_from_what_is_said_of_them() -> None:
+    """Of many draws in one batch, each given its own earlier heads: the same log-probabilities as one at a time, and
+    frequencies as said."""
+    learner, graph = recurrent(True), random_graph(3, 12)
+    observation = learner.observe([graph])
+    with torch.no_grad():
+        encoded = learner.policy.encode(observation)
+        drawn = learner.policy.decide(observation, encoded, observation.default, lambda p: sample(p, 400))
+        together = learner.policy(observation, encoded, observation.default, drawn).numpy()
+    for row in (0, 7, 399):
+        np.testing.assert_allclose(together[row], said_of(learner, graph, drawn[row].numpy()), atol=1e-4)
+    expected = np.exp(together).mean(0)
+    found = np.stack([(drawn.numpy() == choice).mean(0) for choice in range(JOINT.num_choices)], 2)
+    np.testing.assert_allclose(found, expected, atol=0.12)
+
+
+def test_graphs_of_a_batch_do_not_see_each_other_however_many_samples() -> None:
+    learner, graphs = recurrent(True), [random_graph(seed, steps) for seed, steps in ((1, 40), (2, 7))]
+    sizes = [graph.num_ops for graph in graphs]
+    observation = learner.observe(graphs)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        encoded = learner.policy.encode(observation)
+        drawn = learner.policy.decide(observation, encoded, observation.default, lambda p: sample(p, 3))
+        said = learner.policy(observation, encoded, observation.default, drawn).numpy()
+    for part, decided, graph in zip(
+        np.split(said[1], [sizes[0]]), np.split(drawn[1].numpy(), [sizes[0]]), graphs, strict=True
+    ):
+        np.testing.assert_allclose(part, said_of(learner, graph, decided), rtol=1e-3, atol=1e-4)
+
 
 # ---- credit
 
@@ -185,33 +429,23 @@ def test_solving_neither_trains_nor_bills_training() -> None:
     assert all(torch.equal(before[name], value) for name, value in learner.state_dict().items())
 
 
-@pytest.mark.parametrize("flips", [0.0, 1.0])
-def test_tuning_is_billed_helps_this_graph_and_is_forgotten(flips: float) -> None:
+def test_tuning_is_billed_helps_this_graph_and_is_forgotten() -> None:
     """From weights that contradict the default; without tuning the same first answers are worse. The weights, what the
-    learner remembers and its random numbers are as before."""
-    graph, answers = random_graph(9, 40), []
-    for steps in (0, 20):
+    learner remembers and its random numbers are as before. It takes half of the budget at most."""
+    graph, each = random_graph(9, 40), LEARNING.samples * NETWORK.iterations
+    answers = {}
+    for steps, budget in ((0, 400), (20, 400), (20, 9 * each)):
         learner = doubtful()
-        learner.learning = replace(LEARNING, flip_weight=flips, reward_weight=1.0)
-        learner.search = replace(SEARCH, tuning=Tuning(steps=steps, share=1.0, rate=2e-2, flips=8))
+        learner.learning, learner.search = replace(LEARNING, rate=2e-2), replace(SEARCH, tuning=Tuning(steps=steps))
         before, numbers = {k: v.clone() for k, v in learner.state_dict().items()}, learner.random_state()
         seen: list[np.ndarray] = []
         learner._search = lambda problem, slots, net=learner, into=seen: into.append(greedy(net, problem.graph)[-1])  # type: ignore[method-assign,misc]
-        problem, _ = solve(learner, graph, FUSION, SIMULATOR, evals=4000)
-        answers.append(float(SIMULATOR.price(FUSION.realise(graph, seen[0][None])).cost[0]))
-        assert problem.evals == min(steps, 4000 // (8 * (1 + (8 if flips else 0)))) * 8 * (1 + (8 if flips else 0))
+        problem, _ = solve(learner, graph, FUSION, SIMULATOR, evals=budget)
+        answers[steps, budget] = float(SIMULATOR.price(FUSION.realise(graph, seen[0][None])).cost[0])
+        assert problem.evals == min(steps, budget // 2 // each) * each
         assert all(torch.equal(before[name], value) for name, value in learner.state_dict().items())
         assert learner.random_state() == numbers and learner.credit.past == {} and learner.train_evals == 0
-    assert answers[1] < answers[0]
-
-
-def test_tuning_takes_its_share_of_the_budget_at_most() -> None:
-    learner, graph = doubtful(), random_graph(9, 40)
-    learner.search = replace(SEARCH, tuning=Tuning(steps=50, share=0.5, rate=1e-3, flips=3))
-    learner._search = lambda problem, slots: None  # type: ignore[method-assign]
-    each = LEARNING.samples * NETWORK.iterations * (1 + 3)
-    for budget, steps in ((0, 0), (2 * each - 1, 0), (2 * each, 1), (7 * each, 3)):
-        assert solve(learner, graph, FUSION, SIMULATOR, evals=budget)[0].evals <= steps * each
+    assert answers[20, 400] < answers[0, 400]
 
 
 # ---- learning

@@ -1,4 +1,5 @@
-"""A learned model of kernels: what it computes, what teaches it, and that a search by it spends no evaluations."""
+"""Learned models of kernels and of runs: what they compute, what teaches them, and that a search by them spends no
+evaluations."""
 
 from dataclasses import replace
 
@@ -6,10 +7,13 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from fusion_graphs import GPU as ROUGH
 from fusion_graphs import XLA, random_graph, random_requests
+from test_lower_bound import tasks_on
 from torch.utils.data import DataLoader
 
-from graphopt.algos.modelling.kernel_model import KernelModel, durations
+from graphopt.algos.modelling.kernel_model import KernelModel, RunModel, durations
+from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.one_kernel.kernel_time import kernel_table
@@ -18,8 +22,11 @@ from graphopt.costs.simulator import Simulator
 from graphopt.errors import ConfigError, Unsolved
 from graphopt.problems.optimizer import solve
 from graphopt.problems.pricing import Pricing
+from graphopt.problems.task import AssignTask
 from graphopt.search.fusion.modelled_scan import ModelledScan, modelled_by, plain_roofline
 from graphopt.tasks.fusion import Fusion
+from graphopt.tasks.joint import Joint
+from graphopt.utils import registry
 
 GPU = Device(
     vector_flops=1e10, contraction_flops=6e10, bandwidth=1e9, launch=1e-6, strided_factor=3.0, reread_factor=0.3,
@@ -38,7 +45,7 @@ def model(*, plans: int = 9, rate: float = 1e-2, modelled: int = 200) -> KernelM
 
 
 def trained(learner: KernelModel, graphs: list[Graph], steps: int) -> KernelModel:
-    learner.gather(graphs)
+    learner.prepare_training(graphs)
     trainer = pl.Trainer(max_epochs=1, limit_train_batches=steps, logger=False, enable_checkpointing=False,
                          enable_progress_bar=False, enable_model_summary=False, accelerator="cpu")  # fmt: skip
     trainer.fit(learner, DataLoader([graphs] * steps, batch_size=None, collate_fn=lambda x: x))
@@ -143,3 +150,71 @@ def test_only_times_can_be_learned() -> None:
 def test_nobody_writes_a_learned_device() -> None:
     with pytest.raises(ValueError, match="learned kernels are what algo=kernel_model makes"):
         Machine(name="m", devices=(replace(XLA, fusion_model="learned"),))
+
+
+# ---- runs on several devices
+
+LIMITS = {key: CAPS[key] for key in ("max_ops", "max_inputs", "max_duplicates")}
+PLAIN_TWO = Machine(
+    name="two", devices=(plain_roofline(ROUGH), plain_roofline(ROUGH)), link_bandwidth=12e9, link_latency=1e-5
+)
+TWO = Machine(name="two", devices=(ROUGH, ROUGH), link_bandwidth=12e9, link_latency=1e-5)
+
+
+def run_model(task: AssignTask, cost: Simulator, modelled: int = 60, caution: float = 1.0) -> RunModel:
+    torch.manual_seed(0)
+    changed = {"modelled": modelled, "plans": 4, "caution": caution}
+    node = registry.option("algo", "run_model") | changed
+    made: RunModel = construct(node, "algo", {"task": task, "cost": cost, "seed": 0})
+    return made.eval()
+
+
+def test_untrained_it_is_the_price_where_kernels_are_rooflines() -> None:
+    """So its answer without evaluations is what the same search finds with as many."""
+    graph, cost = random_graph(7, 40), Simulator(name="s", machine=PLAIN_TWO, objective="runtime", threads=1)
+    for task in tasks_on(PLAIN_TWO):
+        made = run_model(task, cost)
+        answer, _ = solve(made, graph, task, cost, evals=0)
+        searched, _ = solve(made.search, graph, task, cost, evals=60)
+        assert answer.best_cost == pytest.approx(searched.best_cost, rel=1e-6), task.name
+        assert answer.evals == 0
+
+
+def test_a_budget_begins_with_the_answer() -> None:
+    graph, cost = random_graph(7, 40), Simulator(name="s", machine=TWO, objective="runtime", threads=1)
+    task = Joint(name="joint", machine=TWO, levels=8, fuse=True, **LIMITS)
+    made = run_model(task, cost)
+    answer, _ = solve(made, graph, task, cost, evals=0)
+    one, _ = solve(made, graph, task, cost, evals=1)
+    many, _ = solve(made, graph, task, cost, evals=40)
+    assert one.evals == 1 and one.best_cost == min(answer.best_cost, one.initial_cost)
+    assert many.evals == 40 and many.best_cost <= one.best_cost
+
+
+def test_links_are_taken_for_slower_with_caution() -> None:
+    cost = Simulator(name="s", machine=TWO, objective="runtime", threads=1)
+    task = Joint(name="joint", machine=TWO, levels=8, fuse=True, **LIMITS)
+    seen = run_model(task, cost, caution=4.0).machine
+    assert np.allclose(seen.link_latency_DD, 4e-5) and np.allclose(seen.link_bandwidth_DD, 3e9)
+    assert [device.fusion_model for device in seen.devices] == ["learned", "learned"]
+
+
+def test_it_learns_the_kernels_of_every_task_from_fusions_on_one_device() -> None:
+    cost = Simulator(name="s", machine=TWO, objective="runtime", threads=1)
+    task = Joint(name="joint", machine=TWO, levels=8, fuse=True, **LIMITS)
+    made, graphs = run_model(task, cost), [random_graph(seed, 60) for seed in range(4)]
+    plans = task.realise(graphs[0], task.initial(graphs[0])[None])
+    price = float(cost.price(plans).cost[0])
+
+    def error() -> float:
+        seen = Simulator(name="m", machine=made.machine, objective="runtime", threads=1)
+        return abs(float(np.log(seen.price(plans).cost[0] / price)))
+
+    before = error()
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+                         enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
+    made.prepare_training(graphs)
+    assert made.train_evals == 4 * len(graphs)
+    trainer.fit(made.train(), DataLoader([graphs] * 150, batch_size=None, collate_fn=list))
+    made.eval()
+    assert error() < 0.3 * before

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from test_guided_local import priced, problem_of, search
 
-from graphopt.algos.placing.perturb_policy import PerturbPolicy
-from graphopt.algos.placing.tried_moves import seen
+from graphopt.algos.placing.perturb_policy import PerturbPolicy, seen
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.datasets.layered import layered_graph
@@ -37,7 +36,7 @@ def loss_of(taught: PerturbPolicy, graph: Graph) -> float:
 
 def test_it_learns_which_moves_help() -> None:
     taught, graphs = policy(), [layered(seed) for seed in range(3)]
-    taught.gather(graphs)
+    taught.prepare_training(graphs)
     assert taught.train_evals == 3 * 400
     before = loss_of(taught, graphs[2])
     optimizer = torch.optim.AdamW(taught.parameters(), 1e-2)
@@ -51,8 +50,8 @@ def test_it_learns_which_moves_help() -> None:
 def test_ops_that_are_held_out_teach_nothing() -> None:
     taught, graph = policy(), layered(0)
     hidden = replace(graph, held_out=np.ones(graph.num_ops, np.bool_))
-    taught.gather([graph])
-    taught.gather([hidden])
+    taught.prepare_training([graph])
+    taught.prepare_training([hidden])
     assert len(taught._tried) == 1 and not len(taught._tried[hidden.hash].kind)  # of a graph by its hash
     assert loss_of(taught, hidden) == 0.0
 

@@ -10,8 +10,16 @@ from numpy.typing import NDArray
 from split_work import CutCost, Split, chain
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.algos.placing.device_sequence import DeviceSequence, of_chosen
-from graphopt.algos.placing.op_groups import GroupMessages, discounted, of_groups, op_groups, placed_as, rewards
+from graphopt.algos.placing.op_groups import (
+    DeviceSequence,
+    GroupMessages,
+    discounted,
+    of_chosen,
+    of_groups,
+    op_groups,
+    placed_as,
+    rewards,
+)
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
@@ -26,7 +34,7 @@ MACHINE = Machine(name="pair", devices=(Device(name="slow"), Device(name="fast")
 TASK = Split(name="split", machine=MACHINE, stuck="")
 SPENT = {"hdp": 480, "spotlight": 480, "placeto": 960, "neurewriter": 960}
 QUICK = {  # the yaml files' settings, small, and faster where a thousand evaluations are all there is
-    "hdp": {"controller": {"groups_per_device": 8, "most_groups": 16, "grouper": 16, "placer": 32, "bound": 1.0},
+    "hdp": {"controller": {"groups_per_device": 8, "grouper": 16, "placer": 32},
             "learning.rate": 0.02},
     "spotlight": {"width": 32, "learning.rate": 1e-2},
     "placeto": {"rounds": 2, "learning.rate": 1e-2, "learning.last_rate": 1e-2, "learning.discount": 0.5},

@@ -2,18 +2,34 @@
 
 from dataclasses import replace
 from functools import cache
-from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
-from graphopt.algos.learner import answering
-from graphopt.algos.regal import REGAL, ReinforceSettings, Use, _advantages
-from graphopt.algos.regal_heads import LEVELS, Heads, betas, elite_bias
-from graphopt.algos.regal_inputs import DESCRIPTORS, FEW, MEMBERSHIPS, ORDERS, inputs, live_bytes, membership, share
-from graphopt.algos.regal_policy import Policy, REGALObservation, opposite_pairs
+from graphopt.algos.learner import inference
+from graphopt.algos.regal import (
+    DESCRIPTORS,
+    FEW,
+    LEVELS,
+    MEMBERSHIPS,
+    ORDERS,
+    REGAL,
+    Heads,
+    Policy,
+    REGALObservation,
+    ReinforceSettings,
+    Use,
+    _advantages,
+    betas,
+    elite_bias,
+    inputs,
+    live_bytes,
+    membership,
+    opposite_pairs,
+    share,
+)
 from graphopt.config.build import encoder
 from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
@@ -46,16 +62,16 @@ def task(name: str = "placement_scheduling", on: str = "gpu2") -> AssignTask:
     return made
 
 
-def untrained(kind: Literal["independent", "autoregressive"] = "independent", seed: int = 0) -> Policy:
-    torch.manual_seed(seed)
+def untrained() -> Policy:
+    torch.manual_seed(0)
     node = registry.option("encoder", "graphsage") | {"width": 8, "layers": 1}
-    heads = Heads(kind=kind, width=8, op_spread=1.0, graph_spread=1.0, strength_spread=0.4, placement_prior=0.2,
+    heads = Heads(width=8, op_spread=1.0, graph_spread=1.0, strength_spread=0.4, placement_prior=0.2,
                   caution_prior=0.2, placement_variance=3.0)  # fmt: skip
     return Policy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads)
 
 
-def policy(kind: Literal["independent", "autoregressive"] = "independent", seed: int = 0) -> Policy:
-    made = untrained(kind, seed)
+def policy() -> Policy:
+    made = untrained()
     for head in (made.placement, made.scheduling, made.elite_bias):  # so that what is trained matters
         torch.nn.init.normal_(head.out.weight, std=0.1)
     torch.nn.init.normal_(made.graph_mean.weight, std=0.1)
@@ -81,12 +97,11 @@ def test_betas_have_the_moments_that_their_indices_say() -> None:
     assert rho.min() > 0.5 and rho.max() < 1 and np.all(np.diff(rho) > 0)
 
 
-@pytest.mark.parametrize("kind", ["independent", "autoregressive"])
-def test_log_probabilities_are_those_of_the_drawn_indices(kind: str) -> None:
+def test_log_probabilities_are_those_of_the_drawn_indices() -> None:
     """On one op with everything else fixed: frequencies over many draws against the probabilities that it reports."""
-    net, observation = policy(kind), ask(toy_graph(1))
+    net, observation = policy(), ask(toy_graph(1))
     torch.manual_seed(1)
-    net.heads = Heads(**{**vars_of(net.heads), "graph_spread": 0.0})
+    net.heads = replace(net.heads, graph_spread=0.0)
     action = net.propose(observation, 4000)
     _, of_op, entropy = net.log_prob(observation, action)
     for a in range(action.op.shape[2]):
@@ -94,10 +109,6 @@ def test_log_probabilities_are_those_of_the_drawn_indices(kind: str) -> None:
             hit = action.op[:, 0, a] == index
             assert hit.float().mean().item() == pytest.approx(of_op[hit, 0, a][0].exp().item(), abs=0.035)
     assert 0 < entropy.item() < np.log(LEVELS)
-
-
-def vars_of(heads: Heads) -> dict[str, object]:
-    return {name: getattr(heads, name) for name in Heads.__dataclass_fields__}
 
 
 def test_a_graphs_action_is_normal_around_its_mean() -> None:
@@ -110,32 +121,8 @@ def test_a_graphs_action_is_normal_around_its_mean() -> None:
     torch.testing.assert_close(difference, torch.full_like(difference, -0.5 * float(np.log(2 * np.pi))))
 
 
-def test_autoregressive_ops_depend_on_earlier_ones_of_their_own_graph_only() -> None:
-    net, observation = policy("autoregressive"), ask(toy_graph(4), toy_graph(3, seed=1))
-    action = net.propose(observation, 1)
-    _, before, _ = net.log_prob(observation, action)
-    changed = action.op.clone()
-    changed[0, 1] = (changed[0, 1] + 8) % LEVELS  # op 1 of the first graph
-    _, after, _ = net.log_prob(observation, action._replace(op=changed))
-    same = (before == after).all(2)[0].tolist()
-    assert same[0] and not any(same[2:4]) and all(same[4:])
-
-
-def test_the_most_probable_autoregressive_actions_are_probable_in_hindsight() -> None:
-    """What is decided op by op gets the same distribution as when all decisions are known."""
-    net, observation = policy("autoregressive"), ask(toy_graph(6))
-    action = net.propose(observation, 0)
-    _, of_op, _ = net.log_prob(observation, action)
-    for a in range(action.op.shape[2]):
-        for index in range(LEVELS):
-            other = action.op.clone()
-            other[0, 5, a] = index  # the last op: nothing follows from it
-            assert net.log_prob(observation, action._replace(op=other))[1][0, 5, a] <= of_op[0, 5, a] + 1e-6
-
-
-@pytest.mark.parametrize("kind", ["independent", "autoregressive"])
-def test_graphs_of_a_batch_do_not_see_each_other(kind: str) -> None:
-    net, one, two = policy(kind), toy_graph(5), toy_graph(9, seed=3)
+def test_graphs_of_a_batch_do_not_see_each_other() -> None:
+    net, one, two = policy(), toy_graph(5), toy_graph(9, seed=3)
     together = net.propose(ask(one, two), 0).op
     assert torch.equal(together[:, :5], net.propose(ask(one), 0).op)
     assert torch.equal(together[:, 5:], net.propose(ask(two), 0).op)
@@ -170,15 +157,12 @@ def test_share_splits_the_weight() -> None:
     assert share(value, weight).tolist() == [0.75, 0.125, 0.375, 0.375]
 
 
-def test_inputs_are_bounded_and_do_not_depend_on_names() -> None:
+def test_inputs_are_bounded_and_depend_on_neither_names_nor_scale() -> None:
+    """But list schedules and descriptors, which depend on scale."""
     graph = layered_graph(80, np.random.default_rng(1), "g")
     for one, other in zip(inputs(graph, task()), inputs(replace(graph, name="other"), task()), strict=True):
         assert np.isfinite(one).all() and np.abs(one).max() <= 3.0
         np.testing.assert_array_equal(one, other)
-
-
-def test_only_list_schedules_and_descriptors_depend_on_scale() -> None:
-    graph = layered_graph(80, np.random.default_rng(1), "g")
     first, second = (inputs(g, task()) for g in (graph, replace(graph, tensor_bytes=graph.tensor_bytes * 7)))
     free = [column for column, name in enumerate(MEMBERSHIPS) if not name.startswith("heft")]
     np.testing.assert_allclose(first.member_NDX[:, :, free], second.member_NDX[:, :, free], atol=1e-3)
@@ -251,9 +235,9 @@ def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True
           on: str = "placement_scheduling", evals: int = 60, rate: float = 1e-3) -> REGAL:  # fmt: skip
     node = registry.option("encoder", "graphsage") | {"width": 8, "layers": 1}
     net = encoder({"algo": registry.option("algo", "regal"), "encoder": node, "seed": 0}, task(on))
-    heads = Heads(kind="independent", width=8, op_spread=0.7, graph_spread=1.0, strength_spread=0.4,
+    heads = Heads(width=8, op_spread=0.7, graph_spread=1.0, strength_spread=0.4,
                   placement_prior=prior, caution_prior=prior, placement_variance=4.67)  # fmt: skip
-    learning = ReinforceSettings(evals=evals, samples=4, standard_runs=2, entropy=1e-3, value=1.0, rate=rate,
+    learning = ReinforceSettings(evals=evals, samples=4, entropy=1e-3, value=1.0, rate=rate,
                         graph_rate=0.3, halved_after=200.0, gradient_clip=1.0)  # fmt: skip
     use = Use(placement=flags[0], scheduling=flags[1], elite_bias=flags[2])
     return REGAL(name="regal", task=task(on), cost=cost, encoder=net, seed=0, evolution=EVOLUTION, use=use,
@@ -337,7 +321,7 @@ def test_learns_a_proposal_whose_optimum_is_known() -> None:
         optimizer.step()
     after = np.mean([right(learner, g) for g in unseen])
     assert before < 0.6 and after > 0.75
-    assert learner.train_evals == 40 * (40 * 4 * 4 + 0) + 4 * 2 * 40
+    assert learner.train_evals == 40 * 40 * 4 * 4 + 4 * 40
 
 
 def right(learner: REGAL, g: Graph) -> float:
@@ -369,7 +353,7 @@ def test_small_graphs_are_answered_on_one_thread_and_the_setting_comes_back() ->
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with answering(graph()):
+        with inference(graph()):
             assert torch.get_num_threads() == 1 and not torch.is_grad_enabled()
         assert torch.get_num_threads() == 2 and torch.is_grad_enabled()
     finally:

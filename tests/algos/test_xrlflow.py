@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from graphopt.algos.rewriters.playing import Transition, advantages, play
-from graphopt.algos.rewriters.xrlflow import XRLflow, _divergence
-from graphopt.algos.rewriters.xrlflow_policy import NetworkSizes, XRLflowPolicy
+from graphopt.algos.rewriters.xrlflow import (
+    NetworkSizes,
+    Transition,
+    XRLflow,
+    XRLflowPolicy,
+    _divergence,
+    advantages,
+    play,
+)
 from graphopt.config.construct import construct
 from graphopt.costs.additive import Flops
 from graphopt.problems.problem import OutOfBudget
@@ -261,15 +267,9 @@ def test_imitation_teaches_what_ops_cost_where_the_roofline_misleads() -> None:
     before = lost()
     for update in range(6):
         with torch.no_grad():
-            played = play(algo.policy, [Episode(game, algo._random) for _ in range(6)], algo._random, taught=True)
+            played = play(algo.policy, [Episode(game, algo._random) for _ in range(6)], algo._random, savings=True)
         said = algo.improve(algo.policy, optimizer, played, update, algo._random)
     assert lost() < before / 3 and said["losses/imitation"] < 1.0
-
-
-def test_a_step_of_training_counts_what_it_prices() -> None:
-    algo = learner(FLOPS)
-    game = algo._training_game(graph_of(two_products(), name="two"))
-    assert game.problem.evals == 0 and algo.made_for()["inputs"]
 
 
 def test_a_solve_begins_with_what_the_additive_search_leaves() -> None:

@@ -167,7 +167,7 @@ def run(words: tuple[str, ...], path: str, value: Any) -> float:
         (JOINT, "algo.evolution.population", 10**9, "from 3 to"),
         (JOINT, "task.levels", 0, "from 1 to"),
         (("task=fusion", "algo=annealing", "machine=gpu2"), "algo.hot", -1.0, "from 0 to 1"),
-        (("task=fusion", "algo=laf_unguided", "machine=gpu2"), "algo.steps.batch", 0, "from 1 to"),
+        (("task=fusion", "algo=laf_unguided", "machine=gpu2"), "algo.steps.change", 2.0, "from 0 to 1"),
         (("task=scheduling", "algo=cpsat", "machine=gpu2"), "algo.workers", 10**9, "from 1 to"),
     ],
 )
@@ -209,7 +209,6 @@ REGAL = ("task=placement", "algo=regal", "machine=gpu2")
         (REGAL, "algo.heads.width", 10**6, "from 1 to"),
         (REGAL, "algo.heads.op_spread", 0, "from 1e-12 to"),
         (REGAL, "algo.learning.samples", 0, "from 1 to"),
-        (LAF, "algo.model.members", 10**7, "from 1 to"),
         (LAF, "algo.learning.priority", 2, r"algo\.learning\.priority=2\.0 must be from 0 to 1"),
         (LAF, "algo.collection.sweeps", -1, "from 0 to"),
         (LAF, "algo.search.guide.refresh", 0, "from 1 to"),

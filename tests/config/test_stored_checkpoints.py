@@ -13,7 +13,7 @@ from graphopt import ship
 from graphopt.cli import composed
 from graphopt.config.build import build
 from graphopt.errors import UserError
-from graphopt.training import adopt, checkpoint, packaged
+from graphopt.training import adopt, checkpoint
 from graphopt.utils import registry
 
 
@@ -102,7 +102,7 @@ def test_weights_that_are_no_numbers(tmp_path: Path) -> None:
 
 
 def test_packaged_checkpoints_say_what_they_said() -> None:
-    for path in sorted(packaged.PRETRAINED.glob("*.ckpt")):
+    for path in sorted(adopt.PRETRAINED.glob("*.ckpt")):
         found = checkpoint.settings_of(checkpoint.load(path), frozenset({"heads", "use"}))
         assert found is not None
         name = path.stem.split("-")[0]
@@ -148,7 +148,7 @@ def test_an_algorithm_that_an_experiment_calls_otherwise_finds_the_policy_of_its
     node = registry.option("algo", "xrlflow") | {"name": "one_policy"}
     options = (("encoder", "graphsage"), ("task", "rewrite"), ("cost", "torch"))
     config = {group: registry.option(group, name) for group, name in options} | {"algo": node, "ckpt": "pretrained"}
-    assert packaged.packaged_name(config) == "xrlflow-rewrite-runtime.ckpt"
+    assert adopt.packaged_name(config) == "xrlflow-rewrite-runtime.ckpt"
     assert adopt.with_network(config)["algo"] == node | {"additive": "roofline"}
     of_several = registry.option("algo", "remeasured") | {"name": "mine"}
     assert registry.base("algo", of_several) == "mine" and registry.base("algo", registry.option("algo", "go")) == "go"

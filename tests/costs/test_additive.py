@@ -10,7 +10,8 @@ import pytest
 
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.additive import Flops, Profiled, flop, signature_of, standard_error
+from graphopt.costs.additive import Flops, flop
+from graphopt.costs.whole_program import Profiled, signature_of, standard_error
 from graphopt.errors import Unmeasured, UserError
 from graphopt.measure.environment import environment_here
 from graphopt.measure.pool import LocalPool

@@ -111,9 +111,9 @@ def test_ops_whose_surroundings_are_tested_are_held_out(tmp_path: Path) -> None:
     for split, later in (("train", ("val", "test")), ("val", ("test",)), ("test", ())):
         asked = {n for other in later for graph in far.graphs(other) for n in neighbourhoods(graph).tolist()}
         for graph in far.graphs(split):
-            assert graph.taught.tolist() == [n not in asked for n in neighbourhoods(graph).tolist()]
-            assert asked == set() or 0 < graph.taught.sum() < graph.num_ops
-    assert all(graph.taught.all() for graph in models(tmp_path).graphs("train"))
+            assert graph.train_mask.tolist() == [n not in asked for n in neighbourhoods(graph).tolist()]
+            assert asked == set() or 0 < graph.train_mask.sum() < graph.num_ops
+    assert all(graph.train_mask.all() for graph in models(tmp_path).graphs("train"))
 
 
 @pytest.mark.parametrize("damage", ["no index", "cut", "other", "hash", "ops", "name", "lines"])

@@ -14,7 +14,7 @@ import graphopt
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import Category
 from graphopt.errors import UserError
-from graphopt.training.packaged import ANY, PRETRAINED
+from graphopt.training.adopt import ANY, PRETRAINED
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_squeezenet.onnx"
 TASKS = ("fusion", "placement", "scheduling", "placement_scheduling", "joint")

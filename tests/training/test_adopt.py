@@ -8,7 +8,7 @@ import yaml
 from commands import Answer, command
 
 from graphopt.ship import ship
-from graphopt.training import packaged
+from graphopt.training import adopt
 from graphopt.training.adopt import inherit
 
 DATA = ["dataset=synthetic", "dataset.families=[layered]",
@@ -34,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(autouse=True)
 def own_package(trained: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(packaged, "PRETRAINED", trained[1])
+    monkeypatch.setattr(adopt, "PRETRAINED", trained[1])
     yield
 
 
@@ -92,7 +92,7 @@ def test_a_classical_method_needs_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_nothing_is_packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packaged, "PRETRAINED", tmp_path / "none")
+    monkeypatch.setattr(adopt, "PRETRAINED", tmp_path / "none")
     assert "there are: none; choose" in run(tmp_path, "task=placement", "ckpt=pretrained").err
 
 

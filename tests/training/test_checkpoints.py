@@ -14,7 +14,7 @@ from graphopt import ship
 from graphopt.config.build import build
 from graphopt.errors import ConfigError, UserError
 from graphopt.run.cell import Cell
-from graphopt.training import checkpoint, packaged
+from graphopt.training import adopt, checkpoint
 from graphopt.training.train import prepare
 
 # --- Packaged checkpoints: weights alone, small, and what older or other versions made is told apart.
@@ -39,7 +39,7 @@ class Critical(parts_of.Learns):
 def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
     """A trained cell; packaged checkpoints of this test lie beside it."""
     monkeypatch.setattr(parts_of, "Critical", Critical, raising=False)
-    monkeypatch.setattr(packaged, "PRETRAINED", tmp_path / "pretrained")
+    monkeypatch.setattr(adopt, "PRETRAINED", tmp_path / "pretrained")
     return prepared(tmp_path)[1]
 
 
@@ -59,7 +59,7 @@ def prepared(place: Path, **changes: Any) -> tuple[Critical, Cell]:
 
 @pytest.mark.parametrize(("half", "atol"), [(False, 0.0), (True, 1e-3)])
 def test_what_ships_is_what_solving_needs(cell: Cell, half: bool, atol: float) -> None:
-    path = ship.ship(cell.path, packaged.PRETRAINED, half=half)
+    path = ship.ship(cell.path, adopt.PRETRAINED, half=half)
     assert path.name == "critical-binary-runtime.ckpt"  # the toy cost says no objective
     state, best = checkpoint.load(path), checkpoint.load(cell.path / "ckpt" / "best.ckpt")
     assert state.keys() == {"state_dict", "torch_random", "plain"}
@@ -75,7 +75,7 @@ def test_what_ships_is_what_solving_needs(cell: Cell, half: bool, atol: float) -
 
 
 def test_weights_that_solving_needs_may_not_lack(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    ship.ship(cell.path, packaged.PRETRAINED, half=False)
+    ship.ship(cell.path, adopt.PRETRAINED, half=False)
     monkeypatch.setattr(Critical, "training_only", ())
     with pytest.raises(ConfigError, match=r"does not fit algo=critical as configured \(lacks critic.weight"):
         prepared(cell.path.parent.parent / "again", ckpt="pretrained")
@@ -83,11 +83,11 @@ def test_weights_that_solving_needs_may_not_lack(cell: Cell, monkeypatch: pytest
 
 def test_too_large_and_no_cell_are_sentences(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"is not a cell: it has no config.yaml"):
-        ship.ship(tmp_path, packaged.PRETRAINED, half=False)
+        ship.ship(tmp_path, adopt.PRETRAINED, half=False)
     monkeypatch.setattr(ship, "LIMIT", 1000)
     with pytest.raises(UserError, match=r"more than the 1,000 that ship; use --half"):
-        ship.ship(cell.path, packaged.PRETRAINED, half=False)
-    assert not packaged.PRETRAINED.exists()
+        ship.ship(cell.path, adopt.PRETRAINED, half=False)
+    assert not adopt.PRETRAINED.exists()
 
 
 def test_the_command(cell: Cell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +124,7 @@ def test_a_checkpoint_of_an_older_version_loads_where_it_fits(cell: Cell, tmp_pa
 
 # --- The checkpoints that come with the package answer, with the commands that docs/using.md gives.
 
-PACKAGED = sorted(packaged.PRETRAINED.glob("*.ckpt"))
+PACKAGED = sorted(adopt.PRETRAINED.glob("*.ckpt"))
 ENCODERS = {"regal": "message_passing", "gas": "sequence", "kernel_model": None, "run_model": None,
             "xrlflow": None}  # fmt: skip
 DATA = ["dataset=synthetic", "dataset.families=[layered]",

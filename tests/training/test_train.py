@@ -64,16 +64,6 @@ def test_curves_of_a_killed_training_are_those_of_one_that_was_not(train: Callab
     assert (cell.path / "metrics.csv").read_bytes() == (whole.path / "metrics.csv").read_bytes()
 
 
-def test_curves_have_their_first_line_also_after_a_kill_before_it(train: Callable[..., Any]) -> None:
-    _, whole = train("whole")
-    with pytest.raises(KeyboardInterrupt):
-        train("killed", break_at=0)
-    [curves] = parts_of.whole_folder(train, "killed").rglob("metrics.csv")
-    curves.write_bytes(b"")
-    _, cell = train("killed")
-    assert (cell.path / "metrics.csv").read_bytes() == (whole.path / "metrics.csv").read_bytes()
-
-
 def test_checkpoints_are_written_where_they_belong(train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The system's folder for temporary files may be another disk: from there they could only be copied."""
     moved: list[tuple[Path, Path]] = []
@@ -90,15 +80,69 @@ def test_checkpoints_are_written_where_they_belong(train: Callable[..., Any], mo
     assert written >= {"best.ckpt", "last.ckpt"} and not list(cell.path.glob("ckpt/*.part"))
 
 
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(train: Callable[..., Any]) -> None:
+def _cut(last: Path) -> None:
+    last.write_bytes(last.read_bytes()[:100])
+
+
+def _flip_a_weight(last: Path) -> None:
+    weight = checkpoint.load(last)["state_dict"]["encoder.logit"].numpy().tobytes()
+    content = last.read_bytes()
+    at = content.index(weight)
+    last.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
+def changed(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    """A change of what a checkpoint holds, in a file that is whole."""
+
+    def harm(last: Path) -> None:
+        state = checkpoint.load(last)
+        change(state)
+        checkpoint.save(last, state)
+
+    return harm
+
+
+HARMS: dict[str, Callable[[Path], None]] = {
+    "cut": _cut,
+    "flipped bit": _flip_a_weight,
+    "counters": changed(lambda s: s["loops"]["fit_loop"]["epoch_progress"]["current"].update(completed=1)),
+    "rate": changed(lambda s: s["optimizer_states"][0]["param_groups"][0].update(lr="fast")),
+    "shapes": changed(lambda s: s["optimizer_states"][0]["state"][0].update(exp_avg=torch.ones(3, 3))),
+    "no optimizer": changed(lambda s: s.update(optimizer_states=[])),
+    "no numbers": changed(lambda s: s["state_dict"].update({"encoder.logit": torch.empty(4, device="meta")})),
+    "random state": changed(lambda s: s.update(torch_random=[torch.zeros(3)])),
+    "no digest": changed(lambda s: s.pop(checkpoint.DIGEST_KEY)),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(train: Callable[..., Any], harm: str) -> None:
+    """Lightning validates nothing of what it puts back."""
     whole, _ = train("whole")
     with pytest.raises(KeyboardInterrupt):
         train("cut", break_at=7)
     [last] = parts_of.whole_folder(train, "cut").rglob("last.ckpt")
-    last.write_bytes(last.read_bytes()[:100])
-    with pytest.warns(UserWarning, match="last.ckpt is not a readable checkpoint"):
+    HARMS[harm](last)
+    with pytest.warns(UserWarning, match=r"last.ckpt (is not a readable|does not agree with its own)"):
         resumed, _ = train("cut")
     assert resumed.train_steps == 12 and torch.equal(resumed.encoder.logit, whole.encoder.logit)
+
+
+def test_a_best_checkpoint_of_another_place_is_left_alone(train: Callable[..., Any]) -> None:
+    """Lightning removes the file that was the best when a better one comes, wherever the checkpoint says it is: also
+    of a run whose folder was moved."""
+    with pytest.raises(KeyboardInterrupt):
+        train("cut", break_at=7)
+    [last] = parts_of.whole_folder(train, "cut").rglob("last.ckpt")
+    theirs = last.parent / ".." / "theirs.ckpt"
+    theirs.write_text("not ours")
+    state, low = checkpoint.load(last), torch.tensor(0.0)
+    [best] = [held for key, held in state["callbacks"].items() if key.startswith("ModelCheckpoint")]
+    best |= {"best_k_models": {str(theirs): low}, "kth_best_model_path": str(theirs), "best_model_path": str(theirs),
+             "kth_value": low, "best_model_score": low}  # fmt: skip
+    checkpoint.WholeFiles().save_checkpoint(state, last)
+    train("cut")
+    assert theirs.read_text() == "not ours"
 
 
 def test_a_finished_training_is_not_repeated(train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +180,7 @@ def test_training_begins_with_the_weights_of_another(train: Callable[..., Any]) 
     same, _ = train("same", steps=0, start=str(cell.path))
     assert torch.equal(same.encoder.logit, first.encoder.logit) and same.train_steps == 0
     further, _ = train("further", steps=3, start=str(cell.path))
-    assert further.train_steps == 3 and further.validated >= first.validated
+    assert further.train_steps == 3 and further.last_metric >= first.last_metric
     with pytest.raises(UserError, match="nowhere"):
         train("none", start="nowhere")
 
@@ -152,7 +196,7 @@ def test_nobody_is_taught_by_ops_that_are_held_out(
     train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, heeds: bool
 ) -> None:
     monkeypatch.setattr(parts_of.ToyGraphs, "graphs", held_out(parts_of.ToyGraphs.graphs))
-    monkeypatch.setattr(parts_of.Learns, "heeds_held_out", heeds)
+    monkeypatch.setattr(parts_of.Learns, "applies_train_mask", heeds)
     if heeds:
         assert train(steps=2)[0].train_steps == 2
     else:

@@ -21,15 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphopt.algos.placing.device_sequence import DeviceSequence, of_chosen
-from graphopt.algos.placing.op_groups import learning_inside, placed_as, rewards
+from graphopt.algos.placing.op_groups import DeviceSequence, learning_inside, of_chosen, placed_as, rewards
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.utils.ranges import Count, Few, NotNegative, Positive, Share, Whole, Width
+from graphopt.utils.ranges import Few, NotNegative, Width
 
-RESULTS, DIMENSIONS, NEIGHBOURS = 5, 5, 10
+RESULTS, DIMENSIONS, NEIGHBOURS = 5, 5, 10  # these and all below: as in the authors' code
+MOST_GROUPS, BOUND = 256, 1.0  # of the placer's logits
+DECAY, DECAY_FROM, DECAY_EVERY = 0.95, 400, 50  # of the rate, in updates
+BASELINE = 0.9  # share of the old one
+GRADIENT = 1.0  # largest norm
+NOISE, NOISE_UNTIL = 0.5, 750  # standard deviation over the logits' root mean square, in so many updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,25 +41,16 @@ class Controller:
     """Sizes of both networks."""
 
     groups_per_device: Few
-    most_groups: Few
     grouper: Width
     placer: Width
-    bound: Positive  # of the placer's logits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reinforce:
-    """Updates; their counts are of updates."""
+    """Updates."""
 
     samples: Few
     rate: NotNegative
-    decay: Share  # of the rate, every `decay_every` from `decay_from` on
-    decay_from: Whole
-    decay_every: Count
-    baseline: Share  # share of the old baseline
-    gradient: Positive  # largest norm
-    noise: NotNegative
-    noise_until: Whole
 
 
 class HDP(Optimizer):
@@ -73,20 +68,20 @@ class HDP(Optimizer):
                 self._learn(problem, _Networks(problem, ops, self.controller))
 
     def _learn(self, problem: AssignProblem, networks: "_Networks") -> None:
-        said = self.learning
-        optimizer = torch.optim.Adam(networks.parameters(), lr=said.rate)
+        learning = self.learning
+        optimizer = torch.optim.Adam(networks.parameters(), lr=learning.rate)
         step, baseline = 0, None
         while problem.open:
-            noise = said.noise if step < said.noise_until else 0.0
-            device_BN, log_p_B = networks.draw(min(said.samples, problem.remaining), noise)
+            noise = NOISE if step < NOISE_UNTIL else 0.0
+            device_BN, log_p_B = networks.draw(min(learning.samples, problem.remaining), noise)
             reward_B = rewards(problem, placed_as(problem, networks.of, device_BN.numpy()))
             mean = float(reward_B.mean())
-            baseline = mean if baseline is None else said.baseline * baseline + (1 - said.baseline) * mean
+            baseline = mean if baseline is None else BASELINE * baseline + (1 - BASELINE) * mean
             optimizer.zero_grad()
             (-(reward_B - baseline) * log_p_B).mean().backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(networks.parameters(), said.gradient)
+            nn.utils.clip_grad_norm_(networks.parameters(), GRADIENT)
             for group in optimizer.param_groups:
-                group["lr"] = said.rate * said.decay ** (max(0, step - said.decay_from) // said.decay_every)
+                group["lr"] = learning.rate * DECAY ** (max(0, step - DECAY_FROM) // DECAY_EVERY)
             optimizer.step()
             step += 1
 
@@ -97,7 +92,7 @@ class _Networks(nn.Module):
     def __init__(self, problem: AssignProblem, ops: np.ndarray, sizes: Controller) -> None:
         super().__init__()
         devices = problem.task.machine.num_devices
-        self.groups = min(sizes.most_groups, sizes.groups_per_device * devices, len(ops))
+        self.groups = min(MOST_GROUPS, sizes.groups_per_device * devices, len(ops))
         self.of = np.full(problem.graph.num_ops, -1)
         self.of[ops] = np.arange(len(ops))
         self.kinds, self.shapes, neighbours, self.reads = _read(problem.graph, ops)
@@ -106,7 +101,7 @@ class _Networks(nn.Module):
             nn.Linear(self.x.shape[1], sizes.grouper), nn.Linear(sizes.grouper, self.groups, bias=False)
         )
         features = 2 * self.groups + self.kinds.shape[1] + self.shapes.shape[1]
-        self.placer = DeviceSequence(features, devices, sizes.placer, sizes.bound)
+        self.placer = DeviceSequence(features, devices, sizes.placer, BOUND)
 
     def draw(self, count: int, noise: float) -> tuple[Tensor, Tensor]:
         """(devices [B, N] of the placed ops, log-probabilities [B] of what was drawn)."""

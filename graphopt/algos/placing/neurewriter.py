@@ -21,13 +21,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from graphopt.algos.placing.device_sequence import of_chosen
 from graphopt.algos.placing.op_groups import (
     FEATURES,
     GroupMessages,
     OpGroups,
     discounted,
     learn_on_groups,
+    of_chosen,
     of_groups,
     placed_as,
     rewards,
@@ -36,6 +36,8 @@ from graphopt.core.head import Role
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.utils.ranges import Few, NotNegative, Positive, Share, Whole, Width
+
+CRITIC, GRADIENT = 10.0, 1.0  # weight of the region picker's loss (section 3.2); largest norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +48,6 @@ class ActorCritic:
     steps: Few  # rewritings in an episode
     rate: NotNegative
     discount: Share
-    critic: NotNegative  # weight of the region picker's loss
-    gradient: Positive  # largest norm
 
 
 class NeuRewriter(Optimizer):
@@ -66,17 +66,17 @@ class NeuRewriter(Optimizer):
             learn_on_groups(problem, self.groups, self._learn)
 
     def _learn(self, problem: AssignProblem, groups: OpGroups) -> None:
-        said = self.learning
+        learning = self.learning
         pickers = _Pickers(groups, problem.task.machine.num_devices, self.width, self.rounds)
-        optimizer = torch.optim.Adam(pickers.parameters(), lr=said.rate)
+        optimizer = torch.optim.Adam(pickers.parameters(), lr=learning.rate)
         while problem.open:
             earned_BT, worth_BT, log_p_BT = self._episodes(problem, groups, pickers)
-            back_BT = discounted(earned_BT, said.discount)
+            back_BT = discounted(earned_BT, learning.discount)
             critic = (back_BT - worth_BT).square().mean()
             actor = -((back_BT - worth_BT).detach() * log_p_BT).mean()
             optimizer.zero_grad()
-            (actor + said.critic * critic).backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(pickers.parameters(), said.gradient)
+            (actor + CRITIC * critic).backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(pickers.parameters(), GRADIENT)
             optimizer.step()
 
     def _episodes(self, problem: AssignProblem, groups: OpGroups, pickers: "_Pickers") -> tuple[Tensor, Tensor, Tensor]:
@@ -88,7 +88,7 @@ class NeuRewriter(Optimizer):
         before_B = (
             torch.full((count,), -problem.best_cost / problem.initial_cost) if problem.evals else -torch.ones(count)
         )
-        rows, earned, worth, said = torch.arange(count), [], [], []
+        rows, earned, worth, log_ps = torch.arange(count), [], [], []
         for _ in range(steps):
             q_BM, log_p_BMD = pickers(device_BM)
             region_B = torch.multinomial(torch.softmax(q_BM.detach() / self.temperature, 1), 1)[:, 0]
@@ -98,9 +98,9 @@ class NeuRewriter(Optimizer):
             now_B = -(rewards(problem, placed_as(problem, groups.of, device_BM.numpy())) ** 2).clamp(max=10.0)
             earned.append(now_B - before_B)
             worth.append(q_BM[rows, region_B])
-            said.append(of_chosen(log_p_BMD[rows, region_B], rule_B))
+            log_ps.append(of_chosen(log_p_BMD[rows, region_B], rule_B))
             before_B = now_B
-        return torch.stack(earned, 1), torch.stack(worth, 1), torch.stack(said, 1)
+        return torch.stack(earned, 1), torch.stack(worth, 1), torch.stack(log_ps, 1)
 
 
 class _Pickers(nn.Module):

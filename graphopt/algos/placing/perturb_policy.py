@@ -7,11 +7,12 @@ move how likely the move makes the plan cheaper. It reads what a simulated run o
 what it says, the others by `hot_local`'s rule.
 
 Labels: along a search on each training graph moves are drawn by chance and priced; an improvement is one. Ops that are
-held out (`Graph.taught`) teach nothing.
+held out (`Graph.train_mask`) teach nothing.
 
 Ours. Shape legend: N ops, F columns, I inputs, M kinds of moves, R moves of a graph.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,19 +22,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from graphopt.algos.learner import Learner, answering
-from graphopt.algos.placing.tried_moves import Tried, seen, tried_moves
-from graphopt.core.graph import F64, Graph
+from graphopt.algos.learner import Learner, inference
+from graphopt.core.graph import F64, I64, Graph
 from graphopt.core.head import Role
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
+from graphopt.problems.problem import OutOfBudget
 from graphopt.problems.task import AssignTask
+from graphopt.search.genetic.evolution import F32, priced_by
 from graphopt.search.walks.hot_local import COLUMNS, OBJECTIVES, GuidedWalk, RunColumns, answered
-from graphopt.search.walks.key_moves import KINDS
+from graphopt.search.walks.key_moves import KINDS, Descent, WeightedMoves, first_plan
 from graphopt.utils.progress import Bar
 from graphopt.utils.ranges import Count, NotNegative, Share, Width
 
 LIMIT = 5.0  # of a standardised input, either way
+LEAST = 1e-9  # relative gain that counts as one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,31 @@ class MoveTeaching:
     rate: NotNegative
     decay: NotNegative
     gradient_clip: NotNegative
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Moves that were tried along a search. inputs: [R, I]. kind: [R]. better: [R] 1 where the plan became cheaper."""
+
+    inputs: F32
+    kind: I64
+    better: F32
+
+
+def seen(columns: NDArray[np.float32], around: RunColumns, neighbours: bool) -> F32:
+    """[N, I] columns [N, F] of an op; with neighbours also their means over its makers, its readers and the graph."""
+    if not neighbours:
+        return columns
+    makers = _mean(columns, around.source, around.reader)
+    readers = _mean(columns, around.reader, around.source)
+    return np.concatenate([columns, makers, readers, np.broadcast_to(columns.mean(0), columns.shape)], 1)
+
+
+def _mean(columns: NDArray[np.float32], said: I64, heard: I64) -> F32:
+    total = np.zeros_like(columns)
+    np.add.at(total, heard, columns[said])
+    count = np.maximum(np.bincount(heard, minlength=len(columns)), 1)[:, None]
+    return np.asarray(total / count, np.float32)
 
 
 class MoveNetwork(nn.Module):
@@ -75,7 +103,7 @@ class PerturbPolicy(Learner):
     needs_one_of = frozenset({Role.DEVICE, Role.PRIORITY})
     objectives = OBJECTIVES
     network_settings = frozenset({"width", "neighbours"})
-    heeds_held_out = True
+    applies_train_mask = True
 
     def __init__(self, *, name: str, task: AssignTask, cost: CostModel, seed: int, walk: GuidedWalk, width: Width,
                  neighbours: bool, trust: Share, teaching: MoveTeaching) -> None:  # fmt: skip
@@ -96,15 +124,12 @@ class PerturbPolicy(Learner):
 
     # ---- learning
 
-    def gather(self, graphs: Sequence[Graph]) -> None:
+    def prepare_training(self, graphs: Sequence[Graph]) -> None:
         """Tries moves on every training graph; each is an evaluation."""
-        before, said = self.train_evals, self.teaching
+        before = self.train_evals
         with Bar("try moves", len(graphs)) as bar:
             for graph in graphs:
-                found = tried_moves(graph, self.task, self.cost, self.walk, evals=said.evals, probes=said.probes,
-                                    neighbours=self.neighbours, seed=self.val_seed)  # fmt: skip
-                self._tried[graph.hash] = found
-                self._count(found.evals)
+                self._tried[graph.hash] = self._try(graph)
                 bar.step(graph.name)
         if self.train_steps:
             self.train_evals = before
@@ -113,6 +138,32 @@ class PerturbPolicy(Learner):
         if len(inputs):
             self.network.mean.copy_(inputs.mean(0))
             self.network.spread.copy_(inputs.std(0, correction=0) + 1e-3)
+
+    def _try(self, graph: Graph) -> Tried:
+        """Moves by chance along a local search from the best heuristic; of ops that may teach."""
+        seed = (self.val_seed * 1_000_003 + int(graph.hash[:7], 16)) % 2**31
+        problem = AssignProblem(graph, self.task, self.cost, evals=self.teaching.evals, seed=seed)
+        columns, moves, rng = RunColumns(problem), WeightedMoves(problem, self.walk.moves), problem.rng
+        price = priced_by(problem)
+        empty = np.zeros((0, self.network.mean.shape[0]), np.float32)
+        rows = [(empty, np.zeros(0, np.int64), np.zeros(0, np.float32))]
+        with contextlib.suppress(OutOfBudget):
+            at = Descent(*first_plan(problem, "heuristic", price))
+            while moves.base.any():
+                drawn = moves.drawn(moves.base, self.teaching.probes, rng)
+                batch = moves.made(at.here, drawn, rng)
+                found = price(batch)
+                kept = graph.train_mask[drawn.op]
+                own = seen(columns.of(at.here), columns, self.neighbours)[drawn.op]
+                better = (found < at.cost * (1.0 - LEAST)).astype(np.float32)
+                rows.append((own[kept], drawn.kind[kept], better[kept]))
+                at.step(batch, found)
+                if at.since >= self.walk.patience:
+                    kick = moves.drawn(moves.base, self.walk.kick, rng)
+                    keys = moves.made(at.best, kick, rng, together=True)[0]
+                    at.restart(keys, float(price(keys[None])[0]))
+        self._count(problem.evals)
+        return Tried(*(np.concatenate(part) for part in zip(*rows, strict=True)))
 
     def training_step(self, graphs: list[Graph], batch_idx: int) -> Tensor:
         parts = [self._drawn(self._tried[graph.hash]) for graph in graphs]
@@ -136,7 +187,7 @@ class PerturbPolicy(Learner):
     def _says(self, problem: AssignProblem, around: RunColumns, columns: NDArray[np.float32]) -> F64:
         """[M, N] a mixture of what the network says and of the rule, each in its share of all moves."""
         inputs = torch.from_numpy(seen(columns, around, self.neighbours))
-        with answering(problem.graph):
+        with inference(problem.graph):
             chance = torch.sigmoid(self.network(inputs.to(self.device))).T.double().cpu().numpy()
         rule = self.walk.hot(problem, around, columns)
         return np.asarray(self.trust * chance / chance.mean() + (1.0 - self.trust) * rule / rule.mean())

@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphopt.algos.placing.device_sequence import of_chosen
 from graphopt.algos.placing.op_groups import (
     FEATURES,
     GroupMessages,
     OpGroups,
     discounted,
     learn_on_groups,
+    of_chosen,
     of_groups,
     placed_as,
     rewards,
@@ -38,7 +38,10 @@ from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.walks.moves import progress
-from graphopt.utils.ranges import Count, Few, NotNegative, Positive, Share, Whole, Width
+from graphopt.utils.ranges import Few, NotNegative, Share, Whole, Width
+
+WINDOW = 10  # episodes that the baseline is a mean of
+ENTROPY, GRADIENT = 0.01, 1.0  # weight of the bonus, largest norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +52,6 @@ class Episodes:
     rate: NotNegative  # at first ...
     last_rate: NotNegative  # ... and at the end of the budget
     discount: Share
-    entropy: NotNegative
-    window: Count  # episodes that the baseline is a mean of
-    gradient: Positive  # largest norm
 
 
 class Placeto(Optimizer):
@@ -66,20 +66,20 @@ class Placeto(Optimizer):
         learn_on_groups(problem, self.groups, self._learn)
 
     def _learn(self, problem: AssignProblem, groups: OpGroups) -> None:
-        said = self.learning
+        learning = self.learning
         policy = _Visits(groups, problem.task.machine.num_devices, self.width, self.rounds)
-        optimizer = torch.optim.Adam(policy.parameters(), lr=said.rate)
+        optimizer = torch.optim.Adam(policy.parameters(), lr=learning.rate)
         past: list[Tensor] = []
         while problem.open:
-            earned_BM, log_p_BM, entropy = _episodes(problem, groups, policy, said.together)
-            returns_BM = discounted(earned_BM, said.discount)
-            past = [*past, *returns_BM][-said.window :]
-            loss = -((returns_BM - torch.stack(past).mean(0)) * log_p_BM).mean() - said.entropy * entropy
+            earned_BM, log_p_BM, entropy = _episodes(problem, groups, policy, learning.together)
+            returns_BM = discounted(earned_BM, learning.discount)
+            past = [*past, *returns_BM][-WINDOW:]
+            loss = -((returns_BM - torch.stack(past).mean(0)) * log_p_BM).mean() - ENTROPY * entropy
             for group in optimizer.param_groups:
-                group["lr"] = said.rate + (said.last_rate - said.rate) * progress(problem)
+                group["lr"] = learning.rate + (learning.last_rate - learning.rate) * progress(problem)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(policy.parameters(), said.gradient)
+            nn.utils.clip_grad_norm_(policy.parameters(), GRADIENT)
             optimizer.step()
 
 
@@ -91,7 +91,7 @@ def _episodes(problem: AssignProblem, groups: OpGroups, policy: "_Visits",
         count = 1
     start = problem.initial[:, problem.task.column(Role.DEVICE)]
     device_BM = torch.from_numpy(of_groups(groups, start)).repeat(count, 1)
-    before_B, earned, said, spread = -torch.ones(count), [], [], []
+    before_B, earned, log_ps, spread = -torch.ones(count), [], [], []
     for visit in range(len(groups)):
         log_p_BD = torch.log_softmax(policy(device_BM, visit), -1)
         device_B = torch.multinomial(log_p_BD.exp(), 1)[:, 0]
@@ -101,10 +101,10 @@ def _episodes(problem: AssignProblem, groups: OpGroups, policy: "_Visits",
             raise OutOfBudget
         now_B = -(rewards(problem, placed_as(problem, groups.of, device_BM.numpy())) ** 2).clamp(max=10.0)
         earned.append(now_B - before_B)
-        said.append(of_chosen(log_p_BD, device_B))
+        log_ps.append(of_chosen(log_p_BD, device_B))
         spread.append(-(log_p_BD.exp() * log_p_BD).sum(-1).mean())
         before_B = now_B
-    return torch.stack(earned, 1), torch.stack(said, 1), torch.stack(spread).mean()
+    return torch.stack(earned, 1), torch.stack(log_ps, 1), torch.stack(spread).mean()
 
 
 class _Visits(nn.Module):

@@ -19,12 +19,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from graphopt.algos.placing.device_sequence import DeviceSequence, of_chosen
-from graphopt.algos.placing.op_groups import FEATURES, OpGroups, learn_on_groups, placed_as, rewards
+from graphopt.algos.placing.op_groups import (
+    FEATURES,
+    DeviceSequence,
+    OpGroups,
+    learn_on_groups,
+    of_chosen,
+    placed_as,
+    rewards,
+)
 from graphopt.core.head import Role
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.utils.ranges import Few, NotNegative, Positive, Share, Width
+from graphopt.utils.ranges import Few, NotNegative, Width
+
+BOUND = 3.0  # of the logits, by tanh
+DIVERGENCE, PENALTY = 0.01, 1.0  # target of the Kullback-Leibler divergence of a stage; beta at first
+BASELINE, GRADIENT = 0.9, 1.0  # share of the old baseline; largest norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,44 +45,40 @@ class Proximal:
     samples: Few
     epochs: Few
     rate: NotNegative
-    divergence: Positive  # target of the Kullback-Leibler divergence of a stage
-    penalty: NotNegative  # beta at first
-    baseline: Share  # share of the old baseline
-    gradient: Positive  # largest norm
 
 
 class Spotlight(Optimizer):
-    """yaml: conf/algo/spotlight.yaml. groups: at most so many stages. width, bound: of the network."""
+    """yaml: conf/algo/spotlight.yaml. groups: at most so many stages. width: of the network."""
 
     needs_roles = frozenset({Role.DEVICE})
 
-    def __init__(self, *, name: str, groups: Few, width: Width, bound: Positive, learning: Proximal) -> None:
-        self.name, self.groups, self.width, self.bound, self.learning = name, groups, width, bound, learning
+    def __init__(self, *, name: str, groups: Few, width: Width, learning: Proximal) -> None:
+        self.name, self.groups, self.width, self.learning = name, groups, width, learning
 
     def solve(self, problem: AssignProblem) -> None:
         learn_on_groups(problem, self.groups, self._learn)
 
     def _learn(self, problem: AssignProblem, groups: OpGroups) -> None:
-        said = self.learning
-        policy = DeviceSequence(FEATURES, problem.task.machine.num_devices, self.width, self.bound)
-        optimizer = torch.optim.Adam(policy.parameters(), lr=said.rate)
-        beta, baseline = said.penalty, None
+        learning = self.learning
+        policy = DeviceSequence(FEATURES, problem.task.machine.num_devices, self.width, BOUND)
+        optimizer = torch.optim.Adam(policy.parameters(), lr=learning.rate)
+        beta, baseline = PENALTY, None
         while problem.open:
-            x_BMF = groups.x.expand(min(said.samples, problem.remaining), -1, -1)
+            x_BMF = groups.x.expand(min(learning.samples, problem.remaining), -1, -1)
             with torch.no_grad():
                 device_BM, old_BMD = policy(x_BMF)
             reward_B = rewards(problem, placed_as(problem, groups.of, device_BM.numpy()))
             mean = float(reward_B.mean())
-            baseline = mean if baseline is None else said.baseline * baseline + (1 - said.baseline) * mean
-            for _ in range(said.epochs):
+            baseline = mean if baseline is None else BASELINE * baseline + (1 - BASELINE) * mean
+            for _ in range(learning.epochs):
                 gain, divergence = _gain(policy, x_BMF, device_BM, old_BMD, reward_B - baseline)
                 optimizer.zero_grad()
                 (beta * divergence - gain).backward()  # type: ignore[no-untyped-call]
-                nn.utils.clip_grad_norm_(policy.parameters(), said.gradient)
+                nn.utils.clip_grad_norm_(policy.parameters(), GRADIENT)
                 optimizer.step()
-            if float(divergence.detach()) > 1.5 * said.divergence:
+            if float(divergence.detach()) > 1.5 * DIVERGENCE:
                 beta *= 2.0
-            elif float(divergence.detach()) < said.divergence / 1.5:
+            elif float(divergence.detach()) < DIVERGENCE / 1.5:
                 beta /= 2.0
 
 

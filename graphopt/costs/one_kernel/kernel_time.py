@@ -320,7 +320,7 @@ def runtime_on_one_device(f: Fusible, inline: NDArray[np.bool_], device: Any, w:
 def kernel_table(graph: Graph, inline: Bool, device: Device) -> tuple[I64, F64]:
     """(stored op [R], columns [R, F]) of the kernels that teach: those without an op that is held out. inline: [N]
     flags of a legal plan."""
-    root, x, teaches = _table(fusible(graph), inline, graph.taught, device_constants([device])[0], workspace(graph))
+    root, x, teaches = _table(fusible(graph), inline, graph.train_mask, device_constants([device])[0], workspace(graph))
     return root[teaches], x[teaches]
 
 

@@ -35,12 +35,11 @@ from graphopt.readers.onnx.model import (
 from graphopt.readers.onnx.onnx_operators import kind_of
 from graphopt.readers.onnx.reader import checked, fix_dims, inferred, parse
 from graphopt.rewrite.io.onnx_call import OnnxCall, OnnxOrigin, make_call
-from graphopt.rewrite.ir.program_builder import same_pads
+from graphopt.rewrite.ir.program_builder import Pads, ceiled_pads, same_pads
 from graphopt.rewrite.ir.terms import Program, Terms, reachable
 from graphopt.rewrite.ir.vocabulary import Operation, ShapeError, TensorType
 from graphopt.utils.limits import machine_memory
 
-Pads = tuple[int, int, int, int]
 Results = Sequence[int] | None
 
 
@@ -166,7 +165,8 @@ def _pool(r: OnnxNode) -> Results:
     pads = _pads(r, kernel, strides)
     if r.op_type == "AveragePool" and r.get("count_include_pad", 0) and any(pads):
         return None
-    pads = _grown(r, kernel, strides, pads)
+    if r.get("ceil_mode", 0):
+        pads = ceiled_pads(r.shape()[2:], r.outputs[0].shape[2:], kernel, strides, pads)
     return [r.add(_POOLS[r.op_type], kernel, strides, pads, of=[r.term(0)])]
 
 
@@ -225,16 +225,6 @@ def _pads(r: OnnxNode, kernel: Sequence[int], strides: Sequence[int]) -> Pads:
     lower = automatic == "SAME_LOWER"
     (top, bottom), (left, right) = (same_pads(n, k, s, lower) for n, k, s in zip(r.shape()[2:], kernel, strides))
     return top, left, bottom, right
-
-
-def _grown(r: OnnxNode, kernel: Sequence[int], strides: Sequence[int], pads: Pads) -> Pads:
-    """Padding that lets the last windows of `ceil_mode` fit: it is no maximum, and means do not count it."""
-    ends = []
-    for axis in (0, 1):
-        size, windows = r.shape()[2 + axis], r.outputs[0].shape[2 + axis]
-        needed = (windows - 1) * strides[axis] + kernel[axis] - size - pads[axis]
-        ends.append(max(needed, pads[2 + axis]) if r.get("ceil_mode", 0) else pads[2 + axis])
-    return pads[0], pads[1], ends[0], ends[1]
 
 
 _POOLS = {"MaxPool": "pool_max", "GlobalMaxPool": "pool_max", "AveragePool": "pool_avg",

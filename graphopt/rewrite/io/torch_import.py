@@ -22,6 +22,7 @@ from graphopt.readers.pytorch.capture import capture
 from graphopt.readers.pytorch.fx_reader import nodes_in
 from graphopt.rewrite.io.torch_call import Slot, TorchCall, with_slots
 from graphopt.rewrite.ir.execution import static_values, to_array
+from graphopt.rewrite.ir.program_builder import ceiled_pads
 from graphopt.rewrite.ir.random_weights import RandomWeights, Role, default_role
 from graphopt.rewrite.ir.terms import Program, Terms
 from graphopt.rewrite.ir.vocabulary import Operation, ShapeError, TensorType
@@ -121,32 +122,25 @@ def _split(c: AtenCall) -> int | None:
 
 
 def _max_pool(c: AtenCall) -> int | None:
-    kernel, strides, pads = (_pair(c, i) for i in (1, 2, 3))
     if set(c.used) - {0} or any(d != 1 for d in c.arg(4, (1,))):
         return None
-    return c.add("pool_max", kernel, strides or kernel, _grown(c, kernel, strides or kernel, pads or (0, 0)),
-                 of=[c.first()])  # fmt: skip
+    return _pooled(c, "pool_max", c.arg(5, False))
 
 
 def _avg_pool(c: AtenCall) -> int | None:
-    kernel, strides, pads = (_pair(c, i) for i in (1, 2, 3))
-    counted = c.arg(5, True) and any(pads)
+    counted = c.arg(5, True) and any(c.arg(3, ()))
     if counted or c.arg(6) is not None or len(c.shape()) != 4:
         return None
-    return c.add("pool_avg", kernel, strides or kernel, _grown(c, kernel, strides or kernel, pads or (0, 0)),
-                 of=[c.first()])  # fmt: skip
+    return _pooled(c, "pool_avg", c.arg(4, False))
 
 
-def _pair(c: AtenCall, position: int) -> tuple[int, ...]:
-    values = tuple(c.arg(position, ()))
-    return values * 2 if len(values) == 1 else values
-
-
-def _grown(c: AtenCall, kernel: Sequence[int], strides: Sequence[int], pads: Sequence[int]) -> tuple[int, ...]:
-    """Padding below and to the right that lets the last windows of `ceil_mode` fit."""
-    size, windows = c.shape()[2:], c.results[0].shape[2:]
-    ends = [max((windows[i] - 1) * strides[i] + kernel[i] - size[i] - pads[i], pads[i]) for i in (0, 1)]
-    return (*pads, *(ends if c.arg(5 if "max" in c.name else 4, False) else pads))
+def _pooled(c: AtenCall, name: str, ceil: bool) -> int:
+    kernel, strides, sides = (tuple(c.arg(i, ())) * (2 // max(len(c.arg(i, ())), 1)) for i in (1, 2, 3))
+    top, left = sides or (0, 0)
+    strides, pads = strides or kernel, (top, left, top, left)
+    if ceil:
+        pads = ceiled_pads(c.shape()[2:], c.results[0].shape[2:], kernel, strides, pads)
+    return c.add(name, kernel, strides, pads, of=[c.first()])
 
 
 def _mean(c: AtenCall) -> int | None:

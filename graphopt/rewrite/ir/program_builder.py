@@ -109,3 +109,11 @@ def same_pads(size: int, window: int, stride: int, lower: bool = False) -> tuple
     total = max((-(-size // stride) - 1) * stride + window - size, 0)
     small, large = total // 2, total - total // 2
     return (large, small) if lower else (small, large)
+
+
+def ceiled_pads(size: Sequence[int], windows: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
+                pads: Pads) -> Pads:  # fmt: skip
+    """Padding below and to the right that lets so many windows fit (`ceil_mode`): it is no maximum, and means do not
+    count it."""
+    bottom, right = (max((windows[i] - 1) * strides[i] + kernel[i] - size[i] - pads[i], pads[2 + i]) for i in (0, 1))
+    return pads[0], pads[1], bottom, right

@@ -18,7 +18,7 @@ from graphopt.problems.optimizer import solve
 from graphopt.run.cell import Cell
 from graphopt.ship import ship
 from graphopt.training import checkpoint
-from graphopt.training.adopt import with_network
+from graphopt.training.adopt import find, with_network
 from graphopt.training.train import train
 
 from ..judge import Format, Wrong
@@ -158,7 +158,7 @@ def read(place: Path) -> None:
     """A run with `ckpt=`: settings, weights, a solved graph with a finite price. Then resuming, then shipping."""
     asked = with_network({**config(), "ckpt": str(place)})
     parts = build(asked)
-    source = checkpoint.find(str(place), asked)
+    source = find(str(place), asked)
     state = checkpoint.adopt_weights(parts.algo, source, checkpoint.about(asked, parts.algo))
     checkpoint.restore_counters(parts.algo, state)
     problem, _ = solve(parts.algo.eval(), parts.dataset.graphs("test")[0], parts.task, parts.cost, evals=2)
