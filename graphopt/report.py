@@ -147,7 +147,6 @@ def draw(place: Path) -> list[Path]:
     """Curves, bars and the decision that gains most, into a pictures folder."""
     from graphopt.answer import Answer
     from graphopt.reporting.pictures.curves import draw_study
-    from graphopt.reporting.pictures.draw import draw_answer
     from graphopt.reporting.pictures.examples import best_decisions
     from graphopt.reporting.tables.read_rows import collect
 
@@ -155,7 +154,7 @@ def draw(place: Path) -> list[Path]:
     found = collect(place)
     files = draw_study(found, folder)
     for decision in best_decisions(place):
-        files += draw_answer(Answer.load(decision), folder)
+        files += Answer.load(decision).draw(folder)
     return files
 
 
