@@ -330,9 +330,13 @@ class Answer:
 
     def draw(self, folder: str | Path) -> list[Path]:
         """Pictures: the graph by kernel or device, a Gantt chart with memory over time, a trace for Perfetto."""
-        from graphopt.reporting.pictures.draw import draw_answer  # matplotlib loads slowly
+        from graphopt.reporting.pictures.draw import draw_solution  # matplotlib loads slowly
 
-        return draw_answer(self, Path(folder))
+        row, ratio = self.facts, f"{self.speedup:.3f}x the default" if self.price > 0 else "no ratio"
+        maker = f"{row.get('algo', 'an unknown method')}, {row.get('evals_cap', '?')} evaluations"
+        caption = f"{self.task} on {self.machine.name} by {maker}: {ratio}"
+        costs = (self.cost, self.judge)
+        return draw_solution(self.solution, costs, Path(folder), packed.label_of(self.path), caption)
 
 
 def agree(stored: float, found: float, tolerance: float) -> bool:

@@ -16,9 +16,8 @@ from graphopt.problems.solution import Decided
 from graphopt.records.answer_file import load, write
 from graphopt.records.packed import label_of
 from graphopt.reporting.changes import describe_op, differing
-from graphopt.reporting.model_view import rule_sheets
-from graphopt.reporting.tables.sheet import Sheet
-from graphopt.reporting.tables.terminal import print_sheets
+from graphopt.reporting.model_view import rule_tables
+from graphopt.reporting.tables.table import Table, print_tables
 from graphopt.utils.printable import say
 
 SHOWN = 30  # lines of a list, unless all are asked for
@@ -97,8 +96,8 @@ def _show(args: argparse.Namespace) -> int:
         say(f"edited by hand: {edit}")
     for label, text in decision.facts():
         say(f"{label}: {text}")
-    if rules := list(rule_sheets(decision)):
-        print_sheets(rules)
+    if rules := list(rule_tables(decision)):
+        print_tables(rules)
     if decision.described:
         _show_changes(args, decision)
     return 0
@@ -138,7 +137,7 @@ def _cut(ops: np.ndarray, everything: bool) -> np.ndarray:
 
 def _list(title: str, columns: list[str], rows: list[list[str]], total: int) -> None:
     if rows:
-        print_sheets([Sheet(title, columns, rows, left=len(columns), names=1)])
+        print_tables([Table(title, columns, rows, left=len(columns), names=1)])
     if total > len(rows):
         say(f"... and {total - len(rows):,} more (--all lists them)")
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from graphopt.core.graph import GraphError
 from graphopt.errors import UserError
@@ -22,14 +23,16 @@ from graphopt.records.rows import Row
 from graphopt.utils.plain_json import dumps
 from graphopt.utils.printable import say
 
+Tables = tuple[str, Sequence[Any], str]  # the stem of the files, tables, numbers as CSV: empty where there are none
+
 
 def print_table(rows_path_or_dir: Path | str, against: str = "local") -> None:
     """Prints the tables of a run or a study on the terminal."""
     from graphopt.reporting.tables.read_rows import collect
-    from graphopt.reporting.tables.render import sheets
-    from graphopt.reporting.tables.terminal import print_sheets
+    from graphopt.reporting.tables.render import tables
+    from graphopt.reporting.tables.table import print_tables
 
-    print_sheets(sheets(collect(rows_path_or_dir), against))
+    print_tables(tables(collect(rows_path_or_dir), against))
 
 
 def print_cell(rows_path: Path, rows: Sequence[Row], own: str) -> None:
@@ -52,54 +55,67 @@ def cell_line(rows: Sequence[Row]) -> str:
     return f"{len(rows)} rows{gain}" + "".join(f", {count} {status}" for status, count in sorted(other.items()))
 
 
-def write_tables(place: Path, against: str, markdown: Path | None, csv: Path | None) -> list[Path]:
-    """Prints the tables and writes them as Markdown and CSV, by default into `place`."""
+def write_tables(place: Path, made: Tables, markdown: Path | None = None, csv: Path | None = None) -> list[Path]:
+    """Prints tables and writes them as Markdown and CSV, into the place unless other files are given."""
+    from graphopt.reporting.tables.table import as_markdown, print_tables
+
+    stem, tables, numbers = made
+    print_tables(tables)
+    folder = place if place.is_dir() else place.parent
+    contents = {markdown or folder / f"{stem}.md": as_markdown(tables)}
+    if numbers:
+        contents[csv or folder / f"{stem}.csv"] = numbers
+    for file, content in contents.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    return list(contents)
+
+
+def usual(place: Path, against: str) -> Tables:
+    """What each method reached."""
     from graphopt.reporting.tables.read_rows import collect
-    from graphopt.reporting.tables.render import numbers, sheets
-    from graphopt.reporting.tables.sheet import as_markdown
-    from graphopt.reporting.tables.terminal import print_sheets
+    from graphopt.reporting.tables.render import numbers, tables
 
     found = collect(place)
-    all_sheets = sheets(found, against)
-    print_sheets(all_sheets)
-    return _write(place, "table", as_markdown(all_sheets), numbers(found), markdown, csv)
+    return "table", tables(found, against), numbers(found)
 
 
-def write_improvements(place: Path, over: str, markdown: Path | None, csv: Path | None) -> list[Path]:
-    """The same for the tables of improvement over a method; by default DIR/improvement.md and .csv."""
-    from graphopt.reporting.tables.improvement import improvement_csv, improvement_sheets
+def improvement(place: Path, over: str) -> Tables:
+    """Improvement over a method."""
+    from graphopt.reporting.tables.improvement import improvement_csv, improvement_tables
     from graphopt.reporting.tables.read_rows import collect
-    from graphopt.reporting.tables.sheet import as_markdown
-    from graphopt.reporting.tables.terminal import print_sheets
 
     found = collect(place)
-    all_sheets = improvement_sheets(found, over)
-    print_sheets(all_sheets)
-    return _write(place, "improvement", as_markdown(all_sheets), improvement_csv(found, over), markdown, csv)
+    return "improvement", improvement_tables(found, over), improvement_csv(found, over)
 
 
-def write_reaches(place: Path, over: str, markdown: Path | None, csv: Path | None) -> list[Path]:
-    """The same for the tables of samples to reach a method's end; by default DIR/reach.md and .csv."""
-    from graphopt.reporting.tables.reach import reach_csv, reach_lines, reach_sheets
+def reach(place: Path, over: str) -> Tables:
+    """Samples to reach a method's end."""
+    from graphopt.reporting.tables.reach import reach_csv, reach_lines, reach_tables
     from graphopt.reporting.tables.read_rows import collect
-    from graphopt.reporting.tables.sheet import as_markdown
-    from graphopt.reporting.tables.terminal import print_sheets
 
     found = collect(place)
     lines = reach_lines(found, over)
-    all_sheets = reach_sheets(found, lines, over)
-    print_sheets(all_sheets)
-    return _write(place, "reach", as_markdown(all_sheets), reach_csv(lines), markdown, csv)
+    return "reach", reach_tables(found, lines, over), reach_csv(lines)
 
 
-def _write(place: Path, stem: str, text: str, values: str, markdown: Path | None, csv: Path | None) -> list[Path]:
-    """Into the place, unless other files are given."""
-    folder = place if place.is_dir() else place.parent
-    files = [markdown or folder / f"{stem}.md", csv or folder / f"{stem}.csv"]
-    for file, content in zip(files, (text, values)):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
-    return files
+def end_to_end(place: Path) -> Tables:
+    """Every rewritten program, run against its original."""
+    from graphopt.reporting.end_to_end import measure_all, table
+
+    found = []
+    for line in measure_all(place):
+        found.append(line)
+        say(f"{line['graph']}: measured", sys.stderr)
+    return "end_to_end", [table(found)], ""
+
+
+def discrepancy(place: Path) -> Tables:
+    """What sums over ops say of models against what these take as a whole."""
+    from graphopt.reporting.tables.discrepancy import discrepancy_table, prices_of
+    from graphopt.reporting.tables.read_rows import read_rows, row_files
+
+    return "discrepancy", [discrepancy_table(prices_of(read_rows(row_files(place))[0]))], ""
 
 
 def replay(place: Path) -> int:
@@ -119,37 +135,6 @@ def replay(place: Path) -> int:
     return 0 if good == total and total > 0 else 1
 
 
-def end_to_end(place: Path) -> Path:
-    """Runs every rewritten program against its original; prints and writes the table."""
-    from graphopt.reporting.end_to_end import measure_all, sheet
-    from graphopt.reporting.tables.sheet import as_markdown
-    from graphopt.reporting.tables.terminal import print_sheets
-
-    found = []
-    for line in measure_all(place):
-        found.append(line)
-        say(f"{line['graph']}: measured", sys.stderr)
-    table = sheet(found)
-    print_sheets([table])
-    file = (place if place.is_dir() else place.parent) / "end_to_end.md"
-    file.write_text(as_markdown([table]))
-    return file
-
-
-def discrepancy(place: Path) -> Path:
-    """What sums over ops say of models against what these take as a whole; prints and writes the table."""
-    from graphopt.reporting.tables.discrepancy import discrepancy_sheet, prices_of
-    from graphopt.reporting.tables.read_rows import read_rows, row_files
-    from graphopt.reporting.tables.sheet import as_markdown
-    from graphopt.reporting.tables.terminal import print_sheets
-
-    table = discrepancy_sheet(prices_of(read_rows(row_files(place))[0]))
-    print_sheets([table])
-    file = (place if place.is_dir() else place.parent) / "discrepancy.md"
-    file.write_text(as_markdown([table]))
-    return file
-
-
 def print_figures(place: Path) -> None:
     """Name, value, low and high of each, as JSON lines; null is not known. Raises UserError where there are none."""
     from graphopt.reporting.figures import figures_of
@@ -162,7 +147,6 @@ def draw(place: Path) -> list[Path]:
     """Curves, bars and the decision that gains most, into a pictures folder."""
     from graphopt.answer import Answer
     from graphopt.reporting.pictures.curves import draw_study
-    from graphopt.reporting.pictures.draw import draw_answer
     from graphopt.reporting.pictures.examples import best_decisions
     from graphopt.reporting.tables.read_rows import collect
 
@@ -170,7 +154,7 @@ def draw(place: Path) -> list[Path]:
     found = collect(place)
     files = draw_study(found, folder)
     for decision in best_decisions(place):
-        files += draw_answer(Answer.load(decision), folder)
+        files += Answer.load(decision).draw(folder)
     return files
 
 
@@ -195,13 +179,13 @@ def parser() -> argparse.ArgumentParser:
 def _tables(args: argparse.Namespace) -> list[Path]:
     files = args.markdown, args.csv
     if args.improvement_over:
-        return write_improvements(args.place, args.improvement_over, *files)
+        return write_tables(args.place, improvement(args.place, args.improvement_over), *files)
     if args.reach:
-        return write_reaches(args.place, args.reach, *files)
+        return write_tables(args.place, reach(args.place, args.reach), *files)
     if args.replay and files == (None, None):
         print_table(args.place, args.against)  # who checks what is stored does not want it changed
         return []
-    return write_tables(args.place, args.against, *files)
+    return write_tables(args.place, usual(args.place, args.against), *files)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -210,17 +194,13 @@ def main(arguments: Sequence[str]) -> int:
         if args.figures:
             print_figures(args.place)
             return 0
-        if args.discrepancy:
-            say(f"wrote {discrepancy(args.place)}")
-            return 0
-        for file in _tables(args):
-            say(f"wrote {file}")
+        written = write_tables(args.place, discrepancy(args.place)) if args.discrepancy else _tables(args)
         if args.end_to_end:
-            say(f"wrote {end_to_end(args.place)}")
+            written += write_tables(args.place, end_to_end(args.place))
         drawn = draw(args.place) if args.plots else []
         if args.plots and not drawn:
             say("nothing to draw: no row has a price")
-        for file in drawn:
+        for file in [*written, *drawn]:
             say(f"wrote {file}")
         return replay(args.place) if args.replay else 0
     except (UserError, GraphError) as error:

@@ -23,7 +23,7 @@ from graphopt.measure.environment import processor
 from graphopt.measure.target import Ratio
 from graphopt.problems.cost_model import CostModel
 from graphopt.reporting.tables.read_rows import read_rows, row_files
-from graphopt.reporting.tables.sheet import Sheet
+from graphopt.reporting.tables.table import Table
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.digests import portable
 from graphopt.rewrite.ir.random_weights import with_random_weights
@@ -106,13 +106,13 @@ def _raced(answer: Answer) -> Race:
         return race(*files)
 
 
-def sheet(found: list[Found]) -> Sheet:
+def table(found: list[Found]) -> Table:
     """The table of what `measure_all` found."""
     columns = ["graph", "methods", "priced", "priced again", "before ms", "after ms", "end to end", "noise", "verdict"]
     note = ("priced: original / rewritten by the judge; again: its ops measured a second time. end to end: seconds of "
             "the original over the rewritten program, median of processes with their extremes; noise: the same of "
             "the original and its copy.")  # fmt: skip
-    return Sheet("end to end in ONNX Runtime, one thread", columns, [_cells(line) for line in found], left=2, note=note)
+    return Table("end to end in ONNX Runtime, one thread", columns, [_cells(line) for line in found], left=2, note=note)
 
 
 def _cells(line: Found) -> list[str]:

@@ -21,8 +21,7 @@ from graphopt.problems.cost_model import Price, better
 from graphopt.problems.solution import Decided
 from graphopt.records.rows import DONE, Row
 from graphopt.reporting.changes import BETTER
-from graphopt.reporting.tables.sheet import Sheet
-from graphopt.reporting.tables.terminal import BOLD, DIM, print_lines, sheet_lines, terminal_width, wrapped
+from graphopt.reporting.tables.table import BOLD, DIM, Table, print_lines, table_lines, terminal_width, wrapped
 
 SHOWN = 5  # changes and rules
 WORK = 2e7  # ops priced to find the changes that matter: seconds, whatever the size of the graph
@@ -48,8 +47,8 @@ def print_model(folder: Path, rows: Sequence[Row], own: str) -> None:
     for label, text in _facts(answer, row):
         shown = wrapped(text, None if width is None else width - LABEL - 2)
         lines += [Text(f"{label if i == 0 else '':<{LABEL}}  ").append_text(line) for i, line in enumerate(shown)]
-    for sheet in _sheets(answer, solved):
-        lines += [Text(""), *sheet_lines(sheet, width)]
+    for table in _tables(answer, solved):
+        lines += [Text(""), *table_lines(table, width)]
     print_lines([*lines, Text(""), *_files(file, folder, row)])
 
 
@@ -139,35 +138,35 @@ def _devices(answer: Answer, plan: Plans, kernels: NDArray[np.int64]) -> str:
     return ", ".join(used) + f" ({len(used)} of {answer.machine.num_devices} devices used)"
 
 
-def _sheets(answer: Answer, solved: Sequence[Row]) -> Iterator[Sheet]:
-    yield from rule_sheets(answer.decided, SHOWN)
+def _tables(answer: Answer, solved: Sequence[Row]) -> Iterator[Table]:
+    yield from rule_tables(answer.decided, SHOWN)
     if answer.decided.described:
         yield _changes(answer)
     if len(solved) > 1:
         yield _methods(solved)
 
 
-def rule_sheets(decision: Decided, shown: int | None = None) -> Iterator[Sheet]:
+def rule_tables(decision: Decided, shown: int | None = None) -> Iterator[Table]:
     """What rewriting did, where it did something: the rules (the first `shown`), and which operators it changed."""
     rules = Counter(decision.rules).most_common()
     if rules:
         rest = len(rules[shown:]) if shown else 0
         more = f"... and {rest} further rules" if rest else ""
         rows = [[name, str(count)] for name, count in rules[:shown]]
-        yield Sheet("rules applied", ["rule", "times"], rows, note=more)
+        yield Table("rules applied", ["rule", "times"], rows, note=more)
         before, after = decision.operators()
         names = sorted(name for name in {*before, *after} if before[name] != after[name])
         if names:
-            yield Sheet("ops of each operator", ["operator", "original", "rewritten"],
+            yield Table("ops of each operator", ["operator", "original", "rewritten"],
                         [[name, str(before[name]), str(after[name])] for name in names])  # fmt: skip
 
 
-def _changes(answer: Answer) -> Sheet:
+def _changes(answer: Answer) -> Table:
     """The changes that matter most: those whose way back alone costs most. Where prices are measured, none goes back:
     each would have to be compiled and timed."""
     ops = answer.decided.changed()
     if not answer.judge.deterministic:
-        return Sheet(f"{len(ops):,} ops differ from the default", [], [])
+        return Table(f"{len(ops):,} ops differ from the default", [], [])
     priced = _heaviest(answer.graph, ops)
     judged = float(answer.price_choices(answer.choices.choices[None])[0])
     change = answer.reverted_prices(priced) / judged - 1
@@ -183,7 +182,7 @@ def _changes(answer: Answer) -> Sheet:
     notes = [f"Of {len(ops):,}, the {len(priced):,} that compute most were tried."] if len(priced) < len(ops) else []
     notes += [f"{gaining:,} would gain by going back alone: see bisect."] if gaining else []
     columns = ["op", "operator", "change", "price"] if rows else []
-    return Sheet(title, columns, rows, left=3 if rows else 0, names=1 if rows else 0, note=" ".join(notes))
+    return Table(title, columns, rows, left=3 if rows else 0, names=1 if rows else 0, note=" ".join(notes))
 
 
 def _heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -193,7 +192,7 @@ def _heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
     return ops if len(ops) <= most else np.sort(ops[np.argsort(-weight, kind="stable")[:most]])
 
 
-def _methods(solved: Sequence[Row]) -> Sheet:
+def _methods(solved: Sequence[Row]) -> Table:
     order = sorted(solved, key=lambda r: (r["evals_cap"], r["judged"], r["algo"]))
     rows = [
         [
@@ -206,7 +205,7 @@ def _methods(solved: Sequence[Row]) -> Sheet:
         ]
         for r in order
     ]
-    return Sheet("all methods and budgets", ["method", "budget", "evaluations", "found", "ratio", "s"], rows)
+    return Table("all methods and budgets", ["method", "budget", "evaluations", "found", "ratio", "s"], rows)
 
 
 def _only_ratio(row: Row) -> str:

@@ -11,9 +11,9 @@ class StudyTable(Callback):
 
     def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
         from graphopt.reporting.tables.read_rows import collect
-        from graphopt.reporting.tables.render import sheets
-        from graphopt.reporting.tables.terminal import print_sheets
+        from graphopt.reporting.tables.render import tables
+        from graphopt.reporting.tables.table import print_tables
 
         place = Path(config.output_dir) / config.study
         if any(place.glob("*/rows.jsonl")):
-            print_sheets(sheets(collect(place), "local"))
+            print_tables(tables(collect(place), "local"))

@@ -19,9 +19,9 @@ from graphopt.errors import UserError
 from graphopt.report import main
 from graphopt.reporting.tables.lines import Difference, Line, best_known, blocks, differences, evals_to_reach, summarise
 from graphopt.reporting.tables.read_rows import Collected, collect, method_labels
-from graphopt.reporting.tables.render import numbers, sheets
-from graphopt.reporting.tables.sheet import as_markdown
+from graphopt.reporting.tables.render import numbers, tables
 from graphopt.reporting.tables.statistics import bootstrap, mean_of_graphs, tabled
+from graphopt.reporting.tables.table import as_markdown
 
 pytestmark = pytest.mark.usefixtures("toy_options")
 
@@ -84,9 +84,9 @@ def test_noise_is_told_and_decides_who_wins(tmp_path: Path) -> None:
     near = [row("local", "a", 4.1, noise=0.02), row("scan", "a", 4.4, noise=0.02), row("go", "a", 4.0, noise=0.02)]
     found = collect(store(tmp_path, near))
     assert [lines(found)[m, 20].wins for m in ("go", "local", "scan")] == [1, 1, 0]  # 4.0 + 2 x 2 % x sqrt(2) = 4.23
-    assert "standard errors of up to 2 %" in as_markdown(sheets(found, "local"))
+    assert "standard errors of up to 2 %" in as_markdown(tables(found, "local"))
     computed = collect(store(tmp_path / "computed", FOUR))
-    assert "standard error" not in as_markdown(sheets(computed, "local"))
+    assert "standard error" not in as_markdown(tables(computed, "local"))
 
 
 def test_evaluations_to_reach(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_budgets_of_training_and_the_time_to_the_best_stand_beside_the_total(tmp
     rows = [row("go", "a", 4.0, train_evals=4_700_000, **timed), row("local", "a", 4.0, **timed)]
     line = lines(collect(store(tmp_path, rows)))["go", 20]
     assert (line.train_evals, line.best_seconds, line.seconds) == (4_700_000, 0.2, 0.5)
-    text = as_markdown(sheets(collect(tmp_path), "local"))
+    text = as_markdown(tables(collect(tmp_path), "local"))
     assert "| s to best | s/graph | training evals |" in text
     assert "| 0.2 | 0.5 | 4.7 M |" in text and "| 0.2 | 0.5 | - |" in text
 
@@ -138,7 +138,7 @@ def test_best_known_is_per_graph_and_setting(tmp_path: Path) -> None:
 
 def test_studies_are_not_mixed(tmp_path: Path) -> None:
     rows = [row("go", "a", 4.0, study="one"), row("go", "a", 2.0, study="two")]
-    text = as_markdown(sheets(collect(store(tmp_path, rows)), "local"))
+    text = as_markdown(tables(collect(store(tmp_path, rows)), "local"))
     assert "### one: fusion on gpu" in text and "### two: fusion on gpu" in text
     assert "several configurations" not in text
 
@@ -235,7 +235,7 @@ def test_refused_and_unpriced_rows_stand_apart(tmp_path: Path) -> None:
     found = collect(tmp_path)
     assert (len(found.entries), len(found.refused)) == (2, 2)
     assert (len(found.infeasible), len(found.unpriced)) == (1, 1)
-    text = as_markdown(sheets(found, "local"))
+    text = as_markdown(tables(found, "local"))
     assert "| illegal | rewrite | regal | 2 | regal needs choices |" in text
     assert "killed" not in text
     assert "| infeasible | fusion | go | 1 | b: no plan found fits the devices' memory |" in text
@@ -245,7 +245,7 @@ def test_refused_and_unpriced_rows_stand_apart(tmp_path: Path) -> None:
 
 def test_infeasible_solves_are_counted_with_the_first_reason(tmp_path: Path) -> None:
     rows = [row("go", g, math.inf, status="infeasible", reason=f"{g} lacks 3 MB") for g in "xyz"]
-    text = as_markdown(sheets(collect(store(tmp_path, [*rows, row("go", "a", 4.0)])), "local"))
+    text = as_markdown(tables(collect(store(tmp_path, [*rows, row("go", "a", 4.0)])), "local"))
     assert "| infeasible | fusion | go | 3 | the first, x: x lacks 3 MB |" in text and "(1 graph, 1 seed)" in text
 
 
@@ -253,7 +253,7 @@ def test_one_graph_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
     """However many seeds it has."""
     rows = [row(m, "a", 4.0 + s / 10, seed=s) for m, s in [("local", 0), ("go", 0), ("go", 1), ("go", 2)]]
     store(tmp_path, rows)
-    text = as_markdown(sheets(collect(tmp_path), "local"))
+    text = as_markdown(tables(collect(tmp_path), "local"))
     assert "[" not in text and "better" not in text and "no difference" not in text and "95 %" in text
     assert "No interval and no verdict from a single family." in text
     assert main([str(tmp_path), "--improvement-over", "local"]) == 0
@@ -266,7 +266,7 @@ def test_one_graph_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
 def test_pooled_configurations_are_announced(tmp_path: Path) -> None:
     store(tmp_path, [row("go", "a", 4.0, config_hash="x")], "one")
     store(tmp_path, [row("go", "a", 2.0, config_hash="y")], "two")
-    assert "several configurations" in as_markdown(sheets(collect(tmp_path), "local"))
+    assert "several configurations" in as_markdown(tables(collect(tmp_path), "local"))
 
 
 @pytest.mark.parametrize("damage", [
@@ -356,7 +356,7 @@ def test_proved_gap_is_over_the_highest_bound(tmp_path: Path) -> None:
     found = lines(collect(store(tmp_path, rows)))
     assert found["cpsat", 20].proved_gap == pytest.approx(100 * (0 + 1 / 5) / 2)
     assert found["go", 20].proved_gap == pytest.approx(100 * (1 / 4 + 1 / 5) / 2)  # c has no bound
-    text = as_markdown(sheets(collect(tmp_path), "local"))
+    text = as_markdown(tables(collect(tmp_path), "local"))
     assert "| gap % | proved gap % | evals to 90 % |" in text and "highest bound proved" in text
 
 
@@ -365,7 +365,7 @@ def test_no_proved_gap_without_bounds_or_by_another_judge(tmp_path: Path) -> Non
     for name, rows in (("none", FOUR), ("judged", other)):
         found = collect(store(tmp_path / name, rows))
         assert all(math.isnan(line.proved_gap) for line in lines(found).values())
-        assert "proved gap" not in as_markdown(sheets(found, "local"))
+        assert "proved gap" not in as_markdown(tables(found, "local"))
 
 
 def test_a_learner_without_an_encoder_is_one_method_in_old_and_new_rows(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from commands import command
 from graphopt.errors import UserError
 from graphopt.report import main as report
 from graphopt.reporting.figures import figures
-from graphopt.reporting.tables.discrepancy import discrepancy_sheet, prices_of
+from graphopt.reporting.tables.discrepancy import discrepancy_table, prices_of
 
 
 def row(graph: str, judge: str, initial: float, noise: float = 0.0) -> dict[str, Any]:
@@ -27,9 +27,9 @@ ROWS = [
 
 
 def test_by_hand() -> None:
-    sheet = discrepancy_sheet(prices_of(ROWS))
-    assert sheet.columns == ["graph", "flops ms", "profiled ms", "torch ms", "flops to torch %", "profiled to torch %"]
-    assert sheet.rows == [
+    table = discrepancy_table(prices_of(ROWS))
+    assert table.columns == ["graph", "flops ms", "profiled ms", "torch ms", "flops to torch %", "profiled to torch %"]
+    assert table.rows == [
         ["a", "3", "2", "4 ±1 %", "-25.0", "-50.0"],
         ["b", "3", "3", "2", "+50.0", "+50.0"],
         ["mean of absolute values", "", "", "", "37.5", "50.0"],

@@ -26,7 +26,6 @@ from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records import answer_file
 from graphopt.report import main
 from graphopt.reporting.pictures.curves import longest, ratio_at, seed_curves
-from graphopt.reporting.pictures.draw import draw_answer
 from graphopt.reporting.pictures.graph_picture import MOST_OPS, draw_graph, scene
 from graphopt.reporting.pictures.layout import isotonic, layered, longest_path_layers
 from graphopt.reporting.pictures.membership import kernel_colours, kernels_of, window
@@ -188,7 +187,7 @@ def test_views_are_no_difference(tmp_path: Path) -> None:
 
 def test_a_decision_is_drawn_completely(tmp_path: Path) -> None:
     case = load_answer(solved(tmp_path))
-    files = draw_answer(case, tmp_path / "pictures")
+    files = case.draw(tmp_path / "pictures")
     assert [f.name for f in files] == [
         *("ladder-graph.png", "ladder-graph.svg", "ladder-timeline.png", "ladder-timeline.svg", "ladder-perfetto.json"),
     ]

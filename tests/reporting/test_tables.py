@@ -13,12 +13,11 @@ from rich.cells import cell_len
 from test_report import FOUR, row, store
 
 from graphopt.report import main
-from graphopt.reporting.tables.improvement import Improvement, improvement_csv, improvement_sheets, improvements
+from graphopt.reporting.tables.improvement import Improvement, improvement_csv, improvement_tables, improvements
 from graphopt.reporting.tables.reach import ALL, BEST_UNLEARNED, Reach, reaches
 from graphopt.reporting.tables.read_rows import collect
-from graphopt.reporting.tables.render import sheets
-from graphopt.reporting.tables.sheet import Sheet, as_csv, as_markdown
-from graphopt.reporting.tables.terminal import print_sheets, sheet_lines
+from graphopt.reporting.tables.render import tables
+from graphopt.reporting.tables.table import Table, as_csv, as_markdown, print_tables, table_lines
 from graphopt.utils.progress import Bar
 
 # --- Tables in REGAL's form, from rows made by hand.
@@ -100,7 +99,7 @@ def test_files_hold_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
     means = {(line["block"], line["method"]): float(line["improvement_mean"]) for line in table}
     assert len(table) == 4 + 2 * 4 and means["a", "regal"] == pytest.approx(20)
     found = collect(tmp_path)
-    assert [len(sheet.rows) for sheet in improvement_sheets(found, "brkga")] == [4, 4]
+    assert [len(table.rows) for table in improvement_tables(found, "brkga")] == [4, 4]
     assert improvement_csv(found, "brkga") == (tmp_path / "improvement.csv").read_text()
 
 
@@ -191,7 +190,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def random_sheet(rng: np.random.Generator) -> Sheet:
+def random_table(rng: np.random.Generator) -> Table:
     """Cells that are all different, so that a cut one is missed."""
     columns, rows = int(rng.integers(2, 14)), int(rng.integers(1, 6))
     left = int(rng.integers(1, min(4, columns)))
@@ -201,26 +200,26 @@ def random_sheet(rng: np.random.Generator) -> Sheet:
         return f"{i}r{j}_".ljust(int(rng.integers(3, longest if j < left else 20)), "x")
 
     table = [[cell(i, j) for j in range(columns)] for i in range(rows)]
-    return Sheet("title of it", [f"column{j}" for j in range(columns)], table, left=left)
+    return Table("title of it", [f"column{j}" for j in range(columns)], table, left=left)
 
 
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("width", [40, 80, None])
 def test_nothing_is_cut_and_lines_fit(seed: int, width: int | None) -> None:
-    sheet = random_sheet(np.random.default_rng(seed))
-    lines = [line.plain for line in sheet_lines(sheet, width)]
+    table = random_table(np.random.default_rng(seed))
+    lines = [line.plain for line in table_lines(table, width)]
     words = set(re.split(r"\s+", "\n".join(lines)))
-    assert {cell for row in sheet.rows for cell in row} <= words
+    assert {cell for row in table.rows for cell in row} <= words
     if width is None:
-        assert len(lines) == len(sheet.rows) + 3  # title, head, rule
+        assert len(lines) == len(table.rows) + 3  # title, head, rule
         return
-    names = max(cell_len("  ".join(row[: sheet.left])) for row in sheet.rows)
+    names = max(cell_len("  ".join(row[: table.left])) for row in table.rows)
     assert all(cell_len(line) <= max(width, names) for line in lines)
 
 
 def test_names_stand_in_every_part() -> None:
-    sheet = Sheet("", ["method", *"abcdefgh"], [["annealing", *["123456.123"] * 8], ["go", *["9"] * 8]])
-    lines = [line.plain for line in sheet_lines(sheet, 80)]
+    table = Table("", ["method", *"abcdefgh"], [["annealing", *["123456.123"] * 8], ["go", *["9"] * 8]])
+    lines = [line.plain for line in table_lines(table, 80)]
     parts = sum("method" in line for line in lines)
     assert parts == 2 and all(sum(name in line for line in lines) == parts for name in ("annealing", "go"))
 
@@ -232,7 +231,7 @@ def test_the_report_of_a_study_at_80_columns(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
-    print_sheets(sheets(collect(tmp_path), "local"))
+    print_tables(tables(collect(tmp_path), "local"))
     shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
     assert "…" not in shown and long in shown and "2.000 [" in shown
     assert all(len(line) <= 80 for line in shown.splitlines())
@@ -251,8 +250,8 @@ def test_control_characters_of_names_never_come_out(tmp_path: Path, capsys: pyte
 
 
 def test_markdown_cells_do_not_end_early() -> None:
-    sheet = Sheet("t", ["a|b"], [["c|d"], ["e|f"]], bold={(1, 0)})
-    assert as_markdown([sheet]).splitlines()[2:] == ["| a\\|b |", "| --- |", "| c\\|d |", "| **e\\|f** |"]
+    table = Table("t", ["a|b"], [["c|d"], ["e|f"]], bold={(1, 0)})
+    assert as_markdown([table]).splitlines()[2:] == ["| a\\|b |", "| --- |", "| c\\|d |", "| **e\\|f** |"]
     assert as_csv([{"name": "x\x1by", "low": float("nan"), "count": 3}]) == "name,low,count\nx\\x1by,,3\n"
 
 

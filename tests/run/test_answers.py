@@ -19,7 +19,6 @@ from graphopt.problems.optimizer import solve
 from graphopt.problems.solution import Solution
 from graphopt.readers.formats.graph_files import save_graph
 from graphopt.records.answer_file import load, save
-from graphopt.reporting.pictures.draw import draw_answer
 from graphopt.rewrite.io import as_graph
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
@@ -84,7 +83,7 @@ def test_one_way_from_the_solve_to_the_pictures(
     assert main(["show", str(file)]) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for _, text in stored.facts()) and f"searched {judged:.6g}" in shown
-    assert all(drawn.stat().st_size > 1000 for drawn in draw_answer(case, tmp_path / "pictures"))
+    assert all(drawn.stat().st_size > 1000 for drawn in case.draw(tmp_path / "pictures"))
 
 
 @pytest.fixture

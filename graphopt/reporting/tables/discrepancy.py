@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from graphopt.errors import UserError
-from graphopt.reporting.tables.sheet import Sheet
+from graphopt.reporting.tables.table import Table
 
 ADDITIVE, WHOLE = ("flops", "profiled"), ("torch", "onnxruntime_off", "onnxruntime")
 Known = dict[str, tuple[float, float]]
@@ -41,7 +41,7 @@ def mean_size(values: Sequence[float]) -> float:
     return sum(map(abs, values)) / len(values) if values else math.nan
 
 
-def discrepancy_sheet(found: Mapping[str, Known]) -> Sheet:
+def discrepancy_table(found: Mapping[str, Known]) -> Table:
     """Milliseconds of every cost model, and discrepancies in %."""
     models = [name for name in (*ADDITIVE, *WHOLE) if any(name in known for known in found.values())]
     pairs = [(p, m) for m in models if m in WHOLE for p in models if p in ADDITIVE]
@@ -52,7 +52,7 @@ def discrepancy_sheet(found: Mapping[str, Known]) -> Sheet:
     columns = ["graph", *(f"{name} ms" for name in models), *(f"{p} to {m} %" for p, m in pairs)]
     note = ("flops: a roofline of every op; profiled: every op measured alone; torch: eager, onnxruntime: with its own "
             "optimisations, or with them off. A to B %: A / B - 1.")  # fmt: skip
-    return Sheet("sums over ops against whole programs", columns, rows, note=note)
+    return Table("sums over ops against whole programs", columns, rows, note=note)
 
 
 def _ms(known: Known, name: str) -> str:

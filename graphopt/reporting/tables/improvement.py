@@ -16,8 +16,8 @@ from graphopt.errors import UserError
 from graphopt.reporting.tables.lines import TIE, best_known, blocks
 from graphopt.reporting.tables.read_rows import Collected, Entry, Setting
 from graphopt.reporting.tables.render import budget_label, interval_title, setting_title, training
-from graphopt.reporting.tables.sheet import Sheet, as_csv
 from graphopt.reporting.tables.statistics import Interval, tabled
+from graphopt.reporting.tables.table import Table, as_csv
 
 OTHER_BUDGET, OTHER_WORK = "†", "‡"
 NOTE = (
@@ -137,7 +137,7 @@ def _wins(groups: Mapping[tuple[str, float], Sequence[Entry]]) -> dict[tuple[str
     return {key: sum(c <= lowest[g] * (1 + TIE) for g, c in found.items()) for key, found in means.items()}
 
 
-def improvement_sheets(found: Collected, over: str) -> list[Sheet]:
+def improvement_tables(found: Collected, over: str) -> list[Table]:
     """Per setting, data set and budget: the methods, and the same by size and by family."""
     result = []
     for setting, entries in settings_of(found, over).items():
@@ -147,7 +147,7 @@ def improvement_sheets(found: Collected, over: str) -> list[Sheet]:
         for (dataset, at, kind), lines in tables.items():
             title = _title(setting, [e for e in entries if e.dataset == dataset], dataset, at, over)
             order = [_name(line) for line in tables[dataset, at, "all"]]
-            result.append(_sheet(title, lines) if kind == "all" else _block_sheet(kind, lines, order))
+            result.append(_table(title, lines) if kind == "all" else _block_table(kind, lines, order))
     return result
 
 
@@ -155,7 +155,7 @@ def _title(setting: Setting, entries: Sequence[Entry], dataset: str, at: float, 
     return f"{setting_title(setting, entries)}, {dataset}: improvement over {over} at {budget_label(at)} evaluations"
 
 
-def _sheet(title: str, lines: Sequence[Improvement]) -> Sheet:
+def _table(title: str, lines: Sequence[Improvement]) -> Table:
     ends = interval_title(line.improvement for line in lines)
     columns = [
         "method",
@@ -168,26 +168,26 @@ def _sheet(title: str, lines: Sequence[Improvement]) -> Sheet:
         "s/graph",
         "training evals",
     ]
-    sheet = Sheet(title, columns, [], note=NOTE.format(over=lines[0].over))
+    table = Table(title, columns, [], note=NOTE.format(over=lines[0].over))
     for line in lines:
         wins = "-" if line.wins is None else f"{line.wins}/{line.graphs}"
-        sheet.rows.append([
+        table.rows.append([
             _name(line), str(line.graphs), str(line.seeds), _percent(line.improvement, "+"), _percent(line.gap),
             wins, f"{line.best_seconds:.3g}", f"{line.seconds:.3g}", training(line.train_evals),
         ])  # fmt: skip
     top = max((line.improvement.mean for line in lines if not line.mark), default=math.nan)
-    sheet.bold = {(i, 3) for i, line in enumerate(lines) if not line.mark and line.improvement.mean == top}
-    return sheet
+    table.bold = {(i, 3) for i, line in enumerate(lines) if not line.mark and line.improvement.mean == top}
+    return table
 
 
-def _block_sheet(kind: str, lines: Sequence[Improvement], order: Sequence[str]) -> Sheet:
+def _block_table(kind: str, lines: Sequence[Improvement], order: Sequence[str]) -> Table:
     """A line per method in the order of the whole, a column per block."""
     labels = {line.block: line for line in lines if line.method == line.over and line.budget == line.at}
     names = sorted({_name(line) for line in lines}, key=order.index)
     cells = {(_name(line), line.block): _percent(line.improvement, "+") for line in lines}
     columns = ["method", *(f"{label} ({labels[label].graphs})" for label in labels)]
     rows = [[name, *(cells.get((name, label), "") for label in labels)] for name in names]
-    return Sheet(
+    return Table(
         f"by {kind}: improvement %{interval_title(line.improvement for line in lines)} (graphs)",
         columns,
         rows,

@@ -20,8 +20,8 @@ from graphopt.records.packed import is_there
 from graphopt.reporting.tables.improvement import settings_of
 from graphopt.reporting.tables.read_rows import Collected, Entry, Setting
 from graphopt.reporting.tables.render import budget_label, setting_title
-from graphopt.reporting.tables.sheet import Sheet, as_csv
 from graphopt.reporting.tables.statistics import Interval, tabled
+from graphopt.reporting.tables.table import Table, as_csv
 
 NOTE = (
     "improvement: median over seeds of (default - found) / default, least and most in brackets. samples: median over "
@@ -150,7 +150,7 @@ def _settings(found: Collected, over: str) -> Mapping[Setting, Sequence[Entry]]:
     return found.by_setting() if over == BEST_UNLEARNED else settings_of(found, over)
 
 
-def reach_sheets(found: Collected, lines_of: Mapping[Setting, Sequence[Reach]], over: str) -> list[Sheet]:
+def reach_tables(found: Collected, lines_of: Mapping[Setting, Sequence[Reach]], over: str) -> list[Table]:
     """Per setting and budget: one table over graphs and methods, one over all graphs."""
     result = []
     for setting, entries in _settings(found, over).items():
@@ -163,25 +163,25 @@ def reach_sheets(found: Collected, lines_of: Mapping[Setting, Sequence[Reach]], 
     return result
 
 
-def _by_graph(title: str, lines: Sequence[Reach], over: str) -> Sheet:
+def _by_graph(title: str, lines: Sequence[Reach], over: str) -> Table:
     columns = ["graph", "ops", "method", "improvement % [least, most]", "samples", "share [least, most]"]
-    sheet = Sheet(title, columns, [], note=NOTE.format(over=over), left=1)
+    table = Table(title, columns, [], note=NOTE.format(over=over), left=1)
     for i, line in enumerate(lines):
         first = i == 0 or lines[i - 1].graph != line.graph
-        sheet.rows.append([
+        table.rows.append([
             line.graph if first else "", f"{line.ops:,}" if first else "", line.method,
             f"{line.improvement:.2f} [{line.least:.2f}, {line.most:.2f}]", _marked(line, f"{line.samples:,.0f}"),
             f"{line.share.mean:.2f} [{line.share_least:.2f}, {line.share_most:.2f}]",
         ])  # fmt: skip
         if i + 1 < len(lines) and lines[i + 1].graph != line.graph:
-            sheet.breaks.add(i)
-    return sheet
+            table.breaks.add(i)
+    return table
 
 
-def _whole(lines: Sequence[Reach], over: str) -> Sheet:
+def _whole(lines: Sequence[Reach], over: str) -> Table:
     columns = ["method", "seeds", "share of samples [95 %]", "solves that did not get there"]
     rows = [[line.method, str(line.seeds), _marked(line, line.share.text(".2f")), str(line.missed)] for line in lines]
-    return Sheet(f"all graphs: share of the samples of {over}, geometric mean", columns, rows)
+    return Table(f"all graphs: share of the samples of {over}, geometric mean", columns, rows)
 
 
 def _marked(line: Reach, text: str) -> str:

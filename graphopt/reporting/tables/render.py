@@ -1,20 +1,24 @@
-"""The tables of a report as sheets, and their numbers as CSV, from the same lines."""
+"""The tables of a report, and their numbers as CSV, from the same lines; rows that have no ratio are counted apart."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from typing import Any
 
-from graphopt.reporting.tables.apart import apart
-from graphopt.reporting.tables.lines import Line, best_known, blocks, differences, group, summarise, telling
+from graphopt.reporting.tables.lines import Line, best_known, blocks, differences, group, repeated, summarise, telling
 from graphopt.reporting.tables.read_rows import Collected, Entry, Setting
-from graphopt.reporting.tables.sheet import Sheet, as_csv
 from graphopt.reporting.tables.statistics import Interval
+from graphopt.reporting.tables.table import Table, as_csv
+
+NO_PLAN = "no plan found fits the devices' memory"
+FITS = "found a plan that fits, where the default does not: no ratio"
+Reason = tuple[str, str, str, str]  # status, task, algo, reason
 
 
-def sheets(found: Collected, against: str) -> list[Sheet]:
+def tables(found: Collected, against: str) -> list[Table]:
     """All tables of a report, in order."""
-    result: list[Sheet] = []
+    result: list[Table] = []
     for setting, entries in found.by_setting().items():
         best, shown = best_known(entries), telling(entries)
         kept = {(e.budget, e.method) for e in shown}
@@ -29,7 +33,7 @@ def sheets(found: Collected, against: str) -> list[Sheet]:
     return result + apart(found)
 
 
-def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) -> Sheet:
+def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) -> Table:
     ratio = ratio_name(setting)
     columns = [
         "budget",
@@ -60,13 +64,13 @@ def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) 
         columns.append("training evals")
         for row, line in zip(rows, lines):
             row.append(training(line.train_evals))
-    sheet = Sheet(setting_title(setting, entries), columns, rows, left=2)
+    table = Table(setting_title(setting, entries), columns, rows, left=2)
     for i, line in enumerate(lines):
         if line.speedup.mean >= max(other.speedup.mean for other in lines if other.budget == line.budget) * (1 - 1e-9):
-            sheet.bold.add((i, 2))
-    sheet.breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
+            table.bold.add((i, 2))
+    table.breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
     noise = max(entry.noise for entry in entries)
-    sheet.note = (
+    table.note = (
         f"{ratio}: geometric mean of default / found by the judge; 95 % intervals over families x seeds (of random "
         "graphs over graphs x seeds). wins: graphs within 0.1 % of the best at this budget. losses: solves slower than "
         "the default. gap: over the best known of all rows. s to best: seconds until the answer was found. "
@@ -74,7 +78,7 @@ def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) 
         "evals to 90 %: median to 90 % of the best known improvement (share that reaches it)."
         f"{f' The judge measures: its prices have standard errors of up to {100 * noise:.2g} %.' if noise else ''}"
     )
-    return sheet
+    return table
 
 
 def ratio_name(setting: Setting) -> str:
@@ -94,23 +98,23 @@ def setting_title(setting: Setting, entries: Sequence[Entry]) -> str:
     return f"{study}{fields['task']} on {fields['machine']}, {fields['objective']} by {price}{split} ({counts})"
 
 
-def _by_size(parts: dict[str, list[Entry]], ratio: str) -> Sheet:
+def _by_size(parts: dict[str, list[Entry]], ratio: str) -> Table:
     columns = ["budget", "method", *(f"{label} ({len({e.graph for e in part})})" for label, part in parts.items())]
     keys = list(group(e for part in parts.values() for e in part))
     cells = {label: _speedups(part) for label, part in parts.items()}
     rows = [[budget_label(b), m, *(_with_span(cells[label].get((b, m))) for label in parts)] for b, m in keys]
     breaks = {i for i in range(len(keys) - 1) if keys[i][0] != keys[i + 1][0]}
     ends = interval_title(interval for part in cells.values() for interval in part.values())
-    sheet = Sheet(f"by graph size: {ratio}{ends} (graphs)", columns, rows, breaks=breaks, left=2)
+    table = Table(f"by graph size: {ratio}{ends} (graphs)", columns, rows, breaks=breaks, left=2)
     for column, label in enumerate(parts, start=2):
         for budget in {b for b, _ in keys}:
             at = {key: value.mean for key, value in cells[label].items() if key[0] == budget}
-            sheet.bold |= {(keys.index(key), column) for key, v in at.items() if v >= max(at.values()) * (1 - 1e-9)}
-    return sheet
+            table.bold |= {(keys.index(key), column) for key, v in at.items() if v >= max(at.values()) * (1 - 1e-9)}
+    return table
 
 
-def _by_kind(kind: str, parts: dict[str, list[Entry]], ratio: str) -> list[Sheet]:
-    """One sheet per budget, blocks down and methods across; on the terminal the largest budget with most methods."""
+def _by_kind(kind: str, parts: dict[str, list[Entry]], ratio: str) -> list[Table]:
+    """One table per budget, blocks down and methods across; on the terminal the largest budget with most methods."""
     if not parts:
         return []
     keys = list(group(e for part in parts.values() for e in part))
@@ -126,12 +130,12 @@ def _by_kind(kind: str, parts: dict[str, list[Entry]], ratio: str) -> list[Sheet
             for label in labels
         ]
         title = f"by {kind}: {ratio} at {budget_label(budget)} evaluations"
-        sheet = Sheet(title, [kind, "graphs", *methods], rows, wide=budget != shown)
+        table = Table(title, [kind, "graphs", *methods], rows, wide=budget != shown)
         for i, label in enumerate(labels):
             top = max(value.mean for value in cells[label].values())
             means = [cells[label].get((budget, m)) for m in methods]
-            sheet.bold |= {(i, j + 2) for j, v in enumerate(means) if v is not None and v.mean >= top * (1 - 1e-9)}
-        result.append(sheet)
+            table.bold |= {(i, j + 2) for j, v in enumerate(means) if v is not None and v.mean >= top * (1 - 1e-9)}
+        result.append(table)
     return result
 
 
@@ -144,7 +148,7 @@ def _speedups(part: Sequence[Entry]) -> dict[tuple[float, str], Interval]:
     return {(line.budget, line.method): line.speedup for line in summarise(part, "", best_known(part))}
 
 
-def _paired(entries: Sequence[Entry], against: str) -> list[Sheet]:
+def _paired(entries: Sequence[Entry], against: str) -> list[Table]:
     lines = differences(entries, against)
     if not lines:
         return []
@@ -156,7 +160,7 @@ def _paired(entries: Sequence[Entry], against: str) -> list[Sheet]:
     breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
     note = "" if all(d.ratio.known for d in lines) else "No interval and no verdict from a single family."
     title = f"paired with {against} at equal budget, by graph and seed"
-    return [Sheet(title, columns, rows, breaks=breaks, left=2, note=note)]
+    return [Table(title, columns, rows, breaks=breaks, left=2, note=note)]
 
 
 def _verdict(ratio: Interval) -> tuple[str, str]:
@@ -213,3 +217,54 @@ def _flat(line: Line) -> dict[str, object]:
     speedup = record.pop("speedup")
     assert isinstance(speedup, dict)
     return {**record, **{f"speedup_{key}": value for key, value in speedup.items()}}
+
+
+# ---- rows without a ratio
+
+
+def apart(found: Collected) -> list[Table]:
+    """Infeasible, failed and illegal rows, rows without prices, pooled configurations, broken lines."""
+    counts: Counter[Reason] = Counter(
+        _reason_key(row, str(row.get("status")), str(row.get("reason") or "no reason given")) for row in found.refused
+    )
+    counts.update(_reason_key(row, "ok, no ratio", _why_unpriced(row)) for row in found.unpriced)
+    counts.update(_infeasible(found.infeasible))
+    if found.broken_lines:
+        counts["unreadable", "", "", "half-written or damaged lines of rows.jsonl, left out"] = found.broken_lines
+    pooled = repeated(found.entries)
+    if pooled:
+        counts["pooled", "", "", "rows equal in method, budget, graph and seed come from several configurations"] = (
+            pooled
+        )
+    if not counts:
+        return []
+    rows = [[status, task, algo, str(count), reason] for (status, task, algo, reason), count in sorted(counts.items())]
+    return [Table("rows apart from the table", ["status", "task", "algo", "rows", "reason"], rows, left=3, prose=True)]
+
+
+def _reason_key(row: dict[str, Any], status: str, reason: str) -> Reason:
+    return status, str(row.get("task")), str(row.get("algo")), reason
+
+
+def _infeasible(rows: list[dict[str, Any]]) -> Counter[Reason]:
+    """One line per task and algorithm: the reasons differ in their numbers, so the first stands for all."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[str(row.get("task")), str(row.get("algo"))].append(row)
+    counts: Counter[Reason] = Counter()
+    for part in groups.values():
+        first = f"{part[0].get('graph')}: {part[0].get('reason') or NO_PLAN}"
+        counts[_reason_key(part[0], "infeasible", first if len(part) == 1 else f"the first, {first}")] = len(part)
+    return counts
+
+
+def _why_unpriced(row: dict[str, Any]) -> str:
+    initial, judged = (_number(row.get(field)) for field in ("initial", "judged"))
+    if initial == math.inf and math.isfinite(judged):
+        return FITS
+    missing = [field for field, price in (("initial", initial), ("judged", judged)) if not math.isfinite(price)]
+    return f"without a price: {', '.join(missing)}" if missing else "a price that is not positive"
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
