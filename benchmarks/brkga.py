@@ -24,20 +24,20 @@ from statistics import mean, median, stdev
 import numpy as np
 from lines import say
 
-from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.list_schedule import Schedule, bottom_levels, dependencies, heft, links, list_by_bottom_level
+from graphopt.core.utils import registry
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
-from graphopt.datasets.layered import layered_graph
+from graphopt.graphs.layered import layered_graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
 from graphopt.problems.task import AssignTask
+from graphopt.run.config.construct import construct
 from graphopt.search.genetic.brkga import Brkga
 from graphopt.search.genetic.evolution import priced_by
 from graphopt.search.heuristics.starts import encode
-from graphopt.utils import registry
 
 EVALS = 5000
 MACHINES = {2: "gpu2", 8: "gpu8_nvlink"}

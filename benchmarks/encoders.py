@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from lines import say
 
-from graphopt.config.construct import construct
-from graphopt.datasets.layered import layered_graph
-from graphopt.encoders.features import graph_features
-from graphopt.utils import registry
+from graphopt.core.utils import registry
+from graphopt.graphs.layered import layered_graph
+from graphopt.learn.encoders.features import graph_features
+from graphopt.run.config.construct import construct
 
 
 def seconds(encoder: torch.nn.Module, data: object) -> float:

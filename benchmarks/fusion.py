@@ -13,15 +13,15 @@ from collections.abc import Callable
 import numpy as np
 from lines import say
 
-from graphopt.config.construct import construct
 from graphopt.core.fusible import fusible
 from graphopt.core.graph import Graph
 from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Device
+from graphopt.core.utils.registry import option
 from graphopt.costs.one_kernel.flips import FusionFlips
 from graphopt.costs.one_kernel.kernel_time import device_constants, runtime_on_one_device, workspace
-from graphopt.datasets.layered import layered_graph
-from graphopt.utils.registry import option
+from graphopt.graphs.layered import layered_graph
+from graphopt.run.config.construct import construct
 
 LIMITS = KernelLimits(max_ops=64, max_inputs=16, max_duplicates=8)  # as conf/task/fusion.yaml
 FLIPS = 2000  # priced per repetition

@@ -16,14 +16,14 @@ from statistics import median
 import numpy as np
 from lines import say
 
-from graphopt.config.construct import construct
 from graphopt.core.compiler_choice import compiler_choice
 from graphopt.core.graph import Graph
 from graphopt.core.knobs import knobs
-from graphopt.costs.inductor import Inductor, target_of
-from graphopt.measure.target import Failure, Timing
-from graphopt.ranking.requests import CompilerRequest
-from graphopt.utils.registry import option
+from graphopt.core.utils.registry import option
+from graphopt.hardware.costs.inductor import Inductor, target_of
+from graphopt.hardware.measure.target import Failure, Timing
+from graphopt.hardware.ranking.requests import CompilerRequest
+from graphopt.run.config.construct import construct
 
 OWN = ["norm_residual", "biased_attention", "edge_messages", "group_norm_block"]
 

@@ -12,15 +12,15 @@ import time
 import numpy as np
 from lines import say
 
-from graphopt.advantages.gibbs import ConditionalPrices, DeltaPrices, FullPrices, surroundings, sweep, typical
-from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
-from graphopt.datasets.layered import layered_graph
+from graphopt.core.utils import registry
+from graphopt.graphs.layered import layered_graph
+from graphopt.learn.advantages.gibbs import ConditionalPrices, DeltaPrices, FullPrices, surroundings, sweep, typical
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.pricing import Pricing
 from graphopt.problems.task import AssignTask
+from graphopt.run.config.construct import construct
 from graphopt.search.walks.moves import slots_in
-from graphopt.utils import registry
 
 OPS = 5_000
 FULL_VISITS = 300  # of a sweep, since full prices are slow

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 from lines import say
 
-from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.utils import registry
+from graphopt.graphs.readers.formats.task_graphs import read_stg
 from graphopt.problems.optimizer import solve
-from graphopt.readers.formats.task_graphs import read_stg
-from graphopt.utils import registry
+from graphopt.run.config.construct import construct
 
 
 def plain(graph: Graph, processors: int) -> tuple[float, float]:

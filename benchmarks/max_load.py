@@ -14,12 +14,12 @@ from pathlib import Path
 
 from operator_graphs import WANTED, write
 
-from graphopt.config.construct import construct
-from graphopt.config.suggested_machine import filled
-from graphopt.datasets.files import GraphFiles
+from graphopt.core.utils import registry
+from graphopt.graphs.files import GraphFiles
+from graphopt.graphs.readers.formats.task_graphs import read_devices
 from graphopt.problems.optimizer import solve
-from graphopt.readers.formats.task_graphs import read_devices
-from graphopt.utils import registry
+from graphopt.run.config.construct import construct
+from graphopt.run.config.suggested_machine import filled
 
 ALGOS = ("load_balance", "local", "brkga", "regal_local")
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from graphopt.config.construct import construct
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
+from graphopt.core.utils import registry
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
-from graphopt.datasets.zoo_dataset import ZooDataset
-from graphopt.utils import registry
+from graphopt.graphs.zoo_dataset import ZooDataset
+from graphopt.run.config.construct import construct
 
 BANDWIDTH = 300.0e9  # bytes a second between accelerators
 STRAY = 0.03  # share of backward nodes without a colour

@@ -18,18 +18,18 @@ import numpy as np
 from lines import say
 
 from graphopt import load as load_answer
-from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.knobs import knobs
-from graphopt.costs.calibrated import Calibrated
-from graphopt.measure.price_table import PriceTable, tables_below
-from graphopt.ranking.code_time import CodeTime, Weights, distinct, fitted, save_weights
-from graphopt.ranking.measured_plans import MOST, MeasuredGraph, measured_graphs
-from graphopt.ranking.requests import graph_key, plans_of
-from graphopt.reporting.replay import decision_of
-from graphopt.reporting.tables.read_rows import read_rows, row_files
-from graphopt.reporting.tables.statistics import bootstrap
-from graphopt.utils.registry import option
+from graphopt.core.utils.registry import option
+from graphopt.hardware.costs.calibrated import Calibrated
+from graphopt.hardware.measure.price_table import PriceTable, tables_below
+from graphopt.hardware.ranking.code_time import CodeTime, Weights, distinct, fitted, save_weights
+from graphopt.hardware.ranking.measured_plans import MOST, MeasuredGraph, measured_graphs
+from graphopt.hardware.ranking.requests import graph_key, plans_of
+from graphopt.report.replay import decision_of
+from graphopt.report.tables.read_rows import read_rows, row_files
+from graphopt.report.tables.statistics import bootstrap
+from graphopt.run.config.construct import construct
 
 ALIKE = {"edge_messages": "gnn"}  # written after the same layer
 LEAST = 10  # plans of a graph that is learned from

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from lines import say
 
-from graphopt.algos.learner import inference
-from graphopt.algos.regal import REGAL
-from graphopt.config.build import encoder
-from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
-from graphopt.datasets.layered import layered_graph
+from graphopt.core.utils import registry
+from graphopt.graphs.layered import layered_graph
+from graphopt.learn.learner import inference
+from graphopt.learn.regal import REGAL
 from graphopt.problems.optimizer import solve
-from graphopt.utils import registry
+from graphopt.run.config.build import encoder
+from graphopt.run.config.construct import construct
 
 
 def learner() -> REGAL:

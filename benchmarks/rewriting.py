@@ -15,18 +15,18 @@ from typing import Any
 
 from lines import say
 
-from graphopt.config.construct import construct
-from graphopt.costs.additive import Flops
+from graphopt.core.utils import registry
 from graphopt.problems.problem import OutOfBudget
+from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import MODELS, build_model
 from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
 from graphopt.rewrite.rewriter import Rewriter
+from graphopt.rewrite.rewriting import Rewriting
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import RewriteStep, free
-from graphopt.tasks.rewriting import Rewriting
-from graphopt.utils import registry
+from graphopt.run.config.construct import construct
 
 TASO_GRAPHS_PER_SECOND = {"bert": 39.0, "resnext50": 61.0}
 TASO_CANDIDATES_PER_SECOND = 1300.0

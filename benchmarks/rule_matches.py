@@ -22,7 +22,7 @@ import onnx
 from layer_programs import LAYERS
 from lines import say
 
-from graphopt.config.construct import construct
+from graphopt.core.utils import registry
 from graphopt.problems.problem import OutOfBudget
 from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import TermClasses
@@ -35,7 +35,7 @@ from graphopt.rewrite.models import MODELS, build_model
 from graphopt.rewrite.rules.matching import Matcher
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.rule import Rule
-from graphopt.utils import registry
+from graphopt.run.config.construct import construct
 
 LIMITS = ExplorationLimits(nodes=4000, iterations=3, seconds=30.0, k_multi=1, matches=0.5, rest=2)
 BEFORE, ADDED = ("handwritten", "generated"), "compilers"

@@ -157,9 +157,9 @@ def large_graph() -> None:
     """Capture of an unrolled training graph of about 80,000 ops, its features, and one forward pass of an encoder."""
     import torch
 
-    from graphopt.datasets.zoo_dataset import capture_model
-    from graphopt.encoders.convolutions import GraphSAGE
-    from graphopt.encoders.features import graph_features
+    from graphopt.graphs.zoo_dataset import capture_model
+    from graphopt.learn.encoders.convolutions import GraphSAGE
+    from graphopt.learn.encoders.features import graph_features
 
     clock = time.perf_counter
     made: list[Graph] = []

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from lines import say
 
-from graphopt.config.construct import construct
+from graphopt.contests.tiling.tiling_contest import random_workload
+from graphopt.contests.tiling.workload_graph import graph_of_workload
 from graphopt.core.graph import GraphError
-from graphopt.datasets.contests.tiling_contest import random_workload
+from graphopt.core.utils.registry import option
 from graphopt.problems.optimizer import solve
-from graphopt.tiling.workload_graph import graph_of_workload
-from graphopt.utils.registry import option
+from graphopt.run.config.construct import construct
 
 SIZES = (128, 256, 512, 1024)
 MACHINE: Any = construct(option("machine", "cpu_core"), "machine")

@@ -18,7 +18,7 @@ from lines import say
 from torch.utils.data import DataLoader
 
 from graphopt.core.graph import Graph
-from graphopt.datasets.layered import layered_graph
+from graphopt.graphs.layered import layered_graph
 
 LEARNERS = ("go", "run_model")
 

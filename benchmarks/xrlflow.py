@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from lines import say
 
-from graphopt.algos.rewriters.xrlflow import XRLflow, drawn
-from graphopt.config.construct import construct
+from graphopt.core.utils import registry
+from graphopt.learn.rewriters.xrlflow import XRLflow, drawn
 from graphopt.problems.cost_model import CostModel
 from graphopt.rewrite.environment.episodes import Episode, Game
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.models import build_model
-from graphopt.utils import registry
+from graphopt.run.config.construct import construct
 
 LARGE: dict[str, dict[str, Any]] = {"nasrnn": {}, "bert": {"blocks": 34}, "nasnet_a": {}}  # about 500 candidates each
 SMALL: dict[str, dict[str, Any]] = {

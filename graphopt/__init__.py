@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphopt.answer import Answer
-    from graphopt.api import load, optimize
     from graphopt.core.graph import Graph
+    from graphopt.report.answer import Answer
+    from graphopt.report.api import load, optimize
 
 __all__ = ["CONF", "OWN_OPTIONS", "Answer", "Graph", "cache_dir", "load", "optimize"]
 
-CONF = (Path(__file__).parent / "conf").resolve()  # yaml files of all options; in a clone a link to conf/ at its top
+# yaml files of all options; in a clone a link to conf/ at its top
+CONF = (Path(__file__).parent / "run" / "conf").resolve()
 OWN_OPTIONS = "GRAPHOPT_CONFIG_DIR"  # environment variable: a folder of further options, which `--config-dir` sets
-COMPILED = ("core", "costs", "problems", "search")  # folders with functions for Numba
+COMPILED = ("contests", "core", "costs", "hardware", "problems", "rewrite", "search")  # rooms with Numba
 
 
 def cache_dir() -> Path:
@@ -44,9 +45,9 @@ def _compiled(root: Path) -> set[bytes]:
 os.environ.setdefault("NUMBA_CACHE_DIR", _numba_cache())
 
 _LATE = {
-    "optimize": "graphopt.api",
-    "load": "graphopt.api",
-    "Answer": "graphopt.answer",
+    "optimize": "graphopt.report.api",
+    "load": "graphopt.report.api",
+    "Answer": "graphopt.report.answer",
     "Graph": "graphopt.core.graph",
 }
 

@@ -7,21 +7,21 @@ from importlib import import_module
 from typing import Any
 
 SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
-    "report": ("graphopt.report", "tables, curves, pictures, figures and replay of a study"),
-    "answer": ("graphopt.decision", "show, replay, compare, edit and draw the file of an answer"),
-    "board": ("graphopt.leaderboard.board", "price the leaderboard's entries again, write its page, enter a study"),
-    "board tile": ("graphopt.tile", "solve or check a tiling problem of the contest"),
-    "compat": ("graphopt.compat", "which algorithms fit which tasks"),
+    "report": ("graphopt.report.command", "tables, curves, pictures, figures and replay of a study"),
+    "answer": ("graphopt.report.decision", "show, replay, compare, edit and draw the file of an answer"),
+    "board": ("graphopt.report.leaderboard.board", "price the entries again, write the page, enter a study"),
+    "board tile": ("graphopt.report.tile", "solve or check a tiling problem of the contest"),
+    "compat": ("graphopt.report.compat", "which algorithms fit which tasks"),
     "rules check": ("graphopt.rewrite.check", "what rewriting sees of an ONNX model"),
     "rules generate": ("graphopt.rewrite.generate", "generate and verify rewrite rules"),
     "rules verify": ("graphopt.rewrite.verify", "verify rewrite rules"),
-    "models capture": ("graphopt.gather", "capture the models of well-known packages"),
-    "models filter": ("graphopt.filter", "find random graphs with room for improvement"),
-    "measure calibrate": ("graphopt.calibrate", "measure this machine for cost=calibrated"),
-    "measure learn_cost": ("graphopt.learn_cost", "fit cost=learned to measured plans"),
-    "measure race": ("graphopt.rewrite.race", "run two ONNX models by turns"),
-    "study pack": ("graphopt.pack", "pack a finished study into a few small files"),
-    "study ship": ("graphopt.ship", "put a trained policy beside those of the package"),
+    "models capture": ("graphopt.report.gather", "capture the models of well-known packages"),
+    "models filter": ("graphopt.report.filter", "find random graphs with room for improvement"),
+    "measure calibrate": ("graphopt.hardware.calibrate", "measure this machine for cost=calibrated"),
+    "measure learn_cost": ("graphopt.hardware.learn_cost", "fit cost=learned to measured plans"),
+    "measure race": ("graphopt.hardware.measure.race", "run two ONNX models by turns"),
+    "study pack": ("graphopt.report.pack", "pack a finished study into a few small files"),
+    "study ship": ("graphopt.run.ship", "put a trained policy beside those of the package"),
 }
 
 
@@ -36,7 +36,7 @@ def main() -> None:
         sys.exit(_listed(words[0]))
     if name is None:
         return run()
-    from graphopt.cli import sentences
+    from graphopt.core.cli import sentences
 
     with sentences():
         sys.exit(import_module(SUBCOMMANDS[name][0]).main(words[len(name.split()) :]))
@@ -48,7 +48,7 @@ def run() -> None:
     from hydra.core.plugins import Plugins
 
     from graphopt import CONF
-    from graphopt.cli import config_dir, for_each_job, readable_help, sentences
+    from graphopt.core.cli import config_dir, for_each_job, readable_help, sentences
 
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -63,19 +63,19 @@ def run() -> None:
 
 def run_cell(config: Any) -> None:
     """What Hydra calls with every composed configuration."""
-    from graphopt.config.build import build
-    from graphopt.config.suggested_machine import with_suggested_machine
-    from graphopt.errors import RowsFailed
+    from graphopt.core.errors import RowsFailed
     from graphopt.run.cell import open_cell
+    from graphopt.run.config.build import build
+    from graphopt.run.config.suggested_machine import with_suggested_machine
     from graphopt.run.evaluate import evaluate_cell
-    from graphopt.training.adopt import adopt
+    from graphopt.run.training.adopt import adopt
 
     with open_cell(with_suggested_machine(adopt(config))) as cell:
         if cell.skipped:
             return
         parts = build(cell.config)
         if parts.learns:
-            from graphopt.training.train import prepare
+            from graphopt.run.training.train import prepare
 
             prepare(parts, cell)
         try:
@@ -89,9 +89,9 @@ def run_cell(config: Any) -> None:
 
 def _show(cell: Any) -> None:
     """The tables of a single run; one line in a sweep, whose table comes last."""
-    from graphopt.report import cell_line, print_cell
+    from graphopt.core.utils.printable import say
+    from graphopt.report.command import cell_line, print_cell
     from graphopt.run.cell import in_sweep
-    from graphopt.utils.printable import say
 
     if in_sweep():
         say(f"{cell.path}: {cell_line(cell.rows.rows)}")

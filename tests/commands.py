@@ -11,7 +11,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from graphopt import CONF
-from graphopt.records.rows import Row, read
+from graphopt.run.records.rows import Row, read
 
 
 class Answer(NamedTuple):

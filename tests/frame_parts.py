@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from toy import ToyTask, toy_graph
 
-from graphopt.algos.learner import Learner
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.datasets.dataset import Dataset, Split
+from graphopt.graphs.dataset import Dataset, Split
+from graphopt.learn.learner import Learner
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import Optimizer
@@ -205,7 +205,7 @@ def node(cls: type, name: str, **keys: Any) -> dict[str, Any]:
 def config(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     """A cell of toy parts; `changes` replace top-level keys."""
     trainer = {
-        "_target_": "graphopt.training.settings.TrainerSettings", "name": "t",
+        "_target_": "graphopt.run.training.settings.TrainerSettings", "name": "t",
         "start": None, "steps": 12, "batch_graphs": 1, "max_seconds": None,
         "val_every": 3, "val_evals": 1, "patience": 0, "save_every": 2, "save_seconds": 60.0, "accelerator": "cpu",
         "devices": 1, "strategy": "auto", "precision": "32-true", "accumulate_grad_batches": 1, "log_every_n_steps": 1,

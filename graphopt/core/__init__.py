@@ -1,1 +1,1 @@
-"""The nouns: graphs, machines, plans, kernels."""
+"""Graphs, machines, plans; files from outside, limits, errors."""

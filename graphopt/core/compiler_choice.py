@@ -1,7 +1,7 @@
 """What a compiler decides by itself about a graph that it was asked about: which ops it stores, which have a choice.
 
-Readers of compilers' own graphs (`graphopt.inductor`) note `stored` in the attributes of every op that the compiler can
-as well compute where it is read.
+Readers of compilers' own graphs (`graphopt.hardware.inductor`) note `stored` in the attributes of every op that the
+compiler can as well compute where it is read.
 """
 
 from typing import NamedTuple

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import I64, Bool, Graph
-from graphopt.utils.compiled import njit
+from graphopt.core.utils.compiled import njit
 
 KEEP, INLINE, INLINE_ONCE = 0, 1, 2  # requests: store; inline; inline unless that duplicates the op
 

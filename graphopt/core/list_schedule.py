@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from graphopt.core.graph import F64, I32, I64, Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.core.operators import Category
-from graphopt.utils.compiled import njit
+from graphopt.core.utils.compiled import njit
 
 
 class Dependencies(NamedTuple):

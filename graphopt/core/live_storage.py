@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import I64, Bool
-from graphopt.utils.compiled import njit
+from graphopt.core.utils.compiled import njit
 
 
 class LiveStorage(NamedTuple):

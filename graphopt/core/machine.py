@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.errors import UserError
-from graphopt.utils.printable import short
-from graphopt.utils.ranges import Between, NotNegative, Positive, Whole, check_ranges
+from graphopt.core.errors import UserError
+from graphopt.core.utils.printable import short
+from graphopt.core.utils.ranges import Between, NotNegative, Positive, Whole, check_ranges
 
 MOST_DEVICES = 1024  # links are matrices of all pairs
 LONGEST = 1e9  # seconds of anything

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import I32, I64, Bool, Graph, GraphError, once_per_graph
-from graphopt.utils.compiled import njit
+from graphopt.core.utils.compiled import njit
 
 FORWARD, BACKWARD = 1, 2  # bits of `returned`
 STEP_ATTRIBUTES = ("late", "alias", "returned", "fixed", "saved")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.operators import OPERATORS
-from graphopt.utils.whole import whole_file
+from graphopt.core.utils.whole import whole_file
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ Shape legend: N ops, T tensors, D devices, E operand edges of kernels, R resourc
 
 import numpy as np
 
+from graphopt.core.utils.compiled import njit
 from graphopt.costs.event_arrays import GRID
 from graphopt.costs.queues import (
     any_left,
@@ -39,7 +40,6 @@ from graphopt.costs.queues import (
     rank_results,
     take_first,
 )
-from graphopt.utils.compiled import njit
 
 _IDLE, _COOLING = -1, -2  # states of a resource that runs nothing: free, or in the overhead after an item
 

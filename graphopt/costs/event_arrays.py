@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from graphopt.core.errors import UserError
 from graphopt.core.graph import F64, I32, I64, Graph
 from graphopt.core.machine import Machine, TransferRule
+from graphopt.core.utils.compiled import njit
 from graphopt.costs.one_kernel.kernel_time import KernelGraph
 from graphopt.costs.queues import levels
-from graphopt.errors import UserError
-from graphopt.utils.compiled import njit
 
 GRID = 2.0**-40
 TICK_DIGITS = 6  # decimals of a duration in ticks

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from graphopt.core.utils.compiled import njit
 from graphopt.costs.event_arrays import GRID
-from graphopt.utils.compiled import njit
 
 EXACT = 8192.0  # seconds, 2^53 of the grid
 FEW = 8  # a plan follows from another one if fewer than one op in so many moved

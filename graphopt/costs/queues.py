@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from graphopt.utils.compiled import njit
+from graphopt.core.utils.compiled import njit
 
 # Items that wait by priority: a set of ranks per resource, as bits in three levels (a bit of level 1 is 64 ranks).
 

@@ -15,12 +15,12 @@ from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
+from graphopt.core.utils.ranges import Workers
 from graphopt.costs.event import simulate_rows
 from graphopt.costs.event_arrays import Flow, LinkArrays, Log, Scratch, flow, link_arrays, scratch
 from graphopt.costs.load import Loads, loads
 from graphopt.costs.one_kernel.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
 from graphopt.problems.cost_model import CostModel, Flips, Objective, Prices
-from graphopt.utils.ranges import Workers
 
 _FLOWS_PER_GRAPH = 4  # kernel graphs kept per graph: those of the few fusion states that searches repeat
 _OPS_PER_CHUNK = 4000  # fewer op evaluations than this are not worth a thread

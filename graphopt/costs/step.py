@@ -11,8 +11,8 @@ from graphopt.core.list_schedule import rough_seconds
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.split import Footprint, footprint, step_of
+from graphopt.core.utils.ranges import NotNegative
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.utils.ranges import NotNegative
 
 
 class StepCost(CostModel):

@@ -1,1 +1,1 @@
-"""What optimisers see: a graph with its task, cost model and budget, behind one meter."""
+"""Tasks, cost models, problems, answers, solvers."""

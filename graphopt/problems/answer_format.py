@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.errors import Unreadable
 from graphopt.core.plan import CHOICE
-from graphopt.errors import Unreadable
-from graphopt.utils.limits import MIB, parse_json
-from graphopt.utils.plain_json import places_of_nan, refuse_nan
+from graphopt.core.utils.limits import MIB, parse_json
+from graphopt.core.utils.plain_json import places_of_nan, refuse_nan
 
 Arrays = dict[str, NDArray[Any]]
 FILE_BYTES = 256 * MIB  # of all arrays: an op takes tens of bytes

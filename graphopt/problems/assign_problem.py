@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.errors import Unsolved
 from graphopt.core.graph import F64
 from graphopt.core.live_storage import LiveStorage
 from graphopt.core.plan import Plans
-from graphopt.errors import Unsolved
 from graphopt.problems.choices import chosen, described
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.decisions import Decision, Decisions

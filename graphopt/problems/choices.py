@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.compact import compact, expand, same
+from graphopt.core.errors import DecisionError, Unreadable
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role, named_counts
 from graphopt.core.plan import Plans
-from graphopt.errors import DecisionError, Unreadable
 from graphopt.problems import answer_format
 from graphopt.problems.answer_format import Arrays, json_bytes
 from graphopt.problems.decisions import Decision, Decisions

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
-from graphopt.utils.compiled import njit
+from graphopt.core.utils.compiled import njit
 
 Keys = NDArray[np.floating[Any]]  # [B, K] in [0, 1]
 

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
+from graphopt.core.errors import Unsolved
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.machine import Machine
-from graphopt.errors import Unsolved
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.problem import OutOfBudget, Problem

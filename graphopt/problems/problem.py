@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
+from graphopt.core.utils.compiled import compiling_processor_seconds, compiling_seconds
 from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.finalists import Finalists
 from graphopt.problems.solution import Solution
-from graphopt.utils.compiled import compiling_processor_seconds, compiling_seconds
 
 if TYPE_CHECKING:
     from graphopt.problems.task import Task

@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph
 from graphopt.core.oracles import check
 from graphopt.core.plan import Plans
-from graphopt.errors import Unreadable
 from graphopt.problems.answer_format import Arrays
 from graphopt.problems.cost_model import CostModel, Price
 from graphopt.problems.pricing import price_of

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.errors import Incompatible
 from graphopt.core.graph import I64, Graph
 from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.errors import Incompatible
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.choices import Choices
 from graphopt.problems.cost_model import CostModel

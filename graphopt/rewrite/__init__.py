@@ -1,1 +1,1 @@
-"""Graph rewriting: term graphs, rules, matching, generation, verification, extraction."""
+"""Programs, rewrite rules, e-graphs, and searches over programs."""

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
+from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
-from graphopt.errors import UserError
-from graphopt.readers.onnx.reader import OnnxProgram
+from graphopt.core.utils.printable import printable
+from graphopt.graphs.readers.onnx.reader import OnnxProgram
 from graphopt.rewrite.equivalence import EquivalenceError, compare, random_inputs, run_onnx
 from graphopt.rewrite.io.onnx_export import export_onnx
 from graphopt.rewrite.io.onnx_import import import_onnx
 from graphopt.rewrite.ir.terms import Program, runs
-from graphopt.utils.printable import printable
 
 TOLERANCE = 1e-4  # of the largest magnitude of an output: both compute in single precision, in orders of their own
 

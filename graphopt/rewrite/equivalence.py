@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.errors import ConfigError, UserError
+from graphopt.core.errors import ConfigError, UserError
+from graphopt.core.utils.printable import printable
 from graphopt.problems.solution import Equality
 from graphopt.rewrite.ir.random_weights import RandomWeights, default_role, drawn_as, roles_of, with_random_weights
 from graphopt.rewrite.ir.terms import Program
-from graphopt.utils.printable import printable
 
 Array = NDArray[Any]
 TOLERANCE = 1e-5  # difference over the largest magnitude of the output, in double precision

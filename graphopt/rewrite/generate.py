@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from graphopt.core.utils.progress import Bar
+from graphopt.core.utils.ranges import count
 from graphopt.rewrite.egraphs.saturation import Prover, SaturationLimits
 from graphopt.rewrite.generation.enumeration import WORLDS, Enumerated, World, grow, halves, start
 from graphopt.rewrite.generation.generalising import ConcreteRule, case_of, generalised, holds
@@ -25,8 +27,6 @@ from graphopt.rewrite.rules.matching import Matcher
 from graphopt.rewrite.rules.parsing import parse_rules
 from graphopt.rewrite.rules.patterns import names_in, nodes
 from graphopt.rewrite.rules.rule import Rule, canonical
-from graphopt.utils.progress import Bar
-from graphopt.utils.ranges import count
 
 LIMITS = SaturationLimits(iterations=3, nodes=600)
 OTHERS, OTHER_TRIES = 3, 60
@@ -204,7 +204,7 @@ def lines_of(rules: Iterable[Rule]) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    from graphopt.cli import sentences
+    from graphopt.core.cli import sentences
 
     parser = argparse.ArgumentParser(prog="graphopt rules generate", description="Generate and verify rewrite rules.")
     parser.add_argument("--depth", type=count, default=3, help="operations of the largest programs; default: 3")

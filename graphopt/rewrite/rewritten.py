@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from graphopt.core.errors import Unreadable, UserError
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans
-from graphopt.errors import Unreadable, UserError
 from graphopt.problems import answer_format
 from graphopt.problems.answer_format import Arrays, json_bytes
 from graphopt.problems.cost_model import CostModel, Price

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from graphopt.errors import UserError
+from graphopt.core.errors import UserError
+from graphopt.core.utils.progress import Bar
 from graphopt.rewrite.generation.instances import Instance, instances
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.terms import reachable
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.rule import Rule, RuleError
-from graphopt.utils.progress import Bar
 
 CASES, DRAWS, TRIES, LEAST_CASES = 60, 2, 4000, 4
 
@@ -66,7 +66,7 @@ def read_text(file: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    from graphopt.cli import sentences
+    from graphopt.core.cli import sentences
 
     parser = argparse.ArgumentParser(prog="graphopt rules verify", description=str(__doc__).split("\n")[0])
     parser.add_argument("file", nargs="?", type=Path, help="rules, one a line; default: all packaged ones")

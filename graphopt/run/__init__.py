@@ -1,1 +1,1 @@
-"""One cell, and many."""
+"""A run: configuration, cell, training, evaluation, records."""

@@ -16,21 +16,21 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from graphopt.config.construct import arguments_of, call, construct, convert, target_of
+from graphopt.core.errors import Incompatible, NothingFits, RowsFailed, Unsolved, UsageError, UserError, writing
 from graphopt.core.graph import GraphError
-from graphopt.datasets.dataset import Dataset
-from graphopt.errors import Incompatible, NothingFits, RowsFailed, Unsolved, UsageError, UserError, writing
-from graphopt.measure.price_table import check_place
-from graphopt.records.finished import Finished, digest_of
-from graphopt.records.rows import Row, RowFile
+from graphopt.core.utils import registry
+from graphopt.core.utils.blame import HOW, place_of
+from graphopt.core.utils.commit import commit
+from graphopt.core.utils.printable import say
+from graphopt.core.utils.ranges import NotNegative, Seed, Whole
+from graphopt.graphs.dataset import Dataset
+from graphopt.hardware.measure.price_table import check_place
 from graphopt.run import composed
+from graphopt.run.config.construct import arguments_of, call, construct, convert, target_of
 from graphopt.run.loggers import RunLog
+from graphopt.run.records.finished import Finished, digest_of
+from graphopt.run.records.rows import Row, RowFile
 from graphopt.run.sweep import sources_of
-from graphopt.utils import registry
-from graphopt.utils.blame import HOW, place_of
-from graphopt.utils.commit import commit
-from graphopt.utils.printable import say
-from graphopt.utils.ranges import NotNegative, Seed, Whole
 
 GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
 # What may change without making it another experiment: rows say for themselves what of these they were made with.

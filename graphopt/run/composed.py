@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from graphopt import CONF, OWN_OPTIONS, cache_dir
-from graphopt.errors import Unreadable
-from graphopt.utils.limits import MIB, read_json
-from graphopt.utils.whole import whole_file
+from graphopt.core.errors import Unreadable
+from graphopt.core.utils.limits import MIB, read_json
+from graphopt.core.utils.whole import whole_file
 
 MOST = 4 * MIB
 OTHER_INPUTS = (b"${oc.", b"${now:")  # what a value may depend on besides words and files

@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphopt.config.build import Parts, stored_config
+from graphopt.core.errors import DecisionError, NothingFits, RowsFailed, Unmeasured, UserError, writing
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import OPERATOR_ID
-from graphopt.errors import DecisionError, NothingFits, RowsFailed, Unmeasured, UserError, writing
+from graphopt.core.utils.plain_json import places_of_nan
+from graphopt.core.utils.progress import Bar
+from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
 from graphopt.problems.capacity import lack_of_memory
 from graphopt.problems.cost_model import CostModel, Price, better
 from graphopt.problems.optimizer import Solver, solve
 from graphopt.problems.problem import Incumbent, Problem
 from graphopt.problems.solution import Solution
 from graphopt.problems.task import Task
-from graphopt.readers.formats.graph_files import load_graph, save_graph
-from graphopt.records import answer_file
-from graphopt.records.answer_file import read_answer
-from graphopt.records.rows import Row, RowFile, key_of
 from graphopt.run.cell import Cell, sentence_of
-from graphopt.utils.plain_json import places_of_nan
-from graphopt.utils.progress import Bar
+from graphopt.run.config.build import Parts, stored_config
+from graphopt.run.records import answer_file
+from graphopt.run.records.answer_file import read_answer
+from graphopt.run.records.rows import Row, RowFile, key_of
 
 TRACE_POINTS = 64  # of a row; the decision file has them all
 REPLACED = "rows.replaced.jsonl"  # beside the rows: those of graphs that are gone

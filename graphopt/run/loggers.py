@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from graphopt.errors import ConfigError, writing
-from graphopt.utils.whole import whole_file
+from graphopt.core.errors import ConfigError, writing
+from graphopt.core.utils.whole import whole_file
 
 
 class RunLog:

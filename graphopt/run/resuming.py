@@ -10,9 +10,9 @@ from typing import Any
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.errors import ConfigCompositionException
 
-from graphopt.errors import UserError
+from graphopt.core.errors import UserError
+from graphopt.core.utils.printable import say
 from graphopt.run.sweep import sources_of, spelled_out
-from graphopt.utils.printable import say
 
 
 class Resuming(BasicSweeper):

@@ -1,1 +1,1 @@
-"""Classical optimisers. No torch."""
+"""Searches, heuristics and solvers."""

@@ -12,7 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.advantages.gibbs import (
+from graphopt.core.errors import UserError
+from graphopt.core.graph import Graph
+from graphopt.core.machine import Device, Machine
+from graphopt.core.plan import Plans
+from graphopt.costs.simulator import Simulator
+from graphopt.learn.advantages.gibbs import (
     DeltaPrices,
     FullPrices,
     Samples,
@@ -22,18 +27,13 @@ from graphopt.advantages.gibbs import (
     sweep,
     typical,
 )
-from graphopt.advantages.store import Collection, Store, collect
-from graphopt.core.graph import Graph
-from graphopt.core.machine import Device, Machine
-from graphopt.core.plan import Plans
-from graphopt.costs.simulator import Simulator
-from graphopt.errors import UserError
+from graphopt.learn.advantages.store import Collection, Store, collect
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.pricing import Pricing
 from graphopt.problems.task import AssignTask
+from graphopt.problems.tasks.fusion import Fusion
+from graphopt.problems.tasks.joint import Joint
 from graphopt.search.walks.moves import slots_in
-from graphopt.tasks.fusion import Fusion
-from graphopt.tasks.joint import Joint
 
 # --- Gibbs sampling: its long-run frequencies, exact labels whichever way they are priced, and what is kept of a
 # sweep.

@@ -17,7 +17,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.algos.go import (
+from graphopt.core.errors import ConfigError
+from graphopt.core.graph import Graph
+from graphopt.core.head import named_counts
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans
+from graphopt.costs.simulator import Simulator
+from graphopt.learn.encoders.convolutions import GraphSAGE
+from graphopt.learn.go import (
     GO,
     ILLEGAL_REWARD,
     GOSearchSettings,
@@ -30,18 +37,11 @@ from graphopt.algos.go import (
     clipped_loss,
     sample,
 )
-from graphopt.core.graph import Graph
-from graphopt.core.head import named_counts
-from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
-from graphopt.costs.simulator import Simulator
-from graphopt.encoders.convolutions import GraphSAGE
-from graphopt.errors import ConfigError
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.tasks.fusion import Fusion
-from graphopt.tasks.joint import Joint
+from graphopt.problems.tasks.fusion import Fusion
+from graphopt.problems.tasks.joint import Joint
 
 MACHINE = Machine(name="m", devices=(GPU, GPU, GPU), link_bandwidth=20e9)
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}

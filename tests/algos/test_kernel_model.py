@@ -12,21 +12,21 @@ from fusion_graphs import XLA, random_graph, random_requests
 from test_lower_bound import tasks_on
 from torch.utils.data import DataLoader
 
-from graphopt.algos.modelling.kernel_model import KernelModel, RunModel, durations
-from graphopt.config.construct import construct
+from graphopt.core.errors import ConfigError, Unsolved
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
+from graphopt.core.utils import registry
 from graphopt.costs.one_kernel.kernel_time import kernel_table
 from graphopt.costs.one_kernel.learned_kernel import COLUMNS, SCALE
 from graphopt.costs.simulator import Simulator
-from graphopt.errors import ConfigError, Unsolved
+from graphopt.learn.modelling.kernel_model import KernelModel, RunModel, durations
 from graphopt.problems.optimizer import solve
 from graphopt.problems.pricing import Pricing
 from graphopt.problems.task import AssignTask
+from graphopt.problems.tasks.fusion import Fusion
+from graphopt.problems.tasks.joint import Joint
+from graphopt.run.config.construct import construct
 from graphopt.search.fusion.modelled_scan import ModelledScan, modelled_by, plain_roofline
-from graphopt.tasks.fusion import Fusion
-from graphopt.tasks.joint import Joint
-from graphopt.utils import registry
 
 GPU = Device(
     vector_flops=1e10, contraction_flops=6e10, bandwidth=1e9, launch=1e-6, strided_factor=3.0, reread_factor=0.3,

@@ -14,25 +14,25 @@ from torch import nn
 from torch.utils.data import DataLoader
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
-from graphopt.advantages.gibbs import ExampleSet, Samples, advantages, compressed
-from graphopt.advantages.store import Collection
-from graphopt.algos.laf import LAF, Guidance, LAFSearchSettings, LearnedMutations, Model, Refit, RegressionSettings
-from graphopt.config.build import encoder
-from graphopt.config.construct import construct
+from graphopt.core.errors import ConfigError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
+from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.layered import layered_graph
-from graphopt.errors import ConfigError
+from graphopt.graphs.layered import layered_graph
+from graphopt.learn.advantages.gibbs import ExampleSet, Samples, advantages, compressed
+from graphopt.learn.advantages.store import Collection
+from graphopt.learn.laf import LAF, Guidance, LAFSearchSettings, LearnedMutations, Model, Refit, RegressionSettings
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
+from graphopt.problems.tasks.fusion import Fusion
+from graphopt.run.config.build import encoder
+from graphopt.run.config.construct import construct
 from graphopt.search.walks.moves import slots_in, slots_of
 from graphopt.search.walks.progressive import ProgressiveSearch, Steps, mutated
-from graphopt.tasks.fusion import Fusion
-from graphopt.utils import registry
 
 MACHINE = Machine(name="m", devices=(GPU,))
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from test_guided_local import priced, problem_of, search
 
-from graphopt.algos.placing.perturb_policy import PerturbPolicy, seen
-from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
-from graphopt.datasets.layered import layered_graph
+from graphopt.core.utils import registry
+from graphopt.graphs.layered import layered_graph
+from graphopt.learn.placing.perturb_policy import PerturbPolicy, seen
 from graphopt.problems.optimizer import solve
+from graphopt.run.config.construct import construct
 from graphopt.search.walks.hot_local import RunColumns
-from graphopt.utils import registry
 
 
 def policy(**changed: object) -> PerturbPolicy:

@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 from split_work import CutCost, Split, chain
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.algos.placing.op_groups import (
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Device, Machine
+from graphopt.core.plan import Plans
+from graphopt.core.utils import registry
+from graphopt.learn.placing.op_groups import (
     DeviceSequence,
     GroupMessages,
     discounted,
@@ -20,15 +25,10 @@ from graphopt.algos.placing.op_groups import (
     placed_as,
     rewards,
 )
-from graphopt.config.construct import construct
-from graphopt.core.graph import Graph
-from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.machine import Device, Machine
-from graphopt.core.plan import Plans
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import Optimizer, solve
-from graphopt.utils import registry
+from graphopt.run.config.construct import construct
 
 MACHINE = Machine(name="pair", devices=(Device(name="slow"), Device(name="fast")))
 TASK = Split(name="split", machine=MACHINE, stuck="")

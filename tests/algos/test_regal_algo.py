@@ -8,8 +8,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from graphopt.algos.learner import inference
-from graphopt.algos.regal import (
+from graphopt.core.graph import Graph
+from graphopt.core.graph_builder import GraphBuilder
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans
+from graphopt.core.utils import registry
+from graphopt.graphs.layered import layered_graph
+from graphopt.learn.encoders.features import batch, graph_features
+from graphopt.learn.learner import inference
+from graphopt.learn.regal import (
     DESCRIPTORS,
     FEW,
     LEVELS,
@@ -30,21 +37,14 @@ from graphopt.algos.regal import (
     opposite_pairs,
     share,
 )
-from graphopt.config.build import encoder
-from graphopt.config.construct import construct
-from graphopt.core.graph import Graph
-from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
-from graphopt.datasets.layered import layered_graph
-from graphopt.encoders.features import batch, graph_features
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
+from graphopt.run.config.build import encoder
+from graphopt.run.config.construct import construct
 from graphopt.search.genetic.brkga import Brkga
 from graphopt.search.genetic.evolution import Evolution
-from graphopt.utils import registry
 from tests.toy import toy_graph
 
 # --- REGAL's actions: the Betas they stand for, their probabilities, and who depends on whom.

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from graphopt.algos.rewriters.xrlflow import (
+from graphopt.core.utils import registry
+from graphopt.learn.rewriters.xrlflow import (
     NetworkSizes,
     Transition,
     XRLflow,
@@ -19,10 +20,9 @@ from graphopt.algos.rewriters.xrlflow import (
     advantages,
     play,
 )
-from graphopt.config.construct import construct
-from graphopt.costs.additive import Flops
 from graphopt.problems.problem import OutOfBudget
 from graphopt.problems.solution import Solution
+from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.environment.episodes import Episode, EpisodeSettings, Game, Place
 from graphopt.rewrite.environment.meta_graph import MetaGraph
 from graphopt.rewrite.io.as_graph import graph_of
@@ -30,8 +30,8 @@ from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import build_model
 from graphopt.rewrite.program_cost import ProgramCost
-from graphopt.tasks.rewriting import Rewriting
-from graphopt.utils import registry
+from graphopt.rewrite.rewriting import Rewriting
+from graphopt.run.config.construct import construct
 
 MACHINE = construct(registry.option("machine", "gpu2"), "machine")
 FLOPS = Flops(name="flops", machine=MACHINE)

@@ -13,13 +13,13 @@ from torch._functorch import config as functorch
 from torch._inductor.compile_fx import compile_fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from graphopt.apply.compile_backend import decided
-from graphopt.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_backend
 from graphopt.core.graph import GraphError
-from graphopt.inductor.captured import capture_compiled
-from graphopt.inductor.strided_reads import fix_strided_reads
-from graphopt.ranking.requests import CompilerRequest
-from graphopt.readers.pytorch.program_file import key_of
+from graphopt.graphs.readers.pytorch.program_file import key_of
+from graphopt.hardware.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_backend
+from graphopt.hardware.inductor.captured import capture_compiled
+from graphopt.hardware.inductor.strided_reads import fix_strided_reads
+from graphopt.hardware.ranking.requests import CompilerRequest
+from graphopt.report.apply.compile_backend import decided
 
 FAST = replace(SETTINGS, evals=300)
 BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from torch._inductor.utils import run_and_get_code
 
 import graphopt
-from graphopt.apply import compile_backend
-from graphopt.apply.compile_backend import decided
-from graphopt.apply.optimized import TOLERANCE, Check, Optimized, _kept
-from graphopt.costs.inductor import CompilerRequest
-from graphopt.errors import UserError
-from graphopt.inductor.captured import capture_compiled
-from graphopt.inductor.lowering import digest_of
-from graphopt.readers.pytorch.program_file import FxProgram, key_of, packed_program, unpacked_program
-from graphopt.records.answer_file import load, write
+from graphopt.core.errors import UserError
+from graphopt.graphs.readers.pytorch.program_file import FxProgram, key_of, packed_program, unpacked_program
+from graphopt.hardware.costs.inductor import CompilerRequest
+from graphopt.hardware.inductor.captured import capture_compiled
+from graphopt.hardware.inductor.lowering import digest_of
+from graphopt.report.apply import compile_backend
+from graphopt.report.apply.compile_backend import decided
+from graphopt.report.apply.optimized import TOLERANCE, Check, Optimized, _kept
+from graphopt.run.records.answer_file import load, write
 
 
 class Tiny(nn.Module):

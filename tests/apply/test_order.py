@@ -5,11 +5,11 @@ import pytest
 import torch
 from execution.small_programs import INPUTS, Branches, branches, plans
 
-from graphopt.apply.order import apply_order
 from graphopt.core.graph import GraphError
 from graphopt.core.live_storage import orders_of, peaks
-from graphopt.execution.session import Session
-from graphopt.readers.pytorch.capture import capture
+from graphopt.graphs.readers.pytorch.capture import capture
+from graphopt.hardware.apply.order import apply_order
+from graphopt.hardware.execution.session import Session
 
 
 @pytest.mark.parametrize("backward", [False, True])

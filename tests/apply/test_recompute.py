@@ -16,10 +16,10 @@ from torch._inductor.compile_fx import compile_fx
 from torch.autograd.profiler import profile
 from torch.utils.checkpoint import checkpoint
 
-from graphopt.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_backend
 from graphopt.core.split import step_of
-from graphopt.execution.program_run import _changes
-from graphopt.readers.pytorch.step_capture import capture_step
+from graphopt.graphs.readers.pytorch.step_capture import capture_step
+from graphopt.hardware.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_backend
+from graphopt.hardware.execution.program_run import _changes
 
 FAST = replace(SETTINGS, evals=300)
 BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)

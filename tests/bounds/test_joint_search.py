@@ -5,15 +5,15 @@ import pytest
 from fusion_graphs import GPU, PLAIN, Net, random_graph
 from test_lower_bound import CAPS, MACHINES, least_of_all, tasks_on, tiny
 
-from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.machine import Machine
+from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.optimizer import solve
+from graphopt.problems.tasks.joint import Joint
+from graphopt.run.config.construct import construct
 from graphopt.search.walks.joint_search import BestKeys, JointSearch
-from graphopt.tasks.joint import Joint
-from graphopt.utils import registry
 
 ON = Machine(name="two", devices=(PLAIN, PLAIN), link_bandwidth=1e4, link_latency=0.2)
 COST = Simulator(name="s", machine=ON, objective="runtime", threads=1)

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from fusion_graphs import GPU, PLAIN, RICH, XLA, Net, random_graph
 
+from graphopt.core.errors import Unsolved
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine, TransferRule
 from graphopt.costs.simulator import Simulator
-from graphopt.errors import Unsolved
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
+from graphopt.problems.tasks.fusion import Fusion
+from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Placement
+from graphopt.problems.tasks.scheduling import Scheduling
 from graphopt.search.solvers.lower_bound import LowerBound, Tasks, backwards, free_starts, shares_bound
-from graphopt.tasks.fusion import Fusion
-from graphopt.tasks.joint import Joint
-from graphopt.tasks.placement import Placement
-from graphopt.tasks.scheduling import Scheduling
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 SLOW = Device(launch=0.4, vector_flops=150.0, contraction_flops=1000.0, bandwidth=300.0)

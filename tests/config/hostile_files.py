@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from split_work import chain
 
-from graphopt import answer as answers
-from graphopt.config.build import machine_task_costs
+from graphopt.core.utils import registry
+from graphopt.graphs.readers.formats.graph_files import save_graph
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.readers.formats.graph_files import save_graph
-from graphopt.records import answer_file
-from graphopt.training import checkpoint
-from graphopt.utils import registry
+from graphopt.report import answer as answers
+from graphopt.run.config.build import machine_task_costs
+from graphopt.run.records import answer_file
+from graphopt.run.training import checkpoint
 
 CONFIG = {
     "machine": registry.option("machine", "gpu2"), "task": registry.option("task", "placement"),

@@ -7,15 +7,15 @@ import frame_parts as parts_of
 import numpy as np
 import pytest
 
-from graphopt.cli import config_dir
-from graphopt.config import compatibility
-from graphopt.config.build import build
-from graphopt.config.construct import construct, target_of
-from graphopt.datasets.in_memory import InMemory
-from graphopt.datasets.layered import layered_graph
-from graphopt.errors import ConfigError, Incompatible, Unsolved
+from graphopt.core.cli import config_dir
+from graphopt.core.errors import ConfigError, Incompatible, Unsolved
+from graphopt.core.utils import registry
+from graphopt.graphs.in_memory import InMemory
+from graphopt.graphs.layered import layered_graph
 from graphopt.problems.optimizer import solve, unpriced
-from graphopt.utils import registry
+from graphopt.run.config import compatibility
+from graphopt.run.config.build import build
+from graphopt.run.config.construct import construct, target_of
 
 TASKS, ALGOS = registry.options("task"), registry.options("algo")
 

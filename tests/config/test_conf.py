@@ -11,15 +11,15 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from graphopt import CONF
-from graphopt.cli import composed, explained
-from graphopt.config.build import build
-from graphopt.config.construct import INJECTED, arguments_of, call, construct, target_of
+from graphopt.core.cli import composed, explained
+from graphopt.core.errors import ConfigError, UsageError, UserError
 from graphopt.core.graph import GraphError
-from graphopt.encoders.allowance import LEAST, Allowance, TooLarge
-from graphopt.errors import ConfigError, UsageError, UserError
+from graphopt.core.utils.registry import option, options
+from graphopt.learn.encoders.allowance import LEAST, Allowance, TooLarge
 from graphopt.problems.optimizer import solve
 from graphopt.run.cell import settings_of
-from graphopt.utils.registry import option, options
+from graphopt.run.config.build import build
+from graphopt.run.config.construct import INJECTED, arguments_of, call, construct, target_of
 
 # --- Every yaml file of every group: its keys are its constructor's arguments, and it composes.
 

@@ -12,14 +12,14 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import graphopt
-from graphopt.cli import composed
-from graphopt.config.construct import INJECTED, arguments_of, construct, convert, locate
+from graphopt.core.cli import composed
+from graphopt.core.errors import UserError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine, TransferRule
-from graphopt.errors import UserError
+from graphopt.core.utils.ranges import Between
+from graphopt.core.utils.registry import option, options
 from graphopt.run.cell import Settings, settings_of
-from graphopt.utils.ranges import Between
-from graphopt.utils.registry import option, options
+from graphopt.run.config.construct import INJECTED, arguments_of, construct, convert, locate
 
 GROUPS = ("dataset", "task", "machine", "cost", "encoder", "algo", "trainer", "logger")
 FILES = [(group, name) for group in GROUPS for name in options(group)]

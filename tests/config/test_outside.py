@@ -19,22 +19,22 @@ import pytest
 import yaml
 from hostile_files import answer, changed, checkpoint_of, nothing_is_called  # noqa: F401
 
-from graphopt import answer as answers
 from graphopt import load as load_answer
-from graphopt import pack as packing
-from graphopt.cli import composed
-from graphopt.config.build import build, machine_task_costs
-from graphopt.config.construct import INJECTED, arguments_of, classes_in, construct, hints_of, target_of
-from graphopt.config.stored import GROUPS, node_of, words
-from graphopt.datasets.files import DATA
-from graphopt.errors import UserError
-from graphopt.leaderboard.contests import read_contest
-from graphopt.leaderboard.judging import judged_entry
-from graphopt.records import answer_file, packed
-from graphopt.training import adopt, checkpoint
-from graphopt.utils import registry
-from graphopt.utils.limits import read_member
-from graphopt.utils.outside import Outside
+from graphopt.core.cli import composed
+from graphopt.core.errors import UserError
+from graphopt.core.utils import registry
+from graphopt.core.utils.limits import read_member
+from graphopt.core.utils.outside import Outside
+from graphopt.graphs.files import DATA
+from graphopt.report import answer as answers
+from graphopt.report import pack as packing
+from graphopt.report.leaderboard.contests import read_contest
+from graphopt.report.leaderboard.judging import judged_entry
+from graphopt.run.config.build import build, machine_task_costs
+from graphopt.run.config.construct import INJECTED, arguments_of, classes_in, construct, hints_of, target_of
+from graphopt.run.config.stored import GROUPS, node_of, words
+from graphopt.run.records import answer_file, packed
+from graphopt.run.training import adopt, checkpoint
 
 MODULE = "outside_canary"  # part of everything that nothing may touch
 BEGINS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system", "os.fork", "socket.connect")

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from hostile_files import CONFIG, EVIL, answer, changed, nothing_is_called  # noqa: F401
 
-from graphopt import CONF, cache_dir, decision
+from graphopt import CONF, cache_dir
 from graphopt import load as load_answer
-from graphopt.config import stored
-from graphopt.config.construct import construct
-from graphopt.config.stored import FORMER, StoredError, node_of, words
-from graphopt.errors import DecisionError, UserError
-from graphopt.records import answer_file
-from graphopt.report import main as report
-from graphopt.utils import registry
+from graphopt.core.errors import DecisionError, UserError
+from graphopt.core.utils import registry
+from graphopt.report import decision
+from graphopt.report.command import main as report
+from graphopt.run.config import stored
+from graphopt.run.config.construct import construct
+from graphopt.run.config.stored import FORMER, StoredError, node_of, words
+from graphopt.run.records import answer_file
 
 GROUPS = ("machine", "task", "cost", "judge", "dataset", "encoder", "algo")
 
@@ -212,7 +213,7 @@ def test_a_table_is_found_beside_the_study(tmp_path: Path) -> None:
 
 
 def test_a_user_s_own_table_may_have_been_brought_along(tmp_path: Path) -> None:
-    from graphopt.measure.price_table import found_table
+    from graphopt.hardware.measure.price_table import found_table
 
     near, usual = tmp_path / "study" / "answers.zip", Path("measured") / "mine.jsonl"
     assert found_table(None, near, usual) == cache_dir() / usual

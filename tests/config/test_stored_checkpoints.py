@@ -9,12 +9,12 @@ import torch
 import yaml
 from hostile_files import EVIL, checkpoint_of, nothing_is_called  # noqa: F401
 
-from graphopt import ship
-from graphopt.cli import composed
-from graphopt.config.build import build
-from graphopt.errors import UserError
-from graphopt.training import adopt, checkpoint
-from graphopt.utils import registry
+from graphopt.core.cli import composed
+from graphopt.core.errors import UserError
+from graphopt.core.utils import registry
+from graphopt.run import ship
+from graphopt.run.config.build import build
+from graphopt.run.training import adopt, checkpoint
 
 
 def go_config(ckpt: Path) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def go_config(ckpt: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("place", ["encoder", "encoder value", "algo value", "algo inner"])
 def test_no_checkpoint_brings_a_class(tmp_path: Path, place: str) -> None:
-    import graphopt.algos.go  # noqa: F401
+    import graphopt.learn.go  # noqa: F401
 
     encoder, algo = registry.option("encoder", "graphsage"), registry.option("algo", "go")
     if place == "encoder":
@@ -47,7 +47,7 @@ def test_no_checkpoint_brings_a_class(tmp_path: Path, place: str) -> None:
 
 
 def test_checkpoints_of_both_forms_bring_their_network(tmp_path: Path) -> None:
-    import graphopt.algos.go  # noqa: F401
+    import graphopt.learn.go  # noqa: F401
 
     encoder, algo = registry.option("encoder", "gat") | {"width": 16}, registry.option("algo", "go")
     algo["network"]["attention_layers"] = 1
@@ -82,7 +82,7 @@ def test_a_checkpoint_with_other_weights_than_tensors(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_asks_for_no_more_than_the_command_line_may(tmp_path: Path) -> None:
-    import graphopt.algos.go  # noqa: F401
+    import graphopt.learn.go  # noqa: F401
 
     algo = registry.option("algo", "go")
     for key, value in (("width", 10_000), ("layers", 10**12), ("heads", 10**6), ("width", 4096), ("width", 1e7)):

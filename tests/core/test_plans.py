@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csgraph, csr_array
 
-from graphopt.config.construct import construct
 from graphopt.core.compact import compact, expand, same, sent
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
@@ -22,12 +21,13 @@ from graphopt.core.oracles import check, check_trace, kernels
 from graphopt.core.plan import Plans
 from graphopt.core.spectral import DENSE, smallest_eigenvectors
 from graphopt.core.trace import slots, write_trace
+from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.layered import layered_graph
-from graphopt.datasets.regal import in_units
-from graphopt.datasets.synthetic import random_graph
+from graphopt.graphs.layered import layered_graph
+from graphopt.graphs.regal import in_units
+from graphopt.graphs.synthetic import random_graph
 from graphopt.problems.task import AssignTask
-from graphopt.utils import registry
+from graphopt.run.config.construct import construct
 
 # --- Plans: oracles that find what is wrong, compact plans, traces.
 

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from graphopt.core.errors import Unmeasured, UserError
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.additive import Flops, flop
-from graphopt.costs.whole_program import Profiled, signature_of, standard_error
-from graphopt.errors import Unmeasured, UserError
-from graphopt.measure.environment import environment_here
-from graphopt.measure.pool import LocalPool
-from graphopt.measure.price_table import PriceTable
-from graphopt.measure.rounds import Runner, alone
-from graphopt.measure.service import Service
-from graphopt.measure.target import Measuring, Target
+from graphopt.hardware.costs.whole_program import Profiled, signature_of, standard_error
+from graphopt.hardware.measure.environment import environment_here
+from graphopt.hardware.measure.pool import LocalPool
+from graphopt.hardware.measure.price_table import PriceTable
+from graphopt.hardware.measure.rounds import Runner, alone
+from graphopt.hardware.measure.service import Service
+from graphopt.hardware.measure.target import Measuring, Target
+from graphopt.rewrite.additive import Flops, flop
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
@@ -191,7 +191,7 @@ def service(tmp_path: Path, how: Measuring = QUICK) -> Service:
 
 
 def test_a_process_that_never_begins_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.measure.pool.WORKER", "platform")  # prints a line and ends
+    monkeypatch.setattr("graphopt.hardware.measure.pool.WORKER", "platform")  # prints a line and ends
     with pytest.raises(UserError, match="ends before it has begun") as caught:
         service(tmp_path).alone(product(8))
     assert not isinstance(caught.value, Unmeasured)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from graphopt.costs.calibrated import Calibrated
+from graphopt.core.errors import UserError
 from graphopt.costs.loops import preset as presets
 from graphopt.costs.loops.estimate import Estimate, LoopPlan, Rules
+from graphopt.costs.loops.loop_program import Buffer, Hint, Index, LibraryCall, Loop, LoopProgram, Read
 from graphopt.costs.loops.preset import Preset, derived, load, read, save, shipped
-from graphopt.errors import UserError
-from graphopt.inductor.loop_program import Buffer, Hint, Index, LibraryCall, Loop, LoopProgram, Read
+from graphopt.hardware.costs.calibrated import Calibrated
 
 ROWS, COLUMNS = 512, 64
 SIZE = ROWS * COLUMNS

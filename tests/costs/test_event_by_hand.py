@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from random_plans import random_graph
 
+from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine, TransferRule
@@ -13,7 +14,6 @@ from graphopt.core.oracles import check_trace
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
 from graphopt.costs.simulator import Simulator
-from graphopt.errors import UserError
 
 
 def graph_of(ops: dict[str, tuple[list[str], float, int]], outputs: list[str] = ()) -> Graph:

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from graphopt.core.compiler_choice import compiler_choice
+from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
 from graphopt.core.knobs import KNOBS
 from graphopt.core.machine import Device, Machine
-from graphopt.costs.inductor import Inductor, Learned
-from graphopt.errors import UserError
-from graphopt.inductor.captured import as_graph, capture_step
-from graphopt.measure.target import Comparing, Failure, Timing
-from graphopt.ranking.code_time import SHIPPED
-from graphopt.ranking.requests import CompilerRequest, plans_of, request_of
-from graphopt.readers.pytorch.program_file import packed_program
-from graphopt.tasks.fusion import Fusion
+from graphopt.graphs.readers.pytorch.program_file import packed_program
+from graphopt.hardware.costs.inductor import Inductor, Learned
+from graphopt.hardware.inductor.captured import as_graph, capture_step
+from graphopt.hardware.measure.target import Comparing, Failure, Timing
+from graphopt.hardware.ranking.code_time import SHIPPED
+from graphopt.hardware.ranking.requests import CompilerRequest, plans_of, request_of
+from graphopt.problems.tasks.fusion import Fusion
 
 CORE = Device(name="cpu", launch=1e-6, vector_flops=1e11, contraction_flops=3e11, bandwidth=2e10)
 QUICK = Comparing(device="cpu", threads=1, block_seconds=0.001, rounds=3, noise=0.5, seconds=0.05, limit_seconds=120,

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from random_plans import random_graph as random_ops
 from random_plans import random_machine, random_plans
 
-from graphopt.config.construct import construct
 from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
@@ -19,15 +18,16 @@ from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Device, Machine
 from graphopt.core.oracles import check, check_trace
 from graphopt.core.plan import Plans
+from graphopt.core.utils import registry
 from graphopt.costs.one_kernel.flips import FusionFlips
 from graphopt.costs.queues import rank_by_priority
 from graphopt.costs.simulator import Simulator
+from graphopt.graphs.readers.formats.task_graphs import read_layer_graph
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.readers.formats.task_graphs import read_layer_graph
-from graphopt.tasks.fusion import on_first_device
-from graphopt.utils import registry
+from graphopt.problems.tasks.fusion import on_first_device
+from graphopt.run.config.construct import construct
 
 # --- Every simulated run keeps the rules, by an independent oracle, on random graphs, machines and plans.
 

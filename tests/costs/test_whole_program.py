@@ -11,18 +11,18 @@ import torch
 from commands import command
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from graphopt.config.construct import construct
-from graphopt.costs.whole_program import OnnxRuntime, TorchEager, WholeProgram
-from graphopt.errors import ConfigError, Unmeasured, UserError
-from graphopt.measure.pool import LocalPool
-from graphopt.measure.target import Comparing
-from graphopt.report import main as report
+from graphopt.core.errors import ConfigError, Unmeasured, UserError
+from graphopt.core.utils.registry import option
+from graphopt.hardware.costs.whole_program import OnnxRuntime, TorchEager, WholeProgram
+from graphopt.hardware.measure.pool import LocalPool
+from graphopt.hardware.measure.target import Comparing
+from graphopt.report.command import main as report
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.io.torch_import import import_fx
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.random_weights import with_random_weights
 from graphopt.rewrite.ir.terms import Program
-from graphopt.utils.registry import option
+from graphopt.run.config.construct import construct
 
 pytest.importorskip("onnxruntime")
 
@@ -129,7 +129,8 @@ def test_a_search_by_whole_programs_is_stored_and_replays(
 
 def test_an_original_that_cannot_be_run_is_unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long, short = chain()
-    monkeypatch.setattr("graphopt.costs.whole_program.save_onnx", lambda program, file: file.write_bytes(b"no model"))
+    place = "graphopt.hardware.costs.whole_program.save_onnx"
+    monkeypatch.setattr(place, lambda program, file: file.write_bytes(b"no model"))
     with pytest.raises(Unmeasured, match="cannot be measured: "):
         onnx(tmp_path / "t.jsonl").price_program(short)
     monkeypatch.undo()
@@ -137,7 +138,7 @@ def test_an_original_that_cannot_be_run_is_unmeasured(tmp_path: Path, monkeypatc
     def only_the_long(program: Program, file: Path) -> None:
         save_onnx(program, file) if program.outputs == long.outputs else file.write_bytes(b"no model")
 
-    monkeypatch.setattr("graphopt.costs.whole_program.save_onnx", only_the_long)
+    monkeypatch.setattr("graphopt.hardware.costs.whole_program.save_onnx", only_the_long)
     cost = onnx(tmp_path / "t.jsonl")
     found = cost.price_programs([long, short])
     assert np.isfinite(found[0]) and found[1] == float("inf") and cost.noise_of(short) == (0.0, 0)

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graphopt.core.errors import Unreadable, UserError
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.datasets.models import Models
-from graphopt.errors import Unreadable, UserError
-from graphopt.gather import gather, installed, lines_of, main, origins
-from graphopt.library.catalogue import PACKAGES, LibraryModel, catalogue, factory
-from graphopt.library.packing import canonical, clustered, neighbourhoods, pack, split_clusters, together, unpack
-from graphopt.library.worker import capture_entry
-from graphopt.readers.formats.graph_files import load_graph, save_graph
+from graphopt.graphs.library.catalogue import PACKAGES, LibraryModel, catalogue, factory
+from graphopt.graphs.library.packing import canonical, clustered, neighbourhoods, pack, split_clusters, together, unpack
+from graphopt.graphs.library.worker import capture_entry
+from graphopt.graphs.models import Models
+from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
+from graphopt.report.gather import gather, installed, lines_of, main, origins
 
 
 def chain(kinds: Sequence[str], name: str = "chain", width: int = 4, order: Sequence[int] = ()) -> Graph:

@@ -9,9 +9,9 @@ from torch import nn
 
 from graphopt.core.compiler_choice import compiler_choice
 from graphopt.core.graph import Graph, GraphError
-from graphopt.datasets.lowered import LoweredPrograms
-from graphopt.library.own_programs import PROGRAMS
-from graphopt.readers.pytorch.program_file import FxProgram, make_inputs, unpacked_program
+from graphopt.graphs.library.own_programs import PROGRAMS
+from graphopt.graphs.readers.pytorch.program_file import FxProgram, make_inputs, unpacked_program
+from graphopt.hardware.datasets.lowered import LoweredPrograms
 
 SOURCE = """
 import torch
@@ -75,7 +75,7 @@ def test_programs_to_learn_from_are_the_training_split_and_no_others(tmp_path: P
 
 def test_captured_once(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = dataset(tmp_path, source=source, only=["scaled"]).graphs("test")
-    monkeypatch.setattr("graphopt.datasets.lowered._compiled", lambda *given: pytest.fail("captured again"))
+    monkeypatch.setattr("graphopt.hardware.datasets.lowered._compiled", lambda *given: pytest.fail("captured again"))
     again = dataset(tmp_path, source=source, only=["scaled"]).graphs("test")
     assert [(g.hash, g.program, g.attributes) for g in again] == [(g.hash, g.program, g.attributes) for g in first]
 

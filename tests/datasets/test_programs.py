@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from graphopt.core.graph import GraphError
-from graphopt.datasets.programs import Programs
-from graphopt.execution.session import Session
+from graphopt.hardware.datasets.programs import Programs
+from graphopt.hardware.execution.session import Session
 
 SMALL = {"zoo": "rnnlm", "layers": 1, "steps": 2, "batch": 2, "width": 8, "vocabulary": 16, "backward": True}
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphopt.config.construct import construct
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.operators import OPERATORS, Category
-from graphopt.datasets.layered import layered_graph
-from graphopt.datasets.mixed import Mixed, Perturb
-from graphopt.datasets.regal import (
+from graphopt.core.utils import registry
+from graphopt.graphs.layered import layered_graph
+from graphopt.graphs.mixed import Mixed, Perturb
+from graphopt.graphs.regal import (
     SHIPPED,
     Draws,
     HeadroomFilter,
@@ -26,8 +26,8 @@ from graphopt.datasets.regal import (
     load_headroom,
     save_headroom,
 )
-from graphopt.datasets.synthetic import FAMILIES, SPLITS, Synthetic, _decode_triangle, random_graph, topology_digest
-from graphopt.utils import registry
+from graphopt.graphs.synthetic import FAMILIES, SPLITS, Synthetic, _decode_triangle, random_graph, topology_digest
+from graphopt.run.config.construct import construct
 
 # --- Synthetic families: the statistics that their parameters imply, and splits that share nothing.
 
@@ -358,7 +358,7 @@ def test_shipped_prices_are_those_of_the_draws(family: str) -> None:
 
 def test_shipped_prices_come_out_again() -> None:
     """Up to the luck of a search; the last digit changes with the random numbers of BRKGA."""
-    from graphopt.filter import reached
+    from graphopt.report.filter import reached
 
     stored = load_headroom(SHIPPED / "peak_memory.json").of(Draws("peak_memory", "watts_strogatz", 50, "test"))[0]
     graph = regal(HeadroomFilter(filter="none", objective="runtime", file=None)).draw("watts_strogatz", 50, "test", 0)

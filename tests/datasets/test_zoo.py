@@ -10,13 +10,13 @@ import pytest
 
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import OPERATOR_ID, Category
-from graphopt.datasets import zoo_dataset
-from graphopt.datasets.dataset import check_splits
-from graphopt.datasets.torch_module import TorchModule
-from graphopt.datasets.zoo import MODELS
-from graphopt.datasets.zoo_dataset import Collection, ZooDataset, capture_model, collections, family_of, spec_name
-from graphopt.readers.pytorch.capture import fake_mode
-from graphopt.readers.pytorch.sources import source_files
+from graphopt.graphs import zoo_dataset
+from graphopt.graphs.dataset import check_splits
+from graphopt.graphs.readers.pytorch.capture import fake_mode
+from graphopt.graphs.readers.pytorch.sources import source_files
+from graphopt.graphs.torch_module import TorchModule
+from graphopt.graphs.zoo import MODELS
+from graphopt.graphs.zoo_dataset import Collection, ZooDataset, capture_model, collections, family_of, spec_name
 from graphopt.run.cell import content_of
 
 # --- The zoo: published sizes, scaling, splits without shared families, and the cache.
@@ -115,7 +115,7 @@ def test_cache_depends_on_sizes_and_source(tmp_path: Path, monkeypatch: pytest.M
     cache = dataset(tmp_path)._cache
     path = cache.path("wavenet", SMALL)
     assert cache.path("wavenet", {**SMALL, "layers": 3}) != path == cache.path("wavenet", dict(reversed(SMALL.items())))
-    monkeypatch.setattr("graphopt.datasets.cache.source_digest", lambda: "other")
+    monkeypatch.setattr("graphopt.graphs.cache.source_digest", lambda: "other")
     assert cache.path("wavenet", SMALL) != path
 
 

@@ -7,11 +7,11 @@ import torch
 from small_graphs import MACHINE, chain, diamond, loose, star
 from torch import Tensor, nn
 
-from graphopt.encoders.convolutions import GAT, GIN, Convolution, GraphSAGE, PyG
-from graphopt.encoders.encoder import Edges, Encoder, segment_max, segment_mean, segment_sum
-from graphopt.encoders.features import EDGE_WIDTH, FEATURES, batch, graph_features
-from graphopt.encoders.message_passing import MessagePassing, Sequence
-from graphopt.errors import ConfigError
+from graphopt.core.errors import ConfigError
+from graphopt.learn.encoders.convolutions import GAT, GIN, Convolution, GraphSAGE, PyG
+from graphopt.learn.encoders.encoder import Edges, Encoder, segment_max, segment_mean, segment_sum
+from graphopt.learn.encoders.features import EDGE_WIDTH, FEATURES, batch, graph_features
+from graphopt.learn.encoders.message_passing import MessagePassing, Sequence
 
 # --- Encoders: symmetries, reach, gradients and the aggregators by hand. One parametrisation over all of them.
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from graphopt.core.graph import MOST_WORK, Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
-from graphopt.encoders.encoder import Edges
-from graphopt.encoders.features import (
+from graphopt.learn.encoders.encoder import Edges
+from graphopt.learn.encoders.features import (
     EDGE_FEATURES,
     EDGE_WIDTH,
     FEATURES,
@@ -26,7 +26,7 @@ from graphopt.encoders.features import (
     graph_features,
     op_columns,
 )
-from graphopt.encoders.message_passing import MessagePassing, Messages
+from graphopt.learn.encoders.message_passing import MessagePassing, Messages
 
 # --- Features: what they say on a hand-made graph, scale, bounds on extreme graphs, and batching.
 

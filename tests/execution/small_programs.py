@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans
-from graphopt.readers.pytorch.capture import capture
+from graphopt.graphs.readers.pytorch.capture import capture
 
 
 class Branches(nn.Module):

@@ -8,15 +8,15 @@ import torch
 from execution.small_programs import INPUTS, branches, plans
 from torch import Tensor, nn
 
+from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.live_storage import legal, orders_of, peaks
-from graphopt.costs.live_bytes import LiveBytes
-from graphopt.errors import UserError
-from graphopt.execution.runnable import as_program
-from graphopt.execution.session import Session
-from graphopt.readers.formats.graph_files import load_graph, save_graph
-from graphopt.readers.pytorch.capture import capture
-from graphopt.readers.pytorch.program_file import packed_program
+from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
+from graphopt.graphs.readers.pytorch.capture import capture
+from graphopt.graphs.readers.pytorch.program_file import packed_program
+from graphopt.hardware.costs.live_bytes import LiveBytes
+from graphopt.hardware.execution.runnable import as_program
+from graphopt.hardware.execution.session import Session
 
 
 class Chain(nn.Module):

@@ -37,7 +37,7 @@ Counts = dict[str, Counter[str]]
 def imported(file: Path) -> str:
     """What both readers make of a model: read, refused, or the exception that is no sentence."""
     from graphopt.core.graph import GraphError
-    from graphopt.readers.onnx.reader import read_onnx
+    from graphopt.graphs.readers.onnx.reader import read_onnx
     from graphopt.rewrite.io.onnx_import import import_onnx
 
     for read in (read_onnx, import_onnx):

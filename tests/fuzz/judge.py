@@ -80,7 +80,7 @@ _FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.
               "socket.connect", "shutil.rmtree", "os.chmod", "webbrowser.open")  # fmt: skip
 
 
-_OWN = "from graphopt.readers.onnx.inference import main;"  # a process of graphopt's, whatever the input
+_OWN = "from graphopt.graphs.readers.onnx.inference import main;"  # a process of graphopt's, whatever the input
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -98,7 +98,7 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 def _ours(command: tuple[Any, ...]) -> bool:
     """The process that infers shapes, or the shell that ends it when nobody is left to ask it."""
-    from graphopt.measure.process import GUARD
+    from graphopt.core.utils.process import GUARD
 
     return command == GUARD or (command[:2] == (sys.executable, "-c") and _OWN in command[2])
 
@@ -145,8 +145,8 @@ def judged(form: Format, seed: int, folder: Path, *, traced: bool = False) -> Ou
 
 
 def _read(form: Format, found: Path, traced: bool) -> Outcome:
+    from graphopt.core.errors import Unsolved, UserError
     from graphopt.core.graph import GraphError
-    from graphopt.errors import Unsolved, UserError
 
     signal.setitimer(signal.ITIMER_PROF, 0 if traced else SECONDS)
     try:
@@ -167,9 +167,9 @@ def _read(form: Format, found: Path, traced: bool) -> Outcome:
 
 
 def _named(error: Exception) -> Outcome:
+    from graphopt.core.errors import Unsolved, UserError
     from graphopt.core.graph import GraphError
-    from graphopt.errors import Unsolved, UserError
-    from graphopt.utils.printable import printable
+    from graphopt.core.utils.printable import printable
 
     if isinstance(error, UserError | GraphError | Unsolved | Said):
         said = str(error) if isinstance(error, Said) else printable(error)  # as commands show it

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphopt.errors import UserError
+from graphopt.core.errors import UserError
 
 from . import judge
 from .formats import FORMATS

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch._inductor.codecache import PyCodeCache
 
-from graphopt.inductor.captured import capture_step
-from graphopt.inductor.hooks import Request
-from graphopt.inductor.lowering import Lowered, compile_source, lower
-from graphopt.readers.pytorch.program_file import FxProgram, make_inputs
+from graphopt.graphs.readers.pytorch.program_file import FxProgram, make_inputs
+from graphopt.hardware.inductor.captured import capture_step
+from graphopt.hardware.inductor.hooks import Request
+from graphopt.hardware.inductor.lowering import Lowered, compile_source, lower
 
 
 def two_readers(x: Tensor, w: Tensor) -> list[Tensor]:

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from graphopt.core.compiler_choice import compiler_choice
 from graphopt.core.graph import Graph, GraphError
-from graphopt.inductor.captured import as_graph, capture_compiled, capture_step
-from graphopt.inductor.hooks import Request
-from graphopt.readers.pytorch.program_file import FxProgram
+from graphopt.graphs.readers.pytorch.program_file import FxProgram
+from graphopt.hardware.inductor.captured import as_graph, capture_compiled, capture_step
+from graphopt.hardware.inductor.hooks import Request
 from tests.inductor.programs import adam, lowered, only, two_reader_program
 
 

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
-from graphopt.costs.calibrated import Calibrated
 from graphopt.costs.loops.estimate import Estimate, Rules
-from graphopt.errors import UserError
-from graphopt.inductor.captured import as_graph, capture_step, whole_step
-from graphopt.inductor.hooks import Request
-from graphopt.inductor.loop_program import Loop
-from graphopt.inductor.loop_reader import loop_program
-from graphopt.inductor.lowering import lower, own_choices
-from graphopt.library.own_programs import PROGRAMS
-from graphopt.readers.pytorch.program_file import FxProgram, packed_program
+from graphopt.costs.loops.loop_program import Loop
+from graphopt.graphs.library.own_programs import PROGRAMS
+from graphopt.graphs.readers.pytorch.program_file import FxProgram, packed_program
+from graphopt.hardware.costs.calibrated import Calibrated
+from graphopt.hardware.inductor.captured import as_graph, capture_step, whole_step
+from graphopt.hardware.inductor.hooks import Request
+from graphopt.hardware.inductor.loop_reader import loop_program
+from graphopt.hardware.inductor.lowering import lower, own_choices
 from tests.costs.test_inductor_prices import task
 from tests.inductor.programs import two_reader_program
 from tests.toy import toy_graph

@@ -16,14 +16,14 @@ from torch._inductor.exc import CppCompileError
 from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.knobs import Knob, knobs
-from graphopt.errors import UserError
-from graphopt.inductor import hooks
-from graphopt.inductor.captured import capture_compiled, capture_step
-from graphopt.inductor.hooks import LARGEST_TREE, Request, replaced
-from graphopt.inductor.lowering import _complete, compile_source, digest_of
-from graphopt.readers.pytorch.program_file import FxProgram, describe, load_program, save_program
+from graphopt.graphs.readers.pytorch.program_file import FxProgram, describe, load_program, save_program
+from graphopt.hardware.inductor import hooks
+from graphopt.hardware.inductor.captured import capture_compiled, capture_step
+from graphopt.hardware.inductor.hooks import LARGEST_TREE, Request, replaced
+from graphopt.hardware.inductor.lowering import _complete, compile_source, digest_of
 from tests.check_data import check_data
 from tests.inductor.programs import (
     adam,

@@ -1,6 +1,6 @@
 """What is counted in generated source, against counts by hand."""
 
-from graphopt.inductor.code_features import source_work
+from graphopt.hardware.inductor.code_features import source_work
 
 KERNEL = """x = async_compile.cpp_pybinding(['float*'], r'''
 extern "C"  void  kernel(const float* in_ptr0, float* out_ptr0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
-import graphopt.training.train  # noqa: F401 (loaded once, for all forks)
+import graphopt.run.training.train  # noqa: F401 (loaded once, for all forks)
 
 from .study import FULL, STUDIES, Accident, Result, Study
 from .watching import Kind

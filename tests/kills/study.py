@@ -17,11 +17,12 @@ from typing import Any, Literal
 import numba
 
 from graphopt.__main__ import run
-from graphopt.cli import composed
-from graphopt.config.stored import words
-from graphopt.measure import pool, process
-from graphopt.records.answer_file import read_answer
-from graphopt.records.rows import Row, read
+from graphopt.core.cli import composed
+from graphopt.core.utils import process
+from graphopt.hardware.measure import pool
+from graphopt.run.config.stored import words
+from graphopt.run.records.answer_file import read_answer
+from graphopt.run.records.rows import Row, read
 
 from .watching import Kind, watch
 

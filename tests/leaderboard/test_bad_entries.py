@@ -12,14 +12,14 @@ import pytest
 import yaml
 from test_leaderboard import PROBLEMS, TILING, WORDS, board, contest_of, entered  # noqa: F401
 
-from graphopt.config.former import FORMER
-from graphopt.datasets.zoo_dataset import collections, spec_name
-from graphopt.errors import UserError
-from graphopt.leaderboard import board as leaderboard
-from graphopt.leaderboard.board import costs_csv, page, standings
-from graphopt.leaderboard.contests import Contest, read_contest, read_yaml
-from graphopt.leaderboard.judging import BoardEntry, judged_entries
-from graphopt.records import packed
+from graphopt.core.errors import UserError
+from graphopt.graphs.zoo_dataset import collections, spec_name
+from graphopt.report.leaderboard import board as leaderboard
+from graphopt.report.leaderboard.board import costs_csv, page, standings
+from graphopt.report.leaderboard.contests import Contest, read_contest, read_yaml
+from graphopt.report.leaderboard.judging import BoardEntry, judged_entries
+from graphopt.run.config.former import FORMER
+from graphopt.run.records import packed
 from tests.fuzz.mutate import Draw, damaged, damaged_bytes, json_text
 
 REPOSITORY = Path(__file__).parents[2]

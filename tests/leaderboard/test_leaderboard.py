@@ -14,15 +14,15 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 
 from graphopt import OWN_OPTIONS, __main__
-from graphopt.errors import UserError
-from graphopt.leaderboard import board as leaderboard
-from graphopt.leaderboard.contests import Contest, read_contest, read_yaml
-from graphopt.leaderboard.judging import BoardEntry, judged_entry
+from graphopt.contests.tiling.pricing_tiles import judge
+from graphopt.contests.tiling.workload_files import schedule_json, write_json
+from graphopt.core.errors import UserError
 from graphopt.problems.optimizer import solve
-from graphopt.records.answer_file import load, write
-from graphopt.records.rows import read
-from graphopt.tiling.pricing_tiles import judge
-from graphopt.tiling.workload_files import schedule_json, write_json
+from graphopt.report.leaderboard import board as leaderboard
+from graphopt.report.leaderboard.contests import Contest, read_contest, read_yaml
+from graphopt.report.leaderboard.judging import BoardEntry, judged_entry
+from graphopt.run.records.answer_file import load, write
+from graphopt.run.records.rows import read
 
 RANDOM = {"train": [], "val": [], "test": [8, 9], "sizes": [128, 256, 512, 1024], "products": 0.45, "graph_seed": 0}
 TILING = {"name": "tiling", "source": "random", "random": RANDOM}
@@ -222,8 +222,8 @@ def test_an_answer_to_another_graph_or_task_is_refused(board: Path) -> None:
 
 
 def _nothing() -> Any:
-    from graphopt.config.construct import construct
-    from graphopt.utils.registry import option
+    from graphopt.core.utils.registry import option
+    from graphopt.run.config.construct import construct
 
     return construct(option("algo", "tile_merge"), "algo")
 

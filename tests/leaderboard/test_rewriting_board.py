@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt.config.build import machine_task_costs
-from graphopt.config.construct import construct
-from graphopt.errors import UserError
+from graphopt.core.errors import UserError
+from graphopt.core.utils import registry
 from graphopt.problems.optimizer import solve
 from graphopt.problems.solution import Equality
-from graphopt.records.answer_file import complete
 from graphopt.rewrite.equivalence import disagreement
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.execution import Executor
@@ -24,7 +22,9 @@ from graphopt.rewrite.ir.random_weights import with_random_weights
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.ir.vocabulary import Operation
 from graphopt.rewrite.rewritten import Rewritten
-from graphopt.utils import registry
+from graphopt.run.config.build import machine_task_costs
+from graphopt.run.config.construct import construct
+from graphopt.run.records.answer_file import complete
 
 CONFIG = {"machine": registry.option("machine", "gpu2"), "task": registry.option("task", "rewrite"),
           "cost": registry.option("cost", "flops"), "judge": registry.option("cost", "flops")}  # fmt: skip
@@ -308,8 +308,8 @@ def test_what_an_opaque_operation_costs_is_the_original_s_word() -> None:
 
 
 def test_the_page_says_how_programs_are_judged(tmp_path: Path) -> None:
-    from graphopt.leaderboard.board import page
-    from graphopt.leaderboard.contests import Contest
+    from graphopt.report.leaderboard.board import page
+    from graphopt.report.leaderboard.contests import Contest
 
     contest = Contest("r", tmp_path, "R", "a", "s", ("rewrite_models",), Equality(7, 1e-8), (), {})
     assert "7 draws of weights and inputs" in (text := page([(contest, [])], "")) and "1e-08" in text

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from graphopt.errors import Unmeasured, UserError
-from graphopt.measure.pool import LocalPool
-from graphopt.measure.price_table import PriceTable
-from graphopt.measure.service import Service
-from graphopt.measure.target import Measuring, Target
+from graphopt.core.errors import Unmeasured, UserError
+from graphopt.hardware.measure.pool import LocalPool
+from graphopt.hardware.measure.price_table import PriceTable
+from graphopt.hardware.measure.service import Service
+from graphopt.hardware.measure.target import Measuring, Target
 
 QUICK = Measuring(device="cpu", threads=1, block_seconds=0.001, blocks=3, spread=0.1, op_seconds=0.05, limit_seconds=60)
 HEAD = """
@@ -60,7 +60,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
     def make(*lines: str, **limits: Any) -> Asked:
         (tmp_path / "stub_worker.py").write_text(HEAD + "".join(f"    {line}\n" for line in lines))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-        monkeypatch.setattr("graphopt.measure.pool.WORKER", "stub_worker")
+        monkeypatch.setattr("graphopt.hardware.measure.pool.WORKER", "stub_worker")
         return Asked(Measuring(**{**vars(QUICK), **limits}), tmp_path)
 
     return make

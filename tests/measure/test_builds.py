@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from test_compare import QUICK
 
-from graphopt.measure.builds import BuildPipeline, Builds, Built, Evaluation
-from graphopt.measure.service import Service
-from graphopt.measure.target import Failure, Target, Timing
+from graphopt.hardware.measure.builds import BuildPipeline, Builds, Built, Evaluation
+from graphopt.hardware.measure.service import Service
+from graphopt.hardware.measure.target import Failure, Target, Timing
 
 
 def test_a_crash_a_hang_or_an_error_costs_one_request(log: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_compiler_ends_with_the_run_however_that_ends(log: Path, number: int) 
 
 
 RUN = """
-from graphopt.measure import builds
+from graphopt.hardware.measure import builds
 builds.BUILDER = "strange_build"
 builds.Builds(1, limit_seconds=600.0).ask("lower", {"spin": 1, "does": "compiler"}).result()
 """

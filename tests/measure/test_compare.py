@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt.errors import Unmeasured, UserError
-from graphopt.measure.pool import LocalPool
-from graphopt.measure.price_table import PriceTable
-from graphopt.measure.rounds import timings_of, timings_of_race
-from graphopt.measure.service import Service
-from graphopt.measure.target import Comparing, Failure, Target, Timing
+from graphopt.core.errors import Unmeasured, UserError
+from graphopt.hardware.measure.pool import LocalPool
+from graphopt.hardware.measure.price_table import PriceTable
+from graphopt.hardware.measure.rounds import timings_of, timings_of_race
+from graphopt.hardware.measure.service import Service
+from graphopt.hardware.measure.target import Comparing, Failure, Target, Timing
 
 QUICK = Comparing(device="cpu", threads=1, block_seconds=0.0005, rounds=5, noise=0.2, seconds=0.5,
                   limit_seconds=20.0, pool="local", workers=1, address=None)  # fmt: skip

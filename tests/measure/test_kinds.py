@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphopt.measure.kinds.onnx_kind import load_onnx
-from graphopt.measure.kinds.torch_kinds import load_eager, load_inductor, load_program_file, runner_of
-from graphopt.readers.pytorch.program_file import FxProgram, describe, save_program
+from graphopt.graphs.readers.pytorch.program_file import FxProgram, describe, save_program
+from graphopt.hardware.measure.kinds.onnx_kind import load_onnx
+from graphopt.hardware.measure.kinds.torch_kinds import load_eager, load_inductor, load_program_file, runner_of
 from graphopt.rewrite.equivalence import random_inputs
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.execution import Executor

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from test_compare import DEFAULT, QUICK, spin
 
-from graphopt.errors import ConfigError
-from graphopt.measure import pool
-from graphopt.measure.service import Service
-from graphopt.measure.target import Comparing, Failure, Timing
+from graphopt.core.errors import ConfigError
+from graphopt.hardware.measure import pool
+from graphopt.hardware.measure.service import Service
+from graphopt.hardware.measure.target import Comparing, Failure, Timing
 
 
 def test_without_ray_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 
-from graphopt.measure.process import serve
+from graphopt.core.utils.process import serve
 
 
 def test_it_ends_without_a_word_when_nobody_reads() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from graphopt.errors import Unreadable
-from graphopt.learn_cost import tables_in
-from graphopt.measure.price_table import PriceTable, all_lines, is_there, pack, packed_path, tables_below
+from graphopt.core.errors import Unreadable
+from graphopt.hardware.learn_cost import tables_in
+from graphopt.hardware.measure.price_table import PriceTable, all_lines, is_there, pack, packed_path, tables_below
 
 
 def line_of(op: str, seconds: float) -> str:
@@ -41,7 +41,7 @@ def test_packed_lines_are_found_where_the_table_is_named(tmp_path: Path) -> None
 
 
 def test_packed_lines_are_read_within_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.measure.price_table.BYTES", 1000)
+    monkeypatch.setattr("graphopt.hardware.measure.price_table.BYTES", 1000)
     packed_path(tmp_path / "t").write_bytes(pack(bytes(100_000)))
     with pytest.raises(Unreadable, match="more than"):
         PriceTable(tmp_path / "t")

@@ -10,18 +10,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from graphopt.config import compatibility
-from graphopt.config.build import encoder
-from graphopt.config.construct import construct, target_of
+from graphopt.contests.tiling.tiling_contest import random_workload
+from graphopt.contests.tiling.tiling_task import Tiling
+from graphopt.contests.tiling.workload_graph import graph_of_workload
+from graphopt.core.errors import Incompatible, Unsolved
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.oracles import check
 from graphopt.core.plan import Plans
-from graphopt.datasets.contests.tiling_contest import random_workload
-from graphopt.datasets.layered import layered_graph
-from graphopt.errors import Incompatible, Unsolved
+from graphopt.core.utils import registry
+from graphopt.graphs.layered import layered_graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Flips, Prices
 from graphopt.problems.optimizer import Optimizer, solve
@@ -29,9 +29,9 @@ from graphopt.problems.task import AssignTask
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.rewrite_task import RewriteTask
-from graphopt.tiling.tiling_task import Tiling
-from graphopt.tiling.workload_graph import graph_of_workload
-from graphopt.utils import registry
+from graphopt.run.config import compatibility
+from graphopt.run.config.build import encoder
+from graphopt.run.config.construct import construct, target_of
 
 BUDGETS = (0, 1, 7, 50)
 OF_STEPS = ("recompute", "sharding")  # of graphs of their own: tests/search/test_saved_sets.py, tests/sharding

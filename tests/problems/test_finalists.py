@@ -8,7 +8,7 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.tasks.fusion import Fusion
+from graphopt.problems.tasks.fusion import Fusion
 
 XLA = Device(name="gpu", launch=1e-6, vector_flops=1e13, contraction_flops=1e14, bandwidth=1e12)
 

@@ -19,7 +19,7 @@ from graphopt.problems.cost_model import SURE, Price, Prices, better
 from graphopt.problems.decisions import Decisions
 from graphopt.problems.pricing import PricedFlips
 from graphopt.problems.problem import OutOfBudget
-from graphopt.tasks.fusion import Fusion
+from graphopt.problems.tasks.fusion import Fusion
 
 # --- The problem's book-keeping: what is billed, what is kept, when it ends.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from graphopt import CONF
-from graphopt.records.rows import read
+from graphopt.run.records.rows import read
 
 # --- Who may import whom, as docs/architecture.md draws it: read from the sources, and tried in a fresh process.
 
@@ -20,63 +20,40 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "graphopt"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# A file or folder imports from layers above its own line only; those of one line do not know each other.
-LAYERS = (
-    ("errors",),
-    ("utils",),
-    ("cli", "core", "measure"),
-    ("encoders", "readers"),
-    ("execution", "inductor", "library", "problems", "ranking", "sharding"),
-    ("rewrite", "tiling"),
-    ("datasets", "kinds", "tasks"),
-    ("costs",),
-    ("config", "search"),
-    ("advantages", "calibrate", "compat", "filter", "learn_cost", "records"),
-    ("algos", "pack", "reporting"),
-    ("answer", "decision", "gather", "leaderboard", "report", "tile"),
-    ("apply", "run"),
-    ("training",),
-    ("api", "ship"),
+# A room imports from floors above its own line only; rooms of one line do not know each other.
+FLOORS = (
+    ("core",),
+    ("problems",),
+    ("costs", "graphs"),
+    ("contests", "rewrite", "search"),
+    ("hardware", "learn"),
+    ("run",),
+    ("report",),
     ("__main__",),
 )
-RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
-MOST_FILES = 20  # of a folder
+RANK = {room: rank for rank, floor in enumerate(FLOORS) for room in floor}
 LEARNING = {"torch", "torch_geometric", "pytorch_lightning"}
 # Who may load them: learners, what reads torch modules, what runs programs.
 MAY_LEARN = (
-    *(
-        "algos/",
-        "apply/",
-        "encoders/",
-        "execution/",
-        "inductor/",
-        "library/own_programs.py",
-        "training/",
-        "ship.py",
-        "readers/pytorch/",
-        "library/",
-        "datasets/module.py",
-        "datasets/zoo/",
-    ),
-    *("rewrite/ir/execution.py", "rewrite/io/torch_", "measure/kinds/"),
+    *("graphs/library/", "graphs/module.py", "graphs/readers/pytorch/", "graphs/zoo/", "learn/"),
+    *("hardware/apply/", "hardware/execution/", "hardware/inductor/", "hardware/measure/kinds/", "report/apply/"),
+    *("rewrite/io/torch_", "rewrite/ir/execution.py", "run/ship.py", "run/training/"),
 )
 # Classical methods, readers, tables and pictures: what a user needs who never trains.
 WITHOUT_TORCH = """
-    core.graph core.plan core.machine problems.problem problems.optimizer run.evaluate config.build
-    config.compatibility report decision core.oracles core.trace tasks.joint tasks.scheduling tasks.placement
-    tasks.fusion tasks.recomputing costs.simulator costs.step search.recompute.segments datasets.torch_module
-    search.walks.local search.fusion.xla_priority search.heuristics.schedules reporting.replay
-    reporting.tables.lines tasks.sharding_task costs.strategy_cost search.sharding.sharding_search
-    datasets.contests.sharding_instances datasets.synthetic
-    datasets.onnx datasets.files datasets.zoo_dataset datasets.models
+    core.graph core.plan core.machine core.oracles core.trace problems.problem problems.optimizer
+    problems.tasks.joint problems.tasks.scheduling problems.tasks.placement problems.tasks.fusion
+    problems.tasks.recomputing costs.simulator costs.step search.recompute.segments search.walks.local
+    search.fusion.xla_priority search.heuristics.schedules graphs.torch_module graphs.synthetic graphs.onnx
+    graphs.files graphs.zoo_dataset graphs.models contests.sharding.sharding_task contests.sharding.strategy_cost
+    contests.sharding.sharding_search contests.sharding.sharding_instances run.evaluate run.config.build
+    run.config.compatibility report.command report.decision report.replay report.tables.lines
 """
 
 
 def unit_of(path: Path) -> str:
-    """The file directly in graphopt/, or the folder, that a source belongs to. `measure/kinds` is a unit of its own:
-    only measuring processes load it."""
-    first, *rest = path.relative_to(PACKAGE).with_suffix("").parts
-    return "kinds" if first == "measure" and rest[:1] == ["kinds"] else first
+    """The room that a source belongs to, or the file directly in graphopt/."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -117,20 +94,15 @@ def units_imported(path: Path) -> set[str]:
     return {unit_of(MODULES[module]) for module in IMPORTS[module_of(path)]}
 
 
-def test_the_page_draws_these_layers() -> None:
+def test_the_page_draws_these_floors() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text().split("## Imports go one way")[1].split("\n## ")[0]
     drawn = [tuple(line.split()) for line in page.splitlines() if line.startswith("    ")]
-    assert drawn == [tuple(sorted(layer)) for layer in LAYERS]
+    assert drawn == [tuple(sorted(layer)) for layer in FLOORS]
 
 
-def test_every_file_and_folder_has_its_layer() -> None:
+def test_every_room_has_its_floor() -> None:
     found = {unit_of(path) for path in SOURCES} - {"__init__"}
     assert found == set(RANK)
-
-
-def test_no_folder_is_a_heap() -> None:
-    files = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
-    assert {str(folder): count for folder, count in files.items() if count > MOST_FILES} == {}
 
 
 def test_names_stand_once() -> None:
@@ -155,12 +127,6 @@ def test_imports_go_one_way(unit: str) -> None:
     for path in (p for p in SOURCES if unit_of(p) == unit):
         upwards = {other for other in units_imported(path) - {unit} if RANK[other] >= RANK[unit]}
         assert not upwards, f"{path.relative_to(ROOT)} imports {', '.join(sorted(upwards))}"
-
-
-def test_tasks_and_costs_do_not_know_each_other() -> None:
-    for path in SOURCES:
-        if unit_of(path) in ("tasks", "costs"):
-            assert not units_imported(path) & ({"tasks", "costs"} - {unit_of(path)}), path
 
 
 def test_learning_packages_stay_in_their_folders() -> None:
@@ -219,7 +185,7 @@ def test_the_wheel_has_all_files(site: Path) -> None:
         found = (path.relative_to(package) for path in package.rglob("*") if path.is_file())
         return {path.as_posix() for path in found if "__pycache__" not in path.parts}
 
-    assert {name for name in files(PACKAGE) if not name.startswith("conf/")} <= files(site / "graphopt")
+    assert {name for name in files(PACKAGE) if not name.startswith("run/conf/")} <= files(site / "graphopt")
 
 
 def graphopt(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -244,7 +210,7 @@ def test_every_option_is_in_the_wheel(site: Path) -> None:
     def files(top: Path) -> set[Path]:
         return {path.relative_to(top) for path in top.rglob("*.yaml")}
 
-    assert files(site / "graphopt" / "conf") == files(CONF)
+    assert files(site / "graphopt" / "run" / "conf") == files(CONF)
 
 
 def test_an_algorithm_of_ones_own_needs_no_change_of_the_package(site: Path, tmp_path: Path) -> None:

@@ -16,19 +16,21 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from graphopt import CONF, OWN_OPTIONS, __main__, decision, pack, report
+from graphopt import CONF, OWN_OPTIONS, __main__
 from graphopt import load as load_answer
-from graphopt.config import compatibility
-from graphopt.config.construct import INJECTED, arguments_of, target_of
+from graphopt.core.errors import Incompatible
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine, make_machine
 from graphopt.core.operators import OPERATOR_ID
+from graphopt.core.utils import registry
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
-from graphopt.errors import Incompatible
-from graphopt.records.rows import Row, read
-from graphopt.reporting.replay import claims_of, decision_of, replay_all
+from graphopt.report import command as report
+from graphopt.report import decision, pack
+from graphopt.report.replay import claims_of, decision_of, replay_all
 from graphopt.run.cell import GROUPS, settings_of
-from graphopt.utils import registry
+from graphopt.run.config import compatibility
+from graphopt.run.config.construct import INJECTED, arguments_of, target_of
+from graphopt.run.records.rows import Row, read
 
 # --- README.md and docs/: tables are the program's, every command composes or parses, every link and name exists.
 

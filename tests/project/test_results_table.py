@@ -14,13 +14,13 @@ from check_data import check_data
 
 from graphopt import CONF
 from graphopt.core.machine import make_machine
-from graphopt.records import packed
-from graphopt.reporting.figures import Figure, figure, figures_of
-from graphopt.reporting.tables.improvement import improvements
-from graphopt.reporting.tables.lines import best_known, summarise
-from graphopt.reporting.tables.reach import ALL, reaches
-from graphopt.reporting.tables.read_rows import Entry, collect
-from graphopt.utils import registry
+from graphopt.core.utils import registry
+from graphopt.report.figures import Figure, figure, figures_of
+from graphopt.report.tables.improvement import improvements
+from graphopt.report.tables.lines import best_known, summarise
+from graphopt.report.tables.reach import ALL, reaches
+from graphopt.report.tables.read_rows import Entry, collect
+from graphopt.run.records import packed
 
 ROOT = CONF.parent
 WORDS = "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|half|third|quarter|tenth"

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import graphopt
+from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import Category
-from graphopt.errors import UserError
-from graphopt.training.adopt import ANY, PRETRAINED
+from graphopt.run.training.adopt import ANY, PRETRAINED
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_squeezenet.onnx"
 TASKS = ("fusion", "placement", "scheduling", "placement_scheduling", "joint")
@@ -62,8 +62,8 @@ def test_kernels_are_whole_and_in_order() -> None:
 
 
 def test_json_can_be_priced_again(tmp_path: Path) -> None:
-    """The placement and the order by name, read by `graphopt.decision price`, cost what the answer costs."""
-    from graphopt.decision import main
+    """The placement and the order by name, read by `graphopt.report.decision price`, cost what the answer costs."""
+    from graphopt.report.decision import main
 
     answer = graphopt.optimize(LIGHT, task="placement", budget=200)
     said = json.loads(answer.to_json())

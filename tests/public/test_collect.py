@@ -9,17 +9,17 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
-from graphopt import filter
-from graphopt.algos.laf import LAF
-from graphopt.cli import composed, sentences
-from graphopt.config.build import build
-from graphopt.config.construct import construct
+from graphopt.core.cli import composed, sentences
+from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph, GraphError
-from graphopt.datasets.regal import Draws, HeadroomPrices, Reached, Regal, load_headroom
-from graphopt.errors import UserError
+from graphopt.core.utils import registry
+from graphopt.graphs.regal import Draws, HeadroomPrices, Reached, Regal, load_headroom
+from graphopt.learn.laf import LAF
+from graphopt.report import filter
 from graphopt.run.cell import Cell
-from graphopt.training.train import prepare
-from graphopt.utils import registry
+from graphopt.run.config.build import build
+from graphopt.run.config.construct import construct
+from graphopt.run.training.train import prepare
 
 # --- The command line's manners end with the command.
 

@@ -9,15 +9,15 @@ from commands import command
 from split_work import CONFIG, CutCost, Split, chain
 
 from graphopt import load as load_answer
-from graphopt.config.construct import construct
+from graphopt.core.errors import DecisionError
 from graphopt.core.graph import Graph
-from graphopt.datasets.onnx import load_light
-from graphopt.decision import main
-from graphopt.errors import DecisionError
+from graphopt.graphs.onnx import load_light
+from graphopt.graphs.readers.formats.graph_files import save_graph
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.readers.formats.graph_files import save_graph
-from graphopt.records.answer_file import copy, load, read_answer, save, write, write_arrays
-from graphopt.reporting.changes import minimal_set, parse_change
+from graphopt.report.changes import minimal_set, parse_change
+from graphopt.report.decision import main
+from graphopt.run.config.construct import construct
+from graphopt.run.records.answer_file import copy, load, read_answer, save, write, write_arrays
 
 pytestmark = pytest.mark.usefixtures("toy_options")
 
@@ -234,7 +234,7 @@ def test_graph_not_found_says_where_it_was_sought(tmp_path: Path, graph: Graph) 
 
 
 def test_lost_graph_is_made_again_from_its_data_set(tmp_path: Path) -> None:
-    onnx = {"_target_": "graphopt.datasets.onnx.OnnxFiles", "name": "onnx", "path": None, "dims": {}, "train": []}
+    onnx = {"_target_": "graphopt.graphs.onnx.OnnxFiles", "name": "onnx", "path": None, "dims": {}, "train": []}
     graph = load_light("light_squeezenet")
     path = solved(tmp_path, graph, [0] * graph.num_ops, {**CONFIG, "dataset": {**onnx, "val": []}})
     (tmp_path / "graphs" / f"{graph.hash}.npz").unlink()

@@ -16,14 +16,14 @@ from test_rewriting import write_model
 
 import graphopt
 from graphopt import load as load_answer
-from graphopt.decision import main as decision
-from graphopt.errors import DecisionError, Unreadable, UserError
-from graphopt.pack import pack, unpack
-from graphopt.records import packed
-from graphopt.records.answer_file import load, read_answer
-from graphopt.report import main as report
-from graphopt.reporting.tables.read_rows import collect, read_rows, row_files
-from graphopt.utils.limits import MIB, read_member, read_npz
+from graphopt.core.errors import DecisionError, Unreadable, UserError
+from graphopt.core.utils.limits import MIB, read_member, read_npz
+from graphopt.report.command import main as report
+from graphopt.report.decision import main as decision
+from graphopt.report.pack import pack, unpack
+from graphopt.report.tables.read_rows import collect, read_rows, row_files
+from graphopt.run.records import packed
+from graphopt.run.records.answer_file import load, read_answer
 
 WORDS = {
     "placed": ["-m", "task=placement_scheduling", "algo=brkga,random", "machine=gpu2",

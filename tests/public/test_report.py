@@ -14,14 +14,14 @@ import pytest
 from split_work import chain
 from test_decision import solved
 
+from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
-from graphopt.errors import UserError
-from graphopt.report import main
-from graphopt.reporting.tables.lines import Difference, Line, best_known, blocks, differences, evals_to_reach, summarise
-from graphopt.reporting.tables.read_rows import Collected, collect, method_labels
-from graphopt.reporting.tables.render import numbers, tables
-from graphopt.reporting.tables.statistics import bootstrap, mean_of_graphs, tabled
-from graphopt.reporting.tables.table import as_markdown
+from graphopt.report.command import main
+from graphopt.report.tables.lines import Difference, Line, best_known, blocks, differences, evals_to_reach, summarise
+from graphopt.report.tables.read_rows import Collected, collect, method_labels
+from graphopt.report.tables.render import numbers, tables
+from graphopt.report.tables.statistics import bootstrap, mean_of_graphs, tabled
+from graphopt.report.tables.table import as_markdown
 
 pytestmark = pytest.mark.usefixtures("toy_options")
 

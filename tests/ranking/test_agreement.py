@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from graphopt.ranking.measured_plans import agreement, measured_again, needed, recall, spearman
+from graphopt.hardware.ranking.measured_plans import agreement, measured_again, needed, recall, spearman
 
 
 def test_rank_correlation_is_scipys_also_with_ties() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphopt import learn_cost
-from graphopt.errors import Unreadable, UserError
-from graphopt.ranking.code_time import (
+from graphopt.core.errors import Unreadable, UserError
+from graphopt.hardware import learn_cost
+from graphopt.hardware.ranking.code_time import (
     SHIPPED,
     CodeTime,
     Weights,
@@ -19,8 +19,8 @@ from graphopt.ranking.code_time import (
     save_weights,
     weights_file,
 )
-from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan
-from graphopt.ranking.requests import CompilerRequest
+from graphopt.hardware.ranking.measured_plans import MeasuredGraph, MeasuredPlan
+from graphopt.hardware.ranking.requests import CompilerRequest
 from tests.ranking.test_measured_plans import request, timed
 
 TRUE = CodeTime({"v.tanh": 5e-9, "v.exp": 40e-9, "bytes.far": 0.02e-9, "s.load": 8e-9})

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from graphopt.measure.price_table import PriceTable
-from graphopt.ranking.measured_plans import measured_graphs
-from graphopt.ranking.requests import CompilerRequest
+from graphopt.hardware.measure.price_table import PriceTable
+from graphopt.hardware.ranking.measured_plans import measured_graphs
+from graphopt.hardware.ranking.requests import CompilerRequest
 
 HERE = {"environment": "here"}
 

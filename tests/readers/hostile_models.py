@@ -233,7 +233,7 @@ def _spent() -> int:
 def main(folder: Path) -> None:
     import signal
 
-    from graphopt.readers.onnx.reader import read_onnx
+    from graphopt.graphs.readers.onnx.reader import read_onnx
     from graphopt.rewrite.io.onnx_import import import_onnx
     from graphopt.rewrite.ir.execution import Executor  # noqa: F401  (torch is part of what the process takes anyway)
 

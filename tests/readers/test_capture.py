@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from graphopt.core.graph import Graph
 from graphopt.core.operators import OPERATORS, Category
-from graphopt.datasets.zoo.sequences import Attention, LSTMCell, PreNormLayer
-from graphopt.readers.pytorch.capture import capture, fake_mode
+from graphopt.graphs.readers.pytorch.capture import capture, fake_mode
+from graphopt.graphs.zoo.sequences import Attention, LSTMCell, PreNormLayer
 
 
 def traced(module: nn.Module, *inputs: object, backward: bool = False) -> Graph:

@@ -11,11 +11,17 @@ from check_data import check_data
 import graphopt
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.datasets.dataset import check_splits
-from graphopt.datasets.files import GraphFiles
-from graphopt.readers.formats.graph_files import load_graph, save_graph
-from graphopt.readers.formats.task_graphs import parse_text, read_costgraph, read_lifetimes, read_profiled, read_stg
-from graphopt.records.finished import digest_of
+from graphopt.graphs.dataset import check_splits
+from graphopt.graphs.files import GraphFiles
+from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
+from graphopt.graphs.readers.formats.task_graphs import (
+    parse_text,
+    read_costgraph,
+    read_lifetimes,
+    read_profiled,
+    read_stg,
+)
+from graphopt.run.records.finished import digest_of
 
 # --- Readers of graphs with known costs, against the third-party files and hand-written ones.
 

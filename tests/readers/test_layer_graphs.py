@@ -10,25 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from graphopt.config.construct import construct
-from graphopt.config.suggested_machine import warn_of_other_machine, with_suggested_machine
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine
 from graphopt.core.oracles import check
+from graphopt.core.utils import registry
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.files import GraphFiles
+from graphopt.graphs.files import GraphFiles
+from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
+from graphopt.graphs.readers.formats.task_graphs import BYTES_PER_MS, read_devices, read_layer_graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
-from graphopt.readers.formats.graph_files import load_graph, save_graph
-from graphopt.readers.formats.task_graphs import BYTES_PER_MS, read_devices, read_layer_graph
+from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Placement
+from graphopt.problems.tasks.scheduling import Scheduling
+from graphopt.run.config.construct import construct
+from graphopt.run.config.suggested_machine import warn_of_other_machine, with_suggested_machine
 from graphopt.search.heuristics.starts import heuristic_keys
-from graphopt.tasks.joint import Joint
-from graphopt.tasks.placement import Placement
-from graphopt.tasks.scheduling import Scheduling
-from graphopt.utils import registry
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 

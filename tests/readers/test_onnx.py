@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import OPERATORS
-from graphopt.datasets.onnx import LIGHT_FAMILIES, OnnxFiles, load_light
-from graphopt.readers.onnx.reader import read_onnx
+from graphopt.graphs.onnx import LIGHT_FAMILIES, OnnxFiles, load_light
+from graphopt.graphs.readers.onnx.reader import read_onnx
 from graphopt.rewrite.io.onnx_import import import_onnx
 
 value = helper.make_tensor_value_info

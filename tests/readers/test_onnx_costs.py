@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import graphopt
 from graphopt.core.graph import Graph
-from graphopt.readers.onnx.reader import read_onnx
+from graphopt.graphs.readers.onnx.reader import read_onnx
 from graphopt.rewrite.io.onnx_import import import_onnx
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.ir.vocabulary import Operation

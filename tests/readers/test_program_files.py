@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
-from graphopt.errors import UserError
-from graphopt.execution.session import Session
-from graphopt.readers.pytorch.fx_reader import read_fx
-from graphopt.readers.pytorch.program_file import (
+from graphopt.graphs.readers.pytorch.fx_reader import read_fx
+from graphopt.graphs.readers.pytorch.program_file import (
     FxProgram,
     InputSpec,
     describe,
@@ -26,6 +25,7 @@ from graphopt.readers.pytorch.program_file import (
     packed_program,
     save_program,
 )
+from graphopt.hardware.execution.session import Session
 from tests.check_data import check_data
 
 

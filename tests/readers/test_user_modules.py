@@ -12,9 +12,9 @@ from user_modules import Cache, ComplexDense, Experts, Fourier, LanguageModel, L
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import OPERATORS
-from graphopt.datasets.torch_module import TorchModule
-from graphopt.readers.pytorch.capture import capture
-from graphopt.readers.pytorch.nested_tensors import arguments_of, loss_in, tensors_in, with_tensors
+from graphopt.graphs.readers.pytorch.capture import capture
+from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, loss_in, tensors_in, with_tensors
+from graphopt.graphs.torch_module import TorchModule
 
 IDS = torch.tensor([[1, 3, 2], [0, 2, 5]])
 

@@ -15,21 +15,21 @@ from toy import toy_graph
 
 from graphopt import OWN_OPTIONS
 from graphopt import load as load_answer
-from graphopt.config.construct import construct
 from graphopt.core.compact import compact, expand
+from graphopt.core.errors import DecisionError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.core.operators import Category
 from graphopt.core.plan import Plans
-from graphopt.datasets.layered import layered_graph
-from graphopt.decision import main
-from graphopt.errors import DecisionError
+from graphopt.core.utils import registry
+from graphopt.graphs.layered import layered_graph
+from graphopt.graphs.readers.formats.graph_files import save_graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.readers.formats.graph_files import save_graph
-from graphopt.records.answer_file import load, save, write
-from graphopt.utils import registry
+from graphopt.report.decision import main
+from graphopt.run.config.construct import construct
+from graphopt.run.records.answer_file import load, save, write
 
 # --- Decision files of random keys and of ops that share a device: small, replayed exactly, open to editing.
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from hostile_files import answer
 
-from graphopt import decision
+from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
-from graphopt.errors import UserError
-from graphopt.readers.formats.graph_files import load_graph
-from graphopt.records import rows as rows_module
-from graphopt.records.rows import RowFile, key_of, parse, read
-from graphopt.report import main as report
-from graphopt.reporting.tables.read_rows import read_rows
+from graphopt.graphs.readers.formats.graph_files import load_graph
+from graphopt.report import decision
+from graphopt.report.command import main as report
+from graphopt.report.tables.read_rows import read_rows
+from graphopt.run.records import rows as rows_module
+from graphopt.run.records.rows import RowFile, key_of, parse, read
 
 # --- rows.jsonl survives kills and full disks.
 

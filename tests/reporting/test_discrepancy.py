@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from commands import command
 
-from graphopt.errors import UserError
-from graphopt.report import main as report
-from graphopt.reporting.figures import figures
-from graphopt.reporting.tables.discrepancy import discrepancy_table, prices_of
+from graphopt.core.errors import UserError
+from graphopt.report.command import main as report
+from graphopt.report.figures import figures
+from graphopt.report.tables.discrepancy import discrepancy_table, prices_of
 
 
 def row(graph: str, judge: str, initial: float, noise: float = 0.0) -> dict[str, Any]:

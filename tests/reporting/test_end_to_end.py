@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from commands import Answer, command
 
-from graphopt.measure.target import Ratio
-from graphopt.report import main as report
-from graphopt.reporting import end_to_end
+from graphopt.hardware.measure.race import Race
+from graphopt.hardware.measure.target import Ratio
+from graphopt.report import end_to_end
+from graphopt.report.command import main as report
 from graphopt.rewrite.equivalence import run_onnx
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.digests import portable
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
-from graphopt.rewrite.race import Race
 
 pytest.importorskip("onnxruntime")
 

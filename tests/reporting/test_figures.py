@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import yaml
 
-from graphopt.errors import UserError
-from graphopt.ranking.measured_plans import MeasuredGraph, MeasuredPlan
-from graphopt.ranking.requests import CompilerRequest
-from graphopt.reporting import calibration
-from graphopt.reporting.figures import FILE, FORMS, KINDS, Figure, figures, figures_of
+from graphopt.core.errors import UserError
+from graphopt.hardware.ranking.measured_plans import MeasuredGraph, MeasuredPlan
+from graphopt.hardware.ranking.requests import CompilerRequest
+from graphopt.report import calibration
+from graphopt.report.figures import FILE, FORMS, KINDS, Figure, figures, figures_of
 
 EXPERIMENTS = yaml.safe_load(FILE.read_text())
 Row = dict[str, Any]

@@ -11,16 +11,16 @@ import pytest
 from commands import Answer, command
 from onnx import TensorProto, helper
 
-from graphopt import decision
 from graphopt import load as load_answer
-from graphopt.answer import Answer as Solved
 from graphopt.core import oracles
 from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
-from graphopt.decision import main
 from graphopt.problems.capacity import amount
-from graphopt.records.answer_file import load
-from graphopt.reporting.model_view import duration, gain, winner
+from graphopt.report import decision
+from graphopt.report.answer import Answer as Solved
+from graphopt.report.decision import main
+from graphopt.report.model_view import duration, gain, winner
+from graphopt.run.records.answer_file import load
 
 # --- What a run says about one model, for every task: against the stored answer, priced and counted independently.
 
@@ -58,7 +58,7 @@ def case_of(answer: Answer) -> Solved:
 
 @pytest.mark.parametrize("task", CASES)
 def test_one_model_at_80_columns(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.reporting.model_view.terminal_width", lambda: 80)
+    monkeypatch.setattr("graphopt.report.model_view.terminal_width", lambda: 80)
     answer = solve(tmp_path, task)
     assert answer.code == 0, answer.err
     (row,) = answer.rows
@@ -121,7 +121,7 @@ def test_several_methods_are_a_small_table_beneath(tmp_path: Path) -> None:
 def test_a_graph_of_many_is_no_single_model(tmp_path: Path) -> None:
     words = ["dataset=synthetic", "dataset.families=[layered]", "dataset.ops=30", "algo=local", "logger=none"]
     answer = command(tmp_path, *words, "dataset.test=2", "budget.evals=5")
-    assert "geometric mean of default / found" in answer.out and "graphopt.decision" not in answer.out
+    assert "geometric mean of default / found" in answer.out and "graphopt.report.decision" not in answer.out
 
 
 def test_a_default_that_does_not_fit(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def price(tmp_path, said, *more) -> int:
 @pytest.fixture
 def default(tmp_path):
     """A decision file of the default on the first graph of a data set."""
-    from graphopt.cli import composed
-    from graphopt.config.build import build
+    from graphopt.core.cli import composed
+    from graphopt.run.config.build import build
 
     config = composed(["algo=default", *SETTINGS])
     graph = build(config).dataset.graphs(config["split"])[0]

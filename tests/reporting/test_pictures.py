@@ -21,18 +21,18 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
+from graphopt.graphs.readers.formats.graph_files import save_graph
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.readers.formats.graph_files import save_graph
-from graphopt.records import answer_file
-from graphopt.report import main
-from graphopt.reporting.pictures.curves import longest, ratio_at, seed_curves
-from graphopt.reporting.pictures.graph_picture import MOST_OPS, draw_graph, scene
-from graphopt.reporting.pictures.layout import isotonic, layered, longest_path_layers
-from graphopt.reporting.pictures.membership import kernel_colours, kernels_of, window
-from graphopt.reporting.pictures.style import PALETTE, method_colours
-from graphopt.reporting.pictures.timeline import draw_timeline
-from graphopt.reporting.tables.read_rows import collect
-from graphopt.tasks.fusion import Fusion
+from graphopt.problems.tasks.fusion import Fusion
+from graphopt.report.command import main
+from graphopt.report.pictures.curves import longest, ratio_at, seed_curves
+from graphopt.report.pictures.graph_picture import MOST_OPS, draw_graph, scene
+from graphopt.report.pictures.layout import isotonic, layered, longest_path_layers
+from graphopt.report.pictures.membership import kernel_colours, kernels_of, window
+from graphopt.report.pictures.style import PALETTE, method_colours
+from graphopt.report.pictures.timeline import draw_timeline
+from graphopt.report.tables.read_rows import collect
+from graphopt.run.records import answer_file
 
 # --- Pictures show what they say: every op once, kernels as the plan has them, the trace's times; files are complete.
 
@@ -46,7 +46,7 @@ CONFIG = {
         "devices": {"gpu": {**{key: value for key, value in GPU.items() if key != "name"}, "count": 2}}, "transfer": {},
     },
     "task": {
-        "_target_": "graphopt.tasks.fusion.Fusion", "name": "fusion", "decision": "binary", "numerics": None,
+        "_target_": "graphopt.problems.tasks.fusion.Fusion", "name": "fusion", "decision": "binary", "numerics": None,
         "levels": 4, "max_ops": 64, "max_inputs": 16, "max_duplicates": 8,
     },
     "cost": {
@@ -231,7 +231,7 @@ def test_a_method_keeps_its_colour() -> None:
 def test_plots_of_a_study_without_torch(tmp_path: Path) -> None:
     solved(tmp_path)
     code = (
-        "import sys; from graphopt.report import main; "
+        "import sys; from graphopt.report.command import main; "
         f"code = main([{str(tmp_path)!r}, '--plots', '--replay']); sys.exit(code or 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

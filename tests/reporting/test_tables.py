@@ -12,13 +12,13 @@ import pytest
 from rich.cells import cell_len
 from test_report import FOUR, row, store
 
-from graphopt.report import main
-from graphopt.reporting.tables.improvement import Improvement, improvement_csv, improvement_tables, improvements
-from graphopt.reporting.tables.reach import ALL, BEST_UNLEARNED, Reach, reaches
-from graphopt.reporting.tables.read_rows import collect
-from graphopt.reporting.tables.render import tables
-from graphopt.reporting.tables.table import Table, as_csv, as_markdown, print_tables, table_lines
-from graphopt.utils.progress import Bar
+from graphopt.core.utils.progress import Bar
+from graphopt.report.command import main
+from graphopt.report.tables.improvement import Improvement, improvement_csv, improvement_tables, improvements
+from graphopt.report.tables.reach import ALL, BEST_UNLEARNED, Reach, reaches
+from graphopt.report.tables.read_rows import collect
+from graphopt.report.tables.render import tables
+from graphopt.report.tables.table import Table, as_csv, as_markdown, print_tables, table_lines
 
 # --- Tables in REGAL's form, from rows made by hand.
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt.config.construct import construct
-from graphopt.costs.additive import Flops
+from graphopt.core.utils import registry
 from graphopt.problems.problem import OutOfBudget
+from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.environment.episodes import STOP, Episode, EpisodeSettings, Game, step_together
 from graphopt.rewrite.environment.meta_graph import DIMS, KINDS, SIZES, MetaGraph
 from graphopt.rewrite.io.as_graph import graph_of
@@ -19,8 +19,8 @@ from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program, renewed, runs
 from graphopt.rewrite.models import build_model
 from graphopt.rewrite.rewrite_problem import RewriteProblem
-from graphopt.tasks.rewriting import Rewriting
-from graphopt.utils import registry
+from graphopt.rewrite.rewriting import Rewriting
+from graphopt.run.config.construct import construct
 
 MACHINE = construct(registry.option("machine", "gpu2"), "machine")
 FLOPS = Flops(name="flops", machine=MACHINE)

@@ -14,7 +14,7 @@ from onnx import helper
 from onnx_models import FLOAT, model_of, value
 from random_programs import random_program
 
-from graphopt.errors import ConfigError
+from graphopt.core.errors import ConfigError
 from graphopt.rewrite.equivalence import EquivalenceError, check_equivalence, differences, run_onnx
 from graphopt.rewrite.generation.instances import instances
 from graphopt.rewrite.io.onnx_import import import_onnx

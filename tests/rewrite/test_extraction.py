@@ -11,7 +11,7 @@ import pytest
 from check_data import check_data
 from random_egraphs import Enode, Priced, costs_of, egraph_of, least, random_egraph, side_by_side
 
-from graphopt.errors import UserError
+from graphopt.core.errors import UserError
 from graphopt.rewrite.extraction import elimination
 from graphopt.rewrite.extraction.extracting import Choice, ExactExtraction, exact_dag, greedy_dag, greedy_tree
 

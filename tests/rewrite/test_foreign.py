@@ -10,7 +10,7 @@ import pytest
 from check_data import check_data
 from foreign_rules import proof, readings, refute, rules_in, true_reading
 
-from graphopt.errors import UserError
+from graphopt.core.errors import UserError
 from graphopt.rewrite.egraphs.saturation import Prover
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.patterns import Literal, Node, Pattern

@@ -12,8 +12,8 @@ from onnx import NodeProto, helper
 from onnx_models import FLOAT, Array, exported, gap, model_of, run, value
 from torch import Tensor, nn
 
-from graphopt.errors import UserError
-from graphopt.readers.pytorch.capture import capture, fake_mode
+from graphopt.core.errors import UserError
+from graphopt.graphs.readers.pytorch.capture import capture, fake_mode
 from graphopt.rewrite.equivalence import check_equivalence
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.io.onnx_export import save_onnx

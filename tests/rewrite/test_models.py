@@ -10,11 +10,10 @@ import pytest
 from check_data import check_data
 from random_programs import random_program
 
+from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import OPERATORS
-from graphopt.datasets.layered import layered_graph
-from graphopt.datasets.rewrite_models import RewriteModels
-from graphopt.errors import UserError
+from graphopt.graphs.layered import layered_graph
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir.execution import Executor
 from graphopt.rewrite.ir.program_builder import ProgramBuilder, same_pads
@@ -23,6 +22,7 @@ from graphopt.rewrite.ir.reference import random_leaves, run
 from graphopt.rewrite.ir.terms import Program, Terms, runs
 from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, Operation
 from graphopt.rewrite.models import MODELS, build_model
+from graphopt.rewrite.models.rewrite_models import RewriteModels
 
 # --- TASO's text export of graphs, read into programs: four lines a node (guid, type, inputs, parameters).
 

@@ -17,8 +17,8 @@ from test_imports import floats, goes_round, ops
 from test_models import SMALL
 
 from graphopt.core.graph import GraphError
-from graphopt.datasets.onnx import LIGHT_FAMILIES, load_light
-from graphopt.readers.onnx.reader import read_onnx
+from graphopt.graphs.onnx import LIGHT_FAMILIES, load_light
+from graphopt.graphs.readers.onnx.reader import read_onnx
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.io.onnx_call import OnnxOrigin
 from graphopt.rewrite.io.onnx_export import RULES_KEY, WRITERS, export_onnx, save_onnx

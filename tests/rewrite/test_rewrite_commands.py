@@ -10,15 +10,15 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_models import FLOAT, light, model_of, value
 
-from graphopt.errors import Unmeasured, UserError
-from graphopt.measure.rounds import Runner, by_turns, rounds_in, timings_of
-from graphopt.measure.target import Ratio
+from graphopt.core.errors import Unmeasured, UserError
+from graphopt.hardware.measure.race import main as race_command
+from graphopt.hardware.measure.race import race, result_of
+from graphopt.hardware.measure.rounds import Runner, by_turns, rounds_in, timings_of
+from graphopt.hardware.measure.target import Ratio
 from graphopt.rewrite.check import main as check_command
 from graphopt.rewrite.io import onnx_call
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.rewrite.race import main as race_command
-from graphopt.rewrite.race import race, result_of
 
 # --- Two models by turns: who is faster is found out, and a copy is not.
 

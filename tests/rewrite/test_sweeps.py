@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_environment import FLOPS, MACHINE, TASK
 
-from graphopt.config.construct import construct
-from graphopt.costs.additive import Flops
+from graphopt.core.utils import registry
 from graphopt.problems.problem import OutOfBudget
+from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.environment.episodes import EpisodeSettings, Game
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir import reference
@@ -21,7 +21,7 @@ from graphopt.rewrite.program_cost import ProgramCost
 from graphopt.rewrite.rewrite_problem import RewriteProblem
 from graphopt.rewrite.rules.matching import Matcher
 from graphopt.rewrite.rules.sweeps import Survey, sweeps, wave
-from graphopt.utils import registry
+from graphopt.run.config.construct import construct
 
 MODELS: dict[str, dict[str, Any]] = {
     "squeezenet": {"size": 32, "channels": 8, "classes": 10},

@@ -20,10 +20,10 @@ from graphopt.core.fusible import view_inline
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.files import GraphFiles, find_files
-from graphopt.datasets.layered import layered_graph
+from graphopt.graphs.files import GraphFiles, find_files
+from graphopt.graphs.layered import layered_graph
 from graphopt.problems.capacity import amount, lack_of_memory
-from graphopt.report import cell_line
+from graphopt.report.command import cell_line
 
 # --- Runs that are killed, or whose disk is full, and begun again: nothing is lost, and what they leave is what an
 # undisturbed run leaves (`tests/kills/`, which has more).
@@ -221,8 +221,8 @@ def test_amounts(size: float, text: str) -> None:
 
 HELD = """
 import hashlib, sys, threading
-from graphopt.cli import sentences
-from graphopt.utils import interrupts
+from graphopt.core.cli import sentences
+from graphopt.core.utils import interrupts
 interrupts.PATIENCE = 0.2
 with sentences():
     print("begun", flush=True)

@@ -10,21 +10,21 @@ import pytest
 from commands import command
 
 from graphopt import load as load_answer
-from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans
-from graphopt.datasets.layered import layered_graph
-from graphopt.decision import main
+from graphopt.core.utils import registry
+from graphopt.graphs.layered import layered_graph
+from graphopt.graphs.readers.formats.graph_files import save_graph
 from graphopt.problems.optimizer import solve
 from graphopt.problems.solution import Solution
-from graphopt.readers.formats.graph_files import save_graph
-from graphopt.records.answer_file import load, save
+from graphopt.problems.tasks.fusion import Fusion
+from graphopt.report.decision import main
 from graphopt.rewrite.io import as_graph
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.tasks.fusion import Fusion
-from graphopt.tasks.rewriting import Rewriting
-from graphopt.utils import registry
+from graphopt.rewrite.rewriting import Rewriting
+from graphopt.run.config.construct import construct
+from graphopt.run.records.answer_file import load, save
 
 KINDS = [
     *(("fusion", "local", "simulator"), ("placement", "annealing", "simulator")),

@@ -12,12 +12,12 @@ from commands import command
 from omegaconf import OmegaConf
 
 from graphopt import OWN_OPTIONS
+from graphopt.core.errors import Incompatible, UsageError, UserError
 from graphopt.core.graph import GraphError
-from graphopt.errors import Incompatible, UsageError, UserError
-from graphopt.records.rows import read
 from graphopt.run import cell as cell_module
 from graphopt.run import composed
 from graphopt.run.cell import Cell, config_hash, open_cell, settings_of
+from graphopt.run.records.rows import read
 
 # --- Cells: where results lie, what makes two cells the same, and how errors end.
 

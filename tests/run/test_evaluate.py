@@ -11,18 +11,18 @@ import frame_parts as parts_of
 import pytest
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.config.build import build
-from graphopt.errors import ConfigError, RowsFailed, Unmeasured, UserError
+from graphopt.core.errors import ConfigError, RowsFailed, Unmeasured, UserError
+from graphopt.core.utils import registry
+from graphopt.core.utils.blame import HOW, own_place
+from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
 from graphopt.problems.problem import Incumbent
-from graphopt.readers.formats.graph_files import load_graph, save_graph
-from graphopt.records import rows as rows_module
-from graphopt.records.answer_file import read_answer
-from graphopt.records.rows import Row, read
 from graphopt.run import evaluate
 from graphopt.run.cell import Cell, sentence_of
+from graphopt.run.config.build import build
 from graphopt.run.evaluate import evaluate_cell, solve, thinned
-from graphopt.utils import registry
-from graphopt.utils.blame import HOW, own_place
+from graphopt.run.records import rows as rows_module
+from graphopt.run.records.answer_file import read_answer
+from graphopt.run.records.rows import Row, read
 
 
 @pytest.fixture(autouse=True)
@@ -227,7 +227,7 @@ def test_another_graph_under_the_name_of_one_is_replaced(run: Callable[..., list
 def test_a_cell_is_finished_for_the_content_of_its_files(run: Callable[..., list[Row]], tmp_path: Path) -> None:
     place = tmp_path / "models"
     files = {
-        "_target_": "graphopt.datasets.files.GraphFiles",
+        "_target_": "graphopt.graphs.files.GraphFiles",
         "name": "files",
         "path": str(place),
         "train": [],

@@ -13,10 +13,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from graphopt import CONF
-from graphopt.config import compatibility
+from graphopt.core.utils import registry
 from graphopt.run.cell import settings_of
+from graphopt.run.config import compatibility
 from graphopt.run.sweep import spelled_out
-from graphopt.utils import registry
 
 EXPERIMENTS = registry.options("experiment")
 OF_ZOO = (

@@ -8,17 +8,17 @@ import onnx
 import pytest
 from commands import Answer, command
 
-from graphopt.answer import _pricing
-from graphopt.decision import main as decide
-from graphopt.errors import DecisionError
-from graphopt.measure import service
-from graphopt.measure.pool import LocalPool
-from graphopt.records import answer_file
-from graphopt.report import main as report
+from graphopt.core.errors import DecisionError
+from graphopt.hardware.measure import service
+from graphopt.hardware.measure.pool import LocalPool
+from graphopt.report.answer import _pricing
+from graphopt.report.command import main as report
+from graphopt.report.decision import main as decide
 from graphopt.rewrite import equivalence
 from graphopt.rewrite.equivalence import run_onnx
 from graphopt.rewrite.io.onnx_export import RULES_KEY, save_onnx
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.run.records import answer_file
 
 
 def write_model(path: Path) -> Path:

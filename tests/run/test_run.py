@@ -18,10 +18,10 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from graphopt import CONF
-from graphopt.cli import composed, for_each_job
-from graphopt.records.rows import Row, read
+from graphopt.core.cli import composed, for_each_job
 from graphopt.run.cell import config_hash, folder_name
-from graphopt.training import checkpoint
+from graphopt.run.records.rows import Row, read
+from graphopt.run.training import checkpoint
 
 ROOT = CONF.parent
 Command = Callable[..., tuple[int, str, str]]
@@ -192,9 +192,9 @@ import frame_parts as parts
 from pathlib import Path
 from omegaconf import OmegaConf
 from graphopt.run.cell import open_cell
-from graphopt.config.build import build
-from graphopt.cli import sentences
-from graphopt.training.train import prepare
+from graphopt.run.config.build import build
+from graphopt.core.cli import sentences
+from graphopt.run.training.train import prepare
 step = parts.Learns.training_step
 def slow(self, graphs, batch_idx):
     time.sleep(float(sys.argv[2]))
@@ -314,7 +314,7 @@ def test_wandb_gets_each_point_once_however_often_a_run_is_killed(
 
 
 def test_without_wandb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphopt.errors import ConfigError
+    from graphopt.core.errors import ConfigError
     from graphopt.run.loggers import WandbLog
 
     monkeypatch.setitem(sys.modules, "wandb", None)
@@ -324,10 +324,10 @@ def test_without_wandb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_classical_cells_need_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from graphopt.config import build, compatibility;"
+        "import sys; from graphopt.run.config import build, compatibility;"
         "from graphopt.run import cell, evaluate, loggers, sweep;"
-        "from graphopt import report, decision; from graphopt.records import rows;"
-        "from graphopt.utils.registry import option; from graphopt.config.construct import target_of;"
+        "from graphopt import report, decision; from graphopt.run.records import rows;"
+        "from graphopt.core.utils.registry import option; from graphopt.run.config.construct import target_of;"
         f"[target_of(option('algo', a), 'algo') for a in {json.dumps(['default', 'local', 'random', 'scan'])}];"
         "assert 'torch' not in sys.modules"
     )

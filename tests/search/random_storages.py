@@ -6,7 +6,7 @@ import numpy as np
 
 from graphopt.core.graph import I64
 from graphopt.core.live_storage import LiveStorage, legal, peaks
-from graphopt.execution.session import csr
+from graphopt.hardware.execution.session import csr
 
 
 def random_table(seed: int, ops: int = 7, chain: bool = False) -> LiveStorage:

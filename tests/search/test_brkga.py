@@ -12,24 +12,24 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
-from graphopt.config.construct import construct
+from graphopt.core.errors import ConfigError
 from graphopt.core.machine import Device, Machine
+from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.layered import layered_graph
-from graphopt.datasets.regal import Regal
-from graphopt.errors import ConfigError
+from graphopt.graphs.layered import layered_graph
+from graphopt.graphs.regal import Regal
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole, devices, digests
 from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import OutOfBudget
+from graphopt.problems.tasks.joint import Joint
+from graphopt.run.config.construct import construct
 from graphopt.search.genetic import brkga, evolution
 from graphopt.search.genetic.brkga import Brkga, Proposal, around
 from graphopt.search.genetic.evolution import Evolution, evolve, priced_by, uniform_keys
 from graphopt.search.heuristics.rules import SchedulingInstance, order_bottom_level, place_spectral
 from graphopt.search.heuristics.schedules import PartitionDepthFirst
 from graphopt.search.heuristics.starts import heuristic_keys
-from graphopt.tasks.joint import Joint
-from graphopt.utils import registry
 
 # --- BRKGA: every parent can be named, because every first chromosome and mutant carries its number in all its genes.
 

@@ -11,17 +11,17 @@ from scipy.special import betainc
 from test_compiler_rules import GPU, chain
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
+from graphopt.core.errors import UserError
 from graphopt.core.machine import Machine
 from graphopt.costs.simulator import Simulator
-from graphopt.errors import UserError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
+from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.genetic.evolution import beta_keys, beta_parameters, uniform_keys
 from graphopt.search.heuristics.schedules import Default
 from graphopt.search.walks.local import Annealing, LocalSearch, RandomSearch, Scan, local_search
 from graphopt.search.walks.moves import Walk, neighbourhood, slots_of, start_walk
-from graphopt.tasks.fusion import Fusion
 
 # --- Classical optimisers against brute force, budgets and determinism, on toy problems.
 

@@ -7,14 +7,14 @@ import pytest
 from test_compiler_search import CORE, EVERY, Table, rows_and_scale
 
 from graphopt.core.machine import Machine
+from graphopt.hardware.ranking.code_time import SHIPPED
+from graphopt.hardware.ranking.requests import request_of
+from graphopt.hardware.search.compiler_policy import CompilerPolicy, Predicted, candidates
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decisions
 from graphopt.problems.optimizer import solve
-from graphopt.ranking.code_time import SHIPPED
-from graphopt.ranking.requests import request_of
-from graphopt.search.fusion.compiler_policy import CompilerPolicy, Predicted, candidates
+from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.fusion.compiler_search import Climb, CompilerSearch
-from graphopt.tasks.fusion import Fusion
 
 PRESET = "xeon_sapphire_rapids_torch213"
 BRINGS = {("mul2", 0): -20.0, ("decompose_tanh", 1): -10.0, ("rsqrt1", 0): -5.0, ("tanh0", 0): 9.0}

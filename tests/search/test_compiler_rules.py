@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from graphopt.core.errors import ConfigError, Incompatible
 from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
@@ -14,11 +15,10 @@ from graphopt.core.kernels import KernelLimits, legalise
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
-from graphopt.errors import ConfigError, Incompatible
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.fusion.xla_priority import LAUNCH, SIGNIFICANT, XlaPriority, as_decision, priority_fusion
-from graphopt.tasks.fusion import Fusion
 
 GPU = Device(
     name="gpu", fusion_model="xla_gpu", bandwidth=768e9, launch=LAUNCH, contraction_flops=38e12,

@@ -11,8 +11,8 @@ from graphopt.core.plan import Plans
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
+from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.fusion.compiler_search import CompilerSearch, Stage, rules
-from graphopt.tasks.fusion import Fusion
 
 CORE = Device(name="cpu", launch=1e-6, vector_flops=1e11, contraction_flops=3e11, bandwidth=2e10)
 EVERY: list[Stage] = ["knobs", "combine", "rules", "retune", "classes", "cuts", "flips"]

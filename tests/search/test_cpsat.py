@@ -9,29 +9,29 @@ import pytest
 from check_data import check_data
 from costs.random_plans import random_graph, random_machine
 
-from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine, TransferRule
+from graphopt.core.utils import registry
 from graphopt.costs.event_arrays import GRID
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.layered import layered_graph
+from graphopt.graphs.layered import layered_graph
+from graphopt.graphs.readers.formats.task_graphs import read_stg
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.readers.formats.task_graphs import read_stg
-from graphopt.records.rows import RowFile
+from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Placement
+from graphopt.problems.tasks.scheduling import Scheduling
+from graphopt.run.config.construct import construct
 from graphopt.run.evaluate import Context, Method, evaluate
+from graphopt.run.records.rows import RowFile
 from graphopt.search.genetic.evolution import uniform_keys
 from graphopt.search.solvers import cpsat
 from graphopt.search.solvers.cpsat import CpSat, spread
 from graphopt.search.solvers.makespan_model import anywhere, least_makespan
 from graphopt.search.solvers.memory_model import least_memory
 from graphopt.search.solvers.workload import EVERY, grain, interchangeable, renamed, watched, workload
-from graphopt.tasks.joint import Joint
-from graphopt.tasks.placement import Placement
-from graphopt.tasks.scheduling import Scheduling
-from graphopt.utils import registry
 
 # --- CP-SAT against all plans of small graphs, random plans under every rule, and published optima.
 

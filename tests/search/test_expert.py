@@ -12,11 +12,11 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.optimizer import solve
+from graphopt.problems.tasks.placement import Placement
 from graphopt.search.heuristics.expert import Expert, by_layers, cut, layers
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_decisions
 from graphopt.search.walks.local import Annealing, LocalSearch
-from graphopt.tasks.placement import Placement
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 GPU = Device(name="gpu", vector_flops=1e13, contraction_flops=6e13, bandwidth=1.5e12, launch=3e-6)

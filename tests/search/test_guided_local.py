@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from test_key_walks import NONE, open_problem
 
-from graphopt.config.construct import construct
+from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.layered import layered_graph
+from graphopt.graphs.layered import layered_graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
+from graphopt.run.config.construct import construct
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.search.walks.hot_local import INDEX, GuidedLocal, RunColumns
 from graphopt.search.walks.key_moves import KINDS, Moves, WeightedMoves
-from graphopt.utils import registry
 
 ROLES = {"device": KeyRole.AFFINITY, "block": KeyRole.AFFINITY, "swap": KeyRole.PRIORITY, "shift": KeyRole.PRIORITY,
          "transfer": KeyRole.TRANSFER}  # fmt: skip

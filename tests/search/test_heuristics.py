@@ -14,11 +14,14 @@ from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.layered import layered_graph
+from graphopt.graphs.layered import layered_graph
+from graphopt.graphs.readers.formats.task_graphs import read_lifetimes
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.readers.formats.task_graphs import read_lifetimes
+from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Placement
+from graphopt.problems.tasks.scheduling import Scheduling
 from graphopt.search.genetic.brkga import Brkga
 from graphopt.search.genetic.evolution import Evolution
 from graphopt.search.heuristics import partition, rules, starts
@@ -26,9 +29,6 @@ from graphopt.search.heuristics.starts import encode
 from graphopt.search.solvers import cpsat
 from graphopt.search.solvers.cpsat import CpSat
 from graphopt.search.solvers.least_memory import Lifetime, optimal_order, peak_of
-from graphopt.tasks.joint import Joint
-from graphopt.tasks.placement import Placement
-from graphopt.tasks.scheduling import Scheduling
 
 # --- Heuristics: orders against plain versions, partitions on graphs whose best cut is known, plans in keys.
 

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 from check_data import check_data
 
-from graphopt.config.construct import construct
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
+from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.layered import layered_graph
+from graphopt.graphs.layered import layered_graph
+from graphopt.graphs.readers.formats.task_graphs import read_stg
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
-from graphopt.readers.formats.task_graphs import read_stg
+from graphopt.problems.tasks.joint import Joint
+from graphopt.run.config.construct import construct
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys
 from graphopt.search.walks.key_moves import Descent, Moves, RandomKeyMoves, RegalLocal
 from graphopt.search.walks.windowed import Windowed, Windows, _Moves
-from graphopt.tasks.joint import Joint
-from graphopt.utils import registry
 
 # --- Local search on keys: moves do what they say, published instances, plateaus, and where it starts.
 

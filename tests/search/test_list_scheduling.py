@@ -26,14 +26,14 @@ from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
+from graphopt.graphs.readers.formats.task_graphs import read_stg
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import OutOfBudget
-from graphopt.readers.formats.task_graphs import read_stg
+from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Placement
+from graphopt.problems.tasks.scheduling import Scheduling
 from graphopt.search.heuristics.schedules import Heft, ListBottomLevel
-from graphopt.tasks.joint import Joint
-from graphopt.tasks.placement import Placement
-from graphopt.tasks.scheduling import Scheduling
 
 DATA = Path(os.environ.get("GRAPHOPT_CHECK_DATA", Path(__file__).parents[2].parent / "shared/data")) / "scheduling"
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt.config.construct import construct
-from graphopt.costs.additive import Flops
-from graphopt.errors import ConfigError
+from graphopt.core.errors import ConfigError
+from graphopt.core.utils import registry
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import OutOfBudget
+from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import TermClasses
 from graphopt.rewrite.egraphs.ematching import LoopFinder
@@ -23,9 +23,9 @@ from graphopt.rewrite.models import build_model
 from graphopt.rewrite.program_cost import ProgramCost
 from graphopt.rewrite.rewrite_problem import RewriteProblem
 from graphopt.rewrite.rewriter import Rewriter
+from graphopt.rewrite.rewriting import Rewriting
 from graphopt.rewrite.rules.parsing import load_rules
-from graphopt.tasks.rewriting import Rewriting
-from graphopt.utils import registry
+from graphopt.run.config.construct import construct
 
 MACHINE = construct(registry.option("machine", "gpu2"), "machine")
 FLOPS = Flops(name="flops", machine=MACHINE)

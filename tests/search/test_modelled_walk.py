@@ -11,8 +11,8 @@ from graphopt.core.machine import Machine
 from graphopt.costs.one_kernel.flips import FusionFlips
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.pricing import Pricing
+from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.fusion.modelled_scan import Compound, CompoundMoves, walk_by_model
-from graphopt.tasks.fusion import Fusion
 
 MACHINE, TRUE = Machine(name="model", devices=(RICH,)), Machine(name="true", devices=(GPU,))
 CAPS = {"levels": 2, "max_ops": 24, "max_inputs": 8, "max_duplicates": 4, "numerics": None}

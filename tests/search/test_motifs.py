@@ -8,12 +8,12 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.operators import OPERATOR_ID
 from graphopt.core.plan import Plans
-from graphopt.datasets.layered import layered_graph
+from graphopt.graphs.layered import layered_graph
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
+from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.fusion.motif_scan import MotifScan
 from graphopt.search.walks.classes import alike
-from graphopt.tasks.fusion import Fusion
 
 
 def slow_classes(graph: Graph, free: np.ndarray, hops: int) -> set[tuple[int, ...]]:

@@ -9,18 +9,20 @@ from check_data import check_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphopt.config.construct import construct
+from graphopt.core.errors import Unsolved
 from graphopt.core.graph import F64, Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.core.oracles import check
+from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
-from graphopt.errors import Unsolved
+from graphopt.graphs.readers.formats.task_graphs import read_layer_graph
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
 from graphopt.problems.task import AssignTask
-from graphopt.readers.formats.task_graphs import read_layer_graph
+from graphopt.problems.tasks.placement import Placement
+from graphopt.run.config.construct import construct
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.pipelines.load_balance import (
     LoadBalance,
@@ -33,8 +35,6 @@ from graphopt.search.pipelines.load_balance import (
     split_order,
     window,
 )
-from graphopt.tasks.placement import Placement
-from graphopt.utils import registry
 
 GRAPHS = ("bert24_inference", "bert24_training", "gnmt_inference")
 

@@ -5,11 +5,11 @@ import numpy as np
 from graphopt.core.knobs import KNOBS
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
+from graphopt.hardware.ranking.requests import CompilerRequest, request_of
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
-from graphopt.ranking.requests import CompilerRequest, request_of
+from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.fusion.compiler_search import MASKS, NEAR, CompilerSearch, Stage
-from graphopt.tasks.fusion import Fusion
 from tests.search.test_compiler_search import CORE, Table, rows_and_scale
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt.config.construct import construct
+from graphopt.core.errors import ConfigError
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans
-from graphopt.costs.additive import Additive, Flops
-from graphopt.errors import ConfigError
+from graphopt.core.utils import registry
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.problem import OutOfBudget
+from graphopt.rewrite.additive import Additive, Flops
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
@@ -23,11 +23,11 @@ from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 from graphopt.rewrite.models import build_model
 from graphopt.rewrite.rewrite_problem import RewriteProblem
 from graphopt.rewrite.rewriter import Rewriter
+from graphopt.rewrite.rewriting import Rewriting
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.rule import RuleSet
 from graphopt.rewrite.rules.steps import free
-from graphopt.tasks.rewriting import Rewriting
-from graphopt.utils import registry
+from graphopt.run.config.construct import construct
 
 # --- Rewriting problems for tests: small programs, rules as text, the roofline of a GPU or a count of ops as the
 # cost.

@@ -12,10 +12,10 @@ from graphopt.core.machine import Device, Machine
 from graphopt.core.split import footprint, step_of
 from graphopt.costs.step import StepCost
 from graphopt.problems.optimizer import solve
+from graphopt.problems.tasks.recomputing import Recompute
 from graphopt.search.heuristics.schedules import Default
 from graphopt.search.recompute.saved_sets import choose, search, segmented
 from graphopt.search.recompute.segments import SegmentSearch
-from graphopt.tasks.recomputing import Recompute
 
 MACHINE = Machine(name="m", devices=(Device(name="d", vector_flops=1e9),))
 

@@ -12,17 +12,17 @@ import pytest
 from check_data import check_data
 from commands import command
 
-from graphopt.answer import _dataset
-from graphopt.config.construct import construct
+from graphopt.contests.sharding.sharding_instances import random_tables
 from graphopt.core.auto_sharding.strategies import price, tables_of
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.oracles import check
-from graphopt.datasets.contests.sharding_instances import random_tables
+from graphopt.core.utils import registry
+from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
+from graphopt.graphs.readers.formats.iopddl import graph_of, read_iopddl
 from graphopt.problems.optimizer import solve
-from graphopt.readers.formats.graph_files import load_graph, save_graph
-from graphopt.readers.formats.iopddl import graph_of, read_iopddl
-from graphopt.reporting.replay import claims_of, replay_all
-from graphopt.utils import registry
+from graphopt.report.answer import _dataset
+from graphopt.report.replay import claims_of, replay_all
+from graphopt.run.config.construct import construct
 
 WORDS = ("task=sharding", "cost=strategy_cost", "cost@judge=strategy_cost", "machine=gpu2")
 MACHINE: Any = construct(registry.option("machine", "gpu2"), "machine")

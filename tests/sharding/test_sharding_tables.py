@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from check_data import check_data
 
+from graphopt.contests.sharding.memory_profile import add, segment_tree
+from graphopt.contests.sharding.sharding_instances import random_tables
 from graphopt.core.auto_sharding.sharding_oracle import slow_cost, slow_peak
 from graphopt.core.auto_sharding.strategies import NO_LIMIT, StrategyTables, memory, price
 from graphopt.core.graph import GraphError
-from graphopt.datasets.contests.sharding_instances import random_tables
-from graphopt.readers.formats.iopddl import graph_of, read_iopddl, read_tables
-from graphopt.sharding.memory_profile import add, segment_tree
+from graphopt.graphs.readers.formats.iopddl import graph_of, read_iopddl, read_tables
 
 EXAMPLE: dict[str, Any] = {
     "problem": {

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from graphopt.config.construct import construct
-from graphopt.config.suggested_machine import filled
+from graphopt.core.errors import UserError
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
@@ -21,12 +20,13 @@ from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Device, Machine, make_machine
 from graphopt.core.oracles import check
 from graphopt.costs.simulator import Simulator
-from graphopt.errors import UserError
 from graphopt.problems.keys import devices, transfers
-from graphopt.tasks.fusion import Fusion
-from graphopt.tasks.joint import Joint
-from graphopt.tasks.placement import Placement
-from graphopt.tasks.scheduling import Scheduling, place
+from graphopt.problems.tasks.fusion import Fusion
+from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Placement
+from graphopt.problems.tasks.scheduling import Scheduling, place
+from graphopt.run.config.construct import construct
+from graphopt.run.config.suggested_machine import filled
 
 # --- The fusion task: defaults, masks, decisions and keys that say the same thing, plans that are always valid.
 

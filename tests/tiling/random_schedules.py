@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from graphopt.datasets.contests.tiling_contest import random_workload
-from graphopt.search.tiling.groupings import Grouping, Wiring, apart
-from graphopt.search.tiling.tile_walk import Draw, moved
-from graphopt.tiling.schedule import TileSchedule, TileStep
-from graphopt.tiling.tile_costs import TileCosts
-from graphopt.tiling.tile_workload import SharedSlices, TileWorkload
+from graphopt.contests.tiling.schedule import TileSchedule, TileStep
+from graphopt.contests.tiling.search.groupings import Grouping, Wiring, apart
+from graphopt.contests.tiling.search.tile_walk import Draw, moved
+from graphopt.contests.tiling.tile_costs import TileCosts
+from graphopt.contests.tiling.tile_workload import SharedSlices, TileWorkload
+from graphopt.contests.tiling.tiling_contest import random_workload
 
 SIDES = (96, 128, 200, 256)  # some are no multiples of the native side
 

@@ -13,20 +13,20 @@ import pytest
 from check_data import check_data
 from random_schedules import READINGS, grouping_of, workload_of_seed
 
-from graphopt import tile
-from graphopt.config.construct import construct
-from graphopt.datasets.contests.tiling_contest import random_workload
-from graphopt.errors import Unsolved
+from graphopt.contests.tiling.pricing_tiles import judge
+from graphopt.contests.tiling.schedule import TileSchedule
+from graphopt.contests.tiling.search.groupings import Wiring, apart, changed, in_order, run_again
+from graphopt.contests.tiling.search.tile_walk import contest_seconds
+from graphopt.contests.tiling.tile_costs import TileCosts, bits
+from graphopt.contests.tiling.tile_workload import SharedSlices, TileWorkload
+from graphopt.contests.tiling.tiling_contest import random_workload
+from graphopt.contests.tiling.workload_files import read_workload, workload_json, write_json
+from graphopt.contests.tiling.workload_graph import graph_of_workload, workload_of
+from graphopt.core.errors import Unsolved
+from graphopt.core.utils.registry import option
 from graphopt.problems.optimizer import solve
-from graphopt.search.tiling.groupings import Wiring, apart, changed, in_order, run_again
-from graphopt.search.tiling.tile_walk import contest_seconds
-from graphopt.tiling.pricing_tiles import judge
-from graphopt.tiling.schedule import TileSchedule
-from graphopt.tiling.tile_costs import TileCosts, bits
-from graphopt.tiling.tile_workload import SharedSlices, TileWorkload
-from graphopt.tiling.workload_files import read_workload, workload_json, write_json
-from graphopt.tiling.workload_graph import graph_of_workload, workload_of
-from graphopt.utils.registry import option
+from graphopt.report import tile
+from graphopt.run.config.construct import construct
 
 
 @cache

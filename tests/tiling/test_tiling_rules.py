@@ -13,15 +13,13 @@ import pytest
 from check_data import check_data
 from random_schedules import READINGS, changed_at_random, grouping_of, workload_of_seed
 
-from graphopt.core.graph import GraphError
-from graphopt.errors import Unreadable
-from graphopt.tiling.footprint import TileFootprint, footprint
-from graphopt.tiling.pricing_tiles import judge, latency
-from graphopt.tiling.referee import NotValid, objections, referee_latencies
-from graphopt.tiling.schedule import TileSchedule, TileStep, decode, encode, snake
-from graphopt.tiling.tile_latency import all_sides, best_tile, grid_latency, sides, working_set
-from graphopt.tiling.tile_workload import SharedSlices, TileWorkload
-from graphopt.tiling.workload_files import (
+from graphopt.contests.tiling.footprint import TileFootprint, footprint
+from graphopt.contests.tiling.pricing_tiles import judge, latency
+from graphopt.contests.tiling.referee import NotValid, objections, referee_latencies
+from graphopt.contests.tiling.schedule import TileSchedule, TileStep, decode, encode, snake
+from graphopt.contests.tiling.tile_latency import all_sides, best_tile, grid_latency, sides, working_set
+from graphopt.contests.tiling.tile_workload import SharedSlices, TileWorkload
+from graphopt.contests.tiling.workload_files import (
     read_schedule,
     read_workload,
     schedule_json,
@@ -30,6 +28,8 @@ from graphopt.tiling.workload_files import (
     workload_of_json,
     write_json,
 )
+from graphopt.core.errors import Unreadable
+from graphopt.core.graph import GraphError
 
 CHAIN = {  # a product and an activation, as JSON
     "widths": [64, 32, 32, 32], "heights": [16, 64, 16, 16], "inputs": [[0, 1], [2]], "outputs": [[2], [3]],

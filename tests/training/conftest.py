@@ -7,9 +7,9 @@ from typing import Any
 import frame_parts as parts_of
 import pytest
 
-from graphopt.config.build import build
 from graphopt.run.cell import Cell
-from graphopt.training.train import prepare
+from graphopt.run.config.build import build
+from graphopt.run.training.train import prepare
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 import yaml
 from commands import Answer, command
 
-from graphopt.ship import ship
-from graphopt.training import adopt
-from graphopt.training.adopt import inherit
+from graphopt.run.ship import ship
+from graphopt.run.training import adopt
+from graphopt.run.training.adopt import inherit
 
 DATA = ["dataset=synthetic", "dataset.families=[layered]",
         "dataset.ops=[20]", "dataset.train=2", "dataset.val=1", "dataset.test=2", "budget.evals=4"]  # fmt: skip

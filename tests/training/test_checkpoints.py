@@ -10,12 +10,12 @@ import torch
 from commands import command
 from torch import nn
 
-from graphopt import ship
-from graphopt.config.build import build
-from graphopt.errors import ConfigError, UserError
+from graphopt.core.errors import ConfigError, UserError
+from graphopt.run import ship
 from graphopt.run.cell import Cell
-from graphopt.training import adopt, checkpoint
-from graphopt.training.train import prepare
+from graphopt.run.config.build import build
+from graphopt.run.training import adopt, checkpoint
+from graphopt.run.training.train import prepare
 
 # --- Packaged checkpoints: weights alone, small, and what older or other versions made is told apart.
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from graphopt.config.build import build
+from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.graph import Graph
-from graphopt.datasets.module import GraphStream
-from graphopt.errors import ConfigError, UserError
+from graphopt.graphs.module import GraphStream
 from graphopt.run import evaluate
-from graphopt.training import checkpoint
+from graphopt.run.config.build import build
+from graphopt.run.training import checkpoint
 
 
 def test_it_learns_the_known_optimum(train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

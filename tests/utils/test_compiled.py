@@ -11,11 +11,11 @@ import pytest
 from numba.core import event
 from toy import ToyCost, ToyTask, toy_graph
 
+from graphopt.core.utils.compiled import compiling_seconds, njit
 from graphopt.problems.assign_problem import AssignProblem
-from graphopt.utils.compiled import compiling_seconds, njit
 
 MODULE = """
-from graphopt.utils.compiled import njit
+from graphopt.core.utils.compiled import njit
 
 @njit(cache=True, nogil=True)
 def twice(x):

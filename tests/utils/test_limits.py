@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graphopt.errors import Unreadable
-from graphopt.utils.limits import JSON_DEPTH, MIB, depth, parse_json, read_bytes, read_gzip, read_json, read_npz
-from graphopt.utils.printable import printable
+from graphopt.core.errors import Unreadable
+from graphopt.core.utils.limits import JSON_DEPTH, MIB, depth, parse_json, read_bytes, read_gzip, read_json, read_npz
+from graphopt.core.utils.printable import printable
 
 FEW = 4 * MIB  # bytes that a refusal may take
 

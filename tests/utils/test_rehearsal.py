@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from graphopt.utils import rehearsal
-from graphopt.utils.rehearsal import Died, rehearse
+from graphopt.core.utils import rehearsal
+from graphopt.core.utils.rehearsal import Died, rehearse
 
 MEMORY = 2**30
 

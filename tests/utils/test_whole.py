@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from graphopt.utils import whole
-from graphopt.utils.whole import clear, whole_file, whole_folder
+from graphopt.core.utils import whole
+from graphopt.core.utils.whole import clear, whole_file, whole_folder
 
 WRITER = """
 import sys
 from pathlib import Path
-from graphopt.utils.whole import whole_file, whole_folder
+from graphopt.core.utils.whole import whole_file, whole_folder
 with whole_folder(Path(sys.argv[1]) / "folder") as folder, whole_file(Path(sys.argv[1]) / "file") as file:
     (folder / "inner").write_text("half")
     file.write(b"half")

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from graphopt.core.graph import I64, Graph, GraphError
-from graphopt.utils.compiled import njit
+from graphopt.core.utils.compiled import njit
 
 IMPOSSIBLE = 10**16  # entries from here stand for impossible; they are priced as they are, in floating point
 NO_LIMIT = 2**62

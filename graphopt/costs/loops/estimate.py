@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from math import prod
 
 from graphopt.costs.loops.loop_bodies import Access, Bodies, Leaf, leaf_of
+from graphopt.costs.loops.loop_program import LibraryCall, Loop, LoopProgram
 from graphopt.costs.loops.nests import Fusing, LoopGroup
 from graphopt.costs.loops.preset import Level, Preset
-from graphopt.inductor.loop_program import LibraryCall, Loop, LoopProgram
 
-LARGEST_TREE = 150  # of an inlined expression, see graphopt.inductor.hooks
+LARGEST_TREE = 150  # of an inlined expression, see graphopt.hardware.inductor.hooks
 TOO_LARGE = 100  # operations that are stored even if inlining was asked for
 
 

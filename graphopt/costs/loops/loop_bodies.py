@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.inductor.loop_program import Index, Loop, LoopProgram
+from graphopt.costs.loops.loop_program import Index, Loop, LoopProgram
 
 DRAWN = 4
 STRAY = 1 << 40  # elements: a step that is not the same everywhere

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from graphopt.costs.loops.loop_bodies import Leaf, Sizes, Touch
-from graphopt.inductor.loop_program import LibraryCall
+from graphopt.costs.loops.loop_program import LibraryCall
 
 MOST_LEAVES = 64
 LEAST_SHARED = 10  # bytes, for loops of which none reads the other

@@ -1,5 +1,5 @@
 """`Preset`: what one machine takes for the parts of loops, its file, and how it follows from the times of probes
-(`graphopt.inductor.probes`): what one takes more than another, over what it has more."""
+(`graphopt.hardware.inductor.probes`): what one takes more than another, over what it has more."""
 
 import json
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from graphopt import cache_dir
-from graphopt.errors import UserError, writing
-from graphopt.utils.limits import parse_json, read_bytes
-from graphopt.utils.whole import whole_file
+from graphopt.core.errors import UserError, writing
+from graphopt.core.utils.limits import parse_json, read_bytes
+from graphopt.core.utils.whole import whole_file
 
 FILE = "calibrated.json"
 SHIPPED = Path(__file__).parent / "presets"

@@ -15,6 +15,7 @@ from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I32, I64, Bool, Graph
 from graphopt.core.kernels import KernelLimits, decode, find_roots, fits_root, gather, join_kernel, start_kernel
 from graphopt.core.machine import Device
+from graphopt.core.utils.compiled import njit
 from graphopt.costs.one_kernel.kernel_time import (
     Workspace,
     clear,
@@ -25,7 +26,6 @@ from graphopt.costs.one_kernel.kernel_time import (
     workspace,
 )
 from graphopt.problems.cost_model import FlipState
-from graphopt.utils.compiled import njit
 
 _REFUSED, _TOO_FAR = -1, -2
 _MOST_KERNELS, _MOST_OPS = 96, 2048

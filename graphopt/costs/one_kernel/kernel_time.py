@@ -24,8 +24,8 @@ from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I32, I64, Bool, Graph
 from graphopt.core.kernels import gather
 from graphopt.core.machine import Device
+from graphopt.core.utils.compiled import njit
 from graphopt.costs.one_kernel.learned_kernel import COLUMNS, NUMBERS, kernel_columns, learned_kernel_time
-from graphopt.utils.compiled import njit
 
 OVERLAP = 0.95  # share of the shorter of compute and memory that is hidden
 THREADS = 128  # per block

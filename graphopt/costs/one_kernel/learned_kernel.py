@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import Fusible
 from graphopt.core.graph import F64
-from graphopt.utils.compiled import njit
+from graphopt.core.utils.compiled import njit
 
 COLUMNS = (
     "roofline", "vector_time", "contraction_time", "write_time", "read_time", "read_again_time", "strided_time",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from graphopt.core.utils.ranges import Count, NotNegative, Positive, Whole
 from graphopt.rewrite.egraphs.cycles import FILTERS, Below, CycleFilter, forbid_cycles
 from graphopt.rewrite.egraphs.eclasses import TermClasses
 from graphopt.rewrite.egraphs.ematching import LoopFinder
@@ -25,7 +26,6 @@ from graphopt.rewrite.ir.vocabulary import ShapeError
 from graphopt.rewrite.rules.compiling import Values, bound_names, builder
 from graphopt.rewrite.rules.matching import Place
 from graphopt.rewrite.rules.rule import Rule
-from graphopt.utils.ranges import Count, NotNegative, Positive, Whole
 
 
 @dataclass(frozen=True, slots=True)

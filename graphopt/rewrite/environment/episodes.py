@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.utils.ranges import Count, Few, NotNegative, Whole
 from graphopt.problems.problem import OutOfBudget
 from graphopt.rewrite.environment.meta_graph import MetaGraph, MetaGraphs
 from graphopt.rewrite.ir.terms import Outputs, reachable, runs
@@ -29,7 +30,6 @@ from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rules
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import Neighbourhood, RewriteStep
 from graphopt.rewrite.rules.sweeps import sweeps
-from graphopt.utils.ranges import Count, Few, NotNegative, Whole
 
 STOP = 0
 BROKEN = -100.0  # the reward of a program that cannot be run

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from graphopt.errors import UserError
+from graphopt.core.errors import UserError
 from graphopt.rewrite.extraction.elimination import cheapest_narrow
 from graphopt.rewrite.extraction.greedy import Egraph, cheapest_shared, cheapest_terms, price
 from graphopt.rewrite.extraction.integer_program import solved, users

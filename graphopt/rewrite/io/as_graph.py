@@ -19,7 +19,7 @@ def program_of(graph: Graph) -> Program:
 
     Raises GraphError when there is none. What a file or a module becomes is read anew at each call.
     """
-    from graphopt.readers.onnx.reader import OnnxProgram
+    from graphopt.graphs.readers.onnx.reader import OnnxProgram
 
     carried = graph.program
     if isinstance(carried, Program):

@@ -12,10 +12,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-from graphopt.errors import UserError
-from graphopt.readers.onnx.folding import STANDARD
-from graphopt.readers.onnx.model import made_in, plain_attributes, subgraphs
-from graphopt.readers.onnx.onnx_operators import NodeShapes, formula_of, kind_of, work_of
+from graphopt.core.errors import UserError
+from graphopt.graphs.readers.onnx.folding import STANDARD
+from graphopt.graphs.readers.onnx.model import made_in, plain_attributes, subgraphs
+from graphopt.graphs.readers.onnx.onnx_operators import NodeShapes, formula_of, kind_of, work_of
 from graphopt.rewrite.ir.vocabulary import TensorType
 
 Array = NDArray[Any]

@@ -19,7 +19,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from graphopt.errors import UserError
+from graphopt.core.errors import UserError
 from graphopt.rewrite.equivalence import compare, random_inputs, run_onnx
 from graphopt.rewrite.io.onnx_call import OnnxCall, OnnxOrigin
 from graphopt.rewrite.ir.terms import Program, reachable, runs

@@ -21,8 +21,9 @@ from onnx import ModelProto, NodeProto, TypeProto
 
 from graphopt.core.graph import DTYPES, GraphError
 from graphopt.core.graph_builder import MOST, RANK
-from graphopt.readers.onnx.folding import SIZES, SMALL, STANDARD, evaluated, shape_value, static_shape
-from graphopt.readers.onnx.model import (
+from graphopt.core.utils.limits import machine_memory
+from graphopt.graphs.readers.onnx.folding import SIZES, SMALL, STANDARD, evaluated, shape_value, static_shape
+from graphopt.graphs.readers.onnx.model import (
     dtype_of,
     label_of,
     opsets_of,
@@ -32,13 +33,12 @@ from graphopt.readers.onnx.model import (
     types_of,
     values_of,
 )
-from graphopt.readers.onnx.onnx_operators import kind_of
-from graphopt.readers.onnx.reader import checked, fix_dims, inferred, parse
+from graphopt.graphs.readers.onnx.onnx_operators import kind_of
+from graphopt.graphs.readers.onnx.reader import checked, fix_dims, inferred, parse
 from graphopt.rewrite.io.onnx_call import OnnxCall, OnnxOrigin, make_call
 from graphopt.rewrite.ir.program_builder import Pads, ceiled_pads, same_pads
 from graphopt.rewrite.ir.terms import Program, Terms, reachable
 from graphopt.rewrite.ir.vocabulary import Operation, ShapeError, TensorType
-from graphopt.utils.limits import machine_memory
 
 Results = Sequence[int] | None
 

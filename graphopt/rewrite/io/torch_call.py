@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from graphopt.readers.pytorch.aten_table import kind_of
+from graphopt.graphs.readers.pytorch.aten_table import kind_of
 from graphopt.rewrite.ir.vocabulary import TensorType
 
 

@@ -17,9 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from graphopt.core.graph import GraphError
-from graphopt.readers.pytorch.aten_table import METADATA_ONLY
-from graphopt.readers.pytorch.capture import capture
-from graphopt.readers.pytorch.fx_reader import nodes_in
+from graphopt.graphs.readers.pytorch.aten_table import METADATA_ONLY
+from graphopt.graphs.readers.pytorch.capture import capture
+from graphopt.graphs.readers.pytorch.fx_reader import nodes_in
 from graphopt.rewrite.io.torch_call import Slot, TorchCall, with_slots
 from graphopt.rewrite.ir.execution import static_values, to_array
 from graphopt.rewrite.ir.program_builder import ceiled_pads

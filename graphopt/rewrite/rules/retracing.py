@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from graphopt.errors import UserError
+from graphopt.core.errors import UserError
 from graphopt.rewrite.ir.terms import Outputs, Program, Terms, reachable, substitute
 from graphopt.rewrite.rules.matching import Match, Matcher
 from graphopt.rewrite.rules.rule import RuleSet

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from graphopt.errors import UserError
+from graphopt.core.errors import UserError
 from graphopt.rewrite.ir.terms import LEAVES, MAKES_SEVERAL
 from graphopt.rewrite.ir.vocabulary import VOCABULARY, Shape
 from graphopt.rewrite.rules.conditions import FUNCTIONS, Term

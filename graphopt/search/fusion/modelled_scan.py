@@ -23,11 +23,12 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from graphopt.core.errors import ConfigError
 from graphopt.core.graph import I64, Bool
 from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine
+from graphopt.core.utils.ranges import Count, Whole
 from graphopt.costs.simulator import Simulator
-from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import CostModel, FlipState
 from graphopt.problems.decisions import Decision
@@ -37,7 +38,6 @@ from graphopt.search.fusion.motif_scan import MotifScan, scan_classes
 from graphopt.search.fusion.xla_priority import xla_models
 from graphopt.search.walks.classes import alike
 from graphopt.search.walks.moves import neighbourhood
-from graphopt.utils.ranges import Count, Whole
 
 HOPS = 3  # around a forced op in which is repaired; views count
 MOST_NEAR = 64  # ops there; fewer hops where there are more

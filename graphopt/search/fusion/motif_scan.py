@@ -5,13 +5,13 @@ from itertools import product
 from typing import Annotated
 
 from graphopt.core.head import Role
+from graphopt.core.utils.ranges import Between
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.xla_priority import InlineAll, XlaPriority
 from graphopt.search.walks.classes import alike, try_decision
 from graphopt.search.walks.local import scan
 from graphopt.search.walks.moves import Walk, slots_of
-from graphopt.utils.ranges import Between
 
 Depth = Annotated[int, Between(0, 16)]
 

@@ -19,11 +19,13 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.errors import ConfigError
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I32, I64, Graph
 from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits, find_roots, fits_root, gather, join_kernel, start_kernel
 from graphopt.core.machine import Device
+from graphopt.core.utils.compiled import njit
 from graphopt.costs.one_kernel.kernel_time import (
     Workspace,
     clear,
@@ -32,12 +34,10 @@ from graphopt.costs.one_kernel.kernel_time import (
     kernel_work,
     workspace,
 )
-from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.task import AssignTask
-from graphopt.utils.compiled import njit
 
 LAUNCH = 1e-6  # s, what XLA assumes for every kernel
 MAX_OPERANDS = 95  # 96 with the one output

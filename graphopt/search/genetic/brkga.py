@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from graphopt.core.utils.ranges import Count
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer
@@ -28,7 +29,6 @@ from graphopt.search.heuristics.rules import (
 )
 from graphopt.search.heuristics.starts import heuristic_keys, ranks
 from graphopt.search.walks.key_moves import RegalLocal
-from graphopt.utils.ranges import Count
 
 
 class Proposal(NamedTuple):

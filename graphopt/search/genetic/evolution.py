@@ -25,13 +25,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from graphopt.errors import ConfigError, UserError
+from graphopt.core.errors import ConfigError, UserError
+from graphopt.core.utils.compiled import njit
+from graphopt.core.utils.ranges import Between, Share
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.pricing import Pricing
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.walks.moves import penalised
-from graphopt.utils.compiled import njit
-from graphopt.utils.ranges import Between, Share
 
 MOST_CHROMOSOMES = 1_000_000
 POINTS = 1025  # of an inverse distribution function: exact at these, linear between, so off by less than 1/1024 in u

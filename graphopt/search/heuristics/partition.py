@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
+from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, I64
 from graphopt.core.list_schedule import Dependencies
 from graphopt.core.spectral import smallest_eigenvectors
-from graphopt.errors import ConfigError
 
 I16 = NDArray[np.int16]
 

@@ -28,10 +28,10 @@ from graphopt.core.list_schedule import (
     list_by_bottom_level,
 )
 from graphopt.core.plan import Plans
+from graphopt.core.utils.compiled import njit
 from graphopt.costs.one_kernel.kernel_time import KernelGraph, kernel_graph
 from graphopt.problems.task import AssignTask
 from graphopt.search.heuristics import partition
-from graphopt.utils.compiled import njit
 
 
 class Holdings(NamedTuple):

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from graphopt.core.errors import ConfigError
 from graphopt.core.head import Role
 from graphopt.core.list_schedule import list_by_bottom_level, positions, tie_breaks
-from graphopt.errors import ConfigError
+from graphopt.core.utils.ranges import NotNegative, Positive
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.rules import (
@@ -20,7 +21,6 @@ from graphopt.search.heuristics.rules import (
     place_single,
 )
 from graphopt.search.heuristics.starts import distinct, encode
-from graphopt.utils.ranges import NotNegative, Positive
 
 
 class Default(Optimizer):

@@ -30,19 +30,19 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csgraph, csr_array
 
+from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
 from graphopt.core.list_schedule import Dependencies
+from graphopt.core.utils.compiled import njit
+from graphopt.core.utils.ranges import Count, Few, Whole
 from graphopt.costs.event_arrays import GRID
-from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.partition import chain, fiedler
 from graphopt.search.heuristics.rules import SchedulingInstance, depth_first
 from graphopt.search.walks.moves import scores
-from graphopt.utils.compiled import njit
-from graphopt.utils.ranges import Count, Few, Whole
 
 POWER = 8.0  # of loads, in the sum by which equal prices are told apart
 MAX_STATES = 1024  # numbers of used devices of each kind

@@ -17,7 +17,7 @@ import numpy as np
 
 from graphopt.core.graph import F64, I64, Bool
 from graphopt.core.split import Footprint, Step, complete, evaluate, footprint, runs_twice
-from graphopt.utils.compiled import njit
+from graphopt.core.utils.compiled import njit
 
 THRESHOLDS = 40  # tried, from the largest op's bytes to all of them, evenly in the logarithm
 

@@ -7,9 +7,9 @@ from graphopt.core.split import step_of
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
+from graphopt.problems.tasks.recomputing import Recompute
 from graphopt.search.recompute.saved_sets import REACH, segmented
 from graphopt.search.walks.moves import scores
-from graphopt.tasks.recomputing import Recompute
 
 BATCH = 8  # neighbours that are priced together
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from graphopt.core.graph import I64
 from graphopt.core.head import Role
 from graphopt.core.trace import Trace
+from graphopt.core.utils.ranges import Positive, Whole, Workers
 from graphopt.costs.event_arrays import GRID
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assign_problem import AssignProblem
@@ -37,7 +38,6 @@ from graphopt.search.solvers.least_memory import Lifetime, optimal_order
 from graphopt.search.solvers.makespan_model import has_lanes, least_makespan, makespan_model
 from graphopt.search.solvers.memory_model import least_memory, memory_model, one_device
 from graphopt.search.solvers.workload import Formulation, Workload, start_early, workload
-from graphopt.utils.ranges import Positive, Whole, Workers
 
 MOST_SETS = 200_000  # of ops that the search for an order looks at, some hundred bytes each
 HEURISTIC_SHARE = 0.25  # of the budget's seconds: when no further heuristic is tried

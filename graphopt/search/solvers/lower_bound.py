@@ -19,17 +19,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.errors import Unsolved
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I64, Bool
 from graphopt.core.head import Role
 from graphopt.core.list_schedule import Dependencies, Links, links
 from graphopt.core.machine import Device
-from graphopt.errors import Unsolved
+from graphopt.core.utils.compiled import njit
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.rules import SchedulingInstance
-from graphopt.utils.compiled import njit
 
 WINDOW = 96  # ancestors that are looked at for each task, the nearest
 THRESHOLDS = 512  # earliest starts from which sets of tasks are looked at

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
 from graphopt.core.machine import Machine
 from graphopt.costs.event_arrays import GRID
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
-from graphopt.errors import ConfigError
 from graphopt.problems.assign_problem import AssignProblem
 
 Check = Callable[[], None]

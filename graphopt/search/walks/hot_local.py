@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
 from graphopt.core.trace import Trace
+from graphopt.core.utils.compiled import njit
+from graphopt.core.utils.ranges import Count, Share, Whole
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import Objective
@@ -33,8 +35,6 @@ from graphopt.search.fusion.modelled_scan import plain_roofline
 from graphopt.search.genetic.evolution import F32, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.walks.key_moves import KINDS, Descent, Moves, WeightedMoves, first_plan
-from graphopt.utils.compiled import njit
-from graphopt.utils.ranges import Count, Share, Whole
 
 OBJECTIVES = frozenset[Objective]({"runtime", "peak_memory"})  # of which runs are simulated
 HOT = {"runtime": ("critical",), "peak_memory": ("live", "held", "reads_live")}

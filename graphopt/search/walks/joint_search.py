@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import I64
 from graphopt.core.head import Role
+from graphopt.core.utils.ranges import Count, NotNegative, Share, Whole
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole, digests
 from graphopt.problems.optimizer import Optimizer
@@ -35,7 +36,6 @@ from graphopt.search.heuristics.rules import SchedulingInstance, Suggestion
 from graphopt.search.heuristics.starts import encode, orders, placements
 from graphopt.search.walks.classes import alike
 from graphopt.search.walks.key_moves import Descent, Moves, RandomKeyMoves
-from graphopt.utils.ranges import Count, NotNegative, Share, Whole
 
 INLINE, STORE = np.float32(0.75), np.float32(0.25)  # keys of the two choices
 MOVED_BY = {  # role of a head -> the random moves that change it

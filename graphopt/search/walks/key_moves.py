@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
 from graphopt.core.list_schedule import Dependencies
+from graphopt.core.utils.compiled import njit
+from graphopt.core.utils.ranges import Count, Few, NotNegative, Whole
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.genetic.evolution import F32, Price, priced_by, uniform_keys
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys
-from graphopt.utils.compiled import njit
-from graphopt.utils.ranges import Count, Few, NotNegative, Whole
 
 LARGEST_BLOCK = 64.0  # sizes of blocks are spread evenly over orders of magnitude up to it
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import numpy as np
 
+from graphopt.core.utils.ranges import Between, Share, Whole
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
@@ -22,7 +23,6 @@ from graphopt.search.walks.moves import (
     start_walk,
     uniform,
 )
-from graphopt.utils.ranges import Between, Share, Whole
 
 NodePicker = Callable[[Decision], int]
 """Which configurable op to change next, given the current decision [N, H]."""

@@ -20,12 +20,12 @@ from graphopt.core.graph import I64, Bool
 from graphopt.core.head import Role
 from graphopt.core.live_storage import LiveStorage, peaks
 from graphopt.core.op_storage import OpStorage, op_storage
+from graphopt.core.utils.compiled import njit
+from graphopt.core.utils.ranges import Count, NotNegative, Positive, Whole
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.compiler_orders import ORDERS, keys_of, storage_of
 from graphopt.search.walks.moves import progress
-from graphopt.utils.compiled import njit
-from graphopt.utils.ranges import Count, NotNegative, Positive, Whole
 
 CHUNK = 20_000  # moves between looks at the clock
 MOST_OPS = 8000  # of `memory_bound`: who waits for whom is a matrix of their square

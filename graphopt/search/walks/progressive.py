@@ -9,11 +9,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from graphopt.core.utils.ranges import Share, Whole
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.walks.moves import Slots, Walk, neighbourhood, other_choice, scores, slots_of, start_walk
-from graphopt.utils.ranges import Share, Whole
 
 
 @dataclass(frozen=True, kw_only=True)

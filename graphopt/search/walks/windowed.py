@@ -20,6 +20,8 @@ from numpy.random import Generator
 
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
+from graphopt.core.utils.compiled import njit
+from graphopt.core.utils.ranges import Count, Share, Whole
 from graphopt.problems.assign_problem import AssignProblem
 from graphopt.problems.cost_model import Objective
 from graphopt.problems.keys import KeyRole
@@ -27,8 +29,6 @@ from graphopt.problems.optimizer import Optimizer
 from graphopt.search.genetic.evolution import F32, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.walks.key_moves import adjacent, by_op, elsewhere, first_plan, movable_keys, spread
-from graphopt.utils.compiled import njit
-from graphopt.utils.ranges import Count, Share, Whole
 
 
 class Windowed(Optimizer):

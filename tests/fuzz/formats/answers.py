@@ -10,12 +10,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from graphopt import decision, report
-from graphopt import pack as packing
-from graphopt.decision import main
-from graphopt.errors import Unreadable
-from graphopt.records import packed
-from graphopt.records.rows import PACKED_ROWS
+from graphopt.core.errors import Unreadable
+from graphopt.report import command as report
+from graphopt.report import decision
+from graphopt.report import pack as packing
+from graphopt.report.decision import main
+from graphopt.run.records import packed
+from graphopt.run.records.rows import PACKED_ROWS
 
 from ..judge import Format, Said, Wrong, spoken
 from ..mutate import Draw, damaged, damaged_bytes, gzip_bomb, json_text
@@ -81,7 +82,7 @@ def edit(file: Path) -> None:
 
 
 def _some_op(file: Path) -> str:
-    from graphopt.records.answer_file import load
+    from graphopt.run.records.answer_file import load
 
     return load(file).op_names[0]
 

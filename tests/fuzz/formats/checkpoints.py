@@ -12,14 +12,14 @@ import torch
 import yaml
 from commands import command
 
-from graphopt.config.build import build
-from graphopt.config.construct import construct
 from graphopt.problems.optimizer import solve
 from graphopt.run.cell import Cell
-from graphopt.ship import ship
-from graphopt.training import checkpoint
-from graphopt.training.adopt import find, with_network
-from graphopt.training.train import train
+from graphopt.run.config.build import build
+from graphopt.run.config.construct import construct
+from graphopt.run.ship import ship
+from graphopt.run.training import checkpoint
+from graphopt.run.training.adopt import find, with_network
+from graphopt.run.training.train import train
 
 from ..judge import Format, Wrong
 from ..mutate import Draw, damaged, damaged_bytes, nasty, number, places

@@ -8,12 +8,12 @@ from typing import Any
 
 from commands import command
 
-from graphopt.cli import composed
-from graphopt.config.build import build
-from graphopt.errors import Unsolved
+from graphopt.core.cli import composed
+from graphopt.core.errors import Unsolved
+from graphopt.core.utils.registry import options
 from graphopt.problems.optimizer import solve
 from graphopt.run.cell import settings_of
-from graphopt.utils.registry import options
+from graphopt.run.config.build import build
 
 from ..judge import Format, Said, Wrong
 from ..mutate import Draw, damaged, number, plain, text

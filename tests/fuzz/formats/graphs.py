@@ -13,10 +13,10 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.core.oracles import check
 from graphopt.costs.simulator import Simulator
-from graphopt.datasets.files import GraphFiles
-from graphopt.datasets.layered import layered_graph
-from graphopt.readers.formats.graph_files import load_graph, save_graph
-from graphopt.tasks.scheduling import Scheduling
+from graphopt.graphs.files import GraphFiles
+from graphopt.graphs.layered import layered_graph
+from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
+from graphopt.problems.tasks.scheduling import Scheduling
 
 from ..judge import Format, Wrong
 from ..mutate import Draw, damaged, damaged_bytes, damaged_text, json_text

@@ -12,7 +12,7 @@ from hostile_models import FLOAT, INT, bombs, model, nested, node, nonsense, val
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from onnx.defs import OpSchema
 
-from graphopt.datasets.onnx import OnnxFiles
+from graphopt.graphs.onnx import OnnxFiles
 from graphopt.rewrite.check import inventory
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.io.onnx_export import export_onnx

@@ -10,9 +10,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from graphopt.core.graph import GraphError
-from graphopt.execution.session import Session
-from graphopt.readers.pytorch.fx_reader import read_fx
-from graphopt.readers.pytorch.program_file import (
+from graphopt.graphs.readers.pytorch.fx_reader import read_fx
+from graphopt.graphs.readers.pytorch.program_file import (
     FxProgram,
     describe,
     load_program,
@@ -20,7 +19,8 @@ from graphopt.readers.pytorch.program_file import (
     packed_program,
     save_program,
 )
-from graphopt.readers.pytorch.program_operators import is_allowed, operator_of
+from graphopt.graphs.readers.pytorch.program_operators import is_allowed, operator_of
+from graphopt.hardware.execution.session import Session
 
 from ..judge import Format, Wrong
 from ..mutate import Draw, damaged, damaged_bytes, gzip_bomb, json_text, nasty, number

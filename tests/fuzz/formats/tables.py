@@ -6,11 +6,11 @@ from pathlib import Path
 
 import yaml
 
-from graphopt.datasets.regal import load_headroom, save_headroom
-from graphopt.measure.price_table import PriceTable
-from graphopt.records.rows import RowFile
-from graphopt.report import main
+from graphopt.graphs.regal import load_headroom, save_headroom
+from graphopt.hardware.measure.price_table import PriceTable
+from graphopt.report.command import main
 from graphopt.run.cell import Cell
+from graphopt.run.records.rows import RowFile
 
 from ..judge import Format, Wrong, spoken
 from ..mutate import Draw, damaged, damaged_bytes, damaged_text, json_text

@@ -2,7 +2,7 @@
 
 import sys
 
-from graphopt.measure import builds
+from graphopt.hardware.measure import builds
 
 builds.TASKS |= {"lower": ("strange_builds", "lower"), "compile": ("strange_builds", "compile")}
 sys.exit(builds.main(sys.argv[1:]))

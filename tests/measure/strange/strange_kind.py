@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from graphopt.measure.rounds import Runner
+from graphopt.hardware.measure.rounds import Runner
 
 
 def begin(threads: int) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from graphopt.measure import timing_worker
+from graphopt.hardware.measure import timing_worker
 
 timing_worker.KINDS["strange"] = ("strange_kind", "load")
 sys.exit(timing_worker.main(sys.argv[1:]))

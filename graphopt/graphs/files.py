@@ -1,0 +1,163 @@
+"""Graphs from files with known costs: Standard Task Graphs, profiles, CostGraphDef texts and our own `.npz`."""
+
+import os
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from fnmatch import fnmatch
+from glob import glob
+from pathlib import Path
+
+from graphopt.core.errors import UserError
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.utils.outside import UserPath
+from graphopt.graphs.dataset import Dataset, Split
+from graphopt.graphs.readers.formats.graph_files import load_graph
+from graphopt.graphs.readers.formats.task_graphs import (
+    is_layer_graph,
+    read_costgraph,
+    read_devices,
+    read_layer_graph,
+    read_lifetimes,
+    read_profiled,
+    read_stg,
+)
+
+READERS: dict[str, Callable[[Path], Graph]] = {
+    "*.stg": read_stg,
+    "*.graph.json": read_profiled,
+    "LayerGraphs_*.json": read_layer_graph,
+    "*.memory.json": read_lifetimes,
+    "*.pbtxt": read_costgraph,
+    "*.npz": load_graph,
+    "*.json": read_layer_graph,
+}  # by pattern of the file's name, the first that fits
+DATA, DEFAULT = "GRAPHOPT_CHECK_DATA", "../shared/data"  # the folder of third parties' data
+BY_CONTENT = "*.json"  # of those of a folder only layer graphs are read; splits and tables lie beside them
+
+
+def third_party(folder: str) -> Path:
+    """Where third parties' data of that name lie: below $GRAPHOPT_CHECK_DATA."""
+    return Path(os.environ.get(DATA, DEFAULT)) / folder
+
+
+def find_files(path: str, names: tuple[str, ...]) -> list[Path]:
+    """The file itself, or those of a folder and below, or those that match a pattern, whose names match; sorted."""
+    place = Path(path).expanduser()
+    if place.is_file():
+        return [place]
+    found = place.rglob("*") if place.is_dir() else map(Path, glob(str(place), recursive=True))
+    files = sorted(f for f in found if f.is_file() and any(fnmatch(f.name, name) for name in names))
+    if not files:
+        raise GraphError(f"no file named {' or '.join(names)} at {path!r}; give a file, a folder or a pattern")
+    return files
+
+
+class FileDataset(Dataset):
+    """Graphs of files; `read` makes one of each. Files are read when their split is first asked for, and once.
+
+    Of files of one name in several folders the graphs are called after their folders too: rows go by names.
+    One bad file among several is left out, with a warning, and stands in `unread`; a file alone is an error.
+    train and val: patterns of file names without ending for those splits; all others are test graphs.
+    """
+
+    def __init__(self, name: str, train: list[str], val: list[str]) -> None:
+        self.name = name
+        self._patterns: dict[Split, list[str]] = {"train": list(train), "val": list(val)}
+        self._graphs: dict[Path, Graph] = {}
+        self._unread: dict[Path, str] = {}
+
+    @abstractmethod
+    def files(self) -> list[Path]:
+        """All files of the data set. Raises GraphError when there is none."""
+
+    @abstractmethod
+    def read(self, file: Path) -> Graph:
+        """The graph of one file. Raises GraphError."""
+
+    def graphs(self, split: Split) -> list[Graph]:
+        files = self.files()
+        chosen = [file for file in files if split_of(bare_name(file), self._patterns) == split]
+        for file in chosen:
+            if file not in self._graphs and file not in self._unread:
+                self._take(file, alone=len(files) == 1)
+        return [self._graphs[file] for file in chosen if file in self._graphs]
+
+    def unread(self, split: Split) -> dict[str, str]:
+        self.graphs(split)
+        return {str(f): why for f, why in self._unread.items() if split_of(bare_name(f), self._patterns) == split}
+
+    def _take(self, file: Path, *, alone: bool) -> None:
+        try:
+            graph = self.read(file)
+            place = distinguishing_place(file, self.files())
+            self._graphs[file] = replace(graph, name=f"{place}_{graph.name}") if place else graph
+        except MemoryError:
+            raise
+        except Exception as error:
+            if alone:
+                raise
+            foreseen = isinstance(error, GraphError | UserError)
+            self._unread[file] = said = str(error) if foreseen else f"{file}: {type(error).__name__}: {error}"
+            warnings.warn(f"left out: {said}", stacklevel=4)
+
+
+class GraphFiles(FileDataset):
+    """Graphs from a file, a folder or a pattern; the name chooses the reader (`READERS`)."""
+
+    def __init__(self, *, name: str, path: UserPath, train: list[str], val: list[str]) -> None:
+        super().__init__(name, train, val)
+        self._path = path
+
+    def files(self) -> list[Path]:
+        if self._path is None:
+            raise GraphError(
+                f"dataset={self.name} needs dataset.path=... (file, folder or pattern: {' '.join(READERS)})"
+            )
+        found = find_files(self._path, tuple(READERS))
+        return found if len(found) == 1 else [file for file in found if _named(file) or is_layer_graph(file)]
+
+    def suggested_devices(self) -> list[dict[str, dict[str, float]]]:
+        facts = [read_devices(file) for file in self.files() if _reader(file) is read_layer_graph]
+        return [fact for i, fact in enumerate(facts) if fact and fact not in facts[:i]]
+
+    def read(self, file: Path) -> Graph:
+        reader = _reader(file)
+        if reader is None:
+            raise GraphError(
+                f"{file} is named like none of {' '.join(READERS)}, so no reader fits; ONNX models: dataset=onnx"
+            )
+        return reader(file)
+
+
+def _reader(file: Path) -> Callable[[Path], Graph] | None:
+    return next((reader for name, reader in READERS.items() if fnmatch(file.name, name)), None)
+
+
+def _named(file: Path) -> bool:
+    """Whether the name alone says what is in the file."""
+    return any(fnmatch(file.name, name) for name in READERS if name != BY_CONTENT)
+
+
+def bare_name(file: Path) -> str:
+    """Without its ending, packed or not."""
+    return Path(file.name.removesuffix(".gz")).stem
+
+
+def split_of(stem: str, patterns: dict[Split, list[str]]) -> Split:
+    """The first split one of whose patterns the name matches, else test."""
+    return next((split for split, globs in patterns.items() if any(fnmatch(stem, g) for g in globs)), "test")
+
+
+def distinguishing_place(file: Path, files: list[Path]) -> str:
+    """What tells a file from others of one name without ending: the folders it is in, as few as do, then its ending;
+    empty where it has its name alone."""
+    same = [other for other in files if other.stem == file.stem and other != file]
+    if not same:
+        return ""
+    for depth in range(1, len(file.parts)):
+        place = file.parts[-depth - 1 : -1]
+        if all(other.parts[-depth - 1 : -1] != place for other in same):
+            return "_".join(place).strip("/")
+    return file.suffix.removeprefix(".")

@@ -1,0 +1,326 @@
+"""Any `nn.Module` to a `Graph` of primitive operators, without computing anything: traced with fake tensors.
+
+What runs is recorded into an FX graph, as `torch.fx.experimental.proxy_tensor.make_fx` gives with fake tensors, in a
+quarter of its time: one dispatch mode on top of the fake one, and one FX node per operator.
+"""
+
+# mypy: disable-error-code="no-any-return, no-untyped-call"
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import getitem
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.func import functional_call, functionalize
+from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule, Node
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphopt.core.graph import Graph, GraphError
+from graphopt.graphs.readers.pytorch.aten_table import decompositions
+from graphopt.graphs.readers.pytorch.fx_reader import read_fx
+from graphopt.graphs.readers.pytorch.nested_tensors import Arguments, arguments_of, loss_in, tensors_in, with_tensors
+from graphopt.graphs.readers.pytorch.trace_errors import complaint, quiet, refuse_what_cannot_be_called
+
+_decompositions = lru_cache(maxsize=1)(decompositions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of a module: its arguments with fake tensors, weights by name, and the mode that all of them share."""
+
+    module: nn.Module
+    weights: dict[str, Tensor]
+    arguments: Arguments
+    mode: FakeTensorMode
+
+    @property
+    def given(self) -> list[Tensor]:
+        """The tensors that the call depends on: weights, then inputs."""
+        return [*self.weights.values(), *tensors_in(self.arguments)]
+
+    def result(self, flat: Sequence[Tensor]) -> Any:
+        """What the module returns where `flat` stands for `given`."""
+        inputs = iter(flat[len(self.weights) :])
+        args, kwargs = with_tensors(self.arguments, lambda _: next(inputs))
+        return functional_call(self.module, dict(zip(self.weights, flat)), args, kwargs)
+
+
+def capture(module: nn.Module, example_inputs: Any, *, name: str, family: str, backward: bool,
+            keep_program: bool) -> Graph:  # fmt: skip
+    """The graph of one call of `module`, in evaluation mode; with `backward`, in training mode and with its gradients.
+
+    `example_inputs` are the call's arguments as `arguments_of` reads them; of tensors in them only shapes and dtypes
+    count. What the module returns may be nested as deep.
+    Backward: gradients start from the output called `loss` (a key or an attribute that is one number), else from all
+    floating outputs. The gradients arriving there are graph inputs; those of parameters, and of inputs that require
+    them, are further outputs. Updates of buffers (running statistics) are not traced.
+    `keep_program` keeps the traced `GraphModule`, whose placeholders are parameters, buffers, inputs, output gradients;
+    its `meta["weights"]` has the first two by name.
+    Raises GraphError, in one sentence, when the module cannot be traced or its shapes depend on data.
+    """
+    modes = {part: part.training for part in module.modules()}
+    try:
+        with _plain_implementations():
+            call = _prepared(module.train(backward), arguments_of(example_inputs))
+            run, given = _functional(call, backward)
+            traced, constants = _trace(run, given, call.mode, keep_program)
+        program = GraphModule(constants, traced) if keep_program else None
+    except (Exception, SystemExit) as error:
+        raise GraphError(f"{name}: {complaint(error)}") from error
+    finally:
+        for part, training in modes.items():
+            part.training = training
+    if program is not None:
+        program.meta["weights"] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return read_fx(traced, name=name, family=family, weights=len(call.weights), program=program)
+
+
+def fake_mode() -> FakeTensorMode:
+    """A mode under which modules and tensors are made without memory: `with fake_mode(): module = Net()`."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _prepared(module: nn.Module, arguments: Arguments) -> _Call:
+    """The call with fake tensors of one mode: theirs if there is one. What stands on `meta` is taken to the CPU."""
+    refuse_what_cannot_be_called(module)
+    weights: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    modes = [t.fake_mode for t in (*weights.values(), *tensors_in(arguments)) if isinstance(t, FakeTensor)]
+    mode = modes[0] if modes else fake_mode()
+
+    def convert(value: Tensor) -> Tensor:
+        if isinstance(value, FakeTensor):
+            return value
+        if not value.is_meta:
+            return mode.from_tensor(value)
+        with mode:
+            made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+        return made.requires_grad_(value.requires_grad)
+
+    return _Call(module, {key: convert(t) for key, t in weights.items()}, with_tensors(arguments, convert), mode)
+
+
+def _functional(call: _Call, backward: bool) -> tuple[Callable[..., Any], list[Tensor]]:
+    """The call as a function of a flat list of tensors, and example values for it."""
+    given = call.given
+    if not backward:
+        return torch.no_grad()(lambda *flat: _returned(call.result(flat))), given
+    wanted = [i for i, t in enumerate(given) if t.requires_grad]
+    with call.mode, torch.enable_grad():
+        seeds = [torch.empty_like(t) for t in _starts(call.result(_leaves(given, wanted)))]
+    return torch.enable_grad()(_with_gradients(call, wanted)), [*given, *(seed.detach() for seed in seeds)]
+
+
+def _returned(result: Any) -> list[Tensor]:
+    outputs = tensors_in(result)
+    if not outputs:
+        raise GraphError("the module returns no tensor; return what it computes")
+    return outputs
+
+
+def _starts(result: Any) -> list[Tensor]:
+    """Where gradients start: at the loss, if the result names one, else at all outputs that have a gradient."""
+    loss = loss_in(result)
+    outputs = _returned(result) if loss is None else [loss]
+    return [t for t in outputs if t.is_floating_point() or t.is_complex()]
+
+
+def _leaves(flat: Sequence[Tensor], wanted: list[int]) -> list[Tensor]:
+    return [t.detach().requires_grad_(i in set(wanted)) for i, t in enumerate(flat)]
+
+
+def _with_gradients(call: _Call, wanted: list[int]) -> Callable[..., Any]:
+    """The call's outputs, followed by the gradients of the tensors at `wanted`; what follows the call's own tensors are
+    the gradients that arrive at `_starts`."""
+
+    def run(*flat: Tensor) -> list[Tensor | None]:
+        values = _leaves(flat[: len(call.given)], wanted)
+        result = call.result(values)
+        pairs = [(t, seed) for t, seed in zip(_starts(result), flat[len(values) :]) if t.requires_grad]
+        if not pairs:
+            raise GraphError("no output depends on a parameter that is learned; leave backward away")
+        gradients = torch.autograd.grad(
+            [t for t, _ in pairs], [values[i] for i in wanted], [seed for _, seed in pairs], allow_unused=True
+        )
+        return [*_returned(result), *gradients]
+
+    return run
+
+
+def _trace(run: Callable[..., Any], arguments: list[Tensor], fake: FakeTensorMode,
+           keep_values: bool) -> tuple[FxGraph, nn.Module]:  # fmt: skip
+    """Recorded as primitive operators; where it updates tensors in place, recorded again without such updates."""
+    graph, constants = record(run, arguments, _decompositions(), fake, keep_values=keep_values)
+    if any(_updates_in_place(node) for node in graph.nodes):
+        graph, constants = record(run, arguments, {}, fake, keep_values=False)
+        pure = functionalize(GraphModule(constants, graph))
+        with torch.no_grad():
+            graph, constants = record(pure, arguments, _decompositions(), fake, keep_values=keep_values)
+    return graph, constants
+
+
+def _updates_in_place(node: Node) -> bool:
+    """Whether the node writes into its operand, other than into a buffer that is not read again."""
+    if not getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+        return False
+    target = node.args[0] if node.args else None
+    return bool(node.users) or not isinstance(target, Node) or target.op != "placeholder"
+
+
+@contextmanager
+def _plain_implementations() -> Iterator[None]:
+    """Without the fused CPU implementations that hide many operators in one."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(quiet())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+# --- Recording.
+
+
+Decompositions = dict[Any, Callable[..., Any]]
+_SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)  # their result is their operand
+_VIEW = torch.ops.aten.view.default
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMetadata:
+    """Shape and dtype of a result: what `node.meta["val"]` holds where the fake tensor itself is not kept."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def record(run: Callable[..., Any], arguments: Sequence[Tensor], table: Decompositions, fake: FakeTensorMode, *,
+           keep_values: bool) -> tuple[FxGraph, nn.Module]:  # fmt: skip
+    """The graph of `run(*arguments)` and the module that holds its constants: `GraphModule(constants, graph)` runs it.
+
+    Placeholders are the arguments (fake tensors of `fake`), outputs what `run` returns (a list). `table` replaces
+    operators by functions of simpler ones. `keep_values` keeps a fake tensor per node in `node.meta["val"]`, else a
+    `TensorMetadata`.
+    """
+    recorder = _Recorder(table, keep_values)
+    for i, argument in enumerate(arguments):
+        recorder.bind(argument, recorder.graph.placeholder(f"arg{i}_1"))
+    with fake, recorder:
+        results = run(*arguments)
+    recorder.graph.output([recorder.node_of(t) if isinstance(t, Tensor) else t for t in results])
+    return recorder.graph, recorder.constants
+
+
+class _Recorder(TorchDispatchMode):
+    """Every fake tensor remembers the node that made it."""
+
+    def __init__(self, table: Decompositions, keep_values: bool) -> None:
+        super().__init__()
+        self.table, self.keep_values = table, keep_values
+        self.graph = FxGraph()
+        self.constants = nn.Module()
+        self._composite: dict[Any, bool] = {}
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        simpler = self.table.get(func)
+        if simpler is not None:
+            with self:
+                result = simpler(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        elif self._is_composite(func):
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        inputs, options = (
+            tuple(self._argument(value) for value in args),
+            {key: self._argument(value) for key, value in kwargs.items()},
+        )
+        try:
+            result = func(*args, **kwargs)
+        except (RuntimeError, ValueError):
+            if func is not _VIEW or args[0].is_contiguous():
+                raise
+            # `table` left the operand in another memory order than the operator it stands for: copied into that order
+            with self:
+                return func(args[0].clone(memory_format=torch.contiguous_format), *args[1:])
+        if func in _SAME:
+            self.bind(result, inputs[0])
+        else:
+            self._record(func, inputs, options, result)
+        return result
+
+    def _is_composite(self, func: Any) -> bool:
+        """Whether PyTorch itself defines the operator by others, for every device."""
+        if func not in self._composite:
+            key = torch._C.DispatchKey.CompositeImplicitAutograd
+            aten = func.namespace == "aten"
+            self._composite[func] = aten and (key in func.py_kernels or func.has_kernel_for_dispatch_key(key))
+        return self._composite[func]
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self.node_of(value)
+        if isinstance(value, (list, tuple)):
+            return [self._argument(v) for v in value]
+        if isinstance(value, torch.SymInt):
+            raise TypeError(f"size {value} depends on data")
+        return value
+
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if isinstance(result, Tensor):
+            self.bind(result, self._call(func, args, kwargs))
+        elif isinstance(result, (list, tuple)) and any(isinstance(r, Tensor) for r in result):
+            node = self._call(func, args, kwargs)
+            node.meta["val"] = tuple(self._value(r) for r in result)
+            for i, part in enumerate(result):
+                if isinstance(part, Tensor):
+                    self.bind(part, self.graph.call_function(getitem, (node, i)))
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Node:
+        return self.graph.create_node("call_function", func, args, kwargs, name=func._opname)
+
+    def bind(self, tensor: Tensor, node: Node) -> None:
+        tensor._recorded = (self, node)  # type: ignore[attr-defined]
+        node.meta["val"] = self._value(tensor)
+
+    def _value(self, result: Any) -> Any:
+        if self.keep_values or not isinstance(result, Tensor):
+            return result
+        return TensorMetadata(tuple(result.shape), result.dtype)
+
+    def node_of(self, tensor: Tensor) -> Node:
+        """The node that made the tensor; tensors from outside become constants of the module."""
+        recorder, node = getattr(tensor, "_recorded", (None, None))
+        if recorder is not self:
+            name = f"_constant{len(self.constants._buffers)}"
+            self.constants.register_buffer(name, tensor)
+            node = self.graph.create_node("get_attr", name)
+            self.bind(tensor, node)
+        assert node is not None
+        return node

@@ -1,0 +1,97 @@
+"""Why a torch module could not be traced, in one sentence: what went wrong, on which line of whose code, what to do."""
+
+import logging
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphopt.core.graph import GraphError
+
+_TORCH, _OURS, _PYTHON = (f"{Path(file).parents[up]}{os.sep}" for file, up in
+                          ((torch.__file__, 0), (__file__, 3), (traceback.__file__, 0)))  # fmt: skip
+_LONGEST = 300  # characters of another's message
+
+# What ops that look at values are in a user's words.
+_READS_VALUES = {
+    "_local_scalar_dense": "a number read from a tensor (`.item()`, `.tolist()`, `int()`, or a tensor in an `if`)",
+    "nonzero": "`nonzero` (or one-argument `torch.where`, or a boolean mask as an index)",
+    "_unique2": "`unique`",
+    "unique_dim": "`unique`",
+    "unique_consecutive": "`unique_consecutive`",
+}
+
+
+def complaint(error: BaseException) -> str:
+    """One sentence about an error met while a module was traced."""
+    if isinstance(error, GraphError):
+        return str(error)
+    return f"the module cannot be traced: {_sentence(error)}"
+
+
+def _sentence(error: BaseException) -> str:
+    kind, place = type(error).__name__, _place(error)
+    if "DataDependent" in kind or "DynamicOutputShape" in kind or "GuardOn" in kind:
+        return (f"its shapes or branches depend on values: {_culprit(error)}{place}; give a module whose shapes follow "
+                "from its inputs', for example all experts on all rows and a mask as a factor, three-argument "
+                "`torch.where`, or fixed counts")  # fmt: skip
+    text = " ".join(str(error).split())
+    if "HigherOrderOperator" in text:
+        name = text.partition("HigherOrderOperator ")[2].split(" ")[0]
+        return f"torch's control flow or fused operator {name!r}{place} has no plain form; call it by tensor operators"
+    text = text if len(text) <= _LONGEST else text[:_LONGEST].rsplit(" ", 1)[0] + " ..."
+    return f"{kind}: {text}{place}" if text else f"{kind}{place}"
+
+
+def _culprit(error: BaseException) -> str:
+    """The op that looks at values."""
+    func: Any = getattr(error, "func", None)
+    name = getattr(func, "_opname", "")
+    return _READS_VALUES.get(name, f"`{name}`" if name else " ".join(str(error).split())[:_LONGEST])
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of code that is neither torch's nor Python's nor ours, and its function."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_the_user(frame.filename)]
+    return f" (line {own[-1].lineno} of {own[-1].filename}, in {own[-1].name})" if own else ""
+
+
+def _is_of_the_user(file: str) -> bool:
+    """Installed packages may lie within Python's own folder."""
+    pythons = file.startswith(_PYTHON) and "site-packages" not in file
+    return not (pythons or file.startswith((_TORCH, _OURS, "<")))
+
+
+def refuse_what_cannot_be_called(module: nn.Module) -> None:
+    """Raises GraphError for modules that hide their operators or their shapes."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise GraphError("the module is TorchScript; give the nn.Module that it was made from")
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise GraphError(f"the module is wrapped in {type(module).__name__}; give what it wraps, its `.module`")
+    for name, weight in (*module.named_parameters(), *module.named_buffers()):
+        if nn.parameter.is_lazy(weight):
+            raise GraphError(f"parameter {name!r} has no shape yet; call the lazy module once before it is returned")
+        if weight.is_quantized or weight.layout != torch.strided:
+            raise GraphError(f"parameter {name!r} is quantised or sparse; give it as a plain tensor")
+    for name, part in module.named_modules():
+        if type(part).__module__.startswith("torch.ao.nn.quantized"):
+            raise GraphError(f"{name or 'the module'} is a packed quantised module; give the one before quantisation")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the tracebacks that torch logs where a fake operator fails: the error says it."""
+    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch._dynamo")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels):
+            logger.setLevel(level)

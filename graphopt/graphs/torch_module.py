@@ -1,0 +1,124 @@
+"""Torch modules of the user's: one as a graph, or training steps of several, as a compiler splits them into forward and
+backward programs.
+"""
+
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from graphopt.core.graph import Graph, GraphError
+from graphopt.core.utils.outside import IMPORTS
+from graphopt.graphs.dataset import Dataset, Split
+from graphopt.graphs.readers.pytorch.sources import source_files
+
+
+class TorchModule(Dataset):
+    """The graph of the module that a factory makes.
+
+    module: `package.module:factory`; `factory()` returns (nn.Module, example inputs), which `arguments_of` reads.
+    Nothing is computed: only shapes and dtypes count. backward: whether the graph also has the gradients of all
+    parameters.
+    """
+
+    gives: ClassVar[frozenset[str]] = frozenset({"fx_program", "terms"})
+
+    def __init__(self, *, name: str, module: Annotated[str | None, IMPORTS], backward: bool) -> None:
+        self.name, self._module, self._backward = name, module, backward
+        self._graph: Graph | None = None
+
+    def files(self) -> list[Path]:
+        """The sources of the factory's module and of what they import that is not installed."""
+        return source_files((self._module or "").partition(":")[0])
+
+    def graphs(self, split: Split) -> list[Graph]:
+        if split != "test":
+            return []
+        if self._graph is None:
+            self._graph = self._capture()
+        return [self._graph]
+
+    def _capture(self) -> Graph:
+        from graphopt.graphs.readers.pytorch.capture import capture
+
+        label = self._module or ""
+        module, inputs = made_by(label)
+        name = label.replace(":", ".")
+        return capture(module, inputs, name=name, family=name, backward=self._backward, keep_program=True)
+
+
+def made_by(label: str) -> tuple[Any, Any]:
+    """(module, example inputs) from the factory that `package.module:factory` names."""
+    from torch import nn
+
+    made = _called(_factory(label), label)
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module)):
+        raise GraphError(
+            f"dataset.module={label}: the factory must return (nn.Module, example inputs), not {type(made).__name__}"
+        )
+    return made
+
+
+def _factory(label: str) -> Any:
+    place, _, name = label.partition(":")
+    if not place or not name:
+        raise GraphError(f"dataset.module must be 'package.module:factory', not {label!r}")
+    try:
+        found = import_module(place)
+    except ImportError as error:
+        raise GraphError(f"dataset.module={label}: {error}; put its folder on PYTHONPATH") from error
+    except (Exception, SystemExit) as error:
+        raise GraphError(f"dataset.module={label}: importing {place} failed with {_brief(error)}") from error
+    if not hasattr(found, name):
+        near = get_close_matches(name, vars(found), 1)
+        raise GraphError(f"dataset.module={label}: {place} has no {name!r}{f'; did you mean {near[0]}?' * bool(near)}")
+    return getattr(found, name)
+
+
+def _called(factory: Any, label: str) -> Any:
+    if not callable(factory):
+        raise GraphError(f"dataset.module={label}: it names no function but {type(factory).__name__}")
+    try:
+        return factory()
+    except (Exception, SystemExit) as error:
+        raise GraphError(f"dataset.module={label}: the factory failed with {_brief(error)}") from error
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+# --- Training steps.
+
+
+class TrainingSteps(Dataset):
+    """The joint graphs of forward and gradients of the modules that factories make, all of the test split.
+
+    modules: `package.module:factory` each; `factory()` returns (module whose result is its loss, its inputs).
+    Nothing is computed.
+    """
+
+    gives: ClassVar[frozenset[str]] = frozenset({"step"})
+
+    def __init__(self, *, name: str, modules: Annotated[list[str], IMPORTS]) -> None:
+        self.name, self._modules = name, modules
+        self._graphs: list[Graph] | None = None
+
+    def files(self) -> list[Path]:
+        """The sources of the factories' modules and of what they import that is not installed."""
+        return [file for label in self._modules for file in source_files(label.partition(":")[0])]
+
+    def graphs(self, split: Split) -> list[Graph]:
+        if split != "test":
+            return []
+        if self._graphs is None:
+            self._graphs = [_captured(label) for label in self._modules]
+        return self._graphs
+
+
+def _captured(label: str) -> Graph:
+    from graphopt.graphs.readers.pytorch.step_capture import capture_step
+
+    module, inputs = made_by(label)
+    name = label.replace(":", ".")
+    return capture_step(module, inputs, name=name, family=name)

@@ -1,0 +1,1 @@
+"""What runs on real machines: measuring, compilers, and what applies answers."""

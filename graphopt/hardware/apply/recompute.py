@@ -1,0 +1,226 @@
+"""Which activations `torch.compile` saves for the backward pass, by what the whole step holds at its worst moment.
+
+torch's solvers fill a knapsack: saved bytes up to a share of what is saved by default, most FLOP first. What the
+backward pass holds while it computes the rest again does not count there, so a lower budget can take more memory. Here
+a budget b limits that peak itself, to `lowest + b (default - lowest)`, and the least is computed twice within it.
+
+    torch._functorch.config.activation_memory_budget = 0.05
+    # Torch asks it, or
+    torch._functorch.config.activation_memory_budget_solver = graphopt.hardware.apply.recompute.solver
+    torch._inductor.config.custom_partitioner_fn = graphopt.hardware.apply.recompute.partitioner  # Inductor does, or
+    torch.compile(model, backend=graphopt.hardware.apply.recompute.eager)  # without code generation
+
+torch asks the solver only where its own rules save more than the budget, the partitioner always: only with the latter
+does the peak never rise when the budget falls. Both leave to torch what they do not know (`_known`).
+"""
+
+import hashlib
+import logging
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch._functorch import config as functorch
+from torch._functorch import partitioners
+from torch._functorch._activation_checkpointing.knapsack import dp_knapsack
+from torch._inductor.custom_graph_pass import CustomKnapsackSolver, CustomPartitionerFn, get_hash_for_files
+from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from graphopt.core import split
+from graphopt.core.list_schedule import rough_seconds
+from graphopt.core.machine import Device
+from graphopt.core.split import Footprint, footprint, step_of
+from graphopt.graphs.readers.pytorch.step_capture import read_step
+from graphopt.hardware.inductor import strided_reads
+from graphopt.hardware.inductor.strided_reads import fix_strided_reads
+from graphopt.search.recompute import saved_sets
+from graphopt.search.recompute.saved_sets import Front, choose, search
+
+log = logging.getLogger(__name__)
+
+CORE = Device(name="cpu", launch=2e-6, vector_flops=8e9, contraction_flops=60e9, bandwidth=10e9)
+"""One core of a server CPU; only ratios between ops count."""
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_PATCHING = threading.RLock()
+KEPT = 16  # fronts
+_FRONTS: dict[str, tuple[Front, int]] = {}  # the front of a step answers all budgets
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecomputeSettings:
+    """device: whose peaks say what computing again costs. evals: saved sets that walks may price. seed: of walks."""
+
+    device: Device
+    evals: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class SavedSet:
+    """What was chosen for a step: names of FX nodes whose results are saved, and what the split costs; `default` is the
+    same of what torch saves when only time counts."""
+
+    nodes: tuple[str, ...]
+    footprint: Footprint
+    default: Footprint
+    seconds: float  # of all ops once, by the device's peaks
+
+
+def choose_saved(graph: FxGraph, info: Any, forward: int, budget: float, settings: RecomputeSettings) -> SavedSet:
+    """The saved set of a joint graph. info: torch's `NodeInfo`. forward: outputs of the forward program."""
+    # What torch saves when only time counts: its minimum cut with all of its rules.
+    rules = partitioners.MinCutOptions(
+        ban_if_used_far_apart=functorch.ban_recompute_used_far_apart,
+        ban_if_long_fusible_chains=functorch.ban_recompute_long_fusible_chains,
+        ban_if_materialized_backward=functorch.ban_recompute_materialized_backward,
+        ban_if_not_in_allowlist=functorch.ban_recompute_not_in_allowlist,
+        ban_if_reduction=functorch.ban_recompute_reductions,
+    )
+    own = partitioners.solve_min_cut(graph, info, rules)[0]
+    read = read_step(graph, set(info.tangents_closure), forward, own, name="step", family="step")
+    step, work = step_of(read), rough_seconds(read, settings.device)
+    digest = hashlib.sha256(repr(settings).encode())
+    for array in (*step, work):
+        digest.update(array.tobytes() + b"|")
+    key = digest.hexdigest()
+    if key not in _FRONTS:
+        while len(_FRONTS) >= KEPT:
+            del _FRONTS[next(iter(_FRONTS))]
+        _FRONTS[key] = search(step, work, [step.saved], evals=settings.evals, seed=settings.seed)
+    best, kept = choose(*_FRONTS[key], budget)
+    names = tuple(read.op_names[op] for op in np.flatnonzero(kept))
+    return SavedSet(names, best, footprint(step, step.saved, work), float(work.sum()))
+
+
+def _known(graph: FxGraph) -> bool:
+    """Whether shapes are fixed, no region is checkpointed by the user, and every node is an operator."""
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        values = value if isinstance(value, (tuple, list)) else [value]
+        if node.meta.get("recompute") is not None or any(isinstance(v, SYMBOLS) for v in values):
+            return False
+        if any(isinstance(v, torch.Tensor) and any(type(d) is not int for d in v.shape) for v in values):
+            return False
+        called = node.op == "call_function" and node.target is not operator.getitem
+        if called and not isinstance(node.target, torch._ops.OpOverload):
+            return False
+    return True
+
+
+class BudgetSolver(CustomKnapsackSolver):
+    """What `activation_memory_budget_solver` is set to. torch asks which of a few ops to save and lets a minimum cut
+    decide the rest; marks on nodes, those that checkpointing uses, leave that cut one solution, which is ours."""
+
+    def __init__(self, settings: RecomputeSettings) -> None:
+        self.settings = settings
+
+    def __call__(self, memory: list[float], joint_graph: FxGraph, max_memory: float, node_info: Any,
+                 all_recomputable_banned_nodes: list[Node]) -> tuple[list[int], list[int]]:  # fmt: skip
+        every = list(range(len(memory)))
+        _join(fix_strided_reads(joint_graph), node_info)
+        if not _known(joint_graph):
+            log.warning("the step has dynamic shapes or checkpointed regions: torch's own solver decides")
+            runtimes = [partitioners.estimate_runtime(node) for node in all_recomputable_banned_nodes]
+            _, saved, again = dp_knapsack(memory, runtimes, max_memory)
+            return saved, again
+        outputs: Any = joint_graph.output_node().args[0]
+        gradients = sum("primals" in str(node.target) for node in joint_graph.find_nodes(op="placeholder"))
+        found = choose_saved(joint_graph, node_info, len(outputs) - gradients, max_memory, self.settings)
+        _mark(joint_graph, node_info, set(found.nodes))
+        saved = [i for i in every if all_recomputable_banned_nodes[i].name in found.nodes]
+        return saved, sorted(set(every) - set(saved))
+
+    def uuid(self) -> Any:
+        return _uuid(self.settings)
+
+
+def _join(added: dict[Node, Node], info: Any) -> None:
+    """Gives nodes that were added to a graph the place that torch has found for those which read them."""
+    for node, reader in added.items():
+        for kind in (info._required_fw_nodes, info.required_bw_nodes, info.tangents_closure, info.unclaimed_nodes):
+            if reader in kind:
+                kind.add(node)
+        if reader in info.fw_order:
+            info.fw_order[node] = info.fw_order[reader]
+        node.dist_from_bw = reader.dist_from_bw + 1  # type: ignore[attr-defined]
+
+
+def _mark(graph: FxGraph, info: Any, saved: set[str]) -> None:
+    """Every early node that the backward program needs must be saved or must be computed again. What only the backward
+    program needs counts as the forward one's where it is saved: torch heeds marks of the latter alone."""
+    need = {node for node in graph.output_node().all_input_nodes if node in info.required_bw_nodes}
+    for node in reversed(graph.nodes):
+        late = node in info.tangents_closure
+        if node.op != "call_function" or not (late or node in need):
+            continue
+        whole = node.args[0] if node.target is operator.getitem else node
+        keeps = not late and whole.name in saved  # type: ignore[union-attr]
+        if keeps:
+            info._required_fw_nodes.add(node)
+        if not late and whole is node:
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.MUST_RECOMPUTE
+        elif not late and not keeps:
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+        if not keeps or whole is not node:
+            need.update(node.all_input_nodes)
+
+
+class Partitioner(CustomPartitionerFn):
+    """What `torch._inductor.config.custom_partitioner_fn` is set to, or what AOTAutograd calls as `partition_fn`. All
+    but the choice of what is saved is torch's own partitioner. found: what was chosen last."""
+
+    def __init__(self, settings: RecomputeSettings) -> None:
+        self.settings = settings
+        self.found: SavedSet | None = None
+
+    def __call__(
+        self, gm: GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[GraphModule, GraphModule]:
+        plain = partitioners.choose_saved_values_set
+
+        def ours(graph: FxGraph, info: Any, memory_budget: float = 1) -> list[Node]:
+            if memory_budget >= 1 or not _known(graph):
+                return plain(graph, info, memory_budget=memory_budget)
+            self.found = choose_saved(graph, info, int(kwargs["num_fwd_outputs"]), memory_budget, self.settings)
+            nodes, saved = {node.name: node for node in graph.nodes}, list(info.inputs)
+            for name in self.found.nodes:  # of ops with several results, their parts
+                parts = [user for user in nodes[name].users if user.target is operator.getitem]
+                saved += parts or [nodes[name]]
+            return saved
+
+        fix_strided_reads(gm.graph)
+        kwargs.setdefault("compiler", "inductor")
+        with _PATCHING, mock.patch.object(partitioners, "choose_saved_values_set", ours):
+            return partitioners.min_cut_rematerialization_partition(gm, joint_inputs, **kwargs)
+
+    def uuid(self) -> Any:
+        return _uuid(self.settings)
+
+
+def _uuid(settings: RecomputeSettings) -> Any:
+    """Changes with the code that decides, so that no stale program comes out of torch's caches."""
+    files = (__file__, *(str(module.__file__) for module in (split, saved_sets, strided_reads)))
+    return get_hash_for_files(files, extra=repr(settings))
+
+
+def eager_backend(partition: Callable[..., Any]) -> Callable[..., Any]:
+    """A backend of `torch.compile` that runs both programs op by op, as `aot_eager_decomp_partition` does."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.debugging import boxed_nop
+    from torch._inductor.decomposition import select_decomp_table
+
+    return aot_autograd(fw_compiler=boxed_nop, bw_compiler=boxed_nop, decompositions=select_decomp_table,
+                        partition_fn=partition, keep_inference_input_mutations=True)  # fmt: skip
+
+
+SETTINGS = RecomputeSettings(device=CORE, evals=8000, seed=0)
+solver = BudgetSolver(SETTINGS)
+partitioner = Partitioner(SETTINGS)
+eager = eager_backend(partitioner)

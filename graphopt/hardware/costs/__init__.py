@@ -1,0 +1,1 @@
+"""Costs that compile, run and measure."""

@@ -1,0 +1,167 @@
+"""`Inductor`: the time that a program takes as TorchInductor compiles it, measured on this machine; and `Learned`, the
+same predicted from the code that it is lowered to.
+
+A plan says what is stored, inlined or kept apart otherwise than by default, and sets knobs. The source that comes of it
+is compiled and timed by turns with that of the default; a price is that ratio times the default's time.
+
+Shape legend: B plans.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, ClassVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from graphopt import cache_dir
+from graphopt.core.errors import ConfigError, Unmeasured
+from graphopt.core.graph import Graph
+from graphopt.core.head import Role
+from graphopt.core.plan import Plans
+from graphopt.core.utils.outside import WeightsFile
+from graphopt.core.utils.ranges import Between, Positive
+from graphopt.hardware.measure.builds import BuildPipeline, Builds, Built
+from graphopt.hardware.measure.environment import KEEPS_MEMORY, environment_here
+from graphopt.hardware.measure.price_table import Environment, Line, PriceTable, TableFile
+from graphopt.hardware.measure.service import Service
+from graphopt.hardware.measure.target import Comparing, Failure, Measured, Target, Timing
+from graphopt.hardware.ranking.code_time import load_weights, weights_file
+from graphopt.hardware.ranking.requests import ASSUMED, READS, CompilerRequest, LoweredRequests, request_of
+from graphopt.problems.cost_model import CostModel, Prices
+
+TABLE = Path("measured") / "inductor.jsonl"
+Table = Annotated[str | None, TableFile(usual=TABLE)]
+SEED = 0  # of a program's inputs
+NOTHING = CompilerRequest({}, {})
+
+
+class Inductor(CostModel):
+    """table: file of what was measured; null: measured/ in $GRAPHOPT_CACHE, else in ~/.cache/graphopt. environment:
+    null: this machine's; else only the table's lines of that one count, and nothing is compiled or measured.
+    fresh_processes: 0: a process that stays measures, for searching; else a price is a race with the default in so many
+    fresh processes, for judging. builders: processes that lower and compile; build_seconds: for one of them to answer.
+
+    A plan that does not compile, crashes or hangs costs inf.
+    """
+
+    objective = "runtime"
+    needs = frozenset({"compiled_program"})
+    deterministic = False
+    reads: ClassVar[frozenset[Role | str]] = READS
+    assumes = ASSUMED
+
+    def __init__(self, *, name: str, table: Table, environment: Environment,
+                 fresh_processes: Annotated[int, Between(0, 64)], builders: Annotated[int, Between(1, 256)],
+                 build_seconds: Positive, measuring: Comparing) -> None:  # fmt: skip
+        if measuring.device != "cpu":
+            raise ConfigError(f"cost={name} compiles for CPUs only: set measuring.device=cpu")
+        self.name = name
+        self.service = Service(measuring, table=cache_dir() / TABLE if table is None else Path(table), name=name,
+                               environment=environment, libraries=("torch",), processes=fresh_processes)  # fmt: skip
+        self.builds = Builds(builders, build_seconds)
+        self.lowered = LoweredRequests(self.service.table, self.service.environment, self.builds)
+        self._pipeline = BuildPipeline(self.builds, self.service, target_of)
+        self._defaults: WeakKeyDictionary[Graph, Target] = WeakKeyDictionary()
+
+    def stored(self) -> Mapping[str, object]:
+        return {"environment": self.service.environment}
+
+    def price(self, plans: Plans) -> Prices:
+        found = self.measured(plans.graph, [request_of(plans, b) for b in range(len(plans))])
+        timings = [one if isinstance(one, Timing) else None for one in found]
+        return Prices(
+            np.array([np.inf if t is None else t.seconds for t in timings]),
+            np.array([float(t is None) for t in timings]),
+            np.array([0.0 if t is None else t.noise for t in timings]),
+            np.array([0 if t is None else t.rounds for t in timings]),
+        )
+
+    def measured(self, graph: Graph, requests: Sequence[CompilerRequest]) -> list[Measured]:
+        """A timing for each, or why there is none. Raises Unmeasured where the default itself cannot be run, and
+        UserError where the table lacks one and nothing may be measured: before anything is lowered."""
+        default = self.default(graph)
+        known = [self._known(graph, default, request) for request in requests]
+        fresh = [i for i, answer in enumerate(known) if answer is None]
+        if fresh and not self.service.measures:
+            raise self.lowered.unknown(graph)
+        if fresh:
+            evaluated = self._pipeline.evaluate(default, [self.lowered.request(graph, requests[i]) for i in fresh])
+            for i, one in zip(fresh, evaluated, strict=True):
+                made = one.measured if one.lowered is None else one.lowered
+                if not isinstance(made, Timing):
+                    self.lowered.remember(graph, requests[i], made)
+                known[i] = one.measured
+        return [answer for answer in known if answer is not None]
+
+    def _known(self, graph: Graph, default: Target, request: CompilerRequest) -> Measured | None:
+        line = self.lowered.line(graph, request)
+        if line is None:
+            return None
+        if "failure" in line:
+            return Failure(line["failure"], lasting=True)
+        if line["digest"] == default.digest:
+            return self.service.reference(default)
+        return self.service.known(default, Target("inductor", line["digest"], {}))
+
+    def default(self, graph: Graph) -> Target:
+        """The program as the compiler makes it by itself. Raises Unmeasured where it cannot be compiled."""
+        if graph in self._defaults:
+            return self._defaults[graph]
+        if not self.service.measures:
+            line = self.lowered.line(graph, NOTHING)
+            if line is None or "failure" in line:
+                raise self.lowered.unknown(graph)
+            self._defaults[graph] = Target("inductor", line["digest"], {})
+            return self._defaults[graph]
+        (lowered,) = self._pipeline.lower([self.lowered.request(graph, NOTHING)])
+        compiled = lowered if isinstance(lowered, Failure) else self.builds.ask("compile", lowered).result()
+        if isinstance(compiled, Failure):
+            raise Unmeasured(f"{graph.name} cannot be compiled: {compiled.reason}")
+        assert not isinstance(lowered, Failure)
+        self.lowered.remember(graph, NOTHING, lowered)
+        self._defaults[graph] = target_of({**lowered, "program": str(self.lowered.file(graph))})
+        return self._defaults[graph]
+
+
+def target_of(built: Built) -> Target:
+    """A lowered program, as it is timed."""
+    payload = {"source": built["source"], "digest": built["key"], "program": built["program"], "seed": SEED}
+    return Target("inductor", built["digest"], payload)
+
+
+class Learned(CostModel):
+    """Nothing is compiled or run. What the code does (instructions by kind, bytes by how far away they are, loops) is
+    weighed by costs that were fitted to measured plans of other graphs (`graphopt.hardware.ranking.code_time`).
+
+    weights: `shipped`; null: your own, of `graphopt measure learn_cost`; or a file. table, environment: of what
+    was lowered, as those of `cost=inductor`, which may share them. builders, build_seconds: as there.
+
+    A plan that cannot be lowered costs inf.
+    """
+
+    objective = "runtime"
+    needs = frozenset({"compiled_program"})
+    reads: ClassVar[frozenset[Role | str]] = READS
+    assumes = ASSUMED
+
+    def __init__(self, *, name: str, weights: WeightsFile, table: Table, environment: Environment,
+                 builders: Annotated[int, Between(1, 256)], build_seconds: Positive) -> None:  # fmt: skip
+        self.name, self._lowers = name, environment is None
+        self.weights = load_weights(weights_file(weights))
+        here = environment or f"{environment_here('cpu', 1, ('torch',))}, {KEEPS_MEMORY}"
+        prices = PriceTable(cache_dir() / TABLE if table is None else Path(table))
+        self.requests = LoweredRequests(prices, here, Builds(builders, build_seconds))
+
+    def stored(self) -> Mapping[str, object]:
+        return {"environment": self.requests.environment}
+
+    def price(self, plans: Plans) -> Prices:
+        lines = self.lowered(plans.graph, [request_of(plans, b) for b in range(len(plans))])
+        failed = np.array(["failure" in line for line in lines])
+        cost = [np.inf if "failure" in line else self.weights.model.of(line["features"]) for line in lines]
+        return Prices(np.array(cost), failed.astype(np.float64))
+
+    def lowered(self, graph: Graph, requests: Sequence[CompilerRequest]) -> list[Line]:
+        """`digest` and `features` of the code of each, or `failure`."""
+        return self.requests.lines(graph, requests, lowers=self._lowers)

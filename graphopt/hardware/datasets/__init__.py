@@ -1,0 +1,1 @@
+"""Data sets of programs, as compilers see them."""

@@ -1,0 +1,164 @@
+"""Build processes, which lower and compile programs, and the pipeline from requests to times.
+
+A batch flows lower -> one of each digest -> compile -> timer; programs that are ready are timed while others are being
+built. A build process takes lines {"build": a name of `TASKS`, "given": the argument of that function} and gives
+{"built": its result, as JSON}. A crash or a hang of a build process fails one request.
+"""
+
+import importlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from graphopt.core.utils.process import START_SECONDS, Ended, Late, Process, Request, Tell, serve
+from graphopt.hardware.measure.environment import keep_off, variables
+from graphopt.hardware.measure.service import Service
+from graphopt.hardware.measure.target import Failure, Measured, Target
+
+BUILDER = "graphopt.hardware.measure.builds"  # whose `main` a build process runs
+TASKS = {  # name -> module and function, which takes a mapping and gives one, both plain JSON
+    "lower": ("graphopt.hardware.inductor.lowering", "lower_request"),
+    "compile": ("graphopt.hardware.inductor.lowering", "compile_request"),
+}
+Built = dict[str, Any]
+
+
+def main(arguments: list[str]) -> int:
+    """Of a build process."""
+    keep_off()
+    return serve(arguments, answer)
+
+
+def answer(request: Request, tell: Tell) -> dict[str, Any]:
+    """Loading the module has a time limit of its own."""
+    module, name = TASKS[request["build"]]
+    if module not in sys.modules:
+        tell(at=0, more=START_SECONDS)
+    function = getattr(importlib.import_module(module), name)
+    tell(at=0)
+    return {"built": function(request["given"])}
+
+
+class Builds:
+    """A pool of build processes, each of one thread. limit_seconds: for one request; then its process is ended.
+
+    counts: of each name the requests, and `crashes`, `hangs`, `errors`.
+    """
+
+    def __init__(self, builders: int, limit_seconds: float) -> None:
+        self.counts = Counter[str]()
+        self._limit = limit_seconds
+        self._threads = ThreadPoolExecutor(builders)
+        self._open = set[Future[Built | Failure]]()  # requests without a result yet
+        self._free: SimpleQueue[Process] = SimpleQueue()
+        self.processes = [Process(BUILDER, {}, variables(1)) for _ in range(builders)]
+        for process in self.processes:
+            self._free.put(process)
+
+    def ask(self, name: str, given: Mapping[str, Any]) -> Future[Built | Failure]:
+        """The result of a function of `TASKS` on plain JSON, once a process is free."""
+        request = self._threads.submit(self._built, name, given)
+        self._open.add(request)
+        request.add_done_callback(self._open.discard)
+        return request
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """An error in the block, Ctrl-C among them, gives up what is not built yet. Otherwise this process would build
+        the rest before it ends."""
+        try:
+            yield
+        except BaseException:
+            for request in [*self._open]:
+                request.cancel()
+            for process in self.processes:
+                process.give_up()
+            raise
+
+    def end(self) -> None:
+        """Requests that were not begun are dropped; the processes end."""
+        self._threads.shutdown(cancel_futures=True)
+        for process in self.processes:
+            process.end()
+
+    def _built(self, name: str, given: Mapping[str, Any]) -> Built | Failure:
+        self.counts[name] += 1
+        process = self._free.get()
+        try:
+            answer = process.ask({"build": name, "given": dict(given)}, self._limit)
+        except Ended:
+            return self._failed("crashes", f"{name} ends the process that does it, perhaps out of memory")
+        except Late:
+            return self._failed("hangs", f"{name} takes more than {self._limit:g} s")
+        finally:
+            self._free.put(process)
+        if isinstance(answer.get("built"), dict):
+            built: Built = answer["built"]
+            return built
+        reason = f"{name}: {answer.get('error', 'no answer')}"
+        return self._failed("errors", reason, lasting=bool(answer.get("lasting")))
+
+    def _failed(self, how: str, reason: str, *, lasting: bool = False) -> Failure:
+        self.counts[how] += 1
+        return Failure(reason, lasting)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """lowered: the answer of lowering, which holds `digest`; None where it failed."""
+
+    lowered: Built | None
+    measured: Measured
+
+
+@dataclass(frozen=True)
+class BuildPipeline:
+    """target_of: makes of a lowered program what is timed. Its digest is that of the generated code, so requests that
+    lead to the same code are compiled and timed once."""
+
+    builds: Builds
+    service: Service
+    target_of: Callable[[Built], Target]
+
+    def lower(self, requests: Sequence[Mapping[str, Any]]) -> list[Built | Failure]:
+        """All of them, in their order."""
+        with self.builds.batch():
+            return [lowering.result() for lowering in [self.builds.ask("lower", request) for request in requests]]
+
+    def evaluate(self, default: Target, requests: Sequence[Mapping[str, Any]]) -> list[Evaluation]:
+        """One for each request, against a default that is compiled. Known times are neither compiled nor measured."""
+        lowered = self.lower(requests)
+        distinct = {built["digest"]: built for built in lowered if not isinstance(built, Failure)}
+        targets = {digest: self.target_of(built) for digest, built in distinct.items()}
+        measured = dict[str, Measured]()
+        for digest, target in targets.items():
+            if (known := self.service.known(default, target)) is not None:
+                measured[digest] = known
+        with self.builds.batch():
+            compiling = {self.builds.ask("compile", distinct[digest]): target
+                         for digest, target in targets.items() if digest not in measured}  # fmt: skip
+            measured |= self._timed(default, compiling)
+        return [Evaluation(None, one) if isinstance(one, Failure) else Evaluation(one, measured[one["digest"]])
+                for one in lowered]  # fmt: skip
+
+    def _timed(self, default: Target, compiling: dict[Future[Built | Failure], Target]) -> dict[str, Measured]:
+        """By digest. Times what is compiled while the rest is being compiled."""
+        found = dict[str, Measured]()
+        while compiling:
+            done, _ = wait(compiling, return_when=FIRST_COMPLETED)
+            ready = list[Target]()
+            for future in done:
+                compiled, target = future.result(), compiling.pop(future)
+                if isinstance(compiled, Failure):
+                    found[target.digest] = self.service.refuse(default, target, compiled)
+                else:
+                    ready.append(target)
+            if ready:
+                timed = self.service.compare(default, ready)
+                found |= {target.digest: one for target, one in zip(ready, timed, strict=True)}
+        return found

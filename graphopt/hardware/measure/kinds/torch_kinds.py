@@ -1,0 +1,147 @@
+"""Targets that torch runs, and the clock of GPUs.
+
+Each loader takes the payload of a target and a device. `eager`: `program`, path of an FX program's file; `seed` of its
+inputs. `inductor`: a module that TorchInductor generated here, in a build of ours: `source`, its path; `digest`; and as
+for `eager`. `program`: `path` of a rewriting program's ONNX file and `dims`, sizes of open dimensions. `op`: a single
+op of the rewriting vocabulary: `name`, `params`, `inputs` [[shape, dtype], ...].
+"""
+
+from collections.abc import Callable
+from functools import cache
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphopt.core.errors import ConfigError
+from graphopt.graphs.readers.pytorch.program_file import load_program, make_inputs
+from graphopt.hardware.measure.rounds import Runner, Timed
+from graphopt.rewrite.equivalence import random_inputs
+from graphopt.rewrite.io.onnx_import import import_onnx
+from graphopt.rewrite.ir.execution import Executor, apply
+from graphopt.rewrite.ir.vocabulary import Operation
+
+POOL = (1 << 20) + 7  # random numbers that the inputs of ops are filled with, over and over
+WARM_UP = 3  # runs before a CUDA graph is captured: libraries choose their kernels in them
+
+
+def begin(threads: int) -> None:
+    """Gradients are not recorded, here and from now on."""
+    torch.set_num_threads(threads)
+    torch.inference_mode().__enter__()  # type: ignore[no-untyped-call]
+
+
+def load_eager(payload: dict[str, Any], device: str) -> Runner:
+    program = load_program(payload["program"])
+    inputs = [tensor.to(device) for tensor in make_inputs(program.inputs, payload["seed"])]
+    return runner_of(lambda given: program.gm(*given), inputs)
+
+
+def load_inductor(payload: dict[str, Any], device: str) -> Runner:
+    from torch._inductor.codecache import PyCodeCache
+
+    module = PyCodeCache.load_by_key_path(payload["digest"], payload["source"])
+    inputs = [tensor.to(device) for tensor in make_inputs(load_program(payload["program"]).inputs, payload["seed"])]
+    return runner_of(module.call, inputs)
+
+
+def runner_of(call: Callable[[list[Tensor]], Any], inputs: list[Tensor]) -> Runner:
+    """call may empty its list, and change tensors in place. Tensors that its first run changes are restored before
+    every run, so every run sees the same numbers."""
+    pristine = [tensor.clone() for tensor in inputs]
+    call(list(inputs))
+    changed = [(now, kept) for now, kept in zip(inputs, pristine) if not _same(now, kept)]
+
+    def reset() -> None:
+        for now, kept in changed:
+            now.copy_(kept)
+
+    return Runner(lambda: call(list(inputs)), reset if changed else None)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """NaNs are equal where they stand in the same places."""
+    return bool(torch.equal(a, b) or torch.allclose(a, b, rtol=0.0, atol=0.0, equal_nan=True))
+
+
+def load_op(payload: dict[str, Any], device: str) -> Runner:
+    operation = Operation(payload["name"], _tuples(payload["params"]))
+    inputs = [_tensor(shape, dtype, _pool(device)) for shape, dtype in payload["inputs"]]
+
+    def run() -> Any:
+        result = apply(operation, inputs)
+        return result.contiguous() if operation.name == "transpose" else result  # else a view: its reader pays for it
+
+    return Runner(run)
+
+
+@cache
+def _pool(device: str) -> Tensor:
+    return torch.randn(POOL, generator=torch.Generator().manual_seed(0)).to(device)
+
+
+def _tensor(shape: list[int], dtype: str, pool: Tensor) -> Tensor:
+    """Normal numbers, the same over and over: drawing a large product's weights would take longer than the product.
+    Ones of other types."""
+    kind, size = getattr(torch, dtype), prod(shape)
+    if kind.is_floating_point:
+        return pool.repeat(ceil(size / POOL))[:size].view(shape).to(kind)
+    return torch.ones(shape, dtype=kind, device=pool.device)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def load_program_file(payload: dict[str, Any], device: str) -> Runner:
+    """Op by op (`rewrite.ir.execution`); on a GPU as one CUDA graph, so that launches do not count."""
+    program = import_onnx(payload["path"], payload["dims"])
+    executor, inputs = Executor(program, device=device), random_inputs(program, np.random.default_rng(0))
+    return Runner(lambda: executor(inputs)) if device == "cpu" else _cuda_graph(executor, inputs)
+
+
+def _cuda_graph(executor: Executor, inputs: list[Any]) -> Runner:
+    """Replays all kernels by one launch. Inputs, results and what lies between stay in the graph's own memory."""
+    given, beside, graph = executor.given(inputs), torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(WARM_UP):
+            executor.results(given)
+    torch.cuda.current_stream().wait_stream(beside)
+    with torch.cuda.graph(graph):
+        results = executor.results(given)
+
+    def run(held: object = (given, results)) -> None:
+        """held: the tensors that the graph reads and writes have to live as long as it."""
+        graph.replay()
+
+    return Runner(run)
+
+
+def cuda_clock() -> Timed:
+    """By events of the device. Raises ConfigError where torch has no GPU."""
+    if not torch.cuda.is_available():
+        raise ConfigError("measuring.device=cuda needs a GPU that torch can use, and there is none: choose "
+                          "measuring.device=cpu")  # fmt: skip
+    return _cuda_timed
+
+
+def _cuda_timed(runner: Runner, runs: int) -> float:
+    """Seconds of so many runs. Runs that are reset are timed one by one."""
+    blocks = [runs] if runner.reset is None else [1] * runs
+    return sum(_block(runner, block) for block in blocks)
+
+
+def _block(runner: Runner, runs: int) -> float:
+    if runner.reset is not None:
+        runner.reset()
+        torch.cuda.synchronize()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    for _ in range(runs):
+        runner.run()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1000.0

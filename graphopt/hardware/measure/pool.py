@@ -1,0 +1,143 @@
+"""`Pool`: who asks measuring processes. `LocalPool` has one here, `RayPool` has several, on any machine."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from graphopt.core.errors import ConfigError, UserError
+from graphopt.core.utils.process import TRIES, Ended, Late, Process
+from graphopt.hardware.measure.environment import variables
+from graphopt.hardware.measure.target import Device
+
+WORKER = "graphopt.hardware.measure.timing_worker"
+MOST_GIVEN_UP = 5  # requests in a row that ended the process: then it is not the targets
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRequest:
+    """A request without an answer. at: the target that was being made ready, None in the rounds; reason: what happened
+    to the process, as it follows `X cannot be measured`."""
+
+    at: int | None
+    reason: str
+
+
+Answer = dict[str, Any] | FailedRequest
+
+
+class Pool(Protocol):
+    """width: requests that are answered at once. counts: what happened: `requests`, `crashes`, `hangs`, `starts`."""
+
+    width: int
+    counts: Counter[str]
+
+    def ask(self, requests: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[Answer]:
+        """Answers, in the order of the requests, each within its seconds, which count anew from target to target.
+        Raises UserError where nothing can be measured."""
+
+    def end(self) -> None:
+        """Its processes end; another request begins new ones."""
+
+
+class LocalPool:
+    """One process that stays, pinned, with a steady allocator. What ends it is tried a second time. place: among
+    several on one machine; module: what is run, None: `WORKER`."""
+
+    width = 1
+
+    def __init__(self, device: Device, threads: int, place: int = 0, module: str | None = None) -> None:
+        setting = {"device": device, "threads": threads, "place": place}
+        self.process = Process(module or WORKER, setting, variables(threads))
+        self.counts = Counter[str]()
+        self._given_up = 0  # requests in a row that ended the process
+
+    def ask(self, requests: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[Answer]:
+        return [self._answer(request, limit) for request, limit in zip(requests, seconds, strict=True)]
+
+    def end(self) -> None:
+        self.process.end()
+
+    def _answer(self, request: dict[str, Any], limit: float) -> Answer:
+        self.counts["requests"] += 1
+        at = None
+        for _ in range(TRIES):
+            try:
+                answer = self.process.ask(request, limit)
+            except Ended as lost:
+                at = lost.at
+                self.counts["crashes"] += 1
+            except Late as lost:
+                self.counts["hangs"] += 1
+                return FailedRequest(
+                    lost.at, f" in measuring.limit_seconds={limit:g}; raise it, or give smaller models"
+                )
+            else:
+                self._given_up = 0
+                if answer.get("fatal"):
+                    raise UserError(answer["error"])
+                return answer
+            finally:
+                self.counts["starts"] = self.process.starts
+        self._given_up += 1
+        if self._given_up >= MOST_GIVEN_UP:
+            raise UserError(f"the process that measures ended with each of {self._given_up} requests in a row; "
+                            "is there too little memory?")  # fmt: skip
+        return FailedRequest(at, ": it ends the process that runs it, perhaps out of memory; give smaller models")
+
+
+class RayPool:
+    """Measuring processes in a Ray cluster, each on a processor of its own. workers: actors, each a `LocalPool`.
+    address: of a running cluster; None begins one here that ends with this process.
+
+    Files that targets name must be there on every machine (a shared folder). Machines must be alike: the environment
+    of a price is that of the machine that asks."""
+
+    def __init__(self, device: Device, threads: int, workers: int, address: str | None) -> None:
+        if find_spec("ray") is None:
+            raise ConfigError("measuring.pool=ray needs Ray, which is not installed; pip install 'graphopt[ray]'")
+        ray: Any = import_module("ray")
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False, include_dashboard=False)
+        self.width, self.counts = workers, Counter[str]()
+        self._ray, self._device, self._threads = ray, device, threads
+        self._actors = [self._actor(place) for place in range(workers)]
+
+    def ask(self, requests: Sequence[dict[str, Any]], seconds: Sequence[float]) -> list[Answer]:
+        """In turns of as many as there are actors; a machine that goes away loses the requests that it had."""
+        found = list[Answer]()
+        for start in range(0, len(requests), self.width):
+            turn = list(zip(requests, seconds, strict=True))[start : start + self.width]
+            asked = [self._actors[place].counted.remote(*one) for place, one in enumerate(turn)]
+            found += [self._answer(place, answer) for place, answer in enumerate(asked)]
+        return found
+
+    def end(self) -> None:
+        for actor in self._actors:
+            self._ray.kill(actor)
+
+    def _actor(self, place: int) -> Any:
+        remote: Any = self._ray.remote(CountedPool)
+        return remote.options(num_cpus=self._threads).remote(self._device, self._threads, place, WORKER)
+
+    def _answer(self, place: int, asked: Any) -> Answer:
+        try:
+            answer, counts = self._ray.get(asked)
+        except self._ray.exceptions.RayActorError as error:
+            self.counts["crashes"] += 1
+            self._actors[place] = self._actor(place)
+            return FailedRequest(None, f": the machine that ran it is gone ({type(error).__name__})")
+        self.counts.update(counts)
+        found: Answer = answer
+        return found
+
+
+class CountedPool(LocalPool):
+    """What an actor is: answers together with what happened on the way."""
+
+    def counted(self, request: dict[str, Any], seconds: float) -> tuple[Answer, dict[str, int]]:
+        self.counts.clear()
+        (answer,) = self.ask([request], [seconds])
+        return answer, dict(self.counts)

@@ -1,0 +1,1 @@
+"""Searches that know how programs are measured."""

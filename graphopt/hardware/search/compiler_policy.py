@@ -1,0 +1,256 @@
+"""`compiler_policy`: a compiler's decisions in the order of predicted times, the fastest first.
+
+What is worth asking of the compiler is looked for on paper: changes of the best decision, among them all that
+`compiler_search` would try and sets of ops that are simulated to help, are simulated by the hundred; the fastest of
+these are lowered, and of what was lowered the predicted fastest codes are measured, a few at a time. Then the same
+around the best, and what several changes that helped bring together. Predictions may be wrong: so a few evaluations of
+every round, and half of them after a round that brought nothing, are of what comes first: knobs one by one, of which
+predictions know those least that are of how source is compiled. Simulated times are those of `cost=calibrated`
+(milliseconds each), predicted ones those of `cost=learned` (a second each), fitted to measured plans of other graphs. A
+setting that leaves the simulator unmoved counts there as what is predicted of it alone. The order is by the mean of
+both, as logarithms; of equals, those come first that set more knobs of how source is compiled.
+
+Shape legend: N ops, H heads, P decisions.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from graphopt.core.graph import F64
+from graphopt.core.head import Role
+from graphopt.core.knobs import KNOBS
+from graphopt.core.utils.outside import OwnFolder, WeightsFile
+from graphopt.core.utils.ranges import Between, Few, Share, Workers
+from graphopt.hardware.costs.calibrated import Calibrated
+from graphopt.hardware.costs.inductor import Learned
+from graphopt.hardware.ranking.requests import request_of
+from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.decisions import Decision, Decisions
+from graphopt.problems.optimizer import Optimizer
+from graphopt.search.fusion.compiler_search import Changes, Climb, changed, knob_columns, rules, single_knobs
+from graphopt.search.walks.classes import alike
+
+SIZES = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)  # ops that are simulated to help, together
+LEAST = 1e-4  # relative, of a simulated time that helps
+COMPILES = frozenset(knob.name for knob in KNOBS if knob.compiles)
+HOPS = 3  # around ops that look alike
+
+
+UNTOLD = 2  # after a round that brought nothing one in so many is measured in the order of candidates
+DIGITS = 6  # of predicted logarithms: what is equal
+UNMOVED = 1e-9  # of logarithms of simulated times: a setting that the simulator does not know
+Many = Annotated[int, Between(1, 5000)]
+Blind = Annotated[int, Between(0, 64)]
+Predicted = tuple[float, str]  # seconds, inf where it cannot be lowered; digest of the code
+Predict = Callable[[AssignProblem, Decisions], Sequence[Predicted]]
+"""Of decisions [P, N, H] about a problem's graph."""
+Simulate = Callable[[AssignProblem, Decisions], F64]
+"""Seconds [P] of the same."""
+
+
+def candidates(problem: AssignProblem, climb: Climb, simulated: Callable[[Decisions], F64],
+               come: int = 0) -> list[Decision]:  # fmt: skip
+    """Changes of the best decision: single knobs, those of how source is compiled first, after the `come` ones that
+    came before; rules, classes of alike ops, and sets of ops whose flips are simulated to help most; rules and sets
+    with each knob; settings of all knobs; single flips."""
+    knobs = sorted(single_knobs(problem), key=lambda part: problem.task.heads[part[0][1]].name not in COMPILES)
+    knobs = [*knobs[come % len(knobs) :], *knobs[: come % len(knobs)]] if knobs else []
+    wholes: list[Changes] = [climb.fusion(rule.ops, rule.choice) for rule in rules(problem.graph, climb.free)]
+    flips = [climb.flip(np.array([op])) for op in np.flatnonzero(climb.free)]
+    wholes += _helpful(climb, flips, simulated)
+    classes = [climb.flip(ops) for of in alike(problem.graph, climb.free, HOPS) for ops in of]
+    with_knobs = ([*whole, *knob] for whole, knob in product(wholes, knobs))
+    parts = [*knobs, *wholes, *classes, *with_knobs, *_settings(problem), *flips]
+    return [made for part in parts if (made := changed(climb.decision, part)) is not None]
+
+
+def _helpful(climb: Climb, flips: Sequence[Changes], simulated: Callable[[Decisions], F64]) -> Iterator[Changes]:
+    """The flips that help most alone, together."""
+    made = [(part, decision) for part in flips if (decision := changed(climb.decision, part)) is not None]
+    if not made:
+        return
+    times = simulated(np.stack([climb.decision, *(decision for _, decision in made)]))
+    order = np.argsort(times[1:], kind="stable")
+    helpful = [made[i][0] for i in order.tolist() if times[1 + i] < times[0] * (1 - LEAST)]
+    for size in dict.fromkeys(min(size, len(helpful)) for size in SIZES):
+        yield [slot for part in helpful[:size] for slot in part]
+
+
+def _settings(problem: AssignProblem) -> Iterator[Changes]:
+    """All settings of all knobs."""
+    columns = knob_columns(problem)
+    for setting in product(*(range(problem.task.heads[column].count) for column in columns)):
+        yield [(0, column, choice) for column, choice in zip(columns, setting, strict=True)]
+
+
+class CompilerPolicy(Optimizer):
+    """considered: decisions that are simulated in a round. pool: of these, those that are lowered. each: evaluations of
+    a round; untold: of these, how many are of what comes first, however it is predicted. margin: as of
+    `compiler_search`. preset: as of `cost=calibrated`. weights, table, builders: as of `cost=learned`."""
+
+    needs_roles = frozenset({Role.FUSION})
+    needs = frozenset({"compiled_program"})
+
+    def __init__(self, *, name: str, considered: Many, pool: Many, each: Few, untold: Blind, margin: Share,
+                 preset: str | None, weights: WeightsFile, table: OwnFolder, builders: Workers) -> None:  # fmt: skip
+        self.name, self.considered, self.pool, self.margin = name, considered, pool, margin
+        self.each, self.untold = each, untold
+        learned = Learned(
+            name=name, weights=weights, table=table, environment=None, builders=builders, build_seconds=120
+        )
+        self.predict: Predict = predictions(learned)
+        self.simulate: Simulate = simulations(Calibrated(name=name, preset=preset))
+
+    def solve(self, problem: AssignProblem) -> None:
+        climb = Climb(problem, self.each, self.margin)
+        told = _Told(problem, self.predict, self.simulate)
+        together, helped, came = list[Decision](), True, 0
+        while problem.open:
+            found = _distinct(candidates(problem, climb, told.simulated, came), self.considered)
+            told.lower(told.promising(found, self.pool))
+            tried = told.as_they_come(together, 1)
+            blind = min(self.each, self.untold if helped else max(self.untold, self.each // UNTOLD))
+            tried += told.fastest(max(0, self.each - blind - len(tried)))
+            tried += told.as_they_come(found, self.each - len(tried))
+            came += blind
+            if not tried:
+                return
+            before = climb.score
+            together = _measured(climb, tried)
+            helped = climb.score < before
+
+
+def _measured(climb: Climb, tried: Sequence[Decision]) -> list[Decision]:
+    """Prices decisions; what several bring that are better than the best was, put together."""
+    base, before = climb.decision, climb.score
+    costs = climb.measure(np.stack(tried))
+    helped = [tried[i] for i in np.argsort(costs, kind="stable").tolist() if costs[i] < before * (1.0 - climb.margin)]
+    made, out = base.copy(), list[Decision]()
+    for decision in helped:
+        made = np.where((decision != base) & (made == base), decision, made)
+        out.append(made)
+    return out[1:]
+
+
+def _distinct(decisions: Sequence[Decision], most: int) -> Decisions:
+    found = {decision.tobytes(): decision for decision in decisions}
+    return np.stack([*found.values()][:most])
+
+
+class _Code(NamedTuple):
+    """Of a decision: predicted logarithm of time over the default's; how many knobs of compiling source it leaves
+    alone; the digest of its code."""
+
+    score: float
+    left: int
+    digest: str
+    decision: Decision
+
+
+class _Told:
+    """What was simulated and lowered of a problem's graph, and what of it was not measured yet."""
+
+    def __init__(self, problem: AssignProblem, predict: Predict, simulate: Simulate) -> None:
+        self.problem, self._predict, self._simulate = problem, predict, simulate
+        self._times: dict[bytes, float] = {}
+        self._lowered: dict[bytes, str] = {}  # decision -> digest of its code
+        self._open: dict[str, _Code] = {}
+        initial = problem.initial[None]
+        self._start = float(np.log(self.simulated(initial)[0]))
+        seconds, digest = self._predict(problem, initial)[0]
+        self._default, self._gone = math.log(seconds), {digest}
+        self._alone = self._unmoved()
+
+    def simulated(self, decisions: Decisions) -> F64:
+        """Seconds [P] of decisions, each simulated once."""
+        fresh = {one.tobytes(): one for one in decisions if one.tobytes() not in self._times}
+        if fresh:
+            self._times |= zip(fresh, self._simulate(self.problem, np.stack([*fresh.values()])).tolist(), strict=True)
+        return np.array([self._times[one.tobytes()] for one in decisions])
+
+    def _unmoved(self) -> dict[tuple[int, int], float]:
+        """(head, choice) of settings which the simulator does not know -> the predicted logarithm of what it brings."""
+        made = [(part[0], changed(self.problem.initial, part)) for part in single_knobs(self.problem)]
+        known = [(slot, decision) for slot, decision in made if decision is not None]
+        if not known:
+            return {}
+        decisions = np.stack([decision for _, decision in known])
+        still = np.abs(np.log(self.simulated(decisions)) - self._start) < UNMOVED
+        if not still.any():
+            return {}
+        predicted = self._predict(self.problem, decisions[still])
+        slots = [slot[1:] for (slot, _), flat in zip(known, still, strict=True) if flat]
+        return {slot: math.log(seconds) - self._default for slot, (seconds, _) in zip(slots, predicted, strict=True)}
+
+    def _rough(self, decisions: Decisions) -> F64:
+        """Logarithms [P] of time over the default's, without lowering."""
+        columns = knob_columns(self.problem)
+        settings = [sum(self._alone.get((c, int(one[0, c])), 0.0) for c in columns) for one in decisions]
+        rough: F64 = np.log(self.simulated(decisions)) - self._start + np.array(settings)
+        return rough
+
+    def promising(self, decisions: Decisions, most: int) -> Decisions:
+        """Of those that were not lowered before, the fastest on paper."""
+        fresh = decisions[[one.tobytes() not in self._lowered for one in decisions]]
+        left = np.array([self._left(one) for one in fresh], np.int64)
+        return fresh[np.lexsort((left, self._rough(fresh).round(DIGITS)))[:most]]
+
+    def _left(self, decision: Decision) -> int:
+        """Knobs of compiling source that it leaves alone."""
+        heads = self.problem.task.heads
+        return sum(decision[0, c] == 0 for c in knob_columns(self.problem) if heads[c].name in COMPILES)
+
+    def lower(self, decisions: Decisions) -> None:
+        if not len(decisions):
+            return
+        predicted = self._predict(self.problem, decisions)
+        for one, rough, (seconds, digest) in zip(decisions, self._rough(decisions), predicted, strict=True):
+            self._lowered[one.tobytes()] = digest
+            if math.isfinite(seconds) and digest not in self._gone:
+                score = (math.log(seconds) - self._default + float(rough)) / 2
+                self._open.setdefault(digest, _Code(round(score, DIGITS), self._left(one), digest, one))
+
+    def fastest(self, most: int) -> list[Decision]:
+        """Those that are predicted to be fastest of what was not given before, one of each code."""
+        return [self._give(code.digest) for code in sorted(self._open.values(), key=lambda code: code[:2])[:most]]
+
+    def as_they_come(self, decisions: Iterable[Decision], most: int) -> list[Decision]:
+        """The first of decisions whose code is new, however it is predicted to run."""
+        out: list[Decision] = []
+        for one in decisions:
+            if len(out) == most:
+                break
+            if one.tobytes() not in self._lowered:
+                self.lower(one[None])
+            if (digest := self._lowered[one.tobytes()]) in self._open:
+                out.append(self._give(digest))
+        return out
+
+    def _give(self, digest: str) -> Decision:
+        self._gone.add(digest)
+        return self._open.pop(digest).decision
+
+
+def predictions(model: Learned) -> Predict:
+    """By a learned model, of code that is lowered to."""
+
+    def predict(problem: AssignProblem, decisions: Decisions) -> list[Predicted]:
+        plans = problem.task.realise(problem.graph, decisions)
+        lines = model.lowered(problem.graph, [request_of(plans, b) for b in range(len(plans))])
+        time = model.weights.model.of
+        return [(math.inf, "") if "failure" in line else (time(line["features"]), line["digest"]) for line in lines]
+
+    return predict
+
+
+def simulations(model: Calibrated) -> Simulate:
+    """By the simulator, without lowering."""
+
+    def simulate(problem: AssignProblem, decisions: Decisions) -> F64:
+        return model.price(problem.task.realise(problem.graph, decisions)).cost
+
+    return simulate

@@ -1,0 +1,1 @@
+"""Methods that learn, their encoders and their samples."""

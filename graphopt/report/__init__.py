@@ -1,0 +1,1 @@
+"""What runs left: answers, tables, figures, pictures, replay, the leaderboard."""

@@ -1,0 +1,1 @@
+"""What applies answers to the user's own model."""

@@ -1,0 +1,172 @@
+"""`Optimized`: a module that runs as TorchInductor compiles it under the decisions found for its graphs."""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from graphopt.core.graph import Graph
+from graphopt.core.knobs import KNOBS, Numerics
+from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors_in
+from graphopt.graphs.readers.pytorch.program_file import key_of, packed_program
+from graphopt.graphs.readers.pytorch.program_inputs import raw
+from graphopt.hardware.inductor.captured import as_graph, backpropagate, capture_compiled
+from graphopt.hardware.ranking.requests import CompilerRequest, request_of
+from graphopt.report.answer import Answer
+from graphopt.report.apply.compile_backend import NOTHING, decided
+
+WORDS = {"store": "stored", "inline": "inlined", "cut": "cut"}  # of requests
+NAMED = 12  # ops of a kind that are named
+FORBIDDEN = {
+    "equal": "not bit-equal to the default's outputs or gradients",
+    "close": "too far from the default's outputs or gradients",
+}
+TOLERANCE = 1e-3  # of `close`: difference over the largest absolute value of a tensor
+Solve = Callable[[Graph], Answer]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Outputs and gradients under decisions against those of Inductor's default. numerics: what had to hold."""
+
+    numerics: Numerics
+    reference: list[Tensor]
+
+    def holds(self, found: list[Tensor]) -> bool:
+        pairs = list(zip(self.reference, found))
+        return len(found) == len(self.reference) and all(a.shape == b.shape and self._alike(a, b) for a, b in pairs)
+
+    def _alike(self, a: Tensor, b: Tensor) -> bool:
+        if raw(a) == raw(b) or self.numerics == "equal" or not a.is_floating_point():
+            return raw(a) == raw(b)
+        limit = TOLERANCE * float(a.abs().nan_to_num(0.0, 0.0, 0.0).max())
+        return torch.allclose(a, b, rtol=0.0, atol=limit, equal_nan=True)
+
+
+class Optimized(nn.Module):
+    """Called as `module` is, whose weights it uses. answers: by names of graphs (`inference`, or `forward` and
+    `backward`), each with all that was measured; undone: names of those whose decision is not used, since outputs or
+    gradients would not have been as they have to be.
+
+    Inputs of other shapes, or calls with gradients where none were asked for, make graphs that nothing was decided
+    about: these are compiled by default.
+    """
+
+    _compiled: Any
+
+    def __init__(self, module: nn.Module, answers: Mapping[str, Answer], decisions: Mapping[str, CompilerRequest],
+                 undone: tuple[str, ...], numerics: Numerics) -> None:  # fmt: skip
+        super().__init__()
+        self.module, self.answers, self.undone, self.numerics = module, dict(answers), undone, numerics
+        compiled = torch.compile(module, backend=decided(decisions))
+        object.__setattr__(self, "_compiled", compiled)  # no second module of the same weights
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._compiled(*args, **kwargs)
+
+    def report(self) -> str:
+        """A page of text: per graph times, noise, evaluations, what is done otherwise and what was declined."""
+        return page(type(self.module).__name__, self.answers, self.undone, self.numerics)
+
+    __str__ = report
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes the decisions that are used, as files that backend="graphopt" of torch.compile reads."""
+        for name, answer in self.answers.items():
+            if name not in self.undone:
+                answer.save(Path(folder) / f"{name}.npz")
+        return Path(folder)
+
+
+def optimized(module: nn.Module, inputs: Any, *, backward: bool, numerics: Numerics, solve: Solve) -> Optimized:
+    """Captures the graphs that torch.compile makes, solves each, and keeps what leaves outputs and gradients as
+    `numerics` says. The module and the inputs stay as they are. Raises GraphError."""
+    with torch.set_grad_enabled(backward):
+        programs = capture_compiled(deepcopy(module), _own(inputs))
+    answers = dict[str, Answer]()
+    for name, program in programs.items():
+        graph = as_graph(program, name=f"{type(module).__name__}.{name}", family=type(module).__name__)
+        answers[name] = solve(replace(graph, program=packed_program(program)))
+    requests = {name: request_of(answer.plan, 0) for name, answer in answers.items()}
+    found = {name: request for name, request in requests.items() if request != NOTHING}
+    keys = {name: key_of(program.gm, program.phase) for name, program in programs.items()}
+
+    def outcome(names: list[str]) -> list[Tensor]:
+        return _outcome(module, inputs, {keys[name]: found[name] for name in names}, backward)
+
+    kept = _kept(list(found), outcome, numerics)
+    undone = tuple(name for name in found if name not in kept)
+    return Optimized(module, answers, {keys[name]: found[name] for name in kept}, undone, numerics)
+
+
+def _kept(names: list[str], outcome: Callable[[list[str]], list[Tensor]], numerics: Numerics) -> list[str]:
+    """The graphs whose decisions hold together: all, or as many as can be added one by one."""
+    if not names:
+        return []
+    check, kept = Check(numerics, outcome([])), list[str]()
+    if check.holds(outcome(names)):
+        return names
+    for name in names if len(names) > 1 else []:
+        kept += [name] if check.holds(outcome([*kept, name])) else []
+    return kept
+
+
+def _outcome(module: nn.Module, inputs: Any, decisions: Mapping[str, CompilerRequest], backward: bool) -> list[Tensor]:
+    """What a copy of the module returns, then its gradients and those of inputs, then its weights and buffers."""
+    own, (args, kwargs) = deepcopy(module), arguments_of(_own(inputs))
+    backend = decided(decisions)
+    # Random numbers are the same in every call, and the caller's go on as if there had been none.
+    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(backward):
+        torch.manual_seed(0)
+        made = torch.compile(own, backend=backend)(*args, **kwargs)
+        results = [t.detach().clone() for t in tensors_in(made)]
+        backpropagate(made)
+    held = [*own.parameters(), *own.buffers()]
+    gradients = [t.grad for t in [*held, *tensors_in((args, kwargs))] if t.grad is not None]
+    return [*results, *gradients, *(t.detach() for t in held)]
+
+
+def _own(inputs: Any) -> Any:
+    return tree_map_only(Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), inputs)
+
+
+def page(module: str, answers: Mapping[str, Answer], undone: tuple[str, ...], numerics: str) -> str:
+    """What was gained, and what was declined. answers: by names of graphs; undone: those that are not used."""
+    lines = [
+        f"{module}, compiled by TorchInductor; numerics: {numerics}. Times of one thread, raced in fresh processes."
+    ]
+    for name, answer in answers.items():
+        prices, changes = answer.prices, changes_of(request_of(answer.plan, 0))
+        default, ratio = prices["initial"], prices["judged"] / prices["initial"]
+        now, searched = 1.0 if name in undone else ratio, prices["searched"] / prices["searched_initial"]
+        if name in undone:
+            changes = [f"declined, {FORBIDDEN[numerics]} (ratio {ratio:.3f}): " + "; ".join(changes)]
+        elif not changes and searched >= 1:
+            changes = ["as by default", "declined: nothing that was tried took less time"]
+        elif not changes:
+            changes = ["as by default", f"declined: the lowest ratio while searching, {searched:.3f}, was not shown to "
+                                        "be below 1 beyond noise in fresh processes"]  # fmt: skip
+        lines += [
+            "",
+            f"{name}: {answer.graph.num_ops} ops; default {1e3 * default:.4g} ms, now {1e3 * default * now:.4g} ms, "
+            f"ratio {now:.3f}, noise {100 * prices['noise']:.2g} % (with that of the default against its copy), "
+            f"{answer.facts['evals']} evaluations",
+            *(f"  {change}" for change in changes),
+        ]
+    return "\n".join(lines)
+
+
+def changes_of(request: CompilerRequest) -> list[str]:
+    """What a request changes, in words."""
+    lines = []
+    for word, done in WORDS.items():
+        ops = [name for name, wanted in request.requests.items() if wanted == word]
+        more = f" and {len(ops) - NAMED} more" if len(ops) > NAMED else ""
+        lines += [f"{done}: {', '.join(ops[:NAMED])}{more}"] if ops else []
+    knobs = [f"{knob.option} = {knob.values[request.knobs[knob.name]]}" for knob in KNOBS if knob.name in request.knobs]
+    return lines + ([f"set: {', '.join(knobs)}"] if knobs else [])

@@ -1,0 +1,208 @@
+"""From rows to tables, curves and pictures.
+
+`graphopt report DIR` prints the tables of every rows.jsonl below DIR and writes DIR/table.md and
+DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's, `--reach
+best_unlearned` the same against the best method without parameters of each graph; `--replay` re-prices every stored
+decision and writes no tables unless `--markdown` or `--csv` ask for them, `--figures` prints the headline figures of a
+stored experiment, `--end-to-end` runs rewritten programs whole (DIR/end_to_end.md), `--discrepancy` sets sums over ops
+against whole programs (DIR/discrepancy.md), `--plots` draws into DIR/pictures.
+"""
+
+import argparse
+import math
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from graphopt.core.errors import UserError
+from graphopt.core.graph import GraphError
+from graphopt.core.utils.plain_json import dumps
+from graphopt.core.utils.printable import say
+from graphopt.run.records.rows import Row
+
+Tables = tuple[str, Sequence[Any], str]  # the stem of the files, tables, numbers as CSV: empty where there are none
+
+
+def print_table(rows_path_or_dir: Path | str, against: str = "local") -> None:
+    """Prints the tables of a run or a study on the terminal."""
+    from graphopt.report.tables.read_rows import collect
+    from graphopt.report.tables.render import tables
+    from graphopt.report.tables.table import print_tables
+
+    print_tables(tables(collect(rows_path_or_dir), against))
+
+
+def print_cell(rows_path: Path, rows: Sequence[Row], own: str) -> None:
+    """Prints what a finished cell found: of a single model what was decided, else tables. own: its algorithm."""
+    from graphopt.report.model_view import print_model, single_model
+
+    if single_model(rows):
+        print_model(rows_path.parent, rows, own)
+    else:
+        print_table(rows_path)
+
+
+def cell_line(rows: Sequence[Row]) -> str:
+    """E.g. `9 rows, geometric mean of initial / judged 1.052x, 2 infeasible`."""
+    prices = [(row.get("initial") or 0.0, row.get("judged") or 0.0) for row in rows if row.get("status") == "ok"]
+    logs = [math.log(before / after) for before, after in prices
+            if 0 < before < math.inf and 0 < after < math.inf]  # fmt: skip
+    gain = f", geometric mean of initial / judged {math.exp(sum(logs) / len(logs)):.3f}x" if logs else ""
+    other = Counter(str(row.get("status")) for row in rows if row.get("status") != "ok")
+    return f"{len(rows)} rows{gain}" + "".join(f", {count} {status}" for status, count in sorted(other.items()))
+
+
+def write_tables(place: Path, made: Tables, markdown: Path | None = None, csv: Path | None = None) -> list[Path]:
+    """Prints tables and writes them as Markdown and CSV, into the place unless other files are given."""
+    from graphopt.report.tables.table import as_markdown, print_tables
+
+    stem, tables, numbers = made
+    print_tables(tables)
+    folder = place if place.is_dir() else place.parent
+    contents = {markdown or folder / f"{stem}.md": as_markdown(tables)}
+    if numbers:
+        contents[csv or folder / f"{stem}.csv"] = numbers
+    for file, content in contents.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    return list(contents)
+
+
+def usual(place: Path, against: str) -> Tables:
+    """What each method reached."""
+    from graphopt.report.tables.read_rows import collect
+    from graphopt.report.tables.render import numbers, tables
+
+    found = collect(place)
+    return "table", tables(found, against), numbers(found)
+
+
+def improvement(place: Path, over: str) -> Tables:
+    """Improvement over a method."""
+    from graphopt.report.tables.improvement import improvement_csv, improvement_tables
+    from graphopt.report.tables.read_rows import collect
+
+    found = collect(place)
+    return "improvement", improvement_tables(found, over), improvement_csv(found, over)
+
+
+def reach(place: Path, over: str) -> Tables:
+    """Samples to reach a method's end."""
+    from graphopt.report.tables.reach import reach_csv, reach_lines, reach_tables
+    from graphopt.report.tables.read_rows import collect
+
+    found = collect(place)
+    lines = reach_lines(found, over)
+    return "reach", reach_tables(found, lines, over), reach_csv(lines)
+
+
+def end_to_end(place: Path) -> Tables:
+    """Every rewritten program, run against its original."""
+    from graphopt.report.end_to_end import measure_all, table
+
+    found = []
+    for line in measure_all(place):
+        found.append(line)
+        say(f"{line['graph']}: measured", sys.stderr)
+    return "end_to_end", [table(found)], ""
+
+
+def discrepancy(place: Path) -> Tables:
+    """What sums over ops say of models against what these take as a whole."""
+    from graphopt.report.tables.discrepancy import discrepancy_table, prices_of
+    from graphopt.report.tables.read_rows import read_rows, row_files
+
+    return "discrepancy", [discrepancy_table(prices_of(read_rows(row_files(place))[0]))], ""
+
+
+def replay(place: Path) -> int:
+    """Prices every stored decision again; the exit code is 1 when a number does not come out."""
+    from graphopt.core.utils.progress import Bar
+    from graphopt.report.replay import claims_of, replay_all
+
+    claims, unanswered = claims_of(place)
+    total, good = len(claims) + len(unanswered), 0
+    with Bar("replay", total) as bar:
+        for file, mismatches in replay_all(claims, unanswered):
+            good += not mismatches
+            for mismatch in mismatches:
+                say(f"{mismatch.path}: {mismatch.what}")
+            bar.step(file.name)
+    say(f"{good:,} of {total:,} decisions replay")
+    return 0 if good == total and total > 0 else 1
+
+
+def print_figures(place: Path) -> None:
+    """Name, value, low and high of each, as JSON lines; null is not known. Raises UserError where there are none."""
+    from graphopt.report.figures import figures_of
+
+    for figure in figures_of(place):
+        print(dumps({key: None if value != value else value for key, value in asdict(figure).items()}))
+
+
+def draw(place: Path) -> list[Path]:
+    """Curves, bars and the decision that gains most, into a pictures folder."""
+    from graphopt.report.answer import Answer
+    from graphopt.report.pictures.curves import draw_study
+    from graphopt.report.pictures.examples import best_decisions
+    from graphopt.report.tables.read_rows import collect
+
+    folder = (place if place.is_dir() else place.parent) / "pictures"
+    found = collect(place)
+    files = draw_study(found, folder)
+    for decision in best_decisions(place):
+        files += Answer.load(decision).draw(folder)
+    return files
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="graphopt report", description="Tables, curves and replay of stored runs.")
+    result.add_argument("place", type=Path, metavar="DIR", help="a study's or a run's folder, or one rows.jsonl")
+    result.add_argument(
+        "--replay", action="store_true", help="re-price every stored decision; exit 1 on a mismatch; no files"
+    )
+    result.add_argument("--against", default="local", metavar="METHOD", help="compare pairwise with this method")
+    result.add_argument("--improvement-over", metavar="METHOD", help="improvement over this method, and gap")
+    result.add_argument("--reach", metavar="METHOD", help="evaluations to reach what METHOD ends at, or best_unlearned")
+    result.add_argument("--end-to-end", action="store_true", help="run rewritten programs against their originals")
+    result.add_argument("--discrepancy", action="store_true", help="sums over ops against whole programs")
+    result.add_argument("--figures", action="store_true", help="only the experiment's headline figures, as JSON lines")
+    result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
+    result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
+    result.add_argument("--csv", type=Path, metavar="FILE", help="instead of DIR/table.csv")
+    return result
+
+
+def _tables(args: argparse.Namespace) -> list[Path]:
+    files = args.markdown, args.csv
+    if args.improvement_over:
+        return write_tables(args.place, improvement(args.place, args.improvement_over), *files)
+    if args.reach:
+        return write_tables(args.place, reach(args.place, args.reach), *files)
+    if args.replay and files == (None, None):
+        print_table(args.place, args.against)  # who checks what is stored does not want it changed
+        return []
+    return write_tables(args.place, usual(args.place, args.against), *files)
+
+
+def main(arguments: Sequence[str]) -> int:
+    args = parser().parse_args(arguments)
+    try:
+        if args.figures:
+            print_figures(args.place)
+            return 0
+        written = write_tables(args.place, discrepancy(args.place)) if args.discrepancy else _tables(args)
+        if args.end_to_end:
+            written += write_tables(args.place, end_to_end(args.place))
+        drawn = draw(args.place) if args.plots else []
+        if args.plots and not drawn:
+            say("nothing to draw: no row has a price")
+        for file in [*written, *drawn]:
+            say(f"wrote {file}")
+        return replay(args.place) if args.replay else 0
+    except (UserError, GraphError) as error:
+        say(error, sys.stderr)
+        return 1

@@ -1,0 +1,222 @@
+"""The commands of `graphopt answer`: each prints a text and returns the exit code."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphopt.core.errors import UserError
+from graphopt.core.graph import GraphError
+from graphopt.core.operators import OPERATORS
+from graphopt.core.utils.printable import say
+from graphopt.problems.solution import Decided
+from graphopt.report.answer import PRICES, Answer, heads_of, near_graph
+from graphopt.report.changes import describe_op, differing
+from graphopt.report.model_view import rule_tables
+from graphopt.report.tables.table import Table, print_tables
+from graphopt.run.records.answer_file import load, write
+from graphopt.run.records.packed import label_of
+
+SHOWN = 30  # lines of a list, unless all are asked for
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(prog="graphopt answer", description="Read, replay and edit decision files.")
+    commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    everything = argparse.ArgumentParser(add_help=False)
+    everything.add_argument("--all", action="store_true", help=f"list every op, not the first {SHOWN}")
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], text: str, lists: bool = False, aliases: Sequence[str] = ()
+    ) -> argparse.ArgumentParser:
+        parents = [everything] if lists else []
+        command = commands.add_parser(name, help=text, description=text, parents=parents, aliases=aliases)
+        command.add_argument("file", type=Path, metavar="FILE", help="a decisions/*.npz, or STUDY/answers.zip#DIGEST")
+        command.set_defaults(run=run)
+        return command
+
+    add("show", _show, "what was decided and what it costs; the ops that differ from the default", lists=True)
+    diff = add("diff", _diff, "ops whose choice differs between two decisions of one graph", lists=True)
+    diff.add_argument("other", type=Path, metavar="OTHER")
+    add("replay", _replay, "price again; exit 1 when a stored price does not come out")
+    change = add("revert", _revert, "set a single op by hand, price again, write a new file", aliases=["veto"])
+    change.add_argument("change", metavar="OP[=CHOICE]", help="back to the default's choice, or CHOICE, or HEAD:CHOICE")
+    change.add_argument("-o", "--out", type=Path, required=True, metavar="OUT")
+    add("bisect", _bisect, "find the op (or the minimal set) whose way back to the default gains most", lists=True)
+    draw = add("draw", _draw, "draw the plan: graph by kernel or device, Gantt chart, memory, Perfetto trace")
+    draw.add_argument("-o", "--out", type=Path, metavar="DIR", help="default: a pictures folder beside the file")
+    given = commands.add_parser("price", help=_PRICE, description=_PRICE)
+    given.add_argument(
+        "file", type=Path, metavar="PLAN.json", help='{"device": {op: device}, "order": [op], "inline": ...}'
+    )
+    given.add_argument("settings", nargs="*", help="as for run.py, such as dataset=onnx dataset.path=model.onnx")
+    given.add_argument("--like", type=Path, metavar="FILE", help="a decision that brings graph, task, machine and cost")
+    given.add_argument("--graph", metavar="NAME", help="which graph, where the data set has several")
+    given.add_argument("-o", "--out", type=Path, metavar="OUT", help="write a decision file, the graph beside it")
+    given.set_defaults(run=_price)
+    return result
+
+
+_PRICE = "price a placement, order or fusions from JSON; what it does not name stays as the default has it"
+
+
+def _price(args: argparse.Namespace) -> int:
+    from graphopt.report.plan_file import answer_of, default_answer, plan_of, read_plan
+
+    if (args.like is None) == (not args.settings):
+        raise UserError("say what is priced: --like FILE, or settings such as dataset=onnx dataset.path=model.onnx")
+    like = Answer.load(args.like) if args.like else default_answer(args.settings, args.graph)
+    answer = answer_of(plan_of(read_plan(args.file), like.graph, like.solution.task), like, args.file)
+    say(f"makespan {answer.trace.makespan:.9g} s")
+    for device, size in zip(answer.machine.devices, answer.trace.peak_bytes.tolist()):
+        say(f"peak of {device.name}: {size:,} B")
+    say(price_line(answer.decided))
+    if args.out:
+        answer.save(args.out)
+    return 0
+
+
+def title_line(answer: Decided) -> str:
+    """What was solved, and by what."""
+    graph, row = answer.header["graph"], answer.header["row"]
+    keys = ("task", "machine", "cost", "judge", "algo", "encoder", "seed", "evals_cap")
+    known = ", ".join(f"{key}={row[key]}" for key in keys if row.get(key) is not None)
+    return f"{graph['name']} ({graph['ops']:,} ops, {graph['hash']}): {known}"
+
+
+def _show(args: argparse.Namespace) -> int:
+    decision = load(args.file)
+    say(title_line(decision))
+    say(price_line(decision))
+    say("versions: " + ", ".join(f"{name} {text}" for name, text in decision.header["versions"].items() if text))
+    for edit in decision.header.get("edits", []):
+        say(f"edited by hand: {edit}")
+    for label, text in decision.facts():
+        say(f"{label}: {text}")
+    if rules := list(rule_tables(decision)):
+        print_tables(rules)
+    if decision.described:
+        _show_changes(args, decision)
+    return 0
+
+
+def _show_changes(args: argparse.Namespace, decision: Any) -> None:
+    ops = decision.changed()
+    say(f"{len(ops):,} of {len(decision.op_names):,} ops differ from the default")
+    kinds, heads = _kinds(args.file, decision), heads_of(args.file, decision)
+    before_after = (decision.default, decision.choices)
+    rows = [
+        [decision.op_names[op], kinds[op], *(describe_op(decision, heads, choices[op]) for choices in before_after)]
+        for op in _cut(ops, args.all)
+    ]
+    _list("", ["op", "operator", "default", "decision"], rows, len(ops))
+
+
+def _kinds(file: Path, decision: Any) -> list[str]:
+    """Operator of every op, where the graph lies near the file; else nothing."""
+    graph = near_graph(file, decision)
+    return [""] * len(decision.op_names) if graph is None else [OPERATORS[kind].name for kind in graph.kind]
+
+
+def price_line(decision: Decided) -> str:
+    """Prices in one line, with the gain."""
+    prices = decision.prices
+    unit = "B" if decision.header["row"].get("objective") == "peak_memory" else "s"
+    parts = [f"{key} {prices[key]:.6g} {unit}" for key in PRICES]
+    gain = f"{prices['initial'] / prices['judged']:.4f}x the default" if prices["judged"] > 0 else "no ratio"
+    noise = f", noise {100 * prices['noise']:.2g} %" if prices["noise"] > 0 else ""
+    return ", ".join(parts) + f": {gain}{noise}"
+
+
+def _cut(ops: np.ndarray, everything: bool) -> np.ndarray:
+    return ops if everything else ops[:SHOWN]
+
+
+def _list(title: str, columns: list[str], rows: list[list[str]], total: int) -> None:
+    if rows:
+        print_tables([Table(title, columns, rows, left=len(columns), names=1)])
+    if total > len(rows):
+        say(f"... and {total - len(rows):,} more (--all lists them)")
+
+
+def _diff(args: argparse.Namespace) -> int:
+    a: Any = load(args.file)
+    b: Any = load(args.other)
+    ops, both = differing(a, b)
+    say(f"{args.file}: {price_line(a)}")
+    say(f"{args.other}: {price_line(b)}")
+    heads = heads_of(args.file, a)
+    under = "" if both == list(a.heads) else f" in {', '.join(both)}; the orders of random keys are not compared"
+    say(f"{len(ops):,} of {len(a.op_names):,} ops differ{under}")
+    kinds = _kinds(args.file, a)
+    rows = [
+        [a.op_names[op], kinds[op], *(describe_op(d, heads, d.choices[op]) for d in (a, b))]
+        for op in _cut(ops, args.all)
+    ]
+    _list("", ["op", "operator", *(label_of(file) for file in (args.file, args.other))], rows, len(ops))
+    return 0
+
+
+def _replay(args: argparse.Namespace) -> int:
+    answer = Answer.load(args.file)
+    wrong = answer.check()
+    for mismatch in wrong:
+        say(f"{mismatch.path}: {mismatch.what}")
+    if not wrong:
+        say(f"{args.file} replays: {price_line(answer.decided)}")
+    return 1 if wrong else 0
+
+
+def _revert(args: argparse.Namespace) -> int:
+    answer = Answer.load(args.file)
+    edited, accepted = answer.revert(args.change)
+    write(args.out, edited.decided)
+    if not accepted:
+        say(f"the task cannot do {args.change} here: the plan stays as it was")
+    say(f"{args.file}: {price_line(answer.decided)}")
+    say(f"{args.out}: {price_line(edited.decided)}")
+    return 0
+
+
+def _bisect(args: argparse.Namespace) -> int:
+    answer = Answer.load(args.file)
+    found, names = answer.bisect(), answer.choices.op_names
+    back = "in the same orders with all choices back" if answer.choices.plan else "default"
+    say(f"price {found.judged:.6g}, {back} {found.default:.6g}, {len(found.changed):,} ops differ from the default")
+    if len(found.ops):
+        what = "op" if len(found.ops) == 1 else "smallest set of ops found"
+        gain = 100 * (1 - found.gained / found.judged)
+        say(f"the {what} that costs: {', '.join(names[op] for op in found.ops)} (price {found.gained:.6g} without, "
+            f"{gain:.3g} % less)")  # fmt: skip
+    else:
+        say("no op costs: none that differs from the default gains when it goes back")
+    change, heads = found.reverted / found.judged - 1, answer.solution.task.heads
+    rows = []
+    for i in _cut(np.argsort(change, kind="stable"), args.all):  # first those that cost, last those that earn
+        op = found.changed[i]
+        words = describe_op(answer.choices, heads, answer.choices.choices[op])
+        rows.append([names[op], OPERATORS[answer.graph.kind[op]].name, words, f"{100 * change[i]:+.3g} %"])
+    title = "price change when the op alone goes back to its default"
+    _list(title, ["op", "operator", "decision", "change"], rows, len(found.changed))
+    return 0
+
+
+def _draw(args: argparse.Namespace) -> int:
+    for file in Answer.load(args.file).draw(args.out or args.file.parent / "pictures"):
+        say(f"wrote {file}")
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; a user's mistake is one sentence and exit code 1."""
+    args = parser().parse_args(arguments)
+    try:
+        return int(args.run(args))
+    except BrokenPipeError:
+        raise  # nobody reads on, as in `... | head`: no mistake
+    except (UserError, GraphError, OSError) as error:
+        say(error, sys.stderr)
+        return 1

@@ -1,0 +1,223 @@
+"""What a run says about one model: what it was, what was decided, what that gains, which changes matter, which files
+hold it. One graph is no sample, so there are no means and no intervals."""
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.text import Text
+
+from graphopt.core.graph import Graph
+from graphopt.core.operators import OPERATORS, Category
+from graphopt.core.plan import Plans
+from graphopt.problems.capacity import amount
+from graphopt.problems.cost_model import Price, better
+from graphopt.problems.solution import Decided
+from graphopt.report.answer import Answer
+from graphopt.report.changes import BETTER
+from graphopt.report.tables.table import BOLD, DIM, Table, print_lines, table_lines, terminal_width, wrapped
+from graphopt.run.records.rows import DONE, Row
+
+SHOWN = 5  # changes and rules
+WORK = 2e7  # ops priced to find the changes that matter: seconds, whatever the size of the graph
+LABEL = 9  # characters
+
+
+def single_model(rows: Sequence[Row]) -> bool:
+    """Whether all that was solved is one graph with one seed, and something fits."""
+    solved = [row for row in rows if row.get("status") in DONE]
+    one = len({(row.get("graph_hash"), row.get("seed")) for row in solved}) == 1
+    return one and any(row["status"] == "ok" and row.get("decision") for row in solved)
+
+
+def print_model(folder: Path, rows: Sequence[Row], own: str) -> None:
+    """Prints the view of a finished cell with one graph. own: its algorithm, which comes first among equals."""
+    solved = [row for row in rows if row.get("status") in DONE]
+    fitting = [row for row in solved if row["status"] == "ok"]
+    row = winner(fitting, own)
+    file = folder / row["decision"]
+    answer = Answer.load(file)
+    width = terminal_width()
+    lines = [*wrapped(_title(answer, row), width, BOLD), Text("")]
+    for label, text in _facts(answer, row):
+        shown = wrapped(text, None if width is None else width - LABEL - 2)
+        lines += [Text(f"{label if i == 0 else '':<{LABEL}}  ").append_text(line) for i, line in enumerate(shown)]
+    for table in _tables(answer, solved):
+        lines += [Text(""), *table_lines(table, width)]
+    print_lines([*lines, Text(""), *_files(file, folder, row)])
+
+
+def winner(fitting: Sequence[Row], own: str) -> Row:
+    """The row with the lowest price; of those that none is shown to be better than, the own algorithm's."""
+    lowest = min(fitting, key=lambda r: r["judged"])
+    equals = [row for row in fitting if not better(_price(lowest), _price(row))]
+    return min(equals, key=lambda r: (r["algo"] != own, r["judged"], -r["evals_cap"]))
+
+
+def _price(row: Row) -> Price:
+    return Price(row["judged"], row.get("noise", 0.0))
+
+
+def _title(answer: Answer, row: Row) -> str:
+    opaque = int((answer.graph.category == Category.OPAQUE).sum())
+    what = f"{answer.graph.num_ops:,} ops" + (f", {opaque:,} of them opaque" if opaque else "")
+    return f"{answer.graph.name} ({what}): task={row['task']} on machine={row['machine']}"
+
+
+def _facts(answer: Answer, row: Row) -> Iterator[tuple[str, str]]:
+    yield ("memory" if _bytes(row) else "time"), gain(row)
+    before, after = answer.solution.default_plans, answer.solution.plans
+    given, found = _kernels(before), _kernels(after)
+    yield (
+        "kernels",
+        f"{given.size:,}" + (f" -> {found.size:,}" if found.size != given.size else ", as many as by default"),
+    )
+    if answer.machine.num_devices > 1:
+        yield "devices", _devices(answer, after, found)
+    yield from answer.decided.facts()
+    yield "method", f"{row['algo']}, {row['evals']:,} of {row['evals_cap']:,} evaluations, {row['seconds']:.3g} s"
+
+
+def _bytes(row: Row) -> bool:
+    return bool(row.get("objective") == "peak_memory")
+
+
+def price(row: Row, value: float) -> str:
+    """A price in words: 109.8 us, 4.95 MB."""
+    if not math.isfinite(value):
+        return "does not fit"
+    return amount(value) if _bytes(row) else duration(value)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds / 1e-9:.4g} ns"
+
+
+def gain(row: Row) -> str:
+    initial, judged = row["initial"], row["judged"]
+    by = f", by {row['judge']}"
+    if not math.isfinite(initial):
+        return f"{price(row, judged)}; the default does not fit the devices' memory{by}"
+    if judged >= initial * (1 - BETTER):
+        worse = judged > initial * (1 + BETTER)
+        said = f"{price(row, judged)}, worse than the default's" if worse else "nothing better found than the default's"
+        return f"{said} {price(row, initial)}{by}"
+    if not better(_price(row), Price(initial, row.get("noise", 0.0))):
+        return f"{price(row, initial)} -> {price(row, judged)}{_noise(row)}: within the noise{by}"
+    return f"{price(row, initial)} -> {price(row, judged)}{_noise(row)}: {_ratio(row)}{by}"
+
+
+def _noise(row: Row) -> str:
+    """Of measured prices their standard error."""
+    return f" ± {100 * row['noise']:.2g} %" if row.get("noise") else ""
+
+
+def _ratio(row: Row) -> str:
+    less = 100 * (1 - row["judged"] / row["initial"])
+    ratio = f"{row['initial'] / row['judged']:.3f}x, " if row["judged"] > 0 else ""
+    return f"{ratio}{less:.3g} % less"
+
+
+def _kernels(plan: Plans) -> NDArray[np.int64]:
+    """Ops that have a kernel of their own."""
+    return np.flatnonzero(~plan.inline[0])
+
+
+def _devices(answer: Answer, plan: Plans, kernels: NDArray[np.int64]) -> str:
+    count = np.bincount(plan.device[0][kernels], minlength=answer.machine.num_devices)
+    used = [f"{answer.machine.devices[d].name}: {count[d]:,} kernels" for d in np.flatnonzero(count)]
+    return ", ".join(used) + f" ({len(used)} of {answer.machine.num_devices} devices used)"
+
+
+def _tables(answer: Answer, solved: Sequence[Row]) -> Iterator[Table]:
+    yield from rule_tables(answer.decided, SHOWN)
+    if answer.decided.described:
+        yield _changes(answer)
+    if len(solved) > 1:
+        yield _methods(solved)
+
+
+def rule_tables(decision: Decided, shown: int | None = None) -> Iterator[Table]:
+    """What rewriting did, where it did something: the rules (the first `shown`), and which operators it changed."""
+    rules = Counter(decision.rules).most_common()
+    if rules:
+        rest = len(rules[shown:]) if shown else 0
+        more = f"... and {rest} further rules" if rest else ""
+        rows = [[name, str(count)] for name, count in rules[:shown]]
+        yield Table("rules applied", ["rule", "times"], rows, note=more)
+        before, after = decision.operators()
+        names = sorted(name for name in {*before, *after} if before[name] != after[name])
+        if names:
+            yield Table("ops of each operator", ["operator", "original", "rewritten"],
+                        [[name, str(before[name]), str(after[name])] for name in names])  # fmt: skip
+
+
+def _changes(answer: Answer) -> Table:
+    """The changes that matter most: those whose way back alone costs most. Where prices are measured, none goes back:
+    each would have to be compiled and timed."""
+    ops = answer.decided.changed()
+    if not answer.judge.deterministic:
+        return Table(f"{len(ops):,} ops differ from the default", [], [])
+    priced = _heaviest(answer.graph, ops)
+    judged = float(answer.price_choices(answer.choices.choices[None])[0])
+    change = answer.reverted_prices(priced) / judged - 1
+    order = [i for i in np.argsort(-change, kind="stable") if change[i] > BETTER][:SHOWN]
+    rows = [[answer.decided.op_names[priced[i]], OPERATORS[answer.graph.kind[priced[i]]].name,
+             answer.change_in_words(priced[i]), "no fit" if np.isinf(change[i]) else f"+{100 * change[i]:.3g} %"]
+            for i in order]  # fmt: skip
+    matter = "; none matters alone" if len(ops) else ""
+    if rows:
+        matter = "; those that matter most, by the price when one goes back alone"
+    title = f"{len(ops):,} ops differ from the default{matter}"
+    gaining = int((change < -BETTER).sum())
+    notes = [f"Of {len(ops):,}, the {len(priced):,} that compute most were tried."] if len(priced) < len(ops) else []
+    notes += [f"{gaining:,} would gain by going back alone: see bisect."] if gaining else []
+    columns = ["op", "operator", "change", "price"] if rows else []
+    return Table(title, columns, rows, left=3 if rows else 0, names=1 if rows else 0, note=" ".join(notes))
+
+
+def _heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As many ops as may be priced one by one, those with the most FLOP and bytes first."""
+    most = max(SHOWN, int(WORK // graph.num_ops))
+    weight = graph.flops[ops] + graph.result_bytes[ops]
+    return ops if len(ops) <= most else np.sort(ops[np.argsort(-weight, kind="stable")[:most]])
+
+
+def _methods(solved: Sequence[Row]) -> Table:
+    order = sorted(solved, key=lambda r: (r["evals_cap"], r["judged"], r["algo"]))
+    rows = [
+        [
+            r["algo"],
+            f"{r['evals_cap']:,}",
+            f"{r['evals']:,}",
+            price(r, r["judged"]) + _noise(r),
+            _only_ratio(r),
+            f"{r['seconds']:.3g}",
+        ]
+        for r in order
+    ]
+    return Table("all methods and budgets", ["method", "budget", "evaluations", "found", "ratio", "s"], rows)
+
+
+def _only_ratio(row: Row) -> str:
+    known = 0 < row["judged"] < math.inf and row["initial"] < math.inf
+    return f"{row['initial'] / row['judged']:.3f}" if known else "-"
+
+
+def _files(file: Path, folder: Path, row: Row) -> list[Text]:
+    """What was written and what to do with it. Whole lines, to be copied."""
+    given: dict[str, Any] = {"decision": file}
+    if row.get("model"):
+        given["model"] = folder / row["model"]
+    lines = [Text(f"{label:<{LABEL}}  {path}") for label, path in given.items()]
+    quoted = shlex.quote(str(file))
+    return [*lines, *(Text(f"graphopt answer {verb} {quoted}", DIM) for verb in ("draw", "replay"))]

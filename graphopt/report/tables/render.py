@@ -1,0 +1,270 @@
+"""The tables of a report, and their numbers as CSV, from the same lines; rows that have no ratio are counted apart."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from graphopt.report.tables.lines import Line, best_known, blocks, differences, group, repeated, summarise, telling
+from graphopt.report.tables.read_rows import Collected, Entry, Setting
+from graphopt.report.tables.statistics import Interval
+from graphopt.report.tables.table import Table, as_csv
+
+NO_PLAN = "no plan found fits the devices' memory"
+FITS = "found a plan that fits, where the default does not: no ratio"
+Reason = tuple[str, str, str, str]  # status, task, algo, reason
+
+
+def tables(found: Collected, against: str) -> list[Table]:
+    """All tables of a report, in order."""
+    result: list[Table] = []
+    for setting, entries in found.by_setting().items():
+        best, shown = best_known(entries), telling(entries)
+        kept = {(e.budget, e.method) for e in shown}
+        kinds = blocks(shown)
+        lines = [line for line in summarise(entries, "all", best) if (line.budget, line.method) in kept]
+        result.append(_overall(setting, entries, lines))
+        if "size" in kinds:
+            result.append(_by_size(kinds["size"], ratio_name(setting)))
+        for kind in ("family", "dataset"):
+            result += _by_kind(kind, kinds.get(kind, {}), ratio_name(setting))
+        result += _paired(shown, against)
+    return result + apart(found)
+
+
+def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) -> Table:
+    ratio = ratio_name(setting)
+    columns = [
+        "budget",
+        "method",
+        f"{ratio}{interval_title(line.speedup for line in lines)}",
+        "wins",
+        "losses",
+        "gap %",
+        "evals to 90 %",
+        "improved %",
+        "s to best",
+        "s/graph",
+    ]
+    rows = [
+        [
+            *(budget_label(line.budget), line.method, _with_span(line.speedup), f"{line.wins}/{line.graphs}"),
+            *(str(line.losses), f"{line.gap:.2f}", _reach(line), f"{line.improvement:.2f}"),
+            *(_seconds(line.best_seconds), _seconds(line.seconds)),
+        ]
+        for line in lines
+    ]
+    proved = any(not math.isnan(line.proved_gap) for line in lines)
+    if proved:
+        columns.insert(6, "proved gap %")
+        for row, line in zip(rows, lines):
+            row.insert(6, "-" if math.isnan(line.proved_gap) else f"{line.proved_gap:.2f}")
+    if any(line.train_evals for line in lines):
+        columns.append("training evals")
+        for row, line in zip(rows, lines):
+            row.append(training(line.train_evals))
+    table = Table(setting_title(setting, entries), columns, rows, left=2)
+    for i, line in enumerate(lines):
+        if line.speedup.mean >= max(other.speedup.mean for other in lines if other.budget == line.budget) * (1 - 1e-9):
+            table.bold.add((i, 2))
+    table.breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
+    noise = max(entry.noise for entry in entries)
+    table.note = (
+        f"{ratio}: geometric mean of default / found by the judge; 95 % intervals over families x seeds (of random "
+        "graphs over graphs x seeds). wins: graphs within 0.1 % of the best at this budget. losses: solves slower than "
+        "the default. gap: over the best known of all rows. s to best: seconds until the answer was found. "
+        f"{'proved gap: over the highest bound proved, of graphs that have one. ' if proved else ''}"
+        "evals to 90 %: median to 90 % of the best known improvement (share that reaches it)."
+        f"{f' The judge measures: its prices have standard errors of up to {100 * noise:.2g} %.' if noise else ''}"
+    )
+    return table
+
+
+def ratio_name(setting: Setting) -> str:
+    """What default / found is called."""
+    return "memory ratio" if dict(setting)["objective"] == "peak_memory" else "speed-up"
+
+
+def setting_title(setting: Setting, entries: Sequence[Entry]) -> str:
+    """What was compared, in one line."""
+    fields = dict(setting)
+    judge = fields["judge"]
+    price = fields["cost"] if judge in (fields["cost"], "None") else f"{fields['cost']}, judged by {judge}"
+    graphs, seeds = len({e.graph for e in entries}), len({e.seed for e in entries})
+    counts = f"{graphs} graph{'s' * (graphs != 1)}, {seeds} seed{'s' * (seeds != 1)}"
+    split = "" if fields["split"] in ("None", "test") else f", {fields['split']} split"
+    study = "" if fields["study"] == "None" else f"{fields['study']}: "
+    return f"{study}{fields['task']} on {fields['machine']}, {fields['objective']} by {price}{split} ({counts})"
+
+
+def _by_size(parts: dict[str, list[Entry]], ratio: str) -> Table:
+    columns = ["budget", "method", *(f"{label} ({len({e.graph for e in part})})" for label, part in parts.items())]
+    keys = list(group(e for part in parts.values() for e in part))
+    cells = {label: _speedups(part) for label, part in parts.items()}
+    rows = [[budget_label(b), m, *(_with_span(cells[label].get((b, m))) for label in parts)] for b, m in keys]
+    breaks = {i for i in range(len(keys) - 1) if keys[i][0] != keys[i + 1][0]}
+    ends = interval_title(interval for part in cells.values() for interval in part.values())
+    table = Table(f"by graph size: {ratio}{ends} (graphs)", columns, rows, breaks=breaks, left=2)
+    for column, label in enumerate(parts, start=2):
+        for budget in {b for b, _ in keys}:
+            at = {key: value.mean for key, value in cells[label].items() if key[0] == budget}
+            table.bold |= {(keys.index(key), column) for key, v in at.items() if v >= max(at.values()) * (1 - 1e-9)}
+    return table
+
+
+def _by_kind(kind: str, parts: dict[str, list[Entry]], ratio: str) -> list[Table]:
+    """One table per budget, blocks down and methods across; on the terminal the largest budget with most methods."""
+    if not parts:
+        return []
+    keys = list(group(e for part in parts.values() for e in part))
+    methods_at = Counter(budget for budget, _ in keys)
+    shown = max(methods_at, key=lambda budget: (methods_at[budget], budget))
+    result = []
+    for budget in methods_at:
+        methods = [m for b, m in keys if b == budget]
+        cells = {label: _speedups([e for e in part if e.budget == budget]) for label, part in parts.items()}
+        labels = [label for label in parts if cells[label]]
+        rows = [
+            [label, str(len({e.graph for e in parts[label]})), *(_mean(cells[label].get((budget, m))) for m in methods)]
+            for label in labels
+        ]
+        title = f"by {kind}: {ratio} at {budget_label(budget)} evaluations"
+        table = Table(title, [kind, "graphs", *methods], rows, wide=budget != shown)
+        for i, label in enumerate(labels):
+            top = max(value.mean for value in cells[label].values())
+            means = [cells[label].get((budget, m)) for m in methods]
+            table.bold |= {(i, j + 2) for j, v in enumerate(means) if v is not None and v.mean >= top * (1 - 1e-9)}
+        result.append(table)
+    return result
+
+
+def interval_title(intervals: Iterable[Interval]) -> str:
+    """What a column's title says of brackets, where there are any."""
+    return " [95 %]" if any(interval.known for interval in intervals) else ""
+
+
+def _speedups(part: Sequence[Entry]) -> dict[tuple[float, str], Interval]:
+    return {(line.budget, line.method): line.speedup for line in summarise(part, "", best_known(part))}
+
+
+def _paired(entries: Sequence[Entry], against: str) -> list[Table]:
+    lines = differences(entries, against)
+    if not lines:
+        return []
+    rows = [
+        [budget_label(d.budget), d.method, f"{100 * (d.ratio.mean - 1):+.2f}", *_verdict(d.ratio), str(d.graphs)]
+        for d in lines
+    ]
+    columns = ["budget", "method", "% faster", "95 %", "verdict", "graphs"]
+    breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
+    note = "" if all(d.ratio.known for d in lines) else "No interval and no verdict from a single family."
+    title = f"paired with {against} at equal budget, by graph and seed"
+    return [Table(title, columns, rows, breaks=breaks, left=2, note=note)]
+
+
+def _verdict(ratio: Interval) -> tuple[str, str]:
+    """(95 % interval, what it says); nothing where there is none."""
+    if not ratio.known:
+        return "-", "-"
+    low, high = (100 * (end - 1) for end in (ratio.low, ratio.high))
+    said = "better" if ratio.low > 1 else "worse" if ratio.high < 1 else "no difference shown"
+    return f"[{low:+.2f}, {high:+.2f}]", said
+
+
+def budget_label(budget: float) -> str:
+    return f"{int(budget):,}" if math.isfinite(budget) else "time"
+
+
+def _mean(interval: Interval | None) -> str:
+    return "" if interval is None else f"{interval.mean:.3f}"
+
+
+def _with_span(interval: Interval | None) -> str:
+    return "" if interval is None else interval.text(".3f")
+
+
+def _reach(line: Line) -> str:
+    if math.isnan(line.reach) or (line.budget == 0 and line.reached == 0):
+        return "-"
+    share = f"({100 * line.reached:.0f} %)"
+    return f"{line.reach:,.0f} {share}" if math.isfinite(line.reach) else f"> {budget_label(line.budget)} {share}"
+
+
+def training(evals: float) -> str:
+    """Prices paid for in training: `44.1 M`, `14,160`; nothing of what does not train."""
+    return "-" if not evals else f"{evals:,.0f}" if evals < 1e6 else f"{evals / 1e6:.3g} M"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g}" if seconds < 1000 else f"{seconds:,.0f}"
+
+
+def numbers(found: Collected) -> str:
+    """Every line of every block with its numbers, one line each, as CSV."""
+    records: list[dict[str, object]] = []
+    for setting, entries in found.by_setting().items():
+        best = best_known(entries)
+        for kind, parts in blocks(entries).items():
+            for label, part in parts.items():
+                lines = summarise(part, label, best)
+                records += [{**dict(setting), "kind": kind, **_flat(line)} for line in lines]
+    return as_csv(records)
+
+
+def _flat(line: Line) -> dict[str, object]:
+    record: dict[str, object] = asdict(line)
+    speedup = record.pop("speedup")
+    assert isinstance(speedup, dict)
+    return {**record, **{f"speedup_{key}": value for key, value in speedup.items()}}
+
+
+# ---- rows without a ratio
+
+
+def apart(found: Collected) -> list[Table]:
+    """Infeasible, failed and illegal rows, rows without prices, pooled configurations, broken lines."""
+    counts: Counter[Reason] = Counter(
+        _reason_key(row, str(row.get("status")), str(row.get("reason") or "no reason given")) for row in found.refused
+    )
+    counts.update(_reason_key(row, "ok, no ratio", _why_unpriced(row)) for row in found.unpriced)
+    counts.update(_infeasible(found.infeasible))
+    if found.broken_lines:
+        counts["unreadable", "", "", "half-written or damaged lines of rows.jsonl, left out"] = found.broken_lines
+    pooled = repeated(found.entries)
+    if pooled:
+        counts["pooled", "", "", "rows equal in method, budget, graph and seed come from several configurations"] = (
+            pooled
+        )
+    if not counts:
+        return []
+    rows = [[status, task, algo, str(count), reason] for (status, task, algo, reason), count in sorted(counts.items())]
+    return [Table("rows apart from the table", ["status", "task", "algo", "rows", "reason"], rows, left=3, prose=True)]
+
+
+def _reason_key(row: dict[str, Any], status: str, reason: str) -> Reason:
+    return status, str(row.get("task")), str(row.get("algo")), reason
+
+
+def _infeasible(rows: list[dict[str, Any]]) -> Counter[Reason]:
+    """One line per task and algorithm: the reasons differ in their numbers, so the first stands for all."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[str(row.get("task")), str(row.get("algo"))].append(row)
+    counts: Counter[Reason] = Counter()
+    for part in groups.values():
+        first = f"{part[0].get('graph')}: {part[0].get('reason') or NO_PLAN}"
+        counts[_reason_key(part[0], "infeasible", first if len(part) == 1 else f"the first, {first}")] = len(part)
+    return counts
+
+
+def _why_unpriced(row: dict[str, Any]) -> str:
+    initial, judged = (_number(row.get(field)) for field in ("initial", "judged"))
+    if initial == math.inf and math.isfinite(judged):
+        return FITS
+    missing = [field for field, price in (("initial", initial), ("judged", judged)) if not math.isfinite(price)]
+    return f"without a price: {', '.join(missing)}" if missing else "a price that is not positive"
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan

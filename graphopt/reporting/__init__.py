@@ -1,1 +1,0 @@
-"""From rows and decision files to tables, curves and pictures. Nothing here imports torch."""

@@ -1,0 +1,257 @@
+"""Who fits whom, found from classes alone, before anything is built.
+
+Facts are class attributes: optimisers say what they accept (`accepts`, `needs_roles`, `needs_one_of`, `knows_roles`)
+and need of prices (`objectives`, `needs_cost`), cost models what they have (`objective`, `provides`, `one_device`),
+tasks what they decide (`noun`, `roles`, with settings `roles_of`), costs what of it counts (`reads`, `assumes`), tasks,
+costs and optimisers what a graph must carry (`needs`), data sets what graphs carry (`gives`).
+`graphopt compat` prints the table of tasks and algorithms as Markdown, with `--families` its short form.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, get_args
+
+from graphopt import CONF
+from graphopt.core.errors import Incompatible, UsageError, UserError
+from graphopt.core.head import Role
+from graphopt.core.machine import Machine
+from graphopt.core.utils import registry
+from graphopt.problems.cost_model import CostModel, Objective
+from graphopt.problems.optimizer import Solver, unpriced
+from graphopt.problems.task import Task
+from graphopt.run.config.construct import INJECTED, Node, arguments_of, check_complete, construct, target_of
+
+MACHINES = ("identical", "cpu_core")  # what may help beside the usual machine: devices alike without links, one device
+
+
+def learns(algo: type[Solver[Any]]) -> bool:
+    """Whether it has to be trained. Does not import torch: a learner's module has done so already."""
+    learner = sys.modules.get("graphopt.learn.learner")
+    return learner is not None and issubclass(algo, learner.Learner)
+
+
+def mismatch(algo: type[Solver[Any]], task: Node) -> tuple[str, str] | None:
+    """(what the algorithm needs, what the configured task is), or None when they fit."""
+    target: type[Task] = target_of(task, "task")
+    if not issubclass(target, algo.accepts):
+        return "needs " + " or ".join(wanted.noun for wanted in algo.accepts), f"is {target.noun}"
+    decided = target.roles_of(task)
+    roles, decides = {*decided.values()}, f"decides {', '.join(sorted(decided)) or 'nothing'}"
+    either = algo.needs_one_of
+    if not algo.needs_roles <= roles or (either and not either & roles):
+        wanted = [*_words(algo.needs_roles), *([" or ".join(_words(either))] if either else [])]
+        return f"needs a task that decides {', '.join(wanted)}", decides
+    if algo.knows_roles and not roles <= algo.knows_roles:
+        return f"needs a task that decides nothing but {', '.join(_words(algo.knows_roles))}", decides
+    return None
+
+
+def _words(roles: Iterable[Role]) -> list[str]:
+    return sorted(role.value for role in roles)
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Raises Incompatible, in one sentence with the alternatives, when the chosen classes do not fit."""
+    task, algo = target_of(config["task"], "task"), target_of(config["algo"], "algo")
+    check_complete(
+        arguments_of(task), {*config["task"], *INJECTED}, "task", config["task"]
+    )  # its settings are read now
+    dataset = target_of(config["dataset"], "dataset")
+    wrong = mismatch(algo, config["task"])
+    if wrong is not None:
+        needs, has = wrong
+        named, posed = config["algo"]["name"], config["task"]["name"]
+        tasks = [name for name, node in _tasks().items() if mismatch(algo, node) is None]
+        algos = [name for name, one in _classes("algo").items() if mismatch(one, config["task"]) is None]
+        raise Incompatible(f"algo={named} {needs}; task={posed} {has}. Tasks for {named}: {_or_none(tasks)}. "
+                           f"Algorithms for {posed}: {_or_none(algos)}.")  # fmt: skip
+    costs = {group: target_of(config[group], group) for group in ("cost", "judge")}
+    check_reads(config)
+    lacks = lacking(config["algo"], config)
+    if lacks:
+        usual = f"cost={_usual_cost(config['task'])} machine={_usual('machine')}"
+        words = settings_for(config["algo"], config["task"]) or usual
+        raise Incompatible(f"algo={config['algo']['name']} {lacks}. For task={config['task']['name']} take {words}")
+    for group, part in (("task", task), ("algo", algo), *costs.items()):
+        missing = part.needs - dataset.gives
+        if missing:
+            givers = [name for name, one in _classes("dataset").items() if missing <= one.gives]
+            raise Incompatible(
+                f"{group}={config[group]['name']} needs graphs that carry {', '.join(sorted(missing))}; "
+                f"dataset={config['dataset']['name']} has none. Data sets that do: {_or_none(givers)}."
+            )
+
+
+def lacking(algo: Node, config: Mapping[str, Any]) -> str:
+    """What an algorithm or the cost model needs that cost, objective and machine of a configuration do not have; empty
+    when they have all."""
+    target: type[Solver[Any]] = target_of(algo, "algo")
+    cost: type[CostModel] = target_of(config["cost"], "cost")
+    objective = config["cost"].get("objective", getattr(cost, "objective", None))
+    lacks = unpriced(target, cost, objective)
+    asks = cost.one_device or any("unfit" in vars(one) for one in target.__mro__ if one is not Solver)
+    if lacks or not asks:
+        return lacks
+    try:
+        machine: Machine = construct(config["machine"], "machine")
+    except UserError:  # said when it is built
+        return ""
+    task = config["task"]
+    if cost.one_device and machine.num_devices > 1 and task.get("placement") != "single":
+        return f"needs one device with cost={config['cost']['name']}, machine={machine.name} has {machine.num_devices}"
+    decides: set[Role] = {*target_of(task, "task").roles_of(task).values()}
+    found: str = target.unfit(machine, task, decides, objective)
+    return found
+
+
+def settings_for(algo: Node, task: Node) -> str | None:
+    """Words with which an algorithm solves a task, beside the usual ones: the fewest; None where no option helps. Usual
+    are the machine of conf/config.yaml, and its cost model or, of a task which that does not price, the first one."""
+    for words, cost, machine in _choices(task):
+        if not lacking(algo, {"task": task, "cost": cost, "machine": registry.option("machine", machine)}):
+            return " ".join(words)
+    return None
+
+
+def _choices(task: Node) -> Iterator[tuple[list[str], Node, str]]:
+    """(words, cost, machine) that price a task, the usual ones first, then those that take the fewest words."""
+    usual = _usual_cost(task)
+    yield [], registry.option("cost", usual), _usual("machine")
+    found: list[tuple[list[str], Node, str]] = []
+    for machine in (_usual("machine"), *MACHINES):
+        words = [] if machine == _usual("machine") else [f"machine={machine}"]
+        for cost in sorted(_pricing(task), key=lambda name: name != usual):
+            node, named = registry.option("cost", cost), [] if cost == usual else [f"cost={cost}"]
+            found.append(([*named, *words], node, machine))
+            others = [one for one in get_args(Objective) if node.get("objective") not in (None, one)]
+            found += [
+                ([*named, f"cost.objective={one}", *words], {**node, "objective": one}, machine) for one in others
+            ]
+    yield from sorted(found, key=lambda one: len(one[0]))
+
+
+def _pricing(task: Node) -> list[str]:
+    return [name for name, cost in _classes("cost").items() if not unread(cost, task)]
+
+
+def _usual_cost(task: Node) -> str:
+    usual = _usual("cost")
+    fits = not unread(target_of(registry.option("cost", usual), "cost"), task)
+    return usual if fits else next(iter(_pricing(task)), usual)
+
+
+@cache
+def _usual(group: str) -> str:
+    """The option of a group in conf/config.yaml."""
+    from omegaconf import OmegaConf
+
+    config: Any = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
+    return next(str(entry[group]) for entry in config["defaults"] if group in entry and isinstance(entry, dict))
+
+
+def check_reads(config: Mapping[str, Any]) -> None:
+    """Raises Incompatible, in one sentence with the alternatives, when a cost model does not read what the task
+    decides, or reads choices that it does not decide."""
+    for group in ("cost", "judge"):
+        wrong = unread(target_of(config[group], group), config["task"])
+        if wrong:
+            fitting = _or_none(_pricing(config["task"]))
+            raise Incompatible(f"{group}={config[group]['name']} {wrong}. Cost models for it: {fitting}.")
+
+
+def unread(cost: type[CostModel], task: Node) -> str:
+    """What a cost model and the configured task do not agree on; empty when they fit."""
+    target: type[Task] = target_of(task, "task")
+    decided = target.roles_of(task)
+    choices = {name for name, role in decided.items() if role is Role.CHOICE}
+    beside = choices - cost.reads
+    if cost.prices_programs and not target.makes_programs:
+        return f"prices programs, whatever their plan, so that only rewriting counts, not task={task['name']}"
+    if beside or (decided and not cost.reads & {*choices, *decided.values()}):
+        return f"does not read {', '.join(sorted(beside or decided))}, which task={task['name']} decides"
+    missing = {name for name in cost.reads if isinstance(name, str)} - cost.assumes - choices
+    return f"reads {', '.join(sorted(missing))}, which task={task['name']} does not decide" if missing else ""
+
+
+def check_unused(config: Mapping[str, Any]) -> None:
+    """Raises UsageError for unknown keys of groups that not every cell builds: the yaml file says what is known."""
+    for group in ("encoder", "trainer"):
+        node = config[group]
+        if node["name"] not in registry.options(group):
+            continue
+        known = registry.option(group, node["name"])
+        for key in node:
+            if key not in known:
+                valid = ", ".join(k for k in known if k not in ("_target_", "name"))
+                raise UsageError(f"{group}.{key} does not exist; keys of {group}={node['name']}: {valid}")
+
+
+def refusal(algo: str, config: Mapping[str, Any]) -> str:
+    """Why the algorithm of that name cannot solve the configured task at these prices; empty when it can."""
+    node, task = registry.option("algo", algo), config["task"]
+    wrong = mismatch(target_of(node, "algo"), task)
+    if wrong is not None:
+        return f"algo={algo} {wrong[0]}; task={task['name']} {wrong[1]}"
+    lacks = lacking(node, config)
+    return f"algo={algo} {lacks}" if lacks else ""
+
+
+def _or_none(names: list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _classes(group: str) -> dict[str, Any]:
+    """Name -> class of a group's options; those whose packages are not installed are left out."""
+    found = {}
+    for name in registry.options(group):
+        try:
+            found[name] = target_of(registry.option(group, name), group)
+        except UserError:
+            continue
+    return found
+
+
+def _tasks() -> dict[str, Node]:
+    return {name: registry.option("task", name) for name in registry.options("task")}
+
+
+def fits() -> dict[str, dict[str, str]]:
+    """Algorithm -> task that it can solve -> words that this takes beside the usual ones, in the order of the names."""
+    tasks, found = _tasks(), dict[str, dict[str, str]]()
+    for name, algo in _classes("algo").items():
+        node, fitting = registry.option("algo", name), [t for t in tasks if mismatch(algo, tasks[t]) is None]
+        found[name] = {task: words for task in fitting if (words := settings_for(node, tasks[task])) is not None}
+    return found
+
+
+def matrix() -> str:
+    """Markdown: one line per algorithm, one column per task."""
+    tasks, algos = registry.options("task"), _classes("algo")
+    lines = [f"| algo | {' | '.join(tasks)} |", f"|---|{'---|' * len(tasks)}"]
+    for name, fitting in fits().items():
+        cells = [(f"`{fitting[task]}`" if fitting[task] else "yes") if task in fitting else "-" for task in tasks]
+        lines.append(f"| {name}{' (learns)' if learns(algos[name]) else ''} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def families() -> str:
+    """Markdown: `matrix` in few lines. Algorithms of the same tasks share a line; NAME* also stands for its variants
+    NAME_..., where these fit the same tasks and learn as it does."""
+    classes = _classes("algo")
+    algos = {name: (tuple(fitting.items()), learns(classes[name])) for name, fitting in fits().items()}
+    lines: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    for name, same in algos.items():
+        if any(name.startswith(f"{other}_") and algos[other] == same for other in algos):
+            continue
+        variants = any(other.startswith(f"{name}_") and algos[other] == same for other in algos)
+        shown = f"{name}*" if variants else name
+        for words in dict.fromkeys(words for _, words in same[0]):
+            tasks = tuple(task for task, needed in same[0] if needed == words)
+            lines.setdefault((tasks, words), []).append(f"**{shown}**" if same[1] else shown)
+    rows = sorted(lines.items(), key=lambda line: (line[0][1] != "", -len(line[0][0]), line[0]))
+    table = [
+        f"| {', '.join(tasks)}{f' with `{words}`' if words else ''} | {', '.join(names)} |"
+        for (tasks, words), names in rows
+    ]
+    return "\n".join(["| tasks | algorithms |", "|---|---|", *table])

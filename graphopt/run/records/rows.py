@@ -1,0 +1,188 @@
+"""`rows.jsonl`: one JSON object per graph, method, seed and budget. Written line by line and synced, so a killed run
+loses nothing that it finished; a line cut short by a kill is dropped when the file is opened again.
+
+Fields (prices in the objective's unit, seconds or bytes; null where it does not apply, and for a price of a solved row
+that is infinite, which is read as such; no number is ever NaN):
+
+- what was solved: study, cell, dataset, split, graph, graph_hash, family, ops, opaque (of these, those that nothing is
+  fused with since they are not understood), uncounted (whose FLOP are not all counted), task, machine, cost, judge,
+  objective
+- by what: encoder (null where the algorithm takes none; older rows name one all the same), algo,
+  seed, params, train_evals, train_seconds, device, commit, config_hash
+- under which budget: evals_cap, seconds_cap (null: unlimited); what was used: evals, distinct, seconds
+- with which result: initial (the default heuristic's price, by the judge), searched_initial (the same by the search's
+  cost model), searched (the best found, by the search's cost model), bound (what an exact method proved that no
+  decision can beat, 0 where nothing is proved), judged (the same, by the judge), valid (the
+  independent check), trace ([evaluations, seconds, best] at improvements, thinned), approach (the same of
+  what was priced while it was no better than the default), decision (file in the cell)
+- of measured prices: noise (the relative standard error of judged), measurements (timings that it rests on)
+- status: ok | infeasible (no plan found fits the devices' memory: judged is inf) | failed | illegal, reason (of an
+  ok row what the optimiser has to say about its answer, mostly nothing)
+"""
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from graphopt.core.errors import UserError, writing
+from graphopt.core.utils.limits import MIB, read_gzip
+from graphopt.core.utils.plain_json import dumps
+from graphopt.core.utils.whole import whole_file
+
+Row = dict[str, Any]
+ROWS, PACKED_ROWS = "rows.jsonl", "rows.jsonl.gz"  # of a cell; of a packed study, all cells' after each other
+ROWS_BYTES = 1024 * MIB
+DONE = ("ok", "infeasible")  # solved: not tried again
+KEY = ("graph_hash", "algo", "seed", "split", "evals_cap", "seconds_cap", "config_hash")
+TEXTS = ("study", "cell", "dataset", "split", "graph", "graph_hash", "family", "task", "machine", "cost", "judge",
+         "objective", "encoder", "algo", "device", "commit", "config_hash", "status", "reason", "decision",
+         "model")  # fmt: skip
+NUMBERS = ("ops", "seed", "params", "train_evals", "train_seconds", "evals_cap", "seconds_cap", "evals", "distinct",
+           "seconds", "initial", "searched_initial", "searched", "bound", "judged", "noise",
+           "measurements")  # fmt: skip
+CURVES = ("trace", "approach")
+PRICES = ("initial", "searched_initial", "searched", "judged")  # infinite where a plan does not fit: null in the file
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file, without lines that are no rows; none when there is no file."""
+    return [row for row in map(parse, lines(path)) if row is not None]
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file that hold something; none when there is no file. Raises UserError when it cannot be read."""
+    try:
+        text = text_of(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; make it readable, or move it away") from error
+    return [line for line in text.split("\n") if line.strip()]
+
+
+def text_of(path: Path) -> str:
+    """What is in a file of rows, unpacked if its name ends in .gz. Raises OSError, or Unreadable for a packed one."""
+    if path.suffix == ".gz":
+        return read_gzip(path, ROWS_BYTES).decode(errors="replace")
+    return path.read_text(errors="replace")
+
+
+def parse(line: str) -> Row | None:
+    """The row of a line; None where it was cut short, is damaged, or has a field of another type than rows have."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict):
+        return None
+    kinds = ((TEXTS, _is_text), (NUMBERS, _is_number), (CURVES, _is_curve))
+    return priced(row) if all(fits(row.get(field)) for fields, fits in kinds for field in fields) else None
+
+
+def priced(row: Row) -> Row:
+    """The row of a line of JSON, where an infinite price is null."""
+    if row.get("status", "ok") not in DONE:
+        return row
+    infinite = {field: math.inf for field in PRICES if field in row and row[field] is None}
+    curves = {field: [[*step[:-1], math.inf] if step[-1] is None else step for step in row[field]]
+              for field in CURVES if _is_curve(row.get(field)) and row.get(field)}  # fmt: skip
+    return {**row, **infinite, **curves}
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    return value is None or (isinstance(value, float) and not math.isnan(value)) or whole
+
+
+def _is_curve(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, list)
+        and all(isinstance(step, list) and step and all(map(_is_number, step)) for step in value)
+    )
+
+
+def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What makes a row the same result."""
+    return tuple(row.get(field) for field in KEY)
+
+
+class RowFile:
+    """Appends rows to one file. Keeps what is done: rows of other states are dropped before the first new one, since
+    their work is tried again, and so are lines that are no rows, with a warning when the file is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        found = lines(path)
+        self._stored = [row for row in map(parse, found) if row is not None]  # of all calls
+        self.done = _done(self._stored)
+        self._clean = False  # nothing in the file that is to be dropped
+        damaged = len(found) - len(self._stored)
+        if damaged:
+            warnings.warn(f"{path}: {damaged} lines are no rows and do not count", stacklevel=2)
+
+    @property
+    def rows(self) -> list[Row]:
+        """What the file holds."""
+        return list(self._stored)
+
+    def append(self, row: Row) -> None:
+        """Writes one row and waits until it is on disk. Raises UserError when it cannot be written."""
+        if not self._clean or key_of(row) in self.done:
+            self._rewrite([old for old in self._kept() if key_of(old) != key_of(row)])
+        self._clean = False  # if the disk takes half a line, the next row does not follow it
+        _append(self.path, as_lines([row]))
+        self._clean = True
+        self._stored.append(row)
+        if row["status"] in DONE:
+            self.done[key_of(row)] = row
+
+    def set_aside(self, name: str, unwanted: Callable[[Row], bool]) -> int:
+        """Moves done rows into the file `name` beside this one; returns how many."""
+        moved = [row for row in self.done.values() if unwanted(row)]
+        if moved:
+            _append(self.path.with_name(name), as_lines(moved))
+            self._rewrite([row for row in self._kept() if not unwanted(row)])
+            self.done = _done(self._stored)
+        return len(moved)
+
+    def note(self, row: Row) -> None:
+        """Writes a row about the whole cell (illegal, failed), unless the same is written already."""
+        if any(old.get("status") == row["status"] and old.get("reason") == row["reason"] for old in self._stored):
+            return
+        self.append(row)
+
+    def _kept(self) -> list[Row]:
+        """Without what earlier calls did not bring to an end."""
+        return self._stored if self._clean else [row for row in self._stored if row.get("status") in DONE]
+
+    def _rewrite(self, rows: list[Row]) -> None:
+        if self.path.exists():
+            with writing(self.path), whole_file(self.path) as file:
+                file.write(as_lines(rows).encode())
+        self._stored, self._clean = rows, True
+
+
+def _done(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
+    return {key_of(row): row for row in rows if row.get("status") in DONE}
+
+
+def as_lines(rows: Iterable[Row]) -> str:
+    """The lines of rows. Raises ValueError where a number is NaN."""
+    return "".join(dumps(row) + "\n" for row in rows)
+
+
+def _append(path: Path, text: str) -> None:
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())

@@ -1,1 +1,0 @@
-"""Sharding instances as pairwise models: reduced, bounded, searched."""

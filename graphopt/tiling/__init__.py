@@ -1,1 +1,0 @@
-"""Fusion into subgraphs with tile sizes: workloads, schedules, what they cost, and the contracts of their task."""
