@@ -29,11 +29,10 @@ from graphopt.core.list_schedule import Schedule, bottom_levels, dependencies, h
 from graphopt.core.utils import registry
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.graphs.layered import layered_graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
-from graphopt.problems.task import AssignTask
 from graphopt.run.config.construct import construct
 from graphopt.search.genetic.brkga import Brkga
 from graphopt.search.genetic.evolution import priced_by

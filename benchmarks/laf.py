@@ -16,9 +16,8 @@ from graphopt.core.graph import Graph
 from graphopt.core.utils import registry
 from graphopt.graphs.layered import layered_graph
 from graphopt.learn.advantages.gibbs import ConditionalPrices, DeltaPrices, FullPrices, surroundings, sweep, typical
+from graphopt.problems.assignment import AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask
 from graphopt.run.config.construct import construct
 from graphopt.search.walks.moves import slots_in
 

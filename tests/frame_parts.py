@@ -18,10 +18,10 @@ from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.graphs.dataset import Dataset, Split
 from graphopt.learn.learner import Learner
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.task import AssignTask, Task
+from graphopt.problems.problem import Task
 
 SIZES: dict[Split, tuple[int, ...]] = {"train": (6, 7), "val": (5,), "test": (8, 9)}
 

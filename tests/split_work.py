@@ -10,9 +10,9 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.head import Head, Role
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
+from graphopt.problems.assignment import AssignTask
 from graphopt.problems.cost_model import CostModel, Objective, Prices
 from graphopt.problems.decisions import Decision, Decisions
-from graphopt.problems.task import AssignTask
 
 CONFIG = {
     "machine": {

@@ -11,11 +11,10 @@ from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel, Flips, Prices
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole
-from graphopt.problems.task import AssignTask
 
 ROLES = {role.value: role for role in Role} | {"inline": Role.FUSION}
 GRAIN = 2.0**-20  # costs are multiples of it, so that sums are exact in any order

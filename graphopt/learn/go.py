@@ -42,11 +42,9 @@ from graphopt.learn.encoders.features import batch, graph_features
 from graphopt.learn.guided import guided_search
 from graphopt.learn.learner import Learner, inference, stored_numbers
 from graphopt.learn.placing.op_groups import learning_inside
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.decisions import Decision, Decisions
-from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import Slots, slots_of
 
 ILLEGAL_REWARD = -10.0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.decisions import Decision
 from graphopt.search.walks.local import local_search
 from graphopt.search.walks.moves import Slots, Walk

@@ -41,10 +41,9 @@ from graphopt.learn.advantages.store import Collection, collect
 from graphopt.learn.encoders.encoder import Encoder
 from graphopt.learn.encoders.features import batch, graph_features
 from graphopt.learn.learner import Learner, inference
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import Decision
-from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import INFEASIBLE, Slots, slots_in, slots_of, start_walk
 from graphopt.search.walks.progressive import Steps, Uniform, progressive_search
 

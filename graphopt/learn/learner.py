@@ -12,10 +12,10 @@ import torch
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph
 from graphopt.core.head import named_counts
+from graphopt.problems.assignment import AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import Solver, solve
-from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask, Task
+from graphopt.problems.problem import Task
 
 
 def stored_numbers(values: Any, count: int) -> list[float]:

@@ -51,10 +51,9 @@ from graphopt.core.utils.ranges import Count, Few, NotNegative, Positive, Shift,
 from graphopt.learn.encoders.encoder import Encoder
 from graphopt.learn.encoders.features import batch, graph_features, levels
 from graphopt.learn.learner import Learner, inference, stored_numbers
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.keys import KeyRole
-from graphopt.problems.task import AssignTask
 from graphopt.search.genetic.evolution import (
     F32,
     Evolution,

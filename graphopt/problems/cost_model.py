@@ -137,3 +137,8 @@ class CostModel(ABC):
     def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: KernelLimits) -> Flips | None:
         """A delta pricer that starts from legal flags `inline` [N], every op on device 0; None when there is none."""
         return None
+
+
+def price_of(plan: Plans, cost: CostModel) -> Price:
+    """Of a batch of one, for nobody's budget."""
+    return cost.price(plan).of(0)

@@ -10,10 +10,9 @@ from graphopt.core.errors import Unsolved
 from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.machine import Machine
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel, Objective
-from graphopt.problems.problem import OutOfBudget, Problem
-from graphopt.problems.task import AssignTask, Task
+from graphopt.problems.problem import OutOfBudget, Problem, Task
 
 AnyProblem = TypeVar("AnyProblem", bound=Problem)
 

@@ -1,22 +1,217 @@
-"""`Problem`: one graph to be solved, all that an optimiser sees. It meters the budget, keeps the best and the trace."""
+"""What one solve is about, whatever kind of decision it makes.
+
+`Task` says what may be decided and opens a `Problem`: one graph, all that an optimiser sees. It meters the budget and
+keeps the best. A solve ends with a `Solution`. `Decided` is what its file holds: a codec for one kind of decision,
+readable without the graph. A kind is one module: `assignment.py`, `rewrite/rewrite_problem.py`,
+`contests/tiling/tiling_task.py`.
+"""
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph
+from graphopt.core.head import Head, Role
+from graphopt.core.machine import Machine
+from graphopt.core.oracles import check
+from graphopt.core.plan import Plans
 from graphopt.core.utils.compiled import compiling_processor_seconds, compiling_seconds
-from graphopt.problems.cost_model import CostModel, Objective
-from graphopt.problems.finalists import Finalists
-from graphopt.problems.solution import Solution
+from graphopt.problems.answer_format import Arrays
+from graphopt.problems.cost_model import CostModel, Objective, Price, better, price_of
 
-if TYPE_CHECKING:
-    from graphopt.problems.task import Task
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """When two programs count as equal: on so many draws of weights and inputs, no output differs by more than
+    `tolerance` of its largest value, in double precision."""
+
+    draws: int = 5
+    tolerance: float = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Decided(ABC):
+    """What was decided about a graph."""
+
+    header: dict[str, Any]  # of a file; before there is one, only what this kind of decision adds to it
+    trace: NDArray[np.float64]  # [S, 3] evaluations, seconds, best cost, a line per improvement
+
+    format: ClassVar[str]  # of files
+
+    @classmethod
+    @abstractmethod
+    def read(cls, header: dict[str, Any], arrays: Arrays) -> Self:
+        """From a file. Raises UserError where it is damaged."""
+
+    @classmethod
+    def from_text(cls, content: bytes, source: str) -> tuple[Self, Sequence[float]]:
+        """(the decision, costs that it claims) of a text file of the problem's own format. Raises UserError where there
+        is no such format, or the file is not of it."""
+        raise Unreadable(f"{source}: answers of this task are .npz files, as runs store them")
+
+    def departs(self, original: "Decided", task: Any, equality: Equality) -> str:
+        """Why it is no answer to what another answer to the same graph starts from; empty where it is."""
+        return ""
+
+    @abstractmethod
+    def arrays(self) -> Arrays:
+        """What its file holds beside header and trace."""
+
+    @abstractmethod
+    def plans(self, graph: Graph, task: Any) -> Plans:
+        """What would run, a batch of one; task: of the kind that decides so."""
+
+    @abstractmethod
+    def default_plans(self, graph: Graph, task: Any) -> Plans:
+        """The same of what a user gets without any search."""
+
+    @abstractmethod
+    def facts(self) -> list[tuple[str, str]]:
+        """(label, text) of what there is to know besides the prices."""
+
+    @property
+    def prices(self) -> dict[str, float]:
+        """initial, searched, judged, noise."""
+        return {key: float(value) for key, value in self.header["prices"].items()}
+
+    @property
+    def heads(self) -> dict[str, int]:
+        """Number of choices of every head; none where no op is given choices."""
+        return {}
+
+    @property
+    def described(self) -> tuple[str, ...]:
+        """Heads under which single choices say what the answer does."""
+        return ()
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Names of the rewriting rules that were applied, in order."""
+        return ()
+
+    def operators(self) -> tuple[Counter[str], Counter[str]]:
+        """How many ops of each operator run by default and in the answer, where these differ in their ops."""
+        return Counter(), Counter()
+
+    def must_fit(self, graph: Graph, task: Any, source: str) -> None:  # noqa: B027
+        """Raises DecisionError where a file, called `source`, does not fit its graph and its task."""
+
+    def price(self, cost: CostModel, plans: Callable[[], Plans]) -> Price:
+        """By a cost model; plans: those of the answer, for whoever prices plans."""
+        return price_of(plans(), cost)
+
+    def default_price(self, cost: CostModel, plans: Callable[[], Plans]) -> Price:
+        """Of the default, likewise."""
+        return price_of(plans(), cost)
+
+    def violations(self) -> list[str]:
+        """What independent checks find wrong besides the plan."""
+        return []
+
+    def deliver(self, task: Any, path: Path) -> list[str] | None:
+        """Writes the model that was made, for its user; what is wrong with it. None: no model was made."""
+        return None
+
+
+class Solution:
+    """What was decided about a graph under a task. Plans are made once, when they are first asked for."""
+
+    def __init__(self, graph: Graph, task: Any, decided: Decided, plans: Plans | None = None,
+                 default_plans: Plans | None = None) -> None:  # fmt: skip
+        self.graph, self.task, self.decided = graph, task, decided
+        self._known: Mapping[str, Plans | None] = {"plans": plans, "default": default_plans}
+
+    @cached_property
+    def plans(self) -> Plans:
+        """What would run, a batch of one. Of a rewritten program it is the plan of its own graph."""
+        return self._known["plans"] or self.decided.plans(self.graph, self.task)
+
+    @cached_property
+    def default_plans(self) -> Plans:
+        """What would run without any search, likewise."""
+        return self._known["default"] or self.decided.default_plans(self.graph, self.task)
+
+    def price(self, cost: CostModel) -> Price:
+        """By a cost model."""
+        return self.decided.price(cost, lambda: self.plans)
+
+    def default_price(self, cost: CostModel) -> Price:
+        """Of the default."""
+        return self.decided.default_price(cost, lambda: self.default_plans)
+
+    def violations(self) -> list[str]:
+        """What independent checks find wrong."""
+        found: list[str] = check(self.plans, self.task.machine) + self.task.objections(self.plans)
+        return found + self.decided.violations()
+
+    def deliver(self, path: Path) -> list[str] | None:
+        """Writes the model that was made, for its user; what is wrong with it. None: no model was made."""
+        return self.decided.deliver(self.task, path)
+
+
+KEPT = 6
+
+
+class Candidate(NamedTuple):
+    cost: float  # by the search's cost model
+    state: Any  # what a problem takes as its best
+
+
+class Finalists:
+    """The few (`kept`) lowest prices of different decisions: of those of one price, which for measured ones means one
+    code, the first. solution: of the problem's best."""
+
+    def __init__(self, solution: Callable[[], Solution], kept: int = KEPT) -> None:
+        self._solution, self._kept = solution, kept
+        self._of: dict[int, Candidate] = {}  # digest ->
+        self._pinned: dict[int, Candidate] = {}
+
+    def offer(self, cost: NDArray[np.float64], digests: Sequence[int], state_at: Callable[[int], Any]) -> None:
+        """Keeps what belongs to them."""
+        _, first = np.unique(cost, return_index=True)  # the lowest first
+        for i in first[: self._kept].tolist():
+            known = self._of.get(digests[i])
+            if np.isfinite(cost[i]) and (known is None or cost[i] < known.cost) and not self._has(float(cost[i])):
+                self._of[digests[i]] = Candidate(float(cost[i]), state_at(i))
+        lowest = sorted(self._of.items(), key=lambda item: item[1].cost)[: self._kept]
+        self._of = dict(lowest)
+
+    def pin(self, cost: float, digest: int, state: Any) -> None:
+        """Keeps a decision whatever else is found."""
+        self._pinned[digest] = Candidate(cost, state)
+
+    def _has(self, cost: float) -> bool:
+        return any(candidate.cost == cost for candidate in self._of.values())
+
+    @property
+    def states(self) -> list[Any]:
+        """Theirs: pinned ones, then the lowest first."""
+        return [candidate.state for candidate in self.candidates]
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """In the order of `states`."""
+        return list((self._pinned | self._of).values())
+
+    def winner(self, judge: CostModel, take: Callable[[Any], None]) -> Candidate | None:
+        """What the judge prices lowest, None where none is shown to be better than the default."""
+        found, lowest = None, float("inf")
+        for candidate in self.candidates:
+            take(candidate.state)
+            solution = self._solution()
+            price = solution.price(judge)
+            if price.cost < lowest and better(price, solution.default_price(judge)):
+                found, lowest = candidate, price.cost
+        return found
 
 
 Clock = Literal["wall", "processor"]  # processor: of this process, all threads together; where others share the machine
@@ -35,6 +230,33 @@ class Incumbent:
     cost: float
 
 
+class Task(ABC):
+    """What may be decided about a graph on a machine."""
+
+    name: str
+    machine: Machine
+    noun: ClassVar[str] = "a task"  # what kind of task, for messages
+    needs: ClassVar[frozenset[str]] = frozenset()  # what a graph must carry
+    roles: ClassVar[Mapping[str, Role]] = {}  # what it decides by the names of its heads, whatever its settings
+    decided: ClassVar[type[Decided]]  # what its answers hold, and how they are read from files
+    heads: tuple[Head, ...] = ()  # kinds of choice that ops are given
+    makes_programs: ClassVar[bool] = False  # its answers are programs, not only plans of one
+
+    @classmethod
+    def roles_of(cls, settings: Mapping[str, Any]) -> Mapping[str, Role]:
+        """What it decides with these settings, those of its yaml file; known before anything is built."""
+        return cls.roles
+
+    @abstractmethod
+    def open(self, graph: Graph, cost: CostModel, *, evals: int, seconds: float = float("inf"),
+             seed: int = 0) -> "Problem":  # fmt: skip
+        """The problem of a graph, with the budget of one solve."""
+
+    def objections(self, plans: Plans) -> list[str]:
+        """What a check of the task's own finds wrong with a plan (a batch of one), beside those of every plan."""
+        return []
+
+
 class Problem(ABC):
     """Graph + task + cost + budget, of evaluations and of seconds. What a decision is, subclasses say.
 
@@ -45,9 +267,9 @@ class Problem(ABC):
 
     initial: Any
     best: Any
-    finalists: "Finalists | None"
+    finalists: Finalists | None
 
-    def __init__(self, graph: Graph, task: "Task", cost: CostModel, *, evals: int, seconds: float = float("inf"),
+    def __init__(self, graph: Graph, task: Task, cost: CostModel, *, evals: int, seconds: float = float("inf"),
                  seed: int = 0) -> None:  # fmt: skip
         self.graph, self.task, self._cost = graph, task, cost
         self.rng = np.random.default_rng(seed)

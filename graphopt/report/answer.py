@@ -30,12 +30,10 @@ from graphopt.core.utils.plain_json import dumps
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.dataset import Dataset, Split
 from graphopt.graphs.readers.formats.graph_files import load_graph, parse_graph, save_graph
-from graphopt.problems.choices import Choices
+from graphopt.problems.assignment import Choices, Pricing
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import Decisions
-from graphopt.problems.pricing import Pricing
-from graphopt.problems.solution import Decided, Solution
-from graphopt.problems.task import Task
+from graphopt.problems.problem import Decided, Solution, Task
 from graphopt.report.changes import Culprits, culprits, describe, parse_change, reverted
 from graphopt.run.config.build import machine_task_costs
 from graphopt.run.config.construct import construct

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from graphopt.core.errors import DecisionError
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Head
-from graphopt.problems.choices import Choices
+from graphopt.problems.assignment import Choices
 from graphopt.problems.decisions import Decisions
 
 BETTER = 1e-9  # relative gain from which a price counts as lower

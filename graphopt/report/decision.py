@@ -12,7 +12,7 @@ from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import OPERATORS
 from graphopt.core.utils.printable import say
-from graphopt.problems.solution import Decided
+from graphopt.problems.problem import Decided
 from graphopt.report.answer import PRICES, Answer, heads_of, near_graph
 from graphopt.report.changes import describe_op, differing
 from graphopt.report.model_view import rule_tables

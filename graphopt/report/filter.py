@@ -22,7 +22,7 @@ from graphopt.core.utils.progress import Bar
 from graphopt.core.utils.ranges import count
 from graphopt.graphs.dataset import Split
 from graphopt.graphs.regal import Draws, HeadroomPrices, Reached, Regal, load_headroom, save_headroom
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.run.config.construct import construct
 from graphopt.search.genetic.brkga import Brkga

@@ -17,7 +17,7 @@ from graphopt.core.operators import OPERATORS, Category
 from graphopt.core.plan import Plans
 from graphopt.problems.capacity import amount
 from graphopt.problems.cost_model import Price, better
-from graphopt.problems.solution import Decided
+from graphopt.problems.problem import Decided
 from graphopt.report.answer import Answer
 from graphopt.report.changes import BETTER
 from graphopt.report.tables.table import BOLD, DIM, Table, print_lines, table_lines, terminal_width, wrapped

@@ -22,9 +22,8 @@ from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.plan import Plans
 from graphopt.core.utils.limits import MIB, read_json
-from graphopt.problems.choices import describe
-from graphopt.problems.solution import Solution
-from graphopt.problems.task import AssignTask
+from graphopt.problems.assignment import AssignTask, describe
+from graphopt.problems.problem import Solution
 from graphopt.report.answer import Answer
 from graphopt.run.config.build import build, stored_config
 from graphopt.run.records.answer_file import complete

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.utils.printable import printable
-from graphopt.problems.solution import Equality
+from graphopt.problems.problem import Equality
 from graphopt.rewrite.ir.random_weights import RandomWeights, default_role, drawn_as, roles_of, with_random_weights
 from graphopt.rewrite.ir.terms import Program
 

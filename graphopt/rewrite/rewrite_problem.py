@@ -1,28 +1,151 @@
-"""`RewriteProblem`: one graph to be rewritten, all that a rewriting optimiser sees."""
+"""Problems of programs: their answers' codec (`Rewritten`), tasks, problems and solvers.
 
-from collections.abc import Sequence
+The file of an answer holds the names of the rules that were applied (`rules` of the header, in order) and the programs
+`original` and `best` (JSON as bytes, `graphopt.rewrite.ir.program_files`), without the values of weights. Where single
+rewrites led there, `steps` of the header says at which places (`graphopt.rewrite.rules.retracing`).
+"""
+
+import contextlib
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from graphopt.problems.cost_model import CostModel
-from graphopt.problems.problem import OutOfBudget, Problem
-from graphopt.problems.solution import Solution
-from graphopt.rewrite.ir.terms import Outputs, Program, reachable
-from graphopt.rewrite.program_cost import costs_of, prices_programs
-from graphopt.rewrite.rewritten import Rewritten
+from graphopt.core.errors import Unreadable, UserError
+from graphopt.core.graph import Graph
+from graphopt.core.plan import Plans
+from graphopt.problems import answer_format
+from graphopt.problems.answer_format import Arrays, json_bytes
+from graphopt.problems.cost_model import CostModel, Price
+from graphopt.problems.optimizer import Solver
+from graphopt.problems.problem import Candidate, Decided, Equality, Finalists, OutOfBudget, Problem, Solution, Task
+from graphopt.rewrite.io.as_graph import graph_of
+from graphopt.rewrite.ir.program_files import from_json, to_json
+from graphopt.rewrite.ir.terms import Outputs, Program, reachable, runs
+from graphopt.rewrite.program_cost import costs_of, price_of, prices_programs
 from graphopt.rewrite.rules.matching import Match
-from graphopt.rewrite.rules.retracing import Step, step_of
+from graphopt.rewrite.rules.retracing import Step, check_made_of, check_steps, step_of
+from graphopt.rewrite.rules.rule import RuleSet
 from graphopt.rewrite.rules.steps import Neighbours, RewriteStep, free, replayed
 from graphopt.rewrite.rules.sweeps import sweeps
-
-if TYPE_CHECKING:
-    from graphopt.rewrite.rewrite_task import RewriteTask
 
 TOGETHER = 8  # programs that are priced at once where each is priced as a whole
 Rules = tuple[str, ...]  # names of the rules that were applied, in order
 State = tuple[Outputs, Rules]
+
+
+@dataclass(frozen=True, eq=False)
+class Rewritten(Decided):
+    """The program as it was given and the best one; they share their terms."""
+
+    original: Program
+    best: Program
+    can_run: bool  # False of programs from files, which hold no weights
+
+    format = "graphopt rewriting 1"
+
+    @classmethod
+    def read(cls, header: dict[str, Any], arrays: Arrays) -> Self:
+        answer_format.rule_names(header)
+        original = from_json(answer_format.read_text(arrays, "original"))
+        best = from_json(answer_format.read_text(arrays, "best"), original.terms)
+        if not best.opaque.keys() <= original.opaque.keys():
+            raise Unreadable("its program has operations that the original lacks")
+        best = replace(best, given=original.outputs, opaque=original.opaque)  # which say what they cost
+        return cls(header, answer_format.trace(arrays), original, best, can_run=False)
+
+    def departs(self, original: Decided, task: "RewriteTask", equality: Equality) -> str:
+        """It starts from the same program, is made of nothing else, and both agree on what nobody could know; where the
+        file brings its steps, they lead there by the task's rules."""
+        from graphopt.rewrite.equivalence import disagreement
+
+        if not isinstance(original, Rewritten) or to_json(self.original) != to_json(original.original):
+            return "it starts from another program than the instance's"
+        try:
+            check_made_of(self.original, self.best, task.growth)
+            if "steps" in self.header:
+                check_steps(self.original, self.best, task.rules, self.header["steps"])
+        except UserError as error:
+            return str(error)
+        return disagreement(self.original, self.best, equality)
+
+    def arrays(self) -> Arrays:
+        return {"original": json_bytes(to_json(self.original)), "best": json_bytes(to_json(self.best))}
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return tuple(self.header["rules"])
+
+    def plans(self, graph: Graph, task: "RewriteTask") -> Plans:
+        return task.realise(graph, self.best)
+
+    def default_plans(self, graph: Graph, task: "RewriteTask") -> Plans:
+        return task.realise(graph, self.original)
+
+    def facts(self) -> list[tuple[str, str]]:
+        before, after = (sum(counts.values()) for counts in self.operators())
+        return [("ops", f"{before:,} -> {after:,}; {len(self.rules):,} rules applied")]
+
+    def operators(self) -> tuple[Counter[str], Counter[str]]:
+        return _operators(self.original), _operators(self.best)
+
+    def price(self, cost: CostModel, plans: Callable[[], Plans]) -> Price:
+        return price_of(self.best, cost, plans)
+
+    def default_price(self, cost: CostModel, plans: Callable[[], Plans]) -> Price:
+        return price_of(self.original, cost, plans)
+
+    def violations(self) -> list[str]:
+        """Results of the rewritten program that differ from the original's, by running both."""
+        if not self.can_run or self.best.outputs == self.original.outputs:
+            return []
+        from graphopt.rewrite.equivalence import differences
+
+        return differences(self.original, self.best)
+
+    def deliver(self, task: "RewriteTask", path: Path) -> list[str] | None:
+        """As ONNX, if the graph came so and the task is to."""
+        from graphopt.rewrite.io.onnx_call import OnnxOrigin
+
+        if not task.export or not isinstance(self.original.origin, OnnxOrigin):
+            return None
+        from graphopt.rewrite.io.onnx_export import deliver
+
+        return deliver(self.original, self.best, self.rules, path)
+
+
+def _operators(program: Program) -> Counter[str]:
+    terms = program.terms
+    return Counter(terms.operation[t].name for t in program.live() if runs(terms, t))
+
+
+class RewriteTask(Task):
+    """Programs that rules lead to."""
+
+    noun = "a task that rewrites the graph"
+    needs = frozenset({"terms"})
+    decided = Rewritten
+    makes_programs = True
+    rules: RuleSet
+    growth: float  # programs of more than this many times the original's ops are not looked at
+    export: bool  # write the best program of an ONNX model as one
+
+    @abstractmethod
+    def initial(self, graph: Graph) -> Program:
+        """The program as it was given."""
+
+    @abstractmethod
+    def realise(self, graph: Graph, program: Program) -> Plans:
+        """The plan of a program equivalent to the graph's: a batch of one, of its own rewritten graph."""
+
+    def open(self, graph: Graph, cost: CostModel, *, evals: int, seconds: float = float("inf"),
+             seed: int = 0) -> "RewriteProblem":  # fmt: skip
+        return RewriteProblem(graph, self, cost, evals=evals, seconds=seconds, seed=seed)
 
 
 class Point(NamedTuple):
@@ -190,3 +313,22 @@ class RewriteProblem(Problem):
         steps = self.steps_to(self.best)
         header = {"rules": list(self.best_rules), **({} if steps is None else {"steps": steps})}
         return Solution(self.graph, self.task, Rewritten(header, self.trace_array(), self.initial, best, can_run=True))
+
+
+class Rewriter(Solver[RewriteProblem]):
+    """Finds an equivalent program."""
+
+    accepts = (RewriteTask,)
+
+
+def cheapest_by(search: Rewriter, additive: CostModel, problem: RewriteProblem, evals: int, kept: int,
+                ) -> list[Candidate]:  # fmt: skip
+    """What a search by an additive model leaves of a problem: its cheapest programs with the model's prices, the
+    cheapest first; of those of one price, one. evals: of its own, not billed."""
+    graph = graph_of(problem.initial, name=problem.graph.name, family=problem.graph.family)
+    inner = problem.task.open(graph, additive, evals=evals, seconds=problem.seconds_cap - problem.seconds,
+                              seed=int(problem.rng.integers(2**31)))  # fmt: skip
+    inner.finalists = finalists = Finalists(inner.solution, kept)
+    with contextlib.suppress(OutOfBudget):
+        search.solve(inner)
+    return finalists.candidates

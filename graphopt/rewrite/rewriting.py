@@ -9,7 +9,7 @@ from graphopt.core.plan import Plans
 from graphopt.core.utils.ranges import AtLeastOne, Cap
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir.terms import Program
-from graphopt.rewrite.rewrite_task import RewriteTask
+from graphopt.rewrite.rewrite_problem import RewriteTask
 from graphopt.rewrite.rules.parsing import load_rules
 from graphopt.rewrite.rules.rule import RuleSet
 

@@ -18,9 +18,7 @@ from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
 from graphopt.problems.capacity import lack_of_memory
 from graphopt.problems.cost_model import CostModel, Price, better
 from graphopt.problems.optimizer import Solver, solve
-from graphopt.problems.problem import Incumbent, Problem
-from graphopt.problems.solution import Solution
-from graphopt.problems.task import Task
+from graphopt.problems.problem import Incumbent, Problem, Solution, Task
 from graphopt.run.cell import Cell, sentence_of
 from graphopt.run.config.build import Parts, stored_config
 from graphopt.run.records import answer_file

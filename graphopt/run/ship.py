@@ -1,6 +1,6 @@
 """Puts the checkpoint of a finished cell into the package, where `ckpt=pretrained` finds it.
 
-`graphopt study ship CELL_FOLDER` writes graphopt/pretrained/ALGO-TASK-OBJECTIVE.ckpt: the weights that solving
+`graphopt study ship CELL_FOLDER` writes graphopt/learn/pretrained/ALGO-TASK-OBJECTIVE.ckpt: the weights that solving
 needs, the settings of their network and what training has cost, nothing else. TASK and OBJECTIVE are `any` where one
 network serves all.
 """

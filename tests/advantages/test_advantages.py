@@ -28,9 +28,8 @@ from graphopt.learn.advantages.gibbs import (
     typical,
 )
 from graphopt.learn.advantages.store import Collection, Store, collect
+from graphopt.problems.assignment import AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.problems.tasks.joint import Joint
 from graphopt.search.walks.moves import slots_in

@@ -37,9 +37,9 @@ from graphopt.learn.go import (
     clipped_loss,
     sample,
 )
+from graphopt.problems.assignment import AssignTask
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.problems.tasks.joint import Joint
 

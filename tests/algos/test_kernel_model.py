@@ -20,9 +20,8 @@ from graphopt.costs.one_kernel.kernel_time import kernel_table
 from graphopt.costs.one_kernel.learned_kernel import COLUMNS, SCALE
 from graphopt.costs.simulator import Simulator
 from graphopt.learn.modelling.kernel_model import KernelModel, RunModel, durations
+from graphopt.problems.assignment import AssignTask, Pricing
 from graphopt.problems.optimizer import solve
-from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.problems.tasks.joint import Joint
 from graphopt.run.config.construct import construct

@@ -23,11 +23,10 @@ from graphopt.graphs.layered import layered_graph
 from graphopt.learn.advantages.gibbs import ExampleSet, Samples, advantages, compressed
 from graphopt.learn.advantages.store import Collection
 from graphopt.learn.laf import LAF, Guidance, LAFSearchSettings, LearnedMutations, Model, Refit, RegressionSettings
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.run.config.build import encoder
 from graphopt.run.config.construct import construct

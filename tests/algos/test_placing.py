@@ -25,7 +25,7 @@ from graphopt.learn.placing.op_groups import (
     placed_as,
     rewards,
 )
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import Optimizer, solve
 from graphopt.run.config.construct import construct

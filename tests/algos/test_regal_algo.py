@@ -37,10 +37,10 @@ from graphopt.learn.regal import (
     opposite_pairs,
     share,
 )
+from graphopt.problems.assignment import AssignTask
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
 from graphopt.run.config.build import encoder
 from graphopt.run.config.construct import construct
 from graphopt.search.genetic.brkga import Brkga

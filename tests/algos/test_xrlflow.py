@@ -20,8 +20,7 @@ from graphopt.learn.rewriters.xrlflow import (
     advantages,
     play,
 )
-from graphopt.problems.problem import OutOfBudget
-from graphopt.problems.solution import Solution
+from graphopt.problems.problem import OutOfBudget, Solution
 from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.environment.episodes import Episode, EpisodeSettings, Game, Place
 from graphopt.rewrite.environment.meta_graph import MetaGraph

@@ -13,8 +13,8 @@ from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine, TransferRule
 from graphopt.costs.simulator import Simulator
+from graphopt.problems.assignment import AssignTask
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.problems.tasks.joint import Joint
 from graphopt.problems.tasks.placement import Placement

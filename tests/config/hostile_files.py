@@ -11,7 +11,7 @@ from split_work import chain
 
 from graphopt.core.utils import registry
 from graphopt.graphs.readers.formats.graph_files import save_graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.report import answer as answers
 from graphopt.run.config.build import machine_task_costs
 from graphopt.run.records import answer_file

@@ -26,7 +26,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.regal import in_units
 from graphopt.graphs.synthetic import random_graph
-from graphopt.problems.task import AssignTask
+from graphopt.problems.assignment import AssignTask
 from graphopt.run.config.construct import construct
 
 # --- Plans: oracles that find what is wrong, compact plans, traces.

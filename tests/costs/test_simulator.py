@@ -23,9 +23,9 @@ from graphopt.costs.one_kernel.flips import FusionFlips
 from graphopt.costs.queues import rank_by_priority
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.readers.formats.task_graphs import read_layer_graph
+from graphopt.problems.assignment import AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
 from graphopt.problems.tasks.fusion import on_first_device
 from graphopt.run.config.construct import construct
 

@@ -144,7 +144,7 @@ def test_an_entry_that_cannot_be_read_is_refused_whole(board: Path, said: str, r
 
 
 MINE = '''
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 
 

@@ -12,7 +12,7 @@ import pytest
 from graphopt.core.errors import UserError
 from graphopt.core.utils import registry
 from graphopt.problems.optimizer import solve
-from graphopt.problems.solution import Equality
+from graphopt.problems.problem import Equality
 from graphopt.rewrite.equivalence import disagreement
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.execution import Executor
@@ -21,7 +21,7 @@ from graphopt.rewrite.ir.program_files import Stored, to_json
 from graphopt.rewrite.ir.random_weights import with_random_weights
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.ir.vocabulary import Operation
-from graphopt.rewrite.rewritten import Rewritten
+from graphopt.rewrite.rewrite_problem import Rewritten
 from graphopt.run.config.build import machine_task_costs
 from graphopt.run.config.construct import construct
 from graphopt.run.records.answer_file import complete

@@ -22,13 +22,12 @@ from graphopt.core.oracles import check
 from graphopt.core.plan import Plans
 from graphopt.core.utils import registry
 from graphopt.graphs.layered import layered_graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel, Flips, Prices
 from graphopt.problems.optimizer import Optimizer, solve
-from graphopt.problems.task import AssignTask
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.rewrite.rewrite_task import RewriteTask
+from graphopt.rewrite.rewrite_problem import RewriteTask
 from graphopt.run.config import compatibility
 from graphopt.run.config.build import encoder
 from graphopt.run.config.construct import construct, target_of

@@ -14,10 +14,9 @@ import graphopt.problems.problem
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, PricedFlips
 from graphopt.problems.cost_model import SURE, Price, Prices, better
 from graphopt.problems.decisions import Decisions
-from graphopt.problems.pricing import PricedFlips
 from graphopt.problems.problem import OutOfBudget
 from graphopt.problems.tasks.fusion import Fusion
 

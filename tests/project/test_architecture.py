@@ -153,7 +153,7 @@ def test_the_command_imports_nothing_heavy() -> None:
 
 STRANGE = """
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 
 class Coin(Optimizer):
     def __init__(self, *, name: str, odds: float) -> None:

@@ -13,7 +13,7 @@ from graphopt.core.errors import DecisionError
 from graphopt.core.graph import Graph
 from graphopt.graphs.onnx import load_light
 from graphopt.graphs.readers.formats.graph_files import save_graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.report.changes import minimal_set, parse_change
 from graphopt.report.decision import main
 from graphopt.run.config.construct import construct

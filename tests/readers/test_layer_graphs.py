@@ -21,7 +21,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.graphs.files import GraphFiles
 from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
 from graphopt.graphs.readers.formats.task_graphs import BYTES_PER_MS, read_devices, read_layer_graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.joint import Joint
 from graphopt.problems.tasks.placement import Placement

@@ -24,9 +24,8 @@ from graphopt.core.plan import Plans
 from graphopt.core.utils import registry
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.graph_files import save_graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
 from graphopt.report.decision import main
 from graphopt.run.config.construct import construct
 from graphopt.run.records.answer_file import load, save, write

@@ -11,10 +11,10 @@ from graphopt.core.graph import I64, Graph
 from graphopt.core.head import Head, Role
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
+from graphopt.problems.assignment import AssignTask
 from graphopt.problems.cost_model import CostModel, Objective, Prices
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys, choices, layout
-from graphopt.problems.task import AssignTask
 
 
 class Tiled(AssignTask):

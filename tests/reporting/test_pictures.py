@@ -22,7 +22,7 @@ from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.readers.formats.graph_files import save_graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.report.command import main
 from graphopt.report.pictures.curves import longest, ratio_at, seed_curves

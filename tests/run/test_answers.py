@@ -16,7 +16,7 @@ from graphopt.core.utils import registry
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.graph_files import save_graph
 from graphopt.problems.optimizer import solve
-from graphopt.problems.solution import Solution
+from graphopt.problems.problem import Solution
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.report.decision import main
 from graphopt.rewrite.io import as_graph

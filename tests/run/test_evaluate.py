@@ -28,7 +28,7 @@ from graphopt.run.records.rows import Row, read
 @pytest.fixture(autouse=True)
 def no_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Toy plans are codes, not placements: the independent check is not for them."""
-    monkeypatch.setattr("graphopt.problems.solution.Solution.violations", lambda solution: [])
+    monkeypatch.setattr("graphopt.problems.problem.Solution.violations", lambda solution: [])
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_failure_costs_its_row_only(run: Callable[..., list[Row]], tmp_path: P
 
 
 def test_an_invalid_plan_is_a_failed_row(run: Callable[..., list[Row]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.problems.solution.Solution.violations", lambda solution: ["op 3 runs twice"])
+    monkeypatch.setattr("graphopt.problems.problem.Solution.violations", lambda solution: ["op 3 runs twice"])
     with pytest.raises(RowsFailed, match="op 3 runs twice"):
         run()
 

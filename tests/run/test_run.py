@@ -32,7 +32,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     """Runs run.py in this process; returns (exit code, stdout, stderr). Results go to tmp_path/outputs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    monkeypatch.setattr("graphopt.problems.solution.Solution.violations", lambda solution: [])
+    monkeypatch.setattr("graphopt.problems.problem.Solution.violations", lambda solution: [])
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["run.py", *words])

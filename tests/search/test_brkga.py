@@ -18,7 +18,7 @@ from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.regal import Regal
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole, devices, digests
 from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import OutOfBudget

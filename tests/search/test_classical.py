@@ -14,7 +14,7 @@ from toy import ToyCost, ToyTask, toy_graph, toy_problem
 from graphopt.core.errors import UserError
 from graphopt.core.machine import Machine
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
 from graphopt.problems.tasks.fusion import Fusion

@@ -10,7 +10,7 @@ from graphopt.core.machine import Machine
 from graphopt.hardware.ranking.code_time import SHIPPED
 from graphopt.hardware.ranking.requests import request_of
 from graphopt.hardware.search.compiler_policy import CompilerPolicy, Predicted, candidates
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.decisions import Decisions
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import Fusion

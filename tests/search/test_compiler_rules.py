@@ -15,7 +15,7 @@ from graphopt.core.kernels import KernelLimits, legalise
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.fusion.xla_priority import LAUNCH, SIGNIFICANT, XlaPriority, as_decision, priority_fusion

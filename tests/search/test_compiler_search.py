@@ -8,7 +8,7 @@ from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.knobs import KNOBS
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import Fusion

@@ -17,9 +17,8 @@ from graphopt.costs.event_arrays import GRID
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.task_graphs import read_stg
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
 from graphopt.problems.tasks.joint import Joint
 from graphopt.problems.tasks.placement import Placement
 from graphopt.problems.tasks.scheduling import Scheduling

@@ -7,7 +7,7 @@ from test_key_walks import NONE, open_problem
 from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.layered import layered_graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
 from graphopt.run.config.construct import construct

@@ -12,7 +12,7 @@ from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.task_graphs import read_stg
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.joint import Joint

@@ -27,7 +27,7 @@ from graphopt.core.plan import Plans
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.readers.formats.task_graphs import read_stg
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import OutOfBudget
 from graphopt.problems.tasks.joint import Joint

@@ -10,7 +10,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.costs.one_kernel.flips import FusionFlips
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.pricing import Pricing
+from graphopt.problems.assignment import Pricing
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.fusion.modelled_scan import Compound, CompoundMoves, walk_by_model
 

@@ -17,10 +17,9 @@ from graphopt.core.oracles import check
 from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.readers.formats.task_graphs import read_layer_graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
-from graphopt.problems.task import AssignTask
 from graphopt.problems.tasks.placement import Placement
 from graphopt.run.config.construct import construct
 from graphopt.search.heuristics.rules import SchedulingInstance

@@ -24,7 +24,7 @@ from graphopt.run.training import checkpoint
 
 
 def test_it_learns_the_known_optimum(train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.problems.solution.Solution.violations", lambda solution: [])
+    monkeypatch.setattr("graphopt.problems.problem.Solution.violations", lambda solution: [])
     learner, cell = train(steps=40, val_every=5)
     assert float(learner.encoder.logit.detach().mean()) > 0
     assert learner.train_steps == 40 and learner.train_evals >= 40 * 4 and learner.train_seconds > 0

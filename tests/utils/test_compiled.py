@@ -12,7 +12,7 @@ from numba.core import event
 from toy import ToyCost, ToyTask, toy_graph
 
 from graphopt.core.utils.compiled import compiling_seconds, njit
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 
 MODULE = """
 from graphopt.core.utils.compiled import njit

@@ -22,7 +22,7 @@ from graphopt.contests.sharding.sharding_task import Sharding
 from graphopt.core.auto_sharding.strategies import StrategyTables, tables_of
 from graphopt.core.graph import F64, I64
 from graphopt.core.utils.ranges import Positive, Share, Workers
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 
 BILLED = 0.01  # share of the time between two evaluations that are billed

@@ -15,12 +15,11 @@ from graphopt.core.head import Head, Role
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.utils.ranges import Between
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.decisions import MOST_LEVELS, Decision, Decisions
 from graphopt.problems.keys import Keys
 from graphopt.problems.problem import Clock
-from graphopt.problems.task import AssignTask
 
 
 class Sharding(AssignTask):

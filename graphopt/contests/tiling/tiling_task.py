@@ -29,9 +29,7 @@ from graphopt.problems import answer_format
 from graphopt.problems.answer_format import Arrays
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import Solver
-from graphopt.problems.problem import Clock, OutOfBudget, Problem
-from graphopt.problems.solution import Decided, Solution
-from graphopt.problems.task import Task
+from graphopt.problems.problem import Clock, Decided, OutOfBudget, Problem, Solution, Task
 
 LOWER = 1 - 1e-9  # by less than that share, a price that a method has computed itself is no new best
 

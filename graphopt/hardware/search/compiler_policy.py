@@ -28,7 +28,7 @@ from graphopt.core.utils.ranges import Between, Few, Share, Workers
 from graphopt.hardware.costs.calibrated import Calibrated
 from graphopt.hardware.costs.inductor import Learned
 from graphopt.hardware.ranking.requests import request_of
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.compiler_search import Changes, Climb, changed, knob_columns, rules, single_knobs

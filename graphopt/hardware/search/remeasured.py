@@ -9,8 +9,7 @@ from graphopt.hardware.costs.whole_program import Profiled
 from graphopt.hardware.measure.target import Measuring
 from graphopt.problems.cost_model import CostModel
 from graphopt.rewrite.additive import Flops
-from graphopt.rewrite.rewrite_problem import RewriteProblem
-from graphopt.rewrite.rewriter import Rewriter, cheapest_by
+from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter, cheapest_by
 
 ALONE = Measuring(  # as in cost=profiled
     device="cpu", threads=1, block_seconds=0.003, blocks=7, spread=0.05, op_seconds=0.2, limit_seconds=60

@@ -31,9 +31,8 @@ from graphopt.core.utils.progress import Bar
 from graphopt.core.utils.ranges import Between, Count, Positive, Workers
 from graphopt.core.utils.whole import whole_file
 from graphopt.learn.advantages.gibbs import ConditionalPrices, Samples, surroundings, survey, sweep, typical
+from graphopt.problems.assignment import AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask
 from graphopt.search.walks.moves import slots_in
 
 FORMAT = 2  # of the files; a part of KEY

@@ -37,12 +37,10 @@ from graphopt.costs.one_kernel.kernel_time import kernel_table
 from graphopt.costs.one_kernel.learned_kernel import COLUMNS, HIDDEN, SCALE, as_numbers
 from graphopt.costs.simulator import Simulator
 from graphopt.learn.learner import Learner, inference
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.decisions import Decision
 from graphopt.problems.keys import Keys
-from graphopt.problems.pricing import Pricing
-from graphopt.problems.task import AssignTask
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.problems.tasks.joint import Joint
 from graphopt.problems.tasks.placement import Placement

@@ -25,7 +25,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.head import Role
 from graphopt.core.utils.ranges import Few, NotNegative, Width
 from graphopt.learn.placing.op_groups import DeviceSequence, learning_inside, of_chosen, placed_as, rewards
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 
 RESULTS, DIMENSIONS, NEIGHBOURS = 5, 5, 10  # these and all below: as in the authors' code

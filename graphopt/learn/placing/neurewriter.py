@@ -34,7 +34,7 @@ from graphopt.learn.placing.op_groups import (
     placed_as,
     rewards,
 )
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 
 CRITIC, GRADIENT = 10.0, 1.0  # weight of the region picker's loss (section 3.2); largest norm

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
 from graphopt.core.operators import Category
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.decisions import Decisions
 from graphopt.search.heuristics.rules import SchedulingInstance, depth_first
 

@@ -27,10 +27,9 @@ from graphopt.core.head import Role
 from graphopt.core.utils.progress import Bar
 from graphopt.core.utils.ranges import Count, NotNegative, Share, Width
 from graphopt.learn.learner import Learner, inference
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import OutOfBudget
-from graphopt.problems.task import AssignTask
 from graphopt.search.genetic.evolution import F32, priced_by
 from graphopt.search.walks.hot_local import COLUMNS, OBJECTIVES, GuidedWalk, RunColumns, answered
 from graphopt.search.walks.key_moves import KINDS, Descent, WeightedMoves, first_plan

@@ -35,7 +35,7 @@ from graphopt.learn.placing.op_groups import (
     placed_as,
     rewards,
 )
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.walks.moves import progress

@@ -30,7 +30,7 @@ from graphopt.learn.placing.op_groups import (
     placed_as,
     rewards,
 )
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 
 BOUND = 3.0  # of the logits, by tanh

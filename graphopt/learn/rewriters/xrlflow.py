@@ -43,9 +43,7 @@ from graphopt.rewrite.environment.episodes import STOP, Episode, EpisodeSettings
 from graphopt.rewrite.environment.meta_graph import DIMS, KINDS, SIZES, TOTALS, MetaGraph
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.terms import renewed
-from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
-from graphopt.rewrite.rewrite_task import RewriteTask
-from graphopt.rewrite.rewriter import Rewriter, cheapest_by
+from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rewriter, RewriteTask, cheapest_by
 
 LARGEST_LOGIT = 30.0  # of attention: exponentials stay finite
 NEVER = -1e10  # logit of a slot without a candidate

@@ -1,5 +1,6 @@
 """Tasks: what may be decided. Each turns decisions into plans."""
 
-from graphopt.problems.task import AssignTask, Task
+from graphopt.problems.assignment import AssignTask
+from graphopt.problems.problem import Task
 
 __all__ = ["AssignTask", "Task"]

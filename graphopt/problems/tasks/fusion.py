@@ -16,8 +16,8 @@ from graphopt.core.knobs import Numerics, knobs
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.utils.ranges import Cap, Levels
+from graphopt.problems.assignment import AssignTask
 from graphopt.problems.decisions import Decision, Decisions
-from graphopt.problems.task import AssignTask
 
 STORE_OR_INLINE = Head("inline", 2, Role.FUSION, ("store", "inline"))
 CUT = Head("cut", 2, Role.CHOICE, ("fuse", "cut"))  # cut: its loop is fused with no other

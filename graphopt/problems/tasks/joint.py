@@ -14,9 +14,9 @@ from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.utils.ranges import Cap, Levels
 from graphopt.problems import keys as random_keys
+from graphopt.problems.assignment import AssignTask
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys
-from graphopt.problems.task import AssignTask
 from graphopt.problems.tasks.fusion import STORE_OR_INLINE
 from graphopt.problems.tasks.placement import first_roomy_device, leads, together
 

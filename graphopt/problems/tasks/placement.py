@@ -15,9 +15,9 @@ from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.utils.ranges import Cap
 from graphopt.problems import keys as random_keys
+from graphopt.problems.assignment import AssignTask
 from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys
-from graphopt.problems.task import AssignTask
 
 
 class Placement(AssignTask):

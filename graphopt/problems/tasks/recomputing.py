@@ -12,8 +12,8 @@ from graphopt.core.head import Head, Role
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.split import complete, step_of
+from graphopt.problems.assignment import AssignTask
 from graphopt.problems.decisions import Decision, Decisions
-from graphopt.problems.task import AssignTask
 
 RECOMPUTE_OR_SAVE = Head("recompute", 2, Role.CHOICE, ("recompute", "save"))
 

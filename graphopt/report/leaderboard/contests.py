@@ -36,7 +36,7 @@ from graphopt.core.utils.limits import MIB, read_bytes
 from graphopt.core.utils.printable import short
 from graphopt.graphs.dataset import Split
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.solution import Decided, Equality, Solution
+from graphopt.problems.problem import Decided, Equality, Solution
 from graphopt.report.answer import Answer, dataset, pricing
 from graphopt.run.config.stored import OPTION, words
 from graphopt.run.records import packed

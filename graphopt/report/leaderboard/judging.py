@@ -19,7 +19,7 @@ from graphopt.core.utils.limits import MIB, read_bytes
 from graphopt.core.utils.printable import short
 from graphopt.core.utils.progress import Bar
 from graphopt.problems.capacity import lack_of_memory
-from graphopt.problems.solution import Decided, Solution
+from graphopt.problems.problem import Decided, Solution
 from graphopt.report.leaderboard.contests import (
     DEFINITION,
     BoardInstance,

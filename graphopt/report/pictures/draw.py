@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace, write_trace
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.solution import Solution
+from graphopt.problems.problem import Solution
 from graphopt.report.pictures.graph_picture import draw_graph
 from graphopt.report.pictures.style import STYLE, save_figure
 from graphopt.report.pictures.timeline import draw_timeline

@@ -27,7 +27,7 @@ CELLS = 1 << 24  # of all tables of a part
 WIDTH = 22  # variables of a table
 
 
-class Table(NamedTuple):
+class Factor(NamedTuple):
     """Costs over variables, in ascending order, an axis of two for each."""
 
     over: tuple[int, ...]
@@ -126,7 +126,7 @@ def _order(scopes: Mapping[int, Sequence[int]]) -> list[int] | None:
 
 
 def _table(egraph: Egraph, cost: Sequence[float], eclass: int, scope: tuple[int, ...],
-           always: set[int]) -> Table:  # fmt: skip
+           always: set[int]) -> Factor:  # fmt: skip
     made = np.full((2,) * len(scope), np.inf)
     for node in egraph.nodes[eclass]:
         wanted = {eclass, *egraph.children[node]}
@@ -134,12 +134,12 @@ def _table(egraph: Egraph, cost: Sequence[float], eclass: int, scope: tuple[int,
         made[place] = np.minimum(made[place], cost[node])
     if eclass not in always:
         made[tuple([0 if variable == eclass else slice(None) for variable in scope])] = 0.0
-    return Table(scope, made)
+    return Factor(scope, made)
 
 
-def _values(tables: Sequence[Table], order: Sequence[int]) -> dict[int, bool]:
+def _values(tables: Sequence[Factor], order: Sequence[int]) -> dict[int, bool]:
     """Whether each variable is needed in the cheapest choice."""
-    waiting: dict[int, list[Table]] = {variable: [] for variable in order}
+    waiting: dict[int, list[Factor]] = {variable: [] for variable in order}
     place = {variable: number for number, variable in enumerate(order)}
     for table in tables:
         if table.over:
@@ -156,7 +156,7 @@ def _values(tables: Sequence[Table], order: Sequence[int]) -> dict[int, bool]:
     return needed
 
 
-def _without(variable: int, tables: Sequence[Table]) -> tuple[Eliminated, Table]:
+def _without(variable: int, tables: Sequence[Factor]) -> tuple[Eliminated, Factor]:
     over = tuple(sorted({other for table in tables for other in table.over}))
     total = np.zeros((2,) * len(over))
     for table in tables:
@@ -164,7 +164,7 @@ def _without(variable: int, tables: Sequence[Table]) -> tuple[Eliminated, Table]
     axis = over.index(variable)
     without, having = np.moveaxis(total, axis, 0)
     rest = over[:axis] + over[axis + 1 :]
-    return Eliminated(variable, rest, having < without), Table(rest, np.minimum(without, having))
+    return Eliminated(variable, rest, having < without), Factor(rest, np.minimum(without, having))
 
 
 def _acyclic(egraph: Egraph, chosen: Mapping[int, int]) -> bool:

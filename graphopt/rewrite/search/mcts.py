@@ -30,8 +30,7 @@ from graphopt.rewrite.egraphs.eclasses import Saved, TermClasses
 from graphopt.rewrite.egraphs.ematching import LoopFinder
 from graphopt.rewrite.egraphs.saturation import Explorer
 from graphopt.rewrite.ir.terms import Outputs
-from graphopt.rewrite.rewrite_problem import RewriteProblem
-from graphopt.rewrite.rewriter import Rewriter
+from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter
 from graphopt.rewrite.rules.steps import Price
 from graphopt.rewrite.search.tensat import Choosing
 

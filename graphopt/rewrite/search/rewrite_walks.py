@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from graphopt.core.utils.ranges import AtLeastOne, Count, Whole
 from graphopt.rewrite.generation.partial import mutants
 from graphopt.rewrite.ir.terms import reachable
-from graphopt.rewrite.rewrite_problem import Point, RewriteProblem
-from graphopt.rewrite.rewriter import Rewriter
+from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rewriter
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import RewriteStep
 

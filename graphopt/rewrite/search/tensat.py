@@ -23,8 +23,7 @@ from graphopt.rewrite.egraphs.ematching import LoopFinder
 from graphopt.rewrite.egraphs.saturation import ExplorationLimits, Explorer
 from graphopt.rewrite.extraction.extracting import exact_dag, greedy_dag, greedy_tree
 from graphopt.rewrite.ir.terms import Outputs
-from graphopt.rewrite.rewrite_problem import RewriteProblem, Rules
-from graphopt.rewrite.rewriter import Rewriter
+from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter, Rules
 from graphopt.rewrite.rules.steps import Price
 
 

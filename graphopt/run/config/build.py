@@ -10,7 +10,7 @@ from graphopt.core.utils import registry
 from graphopt.graphs.dataset import Dataset
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import Solver
-from graphopt.problems.task import Task
+from graphopt.problems.problem import Task
 from graphopt.run.config import compatibility
 from graphopt.run.config.construct import construct, convert, target_of
 from graphopt.run.config.suggested_machine import warn_of_other_machine

@@ -19,7 +19,7 @@ from graphopt.core.machine import Machine
 from graphopt.core.utils import registry
 from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.optimizer import Solver, unpriced
-from graphopt.problems.task import Task
+from graphopt.problems.problem import Task
 from graphopt.run.config.construct import INJECTED, Node, arguments_of, check_complete, construct, target_of
 
 MACHINES = ("identical", "cpu_core")  # what may help beside the usual machine: devices alike without links, one device

@@ -5,7 +5,7 @@ The file is an npz without pickles:
 - `header`: JSON as bytes: format, graph (name, family, hash, ops), prices (initial, searched, judged, noise), config
   (machine, task, cost, judge, dataset), row (what produced it), versions.
 - `trace`: float64 [S, 3]: evaluations, seconds, best cost, one line per improvement.
-- what its kind of task adds: `graphopt.problems.choices`, `graphopt.rewrite.rewritten`. The task that the header names
+- what its kind of task adds: `graphopt.problems.assignment`, `graphopt.rewrite.rewrite_problem`. The task that the header names
   says which kind that is.
 
 `graphopt answer show|diff|replay|revert|bisect|draw` works on them, and on those in a pack
@@ -28,9 +28,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.utils.limits import parse_json, read_npz
 from graphopt.core.utils.whole import whole_file
 from graphopt.problems.answer_format import FILE_BYTES, HEADER_BYTES, Arrays, check_header, json_bytes, part
-from graphopt.problems.problem import Problem
-from graphopt.problems.solution import Decided
-from graphopt.problems.task import Task
+from graphopt.problems.problem import Decided, Problem, Task
 from graphopt.run.config.stored import class_of, words
 from graphopt.run.records import packed
 

@@ -29,11 +29,10 @@ from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine
 from graphopt.core.utils.ranges import Count, Whole
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, PricedFlips, Pricing
 from graphopt.problems.cost_model import CostModel, FlipState
 from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer, solve
-from graphopt.problems.pricing import PricedFlips, Pricing
 from graphopt.search.fusion.motif_scan import MotifScan, scan_classes
 from graphopt.search.fusion.xla_priority import xla_models
 from graphopt.search.walks.classes import alike

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from graphopt.core.head import Role
 from graphopt.core.utils.ranges import Between
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.xla_priority import InlineAll, XlaPriority
 from graphopt.search.walks.classes import alike, try_decision

@@ -34,10 +34,9 @@ from graphopt.costs.one_kernel.kernel_time import (
     kernel_work,
     workspace,
 )
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
-from graphopt.problems.task import AssignTask
 
 LAUNCH = 1e-6  # s, what XLA assumes for every kernel
 MAX_OPERANDS = 95  # 96 with the one output

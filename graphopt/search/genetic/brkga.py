@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from graphopt.core.utils.ranges import Count
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.genetic.evolution import (

@@ -19,7 +19,7 @@ from graphopt.core.graph import F64, I64, Graph
 from graphopt.core.head import Role
 from graphopt.core.operators import OPERATOR_ID, Category
 from graphopt.core.utils.compiled import njit
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.rules import SchedulingInstance
 

@@ -30,7 +30,7 @@ from graphopt.core.list_schedule import (
 from graphopt.core.plan import Plans
 from graphopt.core.utils.compiled import njit
 from graphopt.costs.one_kernel.kernel_time import KernelGraph, kernel_graph
-from graphopt.problems.task import AssignTask
+from graphopt.problems.assignment import AssignTask
 from graphopt.search.heuristics import partition
 
 

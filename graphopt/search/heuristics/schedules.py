@@ -9,7 +9,7 @@ from graphopt.core.errors import ConfigError
 from graphopt.core.head import Role
 from graphopt.core.list_schedule import list_by_bottom_level, positions, tie_breaks
 from graphopt.core.utils.ranges import NotNegative, Positive
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.rules import (
     SchedulingInstance,

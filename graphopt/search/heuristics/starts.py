@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import F64
 from graphopt.core.head import Role
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.decisions import Decisions
 from graphopt.problems.keys import KeyRole
 from graphopt.search.heuristics.expert import by_layers

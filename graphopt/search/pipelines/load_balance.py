@@ -37,7 +37,7 @@ from graphopt.core.list_schedule import Dependencies
 from graphopt.core.utils.compiled import njit
 from graphopt.core.utils.ranges import Count, Few, Whole
 from graphopt.costs.event_arrays import GRID
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.partition import chain, fiedler

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.split import step_of
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.tasks.recomputing import Recompute

@@ -30,7 +30,7 @@ from graphopt.core.trace import Trace
 from graphopt.core.utils.ranges import Positive, Whole, Workers
 from graphopt.costs.event_arrays import GRID
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.heuristics.starts import encode, heuristic_rows

@@ -26,7 +26,7 @@ from graphopt.core.head import Role
 from graphopt.core.list_schedule import Dependencies, Links, links
 from graphopt.core.machine import Device
 from graphopt.core.utils.compiled import njit
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.rules import SchedulingInstance

@@ -22,7 +22,7 @@ from graphopt.core.head import Role
 from graphopt.core.machine import Machine
 from graphopt.costs.event_arrays import GRID
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 
 Check = Callable[[], None]
 """Called throughout long work; may raise to end it."""

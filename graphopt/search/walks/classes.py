@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.colours import colours, largest_result
 from graphopt.core.graph import F64, I64, Graph
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.decisions import Decision
 from graphopt.search.walks.moves import Slots, Walk, scores
 

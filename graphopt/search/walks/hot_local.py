@@ -27,7 +27,7 @@ from graphopt.core.trace import Trace
 from graphopt.core.utils.compiled import njit
 from graphopt.core.utils.ranges import Count, Share, Whole
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import Objective
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from graphopt.core.graph import I64
 from graphopt.core.head import Role
 from graphopt.core.utils.ranges import Count, NotNegative, Share, Whole
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole, digests
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget

@@ -30,7 +30,7 @@ from graphopt.core.graph import F64, I64
 from graphopt.core.list_schedule import Dependencies
 from graphopt.core.utils.compiled import njit
 from graphopt.core.utils.ranges import Count, Few, NotNegative, Whole
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.genetic.evolution import F32, Price, priced_by, uniform_keys

@@ -22,7 +22,7 @@ from graphopt.core.live_storage import LiveStorage, peaks
 from graphopt.core.op_storage import OpStorage, op_storage
 from graphopt.core.utils.compiled import njit
 from graphopt.core.utils.ranges import Count, NotNegative, Positive, Whole
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.compiler_orders import ORDERS, keys_of, storage_of
 from graphopt.search.walks.moves import progress

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from graphopt.core.utils.ranges import Share, Whole
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.walks.moves import Slots, Walk, neighbourhood, other_choice, scores, slots_of, start_walk

@@ -22,7 +22,7 @@ from graphopt.core.graph import F64, I64
 from graphopt.core.head import Role
 from graphopt.core.utils.compiled import njit
 from graphopt.core.utils.ranges import Count, Share, Whole
-from graphopt.problems.assign_problem import AssignProblem
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import Objective
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer
