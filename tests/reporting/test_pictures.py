@@ -189,7 +189,7 @@ def test_a_decision_is_drawn_completely(tmp_path: Path) -> None:
     case = load_answer(solved(tmp_path))
     files = case.draw(tmp_path / "pictures")
     assert [f.name for f in files] == [
-        *("ladder-graph.png", "ladder-graph.svg", "ladder-timeline.png", "ladder-timeline.svg", "ladder-perfetto.json"),
+        *("ladder-graph.png", "ladder-graph.svg", "ladder-timeline.png", "ladder-timeline.svg", "ladder-perfetto.json")
     ]
     assert all(f.stat().st_size > 1000 for f in files)
     events = json.loads(files[-1].read_text())["traceEvents"]
