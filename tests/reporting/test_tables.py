@@ -103,9 +103,12 @@ def test_files_hold_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert improvement_csv(found, "brkga") == (tmp_path / "improvement.csv").read_text()
 
 
-def test_a_reference_without_rows_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", ["--improvement-over", "--reach"])
+def test_a_reference_without_rows_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
     store(tmp_path, ROWS)
-    assert main([str(tmp_path), "--improvement-over", "nobody"]) == 1
+    assert main([str(tmp_path), option, "nobody"]) == 1
     assert capsys.readouterr().err == "no rows of 'nobody' to improve on; there are rows of brkga, cpsat, heft, regal\n"
 
 
@@ -172,12 +175,6 @@ def test_shares_of_all_graphs_are_joined_by_their_geometric_mean(tmp_path: Path)
     rows = [traced("slow", 0, [(0, 10.0), (80, 8.0)], graph) for graph in "ab"]
     rows += [traced("fast", 0, [(0, 10.0), (evals, 8.0)], graph) for graph, evals in (("a", 20), ("b", 5))]
     assert lines_of(tmp_path, rows)[ALL, "fast"].share.mean == pytest.approx((0.25 * 0.0625) ** 0.5)
-
-
-def test_a_reference_of_reach_without_rows_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps(traced("fast", 0, [(0, 10.0), (1, 9.0)])) + "\n")
-    assert main([str(tmp_path), "--reach", "nobody"]) == 1
-    assert "no rows of 'nobody'" in capsys.readouterr().err
 
 
 # --- What stands in a terminal: every name and number whole at any width, and no control characters out of files.

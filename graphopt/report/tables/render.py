@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from graphopt.report.tables.lines import Line, best_known, blocks, differences, group, repeated, summarise, telling
-from graphopt.report.tables.read_rows import Collected, Entry, Setting
+from graphopt.report.tables.read_rows import Collected, Entry, Setting, number
 from graphopt.report.tables.statistics import Interval
 from graphopt.report.tables.table import Table, as_csv, changes, highest
 
@@ -230,12 +230,8 @@ def _infeasible(rows: list[dict[str, Any]]) -> Counter[Reason]:
 
 
 def _why_unpriced(row: dict[str, Any]) -> str:
-    initial, judged = (_number(row.get(field)) for field in ("initial", "judged"))
+    initial, judged = number(row, "initial"), number(row, "judged")
     if initial == math.inf and math.isfinite(judged):
         return FITS
     missing = [field for field, price in (("initial", initial), ("judged", judged)) if not math.isfinite(price)]
     return f"without a price: {', '.join(missing)}" if missing else "a price that is not positive"
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
