@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -126,9 +125,7 @@ def traced(algo: str, seed: int, trace: list[tuple[int, float]], graph: str = "g
 
 
 def lines_of(tmp_path: Path, rows: list[dict[str, object]]) -> dict[tuple[str, str], Reach]:
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    (entries,) = collect(file).by_setting().values()
+    (entries,) = collect(store(tmp_path, rows)).by_setting().values()
     return {(line.graph, line.method): line for line in reaches(entries, "slow")}
 
 
@@ -137,8 +134,7 @@ def test_samples_are_counted_against_the_best_method_without_parameters(tmp_path
         traced("slow", 0, [(0, 10.0), (50, 9.0)]), traced("best", 0, [(0, 10.0), (10, 8.0), (40, 6.0)]),
         traced("late", 0, [(0, 10.0), (90, 6.0)]), {**traced("learned", 0, [(0, 10.0), (4, 5.0)]), "params": 9},
     ]  # fmt: skip
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    (entries,) = collect(tmp_path).by_setting().values()
+    (entries,) = collect(store(tmp_path, rows)).by_setting().values()
     found = {line.method: line for line in reaches(entries, BEST_UNLEARNED)}
     assert {name: line.share.mean for name, line in found.items()} == pytest.approx(
         {"learned": 4 / 40, "best": 1.0, "late": 90 / 40, "slow": 100 / 40}
