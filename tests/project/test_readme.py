@@ -259,7 +259,7 @@ def test_changes_are_said_in_the_words_of_the_head(
     shown = capsys.readouterr().out
     assert re.search(r"matmul\S* +matmul +row +column", shown)
     changed = load_answer(file)
-    op = changed.decision.op_names[int(changed.decision.changed()[0])]
+    op = changed.decided.op_names[int(changed.decided.changed()[0])]
     assert decision.main(["veto", file, f"{op}=row", "-o", str(Path(file).with_name("edited.npz"))]) == 0
     capsys.readouterr()
     assert decision.main(["diff", file, str(Path(file).with_name("edited.npz"))]) == 0
