@@ -31,7 +31,7 @@ PACKAGES = {  # library -> its package, whose factories alone are called
     "torch_geometric": "torch_geometric",
 }
 Built = tuple[Any, list[Any]]
-"""(module, calls to try one after another: arguments as `graphopt.graphs.readers.pytorch.arguments` reads them)"""
+"""(module, calls to try one after another: arguments as `graphopt.graphs.readers.pytorch.nested_tensors` reads them)"""
 
 
 @dataclass(frozen=True)
