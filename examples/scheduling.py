@@ -3,11 +3,13 @@
 from graphopt import GraphBuilder, optimize
 
 b = GraphBuilder("branches", family="branches")
-x, small = b.tensor((256, 16)), []
-for _ in range(6):  # every branch makes something large, then something small of it
-    wide, narrow = b.tensor((16, 4096), weight=True), b.tensor((4096, 4), weight=True)
-    large, result = b.tensor((256, 4096)), b.tensor((256, 4))
+x, larges, small = b.tensor((256, 16)), [], []
+for _ in range(6):  # first every large result, then something small of each
+    wide, large = b.tensor((16, 4096), weight=True), b.tensor((256, 4096))
     b.op("matmul", [x, wide], [large], flops=2.0 * 256 * 16 * 4096)
+    larges.append(large)
+for large in larges:
+    narrow, result = b.tensor((4096, 4), weight=True), b.tensor((256, 4))
     b.op("matmul", [large, narrow], [result], flops=2.0 * 256 * 4096 * 4)
     small.append(result)
 joined = b.tensor((256, 24))

@@ -139,9 +139,9 @@ def train(
 class Results:
     """What `compare` found. Printed, it is the tables of a report.
 
-    rows: a dictionary per graph, algorithm, budget and seed, as rows.jsonl has them. Among its keys are `graph`,
-    `algo`, `evals_cap`, `seed`, and `status`: ok, infeasible or failed, with a `reason`. `initial` and `judged` are
-    the prices of the default and of the answer: bytes where `objective` is peak_memory, else seconds. folder: the study's folder.
+    rows: a dictionary per graph, algorithm, budget and seed, as rows.jsonl has them. Its keys are `graph`, `algo`,
+    `evals_cap`, `seed`, and `status` (ok, infeasible or failed, with a `reason`). `initial` and `judged` are the prices
+    of the default and of the answer: bytes where `objective` is peak_memory, else seconds; and more. folder: of the study.
     """
 
     rows: list[Row]
