@@ -141,7 +141,7 @@ class Results:
 
     rows: a dictionary per graph, algorithm, budget and seed, as rows.jsonl has them. Its keys are `graph`, `algo`,
     `evals_cap`, `seed`, and `status` (ok, infeasible or failed, with a `reason`). `initial` and `judged` are the prices
-    of the default and of the answer: bytes where `objective` is peak_memory, else seconds; and more. folder: of the study.
+    of the default and of the answer: bytes where `objective` is peak_memory, else seconds. folder: of the study.
     """
 
     rows: list[Row]
