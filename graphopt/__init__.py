@@ -9,10 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from graphopt.core.graph import Graph
+    from graphopt.core.graph_builder import GraphBuilder
+    from graphopt.core.head import Head, Role
+    from graphopt.core.machine import Machine
+    from graphopt.core.plan import Plans
+    from graphopt.graphs.dataset import Dataset
+    from graphopt.learn.learner import Learner
+    from graphopt.problems.assignment import AssignProblem, AssignTask
+    from graphopt.problems.cost_model import CostModel, Prices
+    from graphopt.problems.optimizer import Optimizer, Solver
+    from graphopt.problems.problem import Problem, Task
     from graphopt.report.answer import Answer
-    from graphopt.report.api import load, optimize
+    from graphopt.report.api import compare, load, optimize, train
 
-__all__ = ["CONF", "OWN_OPTIONS", "Answer", "Graph", "cache_dir", "load", "optimize"]
+__all__ = [
+    "CONF", "OWN_OPTIONS", "Answer", "AssignProblem", "AssignTask", "CostModel", "Dataset", "Graph", "GraphBuilder",
+    "Head", "Learner", "Machine", "Optimizer", "Plans", "Prices", "Problem", "Role", "Solver", "Task", "cache_dir",
+    "compare", "load", "optimize", "train",
+]  # fmt: skip
 
 # yaml files of all options; in a clone a link to conf/ at its top
 CONF = (Path(__file__).parent / "run" / "conf").resolve()
@@ -44,11 +58,28 @@ def _compiled(root: Path) -> set[bytes]:
 
 os.environ.setdefault("NUMBA_CACHE_DIR", _numba_cache())
 
-_LATE = {
-    "optimize": "graphopt.report.api",
-    "load": "graphopt.report.api",
-    "Answer": "graphopt.report.answer",
-    "Graph": "graphopt.core.graph",
+_LATE = {  # public name: the module that is loaded when the name is first used
+    "Answer": "report.answer",
+    "AssignProblem": "problems.assignment",
+    "AssignTask": "problems.assignment",
+    "CostModel": "problems.cost_model",
+    "Dataset": "graphs.dataset",
+    "Graph": "core.graph",
+    "GraphBuilder": "core.graph_builder",
+    "Head": "core.head",
+    "Learner": "learn.learner",
+    "Machine": "core.machine",
+    "Optimizer": "problems.optimizer",
+    "Plans": "core.plan",
+    "Prices": "problems.cost_model",
+    "Problem": "problems.problem",
+    "Role": "core.head",
+    "Solver": "problems.optimizer",
+    "Task": "problems.problem",
+    "compare": "report.api",
+    "load": "report.api",
+    "optimize": "report.api",
+    "train": "report.api",
 }
 
 
@@ -64,4 +95,4 @@ def __getattr__(name: str) -> Any:
         return version("graphopt")
     if name not in _LATE:
         raise AttributeError(f"module 'graphopt' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATE[name]), name)
+    return getattr(importlib.import_module(f"graphopt.{_LATE[name]}"), name)

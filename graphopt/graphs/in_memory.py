@@ -1,4 +1,4 @@
-"""Graphs that a program holds already, as a data set of test graphs."""
+"""Graphs that a program holds already, as a data set."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -11,11 +11,14 @@ class InMemory(Dataset):
     """No option of the command line: programs make it."""
 
     gives: ClassVar[frozenset[str]] = frozenset(
-        {"compiled_program", "fx_program", "onnx_program", "terms"}
+        {"compiled_program", "fx_program", "onnx_program", "step", "terms"}
     )  # as far as the graphs do
 
-    def __init__(self, *, name: str, held: Sequence[Graph]) -> None:
-        self.name, self._held = name, list(held)
+    def __init__(
+        self, *, name: str, held: Sequence[Graph], train: Sequence[Graph] = (), val: Sequence[Graph] = ()
+    ) -> None:
+        self.name = name
+        self._held: dict[Split, list[Graph]] = {"train": list(train), "val": list(val), "test": list(held)}
 
     def graphs(self, split: Split) -> list[Graph]:
-        return self._held if split == "test" else []
+        return self._held[split]

@@ -1,7 +1,10 @@
 """graphopt as a library: own modules and files, answers of every task, what other programs read."""
 
 import json
+import subprocess
+import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -142,3 +145,73 @@ def test_the_package_says_what_it_offers() -> None:
     assert graphopt.__version__ == project["version"]
     assert {*graphopt.__all__, "__version__"} <= {*dir(graphopt)}
     assert all(getattr(graphopt, name) is not None for name in graphopt.__all__)
+
+
+# --- Training and comparing from a program.
+
+
+def test_what_is_trained_is_compared_and_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = {"steps": 3, "output_dir": tmp_path, "progress": False, "settings": ["encoder.width=8"]}
+    pairs = [(Block(), torch.zeros(8, 64)), (Block(), torch.zeros(4, 64))]
+    path = graphopt.train(pairs, val=LIGHT, **few)
+    assert path.is_file() and tmp_path in path.parents
+    written = path.stat().st_mtime_ns
+    assert graphopt.train(pairs, val=LIGHT, **few) == path and path.stat().st_mtime_ns == written
+    answer = graphopt.optimize(Block(), torch.zeros(16, 64), ckpt=str(path), budget=20)
+    assert answer.price <= answer.default_price
+    results = graphopt.compare(
+        [(Block(), torch.zeros(16, 64)), LIGHT], algos=["default", "local", "go"], budget=[0, 20], seeds=[0, 1],
+        ckpt={"go": path}, progress=False,
+    )  # fmt: skip
+    cases = {(row["graph"], row["algo"], row["evals_cap"], row["seed"]) for row in results.rows}
+    assert len(cases) == len(results.rows) == 2 * 3 * 2 * 2 and all(row["status"] == "ok" for row in results.rows)
+    for row, one in zip(results.rows, results.answers(), strict=True):
+        assert (one.price, one.graph.hash) == (row["judged"], row["graph_hash"]) and one.check() == []
+    assert "| 20 | go |" in str(results)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_comparison_is_the_commands_cells(tmp_path: Path) -> None:
+    small = ["dataset.test=2", "dataset.ops=20"]
+    call = {"task": "placement", "algos": ["default", "scan"], "budget": 50, "output_dir": tmp_path, "study": "two"}
+    first = graphopt.compare("synthetic", **call, settings=small, progress=False)
+    assert {path.name for path in (tmp_path / "two").iterdir()} > {str(row["cell"]) for row in first.rows}
+    assert graphopt.compare("synthetic", **call, settings=small, progress=False).rows == first.rows
+    data = graphopt.compare(Two(), **{**call, "study": "held"}, progress=False)
+    assert [row["graph"] for row in data.rows] == ["light_squeezenet"] * 2
+
+
+class Two(graphopt.Dataset):
+    """A data set of a program's own."""
+
+    name = "two"
+
+    def graphs(self, split: str) -> list[graphopt.Graph]:
+        return [graphopt.optimize(LIGHT, algo="default", budget=0).graph] if split == "test" else []
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: graphopt.train(LIGHT, algo="local"), "algo=local does not learn"),
+        (lambda: graphopt.train("no_such"), "neither a file nor a data set"),
+        (lambda: graphopt.train(LIGHT, algo="no_such"), "algo=no_such does not exist"),
+        (lambda: graphopt.train([3]), "cannot optimize a int"),
+        (lambda: graphopt.compare(LIGHT, algos="local"), "must be a list"),
+        (lambda: graphopt.compare(LIGHT, algos=["local", "tensat"]), "algo=tensat needs a task that rewrites"),
+        (lambda: graphopt.compare(LIGHT, algos=["local", "go"]), "algo=go has to be trained"),
+        (lambda: graphopt.compare(LIGHT, algos=["local"], ckpt={"go": "x"}), "ckpt names go"),
+        (lambda: graphopt.compare([], algos=["local"]), "no graphs in split"),
+        (lambda: graphopt.optimize(LIGHT, ckpt="nowhere.ckpt"), "nowhere.ckpt"),
+    ],
+)
+def test_wrong_calls_are_one_sentence(call: Callable[[], object], words: str) -> None:
+    with pytest.raises((UserError, GraphError), match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_public_names_of_classical_work_load_no_torch() -> None:
+    code = ("import sys, graphopt; [getattr(graphopt, name) for name in graphopt.__all__ if name != 'Learner']; "
+            "assert not {'torch', 'pytorch_lightning'} & {*sys.modules}")  # fmt: skip
+    subprocess.run([sys.executable, "-c", code], check=True)
