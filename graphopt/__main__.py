@@ -89,7 +89,7 @@ def run_cell(config: Any) -> None:
 
 def _show(cell: Any) -> None:
     """The tables of a single run; one line in a sweep, whose table comes last."""
-    from graphopt.core.utils.printable import say
+    from graphopt.core.utils.terminal import say
     from graphopt.report.command import cell_line, print_cell
     from graphopt.run.cell import in_sweep
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from graphopt.core.errors import Unmeasured
 from graphopt.core.graph import F64, Graph
-from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.live_storage import LiveStorage
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, Role
 
 Objective = Literal["runtime", "peak_memory", "max_load"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from graphopt.core.cli import composed, explained
 from graphopt.core.errors import UsageError, UserError
 from graphopt.core.graph import Graph
-from graphopt.core.utils.progress import silent
+from graphopt.core.utils.terminal import silent
 from graphopt.graphs.in_memory import InMemory
 from graphopt.report.answer import Answer
 from graphopt.run.cell import Cell

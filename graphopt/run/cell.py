@@ -16,13 +16,22 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from graphopt.core.errors import Incompatible, NothingFits, RowsFailed, Unsolved, UsageError, UserError, writing
+from graphopt.core.errors import (
+    HOW,
+    Incompatible,
+    NothingFits,
+    RowsFailed,
+    Unsolved,
+    UsageError,
+    UserError,
+    place_of,
+    writing,
+)
 from graphopt.core.graph import GraphError
 from graphopt.core.utils import registry
-from graphopt.core.utils.blame import HOW, place_of
 from graphopt.core.utils.commit import commit
-from graphopt.core.utils.printable import say
-from graphopt.core.utils.ranges import NotNegative, Seed, Whole
+from graphopt.core.utils.marks import NotNegative, Seed, Whole
+from graphopt.core.utils.terminal import say
 from graphopt.graphs.dataset import Dataset
 from graphopt.hardware.measure.price_table import check_place
 from graphopt.run import composed

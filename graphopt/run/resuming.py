@@ -11,7 +11,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.errors import ConfigCompositionException
 
 from graphopt.core.errors import UserError
-from graphopt.core.utils.printable import say
+from graphopt.core.utils.terminal import say
 from graphopt.run.sweep import sources_of, spelled_out
 
 

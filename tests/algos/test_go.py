@@ -19,9 +19,8 @@ from toy import ToyCost, ToyTask, toy_graph
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.graph import Graph
-from graphopt.core.head import named_counts
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, named_counts
 from graphopt.costs.simulator import Simulator
 from graphopt.learn.encoders.convolutions import GraphSAGE
 from graphopt.learn.go import (

@@ -6,8 +6,8 @@ from fusion_graphs import GPU, PLAIN, Net, random_graph
 from test_lower_bound import CAPS, MACHINES, least_of_all, tasks_on, tiny
 
 from graphopt.core.graph import Graph
-from graphopt.core.head import Role
 from graphopt.core.machine import Machine
+from graphopt.core.plan import Role
 from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.optimizer import solve

@@ -10,8 +10,8 @@ from fusion_graphs import GPU, PLAIN, RICH, XLA, Net, random_graph
 from graphopt.core.errors import Unsolved
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
-from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine, TransferRule
+from graphopt.core.plan import Role
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assignment import AssignTask
 from graphopt.problems.optimizer import solve

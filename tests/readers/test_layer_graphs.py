@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine
 from graphopt.core.oracles import check
+from graphopt.core.plan import Role
 from graphopt.core.utils import registry
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator

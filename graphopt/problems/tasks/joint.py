@@ -8,14 +8,12 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
-from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
-from graphopt.core.utils.ranges import Cap, Levels
+from graphopt.core.plan import Decision, Decisions, Head, Plans, Role
+from graphopt.core.utils.marks import Cap, Levels
 from graphopt.problems import keys as random_keys
 from graphopt.problems.assignment import AssignTask
-from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys
 from graphopt.problems.tasks.fusion import STORE_OR_INLINE
 from graphopt.problems.tasks.placement import first_roomy_device, leads, together

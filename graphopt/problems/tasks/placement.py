@@ -9,14 +9,12 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
-from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, default_inline
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
-from graphopt.core.utils.ranges import Cap
+from graphopt.core.plan import Decision, Decisions, Head, Plans, Role
+from graphopt.core.utils.marks import Cap
 from graphopt.problems import keys as random_keys
 from graphopt.problems.assignment import AssignTask
-from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys
 
 

@@ -8,15 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, Graph
-from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.list_schedule import dependencies, heft, links, rough_seconds
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
-from graphopt.core.utils.ranges import Cap, Levels
+from graphopt.core.plan import Decision, Decisions, Head, Plans, Role
+from graphopt.core.utils.marks import Cap, Levels
 from graphopt.problems import keys as random_keys
 from graphopt.problems.assignment import AssignTask
-from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys
 from graphopt.problems.tasks.placement import first_roomy_device, fixed_inline, together
 
