@@ -40,7 +40,7 @@ from graphopt.problems.assignment import AssignTask
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import Fusion
-from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Joint
 
 MACHINE = Machine(name="m", devices=(GPU, GPU, GPU), link_bandwidth=20e9)
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}

@@ -11,7 +11,7 @@ from graphopt.core.plan import Role
 from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Joint
 from graphopt.run.config.construct import construct
 from graphopt.search.walks.joint_search import BestKeys, JointSearch
 

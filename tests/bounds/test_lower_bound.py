@@ -16,9 +16,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.problems.assignment import AssignTask
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import Fusion
-from graphopt.problems.tasks.joint import Joint
-from graphopt.problems.tasks.placement import Placement
-from graphopt.problems.tasks.scheduling import Scheduling
+from graphopt.problems.tasks.placement import Joint, Placement, Scheduling
 from graphopt.search.solvers.lower_bound import LowerBound, Tasks, backwards, free_starts, shares_bound
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}

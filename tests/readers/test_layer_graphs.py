@@ -23,9 +23,7 @@ from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
 from graphopt.graphs.readers.formats.task_graphs import BYTES_PER_MS, read_devices, read_layer_graph
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.joint import Joint
-from graphopt.problems.tasks.placement import Placement
-from graphopt.problems.tasks.scheduling import Scheduling
+from graphopt.problems.tasks.placement import Joint, Placement, Scheduling
 from graphopt.run.config.construct import construct
 from graphopt.run.config.suggested_machine import warn_of_other_machine, with_suggested_machine
 from graphopt.search.heuristics.starts import heuristic_keys

@@ -41,9 +41,7 @@ from graphopt.problems.assignment import AssignProblem, AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.keys import Keys
 from graphopt.problems.tasks.fusion import Fusion
-from graphopt.problems.tasks.joint import Joint
-from graphopt.problems.tasks.placement import Placement
-from graphopt.problems.tasks.scheduling import Scheduling
+from graphopt.problems.tasks.placement import DeviceTask
 from graphopt.search.fusion.modelled_scan import modelled_by, plain_roofline, search_by_model
 from graphopt.search.fusion.xla_priority import xla_choice, xla_models
 from graphopt.search.walks.joint_search import JointSearch
@@ -183,7 +181,7 @@ class RunModel(KernelModel):
                          modelled=modelled)  # fmt: skip
         self.search, self.caution = search, caution
         if not isinstance(task, Fusion):
-            limits = task.fusion_limits if isinstance(task, Placement | Scheduling | Joint) else USUAL
+            limits = task.fusion_limits if isinstance(task, DeviceTask) else USUAL
             self.timed = Fusion(name="fusion", machine=task.machine, decision="binary", levels=2, numerics=None,
                                 **limits._asdict())  # fmt: skip
 

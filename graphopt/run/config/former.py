@@ -28,7 +28,11 @@ MOVED: dict[str, str] = {
     "graphopt.search.sharding": "graphopt.contests.sharding",
     "graphopt.search.tiling": "graphopt.contests.tiling.search",
     "graphopt.sharding": "graphopt.contests.sharding",
+    "graphopt.problems.tasks.joint": "graphopt.problems.tasks.placement",
+    "graphopt.problems.tasks.scheduling": "graphopt.problems.tasks.placement",
     "graphopt.tasks": "graphopt.problems.tasks",
+    "graphopt.tasks.joint": "graphopt.problems.tasks.placement",
+    "graphopt.tasks.scheduling": "graphopt.problems.tasks.placement",
     "graphopt.tasks.rewriting": "graphopt.rewrite.rewriting",
     "graphopt.tasks.sharding_task": "graphopt.contests.sharding.sharding_task",
     "graphopt.tiling": "graphopt.contests.tiling",
@@ -66,7 +70,7 @@ MOVED: dict[str, str] = {
     "graphopt.search.xla_priority": "graphopt.search.fusion.xla_priority",
     "graphopt.tasks.tiled_execution": "graphopt.contests.tiling.tiling_task",
     "graphopt.datasets.contests.tiling_contest.TilingContest": (
-        "graphopt.datasets.contests.tiling_contest.TilingProblems"
+        "graphopt.contests.tiling.tiling_contest.TilingProblems"
     ),
 }
 
