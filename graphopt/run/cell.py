@@ -34,12 +34,10 @@ from graphopt.core.utils.marks import NotNegative, Seed, Whole
 from graphopt.core.utils.terminal import say
 from graphopt.graphs.dataset import Dataset
 from graphopt.hardware.measure.price_table import check_place
-from graphopt.run import composed
 from graphopt.run.config.construct import arguments_of, call, construct, convert, target_of
 from graphopt.run.loggers import RunLog
-from graphopt.run.records.finished import Finished, digest_of
-from graphopt.run.records.rows import Row, RowFile
-from graphopt.run.sweep import sources_of
+from graphopt.run.records.rows import Row, RowFile, digest_of, mark_finished, was_finished
+from graphopt.run.sweep import keep_composed, sources_of
 
 GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
 # What may change without making it another experiment: rows say for themselves what of these they were made with.
@@ -96,7 +94,7 @@ class Cell:
     def finished(self) -> bool:
         """All rows asked for were written by an earlier call, from data of the same content, and their files are
         there."""
-        return self._request is not None and Finished(self.path).of(self._request)
+        return self._request is not None and was_finished(self.path, self._request)
 
     @property
     def finished_line(self) -> str:
@@ -105,7 +103,7 @@ class Cell:
     def finish(self) -> None:
         """Marks the cell as done: the next call skips it."""
         if self._request is not None:
-            Finished(self.path).mark(self._request, self.rows.done.values())
+            mark_finished(self.path, self._request, self.rows.done.values())
 
     @cached_property
     def _request(self) -> str | None:
@@ -212,7 +210,7 @@ def open_cell(config: Any) -> Iterator[Cell]:
             from hydra.core.hydra_config import HydraConfig
 
             hydra = HydraConfig.get()
-            composed.keep(list(hydra.overrides.task), sources_of(hydra), cell.config)
+            keep_composed(list(hydra.overrides.task), sources_of(hydra), cell.config)
     except (Incompatible, NothingFits) as error:
         if isinstance(error, Incompatible):
             cell.note("illegal", str(error))

@@ -22,7 +22,7 @@ from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.files import GraphFiles, find_files
 from graphopt.graphs.layered import layered_graph
-from graphopt.problems.capacity import amount, lack_of_memory
+from graphopt.problems.cost_model import amount, lack_of_memory
 from graphopt.report.command import cell_line
 
 # --- Runs that are killed, or whose disk is full, and begun again: nothing is lost, and what they leave is what an
