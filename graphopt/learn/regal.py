@@ -12,7 +12,7 @@ op is one more categorical i, rho = 0.5 + 0.5 (i + 0.5) / k.
 
 The paper                               | Here
 categorical actions                     | a discretised normal: the network gives the centre, widths are learned
-heads independent or autoregressive     | independent, the paper's best; one head serves all devices (`MEMBERSHIPS`)
+heads independent or autoregressive     | both; independent, the paper's best, by default; one head serves all devices
 inputs: sizes and costs                 | also orders of the ops, parts of the graph, `DESCRIPTORS` of the graph
 -                                       | actions of the graph: weights of the heads' linear maps, and two strengths
 untrained policy: left open             | a moderate proposal of a spectral part or a cautious list schedule
@@ -34,7 +34,7 @@ P actions of a graph, K keys, X inputs of a head, W width of a state.
 import math
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -243,6 +243,7 @@ def fiedler(graph: Graph) -> tuple[F64, F64]:
 class Heads:
     """How actions are made."""
 
+    kind: Literal["independent", "autoregressive"]  # autoregressive: an op sees what was decided before it
     width: Width  # of the networks behind the heads
     op_spread: Positive  # standard deviation of an op's actions before training, in indices
     graph_spread: NotNegative  # standard deviation of a graph's actions before training, in indices; 0: not sampled
@@ -345,7 +346,8 @@ class Policy(nn.Module):
     def __init__(self, encoder: Encoder, heads: Heads) -> None:
         super().__init__()
         self.encoder, self.heads = encoder, heads
-        state = encoder.width
+        recurrent = heads.width if heads.kind == "autoregressive" else 0
+        state = encoder.width + recurrent
         self.placement = ActionHead(state, len(MEMBERSHIPS), heads.width, 2)
         self.scheduling = ActionHead(state, len(ORDERS), heads.width, 2)
         self.elite_bias = ActionHead(state, len(ORDERS), heads.width, 1)
@@ -360,6 +362,8 @@ class Policy(nn.Module):
         spreads = torch.tensor([heads.graph_spread] * (len(prior) - 2) + [heads.strength_spread] * 2)
         self.log_graph_spread = nn.Parameter(spreads.clamp(min=1e-6).log())
         self.log_op_spread = nn.Parameter(torch.full((KINDS,), math.log(heads.op_spread)))
+        if recurrent:
+            self.memory = nn.GRU(encoder.width + KINDS, recurrent)
 
     def encode(self, observation: REGALObservation) -> States:
         h_ND, g_GD = self.encoder(observation.data, observation.order)
@@ -373,6 +377,8 @@ class Policy(nn.Module):
         graph = states.mean.expand(max(1, samples), -1, -1)
         if samples and self.heads.graph_spread:
             graph = graph + opposite_pairs(graph) * self.log_graph_spread.exp()
+        if self.heads.kind == "autoregressive":
+            return Action(graph, self._in_turn(observation, states, graph, samples > 0))
         rows = [self._draw(self.centres(observation, states, row), samples > 0) for row in graph]
         return Action(graph, torch.stack(rows))
 
@@ -382,18 +388,23 @@ class Policy(nn.Module):
         of_graph = -0.5 * ((action.graph - states.mean) / spread) ** 2 - self.log_graph_spread
         if not self.heads.graph_spread:
             of_graph = torch.zeros_like(of_graph)
-        log_p = torch.stack([self.log_probs(self.centres(observation, states, row)) for row in action.graph])
+        if self.heads.kind == "autoregressive":
+            log_p = self._teacher_forced(observation, states, action)
+        else:
+            log_p = torch.stack([self.log_probs(self.centres(observation, states, row)) for row in action.graph])
         of_op = log_p.gather(-1, action.op[..., None]).squeeze(-1)
         return of_graph, of_op, -(log_p.exp() * log_p).sum(-1).mean()
 
-    def centres(self, observation: REGALObservation, states: States, graph: Tensor) -> Tensor:
+    def centres(self, observation: REGALObservation, states: States, graph: Tensor, memory: Tensor | None = None
+                ) -> Tensor:  # fmt: skip
         """[N, A] centres of the ops' actions, given those of the graphs [G, P]: (mean, variance) per device, of the
-        priority, then the elite bias."""
+        priority, then the elite bias. memory: [N, W] of the decisions before, where heads are autoregressive."""
+        own = states.op if memory is None else torch.cat([states.op, memory], 1)
         place, order, bias, strength = graph[states.graph_of].split_with_sizes([*self._sizes, 2], 1)
-        affinity = self.placement(states.op, observation.member, place)
-        priority = self.scheduling(states.op, observation.order, order)
+        affinity = self.placement(own, observation.member, place)
+        priority = self.scheduling(own, observation.order, order)
         centres = [weakened(affinity, strength[:, :1, None]).flatten(1), weakened(priority, strength[:, 1:]),
-                   self.elite_bias(states.op, observation.order, bias)]  # fmt: skip
+                   self.elite_bias(own, observation.order, bias)]  # fmt: skip
         return torch.cat(centres, 1)
 
     @property
@@ -421,6 +432,38 @@ class Policy(nn.Module):
             return torch.ceil(centres - 0.5).clamp(0, LEVELS - 1).long()
         log_p = self.log_probs(centres)
         return torch.multinomial(log_p.exp().reshape(-1, LEVELS), 1).reshape(log_p.shape[:2])
+
+    # ---- autoregressive heads: ops in topological order, each sees what was decided before
+
+    def _in_turn(self, observation: REGALObservation, states: States, graph: Tensor, sample: bool) -> Tensor:
+        """[S, N, A] op by op, all samples at once."""
+        count, rows = len(graph), []
+        memory = states.op.new_zeros((1, count, self.heads.width))
+        for n, g in enumerate(states.graph_of.tolist()):
+            if n == 0 or g != states.graph_of[n - 1]:
+                memory = torch.zeros_like(memory)
+            here = REGALObservation(None, observation.order[n].expand(count, -1),
+                                    observation.member[n].expand(count, -1, -1), observation.whole)  # fmt: skip
+            one = States(states.op[n].expand(count, -1), torch.arange(count, device=graph.device), states.mean)
+            rows.append(self._draw(self.centres(here, one, graph[:, g], memory[0]), sample))
+            _, memory = self.memory(torch.cat([one.op, summary(rows[-1])], 1)[None], memory)
+        return torch.stack(rows, 1)
+
+    def _teacher_forced(self, observation: REGALObservation, states: States, action: Action) -> Tensor:
+        """[S, N, A, k] log-probabilities given the decisions that were made."""
+        decided = torch.cat([states.op.expand(len(action.op), -1, -1), summary(action.op)], 2)
+        before = []
+        for part in decided.split_with_sizes(observation.data.num_ops.tolist(), 1):
+            after, _ = self.memory(part.transpose(0, 1))
+            before.append(torch.cat([torch.zeros_like(after[:1]), after[:-1]]).transpose(0, 1))
+        memory = torch.cat(before, 1)
+        rows = [self.log_probs(self.centres(observation, states, g, m)) for g, m in zip(action.graph, memory)]
+        return torch.stack(rows)
+
+
+def summary(actions: Tensor) -> Tensor:
+    """[..., KINDS] what the memory reads of decided actions [..., A]: of the first device, the priority, the bias."""
+    return torch.cat([actions[..., :2], actions[..., -3:]], -1).float() / LEVELS - 0.5
 
 
 def opposite_pairs(like: Tensor) -> Tensor:

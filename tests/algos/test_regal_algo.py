@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -62,16 +63,16 @@ def task(name: str = "placement_scheduling", on: str = "gpu2") -> AssignTask:
     return made
 
 
-def untrained() -> Policy:
+def untrained(kind: Literal["independent", "autoregressive"] = "independent") -> Policy:
     torch.manual_seed(0)
     node = registry.option("encoder", "graphsage") | {"width": 8, "layers": 1}
-    heads = Heads(width=8, op_spread=1.0, graph_spread=1.0, strength_spread=0.4, placement_prior=0.2,
+    heads = Heads(kind=kind, width=8, op_spread=1.0, graph_spread=1.0, strength_spread=0.4, placement_prior=0.2,
                   caution_prior=0.2, placement_variance=3.0)  # fmt: skip
     return Policy(construct(node, "encoder", {"extra_width": len(ORDERS)}), heads)
 
 
-def policy() -> Policy:
-    made = untrained()
+def policy(kind: Literal["independent", "autoregressive"] = "independent") -> Policy:
+    made = untrained(kind)
     for head in (made.placement, made.scheduling, made.elite_bias):  # so that what is trained matters
         torch.nn.init.normal_(head.out.weight, std=0.1)
     torch.nn.init.normal_(made.graph_mean.weight, std=0.1)
@@ -97,9 +98,10 @@ def test_betas_have_the_moments_that_their_indices_say() -> None:
     assert rho.min() > 0.5 and rho.max() < 1 and np.all(np.diff(rho) > 0)
 
 
-def test_log_probabilities_are_those_of_the_drawn_indices() -> None:
+@pytest.mark.parametrize("kind", ["independent", "autoregressive"])
+def test_log_probabilities_are_those_of_the_drawn_indices(kind: Literal["independent", "autoregressive"]) -> None:
     """On one op with everything else fixed: frequencies over many draws against the probabilities that it reports."""
-    net, observation = policy(), ask(toy_graph(1))
+    net, observation = policy(kind), ask(toy_graph(1))
     torch.manual_seed(1)
     net.heads = replace(net.heads, graph_spread=0.0)
     action = net.propose(observation, 4000)
@@ -235,7 +237,7 @@ def regal(cost: CostModel, *, flags: tuple[bool, bool, bool] = (True, True, True
           on: str = "placement_scheduling", evals: int = 60, rate: float = 1e-3) -> REGAL:  # fmt: skip
     node = registry.option("encoder", "graphsage") | {"width": 8, "layers": 1}
     net = encoder({"algo": registry.option("algo", "regal"), "encoder": node, "seed": 0}, task(on))
-    heads = Heads(width=8, op_spread=0.7, graph_spread=1.0, strength_spread=0.4,
+    heads = Heads(kind="independent", width=8, op_spread=0.7, graph_spread=1.0, strength_spread=0.4,
                   placement_prior=prior, caution_prior=prior, placement_variance=4.67)  # fmt: skip
     learning = ReinforceSettings(evals=evals, samples=4, entropy=1e-3, value=1.0, rate=rate,
                         graph_rate=0.3, halved_after=200.0, gradient_clip=1.0)  # fmt: skip
@@ -358,3 +360,26 @@ def test_small_graphs_are_answered_on_one_thread_and_the_setting_comes_back() ->
         assert torch.get_num_threads() == 2 and torch.is_grad_enabled()
     finally:
         torch.set_num_threads(before)
+
+
+def test_autoregressive_ops_depend_on_earlier_ones_of_their_own_graph_only() -> None:
+    net, observation = policy("autoregressive"), ask(toy_graph(4), toy_graph(3, seed=1))
+    action = net.propose(observation, 1)
+    _, before, _ = net.log_prob(observation, action)
+    changed = action.op.clone()
+    changed[0, 1] = (changed[0, 1] + 8) % LEVELS  # op 1 of the first graph
+    _, after, _ = net.log_prob(observation, action._replace(op=changed))
+    same = (before == after).all(2)[0].tolist()
+    assert same[0] and not any(same[2:4]) and all(same[4:])
+
+
+def test_the_most_probable_autoregressive_actions_are_probable_in_hindsight() -> None:
+    """What is decided op by op gets the same distribution as when all decisions are known."""
+    net, observation = policy("autoregressive"), ask(toy_graph(6))
+    action = net.propose(observation, 0)
+    _, of_op, _ = net.log_prob(observation, action)
+    for a in range(action.op.shape[2]):
+        for index in range(LEVELS):
+            other = action.op.clone()
+            other[0, 5, a] = index  # the last op: nothing follows from it
+            assert net.log_prob(observation, action._replace(op=other))[1][0, 5, a] <= of_op[0, 5, a] + 1e-6

@@ -5,8 +5,8 @@ The file is an npz without pickles:
 - `header`: JSON as bytes: format, graph (name, family, hash, ops), prices (initial, searched, judged, noise), config
   (machine, task, cost, judge, dataset), row (what produced it), versions.
 - `trace`: float64 [S, 3]: evaluations, seconds, best cost, one line per improvement.
-- what its kind of task adds: `graphopt.problems.assignment`, `graphopt.rewrite.rewrite_problem`. The task
-  that the header names says which kind that is.
+- what its kind of task adds: `graphopt.problems.assignment`, `graphopt.rewrite.rewrite_problem`. The task that the
+  header names says which kind that is.
 
 `graphopt answer show|diff|replay|revert|bisect|draw` works on them, and on those in a pack
 (`graphopt.run.records.packed`): everywhere the path of one may be `STUDY/answers.zip#DIGEST`.
