@@ -218,28 +218,24 @@ def open_cell(config: Any) -> Iterator[Cell]:
         if not sweep:
             raise SystemExit(1) from None
     except Exception as error:
-        _fail(cell, error, sweep)
+        sentence = sentence_of(error)
+        if isinstance(error, UsageError) and cell.working and not sweep:
+            if cell.path.is_dir() and {file.name for file in cell.path.iterdir()} <= {"config.yaml"}:
+                shutil.rmtree(cell.path)  # it never began
+        elif not isinstance(error, RowsFailed):
+            cell.note("failed", sentence)
+        if os.environ.get("GRAPHOPT_TRACEBACK") == "1":
+            traceback.print_exc()
+        elif not isinstance(error, UserError | GraphError):
+            with contextlib.suppress(OSError):  # there is no folder yet, or no room in it
+                (cell.path / "error.txt").write_text(traceback.format_exc(), errors="backslashreplace")
+                sentence += f"; it is in {cell.path / 'error.txt'}"
+        if sweep:
+            raise UserError(sentence) from None
+        say(sentence, sys.stderr)
+        raise SystemExit(getattr(error, "exit_code", 1)) from None
     finally:
         cell.stop()
-
-
-def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
-    sentence = sentence_of(error)
-    if isinstance(error, UsageError) and cell.working and not sweep:
-        if cell.path.is_dir() and {file.name for file in cell.path.iterdir()} <= {"config.yaml"}:
-            shutil.rmtree(cell.path)  # it never began
-    elif not isinstance(error, RowsFailed):
-        cell.note("failed", sentence)
-    if os.environ.get("GRAPHOPT_TRACEBACK") == "1":
-        traceback.print_exc()
-    elif not isinstance(error, UserError | GraphError):
-        with contextlib.suppress(OSError):  # there is no folder yet, or no room in it
-            (cell.path / "error.txt").write_text(traceback.format_exc(), errors="backslashreplace")
-            sentence += f"; it is in {cell.path / 'error.txt'}"
-    if sweep:
-        raise UserError(sentence) from None
-    say(sentence, sys.stderr)
-    raise SystemExit(getattr(error, "exit_code", 1)) from None
 
 
 def sentence_of(error: BaseException) -> str:
