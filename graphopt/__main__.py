@@ -37,9 +37,14 @@ def main() -> None:
     if name is None:
         return run()
     from graphopt.core.cli import sentences
+    from graphopt.core.errors import UserError
+    from graphopt.core.graph import GraphError
 
     with sentences():
-        sys.exit(import_module(SUBCOMMANDS[name][0]).main(words[len(name.split()) :]))
+        try:
+            sys.exit(import_module(SUBCOMMANDS[name][0]).main(words[len(name.split()) :]))
+        except GraphError as error:
+            raise UserError(str(error)) from error
 
 
 def run() -> None:

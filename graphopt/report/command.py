@@ -21,8 +21,10 @@ from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.utils.plain_json import dumps
 from graphopt.core.utils.terminal import say
+from graphopt.run.records.packed import is_there
 from graphopt.run.records.rows import Row
 
+EASY_TO_READ = 300  # ops of a graph that fits a picture
 Tables = tuple[str, Sequence[Any], str]  # the stem of the files, tables, numbers as CSV: empty where there are none
 
 
@@ -55,7 +57,7 @@ def cell_line(rows: Sequence[Row]) -> str:
     return f"{len(rows)} rows{gain}" + "".join(f", {count} {status}" for status, count in sorted(other.items()))
 
 
-def write_tables(place: Path, made: Tables, markdown: Path | None = None, csv: Path | None = None) -> list[Path]:
+def written(place: Path, made: Tables, markdown: Path | None = None, csv: Path | None = None) -> list[Path]:
     """Prints tables and writes them as Markdown and CSV, into the place unless other files are given."""
     from graphopt.report.tables.table import as_markdown, print_tables
 
@@ -71,32 +73,21 @@ def write_tables(place: Path, made: Tables, markdown: Path | None = None, csv: P
     return list(contents)
 
 
-def usual(place: Path, against: str) -> Tables:
-    """What each method reached."""
-    from graphopt.report.tables.read_rows import collect
-    from graphopt.report.tables.render import numbers, tables
+def tables_of(args: argparse.Namespace) -> Tables:
+    """Those that the command line asks for: what each method reached, or how far it is from another one."""
+    from graphopt.report.tables import improvement, reach, render
+    from graphopt.report.tables.discrepancy import discrepancy_table, prices_of
+    from graphopt.report.tables.read_rows import collect, read_rows, row_files
 
-    found = collect(place)
-    return "table", tables(found, against), numbers(found)
-
-
-def improvement(place: Path, over: str) -> Tables:
-    """Improvement over a method."""
-    from graphopt.report.tables.improvement import improvement_csv, improvement_tables
-    from graphopt.report.tables.read_rows import collect
-
-    found = collect(place)
-    return "improvement", improvement_tables(found, over), improvement_csv(found, over)
-
-
-def reach(place: Path, over: str) -> Tables:
-    """Samples to reach a method's end."""
-    from graphopt.report.tables.reach import reach_csv, reach_lines, reach_tables
-    from graphopt.report.tables.read_rows import collect
-
-    found = collect(place)
-    lines = reach_lines(found, over)
-    return "reach", reach_tables(found, lines, over), reach_csv(lines)
+    if args.discrepancy:
+        return "discrepancy", [discrepancy_table(prices_of(read_rows(row_files(args.place))[0]))], ""
+    found = collect(args.place)
+    if over := args.improvement_over:
+        return "improvement", improvement.improvement_tables(found, over), improvement.improvement_csv(found, over)
+    if over := args.reach:
+        lines = reach.reach_lines(found, over)
+        return "reach", reach.reach_tables(found, lines, over), reach.reach_csv(lines)
+    return "table", render.tables(found, args.against), render.numbers(found)
 
 
 def end_to_end(place: Path) -> Tables:
@@ -108,14 +99,6 @@ def end_to_end(place: Path) -> Tables:
         found.append(line)
         say(f"{line['graph']}: measured", sys.stderr)
     return "end_to_end", [table(found)], ""
-
-
-def discrepancy(place: Path) -> Tables:
-    """What sums over ops say of models against what these take as a whole."""
-    from graphopt.report.tables.discrepancy import discrepancy_table, prices_of
-    from graphopt.report.tables.read_rows import read_rows, row_files
-
-    return "discrepancy", [discrepancy_table(prices_of(read_rows(row_files(place))[0]))], ""
 
 
 def replay(place: Path) -> int:
@@ -144,17 +127,18 @@ def print_figures(place: Path) -> None:
 
 
 def draw(place: Path) -> list[Path]:
-    """Curves, bars and the decision that gains most, into a pictures folder."""
+    """Curves, bars, and of every setting the answer that gains most, into a pictures folder."""
     from graphopt.report.answer import Answer
     from graphopt.report.pictures.curves import draw_study
-    from graphopt.report.pictures.examples import best_decisions
     from graphopt.report.tables.read_rows import collect
 
-    folder = (place if place.is_dir() else place.parent) / "pictures"
-    found = collect(place)
+    folder, found = (place if place.is_dir() else place.parent) / "pictures", collect(place)
     files = draw_study(found, folder)
-    for decision in best_decisions(place):
-        files += Answer.load(decision).draw(folder)
+    for entries in found.by_setting().values():
+        there = [e for e in entries if e.decision is not None and is_there(e.decision)]
+        shown = max(there, key=lambda e: (e.ops <= EASY_TO_READ, e.speedup), default=None)
+        if shown is not None and shown.decision is not None:
+            files += Answer.load(shown.decision).draw(folder)
     return files
 
 
@@ -176,31 +160,23 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
-def _tables(args: argparse.Namespace) -> list[Path]:
-    files = args.markdown, args.csv
-    if args.improvement_over:
-        return write_tables(args.place, improvement(args.place, args.improvement_over), *files)
-    if args.reach:
-        return write_tables(args.place, reach(args.place, args.reach), *files)
-    if args.replay and files == (None, None):
-        print_table(args.place, args.against)  # who checks what is stored does not want it changed
-        return []
-    return write_tables(args.place, usual(args.place, args.against), *files)
-
-
 def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
     try:
         if args.figures:
             print_figures(args.place)
             return 0
-        written = write_tables(args.place, discrepancy(args.place)) if args.discrepancy else _tables(args)
+        files: list[Path] = []
+        if args.replay and not (args.markdown or args.csv or args.improvement_over or args.reach or args.discrepancy):
+            print_table(args.place, args.against)  # who checks what is stored does not want it changed
+        else:
+            files += written(args.place, tables_of(args), args.markdown, args.csv)
         if args.end_to_end:
-            written += write_tables(args.place, end_to_end(args.place))
+            files += written(args.place, end_to_end(args.place))
         drawn = draw(args.place) if args.plots else []
         if args.plots and not drawn:
             say("nothing to draw: no row has a price")
-        for file in [*written, *drawn]:
+        for file in [*files, *drawn]:
             say(f"wrote {file}")
         return replay(args.place) if args.replay else 0
     except (UserError, GraphError) as error:

@@ -110,7 +110,7 @@ def _show_changes(args: argparse.Namespace, decision: Any) -> None:
     before_after = (decision.default, decision.choices)
     rows = [
         [decision.op_names[op], kinds[op], *(describe_op(decision, heads, choices[op]) for choices in before_after)]
-        for op in _cut(ops, args.all)
+        for op in ops[: None if args.all else SHOWN]
     ]
     _list("", ["op", "operator", "default", "decision"], rows, len(ops))
 
@@ -129,10 +129,6 @@ def price_line(decision: Decided) -> str:
     gain = f"{prices['initial'] / prices['judged']:.4f}x the default" if prices["judged"] > 0 else "no ratio"
     noise = f", noise {100 * prices['noise']:.2g} %" if prices["noise"] > 0 else ""
     return ", ".join(parts) + f": {gain}{noise}"
-
-
-def _cut(ops: np.ndarray, everything: bool) -> np.ndarray:
-    return ops if everything else ops[:SHOWN]
 
 
 def _list(title: str, columns: list[str], rows: list[list[str]], total: int) -> None:
@@ -154,7 +150,7 @@ def _diff(args: argparse.Namespace) -> int:
     kinds = _kinds(args.file, a)
     rows = [
         [a.op_names[op], kinds[op], *(describe_op(d, heads, d.choices[op]) for d in (a, b))]
-        for op in _cut(ops, args.all)
+        for op in ops[: None if args.all else SHOWN]
     ]
     _list("", ["op", "operator", *(label_of(file) for file in (args.file, args.other))], rows, len(ops))
     return 0
@@ -195,7 +191,9 @@ def _bisect(args: argparse.Namespace) -> int:
         say("no op costs: none that differs from the default gains when it goes back")
     change, heads = found.reverted / found.judged - 1, answer.solution.task.heads
     rows = []
-    for i in _cut(np.argsort(change, kind="stable"), args.all):  # first those that cost, last those that earn
+    for i in np.argsort(change, kind="stable")[
+        : None if args.all else SHOWN
+    ]:  # first those that cost, last those that earn
         op = found.changed[i]
         words = describe_op(answer.choices, heads, answer.choices.choices[op])
         rows.append([names[op], OPERATORS[answer.graph.kind[op]].name, words, f"{100 * change[i]:+.3g} %"])

@@ -73,22 +73,13 @@ def _measured(row: Mapping[str, Any], folder: Path) -> Found:
     prices = answer.decided.prices
     line: Found = {"priced": [prices["initial"], prices["judged"]], "engine": f"onnxruntime {version('onnxruntime')}",
                    "processor": processor(), "load": round(os.getloadavg()[0], 2)}  # fmt: skip
-    again = _second_judge(answer, folder)
-    if again is not None:
+    if isinstance(answer.judge, Profiled):  # it measures ops: again, with an empty table
+        stored = node_of("judge", answer.decided.header["config"]["judge"], answer.path)
+        again: CostModel = construct({**stored, "table": str(folder / TABLE), "environment": None}, "judge")
         line["priced_again"] = [answer.solution.default_price(again).cost, answer.solution.price(again).cost]
     if portable(answer.decided.best) != portable(answer.decided.original):
         line |= asdict(_raced(answer))
     return line
-
-
-def _second_judge(answer: Answer, folder: Path) -> CostModel | None:
-    """The judge, if it measures ops, with an empty table."""
-    if not isinstance(answer.judge, Profiled):
-        return None
-    stored = node_of("judge", answer.decided.header["config"]["judge"], answer.path)
-    node = {**stored, "table": str(folder / TABLE), "environment": None}
-    judge: CostModel = construct(node, "judge")
-    return judge
 
 
 def _raced(answer: Answer) -> Race:

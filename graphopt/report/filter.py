@@ -7,18 +7,17 @@ must be made again only when graphs or prices change.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
-from graphopt.core.errors import UsageError, UserError
-from graphopt.core.graph import Graph, GraphError
+from graphopt.core.errors import UsageError
+from graphopt.core.graph import Graph
 from graphopt.core.utils import registry
 from graphopt.core.utils.marks import count
-from graphopt.core.utils.terminal import Bar, say
+from graphopt.core.utils.terminal import Bar
 from graphopt.graphs.dataset import Split
 from graphopt.graphs.regal import Draws, HeadroomPrices, Reached, Regal, load_headroom, save_headroom
 from graphopt.problems.assignment import AssignProblem
@@ -93,16 +92,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--objective", choices=("runtime", "peak_memory"), help="instead of dataset.room.objective")
     parser.add_argument("--file", type=Path, help="instead of dataset.room.file or the package's file")
     args = parser.parse_args(arguments)
-    try:
-        data = _dataset(args)
-        room = load_headroom(data.room.path)
-        room.check(data.made_with | RECIPE)
-        room.recipe |= data.made_with | RECIPE
-        for split in args.split or ("val", "test", "train"):
-            fill(data, room, split, args.ops or data.sizes)
-    except (UserError, GraphError) as error:
-        say(error, sys.stderr)
-        return 1
+    data = _dataset(args)
+    room = load_headroom(data.room.path)
+    room.check(data.made_with | RECIPE)
+    room.recipe |= data.made_with | RECIPE
+    for split in args.split or ("val", "test", "train"):
+        fill(data, room, split, args.ops or data.sizes)
     return 0
 
 

@@ -4,8 +4,8 @@
     graphopt models capture outputs/models            # an hour; goes on where it stopped
     graphopt models capture outputs/models --only timm monai
 
-    graphopt models capture outputs/models --pack graphopt/datasets/model_graphs    # what the package ships
-    graphopt models capture graphopt/datasets/model_graphs --draw docs/pictures     # what is in it
+    graphopt models capture outputs/models --pack graphopt/graphs/model_graphs    # what the package ships
+    graphopt models capture graphopt/graphs/model_graphs --draw docs/pictures     # what is in it
 
 FOLDER/graphs/*.npz holds the graphs, FOLDER/entries.jsonl a line for every entry: its graph, or why there is none.
 """

@@ -19,6 +19,7 @@ import json
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,44 +40,33 @@ PAGE, FIRST = "README.md", ("README.md", "about.md")  # what a packed study says
 NOT_OWN = (packed.NAME, PACKED_ROWS, "multirun.yaml")  # in a study's folder
 FILE_BYTES = 1024 * MIB  # of a cell's other file
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # of all parts: equal studies make equal packs
+Array = tuple[str, tuple[int, ...], bytes]  # type, shape and content
 Names = dict[str, str]  # CELL/decisions/NAME.npz -> digest
 
 
-class _Parts:
-    """Distinct values in the order in which they came."""
-
-    def __init__(self) -> None:
-        self.places: dict[Any, int] = {}
-
-    def place(self, key: Any) -> int:
-        return self.places.setdefault(key, len(self.places))
-
-
+@dataclass(frozen=True)
 class _Group:
-    """The answers to one graph, as they are put together."""
+    """The answers to one graph; distinct values and arrays have numbers in the order in which they came."""
 
-    def __init__(self) -> None:
-        self.values, self.arrays = _Parts(), _Parts()
-        self.answers: dict[str, Any] = {}
+    values: dict[str, int] = field(default_factory=dict)
+    arrays: dict[Array, int] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
 
     def add(self, digest: str, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        texts = {key: json.dumps(value) for key, value in header.items()}
+        contents = {name: _content(array) for name, array in arrays.items()}
         self.answers[digest] = {
-            "header": {key: self.values.place(json.dumps(value)) for key, value in header.items()},
-            "arrays": {name: self.arrays.place(_content(array)) for name, array in arrays.items()},
+            "header": {key: self.values.setdefault(text, len(self.values)) for key, text in texts.items()},
+            "arrays": {name: self.arrays.setdefault(one, len(self.arrays)) for name, one in contents.items()},
         }
 
     def text(self) -> str:
         """What .json holds."""
-        arrays = [[dtype, shape] for dtype, shape, _ in self.arrays.places]
-        values = [json.loads(value) for value in self.values.places]
+        arrays, values = [[dtype, shape] for dtype, shape, _ in self.arrays], [*map(json.loads, self.values)]
         return json.dumps({"values": values, "arrays": arrays, "answers": self.answers})
 
-    def content(self) -> bytes:
-        """What .bin holds."""
-        return b"".join(content for _, _, content in self.arrays.places)
 
-
-def _content(array: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
+def _content(array: NDArray[Any]) -> Array:
     return array.dtype.str, array.shape, array.tobytes()
 
 
@@ -108,17 +98,18 @@ def unpack(study: Path, target: Path) -> None:
                 copy(packed.path_of(study / packed.NAME, digest), _inside(folder, name))
                 bar.step(name)
         for name, content in _other_parts(study / packed.NAME):
-            file = _inside(folder, name)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
+            _write(_inside(folder, name), content)
         for cell, rows in _rows_by_cell(study, names).items():
-            file = _inside(folder, f"{cell}/{ROWS}")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(as_lines(rows))
+            _write(_inside(folder, f"{cell}/{ROWS}"), as_lines(rows).encode())
         _write_own_files(study, folder, small=False)
         _check(folder, study)
 
     _filled(target, fill)
+
+
+def _write(file: Path, content: bytes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
 
 
 def _filled(target: Path, fill: Callable[[Path], None]) -> None:
@@ -145,7 +136,7 @@ def _write_answers(study: Path, cells: Sequence[Path], target: Path) -> Names:
         _add(archive, packed.INDEX, json.dumps({"format": packed.FORMAT, "answers": graph_of}))
         for graph, group in sorted(groups.items()):
             _add(archive, f"answers/{graph}.json", group.text())
-            _add(archive, f"answers/{graph}.bin", group.content())
+            _add(archive, f"answers/{graph}.bin", b"".join(content for _, _, content in group.arrays))
         for name, file in _other_files(study, cells):
             _add(archive, name, file.read_bytes())
         _add(archive, packed.NAMES, json.dumps(names))

@@ -29,10 +29,6 @@ from graphopt.run.records.answer_file import complete
 PARTS = ("device", "order", "inline")
 
 
-class PlanFileError(UserError):
-    """A plan's file means nothing for the graph, task or machine; the message says what and why."""
-
-
 @dataclass(frozen=True)
 class PlanFile:
     """What a file asks for."""
@@ -43,36 +39,36 @@ class PlanFile:
 
 
 def read_plan(path: Path | str) -> PlanFile:
-    """Reads the JSON. Raises PlanFileError or Unreadable."""
+    """Reads the JSON. Raises UserError."""
     content = read_json(path, 64 * MIB)
     if not isinstance(content, dict) or not set(content) <= set(PARTS):
-        raise PlanFileError(f"{path} should be a JSON object with some of {', '.join(PARTS)}")
+        raise UserError(f"{path} should be a JSON object with some of {', '.join(PARTS)}")
     device, order, inline = content.get("device", {}), content.get("order", []), content.get("inline", {})
     if not isinstance(device, dict) or any(type(where) not in (int, str) for where in device.values()):
-        raise PlanFileError(f"{path}: device should be an object of op names and device numbers or names")
+        raise UserError(f"{path}: device should be an object of op names and device numbers or names")
     if not isinstance(order, list) or any(not isinstance(name, str) for name in order):
-        raise PlanFileError(f"{path}: order should be a list of op names")
+        raise UserError(f"{path}: order should be a list of op names")
     if not isinstance(inline, dict) or any(not isinstance(flag, bool) for flag in inline.values()):
-        raise PlanFileError(f"{path}: inline should be an object of op names and true or false")
+        raise UserError(f"{path}: inline should be an object of op names and true or false")
     if len(set(order)) < len(order):
         twice = next(name for i, name in enumerate(order) if name in order[:i])
-        raise PlanFileError(f"{path}: order names op {twice!r} twice")
+        raise UserError(f"{path}: order names op {twice!r} twice")
     return PlanFile(device, order, inline)
 
 
 def plan_of(file: PlanFile, graph: Graph, task: AssignTask) -> Plans:
-    """What is asked for as a batch of one plan, the rest as the task has it by default. Raises PlanFileError where the
+    """What is asked for as a batch of one plan, the rest as the task has it by default. Raises UserError where the
     graph has no such op, the machine no such device, the task no such head, or the plan cannot be."""
     choices, numbers = task.initial(graph).copy(), {name: n for n, name in enumerate(graph.op_names)}
     device = {_op(numbers, graph, name): _device(task, where) for name, where in file.device.items()}
     inline = {_op(numbers, graph, name): int(flag) for name, flag in file.inline.items()}
     order = [_op(numbers, graph, name) for name in file.order]
     if order and not task.decides(Role.PRIORITY):
-        raise PlanFileError(f"task={task.name} decides no order; take task=placement_scheduling or task=scheduling")
+        raise UserError(f"task={task.name} decides no order; take task=placement_scheduling or task=scheduling")
     for part, role, wanted in (("device", Role.DEVICE, device), ("inline", Role.FUSION, inline)):
         if wanted and not task.decides(role):
             decided = ", ".join(head.name for head in task.heads)
-            raise PlanFileError(f"task={task.name} does not decide {part}; it decides {decided}")
+            raise UserError(f"task={task.name} does not decide {part}; it decides {decided}")
         for op, choice in wanted.items():
             choices[op, task.column(role)] = choice
     plan = task.realise(graph, choices[None])
@@ -82,7 +78,7 @@ def plan_of(file: PlanFile, graph: Graph, task: AssignTask) -> Plans:
 
 def _op(numbers: Mapping[str, int], graph: Graph, name: str) -> int:
     if name not in numbers:
-        raise PlanFileError(f"graph {graph.name!r} has no op {name!r}{meant(name, graph.op_names)}")
+        raise UserError(f"graph {graph.name!r} has no op {name!r}{meant(name, graph.op_names)}")
     return numbers[name]
 
 
@@ -92,7 +88,7 @@ def _device(task: AssignTask, where: int | str) -> int:
         return names.index(where)
     if isinstance(where, int) and 0 <= where < len(names):
         return where
-    raise PlanFileError(f"machine={task.machine.name} has no device {where!r}; its devices are 0 to {len(names) - 1}: "
+    raise UserError(f"machine={task.machine.name} has no device {where!r}; its devices are 0 to {len(names) - 1}: "
                      f"{', '.join(names)}")  # fmt: skip
 
 
@@ -102,14 +98,14 @@ def _must_be(plan: Plans, device: Mapping[int, int], inline: Mapping[int, int]) 
     for op, where in device.items():
         if not plan.inline[0, op] and plan.device[0, op] != where:
             leader = name[plan.graph.together[op]]
-            raise PlanFileError(f"op {name[op]!r} has to share the device of op {leader!r}; place that one")
+            raise UserError(f"op {name[op]!r} has to share the device of op {leader!r}; place that one")
     for op, flag in inline.items():
         if plan.inline[0, op] != flag:
-            raise PlanFileError(f"op {name[op]!r} cannot be {'inlined' if flag else 'stored'} beside the other choices")
+            raise UserError(f"op {name[op]!r} cannot be {'inlined' if flag else 'stored'} beside the other choices")
 
 
 def _priority(graph: Graph, order: Sequence[int]) -> NDArray[np.float64]:
-    """[N] the first of the order highest, all others 0. Raises PlanFileError where an op comes before what it needs."""
+    """[N] the first of the order highest, all others 0. Raises UserError where an op comes before what it needs."""
     priority = np.zeros(graph.num_ops)
     priority[list(order)] = np.arange(len(order), 0, -1)
     last = list(range(graph.num_ops))  # of an op and all that it needs, the one that the order has last
@@ -119,7 +115,7 @@ def _priority(graph: Graph, order: Sequence[int]) -> NDArray[np.float64]:
         late = min((n for n in needed if priority[n]), key=lambda n: priority[n], default=op)
         if priority[op] and priority[late] < priority[op]:
             names = graph.op_names
-            raise PlanFileError(f"the order has op {names[op]!r} before op {names[late]!r}, which it needs")
+            raise UserError(f"the order has op {names[op]!r} before op {names[late]!r}, which it needs")
         last[op] = op if priority[op] else late
     return priority
 
@@ -129,12 +125,12 @@ def default_answer(settings: Sequence[str], graph_name: str | None) -> Answer:
     config = composed(["algo=default", *settings])
     parts = build(config)
     if parts.task.makes_programs:
-        raise PlanFileError(f"task={parts.task.name} is {parts.task.noun}; take one that places or schedules ops")
+        raise UserError(f"task={parts.task.name} is {parts.task.noun}; take one that places or schedules ops")
     graphs = parts.dataset.graphs(config["split"])
     chosen = [graph for graph in graphs if graph_name in (None, graph.name)]
     if len(chosen) != 1:
         names = ", ".join(graph.name for graph in graphs[:20])
-        raise PlanFileError(f"dataset={parts.dataset.name} has {len(chosen)} such graphs; say --graph with one of "
+        raise UserError(f"dataset={parts.dataset.name} has {len(chosen)} such graphs; say --graph with one of "
                             f"{names}")  # fmt: skip
     graph = chosen[0]
     problem = parts.task.open(graph, parts.cost, evals=0)

@@ -10,10 +10,8 @@ class StudyTable(Callback):
     """Prints the table of the study when a sweep is over and no cell of it failed."""
 
     def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
-        from graphopt.report.tables.read_rows import collect
-        from graphopt.report.tables.render import tables
-        from graphopt.report.tables.table import print_tables
+        from graphopt.report.command import print_table
 
         place = Path(config.output_dir) / config.study
         if any(place.glob("*/rows.jsonl")):
-            print_tables(tables(collect(place), "local"))
+            print_table(place)

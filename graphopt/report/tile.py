@@ -19,11 +19,8 @@ from graphopt.core.utils.plain_json import dumps
 from graphopt.core.utils.terminal import say
 
 BEGAN = time.monotonic()
-SHARE, LEAST, ENDING = (
-    0.9,
-    0.3,
-    0.4,
-)  # of the seconds that is used; seconds of a search that starts late, and of the end
+SHARE = 0.9  # of the seconds, that is used
+LEAST, ENDING = 0.3, 0.4  # seconds of a search that starts late, and of the end
 SAME = 1e-6  # relative: latencies that a file claims
 
 

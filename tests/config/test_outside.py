@@ -167,7 +167,7 @@ def test_what_is_known_to_reach_out_is_found() -> None:
     assert found >= {
         ("dataset", "torch", ("module",)), ("dataset", "programs", ("train", 0)),
         ("dataset", "regal", ("room", "file")),
-        ("cost", "inductor", ("filter", "weights")), ("cost", "gpu", ("measuring", "address")),
+        ("cost", "gpu", ("measuring", "address")),
         ("algo", "laf", ("collection", "folder")), ("dataset", "regal_mixed", ("real", "cache_dir")),
     }  # fmt: skip
 

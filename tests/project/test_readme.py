@@ -98,7 +98,7 @@ def test_commands_were_found() -> None:
 def test_links_and_files_exist(page: Path) -> None:
     text = page.read_text()
     links = [link for link in re.findall(r"""(?:\]\(|src=")([^)#"\s]+)[)"]""", text) if "://" not in link]
-    named = re.findall(r"`?((?:graphopt|conf|tests|docs|benchmarks)/[\w/.-]+\.(?:py|yaml|md))", text)
+    named = re.findall(r"(?<!\w)((?:graphopt|conf|tests|docs|benchmarks)/[\w/.-]+\.(?:py|yaml|md))", text)
     examples = re.findall(r"^# (\S+)$", text, re.M)  # first lines of files that docs/adding.md spells out
     for place in [*(page.parent / link for link in links), *(ROOT / name for name in named if name not in examples)]:
         assert place.exists() or place.stem == "NAME", place
@@ -259,7 +259,7 @@ def test_changes_are_said_in_the_words_of_the_head(
     shown = capsys.readouterr().out
     assert re.search(r"matmul\S* +matmul +row +column", shown)
     changed = load_answer(file)
-    op = changed.decision.op_names[int(changed.decision.changed()[0])]
+    op = changed.decided.op_names[int(changed.decided.changed()[0])]
     assert decision.main(["veto", file, f"{op}=row", "-o", str(Path(file).with_name("edited.npz"))]) == 0
     capsys.readouterr()
     assert decision.main(["diff", file, str(Path(file).with_name("edited.npz"))]) == 0

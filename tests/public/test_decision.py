@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import command
-from split_work import CONFIG, CutCost, Split, chain
+from split_work import CONFIG, CutCost, chain
 
 from graphopt import load as load_answer
 from graphopt.core.errors import DecisionError
@@ -261,14 +261,6 @@ def test_a_header_with_no_number_is_refused(tmp_path: Path, graph: Graph) -> Non
     with pytest.raises(DecisionError, match=r"versions\.python of its header is no number"):
         copy(tmp_path / "nan.npz", tmp_path / "copied.npz")
     assert not (tmp_path / "copied.npz").exists()
-
-
-def test_split_is_what_the_tests_say(graph: Graph) -> None:
-    task = Split(name="split", machine=construct(CONFIG["machine"], "machine"), stuck="")
-    assert (
-        CutCost(name="c", objective="runtime", scale=1.0).price(task.realise(graph, task.initial(graph)[None])).cost[0]
-        == 24
-    )
 
 
 def test_devices_keep_their_order(tmp_path: Path) -> None:

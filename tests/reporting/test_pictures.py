@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
-from scipy.optimize import isotonic_regression
 from test_report import row, store
 
 from graphopt import load as load_answer
@@ -27,7 +26,7 @@ from graphopt.problems.tasks.fusion import Fusion
 from graphopt.report.command import main
 from graphopt.report.pictures.curves import longest, ratio_at, seed_curves
 from graphopt.report.pictures.graph_picture import MOST_OPS, draw_graph, scene
-from graphopt.report.pictures.layout import isotonic, layered, longest_path_layers
+from graphopt.report.pictures.layout import layered, longest_path_layers
 from graphopt.report.pictures.membership import kernel_colours, kernels_of, window
 from graphopt.report.pictures.style import PALETTE, method_colours
 from graphopt.report.pictures.timeline import draw_timeline
@@ -189,7 +188,7 @@ def test_a_decision_is_drawn_completely(tmp_path: Path) -> None:
     case = load_answer(solved(tmp_path))
     files = case.draw(tmp_path / "pictures")
     assert [f.name for f in files] == [
-        *("ladder-graph.png", "ladder-graph.svg", "ladder-timeline.png", "ladder-timeline.svg", "ladder-perfetto.json"),
+        *("ladder-graph.png", "ladder-graph.svg", "ladder-timeline.png", "ladder-timeline.svg", "ladder-perfetto.json")
     ]
     assert all(f.stat().st_size > 1000 for f in files)
     events = json.loads(files[-1].read_text())["traceEvents"]
@@ -310,11 +309,3 @@ def test_long_chains_wrap_into_rows() -> None:
 def test_a_source_stands_before_its_reader() -> None:
     assert longest_path_layers(5, [(0, 1), (1, 2), (2, 3), (4 - 1, 4)]) == [0, 1, 2, 3, 4]
     assert longest_path_layers(4, [(0, 2), (2, 3), (1, 3)]) == [0, 1, 1, 2]
-
-
-@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(0.1, 3)), min_size=1, max_size=20))
-@settings(max_examples=60, deadline=None)
-def test_isotonic_equals_scipy(pairs: list[tuple[float, float]]) -> None:
-    wanted, weight = np.array(pairs).T
-    expected = isotonic_regression(wanted, weights=weight).x
-    np.testing.assert_allclose(isotonic(wanted, weight), expected, atol=1e-9)

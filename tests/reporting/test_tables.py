@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -103,9 +102,12 @@ def test_files_hold_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert improvement_csv(found, "brkga") == (tmp_path / "improvement.csv").read_text()
 
 
-def test_a_reference_without_rows_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", ["--improvement-over", "--reach"])
+def test_a_reference_without_rows_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
     store(tmp_path, ROWS)
-    assert main([str(tmp_path), "--improvement-over", "nobody"]) == 1
+    assert main([str(tmp_path), option, "nobody"]) == 1
     assert capsys.readouterr().err == "no rows of 'nobody' to improve on; there are rows of brkga, cpsat, heft, regal\n"
 
 
@@ -123,9 +125,7 @@ def traced(algo: str, seed: int, trace: list[tuple[int, float]], graph: str = "g
 
 
 def lines_of(tmp_path: Path, rows: list[dict[str, object]]) -> dict[tuple[str, str], Reach]:
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    (entries,) = collect(file).by_setting().values()
+    (entries,) = collect(store(tmp_path, rows)).by_setting().values()
     return {(line.graph, line.method): line for line in reaches(entries, "slow")}
 
 
@@ -134,8 +134,7 @@ def test_samples_are_counted_against_the_best_method_without_parameters(tmp_path
         traced("slow", 0, [(0, 10.0), (50, 9.0)]), traced("best", 0, [(0, 10.0), (10, 8.0), (40, 6.0)]),
         traced("late", 0, [(0, 10.0), (90, 6.0)]), {**traced("learned", 0, [(0, 10.0), (4, 5.0)]), "params": 9},
     ]  # fmt: skip
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    (entries,) = collect(tmp_path).by_setting().values()
+    (entries,) = collect(store(tmp_path, rows)).by_setting().values()
     found = {line.method: line for line in reaches(entries, BEST_UNLEARNED)}
     assert {name: line.share.mean for name, line in found.items()} == pytest.approx(
         {"learned": 4 / 40, "best": 1.0, "late": 90 / 40, "slow": 100 / 40}
@@ -172,12 +171,6 @@ def test_shares_of_all_graphs_are_joined_by_their_geometric_mean(tmp_path: Path)
     rows = [traced("slow", 0, [(0, 10.0), (80, 8.0)], graph) for graph in "ab"]
     rows += [traced("fast", 0, [(0, 10.0), (evals, 8.0)], graph) for graph, evals in (("a", 20), ("b", 5))]
     assert lines_of(tmp_path, rows)[ALL, "fast"].share.mean == pytest.approx((0.25 * 0.0625) ** 0.5)
-
-
-def test_a_reference_of_reach_without_rows_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps(traced("fast", 0, [(0, 10.0), (1, 9.0)])) + "\n")
-    assert main([str(tmp_path), "--reach", "nobody"]) == 1
-    assert "no rows of 'nobody'" in capsys.readouterr().err
 
 
 # --- What stands in a terminal: every name and number whole at any width, and no control characters out of files.

@@ -187,7 +187,7 @@ def test_steepest_descent_over_sweeps_merges_all_groups() -> None:
 def test_an_opening_with_sweeps_finds_what_the_additive_model_rejects(waves: int) -> None:
     """The roofline says that merged groups are dearer."""
     small = {"episode": {"cap": 64, "waves": waves}, "network": {"width": 8, "layers": 1, "graph": 4},
-             "search": {"evals": 200, "opening": 1.0}}  # fmt: skip
+             "search": {"opening": 1.0}}  # fmt: skip
     problem = solve("xrlflow", GroupsAreDear(), 12, **small)
     assert (groups_of(problem.solution().decided.best) == [1] * LAYERS) == (waves > 0)
 
@@ -205,7 +205,7 @@ def test_a_descent_prices_no_more_than_it_may_and_ends_no_dearer(most: int) -> N
 
 
 def test_an_opening_is_as_good_as_descending_by_sweeps_and_as_an_additive_search() -> None:
-    small = {"network": {"width": 8, "layers": 1, "graph": 4}, "search": {"evals": 200, "opening": 1.0}}
+    small = {"network": {"width": 8, "layers": 1, "graph": 4}, "search": {"opening": 1.0}}
     descent, additive = (solve(algo, GroupsAreDear(), 40) for algo in ("rewrite_sweeps", "remeasured"))
     opened = solve("xrlflow", GroupsAreDear(), 48, **small)
     assert opened.evals <= 48 and opened.best_cost <= min(descent.best_cost, additive.best_cost)

@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -49,14 +50,8 @@ def draw_study(found: Collected, folder: Path) -> list[Path]:
 
 def longest(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     """For each method the entries of its largest budget, whose traces hold those of the smaller ones."""
-    top: dict[str, float] = defaultdict(float)
-    for entry in entries:
-        top[entry.method] = max(top[entry.method], entry.budget)
-    result: dict[str, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        if entry.budget == top[entry.method] and entry.trace:
-            result[entry.method].append(entry)
-    return dict(result)
+    traced = {method: [e for e in part if e.trace] for method, part in _largest(entries).items()}
+    return {method: part for method, part in traced.items() if part}
 
 
 def ratio_at(entry: Entry, evals: NDArray[np.float64], *, own: bool = False) -> NDArray[np.float64]:
@@ -139,15 +134,20 @@ def _draw_walks(axes: Axes, entries: Sequence[Entry], colours: Mapping[str, str]
     grid = np.unique(np.round(np.geomspace(1, max(top, 2.0), 160)))
     for method, part in sorted(longest(entries).items()):
         walks = np.array([ratio_at(e, grid, own=True) for e in part])
-        axes.plot(
-            *(grid, np.exp(np.log(walks).mean(0))), color=colours[method], lw=1.6, label=method, drawstyle="steps-post",
-            marker=markers[method], markevery=[len(grid) - 1], ms=4, clip_on=False,
-        )  # fmt: skip
-        axes.fill_between(grid, walks.min(0), walks.max(0), color=colours[method], alpha=0.15, lw=0, step="post")
+        _band(axes, grid, walks, color=colours[method], label=method, marker=markers[method], lw=1.6, ms=4)
     axes.axhline(1.0, color="#7f7f7f", lw=1, ls=(0, (4, 3)), label="default")
     axes.set_xscale("log")
     axes.set_xlim(1, top)
     axes.margins(y=SLACK)
+
+
+def _band(axes: Axes, grid: NDArray[np.float64], lines: NDArray[np.float64], *, color: str, **look: Any) -> None:
+    """The geometric mean of lines [S, P] as steps, with a marker at its end, and a band from the lowest to the
+    highest."""
+    axes.plot(grid, np.exp(np.log(lines).mean(0)), color=color, drawstyle="steps-post", clip_on=False,
+              markevery=[len(grid) - 1], **look)  # fmt: skip
+    if len(lines) > 1:
+        axes.fill_between(grid, lines.min(0), lines.max(0), color=color, alpha=0.15, lw=0, step="post")
 
 
 STAR_CEILING = 1.05  # a star beyond it is drawn there, with its value
@@ -163,13 +163,7 @@ def _draw_curves(axes: Axes, entries: Sequence[Entry], colours: Mapping[str, str
         if method == "default":
             continue
         lines = seed_curves(part, grid)
-        middle = np.exp(np.log(lines).mean(0))
-        axes.plot(
-            *(grid, middle), color=colours[method], lw=1.8, label=method, drawstyle="steps-post", clip_on=False,
-            marker=markers[method], markevery=[len(grid) - 1], ms=5,
-        )  # fmt: skip
-        if len(lines) > 1:
-            axes.fill_between(grid, lines.min(0), lines.max(0), color=colours[method], alpha=0.15, lw=0, step="post")
+        _band(axes, grid, lines, color=colours[method], label=method, marker=markers[method], lw=1.8, ms=5)
         _zero_shot(axes, entries, method, colours[method])
     axes.axhline(1.0, color="#7f7f7f", lw=1, ls=(0, (4, 3)), label="default")
     _evaluation_axis(axes, top)

@@ -1,5 +1,6 @@
 """A plan on its graph: ops as boxes, kernels as coloured hulls, or devices as colours."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,15 +19,7 @@ from graphopt.core.machine import Machine
 from graphopt.core.operators import OPERATORS, Category
 from graphopt.core.plan import Plans
 from graphopt.report.pictures.layout import Layout, layered
-from graphopt.report.pictures.membership import (
-    Excerpt,
-    differing_ops,
-    kernel_colours,
-    kernels_of,
-    new_ops,
-    sizes,
-    window,
-)
+from graphopt.report.pictures.membership import Excerpt, differing_ops, kernel_colours, kernels_of, new_ops, window
 from graphopt.report.pictures.style import INK, MUTED, PALETTE, PAPER, lighten
 
 MOST_OPS = 300  # shown in one picture
@@ -61,7 +54,7 @@ def scene(plan: Plans, default: Plans) -> Scene:
     shown = window(graph, changed.tolist(), MOST_OPS)
     every = kernels_of(graph, plan.inline[0])
     view = graph.category == Category.VIEW
-    members = sizes(owners for owners, is_view in zip(every, view.tolist()) if not is_view)
+    members = Counter(root for owners, is_view in zip(every, view.tolist()) if not is_view for root in owners)
     kernels = [every[op] for op in shown.ops.tolist()]
     layout = layered(len(shown.ops), shown.edges, ASPECT * ROW / COLUMN)
     by_device = len(np.unique(plan.device[0])) > 1

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 
 F64 = NDArray[np.float64]
 SWEEPS = 24
@@ -143,7 +144,7 @@ def _coordinates(points: _Points, order: list[list[int]]) -> F64:
             wanted = np.array([_level(p, near[p], back, y) for p in row])
             weight = np.array([2.0 if p >= points.real else 1.0 for p in row])  # passing edges straight first
             offset = _spread(row, points.real)
-            y[row] = isotonic(wanted - offset, weight) + offset
+            y[row] = isotonic_regression(wanted - offset, weights=weight).x + offset
     return y
 
 
@@ -159,19 +160,6 @@ def _spread(row: list[int], real: int) -> F64:
     """Least distance of each point from the first of its layer."""
     gaps = [0.0] + [(1 if a < real else DUMMY_GAP) / 2 + (1 if b < real else DUMMY_GAP) / 2 for a, b in pairwise(row)]
     return np.cumsum(gaps)
-
-
-def isotonic(wanted: F64, weight: F64) -> F64:
-    """The non-decreasing values with the least weighted squared distance (pool adjacent violators)."""
-    pools: list[tuple[float, float, int]] = []  # (mean, weight, length)
-    for value, heavy in zip(wanted.tolist(), weight.tolist()):
-        mean, total, length = value, heavy, 1
-        while pools and pools[-1][0] > mean:
-            before, more, longer = pools.pop()
-            mean = (mean * total + before * more) / (total + more)
-            total, length = total + more, length + longer
-        pools.append((mean, total, length))
-    return np.repeat([pool[0] for pool in pools], [pool[2] for pool in pools])
 
 
 def _wrapped(points: _Points, y: F64, layers: int, aspect: float) -> Layout:

@@ -73,15 +73,6 @@ def kernel_colours(kernels: Iterable[frozenset[int]], edges: Iterable[tuple[int,
     return colour
 
 
-def sizes(kernels: Iterable[frozenset[int]]) -> dict[int, int]:
-    """Number of ops computed in every kernel."""
-    found: dict[int, int] = {}
-    for owners in kernels:
-        for root in owners:
-            found[root] = found.get(root, 0) + 1
-    return found
-
-
 def new_ops(graph: Graph, other: Graph) -> I64:
     """Ops that the other graph has not: of each operator, attributes and shapes, those beyond its number there."""
     there = Counter(_looks(other))

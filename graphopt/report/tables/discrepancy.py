@@ -4,8 +4,7 @@ A discrepancy is predicted / measured - 1. Rows are those of `experiment=cost_di
 judge, whose `searched_initial` is the price by the search's cost model.
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graphopt.core.errors import UserError
@@ -36,19 +35,15 @@ def discrepancies(found: Mapping[str, Known], predicted: str, measured: str) -> 
     return [known[predicted][0] / known[measured][0] - 1.0 for known in both]
 
 
-def mean_size(values: Sequence[float]) -> float:
-    """The mean of absolute values; NaN where there are none."""
-    return sum(map(abs, values)) / len(values) if values else math.nan
-
-
 def discrepancy_table(found: Mapping[str, Known]) -> Table:
     """Milliseconds of every cost model, and discrepancies in %."""
     models = [name for name in (*ADDITIVE, *WHOLE) if any(name in known for known in found.values())]
     pairs = [(p, m) for m in models if m in WHOLE for p in models if p in ADDITIVE]
     rows = [[graph, *(_ms(known, name) for name in models), *(_percent(known, *pair) for pair in pairs)]
             for graph, known in found.items()]  # fmt: skip
-    sizes = [mean_size(discrepancies(found, *pair)) for pair in pairs]
-    rows.append(["mean of absolute values", *("" for _ in models), *(f"{100 * size:.1f}" for size in sizes)])
+    off = [discrepancies(found, *pair) for pair in pairs]
+    sizes = [f"{100 * sum(map(abs, each)) / len(each):.1f}" if each else "nan" for each in off]
+    rows.append(["mean of absolute values", *("" for _ in models), *sizes])
     columns = ["graph", *(f"{name} ms" for name in models), *(f"{p} to {m} %" for p, m in pairs)]
     note = ("flops: a roofline of every op; profiled: every op measured alone; torch: eager, onnxruntime: with its own "
             "optimisations, or with them off. A to B %: A / B - 1.")  # fmt: skip

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from graphopt.core.errors import UserError
-from graphopt.report.tables.lines import TIE, best_known, blocks
+from graphopt.report.tables.lines import TIE, best_known, blocks, per_graph
 from graphopt.report.tables.read_rows import Collected, Entry, Setting
 from graphopt.report.tables.render import budget_label, interval_title, setting_title, training
-from graphopt.report.tables.statistics import Interval, tabled
+from graphopt.report.tables.statistics import Interval
 from graphopt.report.tables.table import Table, as_csv
 
 OTHER_BUDGET, OTHER_WORK = "†", "‡"
@@ -108,8 +108,8 @@ def _block(
     lines = [
         Improvement(
             *where, method, marks[method, budget], budget, len({e.graph for e in part}), len({e.seed for e in part}),
-            improvement=_interval((e, 100 * (1 - e.judged / reference[e.graph])) for e in part),
-            gap=_interval((e, 100 * (e.judged / best[e.graph] - 1)) for e in part),
+            improvement=per_graph(part, lambda e: 100 * (1 - e.judged / reference[e.graph])).interval,
+            gap=per_graph(part, lambda e: 100 * (e.judged / best[e.graph] - 1)).interval,
             wins=wins.get((method, budget)),
             train_evals=float(np.mean([e.train_evals for e in part])),
             best_seconds=float(np.mean([e.best_seconds for e in part])),
@@ -120,15 +120,11 @@ def _block(
     return sorted(lines, key=lambda line: (line.improvement.mean, line.method, line.budget))
 
 
-def _interval(values: Iterable[tuple[Entry, float]]) -> Interval:
-    return tabled((e.graph, e.sampled, e.seed, value) for e, value in values).interval
-
-
 def _wins(groups: Mapping[tuple[str, float], Sequence[Entry]]) -> dict[tuple[str, float], int]:
     """Graphs on which a method's mean over seeds is within 0.1 % of the lowest."""
     means: dict[tuple[str, float], dict[str, float]] = {}
     for key, part in groups.items():
-        costs = tabled((e.graph, e.sampled, e.seed, e.judged) for e in part)
+        costs = per_graph(part, lambda e: e.judged)
         means[key] = dict(zip(costs.graphs, np.nanmean(costs.values_GS, 1).tolist()))
     lowest: dict[str, float] = {}
     for found in means.values():
@@ -145,54 +141,35 @@ def improvement_tables(found: Collected, over: str) -> list[Table]:
         for line in improvements(entries, over):
             tables[line.dataset, line.at, line.kind].append(line)
         for (dataset, at, kind), lines in tables.items():
-            title = _title(setting, [e for e in entries if e.dataset == dataset], dataset, at, over)
+            of = setting_title(setting, [e for e in entries if e.dataset == dataset])
+            title = f"{of}, {dataset}: improvement over {over} at {budget_label(at)} evaluations"
             order = [_name(line) for line in tables[dataset, at, "all"]]
             result.append(_table(title, lines) if kind == "all" else _block_table(kind, lines, order))
     return result
 
 
-def _title(setting: Setting, entries: Sequence[Entry], dataset: str, at: float, over: str) -> str:
-    return f"{setting_title(setting, entries)}, {dataset}: improvement over {over} at {budget_label(at)} evaluations"
-
-
 def _table(title: str, lines: Sequence[Improvement]) -> Table:
     ends = interval_title(line.improvement for line in lines)
-    columns = [
-        "method",
-        "graphs",
-        "seeds",
-        f"improvement %{ends}",
-        f"gap %{ends}",
-        "wins",
-        "s to best",
-        "s/graph",
-        "training evals",
-    ]
-    table = Table(title, columns, [], note=NOTE.format(over=lines[0].over))
-    for line in lines:
-        wins = "-" if line.wins is None else f"{line.wins}/{line.graphs}"
-        table.rows.append([
-            _name(line), str(line.graphs), str(line.seeds), _percent(line.improvement, "+"), _percent(line.gap),
-            wins, f"{line.best_seconds:.3g}", f"{line.seconds:.3g}", training(line.train_evals),
-        ])  # fmt: skip
+    columns = ["method", "graphs", "seeds", f"improvement %{ends}", f"gap %{ends}", "wins", "s to best", "s/graph"]
+    rows = [[
+        _name(line), str(line.graphs), str(line.seeds), line.improvement.text("+.2f"), line.gap.text(".2f"),
+        "-" if line.wins is None else f"{line.wins}/{line.graphs}",
+        f"{line.best_seconds:.3g}", f"{line.seconds:.3g}", training(line.train_evals),
+    ] for line in lines]  # fmt: skip
     top = max((line.improvement.mean for line in lines if not line.mark), default=math.nan)
-    table.bold = {(i, 3) for i, line in enumerate(lines) if not line.mark and line.improvement.mean == top}
-    return table
+    bold = {(i, 3) for i, line in enumerate(lines) if not line.mark and line.improvement.mean == top}
+    return Table(title, [*columns, "training evals"], rows, bold, note=NOTE.format(over=lines[0].over))
 
 
 def _block_table(kind: str, lines: Sequence[Improvement], order: Sequence[str]) -> Table:
     """A line per method in the order of the whole, a column per block."""
     labels = {line.block: line for line in lines if line.method == line.over and line.budget == line.at}
     names = sorted({_name(line) for line in lines}, key=order.index)
-    cells = {(_name(line), line.block): _percent(line.improvement, "+") for line in lines}
+    cells = {(_name(line), line.block): line.improvement.text("+.2f") for line in lines}
     columns = ["method", *(f"{label} ({labels[label].graphs})" for label in labels)]
     rows = [[name, *(cells.get((name, label), "") for label in labels)] for name in names]
-    return Table(
-        f"by {kind}: improvement %{interval_title(line.improvement for line in lines)} (graphs)",
-        columns,
-        rows,
-        wide=len(labels) > 4,
-    )
+    ends = interval_title(line.improvement for line in lines)
+    return Table(f"by {kind}: improvement %{ends} (graphs)", columns, rows, wide=len(labels) > 4)
 
 
 def _name(line: Improvement) -> str:
@@ -200,17 +177,7 @@ def _name(line: Improvement) -> str:
     return f"{line.method}{budget} {line.mark}".strip()
 
 
-def _percent(value: Interval, sign: str = "") -> str:
-    return value.text(f"{sign}.2f")
-
-
 def improvement_csv(found: Collected, over: str) -> str:
     """Every line with its numbers."""
-    records: list[dict[str, object]] = []
-    for setting, entries in settings_of(found, over).items():
-        for line in improvements(entries, over):
-            record = {**dict(setting), **asdict(line)}
-            for name in ("improvement", "gap"):
-                record |= {f"{name}_{key}": value for key, value in record.pop(name).items()}
-            records.append(record)
-    return as_csv(records)
+    return as_csv({**dict(setting), **asdict(line)} for setting, entries in settings_of(found, over).items()
+                  for line in improvements(entries, over))  # fmt: skip

@@ -96,7 +96,7 @@ def _line(block: str, method: str, budget: float, part: list[Entry], wins: int, 
     reaches = [r for r in (evals_to_reach(entry, best.searched[entry.graph]) for entry in part) if r is not None]
     return Line(
         block, method, budget, len({entry.graph for entry in part}), len({entry.seed for entry in part}),
-        speedup=_table(part, lambda e: math.log(e.speedup)).interval.exp(),
+        speedup=per_graph(part, lambda e: math.log(e.speedup)).interval.exp(),
         improvement=_mean(part, lambda e: 100 * (e.initial - e.judged) / e.initial),
         wins=wins,
         losses=sum(entry.lost for entry in part),
@@ -110,12 +110,13 @@ def _line(block: str, method: str, budget: float, part: list[Entry], wins: int, 
     )  # fmt: skip
 
 
-def _table(part: Iterable[Entry], value: Callable[[Entry], float]) -> GraphValues:
+def per_graph(part: Iterable[Entry], value: Callable[[Entry], float]) -> GraphValues:
+    """A number of each entry, by graph and seed."""
     return tabled((entry.graph, entry.sampled, entry.seed, value(entry)) for entry in part)
 
 
 def _mean(part: Iterable[Entry], value: Callable[[Entry], float]) -> float:
-    return float(np.nanmean(np.nanmean(_table(part, value).values_GS, 1)))
+    return float(np.nanmean(np.nanmean(per_graph(part, value).values_GS, 1)))
 
 
 def count_wins(groups: dict[tuple[float, str], list[Entry]]) -> dict[tuple[float, str], int]:
@@ -123,7 +124,7 @@ def count_wins(groups: dict[tuple[float, str], list[Entry]]) -> dict[tuple[float
     what the noise of measured prices makes of it."""
     cost: dict[tuple[float, str], dict[str, float]] = {}
     for key, part in groups.items():
-        logs = _table(part, lambda e: math.log(e.judged))
+        logs = per_graph(part, lambda e: math.log(e.judged))
         cost[key] = dict(zip(logs.graphs, np.nanmean(logs.values_GS, 1).tolist()))
     noise: dict[str, float] = {}
     for entry in (entry for part in groups.values() for entry in part):

@@ -19,7 +19,7 @@ from graphopt.report.tables.improvement import settings_of
 from graphopt.report.tables.read_rows import Collected, Entry, Setting
 from graphopt.report.tables.render import budget_label, setting_title
 from graphopt.report.tables.statistics import Interval, tabled
-from graphopt.report.tables.table import Table, as_csv
+from graphopt.report.tables.table import Table, as_csv, changes
 from graphopt.run.records.answer_file import load
 from graphopt.run.records.packed import is_there
 
@@ -165,17 +165,13 @@ def reach_tables(found: Collected, lines_of: Mapping[Setting, Sequence[Reach]], 
 
 def _by_graph(title: str, lines: Sequence[Reach], over: str) -> Table:
     columns = ["graph", "ops", "method", "improvement % [least, most]", "samples", "share [least, most]"]
-    table = Table(title, columns, [], note=NOTE.format(over=over), left=1)
-    for i, line in enumerate(lines):
-        first = i == 0 or lines[i - 1].graph != line.graph
-        table.rows.append([
-            line.graph if first else "", f"{line.ops:,}" if first else "", line.method,
-            f"{line.improvement:.2f} [{line.least:.2f}, {line.most:.2f}]", _marked(line, f"{line.samples:,.0f}"),
-            f"{line.share.mean:.2f} [{line.share_least:.2f}, {line.share_most:.2f}]",
-        ])  # fmt: skip
-        if i + 1 < len(lines) and lines[i + 1].graph != line.graph:
-            table.breaks.add(i)
-    return table
+    breaks = changes([line.graph for line in lines])
+    rows = [[
+        *((line.graph, f"{line.ops:,}") if i == 0 or i - 1 in breaks else ("", "")), line.method,
+        f"{line.improvement:.2f} [{line.least:.2f}, {line.most:.2f}]", _marked(line, f"{line.samples:,.0f}"),
+        f"{line.share.mean:.2f} [{line.share_least:.2f}, {line.share_most:.2f}]",
+    ] for i, line in enumerate(lines)]  # fmt: skip
+    return Table(title, columns, rows, breaks=breaks, note=NOTE.format(over=over))
 
 
 def _whole(lines: Sequence[Reach], over: str) -> Table:
@@ -190,10 +186,4 @@ def _marked(line: Reach, text: str) -> str:
 
 def reach_csv(lines_of: Mapping[Setting, Sequence[Reach]]) -> str:
     """Every line with its numbers."""
-    return as_csv(_record(setting, line) for setting, lines in lines_of.items() for line in lines)
-
-
-def _record(setting: Setting, line: Reach) -> Mapping[str, object]:
-    record: dict[str, object] = {**dict(setting), **asdict(line)}
-    share = line.share
-    return {**record, "share": share.mean, "share_low": share.low, "share_high": share.high}
+    return as_csv({**dict(setting), **asdict(line)} for setting, lines in lines_of.items() for line in lines)

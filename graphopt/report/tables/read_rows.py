@@ -4,6 +4,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,14 @@ def collect(place: Path | str) -> Collected:
     rows, broken = read_rows(files)
     refused = [row for row in rows if row.get("status", "ok") not in DONE]
     solved = [row for row in rows if row.get("status", "ok") in DONE]
-    infeasible = [row for row in solved if _number(row, "judged") == math.inf]
+    infeasible = [row for row in solved if number(row, "judged") == math.inf]
     priced = [row for row in solved if _priced(row)]
-    unpriced = [row for row in solved if not _priced(row) and _number(row, "judged") != math.inf]
+    unpriced = [row for row in solved if not _priced(row) and number(row, "judged") != math.inf]
     labels = method_labels(priced)
-    entries = [entry for entry in (_read_entry(row, labels) for row in priced) if entry is not None]
+    entries: list[Entry] = []
+    for row in priced:
+        with suppress(TypeError, ValueError, OverflowError, LookupError):  # a field that is nothing that it can be
+            entries.append(_entry(row, labels))
     broken += len(priced) - len(entries)
     return Collected(entries, refused, infeasible, unpriced, broken, len(files))
 
@@ -161,13 +165,14 @@ def _encoder(row: Mapping[str, Any]) -> str:
     return str(row.get("encoder")) if row.get("params") != 0 else "None"
 
 
-def _number(row: Mapping[str, Any], field: str, default: float = math.nan) -> float:
+def number(row: Mapping[str, Any], field: str, default: float = math.nan) -> float:
+    """What a row holds under a field, if that is a number."""
     value = row.get(field)
     return float(value) if isinstance(value, int | float) else default
 
 
 def _priced(row: Mapping[str, Any]) -> bool:
-    prices = [_number(row, field) for field in ("initial", "judged")]
+    prices = [number(row, field) for field in ("initial", "judged")]
     return all(math.isfinite(price) and price > 0 for price in prices)
 
 
@@ -179,15 +184,7 @@ def _best_seconds(row: Mapping[str, Any]) -> float:
     """Of the last improvement; without evaluations the answer's own, and where no step says it those of the solve."""
     trace: Sequence[Sequence[float]] = row.get("trace") or ()
     timed = len(trace) > 0 and len(trace[-1]) == 3 and row.get("evals_cap") != 0
-    return float(trace[-1][1]) if timed else _number(row, "seconds", 0.0)
-
-
-def _read_entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Entry | None:
-    """None where a field of a damaged row is nothing that it can be."""
-    try:
-        return _entry(row, labels)
-    except (TypeError, ValueError, OverflowError, LookupError):
-        return None
+    return float(trace[-1][1]) if timed else number(row, "seconds", 0.0)
 
 
 def _entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Entry:
@@ -198,19 +195,19 @@ def _entry(row: Mapping[str, Any], labels: Mapping[tuple[str, str], str]) -> Ent
         graph_name=name,
         family=str(row.get("family") or "unknown"),
         dataset=dataset,
-        ops=int(_number(row, "ops", 0)),
+        ops=int(number(row, "ops", 0)),
         method=labels[str(row.get("algo")), _encoder(row)],
-        budget=_number(row, "evals_cap", math.inf),
+        budget=number(row, "evals_cap", math.inf),
         learned=row.get("params") != 0,
-        seed=int(_number(row, "seed", 0)),
-        initial=_number(row, "initial"),
-        searched=_number(row, "searched", _number(row, "judged")),
-        judged=_number(row, "judged"),
-        bound=_number(row, "bound", 0.0),
-        noise=_number(row, "noise", 0.0),
-        train_evals=int(_number(row, "train_evals", 0)),
-        evals=int(_number(row, "evals", 0)),
-        seconds=_number(row, "seconds", 0.0),
+        seed=int(number(row, "seed", 0)),
+        initial=number(row, "initial"),
+        searched=number(row, "searched", number(row, "judged")),
+        judged=number(row, "judged"),
+        bound=number(row, "bound", 0.0),
+        noise=number(row, "noise", 0.0),
+        train_evals=int(number(row, "train_evals", 0)),
+        evals=int(number(row, "evals", 0)),
+        seconds=number(row, "seconds", 0.0),
         best_seconds=_best_seconds(row),
         trace=_steps(row, "trace"),
         approach=_steps(row, "approach"),

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from graphopt.report.tables.lines import Line, best_known, blocks, differences, group, repeated, summarise, telling
-from graphopt.report.tables.read_rows import Collected, Entry, Setting
+from graphopt.report.tables.read_rows import Collected, Entry, Setting, number
 from graphopt.report.tables.statistics import Interval
-from graphopt.report.tables.table import Table, as_csv
+from graphopt.report.tables.table import Table, as_csv, changes, highest
 
 NO_PLAN = "no plan found fits the devices' memory"
 FITS = "found a plan that fits, where the default does not: no ratio"
@@ -35,18 +35,9 @@ def tables(found: Collected, against: str) -> list[Table]:
 
 def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) -> Table:
     ratio = ratio_name(setting)
-    columns = [
-        "budget",
-        "method",
-        f"{ratio}{interval_title(line.speedup for line in lines)}",
-        "wins",
-        "losses",
-        "gap %",
-        "evals to 90 %",
-        "improved %",
-        "s to best",
-        "s/graph",
-    ]
+    found = f"{ratio}{interval_title(line.speedup for line in lines)}"
+    columns = ["budget", "method", found, "wins", "losses", "gap %", "evals to 90 %", "improved %"]
+    columns += ["s to best", "s/graph"]
     rows = [
         [
             *(budget_label(line.budget), line.method, _with_span(line.speedup), f"{line.wins}/{line.graphs}"),
@@ -64,13 +55,10 @@ def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) 
         columns.append("training evals")
         for row, line in zip(rows, lines):
             row.append(training(line.train_evals))
-    table = Table(setting_title(setting, entries), columns, rows, left=2)
-    for i, line in enumerate(lines):
-        if line.speedup.mean >= max(other.speedup.mean for other in lines if other.budget == line.budget) * (1 - 1e-9):
-            table.bold.add((i, 2))
-    table.breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
+    bold = highest((line.budget, (i, 2), line.speedup.mean) for i, line in enumerate(lines))
+    breaks = changes([line.budget for line in lines])
     noise = max(entry.noise for entry in entries)
-    table.note = (
+    note = (
         f"{ratio}: geometric mean of default / found by the judge; 95 % intervals over families x seeds (of random "
         "graphs over graphs x seeds). wins: graphs within 0.1 % of the best at this budget. losses: solves slower than "
         "the default. gap: over the best known of all rows. s to best: seconds until the answer was found. "
@@ -78,7 +66,7 @@ def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) 
         "evals to 90 %: median to 90 % of the best known improvement (share that reaches it)."
         f"{f' The judge measures: its prices have standard errors of up to {100 * noise:.2g} %.' if noise else ''}"
     )
-    return table
+    return Table(setting_title(setting, entries), columns, rows, bold, breaks, left=2, note=note)
 
 
 def ratio_name(setting: Setting) -> str:
@@ -103,14 +91,10 @@ def _by_size(parts: dict[str, list[Entry]], ratio: str) -> Table:
     keys = list(group(e for part in parts.values() for e in part))
     cells = {label: _speedups(part) for label, part in parts.items()}
     rows = [[budget_label(b), m, *(_with_span(cells[label].get((b, m))) for label in parts)] for b, m in keys]
-    breaks = {i for i in range(len(keys) - 1) if keys[i][0] != keys[i + 1][0]}
     ends = interval_title(interval for part in cells.values() for interval in part.values())
-    table = Table(f"by graph size: {ratio}{ends} (graphs)", columns, rows, breaks=breaks, left=2)
-    for column, label in enumerate(parts, start=2):
-        for budget in {b for b, _ in keys}:
-            at = {key: value.mean for key, value in cells[label].items() if key[0] == budget}
-            table.bold |= {(keys.index(key), column) for key, v in at.items() if v >= max(at.values()) * (1 - 1e-9)}
-    return table
+    bold = highest(((column, key[0]), (keys.index(key), column), value.mean)
+                   for column, label in enumerate(parts, start=2) for key, value in cells[label].items())  # fmt: skip
+    return Table(f"by graph size: {ratio}{ends} (graphs)", columns, rows, bold, changes([b for b, _ in keys]), left=2)
 
 
 def _by_kind(kind: str, parts: dict[str, list[Entry]], ratio: str) -> list[Table]:
@@ -125,17 +109,16 @@ def _by_kind(kind: str, parts: dict[str, list[Entry]], ratio: str) -> list[Table
         methods = [m for b, m in keys if b == budget]
         cells = {label: _speedups([e for e in part if e.budget == budget]) for label, part in parts.items()}
         labels = [label for label in parts if cells[label]]
+        means = {(i, j): cells[label][budget, m].mean for i, label in enumerate(labels)
+                 for j, m in enumerate(methods, start=2) if (budget, m) in cells[label]}  # fmt: skip
         rows = [
-            [label, str(len({e.graph for e in parts[label]})), *(_mean(cells[label].get((budget, m))) for m in methods)]
-            for label in labels
-        ]
+            [label, str(len({e.graph for e in parts[label]})),
+             *(f"{means[i, j]:.3f}" if (i, j) in means else "" for j in range(2, 2 + len(methods)))]
+            for i, label in enumerate(labels)
+        ]  # fmt: skip
         title = f"by {kind}: {ratio} at {budget_label(budget)} evaluations"
-        table = Table(title, [kind, "graphs", *methods], rows, wide=budget != shown)
-        for i, label in enumerate(labels):
-            top = max(value.mean for value in cells[label].values())
-            means = [cells[label].get((budget, m)) for m in methods]
-            table.bold |= {(i, j + 2) for j, v in enumerate(means) if v is not None and v.mean >= top * (1 - 1e-9)}
-        result.append(table)
+        bold = highest((place[0], place, mean) for place, mean in means.items())
+        result.append(Table(title, [kind, "graphs", *methods], rows, bold, wide=budget != shown))
     return result
 
 
@@ -157,7 +140,7 @@ def _paired(entries: Sequence[Entry], against: str) -> list[Table]:
         for d in lines
     ]
     columns = ["budget", "method", "% faster", "95 %", "verdict", "graphs"]
-    breaks = {i for i in range(len(lines) - 1) if lines[i].budget != lines[i + 1].budget}
+    breaks = changes([line.budget for line in lines])
     note = "" if all(d.ratio.known for d in lines) else "No interval and no verdict from a single family."
     title = f"paired with {against} at equal budget, by graph and seed"
     return [Table(title, columns, rows, breaks=breaks, left=2, note=note)]
@@ -174,10 +157,6 @@ def _verdict(ratio: Interval) -> tuple[str, str]:
 
 def budget_label(budget: float) -> str:
     return f"{int(budget):,}" if math.isfinite(budget) else "time"
-
-
-def _mean(interval: Interval | None) -> str:
-    return "" if interval is None else f"{interval.mean:.3f}"
 
 
 def _with_span(interval: Interval | None) -> str:
@@ -202,21 +181,14 @@ def _seconds(seconds: float) -> str:
 
 def numbers(found: Collected) -> str:
     """Every line of every block with its numbers, one line each, as CSV."""
-    records: list[dict[str, object]] = []
-    for setting, entries in found.by_setting().items():
-        best = best_known(entries)
-        for kind, parts in blocks(entries).items():
-            for label, part in parts.items():
-                lines = summarise(part, label, best)
-                records += [{**dict(setting), "kind": kind, **_flat(line)} for line in lines]
-    return as_csv(records)
-
-
-def _flat(line: Line) -> dict[str, object]:
-    record: dict[str, object] = asdict(line)
-    speedup = record.pop("speedup")
-    assert isinstance(speedup, dict)
-    return {**record, **{f"speedup_{key}": value for key, value in speedup.items()}}
+    return as_csv(
+        {**dict(setting), "kind": kind, **asdict(line)}
+        for setting, entries in found.by_setting().items()
+        for best in [best_known(entries)]
+        for kind, parts in blocks(entries).items()
+        for label, part in parts.items()
+        for line in summarise(part, label, best)
+    )
 
 
 # ---- rows without a ratio
@@ -233,9 +205,8 @@ def apart(found: Collected) -> list[Table]:
         counts["unreadable", "", "", "half-written or damaged lines of rows.jsonl, left out"] = found.broken_lines
     pooled = repeated(found.entries)
     if pooled:
-        counts["pooled", "", "", "rows equal in method, budget, graph and seed come from several configurations"] = (
-            pooled
-        )
+        several = "rows equal in method, budget, graph and seed come from several configurations"
+        counts["pooled", "", "", several] = pooled
     if not counts:
         return []
     rows = [[status, task, algo, str(count), reason] for (status, task, algo, reason), count in sorted(counts.items())]
@@ -259,12 +230,8 @@ def _infeasible(rows: list[dict[str, Any]]) -> Counter[Reason]:
 
 
 def _why_unpriced(row: dict[str, Any]) -> str:
-    initial, judged = (_number(row.get(field)) for field in ("initial", "judged"))
+    initial, judged = number(row, "initial"), number(row, "judged")
     if initial == math.inf and math.isfinite(judged):
         return FITS
     missing = [field for field, price in (("initial", initial), ("judged", judged)) if not math.isfinite(price)]
     return f"without a price: {', '.join(missing)}" if missing else "a price that is not positive"
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

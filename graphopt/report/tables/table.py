@@ -11,6 +11,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -62,20 +63,38 @@ def _cell(text: str) -> str:
 
 
 def as_csv(records: Iterable[Mapping[str, object]]) -> str:
-    """Lines of equal keys; what is not known (NaN) is empty."""
-    found = list(records)
+    """Lines of equal keys; what is not known (NaN) is empty, and what a key holds several of has a column each."""
+    found = [dict(_flat(record)) for record in records]
     out = io.StringIO()
     if found:
         writer = csv.DictWriter(out, list(found[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({key: _value(value) for key, value in record.items()} for record in found)
+        writer.writerows(found)
     return out.getvalue()
 
 
-def _value(value: object) -> object:
-    if isinstance(value, str):
-        return printable(value)
-    return "" if isinstance(value, float) and math.isnan(value) else value
+def _flat(record: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _flat({f"{key}_{part}": inner for part, inner in value.items()})
+        elif isinstance(value, str):
+            yield key, printable(value)
+        else:
+            yield key, "" if isinstance(value, float) and math.isnan(value) else value
+
+
+def changes(keys: Sequence[object]) -> set[int]:
+    """Places after which another key follows: `Table.breaks`."""
+    return {i for i, (key, following) in enumerate(pairwise(keys)) if key != following}
+
+
+def highest(cells: Iterable[tuple[object, tuple[int, int], float]]) -> set[tuple[int, int]]:
+    """Of (group, place in a table, number) the places of each group's highest numbers: `Table.bold`."""
+    found = list(cells)
+    top = dict[object, float]()
+    for group, _, number in found:
+        top[group] = max(number, top.get(group, -math.inf))
+    return {place for group, place, number in found if number >= top[group] * (1 - 1e-9)}
 
 
 # ---- on a terminal

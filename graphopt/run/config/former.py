@@ -20,7 +20,6 @@ MOVED: dict[str, str] = {
     "graphopt.datasets.lowered": "graphopt.hardware.datasets.lowered",
     "graphopt.datasets.programs": "graphopt.hardware.datasets.programs",
     "graphopt.datasets.rewrite_models": "graphopt.rewrite.models.rewrite_models",
-    "graphopt.datasets.zoo": "graphopt.graphs.zoo",
     "graphopt.encoders": "graphopt.learn.encoders",
     "graphopt.search.fusion.compiler_policy": "graphopt.hardware.search.compiler_policy",
     "graphopt.search.rewriting": "graphopt.rewrite.search",
