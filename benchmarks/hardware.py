@@ -16,9 +16,8 @@ from statistics import median
 import numpy as np
 from lines import say
 
-from graphopt.core.compiler_choice import compiler_choice
+from graphopt.core.compiler import compiler_choice, knobs
 from graphopt.core.graph import Graph
-from graphopt.core.knobs import knobs
 from graphopt.core.utils.registry import option
 from graphopt.hardware.costs.inductor import Inductor, target_of
 from graphopt.hardware.measure.target import Failure, Timing

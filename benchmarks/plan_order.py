@@ -18,8 +18,8 @@ import numpy as np
 from lines import say
 
 from graphopt import load as load_answer
+from graphopt.core.compiler import knobs
 from graphopt.core.graph import Graph
-from graphopt.core.knobs import knobs
 from graphopt.core.utils.registry import option
 from graphopt.hardware.costs.calibrated import Calibrated
 from graphopt.hardware.measure.price_table import PriceTable, tables_below

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graphopt.core.graph import Graph
     from graphopt.core.graph_builder import GraphBuilder
-    from graphopt.core.head import Head, Role
+    from graphopt.core.plan import Head, Role
     from graphopt.core.machine import Machine
     from graphopt.core.plan import Plans
     from graphopt.graphs.dataset import Dataset
@@ -66,14 +66,14 @@ _LATE = {  # public name: the module that is loaded when the name is first used
     "Dataset": "graphs.dataset",
     "Graph": "core.graph",
     "GraphBuilder": "core.graph_builder",
-    "Head": "core.head",
+    "Head": "core.plan",
     "Learner": "learn.learner",
     "Machine": "core.machine",
     "Optimizer": "problems.optimizer",
     "Plans": "core.plan",
     "Prices": "problems.cost_model",
     "Problem": "problems.problem",
-    "Role": "core.head",
+    "Role": "core.plan",
     "Solver": "problems.optimizer",
     "Task": "problems.problem",
     "compare": "report.api",

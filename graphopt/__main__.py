@@ -25,7 +25,7 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
 }
 
 
-SWEEPER = "hydra_plugins.graphopt.Resuming"  # where Hydra wants plugins to be
+SWEEPER = "hydra_plugins.graphopt.ResumingSweeper"  # where Hydra wants plugins to be
 
 
 def main() -> None:
@@ -58,9 +58,9 @@ def run() -> None:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     plugins = Plugins.instance()  # which loads its own plugins anew, so that theirs must not be imported before
-    from graphopt.run.resuming import Resuming
+    from graphopt.run.resuming import ResumingSweeper
 
-    plugins.class_name_to_class[SWEEPER] = Resuming
+    plugins.class_name_to_class[SWEEPER] = ResumingSweeper
     sys.argv[1:] = for_each_job(sys.argv[1:])
     with sentences(), config_dir(sys.argv[1:]), readable_help(sys.argv[1:]):
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(run_cell)()
@@ -94,7 +94,7 @@ def run_cell(config: Any) -> None:
 
 def _show(cell: Any) -> None:
     """The tables of a single run; one line in a sweep, whose table comes last."""
-    from graphopt.core.utils.printable import say
+    from graphopt.core.utils.terminal import say
     from graphopt.report.command import cell_line, print_cell
     from graphopt.run.cell import in_sweep
 

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from toy import ToyTask, toy_graph
 
 from graphopt.core.graph import Graph
-from graphopt.core.head import Role
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, Role
 from graphopt.graphs.dataset import Dataset, Split
 from graphopt.learn.learner import Learner
 from graphopt.problems.assignment import AssignProblem, AssignTask

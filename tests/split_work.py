@@ -7,12 +7,10 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.head import Head, Role
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Decision, Decisions, Head, Plans, Role
 from graphopt.problems.assignment import AssignTask
 from graphopt.problems.cost_model import CostModel, Objective, Prices
-from graphopt.problems.decisions import Decision, Decisions
 
 CONFIG = {
     "machine": {

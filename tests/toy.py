@@ -7,13 +7,11 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Device, Machine
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Decision, Decisions, Head, Plans, Role
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel, Flips, Prices
-from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole
 
 ROLES = {role.value: role for role in Role} | {"inline": Role.FUSION}

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from graphopt import CONF, OWN_OPTIONS
-from graphopt.core.utils.interrupts import ended_soon
-from graphopt.core.utils.printable import printable, say
+from graphopt.core.utils.process import ended_soon
+from graphopt.core.utils.terminal import printable, say
 
 INTERRUPTED = "interrupted; the same command goes on where it stopped"
 

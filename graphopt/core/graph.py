@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.operators import OPERATORS
-from graphopt.core.utils.printable import encodable, printable
+from graphopt.core.utils.terminal import encodable, printable
 
 I16 = NDArray[np.int16]
 I32 = NDArray[np.int32]

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.errors import UserError
-from graphopt.core.utils.printable import short
-from graphopt.core.utils.ranges import Between, NotNegative, Positive, Whole, check_ranges
+from graphopt.core.utils.marks import Between, NotNegative, Positive, Whole, check_ranges
+from graphopt.core.utils.terminal import short
 
 MOST_DEVICES = 1024  # links are matrices of all pairs
 LONGEST = 1e9  # seconds of anything

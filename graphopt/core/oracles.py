@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphopt.core.auto_sharding.sharding_oracle import check_strategies
-from graphopt.core.compiler_choice import compiler_choice
+from graphopt.core.compiler import compiler_choice
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.operators import Category

@@ -15,7 +15,7 @@ from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
-from graphopt.core.utils.ranges import Workers
+from graphopt.core.utils.marks import Workers
 from graphopt.costs.event import simulate_rows
 from graphopt.costs.event_arrays import Flow, LinkArrays, Log, Scratch, flow, link_arrays, scratch
 from graphopt.costs.load import Loads, loads

@@ -6,12 +6,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from graphopt.core.graph import F64, Graph
-from graphopt.core.head import Role
 from graphopt.core.list_schedule import rough_seconds
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, Role
 from graphopt.core.split import Footprint, footprint, step_of
-from graphopt.core.utils.ranges import NotNegative
+from graphopt.core.utils.marks import NotNegative
 from graphopt.problems.cost_model import CostModel, Prices
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.progress import Bar
+from graphopt.core.utils.terminal import Bar
 
 Split = Literal["train", "val", "test"]
 

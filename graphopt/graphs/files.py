@@ -11,7 +11,7 @@ from pathlib import Path
 
 from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.outside import UserPath
+from graphopt.core.utils.marks import UserPath
 from graphopt.graphs.dataset import Dataset, Split
 from graphopt.graphs.readers.formats.graph_files import load_graph
 from graphopt.graphs.readers.formats.task_graphs import (

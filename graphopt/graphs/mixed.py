@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from graphopt.core.graph import Graph
-from graphopt.core.utils.ranges import Graphs, NotNegative
+from graphopt.core.utils.marks import Graphs, NotNegative
 from graphopt.graphs.dataset import Dataset, Split
 
 

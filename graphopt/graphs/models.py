@@ -22,9 +22,8 @@ from graphopt.core.colours import U64
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Bool, Graph, GraphError
 from graphopt.core.utils.limits import MIB, read_json, read_member
-from graphopt.core.utils.outside import UserPath
-from graphopt.core.utils.progress import Bar
-from graphopt.core.utils.ranges import Graphs, Whole
+from graphopt.core.utils.marks import Graphs, UserPath, Whole
+from graphopt.core.utils.terminal import Bar
 from graphopt.graphs.dataset import Dataset, Split
 from graphopt.graphs.library.packing import GRAPHS, INDEX, MOST, Line, member, neighbourhoods, unpack
 

@@ -7,8 +7,7 @@ from typing import ClassVar
 import onnx
 
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.outside import UserPath
-from graphopt.core.utils.ranges import Count
+from graphopt.core.utils.marks import Count, UserPath
 from graphopt.graphs.files import FileDataset, find_files
 from graphopt.graphs.readers.onnx.reader import read_onnx
 

@@ -19,9 +19,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.outside import UserPath
-from graphopt.core.utils.printable import short
-from graphopt.core.utils.ranges import Graphs, Ops, Positive, Seed
+from graphopt.core.utils.marks import Graphs, Ops, Positive, Seed, UserPath
+from graphopt.core.utils.terminal import short
 from graphopt.core.utils.whole import whole_file
 from graphopt.graphs.dataset import Dataset, Split, check_draws
 from graphopt.graphs.synthetic import FAMILIES, SPLITS, split_size, synthetic_graph, topology_digest

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.graph import I64, Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.utils.ranges import Graphs, Ops, Seed
+from graphopt.core.utils.marks import Graphs, Ops, Seed
 from graphopt.graphs.dataset import Dataset, Split, check_draws
 from graphopt.graphs.layered import layered_graph
 

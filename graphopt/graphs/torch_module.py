@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.outside import IMPORTS
+from graphopt.core.utils.marks import IMPORTS
 from graphopt.graphs.dataset import Dataset, Split
 from graphopt.graphs.readers.pytorch.sources import source_files
 

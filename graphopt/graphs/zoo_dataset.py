@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.outside import OwnFolder
+from graphopt.core.utils.marks import OwnFolder
 from graphopt.graphs.cache import GraphCache
 from graphopt.graphs.dataset import EntryDataset, Split, models_extent
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from graphopt import cache_dir
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
-from graphopt.core.utils.printable import say
-from graphopt.core.utils.progress import Bar
+from graphopt.core.utils.terminal import Bar, say
 from graphopt.costs.loops.preset import FILE, derived, save
 from graphopt.hardware.measure.environment import variables
 from graphopt.hardware.measure.service import Service

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from graphopt.core.errors import UserError
-from graphopt.core.utils.printable import say
+from graphopt.core.utils.terminal import say
 from graphopt.hardware.measure.price_table import NAME, PACKED, PriceTable, is_there, tables_below
 from graphopt.hardware.ranking.code_time import Weights, distinct, fitted, save_weights, weights_file
 from graphopt.hardware.ranking.measured_plans import MeasuredGraph, measured_graphs

@@ -35,8 +35,8 @@ from torch import Tensor, nn
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, I64, Graph
-from graphopt.core.head import Head
-from graphopt.core.utils.ranges import AttentionHeads, Between, Count, Few, Layers, NotNegative, Positive, Share, Whole
+from graphopt.core.plan import Decision, Decisions, Head
+from graphopt.core.utils.marks import AttentionHeads, Between, Count, Few, Layers, NotNegative, Positive, Share, Whole
 from graphopt.learn.encoders.encoder import Encoder
 from graphopt.learn.encoders.features import batch, graph_features
 from graphopt.learn.guided import guided_search
@@ -44,7 +44,6 @@ from graphopt.learn.learner import Learner, inference, stored_numbers
 from graphopt.learn.placing.op_groups import learning_inside
 from graphopt.problems.assignment import AssignProblem, AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.problems.decisions import Decision, Decisions
 from graphopt.search.walks.moves import Slots, slots_of
 
 ILLEGAL_REWARD = -10.0

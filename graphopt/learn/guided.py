@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.plan import Decision
 from graphopt.problems.assignment import AssignProblem
-from graphopt.problems.decisions import Decision
 from graphopt.search.walks.local import local_search
 from graphopt.search.walks.moves import Slots, Walk
 

@@ -35,7 +35,8 @@ from torch import Tensor, nn
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, Graph
-from graphopt.core.utils.ranges import Between, Count, NotNegative, Share, Whole
+from graphopt.core.plan import Decision
+from graphopt.core.utils.marks import Between, Count, NotNegative, Share, Whole
 from graphopt.learn.advantages.gibbs import ExampleSet, TrainingExample, compressed
 from graphopt.learn.advantages.store import Collection, collect
 from graphopt.learn.encoders.encoder import Encoder
@@ -43,7 +44,6 @@ from graphopt.learn.encoders.features import batch, graph_features
 from graphopt.learn.learner import Learner, inference
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.decisions import Decision
 from graphopt.search.walks.moves import INFEASIBLE, Slots, slots_in, slots_of, start_walk
 from graphopt.search.walks.progressive import Steps, Uniform, progressive_search
 

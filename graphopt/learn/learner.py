@@ -11,7 +11,7 @@ import torch
 
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph
-from graphopt.core.head import named_counts
+from graphopt.core.plan import named_counts
 from graphopt.problems.assignment import AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import Solver, solve

@@ -47,7 +47,7 @@ from graphopt.core.fusible import view_inline
 from graphopt.core.graph import F64, Graph
 from graphopt.core.machine import Machine
 from graphopt.core.spectral import smallest_eigenvectors
-from graphopt.core.utils.ranges import Count, Few, NotNegative, Positive, Shift, Width
+from graphopt.core.utils.marks import Count, Few, NotNegative, Positive, Shift, Width
 from graphopt.learn.encoders.encoder import Encoder
 from graphopt.learn.encoders.features import batch, graph_features, levels
 from graphopt.learn.learner import Learner, inference, stored_numbers

@@ -8,7 +8,7 @@ Arrays of an answer's file:
 - `op_names`: JSON list as bytes, [N]; a decision refers to ops by name.
 - `choices`, `default`: int16 [N, H], the decision and the default heuristic's, heads in the header's order.
 - `plan_device`, `plan_priority`, `plan_inline`, `plan_transfer`, `plan_choice_HEAD`: only when the best came from
-  random keys and no decision describes it. Then the plan is the answer (`graphopt.core.compact` says how its orders are
+  random keys and no decision describes it. Then the plan is the answer (`graphopt.core.plan` says how its orders are
   stored), and `choices` says what it does under the header's `described` heads; under others it is the default's.
 
 Shape legend: B decisions, N ops, H heads (kinds of choice per op), K choices of a head or random keys, F flips.
@@ -23,17 +23,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.core.compact import compact, expand, same
 from graphopt.core.errors import DecisionError, Incompatible, Unreadable, Unsolved
 from graphopt.core.graph import F64, I64, Graph
-from graphopt.core.head import Head, Role, named_counts
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.live_storage import LiveStorage
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Decision, Decisions, Head, Plans, Role, compact, expand, named_counts, same
 from graphopt.problems import answer_format
 from graphopt.problems.answer_format import Arrays, json_bytes
 from graphopt.problems.cost_model import CostModel, Flips, FlipState, Prices, price_of
-from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys, choices, digests, layout
 from graphopt.problems.problem import Decided, OutOfBudget, Problem, Solution, Task
 
@@ -45,7 +42,7 @@ class Choices(Decided):
     op_names: tuple[str, ...]  # [N]
     choices: Decision  # [N, H]
     default: Decision  # [N, H]
-    plan: Arrays  # arrays of `graphopt.core.compact`; empty when `choices` is the answer
+    plan: Arrays  # arrays of `graphopt.core.plan`; empty when `choices` is the answer
 
     format = "graphopt decision 1"
 

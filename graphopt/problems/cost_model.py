@@ -1,4 +1,4 @@
-"""The cost model's contract: a batch of plans in, a batch of prices out."""
+"""The cost model's contract: a batch of plans in, a batch of prices out. And why a plan does not fit its machine."""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from graphopt.core.errors import Unmeasured
 from graphopt.core.graph import F64, Graph
-from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.live_storage import LiveStorage
-from graphopt.core.plan import Plans
+from graphopt.core.machine import Machine
+from graphopt.core.plan import Plans, Role
 
 Objective = Literal["runtime", "peak_memory", "max_load"]
 
@@ -142,3 +142,33 @@ class CostModel(ABC):
 def price_of(plan: Plans, cost: CostModel) -> Price:
     """Of a batch of one, for nobody's budget."""
     return cost.price(plan).of(0)
+
+
+def lack_of_memory(plan: Plans, cost: CostModel, machine: Machine) -> str:
+    """The sentence for a plan (a batch of one) whose price is infinite; empty where the cost model knows no memory."""
+    held = cost.peak_bytes(plan)
+    if held is None:
+        return ""
+    over = [
+        f"{device.name} needs {amount(need)}, {amount(need - device.capacity)} more than its {amount(device.capacity)}"
+        for device, need in zip(machine.devices, held.tolist(), strict=True)
+        if need > device.capacity
+    ]
+    if not over:
+        return ""
+    used = {int(d) for d, inline in zip(plan.device[0], plan.inline[0]) if not inline}
+    advice = "Give more devices"
+    if machine.num_devices > 1 and len(used) == 1:
+        advice = f"Spread the ops over the {machine.num_devices} devices (task=placement or task=joint), or give more"
+    return (
+        f"no plan found fits the devices' memory: {'; '.join(over)}. {advice} "
+        "(machine.devices.NAME.count=...) or larger ones (machine.devices.NAME.capacity=BYTES)"
+    )
+
+
+def amount(size: float) -> str:
+    """Bytes in words: 4.95 MB. Decimal units, three digits."""
+    units, scale = ("B", "kB", "MB", "GB", "TB", "PB"), 0
+    while scale < len(units) - 1 and float(f"{abs(size):.3g}") >= 1000:
+        size, scale = size / 1000, scale + 1
+    return f"{size:.3g} {units[scale]}"

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from graphopt.core.errors import Unsolved
 from graphopt.core.graph import Graph
-from graphopt.core.head import Role
 from graphopt.core.machine import Machine
+from graphopt.core.plan import Role
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.problem import OutOfBudget, Problem, Task

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph
-from graphopt.core.head import Head, Role
 from graphopt.core.machine import Machine
 from graphopt.core.oracles import check
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Head, Plans, Role
 from graphopt.core.utils.compiled import compiling_processor_seconds, compiling_seconds
 from graphopt.problems.answer_format import Arrays
 from graphopt.problems.cost_model import CostModel, Objective, Price, better, price_of

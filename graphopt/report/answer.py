@@ -17,14 +17,12 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.core.compact import compact
 from graphopt.core.errors import DecisionError, UserError, writing
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.head import Head, Role, named_counts
 from graphopt.core.machine import Machine
 from graphopt.core.operators import OPERATORS
 from graphopt.core.oracles import kernels
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Decisions, Head, Plans, Role, compact, named_counts
 from graphopt.core.trace import Trace
 from graphopt.core.utils.plain_json import dumps
 from graphopt.costs.simulator import Simulator
@@ -32,7 +30,6 @@ from graphopt.graphs.dataset import Dataset, Split
 from graphopt.graphs.readers.formats.graph_files import load_graph, parse_graph, save_graph
 from graphopt.problems.assignment import Choices, Pricing
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.decisions import Decisions
 from graphopt.problems.problem import Decided, Solution, Task
 from graphopt.report.changes import Culprits, culprits, describe, parse_change, reverted
 from graphopt.run.config.build import machine_task_costs

@@ -11,7 +11,7 @@ from graphopt.core.cli import composed, explained
 from graphopt.core.errors import NothingFits, RowsFailed, UsageError, UserError
 from graphopt.core.graph import Graph
 from graphopt.core.utils import registry
-from graphopt.core.utils.progress import silent
+from graphopt.core.utils.terminal import silent
 from graphopt.graphs.dataset import Dataset
 from graphopt.graphs.in_memory import InMemory
 from graphopt.report.answer import Answer

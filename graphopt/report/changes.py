@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from graphopt.core.errors import DecisionError
 from graphopt.core.graph import F64, I64
-from graphopt.core.head import Head
+from graphopt.core.plan import Decisions, Head
 from graphopt.problems.assignment import Choices
-from graphopt.problems.decisions import Decisions
 
 BETTER = 1e-9  # relative gain from which a price counts as lower
 

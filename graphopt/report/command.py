@@ -20,7 +20,7 @@ from typing import Any
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.utils.plain_json import dumps
-from graphopt.core.utils.printable import say
+from graphopt.core.utils.terminal import say
 from graphopt.run.records.packed import is_there
 from graphopt.run.records.rows import Row
 
@@ -103,7 +103,7 @@ def end_to_end(place: Path) -> Tables:
 
 def replay(place: Path) -> int:
     """Prices every stored decision again; the exit code is 1 when a number does not come out."""
-    from graphopt.core.utils.progress import Bar
+    from graphopt.core.utils.terminal import Bar
     from graphopt.report.replay import claims_of, replay_all
 
     claims, unanswered = claims_of(place)

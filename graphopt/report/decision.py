@@ -11,7 +11,7 @@ import numpy as np
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.operators import OPERATORS
-from graphopt.core.utils.printable import say
+from graphopt.core.utils.terminal import say
 from graphopt.problems.problem import Decided
 from graphopt.report.answer import PRICES, Answer, heads_of, near_graph
 from graphopt.report.changes import describe_op, differing

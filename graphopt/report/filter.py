@@ -16,8 +16,8 @@ import numpy as np
 from graphopt.core.errors import UsageError
 from graphopt.core.graph import Graph
 from graphopt.core.utils import registry
-from graphopt.core.utils.progress import Bar
-from graphopt.core.utils.ranges import count
+from graphopt.core.utils.marks import count
+from graphopt.core.utils.terminal import Bar
 from graphopt.graphs.dataset import Split
 from graphopt.graphs.regal import Draws, HeadroomPrices, Reached, Regal, load_headroom, save_headroom
 from graphopt.problems.assignment import AssignProblem

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.core.errors import UserError, writing
-from graphopt.core.utils.process import Ended, Late, Process
-from graphopt.core.utils.progress import Bar
-from graphopt.core.utils.ranges import count, seconds
+from graphopt.core.utils.marks import count, seconds
+from graphopt.core.utils.process import AnswerTimeout, Process, ProcessEnd
+from graphopt.core.utils.terminal import Bar
 from graphopt.graphs.library.catalogue import PACKAGES, LibraryModel, catalogue, entries
 from graphopt.graphs.library.packing import pack
 
@@ -62,9 +62,9 @@ def _captured(process: Process, entry: LibraryModel, folder: Path, seconds: floa
     try:
         found = process.ask({"entry": asdict(entry), "file": str(file), "most_ops": most_ops}, seconds)
         found.pop("id")
-    except Late:
+    except AnswerTimeout:
         found = {"reason": f"not captured within {seconds:.0f} s"}
-    except Ended:
+    except ProcessEnd:
         found = {"reason": "ended the capturing process"}
     return {"name": entry.name, **asdict(entry), **found, "seconds": round(time.perf_counter() - began, 2),
             "version": version(PACKAGES[entry.library])}  # fmt: skip

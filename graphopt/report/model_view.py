@@ -15,8 +15,7 @@ from rich.text import Text
 from graphopt.core.graph import Graph
 from graphopt.core.operators import OPERATORS, Category
 from graphopt.core.plan import Plans
-from graphopt.problems.capacity import amount
-from graphopt.problems.cost_model import Price, better
+from graphopt.problems.cost_model import Price, amount, better
 from graphopt.problems.problem import Decided
 from graphopt.report.answer import Answer
 from graphopt.report.changes import BETTER

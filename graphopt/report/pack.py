@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.errors import UserError, writing
 from graphopt.core.utils.limits import MIB, member_names, read_member
-from graphopt.core.utils.printable import say
-from graphopt.core.utils.progress import Bar
+from graphopt.core.utils.terminal import Bar, say
 from graphopt.core.utils.whole import whole_folder
 from graphopt.hardware.measure import price_table
 from graphopt.run.records import packed

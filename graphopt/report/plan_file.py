@@ -16,11 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.cli import composed, meant
-from graphopt.core.compact import compact
 from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
-from graphopt.core.head import Role
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, Role, compact
 from graphopt.core.utils.limits import MIB, read_json
 from graphopt.problems.assignment import AssignTask, describe
 from graphopt.problems.problem import Solution

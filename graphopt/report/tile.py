@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.core.errors import writing
+from graphopt.core.utils.marks import seconds, whole
 from graphopt.core.utils.plain_json import dumps
-from graphopt.core.utils.printable import say
-from graphopt.core.utils.ranges import seconds, whole
+from graphopt.core.utils.terminal import say
 
 BEGAN = time.monotonic()
 SHARE = 0.9  # of the seconds, that is used

@@ -15,7 +15,7 @@ from onnx import ModelProto
 
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
-from graphopt.core.utils.printable import printable
+from graphopt.core.utils.terminal import printable
 from graphopt.graphs.readers.onnx.reader import OnnxProgram
 from graphopt.rewrite.equivalence import EquivalenceError, compare, random_inputs, run_onnx
 from graphopt.rewrite.io.onnx_export import export_onnx

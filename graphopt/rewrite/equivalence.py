@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.errors import ConfigError, UserError
-from graphopt.core.utils.printable import printable
+from graphopt.core.utils.terminal import printable
 from graphopt.problems.problem import Equality
 from graphopt.rewrite.ir.random_weights import RandomWeights, default_role, drawn_as, roles_of, with_random_weights
 from graphopt.rewrite.ir.terms import Program

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from graphopt.core.utils.progress import Bar
-from graphopt.core.utils.ranges import count
+from graphopt.core.utils.marks import count
+from graphopt.core.utils.terminal import Bar
 from graphopt.rewrite.egraphs.saturation import Prover, SaturationLimits
 from graphopt.rewrite.generation.enumeration import WORLDS, Enumerated, World, grow, halves, start
 from graphopt.rewrite.generation.generalising import ConcreteRule, case_of, generalised, holds

@@ -6,7 +6,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.kernels import KernelLimits, default_inline
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.core.utils.ranges import AtLeastOne, Cap
+from graphopt.core.utils.marks import AtLeastOne, Cap
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.rewrite_problem import RewriteTask

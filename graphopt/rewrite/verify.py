@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from graphopt.core.errors import UserError
-from graphopt.core.utils.progress import Bar
+from graphopt.core.utils.terminal import Bar
 from graphopt.rewrite.generation.instances import Instance, instances
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.terms import reachable

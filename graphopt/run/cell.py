@@ -16,21 +16,28 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from graphopt.core.errors import Incompatible, NothingFits, RowsFailed, Unsolved, UsageError, UserError, writing
+from graphopt.core.errors import (
+    HOW,
+    Incompatible,
+    NothingFits,
+    RowsFailed,
+    Unsolved,
+    UsageError,
+    UserError,
+    place_of,
+    writing,
+)
 from graphopt.core.graph import GraphError
 from graphopt.core.utils import registry
-from graphopt.core.utils.blame import HOW, place_of
 from graphopt.core.utils.commit import commit
-from graphopt.core.utils.printable import say
-from graphopt.core.utils.ranges import NotNegative, Seed, Whole
+from graphopt.core.utils.marks import NotNegative, Seed, Whole
+from graphopt.core.utils.terminal import say
 from graphopt.graphs.dataset import Dataset
 from graphopt.hardware.measure.price_table import check_place
-from graphopt.run import composed
 from graphopt.run.config.construct import arguments_of, call, construct, convert, target_of
 from graphopt.run.loggers import RunLog
-from graphopt.run.records.finished import Finished, digest_of
-from graphopt.run.records.rows import Row, RowFile
-from graphopt.run.sweep import sources_of
+from graphopt.run.records.rows import Row, RowFile, digest_of, mark_finished, was_finished
+from graphopt.run.sweep import keep_composed, sources_of
 
 GROUPS = ("dataset", "task", "machine", "cost", "judge", "encoder", "algo", "trainer", "logger")
 # What may change without making it another experiment: rows say for themselves what of these they were made with.
@@ -87,7 +94,7 @@ class Cell:
     def finished(self) -> bool:
         """All rows asked for were written by an earlier call, from data of the same content, and their files are
         there."""
-        return self._request is not None and Finished(self.path).of(self._request)
+        return self._request is not None and was_finished(self.path, self._request)
 
     @property
     def finished_line(self) -> str:
@@ -96,7 +103,7 @@ class Cell:
     def finish(self) -> None:
         """Marks the cell as done: the next call skips it."""
         if self._request is not None:
-            Finished(self.path).mark(self._request, self.rows.done.values())
+            mark_finished(self.path, self._request, self.rows.done.values())
 
     @cached_property
     def _request(self) -> str | None:
@@ -203,7 +210,7 @@ def open_cell(config: Any) -> Iterator[Cell]:
             from hydra.core.hydra_config import HydraConfig
 
             hydra = HydraConfig.get()
-            composed.keep(list(hydra.overrides.task), sources_of(hydra), cell.config)
+            keep_composed(list(hydra.overrides.task), sources_of(hydra), cell.config)
     except (Incompatible, NothingFits) as error:
         if isinstance(error, Incompatible):
             cell.note("illegal", str(error))
@@ -211,28 +218,24 @@ def open_cell(config: Any) -> Iterator[Cell]:
         if not sweep:
             raise SystemExit(1) from None
     except Exception as error:
-        _fail(cell, error, sweep)
+        sentence = sentence_of(error)
+        if isinstance(error, UsageError) and cell.working and not sweep:
+            if cell.path.is_dir() and {file.name for file in cell.path.iterdir()} <= {"config.yaml"}:
+                shutil.rmtree(cell.path)  # it never began
+        elif not isinstance(error, RowsFailed):
+            cell.note("failed", sentence)
+        if os.environ.get("GRAPHOPT_TRACEBACK") == "1":
+            traceback.print_exc()
+        elif not isinstance(error, UserError | GraphError):
+            with contextlib.suppress(OSError):  # there is no folder yet, or no room in it
+                (cell.path / "error.txt").write_text(traceback.format_exc(), errors="backslashreplace")
+                sentence += f"; it is in {cell.path / 'error.txt'}"
+        if sweep:
+            raise UserError(sentence) from None
+        say(sentence, sys.stderr)
+        raise SystemExit(getattr(error, "exit_code", 1)) from None
     finally:
         cell.stop()
-
-
-def _fail(cell: Cell, error: Exception, sweep: bool) -> None:
-    sentence = sentence_of(error)
-    if isinstance(error, UsageError) and cell.working and not sweep:
-        if cell.path.is_dir() and {file.name for file in cell.path.iterdir()} <= {"config.yaml"}:
-            shutil.rmtree(cell.path)  # it never began
-    elif not isinstance(error, RowsFailed):
-        cell.note("failed", sentence)
-    if os.environ.get("GRAPHOPT_TRACEBACK") == "1":
-        traceback.print_exc()
-    elif not isinstance(error, UserError | GraphError):
-        with contextlib.suppress(OSError):  # there is no folder yet, or no room in it
-            (cell.path / "error.txt").write_text(traceback.format_exc(), errors="backslashreplace")
-            sentence += f"; it is in {cell.path / 'error.txt'}"
-    if sweep:
-        raise UserError(sentence) from None
-    say(sentence, sys.stderr)
-    raise SystemExit(getattr(error, "exit_code", 1)) from None
 
 
 def sentence_of(error: BaseException) -> str:

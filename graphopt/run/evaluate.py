@@ -13,10 +13,9 @@ from graphopt.core.errors import DecisionError, NothingFits, RowsFailed, Unmeasu
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import OPERATOR_ID
 from graphopt.core.utils.plain_json import places_of_nan
-from graphopt.core.utils.progress import Bar
+from graphopt.core.utils.terminal import Bar
 from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
-from graphopt.problems.capacity import lack_of_memory
-from graphopt.problems.cost_model import CostModel, Price, better
+from graphopt.problems.cost_model import CostModel, Price, better, lack_of_memory
 from graphopt.problems.optimizer import Solver, solve
 from graphopt.problems.problem import Incumbent, Problem, Solution, Task
 from graphopt.run.cell import Cell, sentence_of

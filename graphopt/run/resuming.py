@@ -11,11 +11,11 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.errors import ConfigCompositionException
 
 from graphopt.core.errors import UserError
-from graphopt.core.utils.printable import say
-from graphopt.run.sweep import sources_of, spelled_out
+from graphopt.core.utils.terminal import say
+from graphopt.run.sweep import find_composed, sources_of, spelled_out
 
 
-class Resuming(BasicSweeper):
+class ResumingSweeper(BasicSweeper):
     """As Hydra's own in all else. algos: name -> words, the first of them `algo=OPTION`."""
 
     def __init__(
@@ -59,10 +59,9 @@ def _appended(word: str, error: str) -> str:
 
 def _finished(job: list[str], sources: list[str]) -> bool:
     """Whether the job has nothing to do; says so."""
-    from graphopt.run import composed
     from graphopt.run.cell import Cell
 
-    config = composed.find(job, sources)
+    config = find_composed(job, sources)
     try:
         cell = None if config is None else Cell(config)
         if cell is None or not (cell.settings.resume and cell.finished):

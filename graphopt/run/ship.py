@@ -19,7 +19,7 @@ from torch import Tensor
 from graphopt.core.errors import Unreadable, UserError
 from graphopt.core.utils import registry
 from graphopt.core.utils.limits import MIB, read_bytes
-from graphopt.core.utils.printable import say
+from graphopt.core.utils.terminal import say
 from graphopt.run.config.construct import target_of
 from graphopt.run.config.stored import RESERVED, class_of, node_of
 from graphopt.run.training import adopt, checkpoint

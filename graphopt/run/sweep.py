@@ -1,7 +1,28 @@
-"""The words of a sweep's jobs, and the places that they are composed from."""
+"""The words of a sweep's jobs, the places that they are composed from, and configurations that were composed before.
 
+Composing one takes Hydra longer than everything else about a cell that is finished. So the cache folder keeps those of
+finished cells:
+
+    composed/DIGEST.json   {"digest": of the configuration, "config": resolved, plain}
+
+The name is a digest of the job's words and of all yaml files. Only composing is saved: whether the cell is finished is
+found out as ever.
+"""
+
+import hashlib
+import json
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
+
+from graphopt import CONF, OWN_OPTIONS, cache_dir
+from graphopt.core.errors import Unreadable
+from graphopt.core.utils.limits import MIB, read_json
+from graphopt.core.utils.whole import whole_file
 
 
 def spelled_out(job: list[str], algos: Mapping[str, Sequence[str]]) -> list[str]:
@@ -19,3 +40,56 @@ def sources_of(hydra: Any) -> list[str]:
         str(hydra.job.config_name),
         *(f"{source.provider} {source.path}" for source in hydra.runtime.config_sources),
     ]
+
+
+COMPOSED_BYTES = 4 * MIB
+OTHER_INPUTS = (b"${oc.", b"${now:")  # what a value may depend on besides words and files
+
+
+def find_composed(words: Sequence[str], sources: Sequence[str]) -> dict[str, Any] | None:
+    """The configuration of a job, if it is known. words: its overrides. sources: places of yaml files, in order."""
+    path = _composed_file(words, sources)
+    if path is None:
+        return None
+    try:
+        said = read_json(path, COMPOSED_BYTES)
+    except Unreadable:
+        return None
+    config = said.get("config") if isinstance(said, dict) else None
+    return config if isinstance(config, dict) and said.get("digest") == _digest(config) else None
+
+
+def keep_composed(words: Sequence[str], sources: Sequence[str], config: Any) -> None:
+    """Where the cache folder cannot be written, the next call composes again."""
+    path = _composed_file(words, sources)
+    if path is None or (path.exists() and find_composed(words, sources) == config):
+        return
+    with suppress(OSError, TypeError, ValueError):  # or a value that JSON does not know
+        text = json.dumps({"digest": _digest(config), "config": config})
+        with whole_file(path) as file:
+            file.write(text.encode())
+
+
+def _composed_file(words: Sequence[str], sources: Sequence[str]) -> Path | None:
+    """None where the configuration depends on more than words and files."""
+    files = _digest_of_options(os.environ.get(OWN_OPTIONS))
+    if files is None or any("${" in word for word in words):
+        return None
+    return cache_dir() / "composed" / f"{_digest([list(words), list(sources), files])[:32]}.json"
+
+
+@cache
+def _digest_of_options(own: str | None) -> str | None:
+    """Digest of all yaml files and of who composes them."""
+    digest = hashlib.sha256("".join(version(name) for name in ("hydra-core", "omegaconf")).encode())
+    for place in (CONF, *([Path(own)] if own else [])):
+        for file in sorted(place.rglob("*.yaml")):
+            text = file.read_bytes()
+            if any(other in text for other in OTHER_INPUTS):
+                return None
+            digest.update(str(file).encode() + b"\0" + text + b"\0")
+    return digest.hexdigest()
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -31,7 +31,7 @@ from graphopt.learn.advantages.store import Collection, Store, collect
 from graphopt.problems.assignment import AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.tasks.fusion import Fusion
-from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Joint
 from graphopt.search.walks.moves import slots_in
 
 # --- Gibbs sampling: its long-run frequencies, exact labels whichever way they are priced, and what is kept of a

@@ -19,9 +19,8 @@ from toy import ToyCost, ToyTask, toy_graph
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.graph import Graph
-from graphopt.core.head import named_counts
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, named_counts
 from graphopt.costs.simulator import Simulator
 from graphopt.learn.encoders.convolutions import GraphSAGE
 from graphopt.learn.go import (
@@ -41,7 +40,7 @@ from graphopt.problems.assignment import AssignTask
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import Fusion
-from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Joint
 
 MACHINE = Machine(name="m", devices=(GPU, GPU, GPU), link_bandwidth=20e9)
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}

@@ -23,7 +23,7 @@ from graphopt.learn.modelling.kernel_model import KernelModel, RunModel, duratio
 from graphopt.problems.assignment import AssignTask, Pricing
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import Fusion
-from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Joint
 from graphopt.run.config.construct import construct
 from graphopt.search.fusion.modelled_scan import ModelledScan, modelled_by, plain_roofline
 

@@ -17,6 +17,7 @@ from toy import ToyCost, ToyTask, toy_graph, toy_problem
 from graphopt.core.errors import ConfigError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
+from graphopt.core.plan import Decision
 from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.layered import layered_graph
@@ -25,7 +26,6 @@ from graphopt.learn.advantages.store import Collection
 from graphopt.learn.laf import LAF, Guidance, LAFSearchSettings, LearnedMutations, Model, Refit, RegressionSettings
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.run.config.build import encoder

@@ -6,12 +6,12 @@ from fusion_graphs import GPU, PLAIN, Net, random_graph
 from test_lower_bound import CAPS, MACHINES, least_of_all, tasks_on, tiny
 
 from graphopt.core.graph import Graph
-from graphopt.core.head import Role
 from graphopt.core.machine import Machine
+from graphopt.core.plan import Role
 from graphopt.core.utils import registry
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Joint
 from graphopt.run.config.construct import construct
 from graphopt.search.walks.joint_search import BestKeys, JointSearch
 

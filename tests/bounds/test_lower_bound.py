@@ -10,15 +10,13 @@ from fusion_graphs import GPU, PLAIN, RICH, XLA, Net, random_graph
 from graphopt.core.errors import Unsolved
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
-from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine, TransferRule
+from graphopt.core.plan import Role
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assignment import AssignTask
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import Fusion
-from graphopt.problems.tasks.joint import Joint
-from graphopt.problems.tasks.placement import Placement
-from graphopt.problems.tasks.scheduling import Scheduling
+from graphopt.problems.tasks.placement import Joint, Placement, Scheduling
 from graphopt.search.solvers.lower_bound import LowerBound, Tasks, backwards, free_starts, shares_bound
 
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}

@@ -16,7 +16,7 @@ from graphopt.core.cli import composed
 from graphopt.core.errors import UserError
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine, TransferRule
-from graphopt.core.utils.ranges import Between
+from graphopt.core.utils.marks import Between
 from graphopt.core.utils.registry import option, options
 from graphopt.run.cell import Settings, settings_of
 from graphopt.run.config.construct import INJECTED, arguments_of, construct, convert, locate

@@ -24,7 +24,7 @@ from graphopt.core.cli import composed
 from graphopt.core.errors import UserError
 from graphopt.core.utils import registry
 from graphopt.core.utils.limits import read_member
-from graphopt.core.utils.outside import Outside
+from graphopt.core.utils.marks import Outside
 from graphopt.graphs.files import DATA
 from graphopt.report import answer as answers
 from graphopt.report import pack as packing

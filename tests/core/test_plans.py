@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csgraph, csr_array
 
-from graphopt.core.compact import compact, expand, same, sent
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine, TransferRule
 from graphopt.core.oracles import check, check_trace, kernels
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, compact, expand, same, sent
 from graphopt.core.spectral import DENSE, smallest_eigenvectors
 from graphopt.core.trace import slots, write_trace
 from graphopt.core.utils import registry

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphopt.core.compiler_choice import compiler_choice
+from graphopt.core.compiler import KNOBS, compiler_choice
 from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
-from graphopt.core.knobs import KNOBS
 from graphopt.core.machine import Device, Machine
 from graphopt.graphs.readers.pytorch.program_file import packed_program
 from graphopt.hardware.costs.inductor import Inductor, Learned

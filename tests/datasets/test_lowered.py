@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphopt.core.compiler_choice import compiler_choice
+from graphopt.core.compiler import compiler_choice
 from graphopt.core.graph import Graph, GraphError
 from graphopt.graphs.library.own_programs import PROGRAMS
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, make_inputs, unpacked_program

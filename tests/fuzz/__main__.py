@@ -34,7 +34,7 @@ def one(name: str, seed: int) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    from graphopt.core.utils.progress import Bar
+    from graphopt.core.utils.terminal import Bar
 
     args = parser().parse_args(arguments)
     if args.one:

@@ -169,7 +169,7 @@ def _read(form: Format, found: Path, traced: bool) -> Outcome:
 def _named(error: Exception) -> Outcome:
     from graphopt.core.errors import Unsolved, UserError
     from graphopt.core.graph import GraphError
-    from graphopt.core.utils.printable import printable
+    from graphopt.core.utils.terminal import printable
 
     if isinstance(error, UserError | GraphError | Unsolved | Said):
         said = str(error) if isinstance(error, Said) else printable(error)  # as commands show it

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graphopt.core.compiler_choice import compiler_choice
+from graphopt.core.compiler import compiler_choice
 from graphopt.core.graph import Graph, GraphError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram
 from graphopt.hardware.inductor.captured import as_graph, capture_compiled, capture_step

@@ -16,9 +16,9 @@ from torch._inductor.exc import CppCompileError
 from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from graphopt.core.compiler import Knob, knobs
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
-from graphopt.core.knobs import Knob, knobs
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, describe, load_program, save_program
 from graphopt.hardware.inductor import hooks
 from graphopt.hardware.inductor.captured import capture_compiled, capture_step

@@ -13,10 +13,10 @@ from toy import ToyCost, ToyTask, toy_graph, toy_problem
 import graphopt.problems.problem
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
+from graphopt.core.plan import Decisions
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assignment import AssignProblem, PricedFlips
 from graphopt.problems.cost_model import SURE, Price, Prices, better
-from graphopt.problems.decisions import Decisions
 from graphopt.problems.problem import OutOfBudget
 from graphopt.problems.tasks.fusion import Fusion
 

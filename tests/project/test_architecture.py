@@ -42,7 +42,7 @@ MAY_LEARN = (
 # Classical methods, readers, tables and pictures: what a user needs who never trains.
 WITHOUT_TORCH = """
     core.graph core.plan core.machine core.oracles core.trace problems.problem problems.optimizer
-    problems.tasks.joint problems.tasks.scheduling problems.tasks.placement problems.tasks.fusion
+    problems.tasks.placement problems.tasks.fusion
     problems.tasks.recomputing costs.simulator costs.step search.recompute.segments search.walks.local
     search.fusion.xla_priority search.heuristics.schedules graphs.torch_module graphs.synthetic graphs.onnx
     graphs.files graphs.zoo_dataset graphs.models contests.sharding.sharding_task contests.sharding.strategy_cost

@@ -302,7 +302,7 @@ def test_a_default_of_the_cost_model_makes_up_for_what_is_not_decided(
 ) -> None:
     import layout_time
 
-    from graphopt.core.head import Role
+    from graphopt.core.plan import Role
 
     monkeypatch.setattr(layout_time.LayoutTime, "reads", frozenset({"layout", Role.FUSION}))
     with pytest.raises(Incompatible, match="reads layout, which task=fusion does not decide"):

@@ -21,7 +21,7 @@ from graphopt.graphs.readers.formats.task_graphs import (
     read_profiled,
     read_stg,
 )
-from graphopt.run.records.finished import digest_of
+from graphopt.run.records.rows import digest_of
 
 # --- Readers of graphs with known costs, against the third-party files and hand-written ones.
 

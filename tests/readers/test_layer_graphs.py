@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine
 from graphopt.core.oracles import check
+from graphopt.core.plan import Role
 from graphopt.core.utils import registry
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.costs.simulator import Simulator
@@ -23,9 +23,7 @@ from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
 from graphopt.graphs.readers.formats.task_graphs import BYTES_PER_MS, read_devices, read_layer_graph
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.joint import Joint
-from graphopt.problems.tasks.placement import Placement
-from graphopt.problems.tasks.scheduling import Scheduling
+from graphopt.problems.tasks.placement import Joint, Placement, Scheduling
 from graphopt.run.config.construct import construct
 from graphopt.run.config.suggested_machine import warn_of_other_machine, with_suggested_machine
 from graphopt.search.heuristics.starts import heuristic_keys

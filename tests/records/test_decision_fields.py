@@ -15,12 +15,11 @@ from toy import toy_graph
 
 from graphopt import OWN_OPTIONS
 from graphopt import load as load_answer
-from graphopt.core.compact import compact, expand
 from graphopt.core.errors import DecisionError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.core.operators import Category
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, compact, expand
 from graphopt.core.utils import registry
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.graph_files import save_graph

@@ -8,12 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import I64, Graph
-from graphopt.core.head import Head, Role
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Decision, Decisions, Head, Plans, Role
 from graphopt.problems.assignment import AssignTask
 from graphopt.problems.cost_model import CostModel, Objective, Prices
-from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys, choices, layout
 
 

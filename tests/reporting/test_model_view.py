@@ -15,7 +15,7 @@ from graphopt import load as load_answer
 from graphopt.core import oracles
 from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.capacity import amount
+from graphopt.problems.cost_model import amount
 from graphopt.report import decision
 from graphopt.report.answer import Answer as Solved
 from graphopt.report.decision import main

@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 from test_report import FOUR, row, store
 
-from graphopt.core.utils.progress import Bar
+from graphopt.core.utils.terminal import Bar
 from graphopt.report.command import main
 from graphopt.report.tables.improvement import Improvement, improvement_csv, improvement_tables, improvements
 from graphopt.report.tables.reach import ALL, BEST_UNLEARNED, Reach, reaches

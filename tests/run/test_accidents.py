@@ -22,7 +22,7 @@ from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
 from graphopt.graphs.files import GraphFiles, find_files
 from graphopt.graphs.layered import layered_graph
-from graphopt.problems.capacity import amount, lack_of_memory
+from graphopt.problems.cost_model import amount, lack_of_memory
 from graphopt.report.command import cell_line
 
 # --- Runs that are killed, or whose disk is full, and begun again: nothing is lost, and what they leave is what an
@@ -222,8 +222,8 @@ def test_amounts(size: float, text: str) -> None:
 HELD = """
 import hashlib, sys, threading
 from graphopt.core.cli import sentences
-from graphopt.core.utils import interrupts
-interrupts.PATIENCE = 0.2
+from graphopt.core.utils import process
+process.PATIENCE = 0.2
 with sentences():
     print("begun", flush=True)
     {hold}
@@ -241,7 +241,7 @@ LOST = """
         def __del__(self):
             while True:
                 pass
-    kept, interrupts.PATIENCE = Foreign(), 60.0
+    kept, process.PATIENCE = Foreign(), 60.0
     del kept
 """
 

@@ -11,9 +11,8 @@ import frame_parts as parts_of
 import pytest
 from toy import ToyCost, ToyTask, toy_graph
 
-from graphopt.core.errors import ConfigError, RowsFailed, Unmeasured, UserError
+from graphopt.core.errors import HOW, ConfigError, RowsFailed, Unmeasured, UserError, own_place
 from graphopt.core.utils import registry
-from graphopt.core.utils.blame import HOW, own_place
 from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
 from graphopt.problems.problem import Incumbent
 from graphopt.run import evaluate

@@ -22,7 +22,7 @@ from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole, devices, digests
 from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import OutOfBudget
-from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Joint
 from graphopt.run.config.construct import construct
 from graphopt.search.genetic import brkga, evolution
 from graphopt.search.genetic.brkga import Brkga, Proposal, around

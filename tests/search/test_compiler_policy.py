@@ -7,11 +7,11 @@ import pytest
 from test_compiler_search import CORE, EVERY, Table, rows_and_scale
 
 from graphopt.core.machine import Machine
+from graphopt.core.plan import Decisions
 from graphopt.hardware.ranking.code_time import SHIPPED
 from graphopt.hardware.ranking.requests import request_of
 from graphopt.hardware.search.compiler_policy import CompilerPolicy, Predicted, candidates
 from graphopt.problems.assignment import AssignProblem
-from graphopt.problems.decisions import Decisions
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.fusion.compiler_search import Climb, CompilerSearch

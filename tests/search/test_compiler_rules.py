@@ -10,10 +10,9 @@ from graphopt.core.errors import ConfigError, Incompatible
 from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, legalise
 from graphopt.core.machine import Device, Machine
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Head, Plans, Role
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices

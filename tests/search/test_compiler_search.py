@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from graphopt.core.compiler import KNOBS
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.knobs import KNOBS
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.problems.assignment import AssignProblem

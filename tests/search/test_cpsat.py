@@ -19,9 +19,7 @@ from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.task_graphs import read_stg
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.joint import Joint
-from graphopt.problems.tasks.placement import Placement
-from graphopt.problems.tasks.scheduling import Scheduling
+from graphopt.problems.tasks.placement import Joint, Placement, Scheduling
 from graphopt.run.config.construct import construct
 from graphopt.run.evaluate import Context, Method, evaluate
 from graphopt.run.records.rows import RowFile

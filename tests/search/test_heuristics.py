@@ -18,9 +18,7 @@ from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.task_graphs import read_lifetimes
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.joint import Joint
-from graphopt.problems.tasks.placement import Placement
-from graphopt.problems.tasks.scheduling import Scheduling
+from graphopt.problems.tasks.placement import Joint, Placement, Scheduling
 from graphopt.search.genetic.brkga import Brkga
 from graphopt.search.genetic.evolution import Evolution
 from graphopt.search.heuristics import partition, rules, starts

@@ -15,7 +15,7 @@ from graphopt.graphs.readers.formats.task_graphs import read_stg
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.joint import Joint
+from graphopt.problems.tasks.placement import Joint
 from graphopt.run.config.construct import construct
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_keys

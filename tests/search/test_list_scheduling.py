@@ -30,9 +30,7 @@ from graphopt.graphs.readers.formats.task_graphs import read_stg
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import OutOfBudget
-from graphopt.problems.tasks.joint import Joint
-from graphopt.problems.tasks.placement import Placement
-from graphopt.problems.tasks.scheduling import Scheduling
+from graphopt.problems.tasks.placement import Joint, Placement, Scheduling
 from graphopt.search.heuristics.schedules import Heft, ListBottomLevel
 
 DATA = Path(os.environ.get("GRAPHOPT_CHECK_DATA", Path(__file__).parents[2].parent / "shared/data")) / "scheduling"

@@ -9,8 +9,7 @@ from search.random_storages import all_orders, least_peak, random_table
 from torch._inductor import memory
 from torch.utils._ordered_set import OrderedSet
 
-from graphopt.core.live_storage import LiveStorage, legal, peaks
-from graphopt.core.op_storage import op_storage
+from graphopt.core.live_storage import LiveStorage, legal, op_storage, peaks
 from graphopt.hardware.execution.session import Session
 from graphopt.search.heuristics.compiler_orders import ORDERS
 from graphopt.search.walks.order_walk import descend, memory_bound, walk_from

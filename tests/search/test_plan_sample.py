@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from graphopt.core.knobs import KNOBS
+from graphopt.core.compiler import KNOBS
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.hardware.ranking.requests import CompilerRequest, request_of

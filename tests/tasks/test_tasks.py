@@ -22,9 +22,7 @@ from graphopt.core.oracles import check
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.keys import devices, transfers
 from graphopt.problems.tasks.fusion import Fusion
-from graphopt.problems.tasks.joint import Joint
-from graphopt.problems.tasks.placement import Placement
-from graphopt.problems.tasks.scheduling import Scheduling, place
+from graphopt.problems.tasks.placement import Joint, Placement, Scheduling, place
 from graphopt.run.config.construct import construct
 from graphopt.run.config.suggested_machine import filled
 

@@ -14,7 +14,7 @@ import pytest
 
 from graphopt.core.errors import Unreadable
 from graphopt.core.utils.limits import JSON_DEPTH, MIB, depth, parse_json, read_bytes, read_gzip, read_json, read_npz
-from graphopt.core.utils.printable import printable
+from graphopt.core.utils.terminal import printable
 
 FEW = 4 * MIB  # bytes that a refusal may take
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from graphopt.core.utils import rehearsal
-from graphopt.core.utils.rehearsal import Died, rehearse
+from graphopt.core.utils import process
+from graphopt.core.utils.process import CopyCrash, rehearse
 
 MEMORY = 2**30
 
@@ -23,8 +23,8 @@ def never_ends() -> None:
 
 @pytest.mark.parametrize(("action", "why"), [(dies, "SIGSEGV"), (never_ends, "SIGXCPU")])
 def test_a_copy_that_dies_is_a_sentence(action: Callable[[], None], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "CPU_SECONDS", 1)
-    with pytest.raises(Died, match=rf"^reading x ends the process that tries \({why}\)"):
+    monkeypatch.setattr(process, "CPU_SECONDS", 1)
+    with pytest.raises(CopyCrash, match=rf"^reading x ends the process that tries \({why}\)"):
         rehearse(action, MEMORY, "reading x")
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from graphopt.core.auto_sharding.strategies import IMPOSSIBLE, StrategyTables, memory
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.outside import OwnFolder
-from graphopt.core.utils.ranges import Between, Graphs, NotNegative, Ops, Seed, Share
+from graphopt.core.utils.marks import Between, Graphs, NotNegative, Ops, OwnFolder, Seed, Share
 from graphopt.graphs.dataset import Split
 from graphopt.graphs.files import FileDataset, bare_name, find_files, third_party
 from graphopt.graphs.readers.formats.iopddl import graph_of, made_tables, read_iopddl

@@ -21,7 +21,7 @@ from graphopt.contests.sharding.region_walk import RegionWalk
 from graphopt.contests.sharding.sharding_task import Sharding
 from graphopt.core.auto_sharding.strategies import StrategyTables, tables_of
 from graphopt.core.graph import F64, I64
-from graphopt.core.utils.ranges import Positive, Share, Workers
+from graphopt.core.utils.marks import Positive, Share, Workers
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from graphopt.contests.sharding.cheapest import cheapest
 from graphopt.core.auto_sharding.strategies import tables_of
 from graphopt.core.graph import I64, Graph, GraphError
-from graphopt.core.head import Head, Role
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
-from graphopt.core.utils.ranges import Between
+from graphopt.core.plan import MOST_LEVELS, Decision, Decisions, Head, Plans, Role
+from graphopt.core.utils.marks import Between
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.decisions import MOST_LEVELS, Decision, Decisions
 from graphopt.problems.keys import Keys
 from graphopt.problems.problem import Clock
 

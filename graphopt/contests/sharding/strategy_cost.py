@@ -5,8 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from graphopt.core.auto_sharding.strategies import price, relative, tables_of
-from graphopt.core.head import Role
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, Role
 from graphopt.problems.cost_model import CostModel, Objective, Prices
 
 

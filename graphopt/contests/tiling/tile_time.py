@@ -10,8 +10,7 @@ from graphopt.contests.tiling.tile_workload import TileWorkload
 from graphopt.contests.tiling.tiling_task import Tiling
 from graphopt.contests.tiling.workload_graph import CARRIES
 from graphopt.core.errors import Unreadable
-from graphopt.core.head import Role
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, Role
 from graphopt.problems.cost_model import CostModel, Prices
 
 

@@ -14,8 +14,7 @@ from graphopt.contests.tiling.tile_workload import TileWorkload
 from graphopt.contests.tiling.workload_files import read_workload
 from graphopt.contests.tiling.workload_graph import CARRIES, graph_of_workload
 from graphopt.core.graph import Graph
-from graphopt.core.utils.outside import OwnFolder
-from graphopt.core.utils.ranges import Ops, Seed, Share
+from graphopt.core.utils.marks import Ops, OwnFolder, Seed, Share
 from graphopt.graphs.dataset import Split, check_draws
 from graphopt.graphs.files import FileDataset, find_files, third_party
 

@@ -21,9 +21,8 @@ from graphopt.contests.tiling.workload_files import FILE_BYTES, schedule_of_json
 from graphopt.contests.tiling.workload_graph import CARRIES, workload_of
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.head import Role
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.limits import parse_json
 from graphopt.problems import answer_format
 from graphopt.problems.answer_format import Arrays

@@ -1,4 +1,5 @@
-"""JSON as every reader knows it: an infinite number is null, and what is no number (NaN) is refused.
+"""JSON as every reader knows it: an infinite number is null, and what is no number (NaN) is refused. And which numbers
+that a measuring process answers can be a measurement.
 
 A file that only we read (an answer's header, a table of measurements) may hold `Infinity`, which Python's reader knows.
 """
@@ -39,3 +40,21 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def is_seconds(value: Any) -> bool:
+    """Finite and positive."""
+    return is_finite(value) and value > 0
+
+
+def is_finite(value: Any) -> bool:
+    """A number, and neither infinite nor none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) < 2**63
+
+
+def is_measurement(answer: Mapping[str, Any]) -> bool:
+    """`seconds`, and of how they were measured what is there: `spread`, relative, and the number of `blocks`."""
+    spread, blocks = answer.get("spread", 0.0), answer.get("blocks", 1)
+    return is_seconds(answer.get("seconds")) and is_finite(spread) and spread >= 0 and is_seconds(blocks)

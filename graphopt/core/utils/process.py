@@ -1,21 +1,35 @@
-"""`Process`: a process of its own that answers requests, JSON lines through two pipes that nobody else knows; and
-`serve`, the loop over requests in that process."""
+"""Processes that may end without harm to what is stored.
 
+- `Process` and `serve`: a worker that answers requests, JSON lines through two pipes that nobody else knows.
+- `rehearse`: what may end the process is done once in a fork of it first. The fork has all that is loaded here, and
+  what it does is lost with it. Its memory and time are limited.
+- `ended_soon`: Ctrl-C and SIGTERM end this process soon, whatever holds its main thread. Python heeds a signal between
+  two of its own instructions: not while Numba's compiler is at a large function, tens of seconds on a busy machine. An
+  interrupt that is raised in a callback of foreign code is lost. Stored files are whole at every moment
+  (docs/robustness.md), so a process that does not end by itself may be ended.
+"""
+
+import faulthandler
+import functools
 import json
+import math
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
+import warnings
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from graphopt.core.errors import UserError
-from graphopt.core.utils.channel import is_finite
+from graphopt.core.utils.plain_json import is_finite
 
 START_SECONDS = 120.0  # within which a process must have loaded its libraries
 TRIES = 2  # to start one
@@ -24,7 +38,7 @@ ANSWER_BYTES = 1 << 20  # of a line at most
 GUARD = ("/bin/sh", "-c", "read end; kill -KILL 0")  # ends the group that it is of
 
 
-class _Lost(Exception):
+class _NoAnswer(Exception):
     """No answer. at: the last place in the request that the process told."""
 
     def __init__(self, at: int | None = None) -> None:
@@ -32,11 +46,11 @@ class _Lost(Exception):
         self.at = at
 
 
-class Ended(_Lost):
+class ProcessEnd(_NoAnswer):
     """The process has gone, or its line answers no request."""
 
 
-class Late(_Lost):
+class AnswerTimeout(_NoAnswer):
     """The process has not answered in time."""
 
 
@@ -56,12 +70,13 @@ class Process:
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """The answer. seconds: until it comes, or until the process says where it is, after which they count anew.
 
-        Raises Ended and Late, after which the next request begins another process, and UserError where none begins.
+        Raises ProcessEnd and AnswerTimeout, after which the next request begins another process. Raises UserError where
+        none begins.
         """
         worker = self._running()
         try:
             return worker.ask(request, seconds)
-        except _Lost:
+        except _NoAnswer:
             self.end()
             raise
 
@@ -77,7 +92,7 @@ class Process:
         self._worker = None
 
     def give_up(self) -> None:
-        """Whoever waits for an answer, in another thread, gets Ended."""
+        """Whoever waits for an answer, in another thread, gets ProcessEnd."""
         if (worker := self._worker) is not None:
             worker.kill()
 
@@ -93,9 +108,9 @@ class Process:
             try:
                 worker.await_start()
                 return worker
-            except Ended:
+            except ProcessEnd:
                 self.end()
-            except Late:
+            except AnswerTimeout:
                 self.end()
                 raise UserError(f"{self.module} was not loaded in {START_SECONDS:g} s; is the machine overloaded?"
                                 ) from None  # fmt: skip
@@ -136,13 +151,13 @@ class _Worker:
         self._begun = b""  # of a line whose end has not come yet
 
     def await_start(self) -> None:
-        """Raises Ended, Late."""
+        """Raises ProcessEnd, AnswerTimeout."""
         if not self._ready:
             self._answer(0, START_SECONDS)
             self._ready = True
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Raises Ended, Late."""
+        """Raises ProcessEnd, AnswerTimeout."""
         self._number += 1
         self._send(json.dumps({**request, "id": self._number}).encode() + b"\n", time.monotonic() + seconds)
         return self._answer(self._number, seconds)
@@ -151,13 +166,13 @@ class _Worker:
         while text:
             _, free, _ = select.select([], [self._requests], [], max(0.0, deadline - time.monotonic()))
             if not free:
-                raise Late
+                raise AnswerTimeout
             try:
                 text = text[os.write(self._requests, text) :]
             except BlockingIOError:
                 continue
             except BrokenPipeError:
-                raise Ended from None
+                raise ProcessEnd from None
 
     def _answer(self, number: int, seconds: float) -> dict[str, Any]:
         """The answer to the request of that number; of another one there can be none. Lines with `at` come before it;
@@ -167,9 +182,9 @@ class _Worker:
             try:
                 line = json.loads(self._line(at, time.monotonic() + allowed))
             except (ValueError, RecursionError):
-                raise Ended(at) from None
+                raise ProcessEnd(at) from None
             if not isinstance(line, dict) or line.get("id") != number:
-                raise Ended(at)
+                raise ProcessEnd(at)
             if "at" not in line:
                 return line
             at = line["at"] if isinstance(line["at"], int) else None
@@ -179,10 +194,10 @@ class _Worker:
         """The next whole line, however many parts it comes in."""
         while b"\n" not in self._begun:
             if not select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise Late(at)
+                raise AnswerTimeout(at)
             part = os.read(self._answers, ANSWER_BYTES)
             if not part or len(self._begun) > ANSWER_BYTES:
-                raise Ended(at)
+                raise ProcessEnd(at)
             self._begun += part
         line, _, self._begun = self._begun.partition(b"\n")
         return line
@@ -227,7 +242,7 @@ def serve(arguments: list[str], answer: Callable[[Request, Tell], dict[str, Any]
         write(id=0, ready=True)
         for line in requests:
             request = json.loads(line)
-            tell = partial(write, id=request["id"])
+            tell = functools.partial(write, id=request["id"])
             try:
                 found = answer(request, tell)
             except Exception as error:  # whatever a library raises: this request has no other answer
@@ -244,3 +259,101 @@ def in_words(error: Exception) -> str:
 def lasts(error: Exception) -> bool:
     """Whether the same would happen next time: not where memory, disk or files are what was wrong."""
     return not isinstance(error, MemoryError | OSError) and "memory" not in str(error).lower()
+
+
+CPU_SECONDS, SECONDS = 300, 1800.0  # of the copy's own time, and by the clock
+
+
+class CopyCrash(UserError):
+    """The copy has died of it."""
+
+
+def rehearse(action: Callable[[], object], memory: int, what: str) -> None:
+    """Does it in a copy of this process. What it raises there, it will raise here as well, in words. memory: bytes that
+    the copy may take besides. what: names the action in a sentence. Raises CopyCrash."""
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # other threads are none of the copy's: it calls none of them
+        copy = os.fork()
+    if copy == 0:
+        _perform(action, memory)
+    handle = os.pidfd_open(copy)
+    try:
+        in_time = bool(select.select([handle], [], [], SECONDS)[0])
+    finally:
+        os.close(handle)
+        with suppress(ProcessLookupError):
+            os.kill(copy, signal.SIGKILL)
+        status = os.waitpid(copy, 0)[1]
+    if not in_time or os.WIFSIGNALED(status):
+        said = signal.Signals(os.WTERMSIG(status)).name if in_time else f"{SECONDS:g} s"
+        raise CopyCrash(
+            f"{what} ends the process that tries ({said}); write it anew, without what torch cannot compute"
+        )
+
+
+def _perform(action: Callable[[], object], memory: int) -> None:
+    """In the copy; it never comes back."""
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        wanted = ((resource.RLIMIT_AS, has + memory),
+                  (resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + CPU_SECONDS))  # fmt: skip
+        for kind, most in wanted:
+            hard = resource.getrlimit(kind)[1]
+            there = [limit for limit in resource.getrlimit(kind) if limit != resource.RLIM_INFINITY]
+            resource.setrlimit(kind, (min([most, *there]), hard))
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        faulthandler.disable()
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(nothing, stream)
+        action()
+    finally:
+        os._exit(0)
+
+
+PATIENCE = 10.0  # seconds from a signal until the process is ended
+_OVER = b"\0"  # no signal has this number
+
+
+@contextmanager
+def ended_soon(sentence: str) -> Iterator[None]:
+    """From a signal on the process has `PATIENCE` left, its way out included; then it ends with the sentence and 128 +
+    the signal's number. A signal of which nothing was heard until the end raises KeyboardInterrupt there. Only for the
+    main thread, and for programs that end after a signal."""
+    _leave_pipe_to_parent()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before, heard, told = signal.set_wakeup_fd(writer, warn_on_full_buffer=False), list[int](), threading.Event()
+    threading.Thread(target=_watch, args=(reader, sentence, heard, told), daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.write(writer, _OVER)
+        os.close(writer)
+        told.wait(PATIENCE)
+    if heard:
+        raise KeyboardInterrupt
+
+
+def _watch(reader: int, sentence: str, heard: list[int], told: threading.Event) -> None:
+    """Reads numbers of signals as they come. Once there was one that ends programs, nothing calls it off."""
+    while (number := os.read(reader, 1)) not in (_OVER, b""):
+        if number[0] in (signal.SIGINT, signal.SIGTERM):
+            heard.append(number[0])
+            told.set()
+            time.sleep(PATIENCE)
+            print(sentence, file=sys.stderr, flush=True)
+            os._exit(128 + number[0])
+    os.close(reader)
+    told.set()
+
+
+@functools.cache
+def _leave_pipe_to_parent() -> None:
+    """A child that is forked would write its own signals into its parent's pipe."""
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1) and None)

@@ -10,13 +10,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from graphopt.core.compiler_choice import compiler_choice
+from graphopt.core.compiler import KNOBS, compiler_choice
 from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
-from graphopt.core.head import Role
-from graphopt.core.knobs import KNOBS
 from graphopt.core.operators import Category
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, Role
 from graphopt.costs.loops.estimate import Estimate, Rules
 from graphopt.costs.loops.preset import load
 from graphopt.hardware.ranking.requests import ASSUMED, CUT, READS, CompilerRequest, request_of

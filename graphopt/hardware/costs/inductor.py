@@ -17,10 +17,8 @@ import numpy as np
 from graphopt import cache_dir
 from graphopt.core.errors import ConfigError, Unmeasured
 from graphopt.core.graph import Graph
-from graphopt.core.head import Role
-from graphopt.core.plan import Plans
-from graphopt.core.utils.outside import WeightsFile
-from graphopt.core.utils.ranges import Between, Positive
+from graphopt.core.plan import Plans, Role
+from graphopt.core.utils.marks import Between, Positive, WeightsFile
 from graphopt.hardware.measure.builds import BuildPipeline, Builds, Built
 from graphopt.hardware.measure.environment import KEEPS_MEMORY, environment_here
 from graphopt.hardware.measure.price_table import Environment, Line, PriceTable, TableFile

@@ -13,10 +13,9 @@ import numpy as np
 from graphopt.core.errors import UserError
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
-from graphopt.core.head import Role
 from graphopt.core.live_storage import LiveStorage, orders_of, peaks
-from graphopt.core.plan import Plans
-from graphopt.core.utils.ranges import Workers
+from graphopt.core.plan import Plans, Role
+from graphopt.core.utils.marks import Workers
 from graphopt.problems.cost_model import CostModel, Prices
 
 if TYPE_CHECKING:

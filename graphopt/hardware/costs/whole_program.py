@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from graphopt import cache_dir
 from graphopt.core.errors import ConfigError, Unmeasured, UserError
-from graphopt.core.utils.ranges import Between
+from graphopt.core.utils.marks import Between
 from graphopt.hardware.measure.price_table import Environment, Line, TableFile
 from graphopt.hardware.measure.rounds import error_of_median
 from graphopt.hardware.measure.service import Service

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.outside import IMPORTS, RUNS, OwnFolder, UserPath
-from graphopt.core.utils.progress import Bar
+from graphopt.core.utils.marks import IMPORTS, RUNS, OwnFolder, UserPath
+from graphopt.core.utils.terminal import Bar
 from graphopt.graphs.cache import GraphCache
 from graphopt.graphs.dataset import Dataset, Split
 from graphopt.graphs.files import find_files

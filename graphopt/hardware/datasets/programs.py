@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.utils.outside import RUNS, OwnFolder
+from graphopt.core.utils.marks import RUNS, OwnFolder
 from graphopt.graphs.cache import GraphCache
 from graphopt.graphs.dataset import EntryDataset
 from graphopt.graphs.zoo_dataset import capture_model

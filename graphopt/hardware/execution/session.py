@@ -15,7 +15,7 @@ from graphopt.core.errors import UserError
 from graphopt.core.graph import I64, Graph, GraphError
 from graphopt.core.live_storage import LiveStorage
 from graphopt.core.utils.limits import machine_memory
-from graphopt.core.utils.rehearsal import rehearse
+from graphopt.core.utils.process import rehearse
 from graphopt.graphs.readers.pytorch.program_file import captured_here, make_inputs
 from graphopt.graphs.readers.pytorch.program_inputs import raw
 from graphopt.hardware.execution.program_run import (

@@ -19,7 +19,7 @@ from torch.func import functional_call
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from graphopt.core.compiler_choice import STORED
+from graphopt.core.compiler import STORED
 from graphopt.core.graph import Graph, GraphError
 from graphopt.graphs.readers.pytorch.fx_reader import read_fx
 from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors_in, with_tensors

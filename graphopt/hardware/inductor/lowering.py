@@ -24,8 +24,8 @@ from torch._inductor.ir import IRNode
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from graphopt.core.compiler import options
 from graphopt.core.graph import GraphError
-from graphopt.core.knobs import options
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, load_program
 from graphopt.graphs.readers.pytorch.program_inputs import raw
 from graphopt.hardware.inductor.code_features import features

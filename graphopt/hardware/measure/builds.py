@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from graphopt.core.utils.process import START_SECONDS, Ended, Late, Process, Request, Tell, serve
+from graphopt.core.utils.process import START_SECONDS, AnswerTimeout, Process, ProcessEnd, Request, Tell, serve
 from graphopt.hardware.measure.environment import keep_off, variables
 from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Failure, Measured, Target
@@ -91,9 +91,9 @@ class Builds:
         process = self._free.get()
         try:
             answer = process.ask({"build": name, "given": dict(given)}, self._limit)
-        except Ended:
+        except ProcessEnd:
             return self._failed("crashes", f"{name} ends the process that does it, perhaps out of memory")
-        except Late:
+        except AnswerTimeout:
             return self._failed("hangs", f"{name} takes more than {self._limit:g} s")
         finally:
             self._free.put(process)

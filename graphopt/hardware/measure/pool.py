@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from graphopt.core.errors import ConfigError, UserError
-from graphopt.core.utils.process import TRIES, Ended, Late, Process
+from graphopt.core.utils.process import TRIES, AnswerTimeout, Process, ProcessEnd
 from graphopt.hardware.measure.environment import variables
 from graphopt.hardware.measure.target import Device
 
@@ -66,10 +66,10 @@ class LocalPool:
         for _ in range(TRIES):
             try:
                 answer = self.process.ask(request, limit)
-            except Ended as lost:
+            except ProcessEnd as lost:
                 at = lost.at
                 self.counts["crashes"] += 1
-            except Late as lost:
+            except AnswerTimeout as lost:
                 self.counts["hangs"] += 1
                 return FailedRequest(
                     lost.at, f" in measuring.limit_seconds={limit:g}; raise it, or give smaller models"

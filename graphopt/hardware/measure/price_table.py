@@ -21,10 +21,9 @@ from typing import Annotated, Any
 import graphopt
 from graphopt import cache_dir
 from graphopt.core.errors import UsageError, UserError, writing
-from graphopt.core.utils.channel import is_finite, is_measurement, is_seconds
 from graphopt.core.utils.limits import MIB, read_gzip
-from graphopt.core.utils.outside import Outside
-from graphopt.core.utils.plain_json import refuse_nan
+from graphopt.core.utils.marks import Outside
+from graphopt.core.utils.plain_json import is_finite, is_measurement, is_seconds, refuse_nan
 
 NAME = "measured.jsonl"  # in a study's folder
 PACKED = ".gz"

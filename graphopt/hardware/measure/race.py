@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from graphopt.core.errors import ConfigError, Unmeasured, UserError
-from graphopt.core.utils.ranges import count, seconds
+from graphopt.core.utils.marks import count, seconds
 from graphopt.hardware.measure.rounds import Rounds, ratio_of
 from graphopt.hardware.measure.service import fresh_rounds
 from graphopt.hardware.measure.target import Comparing, Failure, Ratio, Target

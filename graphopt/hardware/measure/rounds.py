@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.errors import Unmeasured
-from graphopt.core.utils.channel import is_seconds
+from graphopt.core.utils.plain_json import is_seconds
 from graphopt.hardware.measure.target import Ratio, Timing
 
 LEAST = 3  # blocks or rounds of what takes longer than it should

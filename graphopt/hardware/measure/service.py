@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.core.errors import Unmeasured, UserError
-from graphopt.core.utils.channel import is_measurement
+from graphopt.core.utils.plain_json import is_measurement
 from graphopt.hardware.measure.environment import KEEPS_MEMORY, environment_here
 from graphopt.hardware.measure.pool import Answer, FailedRequest, LocalPool, Pool, RayPool
 from graphopt.hardware.measure.price_table import Line, PriceTable

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from graphopt.core.utils.outside import Own
-from graphopt.core.utils.ranges import Between, Few, NotNegative, Positive, Workers
+from graphopt.core.utils.marks import Between, Few, NotNegative, Own, Positive, Workers
 
 Device = Literal["cpu", "cuda"]
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
+from graphopt.core.compiler import KNOBS
 from graphopt.core.graph import F64, I64
-from graphopt.core.knobs import KNOBS
 from graphopt.hardware.measure.price_table import Line, PriceTable
 from graphopt.hardware.ranking.requests import WORDS, CompilerRequest
 

@@ -13,13 +13,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from graphopt import cache_dir
-from graphopt.core.compiler_choice import compiler_choice
+from graphopt.core.compiler import KNOBS, compiler_choice
 from graphopt.core.errors import UserError, writing
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.head import Role
-from graphopt.core.knobs import KNOBS
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.whole import whole_file
 from graphopt.hardware.measure.builds import Builds, Built
 from graphopt.hardware.measure.price_table import Line, PriceTable

@@ -20,16 +20,14 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from graphopt.core.compiler import KNOBS
 from graphopt.core.graph import F64
-from graphopt.core.head import Role
-from graphopt.core.knobs import KNOBS
-from graphopt.core.utils.outside import OwnFolder, WeightsFile
-from graphopt.core.utils.ranges import Between, Few, Share, Workers
+from graphopt.core.plan import Decision, Decisions, Role
+from graphopt.core.utils.marks import Between, Few, OwnFolder, Share, WeightsFile, Workers
 from graphopt.hardware.costs.calibrated import Calibrated
 from graphopt.hardware.costs.inductor import Learned
 from graphopt.hardware.ranking.requests import request_of
 from graphopt.problems.assignment import AssignProblem
-from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.compiler_search import Changes, Climb, changed, knob_columns, rules, single_knobs
 from graphopt.search.walks.classes import alike

@@ -4,7 +4,7 @@ asks for."""
 from typing import Literal
 
 from graphopt.core.machine import Machine
-from graphopt.core.utils.ranges import Count, Few
+from graphopt.core.utils.marks import Count, Few
 from graphopt.hardware.costs.whole_program import Profiled
 from graphopt.hardware.measure.target import Measuring
 from graphopt.problems.cost_model import CostModel

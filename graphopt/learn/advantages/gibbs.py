@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
+from graphopt.core.plan import Decision
 from graphopt.problems.assignment import PricedFlips, Pricing
-from graphopt.problems.decisions import Decision
 from graphopt.search.walks.moves import BATCH_ENTRIES, Slots
 
 

@@ -23,12 +23,11 @@ import numpy as np
 from graphopt import cache_dir
 from graphopt.core.errors import UserError, writing
 from graphopt.core.graph import I64, Graph
-from graphopt.core.head import named_counts
+from graphopt.core.plan import named_counts
 from graphopt.core.utils.commit import commit
 from graphopt.core.utils.limits import MIB, read_npz
-from graphopt.core.utils.outside import OwnFolder
-from graphopt.core.utils.progress import Bar
-from graphopt.core.utils.ranges import Between, Count, Positive, Workers
+from graphopt.core.utils.marks import Between, Count, OwnFolder, Positive, Workers
+from graphopt.core.utils.terminal import Bar
 from graphopt.core.utils.whole import whole_file
 from graphopt.learn.advantages.gibbs import ConditionalPrices, Samples, surroundings, survey, sweep, typical
 from graphopt.problems.assignment import AssignTask, Pricing

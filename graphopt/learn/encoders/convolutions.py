@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GATv2Conv, GINEConv, MessagePassing, SAGEConv
 
 from graphopt.core.errors import ConfigError
-from graphopt.core.utils.ranges import AttentionHeads, Layers, Share, Width
+from graphopt.core.utils.marks import AttentionHeads, Layers, Share, Width
 from graphopt.learn.encoders.encoder import Edges, Encoder, both_ways, segment_mean
 from graphopt.learn.encoders.features import EDGE_WIDTH
 

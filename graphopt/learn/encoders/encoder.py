@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from graphopt.core.operators import OPERATORS
-from graphopt.core.utils.ranges import Width
+from graphopt.core.utils.marks import Width
 from graphopt.learn.encoders.features import WIDTH
 
 

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 from torch_geometric.data import Data
 
 from graphopt.core.errors import ConfigError
-from graphopt.core.utils.ranges import Between, Width
+from graphopt.core.utils.marks import Between, Width
 from graphopt.learn.encoders.encoder import Edges, Encoder, both_ways, segment_sum
 from graphopt.learn.encoders.features import EDGE_WIDTH
 

@@ -28,23 +28,20 @@ from torch import Tensor, nn
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, Graph
-from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Device, Machine
-from graphopt.core.utils.progress import Bar
-from graphopt.core.utils.ranges import Count, NotNegative, Positive, Whole
+from graphopt.core.plan import Decision, Role
+from graphopt.core.utils.marks import Count, NotNegative, Positive, Whole
+from graphopt.core.utils.terminal import Bar
 from graphopt.costs.one_kernel.kernel_time import kernel_table
 from graphopt.costs.one_kernel.learned_kernel import COLUMNS, HIDDEN, SCALE, as_numbers
 from graphopt.costs.simulator import Simulator
 from graphopt.learn.learner import Learner, inference
 from graphopt.problems.assignment import AssignProblem, AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel, Objective
-from graphopt.problems.decisions import Decision
 from graphopt.problems.keys import Keys
 from graphopt.problems.tasks.fusion import Fusion
-from graphopt.problems.tasks.joint import Joint
-from graphopt.problems.tasks.placement import Placement
-from graphopt.problems.tasks.scheduling import Scheduling
+from graphopt.problems.tasks.placement import DeviceTask
 from graphopt.search.fusion.modelled_scan import modelled_by, plain_roofline, search_by_model
 from graphopt.search.fusion.xla_priority import xla_choice, xla_models
 from graphopt.search.walks.joint_search import JointSearch
@@ -184,7 +181,7 @@ class RunModel(KernelModel):
                          modelled=modelled)  # fmt: skip
         self.search, self.caution = search, caution
         if not isinstance(task, Fusion):
-            limits = task.fusion_limits if isinstance(task, Placement | Scheduling | Joint) else USUAL
+            limits = task.fusion_limits if isinstance(task, DeviceTask) else USUAL
             self.timed = Fusion(name="fusion", machine=task.machine, decision="binary", levels=2, numerics=None,
                                 **limits._asdict())  # fmt: skip
 

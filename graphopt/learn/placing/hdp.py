@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from graphopt.core.graph import Graph
-from graphopt.core.head import Role
-from graphopt.core.utils.ranges import Few, NotNegative, Width
+from graphopt.core.plan import Role
+from graphopt.core.utils.marks import Few, NotNegative, Width
 from graphopt.learn.placing.op_groups import DeviceSequence, learning_inside, of_chosen, placed_as, rewards
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from graphopt.core.head import Role
-from graphopt.core.utils.ranges import Few, NotNegative, Positive, Share, Whole, Width
+from graphopt.core.plan import Role
+from graphopt.core.utils.marks import Few, NotNegative, Positive, Share, Whole, Width
 from graphopt.learn.placing.op_groups import (
     FEATURES,
     GroupMessages,

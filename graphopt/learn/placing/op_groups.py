@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphopt.core.graph import F64, I64
-from graphopt.core.head import Role
 from graphopt.core.operators import Category
+from graphopt.core.plan import Decisions, Role
 from graphopt.problems.assignment import AssignProblem
-from graphopt.problems.decisions import Decisions
 from graphopt.search.heuristics.rules import SchedulingInstance, depth_first
 
 FAILED = -10.0  # reward of a plan that does not fit into memory (GO, section 3; HDP's code: -sqrt(100))

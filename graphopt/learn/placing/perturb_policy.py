@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphopt.core.graph import F64, I64, Graph
-from graphopt.core.head import Role
-from graphopt.core.utils.progress import Bar
-from graphopt.core.utils.ranges import Count, NotNegative, Share, Width
+from graphopt.core.plan import Role
+from graphopt.core.utils.marks import Count, NotNegative, Share, Width
+from graphopt.core.utils.terminal import Bar
 from graphopt.learn.learner import Learner, inference
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel

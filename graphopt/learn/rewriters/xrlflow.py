@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from graphopt.core.graph import F64, Graph
 from graphopt.core.machine import Machine
-from graphopt.core.utils.ranges import Count, Few, NotNegative, Positive, Share, Whole, Width
+from graphopt.core.utils.marks import Count, Few, NotNegative, Positive, Share, Whole, Width
 from graphopt.learn.learner import Learner, inference
 from graphopt.problems.cost_model import CostModel
 from graphopt.rewrite.additive import Flops

@@ -7,17 +7,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.core.compiler_choice import compiler_choice
+from graphopt.core.compiler import Numerics, compiler_choice, knobs
 from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
-from graphopt.core.head import Head, Role
 from graphopt.core.kernels import KernelLimits, default_inline, legalise, legalise_by_priority
-from graphopt.core.knobs import Numerics, knobs
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
-from graphopt.core.utils.ranges import Cap, Levels
+from graphopt.core.plan import Decision, Decisions, Head, Plans, Role
+from graphopt.core.utils.marks import Cap, Levels
 from graphopt.problems.assignment import AssignTask
-from graphopt.problems.decisions import Decision, Decisions
 
 STORE_OR_INLINE = Head("inline", 2, Role.FUSION, ("store", "inline"))
 CUT = Head("cut", 2, Role.CHOICE, ("fuse", "cut"))  # cut: its loop is fused with no other
@@ -32,7 +29,7 @@ class Fusion(AssignTask):
     for the whole graph; `equal`: those that keep outputs as they are, `close`: also those that change rounding; null:
     none.
 
-    Of a graph that a compiler was asked about (`core.compiler_choice`), its own choices are the default, ops have a
+    Of a graph that a compiler was asked about (`core.compiler`), its own choices are the default, ops have a
     choice where it has one, and its own caps are obeyed when it compiles.
     """
 

@@ -8,12 +8,10 @@ from numpy.typing import NDArray
 
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import Graph
-from graphopt.core.head import Head, Role
 from graphopt.core.machine import Machine
-from graphopt.core.plan import Plans
+from graphopt.core.plan import Decision, Decisions, Head, Plans, Role
 from graphopt.core.split import complete, step_of
 from graphopt.problems.assignment import AssignTask
-from graphopt.problems.decisions import Decision, Decisions
 
 RECOMPUTE_OR_SAVE = Head("recompute", 2, Role.CHOICE, ("recompute", "save"))
 

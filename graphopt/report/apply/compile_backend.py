@@ -16,9 +16,9 @@ from torch._inductor import config
 from torch._inductor.graph import GraphLowering
 from torch.fx import GraphModule
 
+from graphopt.core.compiler import options as options_of
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
-from graphopt.core.knobs import options as options_of
 from graphopt.graphs.readers.pytorch.program_file import key_of, unpacked_program
 from graphopt.hardware.inductor.captured import phase_of
 from graphopt.hardware.inductor.hooks import Request, Requests, carried_out, check_version, replaced

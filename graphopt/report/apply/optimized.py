@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from graphopt.core.compiler import KNOBS, Numerics
 from graphopt.core.graph import Graph
-from graphopt.core.knobs import KNOBS, Numerics
 from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors_in
 from graphopt.graphs.readers.pytorch.program_file import key_of, packed_program
 from graphopt.graphs.readers.pytorch.program_inputs import raw

@@ -21,8 +21,8 @@ import yaml
 
 from graphopt.core.errors import UserError, writing
 from graphopt.core.utils.commit import commit
-from graphopt.core.utils.printable import printable, say
-from graphopt.core.utils.ranges import whole
+from graphopt.core.utils.marks import whole
+from graphopt.core.utils.terminal import printable, say
 from graphopt.core.utils.whole import whole_file, whole_folder
 from graphopt.report.leaderboard.contests import Contest, is_name, read_contest, read_contests
 from graphopt.report.leaderboard.judging import ENTRY, BoardEntry, judged_entries, other_folders

@@ -33,7 +33,7 @@ from graphopt.core.errors import Unreadable, UserError
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.utils import registry
 from graphopt.core.utils.limits import MIB, read_bytes
-from graphopt.core.utils.printable import short
+from graphopt.core.utils.terminal import short
 from graphopt.graphs.dataset import Split
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import Decided, Equality, Solution

@@ -16,9 +16,8 @@ from typing import Any
 from graphopt.core.errors import Unreadable, UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.utils.limits import MIB, read_bytes
-from graphopt.core.utils.printable import short
-from graphopt.core.utils.progress import Bar
-from graphopt.problems.capacity import lack_of_memory
+from graphopt.core.utils.terminal import Bar, short
+from graphopt.problems.cost_model import lack_of_memory
 from graphopt.problems.problem import Decided, Solution
 from graphopt.report.leaderboard.contests import (
     DEFINITION,

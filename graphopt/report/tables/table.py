@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from graphopt.core.utils.printable import printable
+from graphopt.core.utils.terminal import printable
 
 GAP = "  "
 NARROW = 40  # below so many characters nothing is gained by splitting further

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphopt.core.utils.ranges import Count, NotNegative, Positive, Whole
+from graphopt.core.utils.marks import Count, NotNegative, Positive, Whole
 from graphopt.rewrite.egraphs.cycles import FILTERS, Below, CycleFilter, forbid_cycles
 from graphopt.rewrite.egraphs.eclasses import TermClasses
 from graphopt.rewrite.egraphs.ematching import LoopFinder

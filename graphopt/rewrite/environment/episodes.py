@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.core.utils.ranges import Count, Few, NotNegative, Whole
+from graphopt.core.utils.marks import Count, Few, NotNegative, Whole
 from graphopt.problems.problem import OutOfBudget
 from graphopt.rewrite.environment.meta_graph import MetaGraph, MetaGraphs
 from graphopt.rewrite.ir.terms import Outputs, reachable, runs

@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from graphopt.core.errors import ConfigError
-from graphopt.core.utils.ranges import Count, NotNegative, Positive, Whole
+from graphopt.core.utils.marks import Count, NotNegative, Positive, Whole
 from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import Saved, TermClasses
 from graphopt.rewrite.egraphs.ematching import LoopFinder

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Sequence
 
-from graphopt.core.utils.ranges import AtLeastOne, Count, Whole
+from graphopt.core.utils.marks import AtLeastOne, Count, Whole
 from graphopt.rewrite.generation.partial import mutants
 from graphopt.rewrite.ir.terms import reachable
 from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rewriter

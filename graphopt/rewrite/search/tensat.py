@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from graphopt.core.errors import ConfigError
-from graphopt.core.utils.ranges import Positive, Whole
+from graphopt.core.utils.marks import Positive, Whole
 from graphopt.rewrite.egraphs.choosing import extractable
 from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import TermClasses

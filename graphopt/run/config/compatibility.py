@@ -14,8 +14,8 @@ from typing import Any, get_args
 
 from graphopt import CONF
 from graphopt.core.errors import Incompatible, UsageError, UserError
-from graphopt.core.head import Role
 from graphopt.core.machine import Machine
+from graphopt.core.plan import Role
 from graphopt.core.utils import registry
 from graphopt.problems.cost_model import CostModel, Objective
 from graphopt.problems.optimizer import Solver, unpriced

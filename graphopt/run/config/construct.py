@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Union
 
-from graphopt.core.errors import ConfigError, UsageError
-from graphopt.core.utils.blame import own_place
-from graphopt.core.utils.printable import short
-from graphopt.core.utils.ranges import Between
+from graphopt.core.errors import ConfigError, UsageError, own_place
+from graphopt.core.utils.marks import Between
+from graphopt.core.utils.terminal import short
 
 Node = Mapping[str, Any]  # plain containers: a resolved yaml node
 

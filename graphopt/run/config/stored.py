@@ -7,7 +7,7 @@ and is never imported. So nothing that a file says is imported or called, whatev
 
 `node_of` is the only way in. It goes through the types of the option's constructor. An option may stand where a type
 wants one, and only of that class. A setting that would import, open, run or connect is marked in its type
-(`graphopt.core.utils.outside`), and the mark says what counts of a file's value. All else is plain values.
+(`graphopt.core.utils.marks`), and the mark says what counts of a file's value. All else is plain values.
 
 A name can be overridden (`machine.name=mine`), and a node holds all values of its option. So an option only has to name
 the class: it is the yaml file called like the node if that one has the node's class, else the first that has it.
@@ -24,7 +24,7 @@ from typing import Annotated, Any, Union
 from graphopt import OWN_OPTIONS
 from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.utils import registry
-from graphopt.core.utils.outside import Outside
+from graphopt.core.utils.marks import Outside
 from graphopt.run.config.construct import Node, classes_in, dotted, hints_of, locate
 from graphopt.run.config.former import ADDED, ANY, FORMER, MOVED, REMOVED
 

@@ -53,6 +53,7 @@ def save(
 def complete(problem: Problem, judged: float, row: Mapping[str, Any], config: Mapping[str, Any]) -> Decided:
     """What was decided, with a header that says all."""
     decided, graph = problem.solution().decided, problem.graph
+    kept = {key: config[key] for key in CONFIG_KEYS if key in config}
     common = {
         "graph": {"name": graph.name, "family": graph.family, "hash": graph.hash, "ops": graph.num_ops},
         "prices": {
@@ -61,15 +62,11 @@ def complete(problem: Problem, judged: float, row: Mapping[str, Any], config: Ma
             "judged": float(judged),
             "noise": float(row.get("noise", 0.0)),
         },
-        "config": {key: _said(key, config[key]) for key in CONFIG_KEYS if key in config},
+        "config": {key: words(key, said) if isinstance(said, Mapping) else said for key, said in kept.items()},
         "row": {key: row[key] for key in ROW_KEYS if key in row},
         "versions": versions(str(row.get("commit", ""))),
     }
     return replace(decided, header={"format": decided.format, **decided.header, **common})
-
-
-def _said(key: str, value: Any) -> Any:
-    return words(key, value) if isinstance(value, Mapping) else value
 
 
 def versions(commit: str) -> dict[str, str]:
@@ -125,17 +122,16 @@ def read_answer(source: Path) -> tuple[dict[str, Any], Arrays]:
     if not (source if place is None else place[0]).is_file():
         raise DecisionError(f"no decision file {source}: give the path of a decisions/*.npz, or {packed.NAME}#DIGEST")
     try:
-        header, arrays = _read_file(source) if place is None else packed.read(*place)
+        if place is None:
+            arrays = read_npz(source, FILE_BYTES)
+            header = parse_json(part(arrays, "header").tobytes(), "its header", HEADER_BYTES)
+            del arrays["header"]
+        else:
+            header, arrays = packed.read(*place)
         check_header(header)
         return header, arrays
     except Unreadable as error:
         raise damaged(source, error) from None
-
-
-def _read_file(source: Path) -> tuple[dict[str, Any], Arrays]:
-    arrays = read_npz(source, FILE_BYTES)
-    header = parse_json(part(arrays, "header").tobytes(), "its header", HEADER_BYTES)
-    return header, {name: array for name, array in arrays.items() if name != "header"}
 
 
 def damaged(source: Path, error: Exception | str) -> DecisionError:

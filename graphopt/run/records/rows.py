@@ -18,24 +18,33 @@ that is infinite, which is read as such; no number is ever NaN):
 - of measured prices: noise (the relative standard error of judged), measurements (timings that it rests on)
 - status: ok | infeasible (no plan found fits the devices' memory: judged is inf) | failed | illegal, reason (of an
   ok row what the optimiser has to say about its answer, mostly nothing)
+
+`finished.json` says that every row which a call asked for is there, so that the next call skips the cell:
+
+    {"request": digest of what was asked for and of the data, "files": {"rows.jsonl": bytes, "decisions/NAME.npz": ...}}
+
+It is believed as long as the request is the same and the files have the sizes that it names.
 """
 
+import hashlib
 import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from graphopt.core.errors import UserError, writing
-from graphopt.core.utils.limits import MIB, read_gzip
+from graphopt.core.errors import Unreadable, UserError, writing
+from graphopt.core.utils.limits import MIB, read_gzip, read_json
 from graphopt.core.utils.plain_json import dumps
 from graphopt.core.utils.whole import whole_file
 
 Row = dict[str, Any]
 ROWS, PACKED_ROWS = "rows.jsonl", "rows.jsonl.gz"  # of a cell; of a packed study, all cells' after each other
 ROWS_BYTES = 1024 * MIB
+FINISHED, FINISHED_BYTES = "finished.json", 64 * MIB  # beside the rows
 DONE = ("ok", "infeasible")  # solved: not tried again
 KEY = ("graph_hash", "algo", "seed", "split", "evals_cap", "seconds_cap", "config_hash")
 TEXTS = ("study", "cell", "dataset", "split", "graph", "graph_hash", "family", "task", "machine", "cost", "judge",
@@ -186,3 +195,47 @@ def _append(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+
+
+def was_finished(cell: Path, request: str) -> bool:
+    """Whether this very request was finished: the files of the cell have the sizes that `finished.json` names. What
+    cannot be read says no."""
+    try:
+        said = read_json(cell / FINISHED, FINISHED_BYTES)
+    except Unreadable:
+        return False
+    if not isinstance(said, dict) or said.get("request") != request or not isinstance(said.get("files"), dict):
+        return False
+    try:
+        return all(os.stat(cell / name).st_size == size for name, size in said["files"].items())
+    except (OSError, ValueError):
+        return False
+
+
+def mark_finished(cell: Path, request: str, rows: Collection[Row]) -> None:
+    """rows: those that are done. Raises UserError when the disk does not take it."""
+    names = [row[key] for row in rows for key in ("decision", "model") if row.get(key)]
+    with writing(cell / FINISHED), whole_file(cell / FINISHED) as part:
+        files = {name: os.stat(cell / name).st_size for name in (ROWS, *names) if rows}
+        part.write(json.dumps({"request": request, "files": files}).encode())
+
+
+def digest_of(files: Sequence[Path]) -> str:
+    """Of the names and contents of files, empty where there are none. Raises OSError when one cannot be read."""
+    return (
+        ""
+        if not files
+        else hashlib.sha256("".join(map(_content_line, files)).encode(errors="backslashreplace")).hexdigest()[:16]
+    )
+
+
+def _content_line(file: Path) -> str:
+    state = file.stat()
+    return f"{file} {_content(file, state.st_size, state.st_mtime_ns, state.st_ctime_ns)}\n"
+
+
+@lru_cache(maxsize=4096)
+def _content(file: Path, size: int, modified: int, changed: int) -> str:
+    """The cells of a sweep read the same files."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

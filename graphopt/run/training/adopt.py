@@ -14,7 +14,7 @@ from typing import Any
 from graphopt import CONF
 from graphopt.core.errors import UsageError, UserError
 from graphopt.core.utils import registry
-from graphopt.core.utils.printable import say
+from graphopt.core.utils.terminal import say
 from graphopt.run.config import compatibility
 from graphopt.run.config.construct import Node, target_of
 

@@ -19,7 +19,7 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint, Timer
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from graphopt.core.utils.progress import Bar
+from graphopt.core.utils.terminal import Bar
 from graphopt.learn.learner import Learner
 from graphopt.run.loggers import RunLog
 from graphopt.run.training import checkpoint

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from graphopt.core.utils.outside import RUNS, UserPath
-from graphopt.core.utils.ranges import Between, Count, NotNegative, Whole
+from graphopt.core.utils.marks import RUNS, Between, Count, NotNegative, UserPath, Whole
 
 
 @dataclass(frozen=True, kw_only=True)

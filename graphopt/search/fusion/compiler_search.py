@@ -14,10 +14,9 @@ import numpy as np
 
 from graphopt.core.fusible import fusible
 from graphopt.core.graph import F64, I64, Bool, Graph
-from graphopt.core.head import Head, Role
-from graphopt.core.utils.ranges import Few, Share
+from graphopt.core.plan import Decision, Decisions, Head, Role
+from graphopt.core.utils.marks import Few, Share
 from graphopt.problems.assignment import AssignProblem
-from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.walks.classes import alike
 

@@ -25,13 +25,12 @@ import numpy as np
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.graph import I64, Bool
-from graphopt.core.head import Role
 from graphopt.core.machine import Device, Machine
-from graphopt.core.utils.ranges import Count, Whole
+from graphopt.core.plan import Decision, Role
+from graphopt.core.utils.marks import Count, Whole
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assignment import AssignProblem, PricedFlips, Pricing
 from graphopt.problems.cost_model import CostModel, FlipState
-from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer, solve
 from graphopt.search.fusion.motif_scan import MotifScan, scan_classes
 from graphopt.search.fusion.xla_priority import xla_models

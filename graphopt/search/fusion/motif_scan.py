@@ -4,8 +4,8 @@ The search without learning that a learned policy has to beat: it finds out by i
 from itertools import product
 from typing import Annotated
 
-from graphopt.core.head import Role
-from graphopt.core.utils.ranges import Between
+from graphopt.core.plan import Role
+from graphopt.core.utils.marks import Between
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.xla_priority import InlineAll, XlaPriority

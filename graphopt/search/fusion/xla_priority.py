@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from graphopt.core.errors import ConfigError
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I32, I64, Graph
-from graphopt.core.head import Role
 from graphopt.core.kernels import KernelLimits, find_roots, fits_root, gather, join_kernel, start_kernel
 from graphopt.core.machine import Device
+from graphopt.core.plan import Decision, Role
 from graphopt.core.utils.compiled import njit
 from graphopt.costs.one_kernel.kernel_time import (
     Workspace,
@@ -35,7 +35,6 @@ from graphopt.costs.one_kernel.kernel_time import (
     workspace,
 )
 from graphopt.problems.assignment import AssignProblem, AssignTask
-from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
 
 LAUNCH = 1e-6  # s, what XLA assumes for every kernel

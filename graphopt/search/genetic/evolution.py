@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.utils.compiled import njit
-from graphopt.core.utils.ranges import Between, Share
+from graphopt.core.utils.marks import Between, Share
 from graphopt.problems.assignment import AssignProblem, Pricing
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.walks.moves import penalised

@@ -12,9 +12,8 @@ import numpy as np
 
 from graphopt.core.errors import Unsolved
 from graphopt.core.graph import I64, Bool
-from graphopt.core.head import Role
-from graphopt.core.live_storage import LiveStorage
-from graphopt.core.op_storage import OpStorage, op_storage
+from graphopt.core.live_storage import LiveStorage, OpStorage, op_storage
+from graphopt.core.plan import Role
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.starts import F32, encode

@@ -16,8 +16,8 @@ Shape legend: N ops, T tensors, L layers, D devices.
 import numpy as np
 
 from graphopt.core.graph import F64, I64, Graph
-from graphopt.core.head import Role
 from graphopt.core.operators import OPERATOR_ID, Category
+from graphopt.core.plan import Role
 from graphopt.core.utils.compiled import njit
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from graphopt.core.errors import ConfigError
-from graphopt.core.head import Role
 from graphopt.core.list_schedule import list_by_bottom_level, positions, tie_breaks
-from graphopt.core.utils.ranges import NotNegative, Positive
+from graphopt.core.plan import Role
+from graphopt.core.utils.marks import NotNegative, Positive
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.rules import (

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64
-from graphopt.core.head import Role
+from graphopt.core.plan import Decisions, Role
 from graphopt.problems.assignment import AssignProblem
-from graphopt.problems.decisions import Decisions
 from graphopt.problems.keys import KeyRole
 from graphopt.search.heuristics.expert import by_layers
 from graphopt.search.heuristics.rules import (

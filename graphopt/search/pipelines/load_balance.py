@@ -32,10 +32,10 @@ from scipy.sparse import coo_array, csgraph, csr_array
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, I64
-from graphopt.core.head import Role
 from graphopt.core.list_schedule import Dependencies
+from graphopt.core.plan import Role
 from graphopt.core.utils.compiled import njit
-from graphopt.core.utils.ranges import Count, Few, Whole
+from graphopt.core.utils.marks import Count, Few, Whole
 from graphopt.costs.event_arrays import GRID
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import Objective

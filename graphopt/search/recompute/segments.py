@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from graphopt.core.plan import Decision
 from graphopt.core.split import step_of
 from graphopt.problems.assignment import AssignProblem
-from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.tasks.recomputing import Recompute
 from graphopt.search.recompute.saved_sets import REACH, segmented

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import I64
-from graphopt.core.head import Role
+from graphopt.core.plan import Role
 from graphopt.core.trace import Trace
-from graphopt.core.utils.ranges import Positive, Whole, Workers
+from graphopt.core.utils.marks import Positive, Whole, Workers
 from graphopt.costs.event_arrays import GRID
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assignment import AssignProblem

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from graphopt.core.errors import Unsolved
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I64, Bool
-from graphopt.core.head import Role
 from graphopt.core.list_schedule import Dependencies, Links, links
 from graphopt.core.machine import Device
+from graphopt.core.plan import Role
 from graphopt.core.utils.compiled import njit
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import Objective

@@ -18,8 +18,8 @@ import numpy as np
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, I64
-from graphopt.core.head import Role
 from graphopt.core.machine import Machine
+from graphopt.core.plan import Role
 from graphopt.costs.event_arrays import GRID
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.problems.assignment import AssignProblem

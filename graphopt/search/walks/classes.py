@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from graphopt.core.colours import colours, largest_result
 from graphopt.core.graph import F64, I64, Graph
+from graphopt.core.plan import Decision
 from graphopt.problems.assignment import AssignProblem
-from graphopt.problems.decisions import Decision
 from graphopt.search.walks.moves import Slots, Walk, scores
 
 Advantages = Callable[[Decision], F64]

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import F64, I64
-from graphopt.core.head import Role
+from graphopt.core.plan import Role
 from graphopt.core.trace import Trace
 from graphopt.core.utils.compiled import njit
-from graphopt.core.utils.ranges import Count, Share, Whole
+from graphopt.core.utils.marks import Count, Share, Whole
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import Objective

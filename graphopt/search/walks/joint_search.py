@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import I64
-from graphopt.core.head import Role
-from graphopt.core.utils.ranges import Count, NotNegative, Share, Whole
+from graphopt.core.plan import Role
+from graphopt.core.utils.marks import Count, NotNegative, Share, Whole
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole, digests
 from graphopt.problems.optimizer import Optimizer

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from graphopt.core.graph import F64, I64
 from graphopt.core.list_schedule import Dependencies
 from graphopt.core.utils.compiled import njit
-from graphopt.core.utils.ranges import Count, Few, NotNegative, Whole
+from graphopt.core.utils.marks import Count, Few, NotNegative, Whole
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import Optimizer

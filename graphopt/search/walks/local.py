@@ -5,9 +5,9 @@ from typing import Annotated
 
 import numpy as np
 
-from graphopt.core.utils.ranges import Between, Share, Whole
+from graphopt.core.plan import Decision, Decisions
+from graphopt.core.utils.marks import Between, Share, Whole
 from graphopt.problems.assignment import AssignProblem
-from graphopt.problems.decisions import Decision, Decisions
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.walks.moves import (
     INFEASIBLE,

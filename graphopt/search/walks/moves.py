@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.graph import Graph
+from graphopt.core.plan import Decision, Decisions
 from graphopt.problems.assignment import AssignProblem, AssignTask
-from graphopt.problems.decisions import Decision, Decisions
 from graphopt.search.heuristics.starts import heuristic_decisions
 
 INFEASIBLE = 1e30  # every infeasible score is beyond it, ordered by its excess

@@ -17,11 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from graphopt.core.graph import I64, Bool
-from graphopt.core.head import Role
-from graphopt.core.live_storage import LiveStorage, peaks
-from graphopt.core.op_storage import OpStorage, op_storage
+from graphopt.core.live_storage import LiveStorage, OpStorage, op_storage, peaks
+from graphopt.core.plan import Role
 from graphopt.core.utils.compiled import njit
-from graphopt.core.utils.ranges import Count, NotNegative, Positive, Whole
+from graphopt.core.utils.marks import Count, NotNegative, Positive, Whole
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.heuristics.compiler_orders import ORDERS, keys_of, storage_of

@@ -9,9 +9,9 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from graphopt.core.utils.ranges import Share, Whole
+from graphopt.core.plan import Decision
+from graphopt.core.utils.marks import Share, Whole
 from graphopt.problems.assignment import AssignProblem
-from graphopt.problems.decisions import Decision
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.walks.moves import Slots, Walk, neighbourhood, other_choice, scores, slots_of, start_walk
 

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.random import Generator
 
 from graphopt.core.graph import F64, I64
-from graphopt.core.head import Role
+from graphopt.core.plan import Role
 from graphopt.core.utils.compiled import njit
-from graphopt.core.utils.ranges import Count, Share, Whole
+from graphopt.core.utils.marks import Count, Share, Whole
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import Objective
 from graphopt.problems.keys import KeyRole

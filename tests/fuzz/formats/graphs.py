@@ -16,7 +16,7 @@ from graphopt.costs.simulator import Simulator
 from graphopt.graphs.files import GraphFiles
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
-from graphopt.problems.tasks.scheduling import Scheduling
+from graphopt.problems.tasks.placement import Scheduling
 
 from ..judge import Format, Wrong
 from ..mutate import Draw, damaged, damaged_bytes, damaged_text, json_text

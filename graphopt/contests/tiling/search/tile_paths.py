@@ -9,7 +9,7 @@ from graphopt.contests.tiling.search.groupings import Wiring
 from graphopt.contests.tiling.tile_costs import Kept, TileCosts, bits
 from graphopt.contests.tiling.tiling_task import Tiler, TilingProblem
 from graphopt.core.errors import Unsolved
-from graphopt.core.utils.ranges import Count
+from graphopt.core.utils.marks import Count
 from graphopt.problems.problem import OutOfBudget
 
 

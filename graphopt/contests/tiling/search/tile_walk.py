@@ -21,7 +21,7 @@ from graphopt.contests.tiling.search.groupings import (
 )
 from graphopt.contests.tiling.tile_costs import TileCosts, bits
 from graphopt.contests.tiling.tiling_task import Tiler, TilingProblem
-from graphopt.core.utils.ranges import Positive, Share
+from graphopt.core.utils.marks import Positive, Share
 from graphopt.problems.problem import OutOfBudget
 
 # Ops up to which the contest's limits were 2, 5, 15, 30, 60 seconds; beyond, 120.

@@ -21,7 +21,7 @@ from onnx import GraphProto, ModelProto, inliner
 from graphopt.core.errors import writing
 from graphopt.core.graph import GraphError
 from graphopt.core.graph_builder import RANK
-from graphopt.core.utils.process import Ended, Late, Process, Tell, serve
+from graphopt.core.utils.process import AnswerTimeout, Process, ProcessEnd, Tell, serve
 from graphopt.graphs.readers.onnx.folding import settle_shapes
 from graphopt.graphs.readers.onnx.model import subgraphs
 
@@ -88,7 +88,7 @@ def _asked(what: Request, model: ModelProto, source: str, follow: bool) -> tuple
         try:
             with child.turn:
                 answer = child.process.ask(request, SECONDS)
-        except (Ended, Late):
+        except (ProcessEnd, AnswerTimeout):
             raise InferenceDied(
                 f"{source} cannot be read: ONNX crashes on it, or needs more than {memory >> 20:,} MiB or "
                 f"{CPU_SECONDS} s; state the types and shapes of all tensors and export it again"

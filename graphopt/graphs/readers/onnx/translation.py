@@ -20,7 +20,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder, known_dtype
 from graphopt.core.operators import Category
-from graphopt.core.utils.printable import printable
+from graphopt.core.utils.terminal import printable
 from graphopt.graphs.readers.onnx.folding import SMALL, static_shape, stays_short
 from graphopt.graphs.readers.onnx.inference import InferenceDied, inferred_once
 from graphopt.graphs.readers.onnx.model import (

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map_only
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import GraphError
 from graphopt.core.utils.limits import machine_memory, parse_json, read_bytes, unpack_gzip
-from graphopt.core.utils.rehearsal import Died, rehearse
+from graphopt.core.utils.process import CopyCrash, rehearse
 from graphopt.core.utils.whole import whole_file
 from graphopt.graphs.readers.pytorch.nested_tensors import tensors_in
 from graphopt.graphs.readers.pytorch.program_inputs import (
@@ -203,7 +203,7 @@ def unpacked_program(content: bytes, path: str) -> FxProgram:
                 READING + 16 * len(content),
                 f"{path}: finding the shapes of this program",
             )
-        except Died as error:
+        except CopyCrash as error:
             raise GraphError(str(error)) from None
         _SHAPED.add(sha256(content).digest())
     return _unpacked(content, path)

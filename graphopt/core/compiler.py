@@ -1,12 +1,38 @@
-"""Settings of a compiler that a task may decide for a whole graph, declared here: nothing else of a compiler is ever
-set by what a file says.
+"""What a compiler decides by itself about a graph, and which of its settings a task may decide for a whole graph.
 
-Equal: outputs stay the same bit for bit, which is tested. Close: arithmetic changes, so a user has to allow it.
+Readers of compilers' own graphs (`graphopt.hardware.inductor`) note `stored` in the attributes of every op that the
+compiler can as well compute where it is read. Knobs are declared here: nothing else of a compiler is ever set by what a
+file says. Equal: outputs stay the same bit for bit, which is tested. Close: arithmetic changes, so a user has to allow
+it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from graphopt.core.graph import Bool, Graph, once_per_graph
+
+STORED = "stored"  # attribute of ops
+
+
+class CompilerChoice(NamedTuple):
+    """free: [N] ops that can be stored or inlined. inline: [N] those of them that the compiler inlines by default."""
+
+    free: Bool
+    inline: Bool
+
+
+@once_per_graph
+def compiler_choice(graph: Graph) -> CompilerChoice | None:
+    """What the compiler does by default; None of graphs that no compiler was asked about."""
+    said = [attributes.get(STORED) for attributes in graph.attributes]
+    free = np.array([value is not None for value in said], np.bool_)
+    if not free.any():
+        return None
+    return CompilerChoice(free, np.array([value is False for value in said], np.bool_))
+
 
 Numerics = Literal["equal", "close"]
 
