@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graphopt.core.graph import Graph
     from graphopt.core.graph_builder import GraphBuilder
-    from graphopt.core.plan import Head, Role
     from graphopt.core.machine import Machine
-    from graphopt.core.plan import Plans
+    from graphopt.core.plan import Head, Plans, Role
     from graphopt.graphs.dataset import Dataset
     from graphopt.learn.learner import Learner
     from graphopt.problems.assignment import AssignProblem, AssignTask

@@ -233,6 +233,8 @@ def _words(task: str, algo: str | None, machine: str | None, objective: str | No
     """What is chosen, with the usual options of the task where nothing is."""
     usual, options = USUAL.get(task, ("local", {}))
     chosen = {**options, **({} if machine is None else {"machine": machine})}
+    if objective is not None and "objective" not in registry.option("cost", chosen.get("cost", "simulator")):
+        del chosen["cost"]  # its objective is fixed: the simulator has a choice
     evals = [budget] if isinstance(budget, int) else budget
     return [
         f"task={task}", f"algo={algo or _learner_in(ckpt) or usual}", f"seed={seed}", "logger=none", "study=answer",

@@ -21,8 +21,6 @@ from typing import Any
 
 from graphopt import CONF, OWN_OPTIONS, cache_dir
 from graphopt.core.errors import Unreadable
-from graphopt.core.utils.limits import MIB, read_json
-from graphopt.core.utils.whole import whole_file
 
 
 def spelled_out(job: list[str], algos: Mapping[str, Sequence[str]]) -> list[str]:
@@ -42,12 +40,14 @@ def sources_of(hydra: Any) -> list[str]:
     ]
 
 
-COMPOSED_BYTES = 4 * MIB
+COMPOSED_BYTES = 4 * 2**20
 OTHER_INPUTS = (b"${oc.", b"${now:")  # what a value may depend on besides words and files
 
 
 def find_composed(words: Sequence[str], sources: Sequence[str]) -> dict[str, Any] | None:
     """The configuration of a job, if it is known. words: its overrides. sources: places of yaml files, in order."""
+    from graphopt.core.utils.limits import read_json  # which loads numpy: the command's help needs none
+
     path = _composed_file(words, sources)
     if path is None:
         return None
@@ -61,6 +61,8 @@ def find_composed(words: Sequence[str], sources: Sequence[str]) -> dict[str, Any
 
 def keep_composed(words: Sequence[str], sources: Sequence[str], config: Any) -> None:
     """Where the cache folder cannot be written, the next call composes again."""
+    from graphopt.core.utils.whole import whole_file
+
     path = _composed_file(words, sources)
     if path is None or (path.exists() and find_composed(words, sources) == config):
         return

@@ -326,7 +326,7 @@ def test_classical_cells_need_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from graphopt.run.config import build, compatibility;"
         "from graphopt.run import cell, evaluate, loggers, sweep;"
-        "from graphopt import report, decision; from graphopt.run.records import rows;"
+        "from graphopt.report import command, decision; from graphopt.run.records import rows;"
         "from graphopt.core.utils.registry import option; from graphopt.run.config.construct import target_of;"
         f"[target_of(option('algo', a), 'algo') for a in {json.dumps(['default', 'local', 'random', 'scan'])}];"
         "assert 'torch' not in sys.modules"
