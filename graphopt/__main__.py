@@ -23,8 +23,6 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "study pack": ("graphopt.report.pack", "pack a finished study into a few small files"),
     "study ship": ("graphopt.run.ship", "put a trained policy beside those of the package"),
 }
-
-
 SWEEPER = "hydra_plugins.graphopt.ResumingSweeper"  # where Hydra wants plugins to be
 
 
@@ -37,14 +35,9 @@ def main() -> None:
     if name is None:
         return run()
     from graphopt.core.cli import sentences
-    from graphopt.core.errors import UserError
-    from graphopt.core.graph import GraphError
 
     with sentences():
-        try:
-            sys.exit(import_module(SUBCOMMANDS[name][0]).main(words[len(name.split()) :]))
-        except GraphError as error:
-            raise UserError(str(error)) from error
+        sys.exit(import_module(SUBCOMMANDS[name][0]).main(words[len(name.split()) :]))
 
 
 def run() -> None:
@@ -70,21 +63,15 @@ def run_cell(config: Any) -> None:
     """What Hydra calls with every composed configuration."""
     from graphopt.core.errors import RowsFailed
     from graphopt.run.cell import open_cell
-    from graphopt.run.config.build import build
     from graphopt.run.config.suggested_machine import with_suggested_machine
-    from graphopt.run.evaluate import evaluate_cell
+    from graphopt.run.evaluate import run_through
     from graphopt.run.training.adopt import adopt
 
     with open_cell(with_suggested_machine(adopt(config))) as cell:
         if cell.skipped:
             return
-        parts = build(cell.config)
-        if parts.learns:
-            from graphopt.run.training.train import prepare
-
-            prepare(parts, cell)
         try:
-            evaluate_cell(parts, cell)
+            run_through(cell)
         except RowsFailed:
             if cell.rows.done:
                 _show(cell)  # what the other rows say

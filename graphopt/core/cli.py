@@ -141,21 +141,24 @@ def _warning(
     return f"warning: {printable(message)}\n"
 
 
-def explained(error: BaseException) -> tuple[str, int]:
-    """(sentence, exit code) of an error."""
+def explained(error: BaseException, words: Sequence[str] | None = None) -> tuple[str, int]:
+    """(sentence, exit code) of an error. words: those that were composed, by default of the command line."""
     from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
 
     from graphopt.core.errors import UserError
+    from graphopt.core.graph import GraphError
 
     if isinstance(error, UserError):
         return str(error), error.exit_code
+    if isinstance(error, GraphError):
+        return str(error), 1
     if isinstance(error, MissingConfigException):
         return _missing(error), 1
     if isinstance(error, OverrideParseException):
         return f"cannot read {error.override!r}; write KEY=VALUE, see python run.py --help", 2
     if isinstance(error, ConfigCompositionException):
-        return _override(error), 2
+        return _override(error, sys.argv[1:] if words is None else words), 2
     if isinstance(error, HydraException | OmegaConfBaseException):
         return _line(error), 2
     if isinstance(error, OSError) and error.filename is not None:
@@ -206,7 +209,7 @@ def meant(name: str, known: Sequence[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def _override(error: BaseException) -> str:
+def _override(error: BaseException, words: Sequence[str]) -> str:
     """From "Could not override 'algo.typo'": the keys that stand beside it."""
     from graphopt.core.utils.registry import options
 
@@ -217,14 +220,14 @@ def _override(error: BaseException) -> str:
     if options(key):
         return f"{key} is a config group; choose {key}=..., one of {', '.join(options(key))}"
     parent, _, _ = key.rpartition(".")
-    owner, keys = _siblings(parent)
+    owner, keys = _siblings(parent, words)
     if owner is None:
-        _, top = _siblings("")
+        _, top = _siblings("", words)
         return f"{parent} does not exist{meant(parent, top)}; keys: {', '.join(top)}"
     return f"{key} does not exist{meant(key.rpartition('.')[2], keys)}; keys{owner}: {', '.join(keys)}"
 
 
-def _siblings(parent: str) -> tuple[str | None, list[str]]:
+def _siblings(parent: str, words: Sequence[str]) -> tuple[str | None, list[str]]:
     """(" of algo=go", its keys) for `parent` = "algo", with the config groups that the command line chose; None where
     there is no such parent."""
     from hydra import compose, initialize_config_dir
@@ -232,7 +235,7 @@ def _siblings(parent: str) -> tuple[str | None, list[str]]:
     from omegaconf import DictConfig, OmegaConf
 
     GlobalHydra.instance().clear()
-    chosen = [a for a in sys.argv[1:] if re.fullmatch(r"[a-z]+(@[a-z]+)?=[\w]+", a) and _is_group(a)]
+    chosen = [a for a in words if re.fullmatch(r"[a-z]+(@[a-z]+)?=[\w]+", a) and _is_group(a)]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("config", overrides=chosen)
     node = OmegaConf.select(config, parent) if parent else config

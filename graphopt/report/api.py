@@ -22,7 +22,7 @@ from graphopt.run.cell import Cell, digest
 from graphopt.run.config import compatibility
 from graphopt.run.config.build import build
 from graphopt.run.config.construct import construct, target_of
-from graphopt.run.evaluate import evaluate_cell
+from graphopt.run.evaluate import run_through
 from graphopt.run.records.rows import Row
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ USUAL = {  # task: the algorithm and the options that it has unless others are n
     "sharding": ("sharding_search", {"cost": "strategy_cost"}),
     "tiling": ("tile_walk", {"machine": "cpu_core", "cost": "tile_time"}),
 }
-FILES = (
-    "sharding",
-    "tiling",
-)  # tasks whose problems are files of a format of their own, read by the data set so called
+FILES = ("sharding", "tiling")  # tasks whose problems are files of their own, read by the data set so called
 
 
 class Options(TypedDict, total=False):
@@ -233,8 +230,10 @@ def _words(task: str, algo: str | None, machine: str | None, objective: str | No
     """What is chosen, with the usual options of the task where nothing is."""
     usual, options = USUAL.get(task, ("local", {}))
     chosen = {**options, **({} if machine is None else {"machine": machine})}
-    if objective is not None and "objective" not in registry.option("cost", chosen.get("cost", "simulator")):
-        del chosen["cost"]  # its objective is fixed: the simulator has a choice
+    if "cost" in chosen and objective == getattr(
+        target_of(registry.option("cost", chosen["cost"]), "cost"), "objective", None
+    ):
+        objective = None  # the only one of that cost: there is no such setting
     evals = [budget] if isinstance(budget, int) else budget
     return [
         f"task={task}", f"algo={algo or _learner_in(ckpt) or usual}", f"seed={seed}", "logger=none", "study=answer",
@@ -276,7 +275,7 @@ def _composed(words: Sequence[str]) -> dict[str, Any]:
     try:
         return composed(words)
     except Exception as error:  # Hydra's, which name files of its own
-        raise UsageError(explained(error)[0]) from None
+        raise UsageError(explained(error, words)[0]) from None
 
 
 def _with_network(config: dict[str, Any]) -> dict[str, Any]:
@@ -385,16 +384,10 @@ def _working(cell: Cell) -> Iterator[None]:
 
 
 def _evaluated(cell: Cell, held: Dataset | None) -> None:
-    """Trains or loads what learns, and makes the cell's rows."""
+    """Makes the cell's rows, where it is not finished."""
     with _working(cell):
-        if cell.skipped:
-            return
-        parts = build(cell.config, held)
-        if parts.learns:
-            from graphopt.run.training.train import prepare
-
-            prepare(parts, cell)
-        evaluate_cell(parts, cell)
+        if not cell.skipped:
+            run_through(cell, held)
 
 
 def _solved(words: Sequence[str], held: Graph | None) -> Answer:

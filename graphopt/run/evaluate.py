@@ -14,12 +14,13 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import OPERATOR_ID
 from graphopt.core.utils.plain_json import places_of_nan
 from graphopt.core.utils.terminal import Bar
+from graphopt.graphs.dataset import Dataset
 from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
 from graphopt.problems.cost_model import CostModel, Price, better, lack_of_memory
 from graphopt.problems.optimizer import Solver, solve
 from graphopt.problems.problem import Incumbent, Problem, Solution, Task
 from graphopt.run.cell import Cell, sentence_of
-from graphopt.run.config.build import Parts, stored_config
+from graphopt.run.config.build import Parts, build, stored_config
 from graphopt.run.records import answer_file
 from graphopt.run.records.answer_file import read_answer
 from graphopt.run.records.rows import Row, RowFile, key_of
@@ -48,6 +49,17 @@ class Context:
     origins: Mapping[str, str] = field(default_factory=dict)  # graph hash -> the data set it is reported under
     seconds: float | None = None  # cap of each solve
     keeps: bool = True  # graphs, beside the answers
+
+
+def run_through(cell: Cell, dataset: Dataset | None = None) -> None:
+    """Builds what a cell is made of, trains or loads what learns, and makes the rows. dataset: instead of the
+    configuration's, where a program holds the graphs. Raises RowsFailed if a row failed."""
+    parts = build(cell.config, dataset)
+    if parts.learns:
+        from graphopt.run.training.train import prepare  # which loads torch
+
+        prepare(parts, cell)
+    evaluate_cell(parts, cell)
 
 
 def evaluate_cell(parts: Parts, cell: Cell) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from graphopt.hardware.ranking.measured_plans import agreement, measured_again, needed, recall, spearman
+from graphopt.hardware.ranking.measured_plans import agreement, measured_again, needed, spearman
 
 
 def test_rank_correlation_is_scipys_also_with_ties() -> None:
@@ -13,12 +13,6 @@ def test_rank_correlation_is_scipys_also_with_ties() -> None:
         a, b = rng.integers(0, 8, 30).astype(float), rng.random(30)
         assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic)
     assert spearman(np.ones(5), np.arange(5.0)) == 0.0
-
-
-def test_recall_counts_the_fastest_that_are_predicted_to_be() -> None:
-    measured = np.arange(10.0)
-    assert recall(measured, measured) == 1.0 and recall(-measured, measured) == 0.0
-    assert recall(np.array([0.0, 1, 2, 9, 9, 3, 4, 9, 9, 9]), measured) == 0.6
 
 
 def test_intervals_hold_the_value_and_noise_limits_what_can_be_seen() -> None:

@@ -16,7 +16,6 @@ from graphopt.hardware.measure.price_table import Line, PriceTable
 from graphopt.hardware.ranking.requests import WORDS, CompilerRequest
 
 DRAWS = 300
-FASTEST = 5
 MOST = 0.9
 LEAST = 5  # plans from which there is a correlation
 NEAR_OPS, NEAR_SHARE = 3, 0.1  # so many ops, or this share of those that any plan asks about, is near the default
@@ -103,12 +102,6 @@ def spearman(predicted: F64, measured: F64) -> float:
     a, b = (rankdata(values) - (len(values) + 1) / 2 for values in (predicted, measured))
     size = float(np.sqrt((a @ a) * (b @ b)))
     return float(a @ b) / size if size else 0.0
-
-
-def recall(predicted: F64, measured: F64) -> float:
-    """Share of the measured `FASTEST` plans that are among as many predicted ones."""
-    first, wanted = (set(np.argsort(values, kind="stable")[:FASTEST].tolist()) for values in (predicted, measured))
-    return len(first & wanted) / max(1, len(wanted))
 
 
 def agreement(score: Callable[[F64, F64], float], predicted: F64, measured: F64) -> Correlation:
