@@ -79,9 +79,7 @@ class WandbLog(CsvLog):
         try:
             import wandb
         except ImportError:
-            raise ConfigError(
-                "logger=wandb needs an extra: pip install graphopt[wandb], or choose logger=csv"
-            ) from None
+            raise ConfigError("logger=wandb needs its package: pip install wandb, or choose logger=csv") from None
         super().__init__(name=name)
         self._wandb = wandb
         self.project, self.mode = project, mode

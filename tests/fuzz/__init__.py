@@ -6,6 +6,6 @@
 import sys
 from pathlib import Path
 
-for place in (Path(__file__).parent.parent, Path(__file__).parent.parent / "readers"):
+for place in (Path(__file__).parent.parent, Path(__file__).parent.parent / "graphs"):
     if str(place) not in sys.path:  # as under pytest: tests share `commands` and `hostile_models`
         sys.path.append(str(place))

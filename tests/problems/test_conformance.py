@@ -33,8 +33,8 @@ from graphopt.run.config.build import encoder
 from graphopt.run.config.construct import construct, target_of
 
 BUDGETS = (0, 1, 7, 50)
-OF_STEPS = ("recompute", "sharding")  # of graphs of their own: tests/search/test_saved_sets.py, tests/sharding
-OF_SHARDING = ("sharding_search",)  # by the clock: tests/sharding
+OF_STEPS = ("recompute", "sharding")  # of graphs of their own: tests/search/test_saved_sets.py, tests/contests
+OF_SHARDING = ("sharding_search",)  # by the clock: tests/contests
 OF_PROGRAMS = ("compiler_policy",)  # lowers programs that graphs carry: tests/search
 OF_ORDERS = ("inductor_order", "order_walk")  # priced by cost=live_bytes alone: tests/search
 OF_PIPELINES = ("load_balance",)  # balances the loads of a pipeline, and refuses other objectives

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from execution.small_programs import branches
+from hardware.small_programs import branches
 from search.random_storages import all_orders, least_peak, random_table
 from torch._inductor import memory
 from torch.utils._ordered_set import OrderedSet

@@ -19,7 +19,7 @@ from torch.fx import Node
 
 from graphopt.core.errors import UserError
 
-KNOWN = ("2.13",)  # versions of torch with which the tests of tests/inductor pass
+KNOWN = ("2.13",)  # versions of torch with which the tests of tests/hardware pass
 
 
 def check_version() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from execution.small_programs import INPUTS, branches, plans
+from hardware.small_programs import INPUTS, branches, plans
 from torch import Tensor, nn
 
 from graphopt.core.errors import UserError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from execution.small_programs import INPUTS, Branches, branches, plans
+from hardware.small_programs import INPUTS, Branches, branches, plans
 
 from graphopt.core.graph import GraphError
 from graphopt.core.live_storage import orders_of, peaks

@@ -21,7 +21,7 @@ from graphopt.hardware.ranking.code_time import (
 )
 from graphopt.hardware.ranking.measured_plans import MeasuredGraph, MeasuredPlan
 from graphopt.hardware.ranking.requests import CompilerRequest
-from tests.ranking.test_measured_plans import request, timed
+from tests.hardware.test_measured_plans import request, timed
 
 TRUE = CodeTime({"v.tanh": 5e-9, "v.exp": 40e-9, "bytes.far": 0.02e-9, "s.load": 8e-9})
 

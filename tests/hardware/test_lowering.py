@@ -25,7 +25,7 @@ from graphopt.hardware.inductor.captured import capture_compiled, capture_step
 from graphopt.hardware.inductor.hooks import LARGEST_TREE, Request, replaced
 from graphopt.hardware.inductor.lowering import _complete, compile_source, digest_of
 from tests.check_data import check_data
-from tests.inductor.programs import (
+from tests.hardware.programs import (
     adam,
     assert_close,
     assert_same,

@@ -21,7 +21,7 @@ from graphopt.hardware.inductor.hooks import Request
 from graphopt.hardware.inductor.loop_reader import loop_program
 from graphopt.hardware.inductor.lowering import lower, own_choices
 from tests.costs.test_inductor_prices import task
-from tests.inductor.programs import two_reader_program
+from tests.hardware.programs import two_reader_program
 from tests.toy import toy_graph
 
 PRESET = "xeon_sapphire_rapids_torch213"

@@ -9,7 +9,7 @@ from graphopt.core.graph import Graph, GraphError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram
 from graphopt.hardware.inductor.captured import as_graph, capture_compiled, capture_step
 from graphopt.hardware.inductor.hooks import Request
-from tests.inductor.programs import adam, lowered, only, two_reader_program
+from tests.hardware.programs import adam, lowered, only, two_reader_program
 
 
 def graph_of(program: FxProgram) -> Graph:
