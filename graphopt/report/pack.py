@@ -5,7 +5,7 @@ study itself; `--unpack` writes the loose files again. Both read back all that t
 something is not equal. The packed folder holds
 
 - `answers.zip`: all answers, graphs, configurations and curves (`graphopt.run.records.packed`).
-- `rows.jsonl.gz`: the rows of all cells; `decision` says `answers.zip#DIGEST`.
+- `rows.jsonl.xz`: the rows of all cells; `decision` says `answers.zip#DIGEST`.
 - `README.md`: the study's pages after each other, first about.md, then the tables.
 - `measured.jsonl.gz`: what was measured, which `cost=inductor` and its like read where `measured.jsonl` is named.
 - what else lies in the study's folder (measured ops) as it is, but no .csv: `graphopt report` writes tables again.
@@ -14,8 +14,8 @@ Left out is what no number needs: checkpoints (`ckpt/`), rewritten models (`mode
 """
 
 import argparse
-import gzip
 import json
+import lzma
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +79,7 @@ def pack(study: Path, target: Path) -> None:
     def fill(folder: Path) -> None:
         names = _write_answers(study, cells, folder / packed.NAME)
         rows = [_renamed(row, lambda name: f"{packed.NAME}#{names[name]}") for cell in cells for row in _rows_of(cell)]
-        (folder / PACKED_ROWS).write_bytes(gzip.compress(as_lines(rows).encode(), 9, mtime=0))
+        (folder / PACKED_ROWS).write_bytes(lzma.compress(as_lines(rows).encode()))
         _write_own_files(study, folder, small=True)
         _check(study, folder)
 
@@ -135,8 +135,9 @@ def _write_answers(study: Path, cells: Sequence[Path], target: Path) -> Names:
         graph_of = {digest: graph for graph, group in sorted(groups.items()) for digest in group.answers}
         _add(archive, packed.INDEX, json.dumps({"format": packed.FORMAT, "answers": graph_of}))
         for graph, group in sorted(groups.items()):
-            _add(archive, f"answers/{graph}.json", group.text())
-            _add(archive, f"answers/{graph}.bin", b"".join(content for _, _, content in group.arrays))
+            content = b"".join(content for _, _, content in group.arrays)
+            _add(archive, f"answers/{graph}.json.xz", lzma.compress(group.text().encode()))
+            _add(archive, f"answers/{graph}.bin.xz", lzma.compress(content))
         for name, file in _other_files(study, cells):
             _add(archive, name, file.read_bytes())
         _add(archive, packed.NAMES, json.dumps(names))
@@ -159,10 +160,14 @@ def _other_files(study: Path, cells: Sequence[Path]) -> Iterator[tuple[str, Path
 
 
 def _other_parts(pack: Path) -> Iterator[tuple[str, bytes]]:
-    """(path below the study, content) of the same, from a pack."""
-    for name in member_names(pack):
+    """(path below the study, content) of the same, from a pack and the graphs that it shares with its neighbours."""
+    own, shared = member_names(pack), pack.parent.parent / packed.NAME
+    for name in own:
         if name.startswith(("graphs/", "cells/")):
             yield name.removeprefix("cells/"), read_member(pack, name, FILE_BYTES)
+    decided = {f"graphs/{graph}.npz" for graph in packed.digests(pack).values()}.difference(own)
+    for name in sorted(decided.intersection(member_names(shared) if shared.is_file() else ())):
+        yield name, read_member(shared, name, FILE_BYTES)
 
 
 def _own_files(study: Path) -> dict[str, bytes]:

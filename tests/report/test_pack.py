@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 import shutil
 import tracemalloc
 import zipfile
@@ -99,17 +100,17 @@ def test_every_answer_is_what_the_loose_file_says(both: tuple[Path, Path]) -> No
 
 def test_a_pack_is_a_few_files_and_holds_each_part_once(both: tuple[Path, Path]) -> None:
     loose, small = both
-    assert {"README.md", "answers.zip", "rows.jsonl.gz", "measured.jsonl.gz"} == {*tree(small)}
+    assert {"README.md", "answers.zip", "rows.jsonl.xz", "measured.jsonl.gz"} == {*tree(small)}
     assert gzip.decompress((small / "measured.jsonl.gz").read_bytes()).decode() == MEASURED
     assert (small / "README.md").read_text() == "what it is\n\n| a |\n|---|\n"
     with zipfile.ZipFile(small / packed.NAME) as archive:
-        groups = [name for name in archive.namelist() if name.startswith("answers/") and name.endswith(".bin")]
+        groups = [name for name in archive.namelist() if name.endswith(".bin.xz")]
         assert len([n for n in archive.namelist() if n.startswith("graphs/")]) == len(groups)
-        content = {name: archive.read(name) for name in groups}
+        content = {name: lzma.decompress(archive.read(name)) for name in groups}
     for header, arrays in loose_answers(loose):
         for _, _, array in arrays.values():
             if len(array) > 60:  # long enough to be there by no chance
-                assert content[f"answers/{header['graph']['hash']}.bin"].count(array) == 1
+                assert content[f"answers/{header['graph']['hash']}.bin.xz"].count(array) == 1
 
 
 def test_tables_and_replay_say_the_same(both: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,6 +124,18 @@ def test_tables_and_replay_say_the_same(both: tuple[Path, Path], capsys: pytest.
     assert loose[:-1] == small[:-1] and "decisions replay" in loose[-1]
     count = len(answers(both[1]))
     assert small[-1] == f"{count} of {count} decisions replay"
+
+
+def test_graphs_may_lie_in_the_folder_above(small: Path, tmp_path: Path) -> None:
+    """As studies share them: answers replay, and the loose study has its graphs again."""
+    parts: dict[str, bytes] = {}
+    rewrite(small, lambda own: parts.update({n: own.pop(n) for n in [*own] if n.startswith("graphs/")}))
+    with zipfile.ZipFile(tmp_path / packed.NAME, "w") as archive:
+        for name, content in {packed.INDEX: json.dumps({"format": packed.FORMAT, "answers": {}}), **parts}.items():
+            archive.writestr(name, content)
+    assert report([str(small), "--replay"]) == 0
+    unpack(small, tmp_path / "loose")
+    assert {f"graphs/{file.name}" for file in (tmp_path / "loose" / "graphs").iterdir()} == {*parts}
 
 
 def test_rows_lead_to_their_answers(both: tuple[Path, Path]) -> None:
@@ -189,7 +202,7 @@ def test_rows_of_two_cells_that_look_alike_stay_two(tmp_path: Path) -> None:
             for cell, price in (("one", 1.0), ("one", 2.0), ("two", 3.0))]  # fmt: skip
     rows += [{"cell": "two", "graph": "", "status": "failed"}, {"cell": "three", "graph": "", "status": "failed"}]
     rows += [{"cell": "two", "algo": "b", "graph": "g", "status": "ok", "judged": 4.0}]
-    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(r) + "\n" for r in rows).encode()))
+    (tmp_path / "rows.jsonl.xz").write_bytes(lzma.compress("".join(json.dumps(r) + "\n" for r in rows).encode()))
     found = [(row["cell"], row.get("judged")) for row in read_rows(row_files(tmp_path))[0]]
     assert found == [("one", 2.0), ("two", 3.0), ("two", 4.0), ("three", None)]
 
@@ -228,9 +241,10 @@ def test_what_is_there_is_not_replaced(studies: dict[str, tuple[Path, Path]], tm
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, bytes]], Any]) -> None:
-    """The pack with its parts changed, checked by nobody."""
+    """The pack with its parts changed, checked by nobody; answers not compressed by LZMA, as older packs hold them."""
     with zipfile.ZipFile(folder / packed.NAME) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
+    parts = {n.removesuffix(".xz"): lzma.decompress(c) if n.endswith(".xz") else c for n, c in parts.items()}
     change(parts)
     with zipfile.ZipFile(folder / packed.NAME, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in parts.items():
@@ -270,6 +284,7 @@ DAMAGE: dict[str, Callable[[dict[str, bytes]], Any]] = {
     "places": lambda parts: first_json(parts, lambda said: [a.update(arrays={"x": 10**9}) for a in
                                                             said["answers"].values()]),
     "a list of answers": lambda parts: first_json(parts, lambda said: said.update(answers=[])),
+    "no LZMA": lambda parts: parts.update({max(n for n in parts if n.startswith("answers/")) + ".xz": b"\xff"}),
     "no json": lambda parts: parts.update({min(n for n in parts if n.startswith("answers/")
                                                and n.endswith(".json")): b"\xff"}),
 }  # fmt: skip

@@ -85,7 +85,7 @@ class Collected:
 
 
 def collect(place: Path | str) -> Collected:
-    """Reads one rows.jsonl (or rows.jsonl.gz, of a packed study), or all below a folder. Half-written lines are
+    """Reads one rows.jsonl (or rows.jsonl.xz, of a packed study), or all below a folder. Half-written lines are
     counted, not fatal; of rows that repeat (a resumed cell) the last counts. Raises UserError when there are none."""
     files = row_files(Path(place))
     rows, broken = read_rows(files)

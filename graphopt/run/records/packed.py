@@ -4,11 +4,12 @@ An answer in it is named `FOLDER/answers.zip#DIGEST`, where a loose one is `FOLD
 of its header and arrays, and checked when it is read. The zip archive (`graphopt.report.pack` writes it) holds
 
 - `index.json`: `format`, and `answers`: digest -> hash of the graph that is decided about.
-- `graphs/HASH.npz`: each graph once, as `graphopt.graphs.readers.formats.graph_files` writes it.
-- `answers/HASH.json`, `answers/HASH.bin`: all answers to that graph, each distinct part of them once. `values`: what
-  headers say of a key. `arrays`: [type, shape] of arrays, whose bytes follow each other in the .bin. `answers`: digest
-  -> `header` {key: place in values} and `arrays` {name: place in arrays}. So op names, configurations, defaults and
-  decisions that many answers share are there once.
+- `graphs/HASH.npz`: each graph once, as `graphopt.graphs.readers.formats.graph_files` writes it. Graphs of several
+  studies may lie in an `answers.zip` of the folder above instead.
+- `answers/HASH.json.xz`, `answers/HASH.bin.xz` (older files: without .xz): all answers to that graph, each distinct
+  part of them once. `values`: what headers say of a key. `arrays`: [type, shape] of arrays, whose bytes follow each
+  other in the .bin. `answers`: digest -> `header` {key: place in values} and `arrays` {name: place in arrays}. So op
+  names, configurations, defaults and decisions that many answers share are there once.
 - `cells/CELL/...`: the cells' other files, and `names.json`: CELL/decisions/NAME.npz -> digest, to unpack.
 """
 
@@ -16,6 +17,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -26,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.errors import Unreadable
-from graphopt.core.utils.limits import MIB, parse_json, read_member
+from graphopt.core.utils.limits import MIB, parse_json, read_member, unpack_xz
 
 Arrays = dict[str, NDArray[Any]]
 Stamp = tuple[int, int]  # of a file: what changes when it does
@@ -191,6 +193,8 @@ def json_of(pack: Path, name: str) -> Any:
 
 
 def _member(pack: Path, name: str, max_bytes: int) -> bytes:
+    with suppress(KeyError):
+        return unpack_xz(read_member(pack, f"{name}.xz", max_bytes), max_bytes, f"{name} of {pack}")
     try:
         return read_member(pack, name, max_bytes)
     except KeyError:

@@ -37,12 +37,12 @@ from pathlib import Path
 from typing import Any
 
 from graphopt.core.errors import Unreadable, UserError, writing
-from graphopt.core.utils.limits import MIB, read_gzip, read_json
+from graphopt.core.utils.limits import MIB, read_bytes, read_json, unpack_xz
 from graphopt.core.utils.plain_json import dumps
 from graphopt.core.utils.whole import whole_file
 
 Row = dict[str, Any]
-ROWS, PACKED_ROWS = "rows.jsonl", "rows.jsonl.gz"  # of a cell; of a packed study, all cells' after each other
+ROWS, PACKED_ROWS = "rows.jsonl", "rows.jsonl.xz"  # of a cell; of a packed study, all cells' after each other
 ROWS_BYTES = 1024 * MIB
 FINISHED, FINISHED_BYTES = "finished.json", 64 * MIB  # beside the rows
 DONE = ("ok", "infeasible")  # solved: not tried again
@@ -74,9 +74,9 @@ def lines(path: Path) -> list[str]:
 
 
 def text_of(path: Path) -> str:
-    """What is in a file of rows, unpacked if its name ends in .gz. Raises OSError, or Unreadable for a packed one."""
-    if path.suffix == ".gz":
-        return read_gzip(path, ROWS_BYTES).decode(errors="replace")
+    """What is in a file of rows, unpacked if its name ends in .xz. Raises OSError, or Unreadable for a packed one."""
+    if path.suffix == ".xz":
+        return unpack_xz(read_bytes(path, ROWS_BYTES), ROWS_BYTES, str(path)).decode(errors="replace")
     return path.read_text(errors="replace")
 
 

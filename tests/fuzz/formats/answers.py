@@ -1,8 +1,8 @@
 """Answers, loose (shown, compared, priced again, edited, drawn) and packed with their study (reported, unpacked)."""
 
-import gzip
 import io
 import json
+import lzma
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from graphopt.run.records import packed
 from graphopt.run.records.rows import PACKED_ROWS
 
 from ..judge import Format, Said, Wrong, spoken
-from ..mutate import Draw, damaged, damaged_bytes, gzip_bomb, json_text
+from ..mutate import Draw, damaged, damaged_bytes, json_text
 from .archives import bomb, damaged_archive
 from .studies import ASSIGNING, arrays_of, decisions, study, workshop
 
@@ -124,12 +124,14 @@ def _rows(rng: Draw, place: Path) -> None:
     """One line's values; or the packing."""
     file = place / PACKED_ROWS
     if rng.random() < 0.3:
-        file.write_bytes(gzip_bomb(2000) if rng.random() < 0.1 else damaged_bytes(rng, file.read_bytes()))
+        file.write_bytes(
+            lzma.compress(bytes(64 << 20)) * 32 if rng.random() < 0.1 else damaged_bytes(rng, file.read_bytes())
+        )
         return
-    lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+    lines = lzma.decompress(file.read_bytes()).decode().splitlines()
     at = rng.randrange(len(lines))
     lines[at] = json_text(damaged(rng, json.loads(lines[at])))
-    file.write_bytes(gzip.compress("\n".join(lines).encode(errors="surrogatepass")))
+    file.write_bytes(lzma.compress("\n".join(lines).encode(errors="surrogatepass")))
 
 
 def _archive(rng: Draw, place: Path) -> None:
@@ -194,15 +196,16 @@ def _digest_again(place: Path, name: str) -> None:
         for member in (packed.INDEX, packed.NAMES, name):
             members[member] = members[member].replace(old.encode(), digest.encode())
     _write(place, members)
-    text = gzip.decompress((place / PACKED_ROWS).read_bytes())
+    text = lzma.decompress((place / PACKED_ROWS).read_bytes())
     for old, digest in new.items():
         text = text.replace(old.encode(), digest.encode())
-    (place / PACKED_ROWS).write_bytes(gzip.compress(text))
+    (place / PACKED_ROWS).write_bytes(lzma.compress(text))
 
 
 def _members(place: Path) -> Members:
     with zipfile.ZipFile(place / packed.NAME) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    return {n.removesuffix(".xz"): lzma.decompress(c) if n.endswith(".xz") else c for n, c in parts.items()}
 
 
 def _write(place: Path, members: Members) -> None:
