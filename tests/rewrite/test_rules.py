@@ -361,7 +361,7 @@ def test_what_fits_no_shape_is_rejected() -> None:
         verify(rule_of("never", never))
 
 
-@pytest.mark.parametrize("rule", load_rules("handwritten", "exchanges"), ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", load_rules("handwritten"), ids=lambda rule: rule.name)
 def test_packaged_rules_are_true(rule: Rule) -> None:
     assert verify(rule) >= 4
 
