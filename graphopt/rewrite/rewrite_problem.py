@@ -115,9 +115,13 @@ class Rewritten(Decided):
         """Results of the rewritten program that differ from the original's, by running both."""
         if not self.can_run or self.best.outputs == self.original.outputs:
             return []
-        from graphopt.rewrite.equivalence import differences
+        from graphopt.rewrite.equivalence import check_equivalence
 
-        return differences(self.original, self.best)
+        try:
+            check_equivalence(self.original, self.best)
+        except UserError as error:  # a mismatch, or why nothing can be run
+            return [str(error)]
+        return []
 
     def deliver(self, task: "Rewriting", path: Path) -> list[str] | None:
         """As ONNX, if the graph came so and the task is to."""

@@ -18,7 +18,7 @@ from check_data import check_data
 from graphopt.rewrite.egraphs.saturation import Prover, SaturationLimits
 from graphopt.rewrite.generation.instances import Instance, instances
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
-from graphopt.rewrite.rules.patterns import (
+from graphopt.rewrite.rules.rule import (
     Call,
     Comparison,
     Condition,
@@ -26,11 +26,12 @@ from graphopt.rewrite.rules.patterns import (
     Literal,
     Node,
     Pattern,
+    Rule,
     Variable,
+    checked,
     names_in,
     nodes,
 )
-from graphopt.rewrite.rules.rule import Rule, checked
 
 ACTIVATION = ("none", "sigmoid", "relu", "tanh")
 NAMES = {"conv2d": "conv", "ewadd": "add", "ewmul": "mul"}

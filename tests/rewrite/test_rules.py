@@ -17,8 +17,7 @@ from graphopt.rewrite.ir.terms import Outputs, Program, Terms, reachable, substi
 from graphopt.rewrite.rules.compiling import bound_names
 from graphopt.rewrite.rules.matching import Match, Matcher
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
-from graphopt.rewrite.rules.patterns import Literal, Node, Parameter, Pattern, Variable
-from graphopt.rewrite.rules.rule import Rule, RuleError, RuleSet
+from graphopt.rewrite.rules.rule import Literal, Node, Parameter, Pattern, Rule, RuleError, RuleSet, Variable
 from graphopt.rewrite.rules.steps import Neighbours
 from graphopt.rewrite.verify import Rejected, main, verify
 
