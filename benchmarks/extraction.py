@@ -14,14 +14,12 @@ from typing import Any
 from lines import say
 from rewriting import Ready
 
-from graphopt.rewrite.egraphs.choosing import Extractable, extractable
-from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import TermClasses
-from graphopt.rewrite.egraphs.ematching import LoopFinder
 from graphopt.rewrite.egraphs.saturation import ExplorationLimits, Explorer
 from graphopt.rewrite.extraction.extracting import exact_dag, greedy_dag
 from graphopt.rewrite.extraction.greedy import price
 from graphopt.rewrite.models import build_model
+from graphopt.rewrite.search.tensat import PricedTerms, priced
 
 EGRAPHS: dict[str, tuple[str, dict[str, Any], int, int, float]] = {  # model, sizes, nodes, rounds of merges, rest
     "bert_15k": ("bert", {"dangling": True}, 20_000, 2, 0.5),
@@ -40,7 +38,7 @@ class Found:
     cpu: float
 
 
-def made(ready: Ready, name: str) -> Extractable:
+def made(ready: Ready, name: str) -> PricedTerms:
     model, sizes, nodes, rounds, matches = EGRAPHS[name]
     problem = ready.problem(build_model(model, sizes))
     assert problem.term_price is not None
@@ -48,20 +46,20 @@ def made(ready: Ready, name: str) -> Extractable:
     classes.add_program(problem.initial.outputs)
     rules = problem.task.rules
     limits = ExplorationLimits(nodes, 15, 1e9, rounds, matches, 5)
-    Explorer(rules, classes, LoopFinder(rules, classes, static=False), FILTERS["efficient"]).run(limits)
-    return extractable(classes, problem.initial.outputs, problem.term_price)
+    Explorer(rules, classes).run(limits)
+    return priced(classes, problem.initial.outputs, problem.term_price)
 
 
-def exact(made: Extractable, seconds: float) -> tuple[float, float]:
+def exact(made: PricedTerms, seconds: float) -> tuple[float, float]:
     found = exact_dag(made.egraph, made.cost, seconds)
     return found.cost, found.bound
 
 
-def greedy(made: Extractable, seconds: float) -> tuple[float, float]:
+def greedy(made: PricedTerms, seconds: float) -> tuple[float, float]:
     return price(made.egraph, greedy_dag(made.egraph, made.cost), made.cost), 0.0
 
 
-def timed(method: Callable[[Extractable, float], tuple[float, float]], egraph: Extractable, seconds: float) -> Found:
+def timed(method: Callable[[PricedTerms, float], tuple[float, float]], egraph: PricedTerms, seconds: float) -> Found:
     start = time.process_time()
     cost, bound = method(egraph, seconds)
     return Found(cost, bound, time.process_time() - start)

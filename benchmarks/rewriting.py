@@ -21,8 +21,7 @@ from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import MODELS, build_model
-from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rewriter
-from graphopt.rewrite.rewriting import Rewriting
+from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rewriter, Rewriting
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import RewriteStep, free
 from graphopt.run.config.construct import construct

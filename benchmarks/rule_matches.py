@@ -24,7 +24,6 @@ from lines import say
 
 from graphopt.core.utils import registry
 from graphopt.problems.problem import OutOfBudget
-from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import TermClasses
 from graphopt.rewrite.egraphs.ematching import LoopFinder
 from graphopt.rewrite.egraphs.saturation import ExplorationLimits, Explorer
@@ -62,7 +61,7 @@ def saturated(program: Program, rules: tuple[Rule, ...]) -> Counter[str]:
     classes = TermClasses(program.terms)
     classes.add_program(program.outputs)
     both = (*load_rules("handwritten"), *rules)
-    Explorer(both, classes, LoopFinder(both, classes, static=False), FILTERS["efficient"]).run(LIMITS)
+    Explorer(both, classes).run(LIMITS)
     found = LoopFinder(rules, classes, static=False).found(range(len(rules)))
     return Counter({rules[number].name: len(places) for number, places in found.items()})
 

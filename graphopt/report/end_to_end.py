@@ -26,7 +26,7 @@ from graphopt.report.tables.read_rows import read_rows, row_files
 from graphopt.report.tables.table import Table
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.digests import portable
-from graphopt.rewrite.ir.random_weights import with_random_weights
+from graphopt.rewrite.ir.program_builder import with_random_weights
 from graphopt.run.config.construct import construct
 from graphopt.run.config.stored import node_of
 

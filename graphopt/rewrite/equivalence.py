@@ -4,8 +4,9 @@
 several scales, signs and patterns, so that nobody could know them.
 """
 
+import contextlib
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 from graphopt.core.errors import ConfigError, UserError
 from graphopt.core.utils.terminal import printable
 from graphopt.problems.problem import Equality
-from graphopt.rewrite.ir.random_weights import RandomWeights, default_role, drawn_as, roles_of, with_random_weights
-from graphopt.rewrite.ir.terms import Program
+from graphopt.rewrite.ir.program_builder import RandomWeights, default_role, drawn_as, roles_of, with_random_weights
+from graphopt.rewrite.ir.terms import Program, maker_of
 
 Array = NDArray[Any]
 TOLERANCE = 1e-5  # difference over the largest magnitude of the output, in double precision
@@ -29,45 +30,33 @@ class NotFinite(EquivalenceError):
     """The original gives infinite numbers, or none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """What a check found: runs compared, and `worst`, the largest difference of two elements over the largest
-    magnitude of their output."""
-
-    trials: int
-    worst: float
-
-
-def check_equivalence(original: Program, rewritten: Program, *, seed: int = 0,
-                      tolerance: float = TOLERANCE) -> Agreement:  # fmt: skip
+def check_equivalence(original: Program, rewritten: Program, *, seed: int = 0, tolerance: float = TOLERANCE) -> float:
     """Runs both on random inputs, in double precision: with their own weights and, unless these are random, with random
     ones, the same for both: a rewrite must hold for all weights, and equal ones or zeros hide mistakes.
 
     An output agrees when no element differs by more than `tolerance` x its largest magnitude; so must what a last
     opaque operation reads, since a softmax hides differences too. Opaque ONNX operators compute in their own precision.
-    Raises EquivalenceError on a mismatch or a type that differs, and when the original does not give finite numbers
-    with its own weights, so that nothing can be compared.
+    Returns the largest difference found. Raises EquivalenceError on a mismatch or a type that differs, and when the
+    original does not give finite numbers with its own weights, so that nothing can be compared.
     """
     if [original.terms.types[t] for t in original.outputs] != [rewritten.terms.types[t] for t in rewritten.outputs]:
         raise EquivalenceError("the rewritten program's outputs differ in number, shape or type from the original's")
     first, second = with_probes(original, rewritten)
-    given = random_inputs(original, np.random.default_rng(seed))
-    worst = compared(first, second, given, tolerance)
-    if isinstance(original.weights, RandomWeights):
-        return Agreement(1, worst)
-    random = with_random_weights(first, seed)
-    try:
-        other = compared(random, replace(second, weights=random.weights), given, tolerance)
-    except NotFinite:  # too deep a network for random weights; those that it has agree
-        return Agreement(1, worst)
-    return Agreement(2, max(worst, other))
+    inputs = random_inputs(original, np.random.default_rng(seed))
+    worst = compared(first, second, inputs, tolerance)
+    if not isinstance(original.weights, RandomWeights):
+        weights = with_random_weights(first, seed).weights
+        with contextlib.suppress(NotFinite):  # too deep a network for random weights; those that it has agree
+            ours, theirs = replace(first, weights=weights), replace(second, weights=weights)
+            worst = max(worst, compared(ours, theirs, inputs, tolerance))
+    return worst
 
 
-def compared(first: Program, second: Program, given: list[Array], tolerance: float) -> float:
+def compared(first: Program, second: Program, inputs: list[Array], tolerance: float) -> float:
     """The largest difference in double precision, as `compare` scales it. Raises EquivalenceError."""
     from graphopt.rewrite.ir.execution import Executor  # torch
 
-    known, found = (Executor(program, double=True)(given) for program in (first, second))
+    known, found = (Executor(program, double=True)(inputs) for program in (first, second))
     return compare(known, found, first.output_names, tolerance)
 
 
@@ -76,7 +65,7 @@ def with_probes(first: Program, second: Program) -> tuple[Program, Program]:
     the same."""
     pairs, names = list(zip(first.outputs, second.outputs, strict=True)), list(first.output_names)
     for a, b in pairs:  # grows
-        one, other = _maker(first, a), _maker(second, b)
+        one, other = maker_of(first.terms, a), maker_of(second.terms, b)
         operation = first.terms.operation[one]
         if operation.name in ("opaque", "softmax") and operation == second.terms.operation[other]:
             for pair in zip(first.terms.inputs[one], second.terms.inputs[other], strict=True):
@@ -86,20 +75,6 @@ def with_probes(first: Program, second: Program) -> tuple[Program, Program]:
     ours, theirs = (tuple(pair[i] for pair in pairs) for i in (0, 1))
     return (replace(first, outputs=ours, output_names=tuple(names)),
             replace(second, outputs=theirs, output_names=tuple(names)))  # fmt: skip
-
-
-def _maker(program: Program, term: int) -> int:
-    """What makes a result of several; else the term itself."""
-    return program.terms.inputs[term][0] if program.terms.operation[term].name == "item" else term
-
-
-def differences(original: Program, rewritten: Program) -> list[str]:
-    """What `check_equivalence` finds wrong, or why nothing can be run, in one sentence; empty if the programs agree."""
-    try:
-        check_equivalence(original, rewritten)
-    except UserError as error:
-        return [str(error)]
-    return []
 
 
 def compare(known: list[Array], found: list[Array], names: tuple[str, ...], tolerance: float) -> float:
@@ -160,8 +135,8 @@ def run_onnx(model: Any, inputs: dict[str, Array]) -> list[Array]:
     try:
         return onnxruntime_runner(model)(inputs)
     except Exception as error:  # ONNX Runtime has many
-        said = " ".join(str(error).split())[:300]
-        raise UserError(printable(f"ONNX Runtime cannot run the model: {said}; export it again")) from error
+        why = " ".join(str(error).split())[:300]
+        raise UserError(printable(f"ONNX Runtime cannot run the model: {why}; export it again")) from error
 
 
 INFORMATIVE = 1e4  # times the tolerance: what other inputs have to change at least
@@ -173,44 +148,39 @@ def disagreement(original: Program, rewritten: Program, equality: Equality) -> s
     """What differs, in one sentence; empty where the programs agree on all draws. Both share their terms."""
     first, second = with_probes(original, rewritten)
     try:
-        for number in range(equality.draws):
-            _one_draw(first, second, equality.tolerance, telling=not number)
+        for draw in range(equality.draws):
+            for tries in range(RETRIES):
+                rng, last = np.random.default_rng(secrets.randbits(128)), tries + 1 == RETRIES
+                usual = with_random_weights(first, secrets.randbits(62)).weights if last else None
+                weights, inputs = usual or _weights(first, rng), _inputs(first, rng)
+                ours, theirs = replace(first, weights=weights), replace(second, weights=weights)
+                try:
+                    compared(ours, theirs, inputs, equality.tolerance)
+                except NotFinite:
+                    if last:
+                        raise
+                    continue
+                if not draw:
+                    _check_telling(ours, inputs, _inputs(first, rng), equality.tolerance)
+                break
     except EquivalenceError as error:
         return str(error)
     return ""
 
 
-def _one_draw(first: Program, second: Program, tolerance: float, *, telling: bool) -> None:
-    """Raises EquivalenceError. telling: whether to see that the outputs depend on the inputs."""
-    for tries in range(RETRIES):
-        rng, last = np.random.default_rng(secrets.randbits(128)), tries + 1 == RETRIES
-        usual = with_random_weights(first, secrets.randbits(62)).weights if last else None
-        weights, given = usual or _weights(first, rng), _inputs(first, rng)
-        ours, theirs = replace(first, weights=weights), replace(second, weights=weights)
-        try:
-            compared(ours, theirs, given, tolerance)
-        except NotFinite:
-            if last:
-                raise
-            continue
-        if telling:
-            _check_telling(ours, given, _inputs(first, rng), tolerance)
-        return
-
-
-def _check_telling(program: Program, given: list[Array], others: list[Array], tolerance: float) -> None:
+def _check_telling(program: Program, inputs: list[Array], others: list[Array], tolerance: float) -> None:
     """Raises EquivalenceError where outputs that depend on inputs hardly change with them: then nothing is shown."""
     from graphopt.rewrite.ir.execution import Executor  # torch
 
     run, terms = Executor(program, double=True), program.terms
-    for known, found, output, name in zip(run(given), run(others), program.outputs, program.output_names, strict=True):
+    for known, found, output, name in zip(run(inputs), run(others), program.outputs, program.output_names, strict=True):
         try:
             compare([known], [found], (name,), INFORMATIVE * tolerance)
         except EquivalenceError:
             continue
         if not terms.static[output]:
             raise EquivalenceError(f"output {name!r} of the original hardly depends on random inputs, so nothing "
-                                   "can be judged; give the problem another model")  # fmt: skip
+                                   "can be checked; give the problem another model")  # fmt: skip
 
 
 def _weights(program: Program, rng: np.random.Generator) -> dict[str, Array]:
@@ -234,15 +204,15 @@ def _weights(program: Program, rng: np.random.Generator) -> dict[str, Array]:
 
 
 def _inputs(program: Program, rng: np.random.Generator) -> list[Array]:
-    return [_input(*program.terms.type_of(term), rng) for term in program.inputs]
-
-
-def _input(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Array:
     """Normal numbers of a magnitude from .1 to 10 about a mean of their own, of which a part may be 0."""
-    if dtype == "object":
-        return np.full(shape, "", object)
-    if "float" not in dtype:
-        return rng.integers(0, 2 if dtype == "bool" else INDICES, shape).astype(dtype)
-    drawn = 10.0 ** rng.uniform(-1, 1) * (rng.standard_normal(shape) + rng.choice([0.0, 0.0, rng.normal()]))
-    drawn *= rng.random(shape) >= rng.choice([0.0, 0.0, 0.5])
-    return np.asarray(drawn, np.float64 if dtype == "bfloat16" else dtype)
+    found = list[Array]()
+    for shape, dtype in map(program.terms.type_of, program.inputs):
+        if dtype == "object":
+            found.append(np.full(shape, "", object))
+        elif "float" not in dtype:
+            found.append(rng.integers(0, 2 if dtype == "bool" else INDICES, shape).astype(dtype))
+        else:
+            drawn = 10.0 ** rng.uniform(-1, 1) * (rng.standard_normal(shape) + rng.choice([0.0, 0.0, rng.normal()]))
+            drawn *= rng.random(shape) >= rng.choice([0.0, 0.0, 0.5])
+            found.append(np.asarray(drawn, np.float64 if dtype == "bfloat16" else dtype))
+    return found

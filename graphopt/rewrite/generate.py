@@ -25,8 +25,7 @@ from graphopt.rewrite.ir.terms import Terms, reachable
 from graphopt.rewrite.ir.vocabulary import Operation, ShapeError
 from graphopt.rewrite.rules.matching import Matcher
 from graphopt.rewrite.rules.parsing import parse_rules
-from graphopt.rewrite.rules.patterns import names_in, nodes
-from graphopt.rewrite.rules.rule import Rule, canonical
+from graphopt.rewrite.rules.rule import Rule, canonical, names_in, nodes
 
 LIMITS = SaturationLimits(iterations=3, nodes=600)
 OTHERS, OTHER_TRIES = 3, 60

@@ -7,7 +7,7 @@ from typing import TypeGuard
 import numpy as np
 
 from graphopt.core.plan import Plans
-from graphopt.problems.cost_model import CostModel, Price, Prices
+from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.rewrite.io.as_graph import program_of
 from graphopt.rewrite.ir.terms import Program, Terms
 
@@ -48,21 +48,3 @@ class ProgramCost(CostModel):
 def prices_programs(cost: CostModel) -> TypeGuard[ProgramCost]:
     """Whether a cost model takes programs."""
     return cost.prices_programs
-
-
-PlansOf = Callable[[Program], Plans]
-"""The plan of a program's graph."""
-
-
-def costs_of(programs: Sequence[Program], cost: CostModel, plans: PlansOf) -> list[float]:
-    """What programs cost that were made from one another."""
-    if prices_programs(cost):
-        return cost.price_programs(programs)
-    return [cost.price(plans(program)).of(0).cost for program in programs]
-
-
-def price_of(program: Program, cost: CostModel, plans: Callable[[], Plans]) -> Price:
-    """The price of a program: of itself where the cost model takes programs, else of the plan of its graph."""
-    if prices_programs(cost):
-        return Price(cost.price_program(program), *cost.noise_of(program))
-    return cost.price(plans()).of(0)

@@ -1,16 +1,17 @@
-"""Problems of programs: their answers' codec (`Rewritten`), tasks, problems and solvers.
+"""Problems of programs: their answers' codec (`Rewritten`), task, problem and solvers.
 
 The file of an answer holds the names of the rules that were applied (`rules` of the header, in order) and the programs
 `original` and `best` (JSON as bytes, `graphopt.rewrite.ir.program_files`), without the values of weights. Where single
-rewrites led there, `steps` of the header says at which places (`graphopt.rewrite.rules.retracing`).
+rewrites led there, `steps` of the header says at which places: `[rule, [places of its roots]]` each. Places count the
+terms of the program that the step changes, in the order in which they are met from its outputs, what a term reads
+before the term. So steps mean the same in every store of terms.
 """
 
 import contextlib
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -18,24 +19,30 @@ import numpy as np
 
 from graphopt.core.errors import Unreadable, UserError
 from graphopt.core.graph import Graph
+from graphopt.core.kernels import KernelLimits, default_inline
+from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
+from graphopt.core.utils.marks import AtLeastOne, Cap
 from graphopt.problems import answer_format
 from graphopt.problems.answer_format import Arrays, json_bytes
 from graphopt.problems.cost_model import CostModel, Price
 from graphopt.problems.optimizer import Solver
 from graphopt.problems.problem import Candidate, Decided, Equality, Finalists, OutOfBudget, Problem, Solution, Task
-from graphopt.rewrite.io.as_graph import graph_of
+from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir.program_files import from_json, to_json
-from graphopt.rewrite.ir.terms import Outputs, Program, reachable, runs
-from graphopt.rewrite.program_cost import costs_of, price_of, prices_programs
-from graphopt.rewrite.rules.matching import Match
-from graphopt.rewrite.rules.retracing import Step, check_made_of, check_steps, step_of
+from graphopt.rewrite.ir.terms import Outputs, Program, Terms, reachable, runs, substitute
+from graphopt.rewrite.program_cost import prices_programs
+from graphopt.rewrite.rules.matching import Match, Matcher
+from graphopt.rewrite.rules.parsing import load_rules
 from graphopt.rewrite.rules.rule import RuleSet
 from graphopt.rewrite.rules.steps import Neighbours, RewriteStep, free, replayed
 from graphopt.rewrite.rules.sweeps import sweeps
 
 TOGETHER = 8  # programs that are priced at once where each is priced as a whole
+MOST_STEPS = 10_000
+MOST_NUMBERS = 16  # times as many as in all tensors of the original; merged kernels have about six times as many
 Rules = tuple[str, ...]  # names of the rules that were applied, in order
+Step = tuple[str, list[int]]
 State = tuple[Outputs, Rules]
 
 
@@ -59,7 +66,7 @@ class Rewritten(Decided):
         best = replace(best, given=original.outputs, opaque=original.opaque)  # which say what they cost
         return cls(header, answer_format.trace(arrays), original, best, can_run=False)
 
-    def departs(self, original: Decided, task: "RewriteTask", equality: Equality) -> str:
+    def departs(self, original: Decided, task: "Rewriting", equality: Equality) -> str:
         """It starts from the same program, is made of nothing else, and both agree on what nobody could know; where the
         file brings its steps, they lead there by the task's rules."""
         from graphopt.rewrite.equivalence import disagreement
@@ -68,8 +75,9 @@ class Rewritten(Decided):
             return "it starts from another program than the instance's"
         try:
             check_made_of(self.original, self.best, task.growth)
-            if "steps" in self.header:
-                check_steps(self.original, self.best, task.rules, self.header["steps"])
+            steps = self.header.get("steps")
+            if steps is not None and retraced(self.original, task.rules, steps) != self.best.outputs:
+                return "its steps lead to another program"
         except UserError as error:
             return str(error)
         return disagreement(self.original, self.best, equality)
@@ -81,34 +89,41 @@ class Rewritten(Decided):
     def rules(self) -> tuple[str, ...]:
         return tuple(self.header["rules"])
 
-    def plans(self, graph: Graph, task: "RewriteTask") -> Plans:
+    def plans(self, graph: Graph, task: "Rewriting") -> Plans:
         return task.realise(graph, self.best)
 
-    def default_plans(self, graph: Graph, task: "RewriteTask") -> Plans:
+    def default_plans(self, graph: Graph, task: "Rewriting") -> Plans:
         return task.realise(graph, self.original)
 
     def facts(self) -> list[tuple[str, str]]:
-        before, after = (sum(counts.values()) for counts in self.operators())
+        before, after = self.original.num_ops(), self.best.num_ops()
         return [("ops", f"{before:,} -> {after:,}; {len(self.rules):,} rules applied")]
 
     def operators(self) -> tuple[Counter[str], Counter[str]]:
-        return _operators(self.original), _operators(self.best)
+        original, best = (
+            Counter(p.terms.operation[t].name for t in p.live() if runs(p.terms, t)) for p in (self.original, self.best)
+        )
+        return original, best
 
     def price(self, cost: CostModel, plans: Callable[[], Plans]) -> Price:
-        return price_of(self.best, cost, plans)
+        return _price_of(self.best, cost, plans)
 
     def default_price(self, cost: CostModel, plans: Callable[[], Plans]) -> Price:
-        return price_of(self.original, cost, plans)
+        return _price_of(self.original, cost, plans)
 
     def violations(self) -> list[str]:
         """Results of the rewritten program that differ from the original's, by running both."""
         if not self.can_run or self.best.outputs == self.original.outputs:
             return []
-        from graphopt.rewrite.equivalence import differences
+        from graphopt.rewrite.equivalence import check_equivalence
 
-        return differences(self.original, self.best)
+        try:
+            check_equivalence(self.original, self.best)
+        except UserError as error:  # a mismatch, or why nothing can be run
+            return [str(error)]
+        return []
 
-    def deliver(self, task: "RewriteTask", path: Path) -> list[str] | None:
+    def deliver(self, task: "Rewriting", path: Path) -> list[str] | None:
         """As ONNX, if the graph came so and the task is to."""
         from graphopt.rewrite.io.onnx_call import OnnxOrigin
 
@@ -119,29 +134,107 @@ class Rewritten(Decided):
         return deliver(self.original, self.best, self.rules, path)
 
 
-def _operators(program: Program) -> Counter[str]:
-    terms = program.terms
-    return Counter(terms.operation[t].name for t in program.live() if runs(terms, t))
+def _price_of(program: Program, cost: CostModel, plans: Callable[[], Plans]) -> Price:
+    """Of the program itself where the cost model takes programs, else of the plan of its graph."""
+    if prices_programs(cost):
+        return Price(cost.price_program(program), *cost.noise_of(program))
+    return cost.price(plans()).of(0)
 
 
-class RewriteTask(Task):
-    """Programs that rules lead to."""
+def check_made_of(original: Program, rewritten: Program, growth: float) -> None:
+    """Raises UserError when a program reads inputs, weights or opaque operations that the original does not have, is of
+    another form, or is far larger."""
+    own = {original.terms.operation[term] for term in (*original.live(), *original.inputs)}
+    for term in rewritten.live():
+        operation = rewritten.terms.operation[term]
+        if operation.name in ("input", "weight", "opaque") and operation not in own:
+            raise UserError(f"it has the {operation.name} {str(operation.params[0])[:60]!r} as the original has not")
+    if (rewritten.inputs, rewritten.output_names) != (original.inputs, original.output_names):
+        raise UserError("its inputs and outputs are not the original's, in their order")
+    if [rewritten.terms.types[o] for o in rewritten.outputs] != [original.terms.types[o] for o in original.outputs]:
+        raise UserError("its outputs differ in number, shape or type from the original's")
+    if rewritten.num_ops() > growth * original.num_ops():
+        raise UserError(f"it has {rewritten.num_ops():,} ops, more than {growth:g} times the original's")
+    numbers, most = (
+        sum(prod(made.shape) for term in p.live() for made in p.terms.types[term]) for p in (rewritten, original)
+    )
+    if numbers > MOST_NUMBERS * most:
+        raise UserError(f"its tensors have more than {MOST_NUMBERS} times as many numbers as the original's")
+
+
+def places(terms: Terms, outputs: Outputs) -> list[int]:
+    """The terms of a program in an order that does not depend on the store."""
+    order, seen = list[int](), set[int]()
+    stack = [(output, False) for output in reversed(outputs)]
+    while stack:
+        term, done = stack.pop()
+        if done:
+            order.append(term)
+        elif term not in seen:
+            seen.add(term)
+            stack.append((term, True))
+            stack += [(i, False) for i in reversed(terms.inputs[term]) if i not in seen]
+    return order
+
+
+def retraced(original: Program, rules: RuleSet, steps: Any) -> Outputs:
+    """The outputs that the steps of a file lead to. Raises UserError for what is no step by these rules."""
+    if not isinstance(steps, list) or len(steps) > MOST_STEPS:
+        raise UserError(f"its steps are no list of at most {MOST_STEPS:,}")
+    terms, outputs = original.terms, original.outputs
+    named = {step[0] for step in steps if isinstance(step, list) and step and isinstance(step[0], str)}
+    matchers = {rule.name: Matcher([rule], terms) for rule in rules if rule.name in named}
+    for number, step in enumerate(steps):
+        name, roots = _read(step, places(terms, outputs), number)
+        if name not in matchers:
+            raise UserError(f"its step {number} is by the rule {name[:60]!r}, which the task does not have")
+        live = reachable(terms, outputs)
+        found = next((match for match in matchers[name].matches(live) if match.roots == roots), None)
+        made = None if found is None else matchers[name].apply(found)
+        if made is None:
+            raise UserError(f"its step {number}: the rule {name} changes nothing there")
+        outputs = substitute(terms, outputs, live, dict(zip(roots, made, strict=True)))
+    return outputs
+
+
+def _read(step: Any, order: Sequence[int], number: int) -> tuple[str, tuple[int, ...]]:
+    """(rule, roots) of a step. Raises UserError."""
+    rule, roots = step if isinstance(step, list) and len(step) == 2 else ("", ())
+    fine = isinstance(rule, str) and isinstance(roots, list)
+    if not fine or not all(type(place) is int and 0 <= place < len(order) for place in roots):
+        raise UserError(f"its step {number} is no rule with the places of terms")
+    return rule, tuple(order[place] for place in roots)
+
+
+class Rewriting(Task):
+    """Which of the equivalent programs runs: those that verified rules lead to. They run on the machine's first device,
+    fused as the compiler does by default.
+
+    rules: packaged rule files. growth: programs of more than this many times the original's ops are not looked at (TASO
+    and X-RLflow: 2). max_*: caps on the default fusion's kernels, for cost models that fuse. export: write the best
+    program of a graph that came from an ONNX file as an ONNX model.
+    """
 
     noun = "a task that rewrites the graph"
     needs = frozenset({"terms"})
     decided = Rewritten
     makes_programs = True
-    rules: RuleSet
-    growth: float  # programs of more than this many times the original's ops are not looked at
-    export: bool  # write the best program of an ONNX model as one
 
-    @abstractmethod
+    def __init__(self, *, name: str, machine: Machine, rules: list[str], growth: AtLeastOne, max_ops: Cap,
+                 max_inputs: Cap, max_duplicates: Cap, export: bool) -> None:  # fmt: skip
+        self.name, self.machine, self.growth, self.export = name, machine, growth, export
+        self.rules: RuleSet = load_rules(*rules)
+        self._limits = KernelLimits(max_ops, max_inputs, max_duplicates)
+
     def initial(self, graph: Graph) -> Program:
         """The program as it was given."""
+        return program_of(graph)
 
-    @abstractmethod
     def realise(self, graph: Graph, program: Program) -> Plans:
         """The plan of a program equivalent to the graph's: a batch of one, of its own rewritten graph."""
+        rewritten = graph_of(program, name=graph.name, family=graph.family)
+        inline = default_inline(rewritten, self._limits)[None]
+        return Plans(rewritten, np.zeros(inline.shape, np.int16), np.zeros(inline.shape), inline)
 
     def open(self, graph: Graph, cost: CostModel, *, evals: int, seconds: float = float("inf"),
              seed: int = 0) -> "RewriteProblem":  # fmt: skip
@@ -164,7 +257,7 @@ class RewriteProblem(Problem):
     free; programs are billed. `neighbours` says where one rewrite leads.
     """
 
-    task: "RewriteTask"
+    task: "Rewriting"
 
     def _prepared(self) -> float:
         self.initial: Program = self.task.initial(self.graph)
@@ -175,18 +268,14 @@ class RewriteProblem(Problem):
         self.best_rules: Rules = ()
         self._from: dict[Outputs, tuple[Outputs, Match]] = {}  # a program -> the one that a rewrite made it of
         self.most_ops = int(self.task.growth * self.initial.num_ops())
-        return self._price(self.initial.outputs)
+        return self._prices([self.initial.outputs])[0]
 
     def cost(self, outputs: Outputs, rules: Rules) -> float:
         """The price of a program; one evaluation. rules: what led there.
 
         Raises OutOfBudget when there is none left.
         """
-        if not self.remaining:
-            raise OutOfBudget
-        price = self._price(outputs)
-        self.bill(np.array([price]), [self.neighbours.digest(outputs)], lambda _: (outputs, rules))
-        return price
+        return self.costs([(outputs, rules)])[0]
 
     def costs(self, states: Sequence[State]) -> list[float]:
         """The prices of programs and of the rules that led to each; one evaluation each. Measured ones run by turns.
@@ -197,22 +286,18 @@ class RewriteProblem(Problem):
             return []
         if self.remaining < len(states):
             raise OutOfBudget
-        found = [price for start in range(0, len(states), TOGETHER)
-                 for price in self._some([outputs for outputs, _ in states[start : start + TOGETHER]])]  # fmt: skip
+        found = self._prices([outputs for outputs, _ in states])
         self.bill(np.array(found), [self.neighbours.digest(outputs) for outputs, _ in states], states.__getitem__)
         return found
 
-    def _some(self, several: Sequence[Outputs]) -> list[float]:
-        return self._prices(several) if self.term_price is None else [self._price(outputs) for outputs in several]
-
-    def _price(self, outputs: Outputs) -> float:
-        if self.term_price is not None:
-            return float(sum(map(self.term_price, reachable(self.terms, outputs))))
-        return self._prices([outputs])[0]
-
     def _prices(self, several: Sequence[Outputs]) -> list[float]:
-        programs = [replayed(self.initial, outputs) for outputs in several]
-        return costs_of(programs, self._cost, lambda program: self.task.realise(self.graph, program))
+        if self.term_price is not None:
+            return [float(sum(map(self.term_price, reachable(self.terms, outputs)))) for outputs in several]
+        programs, cost = [replayed(self.initial, outputs) for outputs in several], self._cost
+        if not prices_programs(cost):
+            return [cost.price(self.task.realise(self.graph, program)).of(0).cost for program in programs]
+        some = (programs[start : start + TOGETHER] for start in range(0, len(programs), TOGETHER))
+        return [price for together in some for price in cost.price_programs(together)]
 
     def start(self) -> Point:
         """The program as it was given."""
@@ -245,33 +330,22 @@ class RewriteProblem(Problem):
         if not left:
             raise OutOfBudget
         steps = [step for step, _ in zip(around.steps(extra), range(left))]
-        if self.term_price is None:
-            return self._priced(point, steps, [around.apply(step.match) for step in steps])
-        if steps:
-            costs, digests = np.array([step.cost for step in steps]), [step.digest for step in steps]
-            self.bill(costs, digests, lambda i: self._state(point, around.apply(steps[i].match), steps[i].match))
-        return steps
-
-    def _priced(self, point: Point, steps: list[RewriteStep], outputs: list[Outputs]) -> list[RewriteStep]:
-        """Steps with the prices of whole programs, several at a time: measured ones run by turns."""
-        found = list[RewriteStep]()
-        for start in range(0, len(steps), TOGETHER):
-            if not self.remaining:
-                raise OutOfBudget
-            some, made = steps[start : start + TOGETHER], outputs[start : start + TOGETHER]
-            costs = self._prices(made)
-            self.bill(np.array(costs), [self.neighbours.digest(o) for o in made],
-                      partial(self._state_of, point, made, some))  # fmt: skip
-            found += [step._replace(cost=cost) for step, cost in zip(some, costs)]
-        return found
+        if self.term_price is not None:
+            if steps:
+                costs, digests = np.array([step.cost for step in steps]), [step.digest for step in steps]
+                self.bill(costs, digests, lambda i: self._state(point, around.apply(steps[i].match), steps[i].match))
+            return steps
+        priced = list[RewriteStep]()
+        for start in range(0, len(steps), TOGETHER):  # whole programs: measured ones run by turns, until time is over
+            some = steps[start : start + TOGETHER]
+            states = [self._state(point, around.apply(step.match), step.match) for step in some]
+            priced += [step._replace(cost=cost) for step, cost in zip(some, self.costs(states))]
+        return priced
 
     def take(self, point: Point, step: RewriteStep) -> Point:
         """Where a step of that program leads."""
         outputs, rules = self._state(point, self.neighbours.apply(point.outputs, step.match), step.match)
         return Point(outputs, rules, step.cost, step.ops)
-
-    def _state_of(self, point: Point, made: Sequence[Outputs], steps: Sequence[RewriteStep], i: int) -> State:
-        return self._state(point, made[i], steps[i].match)
 
     def _state(self, point: Point, outputs: Outputs, match: Match) -> State:
         """What a rewrite of a program leads to, which is remembered."""
@@ -288,7 +362,8 @@ class RewriteProblem(Problem):
             if match is None or match.rule not in known or outputs in seen:
                 return None
             seen.add(outputs)
-            found.append(step_of(self.terms, before, match))
+            place = {term: i for i, term in enumerate(places(self.terms, before))}
+            found.append((match.rule.name, [place[root] for root in match.roots]))
             outputs = before
         return found[::-1]
 
@@ -318,7 +393,7 @@ class RewriteProblem(Problem):
 class Rewriter(Solver[RewriteProblem]):
     """Finds an equivalent program."""
 
-    accepts = (RewriteTask,)
+    accepts = (Rewriting,)
 
 
 def cheapest_by(search: Rewriter, additive: CostModel, problem: RewriteProblem, evals: int, kept: int,

@@ -19,8 +19,7 @@ from graphopt.hardware.measure.target import Comparing
 from graphopt.report.command import main as report
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.io.torch_import import import_fx
-from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.rewrite.ir.random_weights import with_random_weights
+from graphopt.rewrite.ir.program_builder import ProgramBuilder, with_random_weights
 from graphopt.rewrite.ir.terms import Program
 from graphopt.run.config.construct import construct
 

@@ -14,8 +14,7 @@ from graphopt.hardware.measure.kinds.torch_kinds import load_eager, load_inducto
 from graphopt.rewrite.equivalence import random_inputs
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.execution import Executor
-from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.rewrite.ir.random_weights import with_random_weights
+from graphopt.rewrite.ir.program_builder import ProgramBuilder, with_random_weights
 
 
 def test_what_a_run_changes_is_put_back_before_the_next() -> None:

@@ -29,7 +29,7 @@ from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import build_model
 from graphopt.rewrite.program_cost import ProgramCost
-from graphopt.rewrite.rewriting import Rewriting
+from graphopt.rewrite.rewrite_problem import Rewriting
 from graphopt.run.config.construct import construct
 
 MACHINE = construct(registry.option("machine", "gpu2"), "machine")

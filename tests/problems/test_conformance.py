@@ -27,7 +27,7 @@ from graphopt.problems.cost_model import CostModel, Flips, Prices
 from graphopt.problems.optimizer import Optimizer, solve
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.rewrite.rewrite_problem import RewriteTask
+from graphopt.rewrite.rewrite_problem import Rewriting
 from graphopt.run.config import compatibility
 from graphopt.run.config.build import encoder
 from graphopt.run.config.construct import construct, target_of
@@ -59,7 +59,7 @@ def machine(name: str = "gpu2") -> Machine:
 
 @cache
 def task_of(label: str, on: str = "gpu2") -> Any:
-    made: AssignTask | RewriteTask | Tiling = construct(task_nodes()[label], "task", {"machine": machine(on)})
+    made: AssignTask | Rewriting | Tiling = construct(task_nodes()[label], "task", {"machine": machine(on)})
     return made
 
 
@@ -102,7 +102,7 @@ CLASSES = {algo: registry.option("algo", algo)["_target_"] for algo in ALGOS}
 FIRST = {CLASSES[algo]: algo for algo in sorted(ALGOS, key=len, reverse=True)}
 FITTING = [(algo, label) for algo in ALGOS for label in LABELS[algo][: None if FIRST[CLASSES[algo]] == algo else 1]]
 CELLS = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), AssignTask)]
-REWRITING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), RewriteTask)]
+REWRITING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), Rewriting)]
 TILING = [(algo, label) for algo, label in FITTING if isinstance(task_of(label), Tiling)]
 LEARNED = [algo for algo in dict.fromkeys(algo for algo, _ in CELLS)
            if compatibility.learns(target_of(registry.option("algo", algo), "algo"))]  # fmt: skip

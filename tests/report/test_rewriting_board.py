@@ -16,9 +16,8 @@ from graphopt.problems.problem import Equality
 from graphopt.rewrite.equivalence import disagreement
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.execution import Executor
-from graphopt.rewrite.ir.program_builder import ProgramBuilder
+from graphopt.rewrite.ir.program_builder import ProgramBuilder, with_random_weights
 from graphopt.rewrite.ir.program_files import Stored, to_json
-from graphopt.rewrite.ir.random_weights import with_random_weights
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.ir.vocabulary import Operation
 from graphopt.rewrite.rewrite_problem import Rewritten

@@ -18,8 +18,7 @@ from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program, renewed, runs
 from graphopt.rewrite.models import build_model
-from graphopt.rewrite.rewrite_problem import RewriteProblem
-from graphopt.rewrite.rewriting import Rewriting
+from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriting
 from graphopt.run.config.construct import construct
 
 MACHINE = construct(registry.option("machine", "gpu2"), "machine")

@@ -3,7 +3,6 @@
 import sys
 from dataclasses import replace
 from functools import reduce
-from itertools import islice
 from math import lcm
 from typing import Any
 
@@ -15,15 +14,13 @@ from onnx_models import FLOAT, model_of, value
 from random_programs import random_program
 
 from graphopt.core.errors import ConfigError
-from graphopt.rewrite.equivalence import EquivalenceError, check_equivalence, differences, run_onnx
-from graphopt.rewrite.generation.instances import instances
+from graphopt.rewrite.equivalence import EquivalenceError, check_equivalence, run_onnx
 from graphopt.rewrite.io.onnx_import import import_onnx
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.execution import Executor, apply
-from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.rewrite.ir.random_weights import RandomWeights, with_random_weights
+from graphopt.rewrite.ir.program_builder import ProgramBuilder, RandomWeights, with_random_weights
 from graphopt.rewrite.ir.terms import Program, Terms, reachable, substitute
-from graphopt.rewrite.ir.vocabulary import VOCABULARY, Operation, ShapeError
+from graphopt.rewrite.ir.vocabulary import VOCABULARY, Operation
 from graphopt.rewrite.rules.matching import Matcher
 from graphopt.rewrite.rules.parsing import load_rules
 
@@ -185,17 +182,14 @@ def merged(split: tuple[int, int] = (3, 5), scale: float | None = None) -> tuple
 
 def test_a_right_rewrite_agrees_to_rounding() -> None:
     apart, together = merged()
-    found = check_equivalence(apart, together)
-    assert found.trials == 1 and found.worst < 1e-14
-    assert differences(apart, together) == []
+    assert check_equivalence(apart, together) < 1e-14
 
 
 def test_a_slightly_wrong_rewrite_is_an_error() -> None:
     apart, together = merged(scale=1.0001)
     with pytest.raises(EquivalenceError, match=r"output 'output0' differs from the original's by 0\.0001"):
         check_equivalence(apart, together)
-    assert check_equivalence(apart, together, tolerance=1e-3).worst == pytest.approx(1e-4, rel=0.2)
-    assert len(differences(apart, together)) == 1
+    assert check_equivalence(apart, together, tolerance=1e-3) == pytest.approx(1e-4, rel=0.2)
 
 
 def test_parts_of_another_size_and_a_relu_too_many_are_errors() -> None:
@@ -234,7 +228,7 @@ def test_what_saturates_hides_nothing(operator: str, named: str) -> None:
     nodes = [helper.make_node("Mul", ["x", "c"], ["l"]), helper.make_node(operator, ["l"], ["y"])]
     model = model_of(nodes, [value("x", FLOAT, (2, 3))], [value("y", FLOAT, (2, 3))], {"c": np.float32([1e4])})
     program = import_onnx(model)
-    assert check_equivalence(program, program).trials == 2
+    assert check_equivalence(program, program) == 0
     terms = program.terms
     (y,) = program.outputs
     item = terms.operation[y].name == "item"
@@ -252,7 +246,7 @@ def test_infinities_of_a_mask_agree_in_the_same_places() -> None:
     mask = b.op("fill", float("-inf"), (2, 1))
     first, second = b.concat(1, x, mask), b.concat(1, mask, x)
     program = b.build(first)
-    assert check_equivalence(program, program).worst == 0
+    assert check_equivalence(program, program) == 0
     with pytest.raises(EquivalenceError, match="differs"):
         check_equivalence(program, program.with_outputs((second,)))
 
@@ -263,7 +257,7 @@ def test_opaque_operations_are_run_on_both_sides() -> None:
     terms = program.terms
     (square,) = program.outputs
     (softsign, _) = terms.inputs[square]
-    assert check_equivalence(program, program).worst == 0
+    assert check_equivalence(program, program) == 0
     wrong = program.with_outputs((terms.add(Operation("add"), (softsign, softsign)),))
     with pytest.raises(EquivalenceError):
         check_equivalence(program, wrong)
@@ -321,36 +315,8 @@ def rewritten(program: Program, steps: int, rng: np.random.Generator) -> int:
     return applied
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_rules_in_random_programs(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    applied = sum(rewritten(random_program(rng, 10, exact=False), 8, rng) for _ in range(120))
-    assert applied > 150
-
-
-def wrapped(terms: Terms, roots: tuple[int, ...], rng: np.random.Generator) -> Program:
-    """A program that uses the roots: each goes through a few more operations, or is an output."""
-    pool = list(roots)
-    for _ in range(4):
-        x, y = (pool[int(i)] for i in rng.integers(len(pool), size=2))
-        operation = Operation(str(rng.choice(["relu", "add", "mul", "concat"])))
-        if operation.name == "concat":
-            operation = Operation("concat", (int(rng.integers(2)),))
-        try:
-            pool.append(terms.add(operation, (x,) if operation.name == "relu" else (x, y)))
-        except ShapeError:
-            continue
-    used = {i for term in pool for i in terms.inputs[term]}
-    outputs = tuple(term for term in dict.fromkeys(pool) if term not in used)
-    return Program(terms, outputs, tuple(map(str, outputs)), ())
-
-
-@pytest.mark.parametrize("part", range(8))
-def test_every_rule_first_then_others(part: int) -> None:
-    """The sources of each rule as a program, with users; the rule itself is among those that may be applied."""
-    rng = np.random.default_rng(part)
-    applied = 0
-    for rule in RULES[part::8]:
-        for case in islice(instances(rule, rng, 200), 4):
-            applied += rewritten(wrapped(case.terms, case.sources, rng), 6, rng)
-    assert applied > 8 * len(RULES[part::8])
+    applied = sum(rewritten(random_program(rng, 10, exact=False), 8, rng) for _ in range(100))
+    assert applied > 120

@@ -17,8 +17,7 @@ from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import Operation
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
-from graphopt.rewrite.rules.patterns import nodes
-from graphopt.rewrite.rules.rule import canonical
+from graphopt.rewrite.rules.rule import canonical, nodes
 from graphopt.rewrite.verify import verify
 
 # --- Generation: what small worlds must give, and that the packaged file is what it says it is.

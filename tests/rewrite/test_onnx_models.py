@@ -24,8 +24,7 @@ from graphopt.rewrite.io.onnx_call import OnnxOrigin
 from graphopt.rewrite.io.onnx_export import RULES_KEY, WRITERS, export_onnx, save_onnx
 from graphopt.rewrite.io.onnx_import import import_onnx
 from graphopt.rewrite.ir.execution import Executor
-from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.rewrite.ir.random_weights import with_random_weights
+from graphopt.rewrite.ir.program_builder import ProgramBuilder, with_random_weights
 from graphopt.rewrite.models import MODELS, XRLFLOW, build_model
 
 node = helper.make_node

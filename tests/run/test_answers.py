@@ -22,7 +22,7 @@ from graphopt.report.decision import main
 from graphopt.rewrite.io import as_graph
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
-from graphopt.rewrite.rewriting import Rewriting
+from graphopt.rewrite.rewrite_problem import Rewriting
 from graphopt.run.config.construct import construct
 from graphopt.run.records.answer_file import load, save
 

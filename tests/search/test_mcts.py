@@ -11,9 +11,7 @@ from graphopt.core.utils import registry
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import OutOfBudget
 from graphopt.rewrite.additive import Flops
-from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import TermClasses
-from graphopt.rewrite.egraphs.ematching import LoopFinder
 from graphopt.rewrite.egraphs.saturation import Explorer
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir import reference
@@ -21,8 +19,7 @@ from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import build_model
 from graphopt.rewrite.program_cost import ProgramCost
-from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter
-from graphopt.rewrite.rewriting import Rewriting
+from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter, Rewriting
 from graphopt.rewrite.rules.parsing import load_rules
 from graphopt.run.config.construct import construct
 
@@ -106,8 +103,8 @@ def test_a_saved_state_comes_back() -> None:
     program, rules = build_model("bert", BERT), load_rules("handwritten", "generated")
     classes = TermClasses(program.terms)
     classes.add_program(program.outputs)
-    explorer = Explorer(rules, classes, LoopFinder(rules, classes, static=False), FILTERS["efficient"])
-    saved, numbers = classes.saved(), range(0, len(rules), 7)
+    explorer = Explorer(rules, classes)
+    size, state, numbers = len(classes), classes.state(), range(0, len(rules), 7)
 
     def grown() -> tuple[int, dict[str, list[int]]]:
         for number in numbers:
@@ -115,11 +112,11 @@ def test_a_saved_state_comes_back() -> None:
         return len(classes), {str(at): sorted(of) for at, of in classes.members.items()}
 
     first = grown()
-    classes.restore(saved)
-    assert len(classes) == len(saved.children) < first[0]
+    classes.restore(state)
+    assert len(classes) == size < first[0]
     for number in list(numbers)[3:]:
         explorer.apply_rule(number, 300, 10.0)
-    classes.restore(saved)
+    classes.restore(state)
     assert grown() == first
 
 

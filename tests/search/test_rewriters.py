@@ -21,8 +21,7 @@ from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program, reachable
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 from graphopt.rewrite.models import build_model
-from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter
-from graphopt.rewrite.rewriting import Rewriting
+from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter, Rewriting
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.rule import RuleSet
 from graphopt.rewrite.rules.steps import free

@@ -43,7 +43,7 @@ from graphopt.rewrite.environment.episodes import STOP, Episode, EpisodeSettings
 from graphopt.rewrite.environment.meta_graph import DIMS, KINDS, SIZES, TOTALS, MetaGraph
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.terms import renewed
-from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rewriter, RewriteTask, cheapest_by
+from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rewriter, Rewriting, cheapest_by
 
 LARGEST_LOGIT = 30.0  # of attention: exponentials stay finite
 NEVER = -1e10  # logit of a slot without a candidate
@@ -324,10 +324,10 @@ class XRLflowSearch:
 class XRLflow(Learner):
     """yaml: conf/algo/xrlflow.yaml."""
 
-    accepts = (RewriteTask,)
+    accepts = (Rewriting,)
     network_settings = frozenset({"network", "additive"})  # what a candidate saves is among what it reads
 
-    def __init__(self, *, name: str, machine: Machine, task: RewriteTask, cost: CostModel, seed: int,
+    def __init__(self, *, name: str, machine: Machine, task: Rewriting, cost: CostModel, seed: int,
                  openings: Mapping[str, Rewriter], additive: Literal["cost", "roofline"], episode: EpisodeSettings,
                  network: NetworkSizes, learning: Constants, search: XRLflowSearch) -> None:  # fmt: skip
         super().__init__(name=name, task=task, cost=cost, seed=seed)

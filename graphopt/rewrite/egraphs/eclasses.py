@@ -4,29 +4,20 @@ A node is a term; its children are classes. A class is named by one of its terms
 is static, and what a node costs come from the store, where they are known already. Rules see the classes as they see a
 store (`add`, `types`, `static`), so that compiled conditions and builders serve both.
 
-Union-find with congruence restored after each round (Willsey et al., egg, POPL 2021).
+Union-find with congruence restored after each round (Willsey et al., egg, POPL 2021). Cycles are kept out as Tensat's
+efficient filter does (section 5.2): `Descendants` before a rule is applied, `forbid_cycles` after a round.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any
 
 from graphopt.rewrite.ir.terms import Terms, reachable
 from graphopt.rewrite.ir.vocabulary import Operation
 
 Key = tuple[int, ...]  # kind of operation, classes of inputs
-
-
-class Saved(NamedTuple):
-    """A state of `TermClasses`, under the names that it has there."""
-
-    children: dict[int, tuple[int, ...]]
-    members: dict[int, list[int]]
-    users: dict[int, list[int]]
-    maker: dict[int, str]
-    born: dict[int, int]
-    above: dict[int, int]
-    known: dict[Key, int]
+STATE = ("members", "users", "children", "maker", "born", "_above", "_known")  # of `TermClasses`
+State = list[dict[Any, Any]]  # its values
 
 
 class TermClasses:
@@ -44,7 +35,6 @@ class TermClasses:
         self.users: dict[int, list[int]] = {}
         self.maker: dict[int, str] = {}
         self.born: dict[int, int] = {}  # nodes, in the order in which they came
-        self.merges: list[tuple[int, int]] = []  # pairs that were found to be equal
         self.changed: set[int] = set()  # classes with new members, since this was last emptied
         self.rule = ""  # what makes new nodes now
         self._above: dict[int, int] = {}
@@ -92,7 +82,6 @@ class TermClasses:
         a, b = self.find(a), self.find(b)
         if a == b:
             return False
-        self.merges.append((a, b))
         if len(self.members[a]) + len(self.users[a]) < len(self.members[b]) + len(self.users[b]):
             a, b = b, a
         self._above[b] = a
@@ -106,12 +95,9 @@ class TermClasses:
     def rebuild(self) -> None:
         """Restores congruence: equal operations on equal classes are equal. Of equal nodes the oldest stays."""
         while self._merged:
-            for at in {self.find(a) for a in self._merged_now()}:
+            merged, self._merged = self._merged, []
+            for at in {self.find(a) for a in merged}:
                 self._rebuild_users(self.find(at))
-
-    def _merged_now(self) -> list[int]:
-        merged, self._merged = self._merged, []
-        return merged
 
     def _rebuild_users(self, at: int) -> None:
         kind, before = self.terms.kind, len(self.users[at])
@@ -146,19 +132,15 @@ class TermClasses:
         self.members[self.find(node)].remove(node)
         del self.children[node]
 
-    def saved(self) -> "Saved":
-        """Its state; the classes go on changing, that does not."""
-        return Saved(dict(self.children), {at: list(of) for at, of in self.members.items()},
-                     {at: list(of) for at, of in self.users.items()}, dict(self.maker), dict(self.born),
-                     dict(self._above), dict(self._known))  # fmt: skip
+    def state(self) -> State:
+        """A copy of the state; the classes go on changing, the copy does not."""
+        return [_copied(getattr(self, name)) for name in STATE]
 
-    def restore(self, saved: "Saved") -> None:
-        """Back to how it was when that was saved. What it learned since of `merges` is forgotten."""
-        self.children, self.maker, self.born = dict(saved.children), dict(saved.maker), dict(saved.born)
-        self.members = {at: list(of) for at, of in saved.members.items()}
-        self.users = {at: list(of) for at, of in saved.users.items()}
-        self._above, self._known = dict(saved.above), dict(saved.known)
-        self._merged, self.merges = [], []
+    def restore(self, state: State) -> None:
+        """Back to a state; no class counts as changed."""
+        for name, value in zip(STATE, state, strict=True):
+            setattr(self, name, _copied(value))
+        self._merged = []
         self.changed.clear()
 
     def index(self) -> dict[str, dict[int, list[int]]]:
@@ -168,3 +150,98 @@ class TermClasses:
             for node in members:
                 result[self.operation[node].name].setdefault(at, []).append(node)
         return result
+
+
+def _copied(values: dict[Any, Any]) -> dict[Any, Any]:
+    """A dict of its own, with lists of its own."""
+    nested = any(isinstance(value, list) for value in values.values())
+    return {at: list(of) for at, of in values.items()} if nested else dict(values)
+
+
+class Descendants:
+    """What stood below every class when this was made: sets of classes as bits of long integers."""
+
+    def __init__(self, classes: TermClasses) -> None:
+        order = _postorder(classes)
+        self.bit = bit = {at: 1 << place for place, at in enumerate(order)}
+        self.below = below = dict.fromkeys(order, 0)
+        changed = True
+        while changed:  # once more than needed without cycles
+            changed = False
+            for at in order:
+                bits = below[at]
+                for node in classes.members[at]:
+                    for child in classes.children[node]:
+                        bits |= below[child] | bit[child]
+                if bits != below[at]:
+                    below[at], changed = bits, True
+
+    def reach(self, starts: Sequence[int], goals: Sequence[int]) -> bool:
+        """Whether one of the starts is one of the goals, or needs one."""
+        wanted = 0
+        for goal in goals:
+            wanted |= self.bit.get(goal, 0)
+        return any((self.below.get(start, 0) | self.bit.get(start, 0)) & wanted for start in starts)
+
+
+def _postorder(classes: TermClasses) -> list[int]:
+    """Classes after those they need, cycles aside."""
+    order: dict[int, None] = {}
+    for start in classes.members:
+        stack, entered = [(start, False)], set[int]()
+        while stack:
+            at, done = stack.pop()
+            if at in order or (at in entered and not done):
+                continue
+            if done:
+                order[at] = None
+                continue
+            entered.add(at)
+            stack.append((at, True))
+            stack += [(child, False) for node in classes.members[at] for child in classes.children[node]]
+    return list(order)
+
+
+def forbid_cycles(classes: TermClasses) -> None:
+    """Takes the newest node out of every cycle, until there is none; if it can, none that is the last of its class."""
+    while cycles := _cycles(classes):
+        for cycle in cycles:
+            if all(node in classes.children for node in cycle):
+                several = [node for node in cycle if len(classes.members[classes.find(node)]) > 1]
+                classes.forbid(max(several or cycle, key=classes.born.__getitem__))
+
+
+def _cycles(classes: TermClasses) -> list[list[int]]:
+    """Nodes of some cycles, at least one if there are any: those that one depth-first search closes."""
+    cycles, finished = list[list[int]](), set[int]()
+    for start in classes.members:
+        if start in finished:
+            continue
+        way: list[int] = []  # nodes from the start to here
+        place = {start: 0}  # of classes on the way
+        stack = [iter(_edges(classes, start))]
+        at = [start]
+        while stack:
+            step = next(stack[-1], None)
+            if step is None:
+                stack.pop()
+                done = at.pop()
+                finished.add(done)
+                del place[done]
+                if way:
+                    way.pop()
+                continue
+            node, child = step
+            if child in place:
+                cycles.append([*way[place[child] :], node])
+            elif child not in finished:
+                way.append(node)
+                place[child] = len(at)
+                at.append(child)
+                stack.append(iter(_edges(classes, child)))
+    return cycles
+
+
+def _edges(classes: TermClasses, at: int) -> list[tuple[int, int]]:
+    """(node, class that it needs) of a class."""
+    return [(node, child) for node in classes.members[at] for child in dict.fromkeys(classes.children[node])]

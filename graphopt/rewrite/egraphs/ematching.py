@@ -25,8 +25,7 @@ from graphopt.rewrite.egraphs.eclasses import TermClasses
 from graphopt.rewrite.rules.compiling import PatternWriter
 from graphopt.rewrite.rules.conditions import NAMES
 from graphopt.rewrite.rules.matching import Found, Join, Place
-from graphopt.rewrite.rules.patterns import Node
-from graphopt.rewrite.rules.rule import Rule
+from graphopt.rewrite.rules.rule import Node, Rule
 
 Index = Mapping[str, Mapping[int, Sequence[int]]]
 MatchAll = Callable[[Sequence[int], Index, Mapping[int, tuple[int, ...]], Found], None]

@@ -6,8 +6,8 @@ programs, so only the first `k_multi` rounds have them (one limit for all of the
 Sums of many terms have exponentially many orders. A rule of one output that matches too often therefore rests for some
 rounds, longer each time, as egg's back-off scheduler has it (Willsey et al., POPL 2021, section 5).
 
-Cycles (cycles.py): a rule of several outputs may put what needs a class into that class, which is asked before each of
-their applications.
+A rule of several outputs may put what needs a class into that class: a cycle, which is asked before each of their
+applications.
 
 A proof applies rules until two terms are in one class.
 """
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphopt.core.utils.marks import Count, NotNegative, Positive, Whole
-from graphopt.rewrite.egraphs.cycles import FILTERS, Below, CycleFilter, forbid_cycles
-from graphopt.rewrite.egraphs.eclasses import TermClasses
+from graphopt.rewrite.egraphs.eclasses import Descendants, TermClasses, forbid_cycles
 from graphopt.rewrite.egraphs.ematching import LoopFinder
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import ShapeError
@@ -54,10 +53,16 @@ class Explored:
 
 
 class Explorer:
-    """Applies rules to classes."""
+    """Applies rules to classes.
 
-    def __init__(self, rules: Sequence[Rule], classes: TermClasses, finder: LoopFinder, cycles: CycleFilter) -> None:
-        self.rules, self.classes, self.finder, self.cycles = rules, classes, finder, cycles
+    static: whether rules match at what depends on weights alone, too. acyclic: whether cycles that a round has made are
+    cut at its end.
+    """
+
+    def __init__(self, rules: Sequence[Rule], classes: TermClasses, *, static: bool = False,
+                 acyclic: bool = True) -> None:  # fmt: skip
+        self.rules, self.classes, self.acyclic = rules, classes, acyclic
+        self.finder = LoopFinder(rules, classes, static=static)
         view: Any = classes  # it has what builders use of Terms: types, static, add
         self._builds = [builder(rule)(view) for rule in rules]
         self._variables = [[i for i, name in enumerate(bound_names(rule)) if name[0] == "?"] for rule in rules]
@@ -96,7 +101,7 @@ class Explorer:
     def _restore(self) -> None:
         """Congruence, and classes without cycles if these are cut."""
         self.classes.rebuild()
-        if self.cycles.cut:
+        if self.acyclic:
             forbid_cycles(self.classes)
 
     def _found(self, round_: int, limits: ExplorationLimits, most: int) -> dict[int, list[Place]]:
@@ -114,8 +119,8 @@ class Explorer:
 
     def _apply(self, found: Mapping[int, Sequence[Place]], most_nodes: int, end: float) -> str:
         """Adds targets and merges; which limit was met, or an empty string."""
-        several = any(len(self.rules[number].sources) > 1 for number in found)
-        below = self.cycles.below(self.classes) if several else None
+        several, find = any(len(self.rules[number].sources) > 1 for number in found), self.classes.find
+        below = Descendants(self.classes) if several else None
         for number, places in found.items():
             self.classes.rule = self.rules[number].name
             for roots, values in places:
@@ -123,8 +128,11 @@ class Explorer:
                     return "nodes"
                 if time.perf_counter() > end:
                     return "seconds"
-                if below is None or len(roots) == 1 or not self._cyclic(below, number, roots, values):
-                    self._apply_at(number, roots, values)
+                if below is not None and len(roots) > 1:
+                    needs = [find(values[place]) for place in self._variables[number]]
+                    if below.reach(needs, [find(root) for root in roots]):
+                        continue  # something that the targets need, needs a root
+                self._apply_at(number, roots, values)
         return ""
 
     def _apply_at(self, number: int, roots: tuple[int, ...], values: Values) -> None:
@@ -136,12 +144,6 @@ class Explorer:
         if all(types[new] == types[old] for new, old in zip(made, roots)):
             for new, old in zip(made, roots):
                 self.classes.merge(old, new)
-
-    def _cyclic(self, below: Below, number: int, roots: tuple[int, ...], values: Values) -> bool:
-        """Whether something that the targets need, needs a root."""
-        find = self.classes.find
-        needs = [find(values[place]) for place in self._variables[number]]
-        return below.reaches(needs, [find(root) for root in roots])
 
 
 MANY = 10**9
@@ -170,7 +172,7 @@ class Prover:
         def equal() -> bool:
             return all(classes.find(a) == classes.find(b) for a, b in pairs)
 
-        explorer = Explorer(self.rules, classes, LoopFinder(self.rules, classes, static=True), FILTERS["allowed"])
+        explorer = Explorer(self.rules, classes, static=True, acyclic=False)
         within = ExplorationLimits(limits.nodes, limits.iterations, MANY, k_multi=0, matches=MANY, rest=0)
         rounds = explorer.run(within, equal).rounds
         return rounds if equal() else None

@@ -17,7 +17,7 @@ from math import log2, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.rewrite.ir.terms import Outputs, Terms, reachable, runs
+from graphopt.rewrite.ir.terms import Outputs, Terms, maker_of, reachable, runs
 from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, VOCABULARY, window_flop
 from graphopt.rewrite.rules.steps import Neighbourhood, ProgramChange, RewriteStep
 
@@ -185,11 +185,6 @@ class _Sketch:
         return MetaGraph(kind, sizes.of(self.nodes), _pairs(self.links), dims.of(self.read), np.array(self.graph,
         np.int64),
                          _pairs(self.hidden), totals)  # fmt: skip
-
-
-def maker_of(terms: Terms, term: int) -> int:
-    """The op that makes what a term stands for: an item's is the op that it picks from."""
-    return terms.inputs[term][0] if terms.operation[term].name == "item" else term
 
 
 def sizes(terms: Terms, term: int) -> tuple[float, ...]:

@@ -1,8 +1,8 @@
 """Makes the search for a cheapest shared program smaller, without losing every optimum.
 
 Nodes go that no finite term can use, or that others of their class dominate (`Dominance`). Classes go that can be had
-for nothing, or whose only node costs nothing: what needs them needs its children. Children go that another child needs
-anyway. Classes that every program needs become roots. Each removal can make others possible, so all are tried until
+for nothing, or whose only node costs nothing: what needs them needs its children. Classes that every
+program needs become roots. Each removal can make others possible, so all are tried until
 little changes.
 """
 
@@ -277,7 +277,7 @@ def _seen_through(classes: Sequence[int], only: Mapping[int, int], egraph: Egrap
 
 
 def _without_needless(egraph: Egraph, needs: Needs, dominance: Dominance) -> Egraph:
-    """Without nodes that need their own class or that others dominate, and children that are there anyway."""
+    """Without nodes that need their own class or that others dominate, and children that are there anyway: roots."""
     everywhere = 0
     for root in egraph.roots:
         everywhere |= needs.of_class[root]
@@ -287,17 +287,5 @@ def _without_needless(egraph: Egraph, needs: Needs, dominance: Dominance) -> Egr
     nodes = [dominance.undominated(eclass) for eclass in range(egraph.classes)]
     for eclass, choices in enumerate(nodes):
         for node in choices:
-            apart = [c for c in children[node] if not (c in always and circle[c] != circle[eclass])]
-            children[node] = _not_implied(apart, needs)
+            children[node] = [c for c in children[node] if not (c in always and circle[c] != circle[eclass])]
     return Egraph(nodes, children, egraph.class_of, roots)
-
-
-def _not_implied(children: Sequence[int], needs: Needs) -> tuple[int, ...]:
-    if len(children) < 2:
-        return tuple(children)
-    kept = []
-    for child in children:
-        place = needs.place[child]
-        if not any(needs.of_class[other] >> place & 1 for other in children if other != child):
-            kept.append(child)
-    return tuple(kept)

@@ -16,7 +16,7 @@ from graphopt.rewrite.generation.instances import Instance, built, instances
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import VOCABULARY, Shape
 from graphopt.rewrite.rules.compiling import bound_names, test_of
-from graphopt.rewrite.rules.patterns import (
+from graphopt.rewrite.rules.rule import (
     Call,
     Comparison,
     Condition,
@@ -25,11 +25,13 @@ from graphopt.rewrite.rules.patterns import (
     Node,
     Parameter,
     Pattern,
+    Rule,
+    RuleError,
     Variable,
+    checked,
     names_in,
     nodes,
 )
-from graphopt.rewrite.rules.rule import Rule, RuleError, checked
 from graphopt.rewrite.verify import Rejected, compare, verify
 
 SHARED = {"strides": "s", "pads": "p", "kernel": "k", "permutation": "q", "shape": "r", "size": "k"}

@@ -15,8 +15,7 @@ from graphopt.rewrite.generation.sampling import LinearForm, Misfit, Sampler, so
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import Operation, Shape, ShapeError
 from graphopt.rewrite.rules.compiling import bound_names, builder, matcher, names_of, test_of
-from graphopt.rewrite.rules.patterns import Call, Expression, Literal
-from graphopt.rewrite.rules.rule import Rule
+from graphopt.rewrite.rules.rule import Call, Expression, Literal, Rule
 
 LARGEST = 3000  # elements of a tensor
 FRUITLESS = 500  # tries

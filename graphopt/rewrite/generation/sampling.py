@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, Shape
-from graphopt.rewrite.rules.patterns import Call, Comparison, Expression, Literal, Node, Parameter, Pattern, Variable
-from graphopt.rewrite.rules.rule import Rule
+from graphopt.rewrite.rules.rule import Call, Comparison, Expression, Literal, Node, Parameter, Pattern, Rule, Variable
 
 SIZES = (1, 2, 2, 3, 3, 4, 5)  # what free sizes are drawn from
 

@@ -8,6 +8,8 @@ outside the vocabulary stay opaque.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from math import prod
 from operator import getitem
 from typing import Any
 
@@ -17,15 +19,63 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from graphopt.core.graph import GraphError
-from graphopt.graphs.readers.pytorch.aten_table import METADATA_ONLY
+from graphopt.graphs.readers.pytorch.aten_table import METADATA_ONLY, kind_of
 from graphopt.graphs.readers.pytorch.capture import capture
 from graphopt.graphs.readers.pytorch.fx_reader import nodes_in
-from graphopt.rewrite.io.torch_call import Slot, TorchCall, with_slots
 from graphopt.rewrite.ir.execution import static_values, to_array
-from graphopt.rewrite.ir.program_builder import ceiled_pads
-from graphopt.rewrite.ir.random_weights import RandomWeights, Role, default_role
+from graphopt.rewrite.ir.program_builder import RandomWeights, Role, ceiled_pads, default_role
 from graphopt.rewrite.ir.terms import Program, Terms
 from graphopt.rewrite.ir.vocabulary import Operation, ShapeError, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of a tensor among the inputs of a call."""
+
+    index: int
+
+
+def _filled(arg: Any, inputs: Sequence[Any]) -> Any:
+    """An argument with its tensors in place."""
+    if isinstance(arg, Slot):
+        return inputs[arg.index]
+    return [_filled(a, inputs) for a in arg] if isinstance(arg, tuple) else arg
+
+
+@dataclass(frozen=True)
+class TorchCall:
+    """One ATen operator outside the vocabulary, `name.overload`, with all arguments but its tensors fixed."""
+
+    name: str
+    overload: str
+    args: tuple[Any, ...]  # nested tuples; a `Slot` where a tensor goes
+    kwargs: tuple[tuple[str, Any], ...]
+
+    @property
+    def label(self) -> str:
+        return f"aten.{self.name}"
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.name, self.overload, self.args) or "opaque"
+
+    @property
+    def key(self) -> str:
+        """Equal calls have equal keys."""
+        digest = sha256(repr((self.overload, self.args, self.kwargs)).encode()).hexdigest()
+        return f"{self.label}.{digest[:12]}"
+
+    def flops(self, inputs: Sequence[TensorType], results: Sequence[TensorType]) -> float | None:
+        if self.name == "convolution":
+            return 2.0 * prod((inputs[0] if self.args[6] else results[0]).shape) * prod(inputs[1].shape[1:])
+        return None
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """By torch."""
+        operator = getattr(getattr(torch.ops.aten, self.name), self.overload)
+        kwargs = {key: _filled(value, inputs) for key, value in self.kwargs}
+        result = operator(*(_filled(arg, inputs) for arg in self.args), **kwargs)
+        return list(result) if isinstance(result, tuple | list) else [result]
 
 
 @dataclass(frozen=True)
@@ -327,15 +377,16 @@ class _TorchImport:
         target: Any = node.target
         operands: list[Node] = []
 
-        def slot(arg: Any) -> Slot | None:
+        def placed(arg: Any) -> Any:
             if isinstance(arg, Node):
                 operands.append(arg)
-            return Slot(len(operands) - 1) if isinstance(arg, Node) else None
+                return Slot(len(operands) - 1)
+            return tuple(map(placed, arg)) if isinstance(arg, list | tuple) else arg
 
         if not isinstance(target, torch._ops.OpOverload):
             raise GraphError(f"{self.name}: {node.name} is no operator of torch; trace the module again")
-        args = with_slots(node.args, slot)
-        kwargs = tuple((k, with_slots(v, slot)) for k, v in node.kwargs.items() if k != "device")
+        args = placed(node.args)
+        kwargs = tuple((k, placed(v)) for k, v in node.kwargs.items() if k != "device")
         call = TorchCall(target._opname, target._overloadname, args, kwargs)
         key = call.key
         if torch.Tag.nondeterministic_seeded in target.tags:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphopt.rewrite.ir.terms import Program, Terms, reachable
+from graphopt.rewrite.ir.terms import Program, reachable
 from graphopt.rewrite.ir.vocabulary import Operation
 
 Array = NDArray[Any]
@@ -33,7 +33,6 @@ class Executor:
         self._live = program.live()
         statics = static_values(program, frontier(program), double=double)
         self._statics = {term: self._placed(value) for term, value in statics.items()}
-        self._last = _last_use(program.terms, self._live)
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         return [to_array(value) for value in self.results(self.given(inputs))]
@@ -41,14 +40,8 @@ class Executor:
     def results(self, given: Mapping[int, Value]) -> list[Value]:
         """The outputs, on the device, of what `given` makes of the inputs."""
         values: dict[int, Value] = {**self._statics, **given}
-        keep = {*self.program.outputs, *self._statics}
-        with torch.inference_mode():
-            for term in self._live:
-                if term not in values and not self.program.terms.static[term]:
-                    values[term] = _computed(self.program, term, values, self.double)
-                    for used in self.program.terms.inputs[term]:
-                        if self._last[used] == term and used not in keep:
-                            values.pop(used, None)
+        order = [term for term in self._live if not (term in values or self.program.terms.static[term])]
+        _compute(self.program, order, values, {*self.program.outputs, *self._statics}, self.double)
         return [values[o] for o in self.program.outputs]
 
     def given(self, inputs: Sequence[Array]) -> dict[int, Value]:
@@ -78,21 +71,21 @@ def frontier(program: Program) -> list[int]:
 
 def static_values(program: Program, wanted: Iterable[int], *, double: bool) -> dict[int, Value]:
     """Values of terms that depend on weights alone."""
-    wanted = list(wanted)
-    order = reachable(program.terms, wanted)
-    last, values = _last_use(program.terms, order), dict[int, Value]()
-    keep = set(wanted)
-    with torch.inference_mode():
-        for term in order:
-            values[term] = _computed(program, term, values, double)
-            for used in program.terms.inputs[term]:
-                if last[used] == term and used not in keep:
-                    values.pop(used, None)
+    wanted, values = list(wanted), dict[int, Value]()
+    _compute(program, reachable(program.terms, wanted), values, set(wanted), double)
     return {term: values[term] for term in wanted}
 
 
-def _last_use(terms: Terms, order: Sequence[int]) -> dict[int, int]:
-    return {used: term for term in order for used in terms.inputs[term]}
+def _compute(program: Program, order: Sequence[int], values: dict[int, Value], keep: set[int], double: bool) -> None:
+    """Adds the values of terms, in order; others but those to keep go after their last use."""
+    inputs = program.terms.inputs
+    last = {used: term for term in order for used in inputs[term]}
+    with torch.inference_mode():
+        for term in order:
+            values[term] = _computed(program, term, values, double)
+            for used in inputs[term]:
+                if last[used] == term and used not in keep:
+                    values.pop(used, None)
 
 
 def _computed(program: Program, term: int, values: Mapping[int, Value], double: bool) -> Value:
@@ -129,14 +122,10 @@ def _constant(operation: Operation, dtype: torch.dtype) -> Tensor:
 
 def activated(name: str, x: Tensor) -> Tensor:
     """x after an activation of the vocabulary."""
-    match name:
-        case "relu":
-            return torch.relu(x)
-        case "tanh":
-            return torch.tanh(x)
-        case "sigmoid":
-            return torch.sigmoid(x)
-    return x
+    return x if name == "none" else ACTIVATED[name](x)
+
+
+ACTIVATED: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
 
 
 def _conv(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:

@@ -54,10 +54,8 @@ def apply(operation: Operation, inputs: Sequence[Array]) -> Any:
     match name:
         case "fill":
             return np.full(params[1], params[0], np.int64)
-        case "identity_kernel":
-            return identity_kernel(params[0])
-        case "mean_kernel":
-            return mean_kernel(params[0])
+        case "identity_kernel" | "mean_kernel":
+            return kernel_of(name, params[0])
         case "matmul":
             return activated(params[0], np.matmul(inputs[0], inputs[1]))
         case "conv":
@@ -81,7 +79,8 @@ def apply(operation: Operation, inputs: Sequence[Array]) -> Any:
         case "pool_max" | "pool_avg":
             return pool(name, inputs[0], *params)
         case "enlarge":
-            return enlarge(inputs[0], params[0])
+            grown = [(new - old) // 2 for new, old in zip(params[0], inputs[0].shape[2:])]
+            return np.pad(inputs[0], ((0, 0), (0, 0), *((side, side) for side in grown)))
         case "merge_groups":
             return merge_groups(inputs[0], *params)
         case "batch_norm":
@@ -146,22 +145,12 @@ def every_count(kernel: Sequence[int]) -> int:
     return reduce(lcm, range(1, kernel[0] * kernel[1] + 1))
 
 
-def enlarge(w: Array, size: tuple[int, int]) -> Array:
-    h, width = ((new - old) // 2 for new, old in zip(size, w.shape[2:]))
-    return np.pad(w, ((0, 0), (0, 0), (h, h), (width, width)))
-
-
-def identity_kernel(shape: tuple[int, ...]) -> Array:
-    kernel = np.zeros(shape, np.int64)
-    rows = np.arange(shape[0])
-    kernel[rows, rows % shape[1], shape[2] // 2, shape[3] // 2] = 1
-    return kernel
-
-
-def mean_kernel(shape: tuple[int, ...]) -> Array:
-    kernel = np.zeros(shape, np.int64)
-    rows = np.arange(shape[0])
-    kernel[rows, rows % shape[1]] = every_count(shape[2:]) // (shape[2] * shape[3])
+def kernel_of(name: str, shape: tuple[int, ...]) -> Array:
+    kernel, rows = np.zeros(shape, np.int64), np.arange(shape[0])
+    if name == "identity_kernel":
+        kernel[rows, rows % shape[1], shape[2] // 2, shape[3] // 2] = 1
+    else:
+        kernel[rows, rows % shape[1]] = every_count(shape[2:]) // (shape[2] * shape[3])
     return kernel
 
 

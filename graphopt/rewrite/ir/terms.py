@@ -106,6 +106,11 @@ def runs(terms: Terms, term: int) -> bool:
     return not terms.static[term] and terms.operation[term].name not in NOT_RUN
 
 
+def maker_of(terms: Terms, term: int) -> int:
+    """The op that makes what a term stands for: an item's is the op that it picks from."""
+    return terms.inputs[term][0] if terms.operation[term].name == "item" else term
+
+
 def reachable(terms: Terms, outputs: Iterable[int]) -> list[int]:
     """All terms that the outputs need, themselves included, in topological order."""
     inputs, stack = terms.inputs, list(outputs)

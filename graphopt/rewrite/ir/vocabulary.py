@@ -108,17 +108,16 @@ def _fill(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[Tensor
     return (TensorType(params[1]),)
 
 
+def _kernel(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape = params[0]
+    _require(len(shape) == 4 and shape[0] % shape[1] == 0, f"no kernel of shape {shape}")
+    return (TensorType(shape),)
+
+
 def _identity_kernel(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape = params[0]
-    _require(len(shape) == 4 and shape[0] % shape[1] == 0, f"no identity kernel of shape {shape}")
-    _require(shape[2] % 2 == 1 and shape[3] % 2 == 1, f"an identity kernel has a centre, {shape} has none")
-    return (TensorType(shape),)
-
-
-def _mean_kernel(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape = params[0]
-    _require(len(shape) == 4 and shape[0] % shape[1] == 0, f"no mean kernel of shape {shape}")
-    return (TensorType(shape),)
+    (made,) = _kernel(params, inputs)
+    _require(all(side % 2 for side in made.shape[2:]), f"an identity kernel has a centre, {made.shape} has none")
+    return (made,)
 
 
 def _matmul(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -279,7 +278,7 @@ VOCABULARY: dict[str, Signature] = {
     "weight": Signature(("name", "shape", "dtype"), 0, 0, _leaf),
     "fill": Signature(("value", "shape"), 0, 0, _fill),
     "identity_kernel": Signature(("shape",), 0, 0, _identity_kernel),
-    "mean_kernel": Signature(("shape",), 0, 0, _mean_kernel),
+    "mean_kernel": Signature(("shape",), 0, 0, _kernel),
     "matmul": Signature(("activation",), 2, 2, _matmul),
     "conv": Signature(("strides", "pads", "activation"), 2, 3, _conv),
     "add": Signature((), 2, 2, _elementwise),

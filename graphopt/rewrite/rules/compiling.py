@@ -23,7 +23,7 @@ from typing import Any
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import VOCABULARY, Operation
 from graphopt.rewrite.rules.conditions import NAMES
-from graphopt.rewrite.rules.patterns import (
+from graphopt.rewrite.rules.rule import (
     Condition,
     Expression,
     Listed,
@@ -31,11 +31,12 @@ from graphopt.rewrite.rules.patterns import (
     Node,
     Parameter,
     Pattern,
+    Rule,
+    RuleError,
     Variable,
     named,
     names_in,
 )
-from graphopt.rewrite.rules.rule import Rule, RuleError
 
 Values = tuple[Any, ...]
 

@@ -23,8 +23,7 @@ from graphopt.rewrite.rules.compiling import (
     names_of,
     test_of,
 )
-from graphopt.rewrite.rules.patterns import Comparison, Expression, atom, named
-from graphopt.rewrite.rules.rule import Rule, symmetric
+from graphopt.rewrite.rules.rule import Comparison, Expression, Rule, atom, named, symmetric
 
 Found = list[tuple[int, Values]]  # where one source matches, and what it binds there by `names_of`
 Place = tuple[tuple[int, ...], Values]  # where the sources of a rule match, and what they bind by `bound_names`

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from graphopt.rewrite.ir.vocabulary import VOCABULARY
 from graphopt.rewrite.rules.conditions import FUNCTIONS
-from graphopt.rewrite.rules.patterns import (
+from graphopt.rewrite.rules.rule import (
     COMPARED,
     Call,
     Comparison,
@@ -27,9 +27,13 @@ from graphopt.rewrite.rules.patterns import (
     Node,
     Parameter,
     Pattern,
+    Rule,
+    RuleError,
+    RuleSet,
     Variable,
-)  # fmt: skip
-from graphopt.rewrite.rules.rule import Rule, RuleError, RuleSet, canonical, checked
+    canonical,
+    checked,
+)
 
 TOKEN = re.compile(
     r"\s*(?:(?P<number>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)|(?P<name>[?$]?[A-Za-z_]\w*)|(?P<sign><=>|=>|!=|<=|>=|[][(){}:,=<>]))"

@@ -6,6 +6,22 @@
 One rule a line; `#` starts a comment. The k-th source is replaced by the k-th target. `<=>` makes two rules, the second
 one named `..._back`. parsing.py reads the text, conditions.py has the functions that conditions may call. Names do not
 matter: `canonical` is a rule up to renaming.
+
+Patterns are terms with holes. `(conv $s [0,0,0,0] none ?x ?w)`: an operator, its parameters, its inputs. `?x` stands
+for any term, `$s` for any value of a parameter; the same name is the same term or value everywhere in a rule. A
+parameter in braces, `{kernel(?w)}`, is computed from what else is bound; in a source it is a condition.
+
+Expressions are parameters that targets compute, and conditions:
+
+| form | value |
+|---|---|
+| `3`, `none`, `[1,1]` | itself; `none` and other words are strings |
+| `$s` | the parameter that the match binds |
+| `?x` | the term that the match binds, as an argument of a function |
+| `kernel(?w)`, `dim(?x, 1)` | a function of graphopt/rewrite/rules/conditions.py |
+| `a = b`, also != < <= > >= | a condition; a function that answers yes or no is one too |
+
+They are compiled to Python source, as part of the function that matches or builds (compiling.py).
 """
 
 import inspect
@@ -14,72 +30,159 @@ import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphopt.core.errors import UserError
 from graphopt.rewrite.ir.terms import LEAVES, MAKES_SEVERAL
-from graphopt.rewrite.ir.vocabulary import VOCABULARY, Shape
+from graphopt.rewrite.ir.vocabulary import VOCABULARY, Shape, text_of
 from graphopt.rewrite.rules.conditions import FUNCTIONS, Term
-from graphopt.rewrite.rules.patterns import (
-    Call,
-    Comparison,
-    Condition,
-    Expression,
-    Listed,
-    Literal,
-    Node,
-    Parameter,
-    Pattern,
-    Variable,
-    named,
-    names_in,
-    nodes,
-    parts,
-)
-
-_KINDS = {Term: "a ?variable", int: "a whole number", Shape: "a list of whole numbers", bool: "yes or no"}
-
-
-def misuse(call: Call) -> str:
-    """What is wrong with the arguments of a call; empty where nothing is."""
-    takes, more = _takes(call.function)
-    given = call.arguments
-    if len(given) < len(takes) or (len(given) > len(takes) and more is None):
-        return f"{call.function} takes {len(takes)}{' or more' if more else ''} arguments, not {len(given)}"
-    for argument, wanted in zip(given, [*takes, *[more] * (len(given) - len(takes))]):
-        if not _fits(argument, wanted):
-            return f"{call.function} takes {_KINDS[wanted]}, not {str(argument)[:100]}"
-    return ""
-
-
-def _fits(argument: Expression, wanted: Any) -> bool:
-    if isinstance(argument, Variable) or wanted is Term:
-        return isinstance(argument, Variable) and wanted is Term
-    if isinstance(argument, Call):
-        return bool(_hints(argument.function)["return"] == wanted)
-    if isinstance(argument, Listed):
-        return bool(wanted == Shape)
-    return isinstance(argument, Parameter) or _is(argument, wanted)
-
-
-def _is(literal: Literal, wanted: Any) -> bool:
-    items = literal.value if wanted == Shape else (literal.value,)
-    return isinstance(items, tuple) and all(type(item) is int for item in items)
-
-
-@cache
-def _takes(function: str) -> tuple[tuple[Any, ...], Any]:
-    """(kinds of its arguments but the store of terms, the kind of any further ones or None)."""
-    named = list(inspect.signature(FUNCTIONS[function]).parameters.values())[1:]
-    fixed = tuple(_hints(function)[p.name] for p in named if p.kind is not p.VAR_POSITIONAL)
-    return fixed, next((_hints(function)[p.name] for p in named if p.kind is p.VAR_POSITIONAL), None)
-
-
-def _hints(function: str) -> dict[str, Any]:
-    return typing.get_type_hints(FUNCTIONS[function])
-
 
 NAME = re.compile(r"[?$]?[A-Za-z0-9_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A fixed value: a number, a word, or a tuple of them."""
+
+    value: Any
+
+    def __str__(self) -> str:
+        return text_of(self.value)
+
+    def source(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """`$s`: the value of a parameter."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"${self.name}"
+
+    def source(self) -> str:
+        return f"p_{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """`?x`: a term. It is a pattern, and in expressions an argument of functions."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"?{self.name}"
+
+    def source(self) -> str:
+        return f"v_{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """`[$h,$w]`: a tuple of expressions that are not all literals."""
+
+    items: tuple["Expression", ...]
+
+    def __str__(self) -> str:
+        return "[" + ",".join(map(str, self.items)) + "]"
+
+    def source(self) -> str:
+        return "(" + "".join(f"{item.source()}, " for item in self.items) + ")"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of its arguments; compiled with the store of terms as the first one."""
+
+    function: str
+    arguments: tuple["Expression", ...]
+
+    def __str__(self) -> str:
+        return f"{self.function}({', '.join(map(str, self.arguments))})"
+
+    def source(self) -> str:
+        return f"{self.function}({', '.join(['terms', *(a.source() for a in self.arguments)])})"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two expressions and how they must compare: one of COMPARED."""
+
+    sign: str
+    left: "Expression"
+    right: "Expression"
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.sign} {self.right}"
+
+    def source(self) -> str:
+        return f"{self.left.source()} {COMPARED[self.sign]} {self.right.source()}"
+
+
+COMPARED = {"=": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+Expression = Literal | Parameter | Variable | Listed | Call
+Condition = Call | Comparison
+
+
+def parts(expression: Expression | Comparison) -> Iterator[Expression | Comparison]:
+    """The expression and all within it."""
+    yield expression
+    inner: tuple[Expression, ...] = ()
+    match expression:
+        case Comparison():
+            inner = (expression.left, expression.right)
+        case Listed():
+            inner = expression.items
+        case Call():
+            inner = expression.arguments
+    for part in inner:
+        yield from parts(part)
+
+
+def named(expression: Expression | Comparison) -> set[str]:
+    """What the expression needs bound, with the sign in front: {"?x", "$s"}."""
+    return {str(part) for part in parts(expression) if isinstance(part, Parameter | Variable)}
+
+
+def atom(name: str) -> Variable | Parameter:
+    """The expression that a name with its sign stands for."""
+    return Variable(name[1:]) if name[0] == "?" else Parameter(name[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operator applied to patterns."""
+
+    operator: str
+    params: tuple[Expression, ...]
+    inputs: tuple["Pattern", ...]
+
+    def __str__(self) -> str:
+        computed = [isinstance(param, Variable | Call) for param in self.params]
+        params = ["{" + str(param) + "}" if braces else str(param) for param, braces in zip(self.params, computed)]
+        return f"({' '.join([self.operator, *params, *map(str, self.inputs)])})"
+
+
+Pattern = Variable | Node
+
+
+def nodes(patterns: tuple[Pattern, ...]) -> Iterator[Node]:
+    """All nodes, users before their inputs; one that is written twice comes twice."""
+    for pattern in patterns:
+        if isinstance(pattern, Node):
+            yield pattern
+            yield from nodes(pattern.inputs)
+
+
+def names_in(patterns: tuple[Pattern, ...]) -> set[str]:
+    """What the patterns mention, signs in front: {"?x", "$s"}."""
+    found = {str(p) for p in patterns if isinstance(p, Variable)}
+    for node in nodes(patterns):
+        found |= {str(i) for i in node.inputs if isinstance(i, Variable)}
+        found |= set().union(*map(named, node.params))
+    return found
 
 
 class RuleError(UserError):
@@ -122,34 +225,67 @@ def checked(rule: Rule) -> Rule:
     strange = [name for name in bound if not NAME.fullmatch(name)]  # names become words of generated code
     if strange:
         raise RuleError(f"{rule.name}: {strange[0][:100]!r} is no name of a variable: letters, digits and _ only")
-    for problem in _misuses(rule):
+    for problem in (*_misused_functions(rule), *_misused_operators(rule)):
         raise RuleError(f"{rule.name}: {problem}")
     return rule
 
 
-def _calls(rule: Rule) -> Iterator[Call]:
-    """Every call of a function, in conditions and in parameters of targets."""
+class Takes(NamedTuple):
+    """Kinds of what a function takes after the store of terms: fixed arguments, further ones (None: no further), and of
+    what it gives."""
+
+    fixed: tuple[Any, ...]
+    further: Any
+    result: Any
+
+
+KINDS = {Term: "a ?variable", int: "a whole number", Shape: "a list of whole numbers", bool: "yes or no"}
+
+
+@cache
+def _takes(function: str) -> Takes:
+    hints = typing.get_type_hints(FUNCTIONS[function])
+    parameters = list(inspect.signature(FUNCTIONS[function]).parameters.values())[1:]
+    fixed = tuple(hints[p.name] for p in parameters if p.kind is not p.VAR_POSITIONAL)
+    return Takes(fixed, hints[parameters[-1].name] if len(fixed) < len(parameters) else None, hints["return"])
+
+
+def _misused_functions(rule: Rule) -> Iterator[str]:
     params = (param for node in nodes((*rule.sources, *rule.targets)) for param in node.params)
-    for expression in (*params, *rule.conditions):
-        yield from (part for part in parts(expression) if isinstance(part, Call))
+    calls = (part for e in (*params, *rule.conditions) for part in parts(e) if isinstance(part, Call))
+    for call in calls:
+        takes, given = _takes(call.function), call.arguments
+        more = len(given) - len(takes.fixed)
+        if more < 0 or (more and takes.further is None):
+            count = f"{len(takes.fixed)}{' or more' if takes.further else ''}"
+            yield f"{call.function} takes {count} arguments, not {len(given)}"
+        for argument, wanted in zip(given, [*takes.fixed, *[takes.further] * more]):
+            if not _fits(argument, wanted):
+                yield f"{call.function} takes {KINDS[wanted]}, not {str(argument)[:100]}"
 
 
-def _misuses(rule: Rule) -> Iterator[str]:
-    yield from filter(None, map(misuse, _calls(rule)))
+def _fits(argument: Expression, wanted: Any) -> bool:
+    match argument:
+        case Variable():
+            return wanted is Term
+        case Call():
+            return bool(_takes(argument.function).result == wanted)
+        case Listed():
+            return bool(wanted == Shape)
+        case Literal():
+            items = argument.value if wanted == Shape else (argument.value,)
+            return wanted is not Term and isinstance(items, tuple) and all(type(item) is int for item in items)
+    return wanted is not Term
+
+
+def _misused_operators(rule: Rule) -> Iterator[str]:
+    """Also of what makes several tensors: it has no shape of its own, so only an item of it may be used."""
     for node in nodes((*rule.sources, *rule.targets)):
         signature = VOCABULARY.get(node.operator)
         if signature is None:
             yield f"no operator {node.operator!r}; there are {', '.join(VOCABULARY)}"
         elif not signature.least <= len(node.inputs) <= signature.most:
             yield f"{node.operator} takes {signature.least} to {signature.most} inputs, not {len(node.inputs)}"
-    yield from _several(rule)
-    for node in nodes(rule.sources):
-        if node.operator in LEAVES or node.operator == "opaque":
-            yield f"{node.operator} cannot be matched: write ?x for it"
-
-
-def _several(rule: Rule) -> Iterator[str]:
-    """What makes several tensors has no shape of its own, so only an item of it may be used."""
     for side in (*rule.sources, *rule.targets):
         if isinstance(side, Node) and side.operator in MAKES_SEVERAL:
             yield f"{side.operator} makes several tensors: pick one by item"
@@ -160,6 +296,9 @@ def _several(rule: Rule) -> Iterator[str]:
                 yield f"{node.operator} reads all results of {str(child)[1:].split()[0]}: pick one by item"
             if node.operator == "item" and not several:
                 yield f"item picks a tensor of {' or '.join(sorted(MAKES_SEVERAL))}, not of {str(child)[:100]}"
+    for node in nodes(rule.sources):
+        if node.operator in LEAVES or node.operator == "opaque":
+            yield f"{node.operator} cannot be matched: write ?x for it"
 
 
 def canonical(rule: Rule) -> Rule:

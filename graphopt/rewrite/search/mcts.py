@@ -17,22 +17,17 @@ build on merges.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
-from graphopt.core.errors import ConfigError
 from graphopt.core.utils.marks import Count, NotNegative, Positive, Whole
-from graphopt.rewrite.egraphs.cycles import FILTERS
-from graphopt.rewrite.egraphs.eclasses import Saved, TermClasses
-from graphopt.rewrite.egraphs.ematching import LoopFinder
+from graphopt.rewrite.egraphs.eclasses import State, TermClasses
 from graphopt.rewrite.egraphs.saturation import Explorer
 from graphopt.rewrite.ir.terms import Outputs
 from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter
 from graphopt.rewrite.rules.steps import Price
-from graphopt.rewrite.search.tensat import Choosing
+from graphopt.rewrite.search.tensat import Choosing, additive_price
 
 FULL = ("nodes", "seconds")
 MOST_HEAVY = 0.75  # share of the rules of a rollout that are drawn by what they have earned
@@ -42,7 +37,7 @@ MOST_HEAVY = 0.75  # share of the rules of a rollout that are drawn by what they
 class Branch:
     """A node of the tree: an e-graph. open: rules that were not tried. done: nothing new is below it."""
 
-    saved: Saved | None  # None: full
+    state: State | None  # None: full
     open: list[int]
     visits: int = 0
     earned: float = 0.0
@@ -56,18 +51,12 @@ class Mcts(Rewriter):
     needs_cost = frozenset({"prices of single ops"})
 
     def __init__(self, *, name: str, nodes: Count, simulations: Count, rollout: Whole, exploration: NotNegative,
-                 refine: Positive, cycles: Literal["efficient", "vanilla", "allowed"], rule_seconds: Positive,
-                 restart: bool) -> None:  # fmt: skip
+                 refine: Positive, rule_seconds: Positive, restart: bool) -> None:  # fmt: skip
         self.name, self.nodes, self.simulations, self.rollout = name, nodes, simulations, rollout
-        self.exploration, self.refine, self.cycles, self.rule_seconds = exploration, refine, cycles, rule_seconds
-        self.restart = restart
+        self.exploration, self.refine, self.rule_seconds, self.restart = exploration, refine, rule_seconds, restart
 
     def solve(self, problem: RewriteProblem) -> None:
-        if problem.term_price is None:
-            raise ConfigError(
-                f"algo={self.name} needs a cost model that sums over ops: choose cost=flops or cost=profiled"
-            )
-        search = _Search(self, problem, problem.term_price)
+        search = _Search(self, problem, additive_price(problem, self.name))
         here = search.root()
         while problem.open and not here.done:
             before = problem.best_cost
@@ -87,9 +76,8 @@ class _Search:
         self.how, self.problem, self.price = how, problem, price
         self.rules = problem.task.rules
         self.classes = TermClasses(problem.terms)
-        self.nothing = self.classes.saved()
-        self.finder = LoopFinder(self.rules, self.classes, static=False)
-        self.explorer = Explorer(self.rules, self.classes, self.finder, FILTERS[how.cycles])
+        self.nothing = self.classes.state()
+        self.explorer = Explorer(self.rules, self.classes)
         self.earned, self.tried = np.zeros(len(self.rules)), np.zeros(len(self.rules))
         self.quick, self.exact = Choosing("greedy_dag", 0.0), Choosing("ilp", 5.0)
 
@@ -99,7 +87,7 @@ class _Search:
         self.classes.rule = ""
         self.start, self.made_by = self.problem.best, self.problem.best_rules
         self.classes.add_program(self.start)
-        return Branch(self.classes.saved(), self._matching())
+        return Branch(self.classes.state(), self._matching())
 
     def simulate(self, root: Branch) -> None:
         """Selection, expansion, rollout, and what that earns."""
@@ -109,31 +97,25 @@ class _Search:
             applied.append(rule)
             path.append(path[-1].children[rule])
         leaf = path[-1]
-        if leaf.saved is not None:
-            self.classes.restore(leaf.saved)
-            if root.visits:
-                self._grow(path, applied)
+        if leaf.state is None:
+            gain = leaf.earned / max(1, leaf.visits)
+        else:
+            self.classes.restore(leaf.state)
+            if not root.visits:
+                any(self._apply(rule) in FULL for rule in leaf.open)  # all in turn, until the e-graph is full
             else:
-                self._applied_all(leaf.open)
-        gain = self._gain() if leaf.saved is not None else leaf.earned / max(1, leaf.visits)
+                grown = self._expand(leaf)
+                if grown is not None:
+                    applied.append(grown)
+                    path.append(leaf.children[grown])
+                self._roll_out(path[-1], applied)
+            gain = self._gain()
         self.earned[applied] += gain
         self.tried[applied] += 1
         for branch in reversed(path):
             branch.visits += 1
             branch.earned += gain
             branch.done = not branch.open and all(child.done for child in branch.children.values())
-
-    def _grow(self, path: list[Branch], applied: list[int]) -> None:
-        grown = self._expand(path[-1])
-        if grown is not None:
-            applied.append(grown)
-            path.append(path[-1].children[grown])
-        self._roll_out(path[-1], applied)
-
-    def _applied_all(self, rules: Sequence[int]) -> None:
-        for rule in rules:
-            if self._apply(rule) in FULL:
-                return
 
     def _apply(self, rule: int) -> str:
         return self.explorer.apply_rule(rule, self.how.nodes, self.how.rule_seconds).why
@@ -155,13 +137,13 @@ class _Search:
             why = self._apply(rule)
             if why != "saturated":
                 full = why in FULL
-                leaf.children[rule] = Branch(None if full else self.classes.saved(), [] if full else self._matching())
+                leaf.children[rule] = Branch(None if full else self.classes.state(), [] if full else self._matching())
                 return rule
         return None
 
     def _roll_out(self, branch: Branch, applied: list[int]) -> None:
         """Further rules, until the e-graph is full."""
-        if branch.saved is None:
+        if branch.state is None:
             return
         actions = np.array(branch.open, np.int64)
         for _ in range(self.how.rollout if len(actions) else 0):
@@ -181,8 +163,8 @@ class _Search:
         """Rules that match anywhere; those of several outputs are found out by trying, which costs less."""
         single = [number for number, rule in enumerate(self.rules) if len(rule.sources) == 1]
         for number in single:
-            self.finder.forget(number)
-        found = self.finder.found(single)
+            self.explorer.finder.forget(number)
+        found = self.explorer.finder.found(single)
         return [number for number in range(len(self.rules)) if number not in found or found[number]]
 
     def _gain(self) -> float:

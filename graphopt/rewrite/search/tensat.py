@@ -11,20 +11,41 @@ The rules of the answer are those that made the nodes which were chosen, in the 
 merely says that two nodes are equal makes none.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from graphlib import TopologicalSorter
+from typing import Literal, NamedTuple
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.utils.marks import Positive, Whole
-from graphopt.rewrite.egraphs.choosing import extractable
-from graphopt.rewrite.egraphs.cycles import FILTERS
 from graphopt.rewrite.egraphs.eclasses import TermClasses
-from graphopt.rewrite.egraphs.ematching import LoopFinder
 from graphopt.rewrite.egraphs.saturation import ExplorationLimits, Explorer
 from graphopt.rewrite.extraction.extracting import exact_dag, greedy_dag, greedy_tree
+from graphopt.rewrite.extraction.greedy import Egraph
 from graphopt.rewrite.ir.terms import Outputs
 from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter, Rules
 from graphopt.rewrite.rules.steps import Price
+
+
+class PricedTerms(NamedTuple):
+    """Classes of terms as an e-graph to extract from. cost, terms: [N] of each node."""
+
+    egraph: Egraph
+    cost: list[float]
+    terms: list[int]
+
+
+def priced(classes: TermClasses, outputs: Sequence[int], price: Price) -> PricedTerms:
+    """Every node with its price alone."""
+    place = {at: number for number, at in enumerate(classes.members)}
+    terms = [term for members in classes.members.values() for term in members]
+    class_of = [place[at] for at, members in classes.members.items() for _ in members]
+    nodes: list[list[int]] = [[] for _ in place]
+    for node, at in enumerate(class_of):
+        nodes[at].append(node)
+    children: list[Sequence[int]] = [[place[child] for child in classes.children[term]] for term in terms]
+    roots = list(dict.fromkeys(place[classes.find(output)] for output in outputs))
+    return PricedTerms(Egraph(nodes, children, class_of, roots), [price(term) for term in terms], terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +61,26 @@ class Choosing:
 
     def extracted(self, classes: TermClasses, outputs: Outputs, price: Price, left: float) -> tuple[Outputs, Rules]:
         """The program of the classes, and the rules that made its terms, oldest first. left: seconds of the problem."""
-        found = extractable(classes, outputs, price)
+        egraph, cost, terms = priced(classes, outputs, price)
         if self.by == "ilp":
-            choice = exact_dag(found.egraph, found.cost, max(0.0, min(self.seconds, left))).choice
+            choice = exact_dag(egraph, cost, max(0.0, min(self.seconds, left))).choice
         else:
-            choice = (greedy_dag if self.by == "greedy_dag" else greedy_tree)(found.egraph, found.cost)
-        program, nodes = found.program(classes, outputs, choice)
-        makers = [classes.maker[node] for node in sorted(nodes, key=classes.born.__getitem__)]
-        return program, tuple(dict.fromkeys(maker for maker in makers if maker))
+            choice = (greedy_dag if self.by == "greedy_dag" else greedy_tree)(egraph, cost)
+        made = dict[int, int]()  # class -> its term in the program
+        for at in TopologicalSorter({at: egraph.children[node] for at, node in choice.items()}).static_order():
+            inputs = [made[child] for child in egraph.children[choice[at]]]
+            made[at] = classes.terms.add(classes.operation[terms[choice[at]]], inputs)
+        by_class = {classes.find(terms[choice[at]]): term for at, term in made.items()}
+        chosen = sorted((terms[node] for node in choice.values()), key=classes.born.__getitem__)
+        makers = dict.fromkeys(classes.maker[term] for term in chosen)
+        return tuple(by_class[classes.find(o)] for o in outputs), tuple(maker for maker in makers if maker)
+
+
+def additive_price(problem: RewriteProblem, name: str) -> Price:
+    """What each term costs. Raises ConfigError for a cost model that prices whole programs alone."""
+    if problem.term_price is None:
+        raise ConfigError(f"algo={name} needs a cost model that sums over ops: choose cost=flops or cost=profiled")
+    return problem.term_price
 
 
 class Tensat(Rewriter):
@@ -55,17 +88,11 @@ class Tensat(Rewriter):
 
     needs_cost = frozenset({"prices of single ops"})
 
-    def __init__(self, *, name: str, limits: ExplorationLimits, cycles: Literal["efficient", "vanilla", "allowed"],
-                 extraction: Choosing, restarts: Whole) -> None:  # fmt: skip
-        self.name, self.limits, self.cycles = name, limits, cycles
-        self.extraction, self.restarts = extraction, restarts
+    def __init__(self, *, name: str, limits: ExplorationLimits, extraction: Choosing, restarts: Whole) -> None:
+        self.name, self.limits, self.extraction, self.restarts = name, limits, extraction, restarts
 
     def solve(self, problem: RewriteProblem) -> None:
-        price = problem.term_price
-        if price is None:
-            raise ConfigError(
-                f"algo={self.name} needs a cost model that sums over ops: choose cost=flops or cost=profiled"
-            )
+        price = additive_price(problem, self.name)
         outputs, rules = problem.initial.outputs, Rules()
         for _ in range(1 + self.restarts):
             if not problem.open:
@@ -80,7 +107,6 @@ class Tensat(Rewriter):
         """The cheapest program that saturation finds, and the rules that made what is new in it."""
         classes = TermClasses(problem.terms)
         classes.add_program(outputs)
-        finder = LoopFinder(problem.task.rules, classes, static=False)
         limits = replace(self.limits, seconds=min(self.limits.seconds, problem.seconds_cap - problem.seconds))
-        Explorer(problem.task.rules, classes, finder, FILTERS[self.cycles]).run(limits)
+        Explorer(problem.task.rules, classes).run(limits)
         return self.extraction.extracted(classes, outputs, price, problem.seconds_cap - problem.seconds)

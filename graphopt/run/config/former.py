@@ -32,7 +32,8 @@ MOVED: dict[str, str] = {
     "graphopt.tasks": "graphopt.problems.tasks",
     "graphopt.tasks.joint": "graphopt.problems.tasks.placement",
     "graphopt.tasks.scheduling": "graphopt.problems.tasks.placement",
-    "graphopt.tasks.rewriting": "graphopt.rewrite.rewriting",
+    "graphopt.tasks.rewriting": "graphopt.rewrite.rewrite_problem",
+    "graphopt.rewrite.rewriting": "graphopt.rewrite.rewrite_problem",
     "graphopt.tasks.sharding_task": "graphopt.contests.sharding.sharding_task",
     "graphopt.tiling": "graphopt.contests.tiling",
     "graphopt.algos.modelling.run_model": "graphopt.learn.modelling.kernel_model",
@@ -145,4 +146,6 @@ ANY = object()  # whatever the value is
 REMOVED: dict[str, dict[str, Any]] = {
     "graphopt.hardware.costs.inductor.Inductor": {"filter": None},
     "graphopt.contests.tiling.tiling_contest.TilingProblems": {"drawn": ANY},  # graphs to train on
+    "graphopt.rewrite.search.mcts.Mcts": {"cycles": "efficient"},
+    "graphopt.rewrite.search.tensat.Tensat": {"cycles": "efficient"},
 }
