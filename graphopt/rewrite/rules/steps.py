@@ -105,7 +105,10 @@ class Neighbourhood:
         roots, terms, price = match.roots, self.terms, self.price
         change = self._change(roots, made)
         if change is None:
-            return self._summed(match)
+            outputs = self.apply(match)  # by making its program
+            live = reachable(terms, outputs)
+            cost, ops = float(sum(map(price, live))), sum(runs(terms, t) for t in live)
+            return RewriteStep(match, cost, ops, self._digests.program(outputs))
         cost, ops = self.cost, self.ops
         for term in change.added:
             cost += price(term)
@@ -113,14 +116,11 @@ class Neighbourhood:
         for term in change.gone:
             cost -= price(term)
             ops -= runs(terms, term)
-        return RewriteStep(match, cost, ops, self._digest(roots, made))
-
-    def _digest(self, roots: tuple[int, ...], made: tuple[int, ...]) -> int:
         digest, of = self.digest, self._digests.of
         for root, term in zip(roots, made):
             (a, b), (old_u, old_v), (u, v) = self._weights[root], of(root), of(term)
             digest += a * (u - old_u) + b * (v - old_v)
-        return digest % PRIME
+        return RewriteStep(match, cost, ops, digest % PRIME)
 
     def _added(self, made: tuple[int, ...]) -> list[int]:
         """Terms of what is put in that are not live."""
@@ -169,13 +169,6 @@ class Neighbourhood:
                 if not left[i]:
                     gone.append(i)
         return gone
-
-    def _summed(self, match: Match) -> RewriteStep:
-        """The step, by making its program."""
-        outputs = self.apply(match)
-        live = reachable(self.terms, outputs)
-        cost, ops = float(sum(map(self.price, live))), sum(runs(self.terms, t) for t in live)
-        return RewriteStep(match, cost, ops, self._digests.program(outputs))
 
 
 class Neighbours:
