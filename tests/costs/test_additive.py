@@ -18,11 +18,11 @@ from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.hardware.measure.rounds import Runner, alone
 from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Measuring, Target
-from graphopt.rewrite.additive import Flops, flop
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType
+from graphopt.rewrite.program_cost import Flops, flop
 
 # --- Costs that are sums over ops, against numbers worked out by hand.
 

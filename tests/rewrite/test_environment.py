@@ -9,12 +9,12 @@ import pytest
 
 from graphopt.core.utils import registry
 from graphopt.problems.problem import OutOfBudget
-from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.environment.episodes import STOP, Episode, EpisodeSettings, Game, step_together
 from graphopt.rewrite.environment.meta_graph import DIMS, KINDS, SIZES, MetaGraph
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.terms import Program, renewed, runs
 from graphopt.rewrite.models import build_model
+from graphopt.rewrite.program_cost import Flops
 from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriting
 from graphopt.run.config.construct import construct
 

@@ -10,7 +10,6 @@ from graphopt.core.errors import ConfigError
 from graphopt.core.utils import registry
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import OutOfBudget
-from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.egraphs.eclasses import TermClasses
 from graphopt.rewrite.egraphs.saturation import Explorer
 from graphopt.rewrite.io.as_graph import graph_of
@@ -18,7 +17,7 @@ from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import build_model
-from graphopt.rewrite.program_cost import ProgramCost
+from graphopt.rewrite.program_cost import Flops, ProgramCost
 from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter, Rewriting
 from graphopt.rewrite.rules.parsing import load_rules
 from graphopt.run.config.construct import construct

@@ -14,13 +14,13 @@ from graphopt.core.plan import Plans
 from graphopt.core.utils import registry
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.problem import OutOfBudget
-from graphopt.rewrite.additive import Additive, Flops
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program, reachable
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 from graphopt.rewrite.models import build_model
+from graphopt.rewrite.program_cost import Additive, Flops
 from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter, Rewriting
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.rule import RuleSet

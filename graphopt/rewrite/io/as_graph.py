@@ -59,9 +59,7 @@ def graph_of(program: Program, *, name: str, family: str | None = None) -> Graph
             given = [handle(i) for i in terms.inputs[term]]
             own = items.get(term, ()) if operation.name in MAKES_SEVERAL else (term,)
             handles |= {one: tensor(terms.type_of(one)) for one in own}
-            made = [handles[one] for one in own] or [
-                tensor(result) for result in results[:1]
-            ]  # where nothing reads any
+            made = [handles[one] for one in own] or [tensor(result) for result in results[:1]]  # nothing reads any
             read = [terms.types[i][0] for i in terms.inputs[term]]
             if operation.name == "opaque":
                 call: OpaqueCall = program.opaque[operation.params[0]]

@@ -321,11 +321,13 @@ class _OnnxImport:
         for node in self.graph.node:
             for name in reads(node):
                 self._known(name, label_of(node))
-            made = self._folded(node)
-            if made is None:
-                results = self._translated(node)
-                made = zip((n for n in node.output if n), self._opaque(node) if results is None else results)
-            self.values.update(made)
+            folded = self._folded(node)
+            if folded is not None:
+                self.values.update(folded)
+                continue
+            results = self._translated(node)
+            made = self._opaque(node) if results is None else results
+            self.values.update(zip([n for n in node.output if n], made))
         names = tuple(v.name for v in self.graph.output)
         outputs = tuple(self._term(name, "the list of outputs") for name in names)
         return Program(self.terms, outputs, names, inputs, self.weights, self.opaque, self.origin)

@@ -189,7 +189,7 @@ def _pooled(c: AtenCall, name: str, ceil: bool) -> int:
 def _mean(c: AtenCall) -> int | None:
     """The mean over height and width, or an adaptive one of a single element, is a pooling over the whole image."""
     shape, adaptive = c.shape(), c.name == "_adaptive_avg_pool2d"
-    whole = tuple(c.args[1]) == (1, 1) if adaptive else sorted(d % len(shape) for d in c.arg(1, ())) == [2, 3]
+    whole = tuple(c.args[1]) == (1, 1) if adaptive else sorted(d % 4 for d in c.arg(1, ())) == [2, 3]
     if len(shape) != 4 or not whole:
         return None
     pooled = c.add("pool_avg", shape[2:], (1, 1), (0, 0, 0, 0), of=[c.first()])
