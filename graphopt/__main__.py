@@ -51,7 +51,7 @@ def run() -> None:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     plugins = Plugins.instance()  # which loads its own plugins anew, so that theirs must not be imported before
-    from graphopt.run.resuming import ResumingSweeper
+    from graphopt.run.sweep import ResumingSweeper
 
     plugins.class_name_to_class[SWEEPER] = ResumingSweeper
     sys.argv[1:] = for_each_job(sys.argv[1:])

@@ -16,7 +16,6 @@ from graphopt import CONF
 from graphopt.core.utils import registry
 from graphopt.run.cell import settings_of
 from graphopt.run.config import compatibility
-from graphopt.run.sweep import spelled_out
 
 EXPERIMENTS = registry.options("experiment")
 OF_ZOO = (
@@ -88,6 +87,8 @@ def jobs(experiment: str) -> Iterator[list[str]]:
     plan = plan_of(experiment)  # composing loads Hydra's plugins, which may not be imported before
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
+    from graphopt.run.sweep import spelled_out
+
     params = [f"{key}={value}" for key, value in (plan.params or {}).items()]
     (batch,) = BasicSweeper.split_arguments(OverridesParser.create().parse_overrides([*params, "seed=0"]), None)
     return (spelled_out(job, plan.algos) for job in batch)
@@ -121,6 +122,8 @@ def test_every_cell_composes_and_fits(experiment: str) -> None:
     ("experiment", "name"), [(each, name) for each in EXPERIMENTS for name in plan_of(each).algos], ids=str
 )
 def test_an_own_algorithm_is_its_option_with_these_values(experiment: str, name: str) -> None:
+    from graphopt.run.sweep import spelled_out
+
     words = list(plan_of(experiment).algos[name])
     option = words[0].removeprefix("algo=")
     made = composed(f"experiment={experiment}", *spelled_out([f"algo={name}"], plan_of(experiment).algos))
@@ -140,6 +143,8 @@ def test_an_own_algorithm_is_its_option_with_these_values(experiment: str, name:
 
 
 def test_words_after_an_own_algorithm_count() -> None:
+    from graphopt.run.sweep import spelled_out
+
     algos = {"mine": ["algo=local", "algo.start=random"]}
     job = ["seed=0", "algo=mine", "algo.start=zero"]
     assert spelled_out(job, algos) == ["seed=0", "algo=local", "algo.start=random", "algo.name=mine", "algo.start=zero"]
