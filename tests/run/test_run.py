@@ -2,24 +2,20 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import frame_parts as parts_of
 import pytest
-import torch
 from commands import command as run_py
 
 from graphopt import CONF
 from graphopt.core.cli import composed, for_each_job
 from graphopt.run.cell import config_hash, folder_name
 from graphopt.run.records.rows import Row, read
-from graphopt.run.training import checkpoint
 
 ROOT = CONF.parent
 Command = Callable[..., tuple[int, str, str]]
@@ -172,61 +168,6 @@ def test_a_sweep_goes_on_after_a_failed_cell(command: Command, tmp_path: Path) -
     code, _, err = command("-m", "algo=default", *SMALL, "dataset.test=0,2")
     assert code == 1 and "no graphs in split 'test'" in err.splitlines()[-1]
     assert {row["status"] for row in rows_below(tmp_path)} == {"failed", "ok"}
-
-
-SCRIPT = """
-import sys, time
-sys.path.insert(0, "tests")
-import frame_parts as parts
-from pathlib import Path
-from omegaconf import OmegaConf
-from graphopt.run.cell import open_cell
-from graphopt.run.config.build import build
-from graphopt.core.cli import sentences
-from graphopt.run.training.train import prepare
-step = parts.Learns.training_step
-def slow(self, graphs, batch_idx):
-    time.sleep(float(sys.argv[2]))
-    return step(self, graphs, batch_idx)
-parts.Learns.training_step = slow
-with sentences():
-    algo = parts.node(parts.Learns, "learns", lr=0.3, break_at=-1)
-    with open_cell(OmegaConf.create(parts.config(Path(sys.argv[1]), algo=algo))) as cell:
-        prepare(build(cell.config), cell)
-        print("trained")
-"""
-
-
-def stopped(tmp_path: Path, sent: signal.Signals) -> tuple[int, str]:
-    """(exit code, stderr) of a training that got a signal after its first checkpoint."""
-    first = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), "1"], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    while not list(tmp_path.rglob("last.ckpt")):
-        assert first.poll() is None, first.communicate()[1]
-        time.sleep(0.02)
-    time.sleep(0.3)  # the next step has begun
-    first.send_signal(sent)
-    err = first.communicate()[1]
-    return first.returncode, err
-
-
-@pytest.mark.slow  # of what tests/kills does to a learner one time
-def test_a_killed_training_goes_on(tmp_path: Path) -> None:
-    assert stopped(tmp_path, signal.SIGKILL)[0] == -9
-    done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path), "0"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and "training goes on from step" in done.stdout and "trained" in done.stdout
-    whole = tmp_path / "whole"
-    subprocess.run([sys.executable, "-c", SCRIPT, str(whole), "0"], cwd=ROOT, capture_output=True, check=True)
-    killed, never = (checkpoint.load(next(place.glob("s/*/ckpt/last.ckpt"))) for place in (tmp_path, whole))
-    assert torch.equal(killed["state_dict"]["encoder.logit"], never["state_dict"]["encoder.logit"])
-    counted = [json.loads(state["plain"])["counters"] for state in (killed, never)]
-    assert counted[0]["evals"] == counted[1]["evals"] and counted[0]["steps"] == counted[1]["steps"]
-
-
-def test_ctrl_c_is_one_sentence(tmp_path: Path) -> None:
-    code, err = stopped(tmp_path, signal.SIGINT)
-    assert code == 130 and err == "interrupted; the same command goes on where it stopped\n"
 
 
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
