@@ -8,9 +8,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 
-from graphopt import CONF
 from graphopt.core.cli import composed, explained
 from graphopt.core.errors import ConfigError, UsageError, UserError
 from graphopt.core.graph import GraphError
@@ -38,14 +36,6 @@ def test_keys_are_the_constructors_arguments(group: str, name: str) -> None:
     assert not given & INJECTED, "provided by the run"
     defaults = [key for key, p in arguments.items() if p.default is not inspect.Parameter.empty]
     assert not defaults, "defaults live in yaml files only"
-
-
-def test_the_default_configuration_and_every_experiment_compose() -> None:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        plain = compose("config")
-        assert all(plain[group]["name"] for group in (*GROUPS, "judge"))
-        for name in options("experiment"):
-            assert set(compose("config", overrides=[f"experiment={name}"])) == set(plain), name
 
 
 # --- Yaml nodes to objects: what is refused, and what the sentence says.
