@@ -1,5 +1,5 @@
-"""Hydra's sweeper, for experiments with algorithms of their own: `hydra.sweeper.algos` says of each name which words make
-it of an option. A job whose cell is finished ends by itself, at once (`graphopt.run.cell`)."""
+"""Hydra's sweeper, for experiments with algorithms of their own: `hydra.sweeper.algos` says of each name which words
+make it of an option. A job whose cell is finished ends by itself, at once (`graphopt.run.cell`)."""
 
 import re
 from collections.abc import Mapping, Sequence
