@@ -14,11 +14,11 @@ from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.graphs.readers.pytorch.program_file import packed_program
+from graphopt.hardware.code_time import SHIPPED
 from graphopt.hardware.costs.inductor import Inductor, Learned
 from graphopt.hardware.inductor.captured import as_graph, capture_step
 from graphopt.hardware.measure.target import Comparing, Failure, Timing
-from graphopt.hardware.ranking.code_time import SHIPPED
-from graphopt.hardware.ranking.requests import CompilerRequest, plans_of, request_of
+from graphopt.hardware.requests import CompilerRequest, plans_of, request_of
 from graphopt.problems.tasks.fusion import Fusion
 
 CORE = Device(name="cpu", launch=1e-6, vector_flops=1e11, contraction_flops=3e11, bandwidth=2e10)

@@ -18,7 +18,7 @@ from graphopt.graphs.readers.pytorch.program_file import key_of
 from graphopt.hardware.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_backend
 from graphopt.hardware.inductor.captured import capture_compiled
 from graphopt.hardware.inductor.strided_reads import fix_strided_reads
-from graphopt.hardware.ranking.requests import CompilerRequest
+from graphopt.hardware.requests import CompilerRequest
 from graphopt.report.apply.compile_backend import decided
 
 FAST = replace(SETTINGS, evals=300)

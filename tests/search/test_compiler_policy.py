@@ -8,8 +8,8 @@ from test_compiler_search import CORE, EVERY, Table, rows_and_scale
 
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Decisions
-from graphopt.hardware.ranking.code_time import SHIPPED
-from graphopt.hardware.ranking.requests import request_of
+from graphopt.hardware.code_time import SHIPPED
+from graphopt.hardware.requests import request_of
 from graphopt.hardware.search.compiler_policy import CompilerPolicy, Predicted, candidates
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import solve

@@ -5,7 +5,7 @@ import numpy as np
 from graphopt.core.compiler import KNOBS
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
-from graphopt.hardware.ranking.requests import CompilerRequest, request_of
+from graphopt.hardware.requests import CompilerRequest, request_of
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import Fusion
