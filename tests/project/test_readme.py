@@ -23,7 +23,6 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine, make_machine
 from graphopt.core.operators import OPERATOR_ID
 from graphopt.core.utils import registry
-from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.report import command as report
 from graphopt.report import decision, pack
 from graphopt.report.replay import claims_of, decision_of, replay_all
@@ -202,8 +201,9 @@ def machine() -> Machine:
 
 def best(graph: Graph) -> float:
     """The cheapest layouts of a chain by dynamic programming from its start, 0 being rows; the output is by rows."""
-    device = machine().devices[0]
-    seconds = kernel_graph(graph, np.zeros(graph.num_ops, bool), machine().devices).time[:, 0]
+    from layout_time import op_seconds
+
+    device, seconds = machine().devices[0], op_seconds(graph, machine())
     until, before = np.zeros(2), 0
     for op in range(graph.num_ops):
         size = int(graph.tensor_bytes[graph.results(op)][0])
