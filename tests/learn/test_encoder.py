@@ -108,17 +108,10 @@ def test_extra_input_is_read_and_its_width_checked(name) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_op_with_thousands_of_users_stays_finite(name) -> None:
-    encoder = make(name)
-    h, g = encoder(graph_features(star(3000), MACHINE))
-    assert torch.isfinite(h).all() and torch.isfinite(g).all()
-    (h * torch.randn_like(h)).sum().backward()
-    assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)
-
-
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("graph", [chain(1), loose(("relu",)), loose()], ids=["chain1", "loose1", "loose4"])
-def test_single_ops_and_graphs_without_edges(name, graph) -> None:
+@pytest.mark.parametrize(
+    "graph", [chain(1), loose(("relu",)), loose(), star(3000)], ids=["1", "loose1", "loose", "star"]
+)
+def test_single_ops_graphs_without_edges_and_thousands_of_users_stay_finite(name, graph) -> None:
     encoder = make(name)
     h, g = encoder(graph_features(graph, MACHINE))
     assert h.shape == (graph.num_ops, 16) and g.shape == (1, 16)

@@ -182,17 +182,6 @@ def test_a_graph_is_answered_alike_alone_and_in_any_batch() -> None:
             torch.testing.assert_close(part, alone[i], rtol=1e-4, atol=1e-5)
 
 
-def test_the_graph_state_modulates_only_with_superposition() -> None:
-    """Without it the gate is one everywhere; with it, it differs between graphs and not within one."""
-    graphs = [random_graph(seed, 12) for seed in (1, 2)]
-    for on in (True, False):
-        learner = go(network=replace(NETWORK, superposition=on))
-        gates = learner.policy.encode(learner.observe(graphs)).gate.split([g.num_ops for g in graphs])
-        assert all(torch.equal(gate, gate[:1].expand_as(gate)) for gate in gates)
-        assert torch.equal(gates[0][0], gates[1][0]) != on
-        assert on or (gates[0] == 1).all()
-
-
 # ---- several tasks, one after the other
 
 

@@ -11,12 +11,10 @@ from commands import command
 
 from graphopt import load as load_answer
 from graphopt.core.graph import Graph
-from graphopt.core.plan import Plans
 from graphopt.core.utils import registry
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.graph_files import save_graph
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Solution
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.report.decision import main
 from graphopt.rewrite.io import as_graph
@@ -123,13 +121,3 @@ def test_programs_are_priced_as_programs(made: Counter[str]) -> None:
     assert made == {}
     assert solution.violations() == [] and solution.plans.graph.num_ops > 0
     assert made == {"Rewriting.realise": 1, "_Drawing.build": 1}
-
-
-def test_a_wrong_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, around = parts("fusion", "local", "simulator")
-    graph = graph_for("fusion")
-    problem, _ = solve(around["algo"], graph, around["task"], around["cost"], evals=10)
-    solution = problem.solution()
-    device = np.full_like(solution.plans.device, 9)
-    wrong = Plans(graph, device, solution.plans.priority, solution.plans.inline)
-    assert Solution(graph, around["task"], solution.decided, wrong).violations()

@@ -143,7 +143,7 @@ PURPOSES = [(file, *purpose) for file in PACKAGED
 @pytest.mark.parametrize(("file", "task", "objective"), PURPOSES, ids=["-".join((f.stem, *p)) for f, *p in PURPOSES])
 def test_answers_at_once(file: Path, task: str, objective: str, tmp_path: Path) -> None:
     algo = file.stem.split("-")[0]
-    costs = [f"cost.objective={objective}", f"judge.objective={objective}", "machine=gpu4_pcie", "budget.evals=300"]
+    costs = [f"cost.objective={objective}", f"judge.objective={objective}", "machine=gpu4_pcie", "budget.evals=60"]
     data = PROGRAMS if task == "rewrite" else DATA
     answer = command(tmp_path, f"task={task}", f"algo={algo}", "ckpt=pretrained", *data, *costs)
     assert answer.code == 0, answer.err
@@ -151,7 +151,7 @@ def test_answers_at_once(file: Path, task: str, objective: str, tmp_path: Path) 
     for row in answer.rows:
         assert row["status"] == "ok" and row["train_evals"] > 0
         ends = task in ("fusion", "rewrite")  # a scan ends where nothing helps, episodes where nothing is new
-        assert row["evals"] == 300 or (ends and 0 < row["evals"] < 300)
+        assert row["evals"] == 60 or (ends and 0 < row["evals"] < 60)
         assert row["encoder"] == ENCODERS[algo]
 
 
