@@ -97,7 +97,7 @@ def test_commands_were_found() -> None:
 def test_links_and_files_exist(page: Path) -> None:
     text = page.read_text()
     links = [link for link in re.findall(r"""(?:\]\(|src=")([^)#"\s]+)[)"]""", text) if "://" not in link]
-    named = re.findall(r"(?<!\w)((?:graphopt|conf|tests|docs|benchmarks)/[\w/.-]+\.(?:py|yaml|md))", text)
+    named = re.findall(r"(?<![\w:])((?:graphopt|conf|tests|docs|benchmarks)/[\w/.-]+\.(?:py|yaml|md))", text)
     examples = re.findall(r"^# (\S+)$", text, re.M)  # first lines of files that docs/adding.md spells out
     for place in [*(page.parent / link for link in links), *(ROOT / name for name in named if name not in examples)]:
         assert place.exists() or place.stem == "NAME", place
