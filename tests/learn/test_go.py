@@ -365,23 +365,6 @@ def doubtful() -> GO:
     return learner
 
 
-@pytest.mark.parametrize("budget", [0, 1, 20])
-def test_solve_spends_its_budget_on_greedy_decisions_first(budget: int) -> None:
-    learner, graph = doubtful(), random_graph(9, 60)
-    decisions = greedy(learner, graph)
-    assert (decisions[-1] != FUSION.canonical(graph, FUSION.initial(graph))).any()
-    prices = SIMULATOR.price(FUSION.realise(graph, np.stack(decisions))).cost
-    problem, _ = solve(learner, graph, FUSION, SIMULATOR, evals=budget)
-    assert problem.evals == budget
-    if budget == 0:
-        assert np.array_equal(problem.best, decisions[-1])
-    elif budget == 1:
-        assert problem.best_cost == min(problem.initial_cost, prices[-1])
-    else:
-        assert problem.best_cost <= min(problem.initial_cost, *prices)
-        assert problem.best_cost < problem.initial_cost
-
-
 def test_tuning_is_billed_helps_this_graph_and_is_forgotten() -> None:
     """From weights that contradict the default; without tuning the same first answers are worse. The weights, what the
     learner remembers and its random numbers are as before. It takes half of the budget at most."""
