@@ -127,20 +127,12 @@ class CountedFlips:
     def __init__(self, count: Counted, inner: Flips) -> None:
         self.count, self.inner = count, inner
 
-    @property
-    def inline(self) -> NDArray[np.bool_]:
-        return self.inner.inline
-
-    @property
-    def cost(self) -> float:
-        return self.inner.cost
-
     def price(self, ops: NDArray[np.int64]) -> NDArray[np.float64]:
         self.count.prices += len(ops)
         return self.inner.price(ops)
 
-    def apply(self, op: int) -> None:
-        self.inner.apply(op)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
 
 def run(
