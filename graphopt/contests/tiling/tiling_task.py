@@ -198,12 +198,10 @@ class TileTime(CostModel):
 
     def price(self, plans: Plans) -> Prices:
         workload = self._task.workload(plans.graph)
-        verdicts = [_verdict(workload, numbers) for numbers in plans.choices[CHOICE_NAME]]
+        verdicts = list[Verdict]()
+        for numbers in plans.choices[CHOICE_NAME]:
+            try:
+                verdicts.append(judge(workload, decode(numbers)))
+            except Unreadable as error:
+                verdicts.append(Verdict((), float("inf"), str(error), 1.0))
         return Prices(np.array([v.cost for v in verdicts]), np.array([v.excess for v in verdicts]))
-
-
-def _verdict(workload: TileWorkload, numbers: "np.typing.NDArray[np.int16]") -> Verdict:
-    try:
-        return judge(workload, decode(numbers))
-    except Unreadable as error:
-        return Verdict((), float("inf"), str(error), 1.0)
