@@ -13,11 +13,10 @@ from check_data import check_data
 from random_schedules import READINGS, grouping_of, workload_of_seed
 
 from graphopt.contests.tiling.pricing_tiles import judge
-from graphopt.contests.tiling.schedule import TileSchedule
 from graphopt.contests.tiling.search.groupings import Wiring, apart, changed, in_order, run_again
 from graphopt.contests.tiling.search.tile_walk import contest_seconds
 from graphopt.contests.tiling.tile_latency import TileCosts, bits
-from graphopt.contests.tiling.tile_workload import SharedSlices, TileWorkload
+from graphopt.contests.tiling.tile_workload import SharedSlices, TileSchedule, TileWorkload
 from graphopt.contests.tiling.tiling_contest import random_workload
 from graphopt.contests.tiling.workload_files import (
     graph_of_workload,

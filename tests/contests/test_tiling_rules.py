@@ -16,9 +16,16 @@ from random_schedules import READINGS, changed_at_random, grouping_of, workload_
 from graphopt.contests.tiling.footprint import TileFootprint, footprint
 from graphopt.contests.tiling.pricing_tiles import judge, latency
 from graphopt.contests.tiling.referee import NotValid, objections, referee_latencies
-from graphopt.contests.tiling.schedule import TileSchedule, TileStep, decode, encode, snake
 from graphopt.contests.tiling.tile_latency import best_tile, grid_latency, working_set
-from graphopt.contests.tiling.tile_workload import SharedSlices, TileWorkload
+from graphopt.contests.tiling.tile_workload import (
+    SharedSlices,
+    TileSchedule,
+    TileStep,
+    TileWorkload,
+    decode,
+    encode,
+    snake,
+)
 from graphopt.contests.tiling.workload_files import (
     read_schedule,
     read_workload,

@@ -12,9 +12,8 @@ from fractions import Fraction
 import numpy as np
 
 from graphopt.contests.tiling.footprint import NOTHING, TileFootprint, footprint
-from graphopt.contests.tiling.schedule import TileSchedule, TileStep
 from graphopt.contests.tiling.tile_latency import working_set
-from graphopt.contests.tiling.tile_workload import TileWorkload
+from graphopt.contests.tiling.tile_workload import TileSchedule, TileStep, TileWorkload
 
 Kind = tuple[int, int, bool, bool, bool]  # width, height, new row, new column, first of the walk
 

@@ -2,7 +2,7 @@
 is a schedule.
 
 The file of an answer holds the arrays `schedule` and `default`, int32 [L] each, as
-`graphopt.contests.tiling.schedule.encode` writes them.
+`graphopt.contests.tiling.tile_workload.encode` writes them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from graphopt.contests.tiling.pricing_tiles import Verdict, judge
 from graphopt.contests.tiling.referee import objections
-from graphopt.contests.tiling.schedule import CHOICE_NAME, TileSchedule, decode, encode
 from graphopt.contests.tiling.tile_latency import TileCosts
-from graphopt.contests.tiling.tile_workload import SharedSlices, TileWorkload
+from graphopt.contests.tiling.tile_workload import CHOICE_NAME, SharedSlices, TileSchedule, TileWorkload, decode, encode
 from graphopt.contests.tiling.workload_files import CARRIES, FILE_BYTES, schedule_of_json, workload_of
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph, GraphError

@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from graphopt.contests.tiling.footprint import NOTHING
-from graphopt.contests.tiling.schedule import TileSchedule
 from graphopt.contests.tiling.tile_latency import Kept, TileCosts, bits
+from graphopt.contests.tiling.tile_workload import TileSchedule
 
 LEAST_GAIN = 1e-9
 NO_AGAIN: Mapping[int, int] = {}
