@@ -21,14 +21,13 @@ from graphopt.learn.rewriters.xrlflow import (
     play,
 )
 from graphopt.problems.problem import OutOfBudget, Solution
-from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.environment.episodes import Episode, EpisodeSettings, Game, Place
 from graphopt.rewrite.environment.meta_graph import MetaGraph
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import build_model
-from graphopt.rewrite.program_cost import ProgramCost
+from graphopt.rewrite.program_cost import Flops, ProgramCost
 from graphopt.rewrite.rewrite_problem import Rewriting
 from graphopt.run.config.construct import construct
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from graphopt.contests.tiling.tiling_contest import random_workload
 from graphopt.contests.tiling.tiling_task import Tiling
-from graphopt.contests.tiling.workload_graph import graph_of_workload
+from graphopt.contests.tiling.workload_files import graph_of_workload
 from graphopt.core.errors import Unsolved
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder

@@ -5,9 +5,11 @@ from typing import Any
 # Where packages, modules or classes were, as files of older versions have it -> where they are. The longest name
 # counts.
 _MOVED = {  # without `graphopt.`
-    "algos": "learn", "costs.additive": "rewrite.additive", "costs.calibrated": "hardware.costs.calibrated",
+    "algos": "learn", "costs.additive": "rewrite.program_cost", "costs.calibrated": "hardware.costs.calibrated",
     "costs.inductor": "hardware.costs.inductor", "costs.live_bytes": "hardware.costs.live_bytes",
-    "costs.strategy_cost": "contests.sharding.strategy_cost", "costs.tile_time": "contests.tiling.tile_time",
+    "costs.strategy_cost": "contests.sharding.sharding_task", "costs.tile_time": "contests.tiling.tiling_task",
+    "contests.sharding.strategy_cost": "contests.sharding.sharding_task",
+    "contests.tiling.tile_time": "contests.tiling.tiling_task", "rewrite.additive": "rewrite.program_cost",
     "costs.whole_program": "hardware.costs.whole_program", "datasets": "graphs",
     "datasets.contests": "contests.tiling",
     "datasets.contests.sharding_instances": "contests.sharding.sharding_instances",
