@@ -1,8 +1,9 @@
 """`models`: graphs of more than a thousand models of well-known libraries, forward and backward, without weights.
 
 They come with the package (docs/models.md says how they were captured; index.json names libraries, versions,
-licences and sources). Splits are of clusters of related families: what is tested is of no family that training has seen, nor of one
-that is built alike. A graph's family is its cluster, named by the family that has the most graphs in it.
+licences and sources). Splits are of clusters of related families: what is tested is of no family that training has
+seen, nor of one that is built alike. A graph's family is its cluster, named by the family that has the most graphs in
+it.
 
 `dataset.purged=true` holds out more: what is within two hops of an op of a test (operators, and how they are joined)
 also occurs in graphs of other clusters, and no learner is taught by ops of which that holds (`Graph.held_out`); those
