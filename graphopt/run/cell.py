@@ -95,6 +95,10 @@ class Cell:
         there."""
         return self._request is not None and was_finished(self.path, self._request)
 
+    @property
+    def finished_line(self) -> str:
+        return f"{self.path} is finished; resume=false starts over"
+
     def finish(self) -> None:
         """Marks the cell as done: the next call skips it."""
         if self._request is not None:
@@ -198,9 +202,16 @@ def open_cell(config: Any) -> Iterator[Cell]:
         if not cell.skipped:
             cell.start()
         if cell.skipped:
-            say(f"{cell.path} is finished; resume=false starts over")
+            say(cell.finished_line)
         with cell.logged():
             yield cell
+        if sweep and cell.settings.ckpt is None:  # a checkpoint has its say in others
+            from hydra.core.hydra_config import HydraConfig
+
+            from graphopt.run.sweep import keep_composed, sources_of
+
+            hydra = HydraConfig.get()
+            keep_composed(list(hydra.overrides.task), sources_of(hydra), cell.config)
     except (Incompatible, NothingFits) as error:
         if isinstance(error, Incompatible):
             cell.note("illegal", str(error))
