@@ -225,7 +225,7 @@ class LAF(Learner):
             return self.predict(network, [graph], [decision])
 
         with inference(problem.graph):
-            walk = start_walk(problem, slots, steps.start, deltas=False)
+            walk = start_walk(problem, slots, steps.start)
             guide = LearnedMutations(problem, slots, self.network, predict, self.model.target == "signed",
                                      self.search.guide, self.search.refit)  # fmt: skip
             progressive_search(problem, slots, walk, guide, steps)

@@ -8,7 +8,7 @@ from graphopt.core.compiler import compiler_choice
 from graphopt.core.graph import Graph, GraphError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram
 from graphopt.hardware.inductor.captured import as_graph, capture_compiled, capture_step
-from graphopt.hardware.inductor.hooks import Request
+from graphopt.hardware.inductor.lowering import Request
 from tests.hardware.programs import adam, lowered, only, two_reader_program
 
 
@@ -24,20 +24,15 @@ def test_ops_with_a_choice_say_what_the_compiler_does() -> None:
     program = two_reader_program()
     exp, add = only(program, "aten.exp.default"), only(program, "aten.add.Tensor")
     graph = graph_of(program)
-    assert said(graph) == {
-        exp: True,
-        add: False,
-        only(program, "aten.sub.Tensor"): False,
-    }  # neither output, nor the sum
+    assert said(graph) == {exp: True, add: False, only(program, "aten.sub.Tensor"): False}  # no output, nor the sum
     asked = compiler_choice(graph)
     assert asked is not None and asked.inline.sum() == 2 and graph.program is program
 
 
 def test_a_choice_is_one() -> None:
     """Whatever has the attribute can be stored and can be inlined, and nothing else can be inlined."""
-    program = capture_compiled(nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU()), torch.randn(4, 8))[
-        "backward"
-    ]
+    norm = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU())
+    program = capture_compiled(norm, torch.randn(4, 8))["backward"]
     free = set(said(graph_of(program)))
     calls = [node.name for node in program.gm.graph.nodes if node.op == "call_function"]
     assert 5 < len(free) < len(calls)
@@ -60,18 +55,15 @@ def test_a_step_takes_its_own_gradients() -> None:
     assert graph.is_output.sum() == 1 and len(graph.op_names) > 4
 
 
-def test_a_function_without_gradients_is_one_graph() -> None:
-    made = capture_compiled(lambda x: [x.exp().sum(-1)], [torch.randn(4, 8)])
-    assert list(made) == ["inference"]
-    assert [spec.shape for spec in made["inference"].inputs] == [(4, 8)]
-
-
-def test_later_parts_are_numbered() -> None:
+def test_a_function_without_gradients_is_one_graph_and_later_parts_are_numbered() -> None:
     def broken(x: Tensor) -> Tensor:
         x = x.exp()
         torch._dynamo.graph_break()
         return x.sum()
 
+    made = capture_compiled(lambda x: [x.exp().sum(-1)], [torch.randn(4, 8)])
+    assert list(made) == ["inference"]
+    assert [spec.shape for spec in made["inference"].inputs] == [(4, 8)]
     assert list(capture_compiled(broken, [torch.randn(4, 8)])) == ["inference", "inference.1"]
 
 

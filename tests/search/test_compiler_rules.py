@@ -193,12 +193,3 @@ def test_rules_refuse_tasks_without_fusion() -> None:
     p.task.heads = (Head("device", 2, Role.DEVICE),)
     with pytest.raises(Incompatible, match="decides fusion"):
         XlaPriority(name="xla_priority").solve(p)
-
-
-def test_rules_obey_tight_caps() -> None:
-    graph = chain(40)
-    for limits in (KernelLimits(4, 16, 8), KernelLimits(64, 1, 1)):
-        inline, _ = priority_fusion(graph, GPU, limits)
-        assert np.array_equal(legalise(graph, inline.astype(np.uint8)[None], limits)[0], inline)
-    inline, _ = priority_fusion(graph, GPU, KernelLimits(4, 16, 8))
-    assert (~inline).sum() == 10  # 40 ops in kernels of 4

@@ -88,8 +88,8 @@ def test_the_cut_into_runs_is_the_best(time: list[int], parts: int) -> None:
 
 
 @pytest.mark.parametrize("search", [
-    LocalSearch(name="hill", start="heuristic", hops=0, deltas=False),
-    Annealing(name="annealing", start="heuristic", hot=0.05, cold=0.03, deltas=False),
+    LocalSearch(name="hill", start="heuristic", hops=0),
+    Annealing(name="annealing", start="heuristic", hot=0.05, cold=0.03),
 ])  # fmt: skip
 def test_a_search_from_the_best_heuristic_bills_them_and_goes_on(search: LocalSearch | Annealing) -> None:
     graph, _ = recurrent(4, 6, backward=True)

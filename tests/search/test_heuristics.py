@@ -17,9 +17,6 @@ from graphopt.core.machine import Device, Machine
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.task_graphs import read_lifetimes
 from graphopt.problems.assignment import AssignProblem
-from graphopt.problems.optimizer import solve
-from graphopt.search.genetic.brkga import Brkga
-from graphopt.search.genetic.evolution import Evolution
 from graphopt.search.heuristics import partition, rules, starts
 from graphopt.search.heuristics.starts import encode
 from graphopt.search.solvers import cpsat
@@ -270,15 +267,6 @@ def test_published_orders_have_their_published_peaks(name: str) -> None:
     published = known[name]["random_orders_peak"][: len(data["random_orders"])]
     assert len(published) > 3 and [peak_of(order, tensors) for order in data["random_orders"]] == published
     assert peak_of(data["optimal_order"], tensors) == known[name]["optimal_peak"]
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_search_comes_close_and_never_below(name: str) -> None:
-    brkga = Brkga(name="brkga", start="random", evolution=Evolution(population=50, elites=0.2, mutants=0.1,
-                                                                    elite_bias=0.7))  # fmt: skip
-    given_ = problem_of_memory(name, 5000)
-    found, _ = solve(brkga, given_.graph, given_.task, given_._cost, evals=5000)
-    assert optimum_of(name) <= found.best_cost <= 1.02 * optimum_of(name)
 
 
 @pytest.mark.parametrize("name", ["light_shufflenet", "light_squeezenet"])

@@ -1,12 +1,11 @@
-"""The search of placement, order and fusion together: what it spends, that it finds optima of tiny graphs, stages."""
+"""The search of placement, order and fusion together: what it spends, optima of tiny graphs, stages."""
 
 import numpy as np
 import pytest
 from cells import joint, option, simulator
-from fusion_graphs import GPU, PLAIN, Net, random_graph
+from fusion_graphs import PLAIN, random_graph
 from test_lower_bound import MACHINES, least_of_all, tasks_on, tiny
 
-from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Role
 from graphopt.problems.optimizer import solve
@@ -66,27 +65,3 @@ def test_a_suggestion_is_priced_once_however_often_a_search_begins_with_it(begun
         for _ in range(begun):
             state.begin((Role.DEVICE, Role.PRIORITY), 200)
         assert problem.evals == problem.distinct > 0, task.name
-
-
-def towers(count: int, depth: int) -> Graph:
-    """Towers of a matrix product and elementwise ops that only meet at the end: fusing and spreading both pay."""
-    net = Net("towers")
-    tops = []
-    for tower in range(count):
-        x = net.x(64, 64)
-        for level in range(depth):
-            weight = net.tensor((64, 64), weight=True)
-            x = net("matmul", x, weight, name=f"m{tower}.{level}", shape=(64, 64), flops=2.0 * 64**3)
-            for kind in ("relu", "exp", "tanh"):
-                x = net(kind, x, name=f"{kind}{tower}.{level}", shape=(64, 64))
-        tops.append(x)
-    return net.done(*tops)
-
-
-def test_fused_kernels_are_placed_better_than_by_the_sequence() -> None:
-    """A transfer takes as long as some launches: what placement saves shrinks when the kernels are fused afterwards."""
-    on = Machine(name="gpus", devices=(GPU, GPU, GPU, GPU), link_bandwidth=12e9, link_latency=1e-5)
-    cost, task = simulator(on), joint(on, fuse=True)
-    found = {together: solve(made(together), towers(4, 3), task, cost, evals=300)[0] for together in (True, False)}
-    assert found[True].best_cost <= found[False].best_cost
-    assert found[True].best_cost < 0.4 * found[True].initial_cost

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cells import joint, opened, option, simulator
+from cells import joint, opened, option
 
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
@@ -171,16 +171,3 @@ def test_a_move_stays_in_its_window(swap: float) -> None:
     if not swap:
         per_window = np.bincount(touched) / 2  # two affinities of an op
         assert per_window.max() <= algo.largest_block
-
-
-def test_better_than_one_move_at_a_time() -> None:
-    """At equal evaluations, from the same list schedules."""
-    task, price, found = joint(CLUSTER), simulator(CLUSTER), []
-    for seed in range(3):
-        graph = layered(3000, 10 + seed)
-        ours, theirs = (
-            solve(optimizer(name), graph, task, price, evals=300, seed=seed)[0] for name in ("windowed", "regal_local")
-        )
-        assert ours.evals <= 300 and ours.best_cost == price.price(ours.solution().plans).cost[0]
-        found.append(ours.best_cost / theirs.best_cost)
-    assert max(found) < 1.0 and np.mean(found) < 0.99

@@ -13,7 +13,7 @@ from graphopt.graphs.layered import layered_graph
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
 from graphopt.search.fusion.motif_scan import MotifScan
-from graphopt.search.walks.classes import alike
+from graphopt.search.walks.moves import alike
 
 
 def slow_classes(graph: Graph, free: np.ndarray, hops: int) -> set[tuple[int, ...]]:

@@ -19,7 +19,7 @@ from graphopt.core.utils.marks import Workers
 from graphopt.problems.cost_model import CostModel, Prices
 
 if TYPE_CHECKING:
-    from graphopt.hardware.execution.session import Session
+    from graphopt.hardware.execution import Session
 
 
 class LiveBytes(CostModel):
@@ -48,7 +48,7 @@ class LiveBytes(CostModel):
 
     def _session(self, graph: Graph) -> "Session":
         if graph not in self._sessions:
-            from graphopt.hardware.execution.session import Session
+            from graphopt.hardware.execution import Session
 
             self._sessions[graph] = Session(graph, self.device, self.threads)
         return self._sessions[graph]

@@ -22,6 +22,7 @@ MOVED: dict[str, str] = {
     "graphopt.datasets.rewrite_models": "graphopt.rewrite.models.rewrite_models",
     "graphopt.encoders": "graphopt.learn.encoders",
     "graphopt.search.fusion.compiler_policy": "graphopt.hardware.search.compiler_policy",
+    "graphopt.search.recompute.segments": "graphopt.search.recompute",
     "graphopt.search.rewriting": "graphopt.rewrite.search",
     "graphopt.search.rewriting.remeasured": "graphopt.hardware.search.remeasured",
     "graphopt.search.sharding": "graphopt.contests.sharding",
@@ -146,6 +147,9 @@ ANY = object()  # whatever the value is
 REMOVED: dict[str, dict[str, Any]] = {
     "graphopt.hardware.costs.inductor.Inductor": {"filter": None},
     "graphopt.contests.tiling.tiling_contest.TilingProblems": {"drawn": ANY},  # graphs to train on
+    "graphopt.search.walks.local.Annealing": {"deltas": False},
+    "graphopt.search.walks.local.LocalSearch": {"deltas": False},
+    "graphopt.search.walks.local.Scan": {"deltas": False},
     "graphopt.rewrite.search.mcts.Mcts": {"cycles": "efficient"},
     "graphopt.rewrite.search.tensat.Tensat": {"cycles": "efficient"},
 }

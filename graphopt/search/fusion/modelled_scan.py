@@ -34,8 +34,7 @@ from graphopt.problems.cost_model import CostModel, FlipState
 from graphopt.problems.optimizer import Optimizer, solve
 from graphopt.search.fusion.motif_scan import MotifScan, scan_classes
 from graphopt.search.fusion.xla_priority import xla_models
-from graphopt.search.walks.classes import alike
-from graphopt.search.walks.moves import neighbourhood
+from graphopt.search.walks.moves import alike, neighbourhood
 
 HOPS = 3  # around a forced op in which is repaired; views count
 MOST_NEAR = 64  # ops there; fewer hops where there are more

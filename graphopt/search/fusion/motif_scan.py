@@ -9,9 +9,8 @@ from graphopt.core.utils.marks import Between
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.xla_priority import InlineAll, XlaPriority
-from graphopt.search.walks.classes import alike, try_decision
 from graphopt.search.walks.local import scan
-from graphopt.search.walks.moves import Walk, slots_of
+from graphopt.search.walks.moves import Walk, alike, slots_of, try_decision
 
 Depth = Annotated[int, Between(0, 16)]
 
@@ -37,7 +36,7 @@ def scan_classes(problem: AssignProblem, depth: int | None) -> None:
     slots = slots_of(problem)
     if not len(slots) or not problem.open:
         return
-    walk = Walk(problem, problem.best, problem.best_cost, deltas=False)
+    walk = Walk(problem, problem.best, problem.best_cost)
     head = problem.task.column(Role.FUSION)
     free, most = problem.task.mask(problem.graph)[:, head], problem.task.heads[head].count - 1
     for classes in alike(problem.graph, free, depth) if depth is not None else ():

@@ -2,7 +2,7 @@
 
 The state is a vector of random keys, so that every order of kernels and of transfers can be said. A stage moves some of
 the three. It begins with what is known to be good for them, priced around the best keys so far: for fusion the
-compilers' two rules, then whole classes of alike ops (walks/classes.py), the largest first; for devices and orders what
+compilers' two rules, then whole classes of alike ops (`alike`), the largest first; for devices and orders what
 heuristics suggest for the kernels that the best fusion so far makes. Then a local search goes on until the stage's
 share of the budget is spent: the random moves of `regal_local`, and classes of alike ops inlined or stored together. Of
 a batch the best move is made unless it is worse; where nothing was found for `patience` evaluations it goes on from the
@@ -34,8 +34,8 @@ from graphopt.search.fusion.xla_priority import xla_choice, xla_models
 from graphopt.search.genetic.evolution import F32, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance, Suggestion
 from graphopt.search.heuristics.starts import encode, orders, placements
-from graphopt.search.walks.classes import alike
 from graphopt.search.walks.key_moves import Descent, Moves, RandomKeyMoves
+from graphopt.search.walks.moves import alike
 
 INLINE, STORE = np.float32(0.75), np.float32(0.25)  # keys of the two choices
 MOVED_BY = {  # role of a head -> the random moves that change it

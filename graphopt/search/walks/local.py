@@ -31,28 +31,21 @@ NodePicker = Callable[[Decision], int]
 class LocalSearch(Optimizer):
     """Hill climbing: any op, any other choice, kept unless it is worse.
 
-    hops: radius k of the mutated neighbourhood, as in LAF's search (0: the op alone). deltas: see `Walk`; only with
-    hops = 0.
+    hops: radius k of the mutated neighbourhood, as in LAF's search (0: the op alone).
     """
 
-    def __init__(self, *, name: str, start: Start, hops: Whole, deltas: bool) -> None:
-        self.name, self.start, self.hops, self.deltas = name, start, hops, deltas
+    def __init__(self, *, name: str, start: Start, hops: Whole) -> None:
+        self.name, self.start, self.hops = name, start, hops
 
     def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
-            walk, ops = (
-                start_walk(problem, slots, self.start, deltas=self.deltas and self.hops == 0),
-                np.unique(slots.op),
-            )
+            walk, ops = start_walk(problem, slots, self.start), np.unique(slots.op)
             local_search(problem, slots, walk, lambda _: int(ops[problem.rng.integers(len(ops))]), self.hops)
 
 
 def local_search(problem: AssignProblem, slots: Slots, walk: Walk, pick: NodePicker, hops: int) -> None:
-    """Runs until the budget ends; `pick` must return configurable ops. Accepts what is not worse.
-
-    `walk` must be opened with `deltas=False` when `hops` > 0.
-    """
+    """Runs until the budget ends; `pick` must return configurable ops. Accepts what is not worse."""
     while problem.open:
         op = pick(walk.decision)
         slot = int(problem.rng.integers(slots.first[op], slots.first[op + 1]))
@@ -84,19 +77,17 @@ class Annealing(Optimizer):
 
     Every sweep proposes each slot once, in a new random order. The first sweep is greedy and collects the losses of
     worse changes; cooling starts after it. So up to one sweep of budget it descends as a scan does. hot: first
-    temperature as a quantile of those losses (0..1). cold: last temperature / first. deltas: see `Walk`.
+    temperature as a quantile of those losses (0..1). cold: last temperature / first.
     """
 
-    def __init__(
-        self, *, name: str, start: Start, hot: Share, cold: Annotated[float, Between(1e-12, 1.0)], deltas: bool
-    ) -> None:
-        self.name, self.start, self.hot, self.cold, self.deltas = name, start, hot, cold, deltas
+    def __init__(self, *, name: str, start: Start, hot: Share, cold: Annotated[float, Between(1e-12, 1.0)]) -> None:
+        self.name, self.start, self.hot, self.cold = name, start, hot, cold
 
     def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if not len(slots) or not problem.open:
             return
-        walk = start_walk(problem, slots, self.start, deltas=self.deltas)
+        walk = start_walk(problem, slots, self.start)
         steps = (_step(problem, walk, slots, int(slot), 0.0) for slot in problem.rng.permutation(len(slots)))
         losses = [loss for loss in steps if 0.0 < loss < INFEASIBLE]
         first = float(np.quantile(losses, self.hot)) if losses else 0.0
@@ -119,15 +110,15 @@ def _step(problem: AssignProblem, walk: Walk, slots: Slots, slot: int, temperatu
 
 
 class Scan(Optimizer):
-    """Random-permutation coordinate descent; ends early where no single change helps any more. deltas: see `Walk`."""
+    """Random-permutation coordinate descent; ends early where no single change helps any more."""
 
-    def __init__(self, *, name: str, start: Start, deltas: bool) -> None:
-        self.name, self.start, self.deltas = name, start, deltas
+    def __init__(self, *, name: str, start: Start) -> None:
+        self.name, self.start = name, start
 
     def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
-            scan(problem, slots, start_walk(problem, slots, self.start, deltas=self.deltas))
+            scan(problem, slots, start_walk(problem, slots, self.start))
 
 
 def scan(problem: AssignProblem, slots: Slots, walk: Walk) -> None:

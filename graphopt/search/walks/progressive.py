@@ -59,7 +59,7 @@ class ProgressiveSearch(Optimizer):
     def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
-            walk = start_walk(problem, slots, self.steps.start, deltas=False)
+            walk = start_walk(problem, slots, self.steps.start)
             progressive_search(problem, slots, walk, Uniform(problem, slots), self.steps)
 
 
