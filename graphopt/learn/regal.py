@@ -65,9 +65,9 @@ from graphopt.search.genetic.evolution import (
     uniform_keys,
 )
 from graphopt.search.heuristics.rules import (
+    CAUTION,
     Device,
     SchedulingInstance,
-    by_cautious_heft,
     by_heft,
     order_bottom_level,
     place_single,
@@ -119,7 +119,7 @@ def inputs(graph: Graph, task: AssignTask) -> Inputs:
     held[view_inline(graph)] = 0.0
     held = held / max(held.sum(), 1.0) + 1e-6 / graph.num_ops
     instance, vectors, depths = SchedulingInstance(graph, task), fiedler(graph), levels(graph)
-    parts = by_heft(instance).device, by_cautious_heft(instance).device
+    parts = by_heft(instance).device, by_heft(instance, CAUTION).device
     order = _orders(instance, held, vectors, depths)
     member = _members(instance, held, vectors, parts)
     whole = descriptors(instance, held, depths, parts[1])

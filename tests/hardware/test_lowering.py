@@ -20,7 +20,7 @@ from graphopt.core.compiler import Knob, knobs
 from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, describe, load_program, save_program
-from graphopt.hardware.inductor import hooks
+from graphopt.hardware.inductor import lowering
 from graphopt.hardware.inductor.captured import capture_compiled, capture_step
 from graphopt.hardware.inductor.lowering import LARGEST_TREE, Request, _complete, compile_source, digest_of, replaced
 from tests.check_data import check_data
@@ -218,6 +218,6 @@ def test_other_versions_and_what_it_cannot_lower_are_one_error(
     broken = FxProgram(program.gm, program.inputs)
     with replaced(GraphLowering, "codegen", None), pytest.raises(GraphError, match="cannot lower it"):
         lowered(broken)
-    monkeypatch.setattr(hooks, "KNOWN", ("1.0",))
+    monkeypatch.setattr(lowering, "KNOWN", ("1.0",))
     with pytest.raises(UserError, match=r"install `torch==1\.0\.\*`"):
         lowered(program)

@@ -499,7 +499,8 @@ class _Memory:
         for d in range(self.work.devices):
             readers = [k for k in tensor.readers if d in self.place[k]]
             if tensor.maker < 0 and readers:
-                some = self._any([self.place[k][d] for k in readers])
+                some = self.model.new_bool_var("")
+                self.model.add_max_equality(some, [self.place[k][d] for k in readers])
                 self._occupy(d, tensor, some, 0, self._last(tensor, d, readers))
             elif tensor.maker >= 0 and d in self.place[tensor.maker]:
                 here, last = self.place[tensor.maker][d], self._last(tensor, d, readers)
@@ -569,11 +570,6 @@ class _Memory:
     def _span(self, start: Variable, end: Variable, here: Literal) -> Variable:
         size = self.model.new_int_var(0, self.steps, "")
         return self.model.new_optional_interval_var(start, size, end, here, "")
-
-    def _any(self, literals: list[Literal]) -> Literal:
-        some = self.model.new_bool_var("")
-        self.model.add_max_equality(some, literals)
-        return some
 
     def _step(self) -> Variable:
         return self.model.new_int_var(0, self.steps, "")

@@ -155,19 +155,16 @@ class BestKeys:
 
     def _known(self, roles: tuple[Role, ...]) -> Iterator[Callable[[], F32]]:
         if Role.FUSION in roles:
-            yield from self._fusions()
+            task = self.problem.task
+            yield partial(self._with, self.fused, INLINE)
+            if xla_models(task.machine.devices[0]):
+                flags = xla_choice(self.problem.graph, task)[0]
+                yield partial(self._with, self.fused, np.where(flags, INLINE, STORE))
+            for keys in self.classes:
+                yield partial(self._with, keys, INLINE)
+                yield partial(self._with, keys, STORE)
         if Role.DEVICE in roles or Role.PRIORITY in roles:
             yield from (partial(self._placed, said) for said in self._suggestions(roles))
-
-    def _fusions(self) -> Iterator[Callable[[], F32]]:
-        task, graph = self.problem.task, self.problem.graph
-        yield partial(self._with, self.fused, INLINE)
-        if xla_models(task.machine.devices[0]):
-            flags = xla_choice(graph, task)[0]
-            yield partial(self._with, self.fused, np.where(flags, INLINE, STORE))
-        for keys in self.classes:
-            yield partial(self._with, keys, INLINE)
-            yield partial(self._with, keys, STORE)
 
     def _with(self, places: I64, value: NDArray[np.float32] | np.float32) -> F32:
         keys = self.best.copy()
@@ -209,11 +206,8 @@ class _RandomMoves:
     def __init__(self, problem: AssignProblem, roles: tuple[Role, ...], walk: Walking, classes: list[I64]) -> None:
         names = {name for role in roles for name in MOVED_BY[role]}
         kept = {name: share if name in names else 0.0 for name, share in vars(walk.moves).items()}
-        self._single, self._rng, self._classes = (
-            RandomKeyMoves(problem, replace(walk.moves, **kept)),
-            problem.rng,
-            classes,
-        )
+        self._single = RandomKeyMoves(problem, replace(walk.moves, **kept))
+        self._rng, self._classes = problem.rng, classes
         single = self._single.total
         self._share = walk.classes / (walk.classes + single) if classes and walk.classes else 0.0
 

@@ -89,15 +89,12 @@ def other_choice(rng: np.random.Generator, current: int, choices: int) -> int:
 
 def neighbourhood(graph: Graph, op: int, hops: int) -> I64:
     """Ops within `hops` edges of `op`, either way, itself included, ascending."""
-    found, frontier = {op}, {op}
+    ways, found, frontier = (graph.predecessors, graph.successors), {op}, {op}
     for _ in range(min(hops, graph.num_ops)):
-        frontier = {n for node in frontier for n in _adjacent(graph, node)} - found
+        beside = (column[ptr[at] : ptr[at + 1]].tolist() for at in frontier for ptr, column in ways)
+        frontier = {n for ops in beside for n in ops} - found
         found |= frontier
     return np.array(sorted(found), np.int64)
-
-
-def _adjacent(graph: Graph, op: int) -> list[int]:
-    return [n for ptr, column in (graph.predecessors, graph.successors) for n in column[ptr[op] : ptr[op + 1]].tolist()]
 
 
 class Walk:
