@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from fusion_graphs import GPU as ROUGH
 from fusion_graphs import XLA, random_graph, random_requests
-from test_lower_bound import tasks_on
+from test_joint_search import tasks_on
 from torch.utils.data import DataLoader
 
 from graphopt.core.errors import ConfigError, Unsolved

@@ -30,8 +30,8 @@ from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.run.config.build import encoder
 from graphopt.run.config.construct import construct
+from graphopt.search.walks.local import ProgressiveSearch, Steps, mutated
 from graphopt.search.walks.moves import slots_in, slots_of
-from graphopt.search.walks.progressive import ProgressiveSearch, Steps, mutated
 
 MACHINE = Machine(name="m", devices=(GPU,))
 CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
