@@ -21,9 +21,8 @@ def policy(**changed: object) -> PerturbPolicy:
     node["walk"]["modelled"], node["teaching"]["evals"] = 100, 400
     problem = problem_of()
     around = {"task": problem.task, "cost": problem._cost, "seed": 0}
-    made: PerturbPolicy = option(
-        "algo", "perturb_policy", around, **{"walk": node["walk"], "teaching": node["teaching"]} | changed
-    )
+    parts = {"walk": node["walk"], "teaching": node["teaching"]}
+    made: PerturbPolicy = option("algo", "perturb_policy", around, **parts | changed)
     return made.eval()
 
 
