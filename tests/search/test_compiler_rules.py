@@ -21,7 +21,7 @@ from graphopt.graphs.layered import layered_graph
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
-from graphopt.search.fusion.motif_scan import MotifScan
+from graphopt.search.fusion.modelled_scan import MotifScan
 from graphopt.search.fusion.xla_priority import LAUNCH, SIGNIFICANT, XlaPriority, as_decision, priority_fusion
 from graphopt.search.walks.moves import alike
 

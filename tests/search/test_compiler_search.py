@@ -164,7 +164,7 @@ PRESET = "xeon_sapphire_rapids_torch213"
 BRINGS = {("mul2", 0): -20.0, ("decompose_tanh", 1): -10.0, ("rsqrt1", 0): -5.0, ("tanh0", 0): 9.0}
 
 
-def told(brings: dict[tuple[str, int], float], *, evals: int, each: int = 6, fails: str = "", pool: int = 40,
+def by_policy(brings: dict[tuple[str, int], float], *, evals: int, each: int = 6, fails: str = "", pool: int = 40,
            untold: int = 0, simulated: dict[tuple[str, int], float] | None = None,
            truth: dict[tuple[str, int], float] = BRINGS) -> AssignProblem:  # fmt: skip
     """brings: as predicted; simulated: as simulated, the same if None; truth: as measured. What stores `fails` cannot
@@ -188,11 +188,11 @@ def told(brings: dict[tuple[str, int], float], *, evals: int, each: int = 6, fai
 
 @pytest.mark.parametrize("evals", [1, 5])
 def test_it_stays_within_its_budget(evals: int) -> None:
-    assert told(BRINGS, evals=evals).evals == evals
+    assert by_policy(BRINGS, evals=evals).evals == evals
 
 
 def test_with_true_predictions_it_is_at_the_best_in_fewer_evaluations_than_the_search() -> None:
-    problem, best = told(BRINGS, evals=60), 100.0 - 35.0
+    problem, best = by_policy(BRINGS, evals=60), 100.0 - 35.0
     assert problem.best_cost == best
     task = problem.task
     search = CompilerSearch(name="s", stages=EVERY, only=[], batch=3, margin=0.001, order="bytes")
@@ -204,23 +204,23 @@ def test_with_true_predictions_it_is_at_the_best_in_fewer_evaluations_than_the_s
 
 def test_misleading_predictions_cost_evaluations_and_no_more() -> None:
     wrong = {what: -brought for what, brought in BRINGS.items()}
-    assert told(wrong, evals=400).best_cost == 65.0
+    assert by_policy(wrong, evals=400).best_cost == 65.0
 
 
 def test_a_knob_that_the_simulator_does_not_know_counts_as_predicted() -> None:
     known = {what: brought for what, brought in BRINGS.items() if what[0] != "decompose_tanh"}
-    problem = told(BRINGS, evals=6, pool=4, simulated=known)
+    problem = by_policy(BRINGS, evals=6, pool=4, simulated=known)
     assert problem.best_cost == 65.0
 
 
 def test_a_setting_that_predictions_speak_against_is_tried_among_those_that_come_as_they_are() -> None:
     against, truth = (BRINGS | {("contract", 1): brings} for brings in (30.0, -30.0))
-    told, blind = (told(against, evals=8, each=4, untold=untold, truth=truth) for untold in (0, 1))
+    told, blind = (by_policy(against, evals=8, each=4, untold=untold, truth=truth) for untold in (0, 1))
     assert blind.best_cost <= 40.0 < 65.0 <= told.best_cost
 
 
 def test_knobs_of_compiling_come_first_and_by_turns() -> None:
-    problem = told(BRINGS, evals=1)
+    problem = by_policy(BRINGS, evals=1)
     names = [head.name for head in problem.task.heads]
     for come, name in enumerate(("simdlen", "contract", "reads_threshold")):
         made = candidates(problem, Climb(problem, 4, 0.001), lambda decisions: np.ones(len(decisions)), come)
@@ -228,6 +228,6 @@ def test_knobs_of_compiling_come_first_and_by_turns() -> None:
 
 
 def test_what_cannot_be_lowered_is_not_measured_and_nothing_is_measured_twice() -> None:
-    problem = told(BRINGS, evals=300, fails="mul2")
+    problem = by_policy(BRINGS, evals=300, fails="mul2")
     assert problem.best_cost == 85.0
     assert problem.evals == problem.distinct

@@ -222,7 +222,7 @@ def _depth(a: LoopGroup, b: LoopGroup) -> int:
     return depth if (a.depth or b.depth or depth) == depth else 0
 
 
-LARGEST_TREE = 150  # of an inlined expression, see graphopt.hardware.inductor.hooks
+LARGEST_TREE = 150  # of an inlined expression, see graphopt.hardware.inductor.lowering
 TOO_LARGE = 100  # operations that are stored even if inlining was asked for
 
 
