@@ -19,6 +19,7 @@ from graphopt.hardware.measure.pool import LocalPool
 from graphopt.report.command import main as report
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.io.torch_import import import_fx
+from graphopt.rewrite.ir.digests import portable
 from graphopt.rewrite.ir.program_builder import ProgramBuilder, with_random_weights
 from graphopt.rewrite.ir.terms import Program
 from graphopt.run.config.construct import construct
@@ -48,6 +49,22 @@ def chain() -> tuple[Program, Program]:
         made.append(x)
     program = with_random_weights(b.build(made[-1]), 0)
     return program, program.with_outputs((made[1],))
+
+
+def products(first: str, second: str) -> Program:
+    b = ProgramBuilder()
+    x = b.input((2, 4))
+    made = [b.op("relu", inputs=(x,)), b.op("tanh", inputs=(x,))]
+    return b.build(*(made if first < second else made[::-1]))
+
+
+def test_equal_programs_have_equal_digests_in_any_store() -> None:
+    program = products("a", "b")
+    assert portable(program) != portable(products("b", "a"))  # other outputs
+    b = ProgramBuilder()
+    x = b.input((2, 4))
+    tanh = b.op("tanh", inputs=(x,))
+    assert portable(b.build(b.op("relu", inputs=(x,)), tanh)) == portable(program)
 
 
 @pytest.mark.parametrize("make", [onnx, eager])
