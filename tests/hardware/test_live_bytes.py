@@ -16,7 +16,7 @@ from graphopt.graphs.readers.pytorch.capture import capture
 from graphopt.graphs.readers.pytorch.program_file import packed_program
 from graphopt.hardware.apply.order import OrderedModule, apply_order
 from graphopt.hardware.costs.live_bytes import LiveBytes
-from graphopt.hardware.execution import Session, as_program
+from graphopt.hardware.program_run import Session, as_program
 
 
 class Chain(nn.Module):

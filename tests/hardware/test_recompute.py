@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from graphopt.core.split import step_of
 from graphopt.graphs.readers.pytorch.step_capture import capture_step
 from graphopt.hardware.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_backend
-from graphopt.hardware.execution import _changes
+from graphopt.hardware.program_run import _changes
 
 FAST = replace(SETTINGS, evals=300)
 TORCHS = torch._functorch.partitioners.min_cut_rematerialization_partition

@@ -43,7 +43,7 @@ MAY_LEARN = (
 WITHOUT_TORCH = """
     core.graph core.plan core.machine core.oracles core.trace problems.problem problems.optimizer
     problems.tasks.placement problems.tasks.fusion
-    problems.tasks.recomputing costs.simulator costs.step search.recompute search.walks.local
+    problems.tasks.recomputing costs.simulator costs.step search.saved_sets search.walks.local
     search.fusion.xla_priority search.heuristics.schedules graphs.torch_module graphs.synthetic graphs.onnx
     graphs.files graphs.zoo_dataset graphs.models contests.sharding.sharding_task contests.sharding.strategy_cost
     contests.sharding.sharding_search contests.sharding.sharding_instances run.evaluate run.config.build

@@ -23,8 +23,7 @@ from graphopt.run.evaluate import Context, Method, evaluate
 from graphopt.run.records.rows import RowFile
 from graphopt.search.genetic.evolution import uniform_keys
 from graphopt.search.solvers import cpsat
-from graphopt.search.solvers.cpsat import CpSat, spread
-from graphopt.search.solvers.models import (
+from graphopt.search.solvers.constraint_models import (
     EVERY,
     Workload,
     anywhere,
@@ -36,6 +35,7 @@ from graphopt.search.solvers.models import (
     watched,
     workload,
 )
+from graphopt.search.solvers.cpsat import CpSat, spread
 
 pytest.importorskip("ortools", reason="the solvers extra is not installed")
 

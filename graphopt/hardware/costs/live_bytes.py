@@ -46,7 +46,7 @@ class LiveBytes(CostModel):
 
     def _session(self, graph: Graph) -> Any:
         if graph not in self._sessions:
-            from graphopt.hardware.execution import Session
+            from graphopt.hardware.program_run import Session
 
             self._sessions[graph] = Session(graph, self.device, self.threads)
         return self._sessions[graph]

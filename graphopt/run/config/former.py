@@ -24,7 +24,7 @@ MOVED: dict[str, str] = {
     "graphopt.search.fusion.compiler_policy": "graphopt.hardware.search.compiler_policy",
     "graphopt.search.fusion.motif_scan": "graphopt.search.fusion.modelled_scan",
     "graphopt.search.walks.progressive": "graphopt.search.walks.local",
-    "graphopt.search.recompute.segments": "graphopt.search.recompute",
+    "graphopt.search.recompute.segments": "graphopt.search.saved_sets",
     "graphopt.search.rewriting": "graphopt.rewrite.search",
     "graphopt.search.rewriting.remeasured": "graphopt.hardware.search.remeasured",
     "graphopt.search.sharding": "graphopt.contests.sharding",

@@ -34,8 +34,7 @@ from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.heuristics.starts import encode, heuristic_rows
-from graphopt.search.solvers.least_memory import Lifetime, optimal_order
-from graphopt.search.solvers.models import (
+from graphopt.search.solvers.constraint_models import (
     Formulation,
     Workload,
     has_lanes,
@@ -47,6 +46,7 @@ from graphopt.search.solvers.models import (
     start_early,
     workload,
 )
+from graphopt.search.solvers.least_memory import Lifetime, optimal_order
 
 MOST_SETS = 200_000  # of ops that the search for an order looks at, some hundred bytes each
 HEURISTIC_SHARE = 0.25  # of the budget's seconds: when no further heuristic is tried
