@@ -36,7 +36,7 @@ LEARNING = {"torch", "torch_geometric", "pytorch_lightning"}
 # Who may load them: learners, what reads torch modules, what runs programs.
 MAY_LEARN = (
     *("graphs/library/", "graphs/module.py", "graphs/readers/pytorch/", "graphs/zoo/", "learn/"),
-    *("hardware/apply/", "hardware/execution/", "hardware/inductor/", "hardware/measure/kinds/", "report/apply/"),
+    *("hardware/apply/", "hardware/program_run", "hardware/inductor/", "hardware/measure/kinds/", "report/apply/"),
     *("rewrite/io/torch_", "rewrite/ir/execution.py", "run/ship.py", "run/training/"),
 )
 # Classical methods, readers, tables and pictures: what a user needs who never trains.
