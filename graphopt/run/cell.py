@@ -34,6 +34,7 @@ from graphopt.core.utils.marks import NotNegative, Seed, Whole
 from graphopt.core.utils.terminal import say
 from graphopt.graphs.dataset import Dataset
 from graphopt.hardware.measure.price_table import check_place
+from graphopt.run.composed import keep_composed, sources_of
 from graphopt.run.config.construct import arguments_of, call, construct, convert, target_of
 from graphopt.run.loggers import RunLog
 from graphopt.run.records.rows import Row, RowFile, digest_of, mark_finished, was_finished
@@ -207,8 +208,6 @@ def open_cell(config: Any) -> Iterator[Cell]:
             yield cell
         if sweep and cell.settings.ckpt is None:  # a checkpoint has its say in others
             from hydra.core.hydra_config import HydraConfig
-
-            from graphopt.run.sweep import keep_composed, sources_of
 
             hydra = HydraConfig.get()
             keep_composed(list(hydra.overrides.task), sources_of(hydra), cell.config)

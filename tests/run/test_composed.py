@@ -8,7 +8,7 @@ import pytest
 from commands import command
 
 from graphopt import OWN_OPTIONS
-from graphopt.run import sweep
+from graphopt.run import composed
 from graphopt.run.records.rows import read
 
 WORDS, SOURCES = ["algo=local", "seed=1"], ["config", "file conf"]
@@ -22,43 +22,43 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_same_words_and_files_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sweep.find_composed(WORDS, SOURCES) is None
-    sweep.keep_composed(WORDS, SOURCES, CONFIG)
-    assert sweep.find_composed(WORDS, SOURCES) == CONFIG
+    assert composed.find_composed(WORDS, SOURCES) is None
+    composed.keep_composed(WORDS, SOURCES, CONFIG)
+    assert composed.find_composed(WORDS, SOURCES) == CONFIG
     for words, sources in ((WORDS[::-1], SOURCES), (WORDS[:1], SOURCES), (WORDS, SOURCES[:1])):
-        assert sweep.find_composed(words, sources) is None
+        assert composed.find_composed(words, sources) is None
     own = tmp_path / "own" / "algo"
     own.mkdir(parents=True)
     (own / "local.yaml").write_text("hops: 3")
     monkeypatch.setenv(OWN_OPTIONS, str(own.parent))
-    assert sweep.find_composed(WORDS, SOURCES) is None
+    assert composed.find_composed(WORDS, SOURCES) is None
 
 
 def test_what_depends_on_more_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    sweep.keep_composed(["seed=${oc.env:SEED}"], SOURCES, CONFIG)
+    composed.keep_composed(["seed=${oc.env:SEED}"], SOURCES, CONFIG)
     monkeypatch.setenv(OWN_OPTIONS, str(tmp_path / "own"))
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "a.yaml").write_text("seed: ${oc.env:SEED}")
-    sweep.keep_composed(WORDS, SOURCES, CONFIG)
+    composed.keep_composed(WORDS, SOURCES, CONFIG)
     assert not cache.exists()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"config": 3}', '{"config": {"seed": 2}, "digest": "0"}'])
 def test_a_damaged_file_is_made_anew(cache: Path, text: str) -> None:
-    sweep.keep_composed(WORDS, SOURCES, CONFIG)
+    composed.keep_composed(WORDS, SOURCES, CONFIG)
     [file] = cache.rglob("*.json")
     file.write_text(text)
-    assert sweep.find_composed(WORDS, SOURCES) is None
-    sweep.keep_composed(WORDS, SOURCES, CONFIG)
-    assert sweep.find_composed(WORDS, SOURCES) == CONFIG
+    assert composed.find_composed(WORDS, SOURCES) is None
+    composed.keep_composed(WORDS, SOURCES, CONFIG)
+    assert composed.find_composed(WORDS, SOURCES) == CONFIG
     file.write_text(json.dumps(json.loads(file.read_text()) | {"config": CONFIG | {"seed": 2}}))
-    assert sweep.find_composed(WORDS, SOURCES) is None
+    assert composed.find_composed(WORDS, SOURCES) is None
 
 
 def test_a_cache_that_cannot_be_written_stops_nobody(cache: Path) -> None:
     cache.write_text("a file")
-    sweep.keep_composed(WORDS, SOURCES, CONFIG)
-    assert sweep.find_composed(WORDS, SOURCES) is None
+    composed.keep_composed(WORDS, SOURCES, CONFIG)
+    assert composed.find_composed(WORDS, SOURCES) is None
 
 
 def test_a_finished_sweep_composes_nothing_and_a_longer_one_the_rest(
