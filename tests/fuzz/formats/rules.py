@@ -1,5 +1,6 @@
 """Rules in their text form."""
 
+from functools import lru_cache
 from pathlib import Path
 
 from graphopt.rewrite import verify
@@ -10,9 +11,14 @@ from ..judge import Format, Wrong
 from ..mutate import Draw, text_file
 
 
+@lru_cache(maxsize=1)
+def sound() -> tuple[str, ...]:
+    return tuple(map(str, load_rules()))
+
+
 def write(rng: Draw, folder: Path) -> Path:
     file = folder / "rules.txt"
-    file.write_bytes(text_file(rng, "\n".join(rng.sample([*map(str, load_rules())], 3))))
+    file.write_bytes(text_file(rng, "\n".join(rng.sample(sound(), 3))))
     return file
 
 
