@@ -21,7 +21,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.utils.registry import option
 from graphopt.hardware.costs.inductor import Inductor, target_of
 from graphopt.hardware.measure.target import Failure, Timing
-from graphopt.hardware.ranking.requests import CompilerRequest
+from graphopt.hardware.requests import CompilerRequest
 from graphopt.run.config.construct import construct
 
 OWN = ["norm_residual", "biased_attention", "edge_messages", "group_norm_block"]

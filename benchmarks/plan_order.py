@@ -21,11 +21,19 @@ from graphopt import load as load_answer
 from graphopt.core.compiler import knobs
 from graphopt.core.graph import Graph
 from graphopt.core.utils.registry import option
+from graphopt.hardware.code_time import (
+    MOST,
+    CodeTime,
+    MeasuredGraph,
+    Weights,
+    distinct,
+    fitted,
+    measured_graphs,
+    save_weights,
+)
 from graphopt.hardware.costs.calibrated import Calibrated
 from graphopt.hardware.measure.price_table import PriceTable, tables_below
-from graphopt.hardware.ranking.code_time import CodeTime, Weights, distinct, fitted, save_weights
-from graphopt.hardware.ranking.measured_plans import MOST, MeasuredGraph, measured_graphs
-from graphopt.hardware.ranking.requests import graph_key, plans_of
+from graphopt.hardware.requests import graph_key, plans_of
 from graphopt.report.replay import decision_of
 from graphopt.report.tables.read_rows import read_rows, row_files
 from graphopt.report.tables.statistics import bootstrap

@@ -11,20 +11,21 @@ if TYPE_CHECKING:
     from graphopt.core.graph import Graph
     from graphopt.core.graph_builder import GraphBuilder
     from graphopt.core.machine import Machine
-    from graphopt.core.plan import Head, Plans, Role
-    from graphopt.graphs.dataset import Dataset
+    from graphopt.core.operators import OPERATOR_ID, Category
+    from graphopt.core.plan import Decision, Decisions, Head, Plans, Role
+    from graphopt.graphs.dataset import Dataset, Split
     from graphopt.learn.learner import Learner
     from graphopt.problems.assignment import AssignProblem, AssignTask
-    from graphopt.problems.cost_model import CostModel, Prices
+    from graphopt.problems.cost_model import CostModel, Objective, Prices
     from graphopt.problems.optimizer import Optimizer, Solver
     from graphopt.problems.problem import Problem, Task
     from graphopt.report.answer import Answer
     from graphopt.report.api import compare, load, optimize, train
 
 __all__ = [
-    "CONF", "OWN_OPTIONS", "Answer", "AssignProblem", "AssignTask", "CostModel", "Dataset", "Graph", "GraphBuilder",
-    "Head", "Learner", "Machine", "Optimizer", "Plans", "Prices", "Problem", "Role", "Solver", "Task", "cache_dir",
-    "compare", "load", "optimize", "train",
+    "CONF", "OPERATOR_ID", "OWN_OPTIONS", "Answer", "AssignProblem", "AssignTask", "Category", "CostModel", "Dataset",
+    "Decision", "Decisions", "Graph", "GraphBuilder", "Head", "Learner", "Machine", "Objective", "Optimizer", "Plans",
+    "Prices", "Problem", "Role", "Solver", "Split", "Task", "cache_dir", "compare", "load", "optimize", "train",
 ]  # fmt: skip
 
 # yaml files of all options; in a clone a link to conf/ at its top
@@ -57,29 +58,13 @@ def _compiled(root: Path) -> set[bytes]:
 
 os.environ.setdefault("NUMBA_CACHE_DIR", _numba_cache())
 
-_LATE = {  # public name: the module that is loaded when the name is first used
-    "Answer": "report.answer",
-    "AssignProblem": "problems.assignment",
-    "AssignTask": "problems.assignment",
-    "CostModel": "problems.cost_model",
-    "Dataset": "graphs.dataset",
-    "Graph": "core.graph",
-    "GraphBuilder": "core.graph_builder",
-    "Head": "core.plan",
-    "Learner": "learn.learner",
-    "Machine": "core.machine",
-    "Optimizer": "problems.optimizer",
-    "Plans": "core.plan",
-    "Prices": "problems.cost_model",
-    "Problem": "problems.problem",
-    "Role": "core.plan",
-    "Solver": "problems.optimizer",
-    "Task": "problems.problem",
-    "compare": "report.api",
-    "load": "report.api",
-    "optimize": "report.api",
-    "train": "report.api",
-}
+_LATE = {  # module: public names of it; it is loaded when one of them is first used
+    "core.graph": "Graph", "core.graph_builder": "GraphBuilder", "core.machine": "Machine",
+    "core.operators": "OPERATOR_ID Category", "core.plan": "Decision Decisions Head Plans Role",
+    "graphs.dataset": "Dataset Split", "learn.learner": "Learner", "problems.assignment": "AssignProblem AssignTask",
+    "problems.cost_model": "CostModel Objective Prices", "problems.optimizer": "Optimizer Solver",
+    "problems.problem": "Problem Task", "report.answer": "Answer", "report.api": "compare load optimize train",
+}  # fmt: skip
 
 
 def __dir__() -> list[str]:
@@ -92,6 +77,7 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("graphopt")
-    if name not in _LATE:
+    module = next((module for module, names in _LATE.items() if name in names.split()), None)
+    if module is None:
         raise AttributeError(f"module 'graphopt' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"graphopt.{_LATE[name]}"), name)
+    return getattr(importlib.import_module(f"graphopt.{module}"), name)

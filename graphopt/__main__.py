@@ -16,9 +16,8 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "rules generate": ("graphopt.rewrite.generate", "generate and verify rewrite rules"),
     "rules verify": ("graphopt.rewrite.verify", "verify rewrite rules"),
     "models capture": ("graphopt.report.gather", "capture the models of well-known packages"),
-    "models filter": ("graphopt.report.filter", "find random graphs with room for improvement"),
-    "measure calibrate": ("graphopt.hardware.calibrate", "measure this machine for cost=calibrated"),
-    "measure learn_cost": ("graphopt.hardware.learn_cost", "fit cost=learned to measured plans"),
+    "measure calibrate": ("graphopt.hardware.costs.calibrated", "measure this machine for cost=calibrated"),
+    "measure learn_cost": ("graphopt.hardware.code_time", "fit cost=learned to measured plans"),
     "measure race": ("graphopt.hardware.measure.race", "run two ONNX models by turns"),
     "study pack": ("graphopt.report.pack", "pack a finished study into a few small files"),
     "study ship": ("graphopt.run.ship", "put a trained policy beside those of the package"),
@@ -51,7 +50,7 @@ def run() -> None:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     plugins = Plugins.instance()  # which loads its own plugins anew, so that theirs must not be imported before
-    from graphopt.run.resuming import ResumingSweeper
+    from graphopt.run.sweep import ResumingSweeper
 
     plugins.class_name_to_class[SWEEPER] = ResumingSweeper
     sys.argv[1:] = for_each_job(sys.argv[1:])

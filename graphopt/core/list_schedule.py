@@ -18,6 +18,8 @@ from graphopt.core.machine import Device, Machine
 from graphopt.core.operators import Category
 from graphopt.core.utils.compiled import njit
 
+_U = np.uintp  # Numba does not look whether indices of this type are negative
+
 
 class Dependencies(NamedTuple):
     """Who reads whose results, as CSR by reader. Arrays for Numba."""
@@ -138,35 +140,52 @@ def _arrival(n, d, needs, links, device, end):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _insert_all(time_ND, works, needs, links, order):  # type: ignore[no-untyped-def]
+    """Tasks that follow each other without a gap are one busy interval, so few are looked at. Where some task takes no
+    time every task is an interval of its own: between two of them such a task has room."""
+    ptr, source, size = needs.ptr, needs.source, needs.size
+    latency, per_byte = links.latency, links.per_byte
     num, devices = time_ND.shape
     device, start, end = np.zeros(num, np.int16), np.zeros(num), np.zeros(num)
     begins, ends, used = np.empty((devices, num)), np.empty((devices, num)), np.zeros(devices, np.int64)
+    arrival, joins = np.empty(devices), time_ND.min() > 0.0
     for n in order:
-        if not works[n]:
+        if not works[_U(n)]:
             continue
-        best, best_slot, best_start = -1, 0, np.inf
+        arrival[:] = 0.0
+        for e in range(ptr[_U(n)], ptr[_U(n + 1)]):
+            made, there = end[_U(source[_U(e)])], device[_U(source[_U(e)])]
+            for d in range(devices):
+                travel = latency[_U(there), _U(d)] + size[_U(e)] * per_byte[_U(there), _U(d)]
+                arrival[_U(d)] = max(arrival[_U(d)], made + travel)
+        best, place, first, last = -1, 0, 0.0, np.inf
         for d in range(devices):
-            ready = _arrival(n, d, needs, links, device, end)
-            slot, at = _first_gap(begins[d], ends[d], used[d], ready, time_ND[n, d])
-            if best < 0 or at + time_ND[n, d] < best_start + time_ND[n, best]:
-                best, best_slot, best_start = d, slot, at
-        for i in range(used[best], best_slot, -1):
-            begins[best, i], ends[best, i] = begins[best, i - 1], ends[best, i - 1]
-        device[n], start[n], end[n] = best, best_start, best_start + time_ND[n, best]
-        begins[best, best_slot], ends[best, best_slot] = start[n], end[n]
-        used[best] += 1
+            seconds, at, slot = time_ND[_U(n), _U(d)], arrival[_U(d)], used[_U(d)]
+            while slot > 0 and ends[_U(d), _U(slot - 1)] > at:
+                slot -= 1
+            while slot < used[_U(d)] and at + seconds > begins[_U(d), _U(slot)]:
+                at = max(at, ends[_U(d), _U(slot)])
+                slot += 1
+            if best < 0 or at + seconds < last:
+                best, place, first, last = d, slot, at, at + seconds
+        device[_U(n)], start[_U(n)], end[_U(n)] = best, first, last
+        begin, finish, count = begins[best], ends[best], used[best]
+        follows = joins and place > 0 and finish[_U(place - 1)] == first
+        leads = joins and place < count and begin[_U(place)] == last
+        if follows and leads:
+            finish[_U(place - 1)] = finish[_U(place)]
+            for i in range(place, count - 1):
+                begin[_U(i)], finish[_U(i)] = begin[_U(i + 1)], finish[_U(i + 1)]
+            used[best] -= 1
+        elif follows:
+            finish[_U(place - 1)] = last
+        elif leads:
+            begin[_U(place)] = first
+        else:
+            for i in range(count, place, -1):
+                begin[_U(i)], finish[_U(i)] = begin[_U(i - 1)], finish[_U(i - 1)]
+            begin[_U(place)], finish[_U(place)] = first, last
+            used[best] += 1
     return device, start, end
-
-
-@njit(cache=True, nogil=True)
-def _first_gap(begins, ends, used, ready, seconds):  # type: ignore[no-untyped-def]
-    """(position, start) of the first gap after `ready` that takes `seconds`."""
-    slot = np.searchsorted(ends[:used], ready, side="right")
-    at = ready
-    while slot < used and at + seconds > begins[slot]:
-        at = max(at, ends[slot])
-        slot += 1
-    return slot, at
 
 
 @njit(cache=True, nogil=True)

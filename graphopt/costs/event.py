@@ -130,7 +130,7 @@ def _run(flow, links, scratch, device, priority, keys, memory, trace, peak, log)
                 if top >= 0:
                     root[queue] = meld(top, np.int32(n), key, tie, child, sibling)
     if memory:
-        _load_inputs(flow, device, uses, live, peak)
+        load_inputs(flow, device, uses, live, peak)
     while True:
         # What can start, starts: transfers, then kernels unless a transfer that takes no time has to arrive first.
         # By name nothing starts before what takes no time has ended.
@@ -305,7 +305,7 @@ def _sort_by_rank(resources, first, last, rank):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _load_inputs(flow, device, uses, live_bytes, peak):  # type: ignore[no-untyped-def]
+def load_inputs(flow, device, uses, live_bytes, peak):  # type: ignore[no-untyped-def]
     """Puts weights and graph inputs on the devices that read them; weights and outputs get a use that never ends."""
     devices = len(live_bytes)
     for d in range(devices):

@@ -12,6 +12,8 @@ from numba.extending import intrinsic
 
 from graphopt.core.utils.compiled import njit
 
+_U = np.uintp  # indices of this type are not looked at for being negative
+
 # Items that wait by priority: a set of ranks per resource, as bits in three levels (a bit of level 1 is 64 ranks).
 
 
@@ -24,7 +26,7 @@ def levels(num_ops):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _lowest_bit(typing_context, word):  # type: ignore[no-untyped-def]
+def lowest_bit(typing_context, word):  # type: ignore[no-untyped-def]
     """Position of the lowest bit of an int64 that is not 0."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
@@ -47,10 +49,10 @@ def take_first(device, ready, first, second):  # type: ignore[no-untyped-def]
     top = first + second
     while ready[device, top] == 0:
         top += 1
-    middle = (top - first - second << 6) + _lowest_bit(ready[device, top])  # type: ignore[call-arg]
-    low = (middle << 6) + _lowest_bit(ready[device, first + middle])
+    middle = (top - first - second << 6) + lowest_bit(ready[device, top])  # type: ignore[call-arg]
+    low = (middle << 6) + lowest_bit(ready[device, first + middle])
     word = ready[device, low]
-    rank = (low << 6) + _lowest_bit(word)
+    rank = (low << 6) + lowest_bit(word)
     ready[device, low] = word & (word - 1)
     if word & (word - 1) == 0:
         word = ready[device, first + middle]
@@ -96,9 +98,9 @@ def rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
     num_ops = len(priority)
     bits, varying = np.empty(num_ops, np.int64), np.int64(0)
     for n in range(num_ops):
-        order[n] = n
-        bits[n] = _sortable(0.0 - priority[n])
-        varying |= bits[n] ^ bits[0]
+        order[_U(n)] = n
+        bits[_U(n)] = _sortable(0.0 - priority[_U(n)])
+        varying |= bits[_U(n)] ^ bits[0]
     if varying != 0:
         high = 63
         while not (varying >> high) & 1:
@@ -108,10 +110,10 @@ def rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
         _radix_sort(bits, varying, low, order, other, count)
         if low > 0 and not _insertion_sort(bits, order, 16 * num_ops):
             for n in range(num_ops):
-                order[n] = n
+                order[_U(n)] = n
             _radix_sort(bits, varying, 0, order, other, count)
     for i in range(num_ops):
-        rank[order[i]] = i
+        rank[_U(order[_U(i)])] = i
 
 
 _DIGIT = 11
@@ -124,17 +126,17 @@ def _radix_sort(bits, varying, low, order, other, count):  # type: ignore[no-unt
     for shift in range(low, 64, _DIGIT):
         if (varying >> shift) & most:
             for digit in range(most + 2):
-                count[digit] = 0
+                count[_U(digit)] = 0
             for n in range(num_ops):
-                count[((bits[n] >> shift) & most) + 1] += 1
+                count[_U(((bits[_U(n)] >> shift) & most) + 1)] += 1
             for digit in range(most + 1):
-                count[digit + 1] += count[digit]
+                count[_U(digit + 1)] += count[_U(digit)]
             for i in range(num_ops):
-                digit = (bits[order[i]] >> shift) & most
-                other[count[digit]] = order[i]
-                count[digit] += 1
+                digit = (bits[_U(order[_U(i)])] >> shift) & most
+                other[_U(count[_U(digit)])] = order[_U(i)]
+                count[_U(digit)] += 1
             for i in range(num_ops):
-                order[i] = other[i]
+                order[_U(i)] = other[_U(i)]
 
 
 @njit(cache=True, nogil=True)
@@ -142,12 +144,12 @@ def _insertion_sort(bits, order, moves):  # type: ignore[no-untyped-def]
     """Sorts `order` by all bits as unsigned numbers where it is nearly sorted; False after too many moves."""
     flip = np.int64(-0x8000000000000000)
     for i in range(1, len(order)):
-        item, j = order[i], i
-        while j > 0 and bits[item] ^ flip < bits[order[j - 1]] ^ flip:
-            order[j] = order[j - 1]
+        item, j = order[_U(i)], i
+        while j > 0 and bits[_U(item)] ^ flip < bits[_U(order[_U(j - 1)])] ^ flip:
+            order[_U(j)] = order[_U(j - 1)]
             j -= 1
             moves -= 1
-        order[j] = item
+        order[_U(j)] = item
         if moves < 0:
             return False
     return True
@@ -158,8 +160,8 @@ def rank_results(out_ptr, order, result_order, result_rank):  # type: ignore[no-
     """Ranks results as their producers are ranked, ties by tensor id."""
     position = 0
     for n in order:
-        for tensor in range(out_ptr[n], out_ptr[n + 1]):
-            result_order[position], result_rank[tensor] = tensor, position
+        for tensor in range(out_ptr[_U(n)], out_ptr[_U(n + 1)]):
+            result_order[_U(position)], result_rank[_U(tensor)] = tensor, position
             position += 1
 
 

@@ -20,6 +20,7 @@ from graphopt.costs.event import simulate_rows
 from graphopt.costs.event_arrays import Flow, LinkArrays, Log, Scratch, flow, link_arrays, scratch
 from graphopt.costs.load import Loads, loads
 from graphopt.costs.one_kernel.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
+from graphopt.costs.ranked_event import ranked, simulate_ranked
 from graphopt.problems.cost_model import CostModel, Flips, Objective, Prices
 
 _FLOWS_PER_GRAPH = 4  # kernel graphs kept per graph: those of the few fusion states that searches repeat
@@ -50,6 +51,7 @@ class Simulator(CostModel):
         self._unit = machine.transfer.unit
         rule = machine.transfer
         adds_up = not self._needs_memory and rule.op_overhead == 0.0 and rule.clock == "grid"
+        self._by_rank = ranked(self._links, machine.num_devices)
         self._sums_times = objective == "runtime" and adds_up  # on one device
         self._last_loads: tuple[Flow, Loads] | None = None  # the plan priced last, from which the next one may follow
         self._flows: WeakKeyDictionary[Graph, dict[bytes, Flow]] = WeakKeyDictionary()
@@ -58,9 +60,10 @@ class Simulator(CostModel):
         _check_devices(plans, self.machine)
         makespan, peak = np.empty(len(plans)), np.zeros((len(plans), self.machine.num_devices), np.int64)
         fusible(plans.graph)  # computed once, before the threads ask for it
+        memory = self.objective == "peak_memory" or plans.graph.tensor_bytes.sum() > self._capacity.min()
 
         def price_rows(rows: _Rows) -> None:
-            makespan[rows], peak[rows] = self._price_rows(plans, rows)
+            makespan[rows], peak[rows] = self._price_rows(plans, rows, memory)
 
         chunks = self._chunks(plans)
         if self.threads == 1 or len(chunks) == 1:
@@ -79,7 +82,7 @@ class Simulator(CostModel):
 
     def peak_bytes(self, plan: Plans) -> NDArray[np.int64] | None:
         _check_devices(plan, self.machine)
-        return self._price_rows(plan, np.zeros(1, np.int64))[1][0] if self._needs_memory else None
+        return self._price_rows(plan, np.zeros(1, np.int64), True)[1][0] if self._needs_memory else None
 
     def _judged(self, makespan: F64, peak: NDArray[np.int64]) -> Prices:
         """[B] prices of what happened: makespans [B], bytes [B, D]."""
@@ -128,8 +131,8 @@ class Simulator(CostModel):
             memory_bytes=log.bytes[:steps],
         )  # fmt: skip
 
-    def _price_rows(self, plans: Plans, rows: _Rows) -> _Result:
-        """Prices of rows that share a fusion state."""
+    def _price_rows(self, plans: Plans, rows: _Rows, memory: bool) -> _Result:
+        """Prices of rows that share a fusion state; bytes are 0 where they are not asked for."""
         inline, device = plans.inline[rows[0]], plans.device[rows]
         if self._sums_times and not plans.graph.measured and len(rows) == 1 and device.min() == device.max():
             constants, times = self._constants[int(device[0, 0])], np.empty(plans.graph.num_ops)
@@ -137,23 +140,27 @@ class Simulator(CostModel):
             return np.array([total]), np.zeros((1, self.machine.num_devices), np.int64)
         made = self._flow(plans.graph, inline)
         if self.objective != "max_load":
-            return self._simulate(made, plans, rows)
+            return self._simulate(made, plans, rows, memory)
         device, last = _take(plans.device, rows, np.int16), self._last_loads
         base = last[1] if last is not None and last[0] is made else None
         found = loads(made, self._links, self._pays, plans.graph.producer, device, base)
         self._last_loads = made, Loads(*(values[-1:].copy() for values in found))  # plans belong to the caller
         return found.seconds.max(1) * self._unit, found.weights
 
-    def _simulate(self, made: Flow, plans: Plans, rows: _Rows) -> _Result:
+    def _simulate(self, made: Flow, plans: Plans, rows: _Rows, memory: bool) -> _Result:
         device, priority = _take(plans.device, rows, np.int16), _take(plans.priority, rows, np.float64)
-        keys = np.zeros((0, 1, 1)) if plans.transfer is None else _take(plans.transfer, rows, np.float64)
         makespan, peak = np.empty(len(rows)), np.zeros((len(rows), self.machine.num_devices), np.int64)
-        live = self._needs_memory and self._links.tick == 0.0
+        live = memory and self._links.tick == 0.0
+        if self._by_rank and plans.transfer is None:
+            if simulate_ranked(made, self._links, device, priority, makespan, peak if memory else None) == len(rows):
+                return makespan, peak
+            peak[:] = 0
+        keys = np.zeros((0, 1, 1)) if plans.transfer is None else _take(plans.transfer, rows, np.float64)
         kept = getattr(_kept, "scratch", None)  # a thread keeps it until another kernel graph is simulated
         if kept is None or kept[0] is not made or kept[1] is not self._links or kept[2] != live:
             kept = _kept.scratch = made, self._links, live, scratch(made, self._links, live)
         work: Scratch = kept[3]
-        if not self._needs_memory or live:
+        if not memory or live:
             self._run(made, plans.graph, work, device, priority, keys, live, False, makespan, peak, _log(0, 0, 0))
             return makespan * self._unit, peak
         for b in range(len(rows)):

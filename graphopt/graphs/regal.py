@@ -2,8 +2,7 @@
 
 Source: the paper's appendix A.1.4 for the graphs (`graphopt.graphs.synthetic`), the README of the published set for
 the filter `regal`; the filter `gap` is ours. What searches of growing length reached on random draws is data of the
-package (`headroom_prices/OBJECTIVE.json`), made by `graphopt models filter`, which searches. Here it is only read, so
-that a data set is the same everywhere and costs no search.
+package (`headroom_prices/OBJECTIVE.json`), so that a data set is the same everywhere and costs no search.
 """
 
 import dataclasses
@@ -21,7 +20,6 @@ import numpy as np
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.utils.marks import Graphs, Ops, Positive, Seed, UserPath
 from graphopt.core.utils.terminal import short
-from graphopt.core.utils.whole import whole_file
 from graphopt.graphs.dataset import Dataset, Split, check_draws
 from graphopt.graphs.synthetic import FAMILIES, SPLITS, split_size, synthetic_graph, topology_digest
 
@@ -77,49 +75,26 @@ class HeadroomPrices:
         for key, value in made_with.items():
             if self.recipe.get(key, value) != value:
                 raise GraphError(f"{self.path} holds prices of graphs with {key}={self.recipe[key]}, not {value}; "
-                                 "make others with `graphopt models filter --file FILE` and name FILE as "
-                                 "dataset.room.file, or set dataset.room.filter=none")  # fmt: skip
+                                 "name another dataset.room.file, or set dataset.room.filter=none")  # fmt: skip
 
 
 def load_headroom(path: Path) -> HeadroomPrices:
-    """Reads a file of prices; one that does not exist yet is empty. Raises GraphError when it is damaged."""
-    if not path.is_file():
-        return HeadroomPrices(path, {}, {})
+    """Reads a file of prices. Raises GraphError when there is none or it is damaged."""
     try:
         stored = json.loads(path.read_text())
         reached = {key: [Reached(*map(_price, row)) for row in rows] for key, rows in stored["reached"].items()}
         return HeadroomPrices(path, dict(stored["recipe"]), reached)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise GraphError(
-            f"{path} is no file of room prices ({error}); make it again with `graphopt models filter`"
-        ) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise GraphError(f"{path} is no file of room prices ({error})") from None
 
 
 def _price(stored: Any) -> float:
-    """As `_plain` wrote it. Raises ValueError unless it is one."""
+    """null: no plan fits. Raises ValueError where it is no price."""
     if stored is None:
         return math.inf
     if not isinstance(stored, int | float) or not 0 <= stored < math.inf:
         raise ValueError(f"{short(stored)} is no price")
-    return float(_plain(float(stored)) or 0.0)
-
-
-def save_headroom(room: HeadroomPrices) -> None:
-    """Writes the file, a line per kind of draw; a reader never sees half of it."""
-    rows = {
-        key: json.dumps([[_plain(p) for p in (r.low, r.high, r.usual, r.best)] for r in reached], separators=(",", ":"))
-        for key, reached in sorted(room.reached.items())
-    }
-    lines = ",\n".join(f"  {json.dumps(key)}: {row}" for key, row in rows.items())
-    with whole_file(room.path) as file:
-        file.write(f'{{"recipe": {json.dumps(room.recipe)},\n "reached": {{\n{lines}\n}}}}\n'.encode())
-
-
-def _plain(price: float) -> float | int | None:
-    """JSON has no infinity; whole numbers of bytes need no decimals."""
-    if not math.isfinite(price):
-        return None
-    return int(price) if price.is_integer() else float(f"{price:.9g}")
+    return float(stored)
 
 
 # --- The data set.
@@ -209,8 +184,8 @@ class Regal(Dataset):
                 seen.add(digest)
                 graphs.append(graph)
         if len(graphs) < count:
-            log.warning("dataset %s has %d of %d %s graphs of %d ops; `%s` looks for more",
-                        self.name, len(graphs), count, split, ops, self._command)  # fmt: skip
+            log.warning("dataset %s has %d of %d %s graphs of %d ops: no more leave room",
+                        self.name, len(graphs), count, split, ops)  # fmt: skip
         return graphs
 
     def _kept(self, family: str, ops: int, split: Split, count: int, room: HeadroomPrices) -> list[int]:
@@ -221,12 +196,8 @@ class Regal(Dataset):
         reached = room.of(Draws(self.room.objective, family, ops, split))
         if not reached:
             raise GraphError(f"nobody has searched {family} graphs of {ops} ops for room in {self.room.objective} "
-                             f"({split}): run `{self._command}`, or set dataset.room.filter=none")  # fmt: skip
+                             f"({split}): set dataset.room.filter=none")  # fmt: skip
         return [number for number, found in enumerate(reached) if found.passes(wanted)]
-
-    @property
-    def _command(self) -> str:
-        return f"graphopt models filter {self.name}"
 
 
 def in_units(graph: Graph, bytes_per_unit: float, flops_per_unit: float) -> Graph:

@@ -12,19 +12,20 @@ import numpy as np
 from graphopt.core.errors import UserError
 from graphopt.core.graph import F64, Graph
 from graphopt.core.utils import registry
-from graphopt.hardware.measure.price_table import NAME, PriceTable, tables_below
-from graphopt.hardware.ranking.code_time import distinct, fitted
-from graphopt.hardware.ranking.measured_plans import (
+from graphopt.hardware.code_time import (
     LEAST,
     MeasuredGraph,
     MeasuredPlan,
     agreement,
+    distinct,
+    fitted,
     measured_again,
     measured_graphs,
     needed,
     spearman,
 )
-from graphopt.hardware.ranking.requests import graph_key, plans_of
+from graphopt.hardware.measure.price_table import NAME, PriceTable, tables_below
+from graphopt.hardware.requests import graph_key, plans_of
 from graphopt.problems.cost_model import CostModel
 from graphopt.report.answer import Answer
 from graphopt.report.replay import decision_of

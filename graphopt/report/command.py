@@ -4,8 +4,8 @@
 DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's, `--reach
 best_unlearned` the same against the best method without parameters of each graph; `--replay` re-prices every stored
 decision and writes no tables unless `--markdown` or `--csv` ask for them, `--figures` prints the headline figures of a
-stored experiment, `--end-to-end` runs rewritten programs whole (DIR/end_to_end.md), `--discrepancy` sets sums over ops
-against whole programs (DIR/discrepancy.md), `--plots` draws into DIR/pictures.
+stored experiment, `--discrepancy` sets sums over ops against whole programs (DIR/discrepancy.md), `--plots` draws into
+DIR/pictures.
 """
 
 import argparse
@@ -90,17 +90,6 @@ def tables_of(args: argparse.Namespace) -> Tables:
     return "table", render.tables(found, args.against), render.numbers(found)
 
 
-def end_to_end(place: Path) -> Tables:
-    """Every rewritten program, run against its original."""
-    from graphopt.report.end_to_end import measure_all, table
-
-    found = []
-    for line in measure_all(place):
-        found.append(line)
-        say(f"{line['graph']}: measured", sys.stderr)
-    return "end_to_end", [table(found)], ""
-
-
 def replay(place: Path) -> int:
     """Prices every stored decision again; the exit code is 1 when a number does not come out."""
     from graphopt.core.utils.terminal import Bar
@@ -151,7 +140,6 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--against", default="local", metavar="METHOD", help="compare pairwise with this method")
     result.add_argument("--improvement-over", metavar="METHOD", help="improvement over this method, and gap")
     result.add_argument("--reach", metavar="METHOD", help="evaluations to reach what METHOD ends at, or best_unlearned")
-    result.add_argument("--end-to-end", action="store_true", help="run rewritten programs against their originals")
     result.add_argument("--discrepancy", action="store_true", help="sums over ops against whole programs")
     result.add_argument("--figures", action="store_true", help="only the experiment's headline figures, as JSON lines")
     result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
@@ -171,8 +159,6 @@ def main(arguments: Sequence[str]) -> int:
             print_table(args.place, args.against)  # who checks what is stored does not want it changed
         else:
             files += written(args.place, tables_of(args), args.markdown, args.csv)
-        if args.end_to_end:
-            files += written(args.place, end_to_end(args.place))
         drawn = draw(args.place) if args.plots else []
         if args.plots and not drawn:
             say("nothing to draw: no row has a price")

@@ -133,7 +133,7 @@ def price_line(decision: Decided) -> str:
 
 def _list(title: str, columns: list[str], rows: list[list[str]], total: int) -> None:
     if rows:
-        print_tables([Table(title, columns, rows, left=len(columns), names=1)])
+        print_tables([Table(title, columns, rows, left=len(columns))])
     if total > len(rows):
         say(f"... and {total - len(rows):,} more (--all lists them)")
 

@@ -6,25 +6,25 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from graphopt.core.graph import Graph
 from graphopt.core.operators import OPERATORS, Category
 from graphopt.core.plan import Plans
+from graphopt.core.utils.terminal import printable
 from graphopt.problems.cost_model import Price, amount, better
 from graphopt.problems.problem import Decided
 from graphopt.report.answer import Answer
 from graphopt.report.changes import BETTER
-from graphopt.report.tables.table import BOLD, DIM, Table, print_lines, table_lines, terminal_width, wrapped
+from graphopt.report.tables.table import BOLD, DIM, Table, print_table, screen
 from graphopt.run.records.rows import DONE, Row
 
 SHOWN = 5  # changes and rules
 WORK = 2e7  # ops priced to find the changes that matter: seconds, whatever the size of the graph
-LABEL = 9  # characters
 
 
 def single_model(rows: Sequence[Row]) -> bool:
@@ -41,14 +41,19 @@ def print_model(folder: Path, rows: Sequence[Row], own: str) -> None:
     row = winner(fitting, own)
     file = folder / row["decision"]
     answer = Answer.load(file)
-    width = terminal_width()
-    lines = [*wrapped(_title(answer, row), width, BOLD), Text("")]
+    console = screen()
+    console.print(Text(f"{printable(_title(answer, row))}\n", BOLD))
+    facts = RichTable.grid(padding=(0, 2))
+    facts.add_column(min_width=9)
     for label, text in _facts(answer, row):
-        shown = wrapped(text, None if width is None else width - LABEL - 2)
-        lines += [Text(f"{label if i == 0 else '':<{LABEL}}  ").append_text(line) for i, line in enumerate(shown)]
+        facts.add_row(label, Text(printable(text), overflow="fold"))
+    console.print(facts)
     for table in _tables(answer, solved):
-        lines += [Text(""), *table_lines(table, width)]
-    print_lines([*lines, Text(""), *_files(file, folder, row)])
+        console.print()
+        print_table(console, table)
+    console.print()
+    for line in _files(file, folder, row):
+        console.print(line, soft_wrap=True)  # to be copied
 
 
 def winner(fitting: Sequence[Row], own: str) -> Row:
@@ -181,7 +186,7 @@ def _changes(answer: Answer) -> Table:
     notes = [f"Of {len(ops):,}, the {len(priced):,} that compute most were tried."] if len(priced) < len(ops) else []
     notes += [f"{gaining:,} would gain by going back alone: see bisect."] if gaining else []
     columns = ["op", "operator", "change", "price"] if rows else []
-    return Table(title, columns, rows, left=3 if rows else 0, names=1 if rows else 0, note=" ".join(notes))
+    return Table(title, columns, rows, left=3 if rows else 0, note=" ".join(notes))
 
 
 def _heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -193,17 +198,8 @@ def _heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _methods(solved: Sequence[Row]) -> Table:
     order = sorted(solved, key=lambda r: (r["evals_cap"], r["judged"], r["algo"]))
-    rows = [
-        [
-            r["algo"],
-            f"{r['evals_cap']:,}",
-            f"{r['evals']:,}",
-            price(r, r["judged"]) + _noise(r),
-            _only_ratio(r),
-            f"{r['seconds']:.3g}",
-        ]
-        for r in order
-    ]
+    rows = [[r["algo"], f"{r['evals_cap']:,}", f"{r['evals']:,}", price(r, r["judged"]) + _noise(r), _only_ratio(r),
+             f"{r['seconds']:.3g}"] for r in order]  # fmt: skip
     return Table("all methods and budgets", ["method", "budget", "evaluations", "found", "ratio", "s"], rows)
 
 
@@ -213,10 +209,7 @@ def _only_ratio(row: Row) -> str:
 
 
 def _files(file: Path, folder: Path, row: Row) -> list[Text]:
-    """What was written and what to do with it. Whole lines, to be copied."""
-    given: dict[str, Any] = {"decision": file}
-    if row.get("model"):
-        given["model"] = folder / row["model"]
-    lines = [Text(f"{label:<{LABEL}}  {path}") for label, path in given.items()]
+    """What was written and what to do with it."""
+    lines = [Text(f"decision  {file}"), *([Text(f"model     {folder / row['model']}")] if row.get("model") else [])]
     quoted = shlex.quote(str(file))
     return [*lines, *(Text(f"graphopt answer {verb} {quoted}", DIM) for verb in ("draw", "replay"))]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from graphopt.core.errors import ConfigError, writing
+from graphopt.core.errors import writing
 from graphopt.core.utils.whole import whole_file
 
 
@@ -42,9 +42,9 @@ class CsvLog(RunLog):
     def rewind(self, step: int) -> None:
         with writing(self.path):
             if self.path.exists():
-                kept = [line for line in _whole_lines(self.path) if _is_until(step, line)]
+                lines = self.path.read_bytes().splitlines(keepends=True)
                 with whole_file(self.path) as file:
-                    file.writelines(kept)
+                    file.writelines(line for line in lines if line.endswith(b"\n") and _is_until(step, line))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         with writing(self.path), self.path.open("a", newline="") as file:
@@ -52,12 +52,6 @@ class CsvLog(RunLog):
             if not file.tell():
                 writer.writerow(("step", "name", "value"))
             writer.writerows((step, name, value) for name, value in values.items() if not math.isnan(value))
-
-
-def _whole_lines(path: Path) -> list[bytes]:
-    """Without one that was cut short; none where there is no file."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [line for line in lines if line.endswith(b"\n")]
 
 
 def _is_until(step: int, line: bytes) -> bool:
@@ -70,23 +64,19 @@ class WandbLog(CsvLog):
     """Weights & Biases, beside metrics.csv. `mode: offline` needs neither network nor login.
 
     Gets the resolved configuration, the curves by the learner's step, the final table, and the best checkpoint as an
-    artifact. A cell that goes on is the same run there; a failed one is closed with exit code 1. What is sent cannot be
-    taken back, and what is made again is the same: points that metrics.csv drops are kept in .wandb_sent.csv, and none
-    is sent twice. A point counts as sent once it is in metrics.csv.
+    artifact. A cell that goes on is the same run there, to which points that a kill has made it make again are sent
+    again; a failed one is closed with exit code 1.
     """
 
     def __init__(self, *, name: str, project: str, mode: Literal["online", "offline", "disabled"]) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise ConfigError("logger=wandb needs its package: pip install wandb, or choose logger=csv") from None
+        import wandb  # which takes a second
+
         super().__init__(name=name)
         self._wandb = wandb
         self.project, self.mode = project, mode
 
     def open(self, folder: Path, config: Mapping[str, Any]) -> None:
         super().open(folder, config)
-        self._sent_before: set[bytes] = set()  # "step,name"
         self._run = self._wandb.init(
             project=self.project, mode=self.mode, dir=str(folder), name=folder.name, group=str(config.get("study")),
             config=dict(config), id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16], resume="allow",
@@ -94,20 +84,9 @@ class WandbLog(CsvLog):
         self._run.define_metric("train_steps")
         self._run.define_metric("*", step_metric="train_steps")
 
-    def rewind(self, step: int) -> None:
-        dropped = self.path.with_name(".wandb_sent.csv")
-        with writing(dropped):
-            again = [line for file in (dropped, self.path) for line in _whole_lines(file) if not _is_until(step, line)]
-            with whole_file(dropped) as file:
-                file.writelines(again)
-        self._sent_before = {line.rpartition(b",")[0] for line in again}
-        super().rewind(step)
-
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         super().metrics(step, values)
-        new = {name: value for name, value in values.items() if f"{step},{name}".encode() not in self._sent_before}
-        if new:
-            self._run.log({**new, "train_steps": step})
+        self._run.log({**values, "train_steps": step})
 
     def results(self, rows: Sequence[Mapping[str, Any]], checkpoint: Path | None) -> None:
         columns: list[str | int] = sorted({key for row in rows for key in row if key not in ("trace", "approach")})

@@ -1,12 +1,13 @@
 """Costs that are sums over ops: by hand, and measured."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hardware.quick import alone as quick
 
 from graphopt.core.errors import Unmeasured, UserError
 from graphopt.core.machine import Device, Machine
@@ -16,8 +17,6 @@ from graphopt.hardware.measure.environment import environment_here
 from graphopt.hardware.measure.pool import LocalPool
 from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.hardware.measure.rounds import Runner, alone
-from graphopt.hardware.measure.service import Service
-from graphopt.hardware.measure.target import Measuring, Target
 from graphopt.rewrite.additive import Flops, flop
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
@@ -29,10 +28,8 @@ from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 LAUNCH, PEAK, VECTOR, BANDWIDTH = 1e-6, 1e12, 1e11, 1e9
 
 
-@pytest.fixture
-def cost() -> Flops:
-    device = Device(launch=LAUNCH, contraction_flops=PEAK, vector_flops=VECTOR, bandwidth=BANDWIDTH)
-    return Flops(name="flops", machine=Machine(name="m", devices=(device,)))
+COST = Flops(name="flops", machine=Machine(name="m", devices=(
+    Device(launch=LAUNCH, contraction_flops=PEAK, vector_flops=VECTOR, bandwidth=BANDWIDTH),)))  # fmt: skip
 
 
 def plans_of(program: Program, count: int = 1) -> Plans:
@@ -42,31 +39,24 @@ def plans_of(program: Program, count: int = 1) -> Plans:
     return Plans(graph, np.zeros(shape, np.int16), np.zeros(shape), np.zeros(shape, bool))
 
 
-def price(cost: Flops, program: Program) -> float:
-    return float(cost.price(plans_of(program)).cost[0])
+def price(program: Program) -> float:
+    return float(COST.price(plans_of(program)).cost[0])
 
 
-def test_an_op_takes_its_launch_and_the_longer_of_arithmetic_and_traffic(cost: Flops) -> None:
+def test_an_op_takes_its_launch_and_the_longer_of_arithmetic_and_traffic() -> None:
+    """Weights and views are free, and shared terms are paid once."""
     b = ProgramBuilder()
     program = b.build(b.matmul(b.input((100, 200)), b.input((200, 300))))
     traffic = 4 * (100 * 200 + 200 * 300 + 100 * 300) / BANDWIDTH
-    assert price(cost, program) == pytest.approx(LAUNCH + max(2 * 100 * 200 * 300 / PEAK, traffic))
-
-
-def test_weights_and_views_are_free(cost: Flops) -> None:
+    assert price(program) == pytest.approx(LAUNCH + max(2 * 100 * 200 * 300 / PEAK, traffic))
     b = ProgramBuilder()
-    both = b.op("concat", 1, inputs=(b.weight(8, 3), b.weight(8, 5)))
-    product = b.matmul(b.input((2, 8)), both)
+    product = b.matmul(b.input((2, 8)), b.op("concat", 1, inputs=(b.weight(8, 3), b.weight(8, 5))))
     alone, more = b.build(product), b.build(b.op("reshape", (16,), inputs=(product,)))
-    assert price(cost, alone) == price(cost, more) == pytest.approx(LAUNCH + 4 * (16 + 64 + 16) / BANDWIDTH)
-
-
-def test_shared_terms_are_paid_once(cost: Flops) -> None:
+    assert price(alone) == price(more) == pytest.approx(LAUNCH + 4 * (16 + 64 + 16) / BANDWIDTH)
     b = ProgramBuilder()
     shared = b.op("relu", inputs=(b.input((1000,)),))
     once, twice = b.build(shared), b.build(b.op("add", inputs=(shared, shared)))
-    add = LAUNCH + 4 * 3000 / BANDWIDTH
-    assert price(cost, twice) == pytest.approx(price(cost, once) + add)
+    assert price(twice) == pytest.approx(price(once) + LAUNCH + 4 * 3000 / BANDWIDTH)
 
 
 def test_arithmetic_is_counted_as_in_graphs() -> None:
@@ -82,12 +72,11 @@ def test_arithmetic_is_counted_as_in_graphs() -> None:
 
 # --- Measured ops: a table on disk, a worker of its own, sums over programs.
 
-QUICK = Measuring(device="cpu", threads=1, block_seconds=0.001, blocks=3, spread=0.1, op_seconds=0.05, limit_seconds=30)
 MATMUL = Operation("matmul", ("none",))
 
 
 def model(table: Path, environment: str | None = None) -> Profiled:
-    return Profiled(name="profiled", table=str(table), environment=environment, measuring=QUICK)
+    return Profiled(name="profiled", table=str(table), environment=environment, measuring=quick())
 
 
 def square(n: int) -> tuple[TensorType, TensorType]:
@@ -98,13 +87,10 @@ def write(table: Path, lines: list[Mapping[str, Any]]) -> None:
     table.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+@pytest.fixture
 def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring anything is an error."""
-
-    def ask(self: LocalPool, requests: Sequence[Mapping[str, Any]], seconds: Sequence[float]) -> list[Any]:
-        raise AssertionError(f"{requests} are measured")
-
-    monkeypatch.setattr(LocalPool, "ask", ask)
+    monkeypatch.setattr(LocalPool, "ask", lambda *_: pytest.fail("something is measured"))
 
 
 def test_more_work_takes_longer_and_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +101,7 @@ def test_more_work_takes_longer_and_is_measured_once(tmp_path: Path, monkeypatch
     lines = [json.loads(line) for line in table.read_text().splitlines()]
     assert [line["op"] for line in lines] == [signature_of(MATMUL, square(16)), signature_of(MATMUL, square(256))]
     assert all(line["blocks"] >= 3 and line["spread"] >= 0 for line in lines)
-    no_process(monkeypatch)
+    monkeypatch.setattr(LocalPool, "ask", lambda *_: pytest.fail("something is measured"))
     assert model(table).op_seconds(MATMUL, square(16), ()) == small
 
 
@@ -125,8 +111,7 @@ def test_a_transpose_moves_its_data(tmp_path: Path) -> None:
     assert moved > 10 * kept
 
 
-def test_a_program_costs_the_sum_of_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_process(monkeypatch)
+def test_a_program_costs_the_sum_of_what_runs(tmp_path: Path, no_process: None) -> None:
     b = ProgramBuilder()
     x = b.input((1, 4, 8, 8))
     y = b.op("relu", inputs=(b.conv(x, 4, 3),))
@@ -140,8 +125,7 @@ def test_a_program_costs_the_sum_of_what_runs(tmp_path: Path, monkeypatch: pytes
     assert model(table, "elsewhere").price(plans_of(program)).cost[0] == pytest.approx(3.5)
 
 
-def test_of_another_environment_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_process(monkeypatch)
+def test_of_another_environment_nothing_is_measured(tmp_path: Path, no_process: None) -> None:
     table, op = tmp_path / "ops.jsonl", signature_of(MATMUL, square(8))
     here = {"op": op, "environment": environment_here("cpu", 1), "seconds": 1.0}
     write(table, [here, {**here, "environment": "elsewhere", "seconds": 2.0}])
@@ -153,8 +137,7 @@ def test_of_another_environment_nothing_is_measured(tmp_path: Path, monkeypatch:
         model(tmp_path / "none.jsonl", "elsewhere").op_seconds(MATMUL, square(8), ())
 
 
-def test_what_others_measure_meanwhile_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_process(monkeypatch)
+def test_what_others_measure_meanwhile_counts(tmp_path: Path, no_process: None) -> None:
     table = tmp_path / "ops.jsonl"
     late = model(table)
     line = {"op": signature_of(MATMUL, square(8)), "environment": late.service.environment, "seconds": 1.0}
@@ -170,7 +153,7 @@ def test_lines_cut_short_are_measured_again(tmp_path: Path, monkeypatch: pytest.
     with pytest.warns(UserWarning, match="1 lines cannot be read"):
         seconds = model(table).op_seconds(MATMUL, square(8), ())
     assert seconds > 0
-    no_process(monkeypatch)
+    monkeypatch.setattr(LocalPool, "ask", lambda *_: pytest.fail("something is measured"))
     with pytest.warns(UserWarning, match="1 lines cannot be read"):
         assert model(table).op_seconds(MATMUL, square(8), ()) == seconds
 
@@ -181,19 +164,10 @@ def test_what_cannot_be_measured_is_one_sentence(tmp_path: Path) -> None:
         model(tmp_path / "ops.jsonl").op_seconds(MATMUL, (TensorType((2, 3)), TensorType((2, 3))), ())
 
 
-def product(n: int) -> Target:
-    payload = {"name": "matmul", "params": ("none",), "inputs": [((n, n), "float32")] * 2}
-    return Target("op", f"product {n}", payload)
-
-
-def service(tmp_path: Path, how: Measuring = QUICK) -> Service:
-    return Service(how, table=tmp_path / "ops.jsonl", environment=None, name="profiled")
-
-
 def test_a_process_that_never_begins_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphopt.hardware.measure.pool.WORKER", "platform")  # prints a line and ends
     with pytest.raises(UserError, match="ends before it has begun") as caught:
-        service(tmp_path).alone(product(8))
+        model(tmp_path / "ops.jsonl").op_seconds(MATMUL, square(8), ())
     assert not isinstance(caught.value, Unmeasured)
 
 
@@ -223,9 +197,8 @@ def test_the_table_gives_turns(tmp_path: Path) -> None:
         assert (other.find("a", "e") or {})["seconds"] == 1.0
 
 
-def test_the_noise_of_a_program_is_that_of_its_measured_ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_noise_of_a_program_is_that_of_its_measured_ops(tmp_path: Path, no_process: None) -> None:
     """Two products of one shape share an error, since the op was measured once; that of another op is independent."""
-    no_process(monkeypatch)
     b = ProgramBuilder()
     x = b.input((4, 4))
     y = b.op("relu", inputs=(b.linear(b.linear(x, 4), 4),))

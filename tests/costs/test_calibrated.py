@@ -36,8 +36,12 @@ def estimate(*steps: Loop | LibraryCall, kept: tuple[int, ...], small: dict[int,
     return Estimate(LoopProgram(buffers, steps, hints))
 
 
-def nanoseconds(of: Estimate, made: LoopPlan, preset: Preset = BARE) -> float:
-    return of.seconds(made, preset) * 1e9
+def made(of: Estimate, asked: dict[str, bool] | None = None, cut: str = "") -> LoopPlan:
+    return of.made(asked or {}, frozenset(cut), Rules())
+
+
+def nanoseconds(of: Estimate, plan: LoopPlan, preset: Preset = BARE) -> float:
+    return of.seconds(plan, preset) * 1e9
 
 
 def chain() -> Estimate:
@@ -46,26 +50,22 @@ def chain() -> Estimate:
                     loop(3, "", "mul", Read(2, FLAT)), kept=(3,))  # fmt: skip
 
 
-def test_storing_ends_nothing() -> None:
+def test_storing_ends_nothing_and_what_is_cut_is_a_nest_of_its_own() -> None:
     of = chain()
     for asked in ({}, {"b": True}, {"a": True, "b": True}):
-        made = of.made(asked, frozenset(), Rules())
-        assert made.stored == frozenset(asked) and len(made.nests) == made.kernels == 1
-        assert nanoseconds(of, made) == pytest.approx(SIZE * (2.0 + 0.5 + 0.5))
-
-
-def test_what_is_cut_is_a_nest_of_its_own() -> None:
-    of = chain()
-    made = of.made({}, frozenset({"a"}), Rules())
-    assert made.stored == {"a"} and [len(group.leaves) for group, _ in made.nests] == [1, 1]
+        plan = made(of, asked)
+        assert plan.stored == frozenset(asked) and len(plan.nests) == plan.kernels == 1
+        assert nanoseconds(of, plan) == pytest.approx(SIZE * (2.0 + 0.5 + 0.5))
+    apart = made(of, cut="a")
+    assert apart.stored == {"a"} and [len(group.leaves) for group, _ in apart.nests] == [1, 1]
 
 
 def test_two_results_share_a_nest_and_what_they_read() -> None:
     of = estimate(loop(1, "a", "exp", Read(0, FLAT)), loop(2, "", "mul", Read(1, FLAT)),
                   loop(3, "", "mul", Read(1, FLAT)), kept=(2, 3))  # fmt: skip
     for asked in ({}, {"a": True}):
-        made = of.made(asked, frozenset(), Rules())
-        assert len(made.nests) == 1 and nanoseconds(of, made) == pytest.approx(SIZE * (2.0 + 0.5 + 0.5))
+        plan = made(of, asked)
+        assert len(plan.nests) == 1 and nanoseconds(of, plan) == pytest.approx(SIZE * (2.0 + 0.5 + 0.5))
 
 
 def test_what_has_fewer_elements_is_evaluated_for_each_of_its_readers() -> None:
@@ -74,40 +74,30 @@ def test_what_has_fewer_elements_is_evaluated_for_each_of_its_readers() -> None:
         of = estimate(loop(1, "v", "exp", Read(0, ROW), shape=(length,)),
                       loop(2, "", "mul", Read(1, index), Read(3, FLAT)), loop(3, "", "mul", Read(0, FLAT)),
                       kept=(2, 3), small={1: length})  # fmt: skip
-        assert nanoseconds(of, of.made({}, frozenset(), Rules())) == pytest.approx(2.0 * times + 0.5 * 2 * SIZE)
-        stored = of.made({"v": True}, frozenset(), Rules())
+        assert nanoseconds(of, made(of)) == pytest.approx(2.0 * times + 0.5 * 2 * SIZE)
+        stored = made(of, {"v": True})
         assert len(stored.nests) == 2
         assert nanoseconds(of, stored) == pytest.approx(2.0 * length + 0.5 * 2 * SIZE)
 
 
-def reduced() -> Estimate:
-    """A value, its sums along rows, and products of the two."""
-    return estimate(loop(1, "v", "exp", Read(0, FLAT)),
-                    loop(2, "", "reduction.sum", Read(1, FLAT), shape=(ROWS,), reduced=(COLUMNS,)),
-                    loop(3, "", "mul", Read(1, FLAT), Read(2, ROW)), kept=(3,), small={2: ROWS})  # fmt: skip
-
-
 def test_a_reduction_shares_its_outer_loop_with_what_reads_it() -> None:
-    of = reduced()
-    inlined, stored = (of.made(asked, frozenset(), Rules()) for asked in ({}, {"v": True}))
+    """A value, its sums along rows, and products of the two."""
+    of = estimate(loop(1, "v", "exp", Read(0, FLAT)),
+                  loop(2, "", "reduction.sum", Read(1, FLAT), shape=(ROWS,), reduced=(COLUMNS,)),
+                  loop(3, "", "mul", Read(1, FLAT), Read(2, ROW)), kept=(3,), small={2: ROWS})  # fmt: skip
+    inlined, stored = made(of), made(of, {"v": True})
     assert len(inlined.nests) == 1 and len(inlined.nests[0][1]) == 2  # one nest of two inner loops
     assert nanoseconds(of, inlined) == pytest.approx(SIZE * (2.0 + 0.25 + 2.0 + 0.5))
     assert nanoseconds(of, stored) == pytest.approx(SIZE * (2.0 + 0.25 + 0.5))
 
 
-def test_a_call_between_ends_a_kernel() -> None:
-    of = estimate(
-        loop(1, "", "exp", Read(0, FLAT)), LibraryCall((1,), (2,)), loop(3, "", "mul", Read(2, FLAT)), kept=(3,)
-    )
-    made = of.made({}, frozenset(), Rules())
-    assert (len(made.nests), made.kernels) == (2, 2)
-
-
-def test_far_data_costs_more() -> None:
+def test_a_call_between_ends_a_kernel_and_far_data_costs_more() -> None:
+    call = LibraryCall((1,), (2,))
+    of = estimate(loop(1, "", "exp", Read(0, FLAT)), call, loop(3, "", "mul", Read(2, FLAT)), kept=(3,))
+    assert (len(made(of).nests), made(of).kernels) == (2, 2)
     of = estimate(loop(1, "", "exp", Read(0, FLAT)), kept=(1,))
     far = Preset(BARE.vector, BARE.scalar, ((1e6, 0.0), (1e12, 0.25)), BARE.write, 0.0, 0.0, 0.0)
-    made = of.made({}, frozenset(), Rules())
-    assert nanoseconds(of, made, far) == pytest.approx(SIZE * 2.0 + SIZE * 4 * 0.25)
+    assert nanoseconds(of, made(of), far) == pytest.approx(SIZE * 2.0 + SIZE * 4 * 0.25)
 
 
 def test_inductors_own_rules_decide_where_nothing_is_asked() -> None:
@@ -115,7 +105,7 @@ def test_inductors_own_rules_decide_where_nothing_is_asked() -> None:
     program = of.program
     read_twice = LoopProgram(program.buffers, program.steps, (Hint("a", "reuse"), Hint("a", "made"), Hint("b", "made")))
     for asked, stored in (({}, {"a"}), ({"a": False}, set()), ({"b": True}, {"a", "b"})):
-        assert Estimate(read_twice).made(asked, frozenset(), Rules()).stored == stored
+        assert made(Estimate(read_twice), asked).stored == stored
     assert of.made({}, frozenset(), Rules(size=0)).stored == set()  # large values too are stored when they are shared
 
 
@@ -152,11 +142,8 @@ def test_a_preset_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_preset_is_what_probes_differ_by() -> None:
     sizes = {"terms": 8, "elements": 1000, "rows": 10, "columns": 100, "width": 10, "chosen": 100, "side": 10}
     sums = {"plain": 2e-6, "add": 10e-6, "mul": 6e-6, "exp": 18e-6}
-    seconds = {
-        f"{mode} {name}": value * factor
-        for mode, factor in (("vector", 1), ("scalar", 4))
-        for name, value in sums.items()
-    }
+    seconds = {f"vector {name}": value for name, value in sums.items()}
+    seconds |= {f"scalar {name}": 4 * value for name, value in sums.items()}
     seconds |= {"nests 1": 1e-6, "nests 9": 9e-6, "products": 3e-6, "inner welford_reduce": 2e-6}
     seconds |= {f"{way} {name}": 2e-6 for way in ("inner", "outer") for name in ("sum", "max", "min")}
     seconds |= {"fill 1000": 2e-6, "copy 1000": 3e-6, "fill 4000": 9e-6, "copy 4000": 25e-6}

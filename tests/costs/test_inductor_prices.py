@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cells import fusion
+from hardware.quick import turns
 from torch import Tensor
 
 from graphopt.core.compiler import KNOBS, compiler_choice
@@ -14,16 +16,15 @@ from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.graphs.readers.pytorch.program_file import packed_program
+from graphopt.hardware.code_time import SHIPPED
 from graphopt.hardware.costs.inductor import Inductor, Learned
 from graphopt.hardware.inductor.captured import as_graph, capture_step
-from graphopt.hardware.measure.target import Comparing, Failure, Timing
-from graphopt.hardware.ranking.code_time import SHIPPED
-from graphopt.hardware.ranking.requests import CompilerRequest, plans_of, request_of
+from graphopt.hardware.measure.target import Failure, Timing
+from graphopt.hardware.requests import CompilerRequest, plans_of, request_of
 from graphopt.problems.tasks.fusion import Fusion
 
 CORE = Device(name="cpu", launch=1e-6, vector_flops=1e11, contraction_flops=3e11, bandwidth=2e10)
-QUICK = Comparing(device="cpu", threads=1, block_seconds=0.001, rounds=3, noise=0.5, seconds=0.05, limit_seconds=120,
-                  pool="local", workers=1, address=None)  # fmt: skip
+QUICK = turns(block_seconds=0.001, rounds=3, noise=0.5, seconds=0.05, limit_seconds=120)
 
 
 def scaled_rows(x: Tensor, w: Tensor) -> list[Tensor]:
@@ -38,8 +39,7 @@ def graph() -> Graph:
 
 
 def task(numerics: str | None = "close") -> Fusion:
-    return Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics=numerics,
-                  levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # type: ignore[arg-type]  # fmt: skip
+    return fusion(Machine(name="one", devices=(CORE,)), numerics=numerics)
 
 
 def model(table: Path, environment: str | None = None) -> Inductor:

@@ -1,9 +1,11 @@
 """The simulator: runs keep the rules, ranks are stable, deltas equal full prices, loads of a pipeline."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from cells import option, simulator
 from check_data import check_data
 from fusion_graphs import DEVICES, GPU, LIMITS, PLAIN, RICH, random_graph, random_requests
 from hypothesis import example, given, settings
@@ -15,19 +17,16 @@ from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.kernels import KernelLimits, default_inline, legalise
-from graphopt.core.machine import Device, Machine
+from graphopt.core.machine import Device, Machine, TransferRule
 from graphopt.core.oracles import check, check_trace
 from graphopt.core.plan import Plans
-from graphopt.core.utils import registry
 from graphopt.costs.one_kernel.flips import FusionFlips
 from graphopt.costs.queues import rank_by_priority
-from graphopt.costs.simulator import Simulator
 from graphopt.graphs.readers.formats.task_graphs import read_layer_graph
 from graphopt.problems.assignment import AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import on_first_device
-from graphopt.run.config.construct import construct
 
 # --- Every simulated run keeps the rules, by an independent oracle, on random graphs, machines and plans.
 
@@ -35,24 +34,30 @@ from graphopt.run.config.construct import construct
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**31), ops=st.integers(1, 30))
 def test_a_run_keeps_the_rules(seed, ops):
+    assert_a_run_keeps_the_rules(seed, ops)
+
+
+def assert_a_run_keeps_the_rules(seed: int, ops: int) -> None:
     rng = np.random.default_rng(seed)
     graph, machine = random_ops(rng, ops), random_machine(rng)
     plan = random_plans(rng, graph, machine, 1)
     assert check(plan, machine) == []
-    trace = Simulator(name="s", machine=machine, objective="peak_memory", threads=1).simulate(plan)
-    assert check_trace(trace, plan, machine) == []
+    assert check_trace(simulator(machine, "peak_memory").simulate(plan), plan, machine) == []
 
 
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**31))
-def test_prices_are_those_of_the_traces_and_do_not_depend_on_threads_or_batches(seed):
+@settings(max_examples=80, deadline=None)
+@given(seed=st.integers(0, 2**31), usual=st.booleans(), speed=st.sampled_from([1.0, 1.0, 2e-3]))
+def test_prices_are_those_of_the_traces_and_do_not_depend_on_threads_or_batches(seed, usual, speed):
+    """The usual machine has a loop of its own; slow devices take longer than its clock counts."""
     rng = np.random.default_rng(seed)
     graph, machine = random_ops(rng, 40), random_machine(rng)
+    if usual:
+        devices = tuple(replace(d, vector_flops=speed, contraction_flops=d.vector_flops) for d in machine.devices)
+        machine = replace(machine, devices=devices, transfer=TransferRule())
     plans = random_plans(rng, graph, machine, 12)
     plans.inline[4:] = plans.inline[4]
     for objective in ("runtime", "peak_memory"):
-        one = Simulator(name="s", machine=machine, objective=objective, threads=1)
-        two = Simulator(name="s", machine=machine, objective=objective, threads=2)
+        one, two = (simulator(machine, objective, threads) for threads in (1, 2))
         two._chunks = lambda plans: [np.arange(i, i + 1) for i in range(12)]
         prices = one.price(plans).cost
         assert np.array_equal(prices, two.price(plans).cost)
@@ -64,11 +69,7 @@ def test_prices_are_those_of_the_traces_and_do_not_depend_on_threads_or_batches(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_more_ops_than_one_level_of_the_rank_sets(seed):
-    rng = np.random.default_rng(seed)
-    graph, machine = random_ops(rng, 300), random_machine(rng)
-    plan = random_plans(rng, graph, machine, 1)
-    trace = Simulator(name="s", machine=machine, objective="runtime", threads=1).simulate(plan)
-    assert check_trace(trace, plan, machine) == []
+    assert_a_run_keeps_the_rules(seed, 300)
 
 
 # --- Ranks by priority are those of a stable sort: where leading bits decide, where they do not, and where all tie.
@@ -102,8 +103,7 @@ SEEDS = st.integers(0, 10**6)
 
 def full(graph: Graph, inline: np.ndarray, device: Device) -> float:
     """The simulator's price of legal flags."""
-    machine = Machine(name="one", devices=(device,))
-    cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
+    cost = simulator(Machine(name="one", devices=(device,)))
     return float(cost.price(on_first_device(graph, inline[None])).cost[0])
 
 
@@ -179,21 +179,14 @@ def test_a_long_chain_is_exact() -> None:
         assert flips.price(np.array([op]))[0] == full(graph, flipped(graph, start, op, limits), PLAIN)
 
 
-def test_no_choice_no_change() -> None:
-    """Flipping a view, an output or an opaque op is refused: the price stays."""
-    graph = random_graph(11, 80)
-    flips = FusionFlips(graph, default_inline(graph, LIMITS[0]), GPU, LIMITS[0])
-    fixed = np.flatnonzero(~fusible(graph).op["can_inline"])
-    assert len(fixed) > 5
-    assert set(flips.price(fixed).tolist()) == {flips.cost}
-
-
-def test_the_start_is_legalised() -> None:
-    """Flags that the caps forbid are a request, not a state."""
+def test_the_start_is_legalised_and_what_has_no_choice_does_not_change() -> None:
+    """Flags that the caps forbid are a request, not a state; flipping a view, an output or an opaque op is refused."""
     graph, limits = random_graph(2, 60), LIMITS[2]
     asked = fusible(graph).op["can_inline"] | view_inline(graph)
     flips = FusionFlips(graph, asked, GPU, limits)
     assert np.array_equal(flips.inline, legalise(graph, asked[None].astype(np.uint8), limits)[0])
+    fixed = np.flatnonzero(~fusible(graph).op["can_inline"])
+    assert len(fixed) > 5 and set(flips.price(fixed).tolist()) == {flips.cost}
 
 
 @settings(max_examples=40, deadline=None)
@@ -224,7 +217,7 @@ def two_and_a_host(capacity: float = float("inf")) -> Machine:
 
 def price(graph: Graph, machine: Machine, device: list[int]) -> float:
     plan = Plans(graph, np.array([device], np.int16), np.zeros((1, graph.num_ops)), np.zeros((1, graph.num_ops), bool))
-    return float(Simulator(name="s", machine=machine, objective="max_load", threads=1).price(plan).cost[0])
+    return float(simulator(machine, "max_load").price(plan).cost[0])
 
 
 def fan(kept: int = 0) -> Graph:
@@ -239,25 +232,24 @@ def fan(kept: int = 0) -> Graph:
     return b.build()
 
 
-@pytest.mark.parametrize(
-    ("device", "seconds"),
-    [
-        ([0, 0, 0, 0], 12.0),
-        ([0, 1, 1, 1], 11.0),  # 3 + 3 + 2, and 3 to receive once what all three read
-        ([0, 0, 1, 1], 10.0),  # device 0: 4 + 3, and 3 to send
-        ([0, 0, 1, 2], 20.0),  # the host: 2 x 10, receiving is free; device 0 sends once
-        ([2, 0, 1, 1], 40.0),  # the host: 4 x 10, sending is free
-    ],
-)
+@pytest.mark.parametrize(("device", "seconds"), [
+    ([0, 0, 0, 0], 12.0),
+    ([0, 1, 1, 1], 11.0),  # 3 + 3 + 2, and 3 to receive once what all three read
+    ([0, 0, 1, 1], 10.0),  # device 0: 4 + 3, and 3 to send
+    ([0, 0, 1, 2], 20.0),  # the host: 2 x 10, receiving is free; device 0 sends once
+    ([2, 0, 1, 1], 40.0),  # the host: 4 x 10, sending is free
+])  # fmt: skip
 def test_loads_by_hand(device: list[int], seconds: float) -> None:
     assert price(fan(), two_and_a_host(), device) == seconds
 
 
 def test_memory_is_that_of_weights() -> None:
-    graph, tight = fan(kept=100), two_and_a_host(capacity=200.0)
+    graph, tight, none = fan(kept=100), two_and_a_host(capacity=200.0), two_and_a_host(0.0)
     assert price(graph, tight, [0, 0, 0, 1]) < float("inf")
     assert price(graph, tight, [0, 0, 0, 0]) == float("inf")  # 300 bytes
     assert price(graph, tight, [2, 2, 2, 2]) < float("inf")
+    assert price(fan(kept=5), none, [0, 0, 0, 0]) == float("inf")
+    assert price(fan(kept=5), none, [2, 2, 2, 2]) == 120.0
 
 
 def plain_loads(graph: Graph, machine: Machine, device: list[int]) -> list[float]:
@@ -292,10 +284,8 @@ def test_loads_are_the_definition(seed: int, ops: int) -> None:
 
 
 def published(name: str) -> tuple[Graph, AssignTask, CostModel, dict[str, float]]:
-    machine = construct(registry.option("machine", "accelerators6"), "machine")
-    task = construct(registry.option("task", "placement"), "task", {"machine": machine})
-    node = registry.option("cost", "simulator") | {"objective": "max_load", "threads": 1}
-    cost = construct(node, "cost", {"machine": machine})
+    machine = option("machine", "accelerators6")
+    task, cost = option("task", "placement", {"machine": machine}), simulator(machine, "max_load")
     known = json.loads(check_data("placement/known.json").read_text())["max_load_ms"][f"LayerGraphs_{name}"]
     return read_layer_graph(check_data(f"placement/LayerGraphs_{name}.json")), task, cost, known
 
@@ -316,19 +306,12 @@ def test_published_splits_have_their_published_loads(name: str, split: str) -> N
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_search_is_no_worse_than_the_best_contiguous_split(name: str) -> None:
     graph, task, cost, known = published(name)
-    algo = construct(registry.option("algo", "load_balance"), "algo", {})
-    problem, _ = solve(algo, graph, task, cost, evals=1000)
+    problem, _ = solve(option("algo", "load_balance"), graph, task, cost, evals=1000)
     assert 1e3 * problem.best_cost <= 1.02 * known["dp"]
     plan = problem.solution().plans
     assert check(plan, task.machine) == []  # what has to share a device does
     kept = [sum(int(graph.weight_bytes[n]) for n in np.flatnonzero(plan.device[0] == d)) for d in range(7)]
     assert all(held <= device.capacity for held, device in zip(kept, task.machine.devices, strict=True))
-
-
-def test_a_device_that_holds_nothing_refuses_all_weights() -> None:
-    """Accelerators without memory, of which one is not used."""
-    assert price(fan(kept=5), two_and_a_host(0.0), [0, 0, 0, 0]) == float("inf")
-    assert price(fan(kept=5), two_and_a_host(0.0), [2, 2, 2, 2]) == 120.0
 
 
 def walk(rng: np.random.Generator, start: np.ndarray, steps: int, kinds: int) -> np.ndarray:
@@ -368,11 +351,8 @@ def test_plans_that_follow_from_others_cost_what_they_cost_alone(seed: int, long
     def plans(rows: np.ndarray) -> Plans:
         return Plans(graph, rows, np.zeros(rows.shape), np.zeros(rows.shape, bool))
 
-    def cost() -> Simulator:
-        return Simulator(name="s", machine=machine, objective="max_load", threads=1)
-
-    alone = [cost().price(plans(row[None])) for row in device]
-    together, one = cost(), cost()
+    alone = [simulator(machine, "max_load").price(plans(row[None])) for row in device]
+    together, one = (simulator(machine, "max_load") for _ in range(2))
     batches = [together.price(plans(device[i : i + 7])) for i in range(0, 60, 7)]
     turns = [one.price(plans(row[None])) for row in device]
     for other in (batches, turns):

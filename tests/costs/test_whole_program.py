@@ -9,38 +9,35 @@ import numpy as np
 import pytest
 import torch
 from commands import command
+from hardware.quick import turns
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from graphopt.core.errors import ConfigError, Unmeasured, UserError
 from graphopt.core.utils.registry import option
 from graphopt.hardware.costs.whole_program import OnnxRuntime, TorchEager, WholeProgram
 from graphopt.hardware.measure.pool import LocalPool
-from graphopt.hardware.measure.target import Comparing
 from graphopt.report.command import main as report
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.io.torch_import import import_fx
+from graphopt.rewrite.ir.digests import portable
 from graphopt.rewrite.ir.program_builder import ProgramBuilder, with_random_weights
 from graphopt.rewrite.ir.terms import Program
 from graphopt.run.config.construct import construct
 
 pytest.importorskip("onnxruntime")
 
-QUICK: dict[str, Any] = {
-    "device": "cpu", "threads": 1, "block_seconds": 0.001, "rounds": 5, "noise": 0.05, "seconds": 0.3,
-    "limit_seconds": 120.0, "pool": "local", "workers": 1, "address": None,
-}  # fmt: skip
+QUICK = {"block_seconds": 0.001, "noise": 0.05, "seconds": 0.3, "limit_seconds": 120.0}
 Make = Callable[..., WholeProgram]
 
 
 def onnx(table: Path, environment: str | None = None, *, optimised: bool = True, **changed: Any) -> WholeProgram:
-    how = Comparing(**{**QUICK, **changed})
     return OnnxRuntime(name="onnxruntime", optimisations="default" if optimised else "off", table=str(table),
-                       environment=environment, fresh_processes=0, measuring=how)  # fmt: skip
+                       environment=environment, fresh_processes=0, measuring=turns(**QUICK | changed))  # fmt: skip
 
 
 def eager(table: Path, environment: str | None = None, **changed: Any) -> WholeProgram:
-    how = Comparing(**{**QUICK, **changed})
-    return TorchEager(name="torch", table=str(table), environment=environment, fresh_processes=0, measuring=how)
+    return TorchEager(name="torch", table=str(table), environment=environment, fresh_processes=0,
+                      measuring=turns(**QUICK | changed))  # fmt: skip
 
 
 def chain() -> tuple[Program, Program]:
@@ -52,6 +49,22 @@ def chain() -> tuple[Program, Program]:
         made.append(x)
     program = with_random_weights(b.build(made[-1]), 0)
     return program, program.with_outputs((made[1],))
+
+
+def products(first: str, second: str) -> Program:
+    b = ProgramBuilder()
+    x = b.input((2, 4))
+    made = [b.op("relu", inputs=(x,)), b.op("tanh", inputs=(x,))]
+    return b.build(*(made if first < second else made[::-1]))
+
+
+def test_equal_programs_have_equal_digests_in_any_store() -> None:
+    program = products("a", "b")
+    assert portable(program) != portable(products("b", "a"))  # other outputs
+    b = ProgramBuilder()
+    x = b.input((2, 4))
+    tanh = b.op("tanh", inputs=(x,))
+    assert portable(b.build(b.op("relu", inputs=(x,)), tanh)) == portable(program)
 
 
 @pytest.mark.parametrize("make", [onnx, eager])

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quick import alone
 
 from graphopt.core.errors import Unmeasured, UserError
 from graphopt.hardware.measure.pool import LocalPool
 from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.hardware.measure.service import Service
-from graphopt.hardware.measure.target import Measuring, Target
+from graphopt.hardware.measure.target import Target
 
-QUICK = Measuring(device="cpu", threads=1, block_seconds=0.001, blocks=3, spread=0.1, op_seconds=0.05, limit_seconds=60)
 HEAD = """
 import json, os, sys, time
 from pathlib import Path
@@ -35,33 +35,20 @@ for line in requests:
 """
 
 
-class Asked:
-    """A service and its process."""
-
-    def __init__(self, how: Measuring, folder: Path) -> None:
-        self.service = Service(how, table=folder / "ops.jsonl", environment=None, name="profiled")
-        assert isinstance(self.service.pool, LocalPool)
-        self.process = self.service.pool.process
-
-    def ask(self, name: str, payload: dict[str, Any]) -> dict[str, Any]:
-        return dict(self.service.alone(Target("op", name, payload)))
-
-    def count(self, what: str) -> int:
-        return self.service.pool.counts[what]
-
-
-Worker = Callable[..., Asked]
+Ask = Callable[[str, int], dict[str, Any]]
 
 
 @pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Worker:
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A measuring process that does to every request {"n", "id"} what the lines say."""
 
-    def make(*lines: str, **limits: Any) -> Asked:
+    def make(*lines: str, **limits: Any) -> tuple[Ask, LocalPool]:
         (tmp_path / "stub_worker.py").write_text(HEAD + "".join(f"    {line}\n" for line in lines))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
         monkeypatch.setattr("graphopt.hardware.measure.pool.WORKER", "stub_worker")
-        return Asked(Measuring(**{**vars(QUICK), **limits}), tmp_path)
+        service = Service(alone(**limits), table=tmp_path / "ops.jsonl", environment=None, name="profiled")
+        assert isinstance(service.pool, LocalPool)
+        return lambda name, n: dict(service.alone(Target("op", name, {"n": n}))), service.pool
 
     return make
 
@@ -70,99 +57,99 @@ def starts(tmp_path: Path) -> int:
     return len((tmp_path / "starts").read_text())
 
 
-def test_what_a_library_prints_shifts_no_answer(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_library_prints_shifts_no_answer(worker: Any, capfd: pytest.CaptureFixture[str]) -> None:
     noise = '{"id": 1, "seconds": 99.0, "spread": 0.0, "blocks": 3}'
-    process = worker(
+    ask, _ = worker(
         f"print('{noise}', flush=True)", "os.system('echo noise')", "say(id=i, seconds=n, spread=0, blocks=3)"
     )
-    assert [process.ask(f"op{n}", {"n": n})["seconds"] for n in range(1, 6)] == [1, 2, 3, 4, 5]
+    assert [ask(f"op{n}", n)["seconds"] for n in range(1, 6)] == [1, 2, 3, 4, 5]
     out, err = capfd.readouterr()
     assert out == "" and err.count(noise) == 5
 
 
-def test_an_answer_to_another_request_is_not_believed(worker: Worker, tmp_path: Path) -> None:
+def test_an_answer_to_another_request_is_not_believed(worker: Any, tmp_path: Path) -> None:
     """Somebody writes one line too many into the channel itself: the process is begun again rather than believed."""
-    process = worker(
+    ask, _ = worker(
         *("say(id=i, seconds=n)", "if n == 2 and not (here / 'once').exists():"),
         *("    (here / 'once').touch()", "    say(id=i, seconds=77.0)"),
     )
-    assert [process.ask(f"op{n}", {"n": n})["seconds"] for n in (1, 2, 3, 4)] == [1, 2, 3, 4]
+    assert [ask(f"op{n}", n)["seconds"] for n in (1, 2, 3, 4)] == [1, 2, 3, 4]
     assert starts(tmp_path) == 2
 
 
 @pytest.mark.parametrize(
     "said", ["float('nan')", "float('inf')", "-1.0", "0.0", "'1.0'", "None", "True", "[1.0]", "10**400"]
 )
-def test_what_is_no_time_is_no_price(worker: Worker, said: str) -> None:
-    process = worker(f"say(id=i, seconds={said} if n == 1 else 2.0, spread=0.0, blocks=3)")
+def test_what_is_no_time_is_no_price(worker: Any, said: str) -> None:
+    ask, _ = worker(f"say(id=i, seconds={said} if n == 1 else 2.0, spread=0.0, blocks=3)")
     with pytest.raises(Unmeasured, match="op1 cannot be measured"):
-        process.ask("op1", {"n": 1})
-    assert process.ask("op2", {"n": 2})["seconds"] == 2.0
+        ask("op1", 1)
+    assert ask("op2", 2)["seconds"] == 2.0
 
 
-def test_half_a_line_is_waited_for_and_no_longer_than_the_limit(worker: Worker) -> None:
+def test_half_a_line_is_waited_for_and_no_longer_than_the_limit(worker: Any) -> None:
     half = [
         "text = json.dumps(dict(id=i, seconds=n)) + '\\n'",
         "answers.write(text[:9]); answers.flush()",
         "time.sleep(0.3)",
     ]
-    assert worker(*half, "answers.write(text[9:]); answers.flush()").ask("op", {"n": 1})["seconds"] == 1
+    assert worker(*half, "answers.write(text[9:]); answers.flush()")[0]("op", 1)["seconds"] == 1
     with pytest.raises(Unmeasured, match="limit_seconds=1"):  # an hour would be longer than a test may take
-        worker(*half, "time.sleep(3600)", limit_seconds=1).ask("late", {"n": 1})
+        worker(*half, "time.sleep(3600)", limit_seconds=1)[0]("late", 1)
 
 
-def test_an_op_that_crashes_costs_itself_only_and_is_not_tried_again(worker: Worker, tmp_path: Path) -> None:
-    process = worker("os._exit(1) if n == 2 else say(id=i, seconds=n)")
-    assert process.ask("a", {"n": 1})["seconds"] == 1
+def test_an_op_that_crashes_costs_itself_only_and_is_not_tried_again(worker: Any, tmp_path: Path) -> None:
+    ask, _ = worker("os._exit(1) if n == 2 else say(id=i, seconds=n)")
+    assert ask("a", 1)["seconds"] == 1
     for _ in range(3):
         with pytest.raises(Unmeasured, match="b cannot be measured: it ends the process"):
-            process.ask("b", {"n": 2})
+            ask("b", 2)
     assert starts(tmp_path) == 2
-    assert process.ask("c", {"n": 3})["seconds"] == 3
+    assert ask("c", 3)["seconds"] == 3
     assert starts(tmp_path) == 3
 
 
-def test_an_op_that_hangs_is_waited_for_once(worker: Worker, tmp_path: Path) -> None:
-    process = worker("time.sleep(60) if n == 2 else say(id=i, seconds=n)", limit_seconds=1)
+def test_an_op_that_hangs_is_waited_for_once(worker: Any, tmp_path: Path) -> None:
+    ask, pool = worker("time.sleep(60) if n == 2 else say(id=i, seconds=n)", limit_seconds=1)
     for _ in range(2):
         with pytest.raises(Unmeasured, match="limit_seconds=1"):
-            process.ask("b", {"n": 2})
-    assert starts(tmp_path) == 1 and process.count("hangs") == 1
-    assert process.ask("c", {"n": 3})["seconds"] == 3
+            ask("b", 2)
+    assert starts(tmp_path) == 1 and pool.counts["hangs"] == 1
+    assert ask("c", 3)["seconds"] == 3
 
 
-def test_a_process_that_always_crashes_is_not_begun_for_ever(worker: Worker, tmp_path: Path) -> None:
-    process = worker("os._exit(1)")
+def test_a_process_that_always_crashes_is_not_begun_for_ever(worker: Any, tmp_path: Path) -> None:
+    ask, _ = worker("os._exit(1)")
     for n in range(4):
         with pytest.raises(Unmeasured):
-            process.ask(f"op{n}", {"n": n})
+            ask(f"op{n}", n)
     with pytest.raises(UserError, match="each of 5 requests in a row") as caught:
-        process.ask("op4", {"n": 4})
+        ask("op4", 4)
     assert not isinstance(caught.value, Unmeasured) and starts(tmp_path) == 10
 
 
-def test_killed_in_the_middle_of_a_measurement(worker: Worker, tmp_path: Path) -> None:
-    process = worker("(here / 'asked').touch()", "time.sleep(0.5)", "say(id=i, seconds=n)")
+def test_killed_in_the_middle_of_a_measurement(worker: Any, tmp_path: Path) -> None:
+    ask, pool = worker("(here / 'asked').touch()", "time.sleep(0.5)", "say(id=i, seconds=n)")
 
     def kill() -> None:
         while not (tmp_path / "asked").exists():
             time.sleep(0.01)
-        assert process.process.number is not None
-        os.kill(process.process.number, signal.SIGKILL)
+        assert pool.process.number is not None
+        os.kill(pool.process.number, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
-    assert process.ask("op", {"n": 7})["seconds"] == 7
+    assert ask("op", 7)["seconds"] == 7
     killer.join()
-    assert starts(tmp_path) == 2 and process.count("crashes") == 1
+    assert starts(tmp_path) == 2 and pool.counts["crashes"] == 1
 
 
-def test_the_process_ends_with_its_owner(worker: Worker) -> None:
-    process = worker("say(id=i, seconds=n)")
-    process.ask("op", {"n": 1})
-    assert process.process._worker is not None
-    inner = process.process._worker.process
-    del process
+def test_the_process_ends_with_its_owner(worker: Any) -> None:
+    ask, pool = worker("say(id=i, seconds=n)")
+    ask("op", 1)
+    assert pool.process._worker is not None
+    inner = pool.process._worker.process
+    del ask, pool
     assert inner.wait() == -signal.SIGKILL
 
 

@@ -1,27 +1,86 @@
-"""Costs fitted to measured plans, on times made of known costs; their files."""
+"""Measured plans out of a table; costs fitted to plans, on times made of known costs; scores of rankings; files."""
 
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from graphopt.core.errors import Unreadable, UserError
-from graphopt.hardware import learn_cost
-from graphopt.hardware.ranking.code_time import (
+from graphopt.hardware import code_time
+from graphopt.hardware.code_time import (
     SHIPPED,
     CodeTime,
+    MeasuredGraph,
+    MeasuredPlan,
     Weights,
+    agreement,
     distinct,
     fitted,
     load_weights,
+    measured_again,
+    measured_graphs,
+    needed,
     save_weights,
+    spearman,
     weights_file,
 )
-from graphopt.hardware.ranking.measured_plans import MeasuredGraph, MeasuredPlan
-from graphopt.hardware.ranking.requests import CompilerRequest
-from tests.hardware.test_measured_plans import request, timed
+from graphopt.hardware.measure.price_table import PriceTable
+from graphopt.hardware.requests import CompilerRequest
+
+HERE = {"environment": "here"}
+
+
+def request(digest: str, requests: dict[str, str], **more: Any) -> dict[str, Any]:
+    knobs = more.pop("knobs", {})
+    key = json.dumps([requests, knobs])
+    return {"request": key, **HERE, "program": "p", "requests": requests, "knobs": knobs, "digest": digest,
+            "features": {"bytes": 8.0}, **more}  # fmt: skip
+
+
+def timed(digest: str, ratio: float) -> dict[str, Any]:
+    return {"digest": digest, "default": "d0", **HERE, "seconds": 2 * ratio, "ratio": ratio, "noise": 0.01, "rounds": 7,
+            "aa": 1.0}  # fmt: skip
+
+
+def table(path: Path, lines: list[dict[str, Any]]) -> PriceTable:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return PriceTable(path)
+
+
+def test_requests_meet_the_times_of_their_code(tmp_path: Path) -> None:
+    """Two requests that lead to one code are two plans of one time; what was not timed, or fails, is none."""
+    requests = [request("d0", {}), request("d1", {"a": "store"}), request("d1", {"b": "cut"}),
+                request("d2", {"a": "inline"}), request("d3", {}, knobs={"simdlen": 1})]  # fmt: skip
+    failed = {"digest": "d3", "default": "d0", **HERE, "failure": "it crashes"}
+    found = measured_graphs(table(tmp_path / "t.jsonl", [*requests, timed("d0", 1.0), timed("d1", 1.5), failed]))
+    assert [*found] == ["p"] and found["p"].default.seconds == 2.0
+    assert [(plan.request, plan.ratio) for plan in found["p"].plans] == [
+        (CompilerRequest({"a": "store"}, {}), 1.5), (CompilerRequest({"b": "cut"}, {}), 1.5)
+    ]  # fmt: skip
+
+
+def test_lines_that_say_nothing_of_what_was_asked_do_not_count(tmp_path: Path) -> None:
+    strange = [request("d1", {"a": "burn"}), request("d1", {}, knobs={"simdlen": 9}),
+               request("d1", {}, knobs={"no": 1}), request("d1", {"c": "cut"}, environment="elsewhere")]  # fmt: skip
+    bare = {"request": "x", **HERE, "digest": "d1", "features": {}}
+    lines = [request("d0", {}), *strange, bare, timed("d0", 1.0), timed("d1", 1.5)]
+    assert measured_graphs(table(tmp_path / "t.jsonl", lines), "here")["p"].plans == ()
+    assert measured_graphs(table(tmp_path / "u.jsonl", [bare, timed("d0", 1.0)])) == {}
+
+
+def test_near_is_what_asks_for_little(tmp_path: Path) -> None:
+    everything = {f"op{i}": "store" for i in range(50)}
+    few = {f"op{i}": "store" for i in range(5)}
+    more = {f"op{i}": "store" for i in range(6)}
+    lines = [request("d0", {}), *(request("d1", asked) for asked in (everything, few, more)),
+             request("d1", {}, knobs={"simdlen": 1})]  # fmt: skip
+    graph = measured_graphs(table(tmp_path / "t.jsonl", [*lines, timed("d0", 1.0), timed("d1", 1.5)]))["p"]
+    assert [graph.near(plan) for plan in graph.plans] == [False, True, False, True]
+
 
 TRUE = CodeTime({"v.tanh": 5e-9, "v.exp": 40e-9, "bytes.far": 0.02e-9, "s.load": 8e-9})
 
@@ -96,7 +155,7 @@ def test_what_is_shipped_is_sound_and_says_where_it_is_from() -> None:
 
 def test_the_command_fits_what_a_table_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
-    assert learn_cost.main([str(tmp_path / "empty")]) == 1
+    assert code_time.main([str(tmp_path / "empty")]) == 1
     lines = [request("d0", {}), timed("d0", 1.0)]
     for i in range(1, 12):
         lines += [request(f"d{i}", {f"op{i}": "store"}, features={"bytes.far": 8.0 + i}), timed(f"d{i}", 1 + i / 8)]
@@ -105,7 +164,29 @@ def test_the_command_fits_what_a_table_holds(tmp_path: Path, capsys: pytest.Capt
                                         if line.get("digest") == "d0" and "request" in line else line) + "\n"
                              for line in lines))  # fmt: skip
     out = tmp_path / "own.json"
-    assert learn_cost.main([str(tmp_path), "--out", str(out)]) == 0
+    assert code_time.main([str(tmp_path), "--out", str(out)]) == 0
     assert "11 plans of 1 graphs" in capsys.readouterr().out
     assert load_weights(out).card == {"environment": "here", "plans": {"p": 11}}
-    assert learn_cost.main([str(table), "--out", str(out), "--without", "p"]) == 1
+    assert code_time.main([str(table), "--out", str(out), "--without", "p"]) == 1
+
+
+def test_rank_correlation_is_scipys_also_with_ties() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        a, b = rng.integers(0, 8, 30).astype(float), rng.random(30)
+        assert spearman(a, b) == pytest.approx(spearmanr(a, b).statistic)
+    assert spearman(np.ones(5), np.arange(5.0)) == 0.0
+
+
+def test_intervals_hold_the_value_and_noise_limits_what_can_be_seen() -> None:
+    rng = np.random.default_rng(1)
+    truth = rng.random(40) + 1
+    found = agreement(spearman, truth + rng.normal(0, 0.1, 40), truth)
+    assert found.low < found.value < found.high < 1.0
+    assert measured_again(spearman, truth, np.zeros(40)) == pytest.approx(1.0)
+    assert 0.5 < measured_again(spearman, truth, np.full(40, 0.1)) < 0.98
+
+
+def test_evaluations_until_nine_tenths_of_the_gain() -> None:
+    ratio = np.array([1.5, 0.8, 0.91, 0.81])
+    assert needed(np.arange(4), ratio) == 2 and needed(np.array([2, 0, 3, 1]), ratio) == 3

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, describe, save_program
 from graphopt.hardware.measure.kinds.onnx_kind import load_onnx
@@ -46,20 +47,16 @@ def test_what_changes_nothing_is_run_without_care() -> None:
     assert runner.run()[0] == runner.run()[0] == 2.0
 
 
-def program_of(function: Any, *inputs: Tensor) -> FxProgram:
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    gm = make_fx(function)(*inputs)
-    return FxProgram(gm, tuple(map(describe, inputs)))
-
-
-def adam(weight: Tensor, gradient: Tensor) -> list[Tensor]:
-    return [weight.mul_(0.5).add_(gradient)]
+def saved(folder: Path, function: Any, *inputs: Tensor) -> str:
+    """The path of a program's file."""
+    path = folder / "p.program.json.gz"
+    save_program(path, FxProgram(make_fx(function)(*inputs), tuple(map(describe, inputs))))
+    return str(path)
 
 
 def test_an_fx_program_is_run_on_what_its_file_says(tmp_path: Path) -> None:
-    save_program(tmp_path / "p.program.json.gz", program_of(adam, torch.randn(8), torch.randn(8)))
-    runner = load_eager({"program": str(tmp_path / "p.program.json.gz"), "seed": 0}, "cpu")
+    program = saved(tmp_path, lambda w, g: [w.mul_(0.5).add_(g)], torch.randn(8), torch.randn(8))
+    runner = load_eager({"program": program, "seed": 0}, "cpu")
     assert runner.reset is not None  # an optimiser's step
     runs = []
     for _ in range(3):
@@ -69,9 +66,9 @@ def test_an_fx_program_is_run_on_what_its_file_says(tmp_path: Path) -> None:
 
 
 def test_a_generated_module_is_called_with_a_list_that_it_may_empty(tmp_path: Path) -> None:
-    save_program(tmp_path / "p.program.json.gz", program_of(lambda a, b: [a + b], torch.randn(8), torch.randn(8)))
+    program = saved(tmp_path, lambda a, b: [a + b], torch.randn(8), torch.randn(8))
     (tmp_path / "made.py").write_text("def call(args):\n    a, b = args\n    args.clear()\n    return (a + b,)\n")
-    payload = {"source": str(tmp_path / "made.py"), "digest": "made", "program": str(tmp_path / "p.program.json.gz")}
+    payload = {"source": str(tmp_path / "made.py"), "digest": "made", "program": program}
     made = load_inductor({**payload, "seed": 3}, "cpu")
     eager = load_eager({"program": payload["program"], "seed": 3}, "cpu")
     assert torch.equal(made.run()[0], eager.run()[0]) and torch.equal(made.run()[0], eager.run()[0])

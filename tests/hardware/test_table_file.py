@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from graphopt.core.errors import Unreadable
-from graphopt.hardware.learn_cost import tables_in
+from graphopt.hardware.code_time import tables_in
 from graphopt.hardware.measure.price_table import PriceTable, all_lines, is_there, pack, packed_path, tables_below
 
 

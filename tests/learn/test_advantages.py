@@ -10,12 +10,12 @@ import pytest
 from fusion_graphs import DEVICES, GPU, random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_graphs import WithoutFlips, fusion_on
 from toy import ToyCost, ToyTask, toy_graph
 
 from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
-from graphopt.core.plan import Plans
 from graphopt.costs.simulator import Simulator
 from graphopt.learn.advantages.gibbs import (
     DeltaPrices,
@@ -29,7 +29,7 @@ from graphopt.learn.advantages.gibbs import (
 )
 from graphopt.learn.advantages.store import Collection, Store, collect
 from graphopt.problems.assignment import AssignTask, Pricing
-from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.problems.cost_model import CostModel
 from graphopt.problems.tasks.fusion import Fusion
 from graphopt.problems.tasks.placement import Joint
 from graphopt.search.walks.moves import slots_in
@@ -40,20 +40,8 @@ from graphopt.search.walks.moves import slots_in
 CAPS = {"max_ops": 12, "max_inputs": 8, "max_duplicates": 4}
 
 
-class WithoutFlips(CostModel):
-    """The same prices, but no exact flips."""
-
-    def __init__(self, inner: CostModel) -> None:
-        self.inner, self.name, self.objective = inner, inner.name, inner.objective
-
-    def price(self, plans: Plans) -> Prices:
-        return self.inner.price(plans)
-
-
 def fusion(device: Device = GPU) -> tuple[Fusion, Simulator]:
-    machine = Machine(name="m", devices=(device,))
-    task = Fusion(name="fusion", machine=machine, decision="binary", numerics=None, levels=2, **CAPS)
-    return task, Simulator(name="s", machine=machine, objective="runtime", threads=1)
+    return fusion_on(Machine(name="m", devices=(device,)), **CAPS)
 
 
 def collected(graph: Graph, task: AssignTask, cost: CostModel, tau: float, sweeps: int) -> list[Samples]:
@@ -260,20 +248,8 @@ def test_a_damaged_shard_is_never_believed_and_made_anew(tmp_path: Path, harm: s
     assert_equal(contents(again, collection_in(tmp_path)), whole)
 
 
-def test_a_disk_that_takes_no_folder_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "nowhere").write_text("a file")
-    with pytest.raises(UserError, match=r"cannot write .*nowhere.*make room"):
-        collect(GRAPHS, TASK, cost(), collection_in(tmp_path / "nowhere"), 3)
-
-
 def test_large_graphs_are_visited_in_parts(tmp_path: Path) -> None:
     collection = collection_in(tmp_path, slots=4)
     store = collect([GRAPHS[1]], TASK, cost(), collection, 3)[0]
     rows = [np.unique(store.read(name).row).tolist() for name in collection.names()]
     assert all(len(visited) == 4 for visited in rows) and len({tuple(visited) for visited in rows}) > 1
-
-
-def test_graphs_without_a_choice_are_left_out(tmp_path: Path) -> None:
-    nothing = ToyTask({"inline": 2}, np.zeros(6, bool))
-    assert collect([GRAPHS[0]], nothing, cost(), collection_in(tmp_path), 3) == []
-    assert not [*tmp_path.iterdir()]

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import pytorch_lightning as pl
 import torch
 from fusion_graphs import GPU as ROUGH
 from fusion_graphs import XLA, random_graph, random_requests
+from small_graphs import fit, fusion_on
 from test_lower_bound import tasks_on
-from torch.utils.data import DataLoader
 
-from graphopt.core.errors import ConfigError, Unsolved
+from graphopt.core.errors import ConfigError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.core.utils import registry
@@ -22,7 +21,6 @@ from graphopt.costs.simulator import Simulator
 from graphopt.learn.modelling.kernel_model import KernelModel, RunModel, durations
 from graphopt.problems.assignment import AssignTask, Pricing
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.fusion import Fusion
 from graphopt.problems.tasks.placement import Joint
 from graphopt.run.config.construct import construct
 from graphopt.search.fusion.modelled_scan import ModelledScan, modelled_by, plain_roofline
@@ -32,23 +30,13 @@ GPU = Device(
     saturation=64.0, prologue_factor=1.5, cache_bytes=600.0, cache_speedup=2.0, clock=1e9, cores=4, fpus_per_core=32,
 )  # fmt: skip
 MACHINE = Machine(name="m", devices=(GPU,))
-CAPS = {"levels": 2, "max_ops": 64, "max_inputs": 16, "max_duplicates": 8, "numerics": None}
-FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", **CAPS)
-SIMULATOR = Simulator(name="s", machine=MACHINE, objective="runtime", threads=1)
+FUSION, SIMULATOR = fusion_on(MACHINE)
 
 
 def model(*, plans: int = 9, rate: float = 1e-2, modelled: int = 200) -> KernelModel:
     torch.manual_seed(0)
     return KernelModel(name="kernel_model", task=FUSION, cost=SIMULATOR, seed=0, plans=plans, rate=rate, depth=2,
                        modelled=modelled)  # fmt: skip
-
-
-def trained(learner: KernelModel, graphs: list[Graph], steps: int) -> KernelModel:
-    learner.prepare_training(graphs)
-    trainer = pl.Trainer(max_epochs=1, limit_train_batches=steps, logger=False, enable_checkpointing=False,
-                         enable_progress_bar=False, enable_model_summary=False, accelerator="cpu")  # fmt: skip
-    trainer.fit(learner, DataLoader([graphs] * steps, batch_size=None, collate_fn=lambda x: x))
-    return learner
 
 
 def priced_by(machine: Machine, graph: Graph, requests: np.ndarray) -> np.ndarray:
@@ -89,7 +77,8 @@ def test_durations_by_hand() -> None:
 
 def test_it_learns_a_device_from_few_plans_of_other_graphs() -> None:
     """Prices of random plans of graphs that it never saw: its error is a third of the data sheet's at most."""
-    learner = trained(model(), [random_graph(seed, 60) for seed in range(12)], 300)
+    learner = model()
+    fit(learner, [random_graph(seed, 60) for seed in range(12)], 300)
     assert learner.train_evals == 12 * 9
     error = {}
     for name, machine in (("plain", modelled_by(MACHINE, plain_roofline(GPU))), ("learned", learner.machine)):
@@ -110,19 +99,10 @@ def test_kernels_with_an_op_that_is_held_out_teach_nothing() -> None:
     assert not len(kernel_table(replace(graph, held_out=np.ones_like(held)), inline, GPU)[0])
 
 
-@pytest.mark.parametrize("evals", [0, 1, 5, 40])
-def test_what_the_model_prices_is_no_evaluation(evals: int) -> None:
-    graph = random_graph(7, 60)
-    problem, _ = solve(model(), graph, FUSION, SIMULATOR, evals=evals)
-    assert problem.evals == evals and problem.best_cost < np.inf
-
-
 def test_the_search_ends_where_the_model_is_best() -> None:
     """With a model that is the machine's own, the answer without evaluations is as good as a search with them."""
     graph = random_graph(9, 60)
-    machine = Machine(name="m", devices=(replace(plain_roofline(GPU), name="ideal"),))
-    task = Fusion(name="fusion", machine=machine, decision="binary", **CAPS)
-    simulator = Simulator(name="s", machine=machine, objective="runtime", threads=1)
+    task, simulator = fusion_on(Machine(name="m", devices=(replace(plain_roofline(GPU), name="ideal"),)))
     algo = ModelledScan(name="roofline_scan", model="roofline", depth=2, modelled=400)
     without, _ = solve(algo, graph, task, simulator, evals=0)
     searched, _ = solve(algo, graph, task, simulator, evals=400)
@@ -132,18 +112,9 @@ def test_the_search_ends_where_the_model_is_best() -> None:
 def test_xla_models_what_says_its_clock() -> None:
     algo = ModelledScan(name="modelled_scan", model="xla_gpu", depth=2, modelled=50)
     assert solve(algo, random_graph(2, 30), FUSION, SIMULATOR, evals=0)[0].best_cost < np.inf
-    silent = Fusion(name="f", machine=modelled_by(MACHINE, replace(GPU, clock=0.0)), decision="binary", **CAPS)
+    silent, _ = fusion_on(modelled_by(MACHINE, replace(GPU, clock=0.0)))
     with pytest.raises(ConfigError, match=r"needs clock, cores and fpus_per_core .* choose algo\.model=roofline"):
         solve(algo, random_graph(2, 30), silent, SIMULATOR, evals=0)
-
-
-def test_only_times_can_be_learned() -> None:
-    peak = Simulator(name="s", machine=MACHINE, objective="peak_memory", threads=1)
-    learner = KernelModel(name="k", task=FUSION, cost=peak, seed=0, plans=2, rate=1e-2, depth=1, modelled=10)
-    with pytest.raises(
-        Unsolved, match=r"algo=k needs cost\.objective=runtime judge\.objective=runtime, not peak_memory"
-    ):
-        solve(learner, random_graph(1, 20), FUSION, peak, evals=1)
 
 
 def test_nobody_writes_a_learned_device() -> None:
@@ -153,7 +124,7 @@ def test_nobody_writes_a_learned_device() -> None:
 
 # ---- runs on several devices
 
-LIMITS = {key: CAPS[key] for key in ("max_ops", "max_inputs", "max_duplicates")}
+LIMITS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 PLAIN_TWO = Machine(
     name="two", devices=(plain_roofline(ROUGH), plain_roofline(ROUGH)), link_bandwidth=12e9, link_latency=1e-5
 )
@@ -210,10 +181,5 @@ def test_it_learns_the_kernels_of_every_task_from_fusions_on_one_device() -> Non
         return abs(float(np.log(seen.price(plans).cost[0] / price)))
 
     before = error()
-    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
-                         enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
-    made.prepare_training(graphs)
-    assert made.train_evals == 4 * len(graphs)
-    trainer.fit(made.train(), DataLoader([graphs] * 150, batch_size=None, collate_fn=list))
-    made.eval()
-    assert error() < 0.3 * before
+    fit(made, graphs, 150)
+    assert made.train_evals == 4 * len(graphs) and error() < 0.3 * before

@@ -7,36 +7,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-import pytorch_lightning as pl
 import torch
 from fusion_graphs import GPU, RICH, random_graph
+from small_graphs import fit, fusion_on
 from torch import nn
-from torch.utils.data import DataLoader
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
-from graphopt.core.errors import ConfigError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Decision
 from graphopt.core.utils import registry
-from graphopt.costs.simulator import Simulator
-from graphopt.graphs.layered import layered_graph
 from graphopt.learn.advantages.gibbs import ExampleSet, Samples, advantages, compressed
 from graphopt.learn.advantages.store import Collection
 from graphopt.learn.laf import LAF, Guidance, LAFSearchSettings, LearnedMutations, Model, Refit, RegressionSettings
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.fusion import Fusion
 from graphopt.run.config.build import encoder
-from graphopt.run.config.construct import construct
 from graphopt.search.walks.moves import slots_in, slots_of
 from graphopt.search.walks.progressive import ProgressiveSearch, Steps, mutated
 
 MACHINE = Machine(name="m", devices=(GPU,))
-CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
-FUSION = Fusion(name="fusion", machine=MACHINE, decision="binary", numerics=None, levels=2, **CAPS)
-SIMULATOR = Simulator(name="s", machine=MACHINE, objective="runtime", threads=1)
+FUSION, SIMULATOR = fusion_on(MACHINE)
 STEPS = Steps(start="initial", hops=1, change=0.5, centre="changed")
 GUIDE = Guidance(top=20.0, refresh=4, order="magnitude", fresh=False)
 MODEL = Model(target="magnitude")
@@ -181,20 +173,6 @@ def test_with_a_constant_model_the_search_is_the_unguided_one() -> None:
         assert trace(guided) == trace(uniform) and np.array_equal(guided.best, uniform.best)
 
 
-@pytest.mark.parametrize("changes", [
-    {"guide": replace(GUIDE, fresh=True, order="gain"), "model": Model(target="signed")},
-    {"refit": Refit(every=7, steps=2, rate=1e-2), "steps": Steps(start="random", hops=2, change=0.2, centre="free")},
-], ids=["gain", "refit"])  # fmt: skip
-def test_options_spend_the_same_budget_and_leave_the_learner_alone(changes: dict[str, Any]) -> None:
-    learner, graph = laf(**changes).eval(), random_graph(9, 60)
-    before = {name: value.clone() for name, value in learner.state_dict().items()}
-    for evals in (1, 50):
-        one, _ = solve(learner, graph, FUSION, SIMULATOR, evals=evals, seed=1)
-        two, _ = solve(learner, graph, FUSION, SIMULATOR, evals=evals, seed=1)
-        assert one.evals == evals and trace(one) == trace(two)
-    assert all(torch.equal(before[name], value) for name, value in learner.state_dict().items())
-
-
 @pytest.mark.parametrize(("target", "order", "expected"), [("magnitude", "magnitude", {0, 1, 2, 3}),
                                                          ("signed", "gain", {2, 3})])  # fmt: skip
 def test_refitting_learns_what_the_search_has_seen(target: Any, order: Any, expected: set[int]) -> None:
@@ -226,11 +204,6 @@ def test_a_free_centre_changes_only_where_nothing_else_does() -> None:
         assert any(candidate[op, head] == problem.initial[op, head] for candidate in made) == kept
 
 
-def test_the_sign_is_needed_for_gains() -> None:
-    with pytest.raises(ConfigError, match=r"set algo\.model\.target=signed"):
-        laf(guide=replace(GUIDE, order="gain"))
-
-
 # ---- learning
 
 
@@ -239,36 +212,15 @@ def example_graph() -> Graph:
     return random_graph(12, 120)
 
 
-def train(learner: LAF, graphs: list[Graph], steps: int) -> None:
-    trainer = pl.Trainer(max_steps=-1, max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
-                         enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
-    torch.manual_seed(0)
-    learner.train()
-    learner.prepare_training(graphs)
-    trainer.fit(learner, DataLoader([graphs] * steps, batch_size=None, collate_fn=list))
-    learner.eval()
-
-
 @pytest.mark.parametrize("target", ["magnitude", "signed"])
 def test_a_model_that_overfits_one_graph_ranks_its_ops(tmp_path: Path, target: Any) -> None:
-    machine = Machine(name="rich", devices=(RICH,))
-    task = Fusion(name="fusion", machine=machine, decision="binary", numerics=None, levels=2, **CAPS)
-    cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
+    task, cost = fusion_on(Machine(name="rich", devices=(RICH,)))
     model = Model(target=target)
     graph, learner = example_graph(), laf(task, cost, folder=tmp_path, model=model, priority=0.5, least_labels=20)
     learner.prepare_training([graph])
     unskilled = float(np.mean(learner.validation_values(graph)))
-    train(learner, [graph], 400)
+    fit(learner, [graph], 400)
     assert float(np.mean(learner.validation_values(graph))) > 0.8 > 0.4 > abs(unskilled)
-
-
-def test_skill_is_of_graphs_that_training_does_not_read(tmp_path: Path) -> None:
-    graph, learner = example_graph(), laf(folder=tmp_path)
-    other = layered_graph(40, np.random.default_rng(5), "other")
-    learner.prepare_training([graph])
-    counted = learner.train_evals
-    assert abs(float(np.mean(learner.validation_values(other)))) > 0
-    assert learner.train_evals > counted  # what validation prices is training cost
 
 
 def test_a_model_that_tells_no_ops_apart_has_no_skill(tmp_path: Path) -> None:
@@ -297,17 +249,3 @@ def test_collecting_is_training_cost_and_is_counted_once(tmp_path: Path) -> None
     again.train_steps, again.train_evals = 4, learner.train_evals  # as a checkpoint restores them
     again.prepare_training([graph])
     assert again.train_evals == learner.train_evals
-
-
-@pytest.mark.parametrize("name", ["placement", "scheduling", "joint"])
-def test_other_tasks_learn_and_search(tmp_path: Path, name: str) -> None:
-    machine: Machine = construct(registry.option("machine", "gpu2"), "machine")
-    task: AssignTask = construct(registry.option("task", name), "task", {"machine": machine})
-    cost: CostModel = construct(registry.option("cost", "simulator") | {"threads": 1}, "cost", {"machine": machine})
-    graph = layered_graph(30, np.random.default_rng(1), "layered")
-    learner = laf(task, cost, folder=tmp_path, least_labels=10)
-    train(learner, [graph], 150)
-    sure = learner.validation_values(graph)
-    assert name == "scheduling" or np.mean(sure) > 0.4  # the default schedule of this graph leaves nothing to change
-    problem, _ = solve(learner, graph, task, cost, evals=60)
-    assert problem.evals == 60 and problem.best_cost <= problem.initial_cost

@@ -114,17 +114,6 @@ def test_it_finds_the_optimum_and_tries_better_plans_as_it_learns(name: str) -> 
 
 
 @pytest.mark.parametrize("name", SPENT)
-def test_the_same_seed_tries_the_same_and_leaves_torch_alone(name: str) -> None:
-    graph, traces, state = two_kinds(), [], torch.get_rng_state()
-    for _ in range(2):
-        cost = Recorded(CutCost(name="cut", objective="runtime", scale=1.0))
-        solve(quick(name), graph, TASK, cost, evals=40, seed=3)
-        traces.append(cost.said)
-    assert traces[0] == traces[1]
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("name", SPENT)
 def test_plans_that_do_not_fit_teach_and_cost_no_answer(name: str) -> None:
     """Half of the placements are infeasible; the answer is not."""
     graph = toy_graph(6)

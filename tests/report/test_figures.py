@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from graphopt.core.errors import UserError
-from graphopt.hardware.ranking.measured_plans import MeasuredGraph, MeasuredPlan
-from graphopt.hardware.ranking.requests import CompilerRequest
+from graphopt.hardware.code_time import MeasuredGraph, MeasuredPlan
+from graphopt.hardware.requests import CompilerRequest
 from graphopt.report import calibration
 from graphopt.report.figures import FILE, FORMS, KINDS, Figure, figures, figures_of
 

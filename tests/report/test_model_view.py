@@ -10,6 +10,7 @@ import onnx
 import pytest
 from commands import Answer, command
 from onnx import TensorProto, helper
+from rich.console import Console
 
 from graphopt import load as load_answer
 from graphopt.core import oracles
@@ -58,7 +59,7 @@ def case_of(answer: Answer) -> Solved:
 
 @pytest.mark.parametrize("task", CASES)
 def test_one_model_at_80_columns(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphopt.report.model_view.terminal_width", lambda: 80)
+    monkeypatch.setattr("graphopt.report.model_view.screen", lambda: Console(width=80, highlight=False))
     answer = solve(tmp_path, task)
     assert answer.code == 0, answer.err
     (row,) = answer.rows
@@ -94,7 +95,7 @@ def test_the_changes_are_those_that_cost_most(tmp_path: Path) -> None:
         changed = choices.copy()
         changed[op] = case.decided.default[op]
         alone[case.decided.op_names[op].replace("\x1b", r"\x1b")] = case.price_choices(changed[None])[0] / base - 1
-    shown = dict(re.findall(r"^(\S+) .*\+([\d.e+-]+) %$", answer.out, re.M))
+    shown = dict(re.findall(r"^(\S+) .*\+([\d.e+-]+) %\s*$", answer.out, re.M))
     best = sorted((value for value in alone.values() if value > 1e-9), reverse=True)[:5]
     assert len(shown) == len(best) > 0
     assert sorted(map(float, shown.values()), reverse=True) == [pytest.approx(100 * v, rel=6e-3) for v in best]

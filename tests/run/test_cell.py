@@ -1,4 +1,4 @@
-"""Cells: where results lie, what makes two cells the same, how errors end, composed configurations."""
+"""Cells: where results lie, what makes two cells the same, and how errors end."""
 
 import copy
 import fcntl
@@ -8,18 +8,13 @@ from typing import Any
 
 import frame_parts as parts_of
 import pytest
-from commands import command
 from omegaconf import OmegaConf
 
-from graphopt import OWN_OPTIONS
 from graphopt.core.errors import Incompatible, UsageError, UserError
 from graphopt.core.graph import GraphError
 from graphopt.run import cell as cell_module
-from graphopt.run import sweep
 from graphopt.run.cell import Cell, config_hash, open_cell, settings_of
 from graphopt.run.records.rows import read
-
-# --- Cells: where results lie, what makes two cells the same, and how errors end.
 
 
 def changed(config: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -32,10 +27,15 @@ def changed(config: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return out
 
 
-@pytest.mark.parametrize("path", ["seed", "ckpt", "cost.factor", "judge.factor", "trainer.steps", "task.name"])
+SAME = ("study", "output_dir", "resume", "budget.evals", "compare", "split", "logger.name")
+OTHER = ("seed", "ckpt", "cost.factor", "judge.factor", "trainer.steps", "task.name")
+
+
+@pytest.mark.parametrize("path", [*SAME, *OTHER])
 def test_what_makes_results_differ_makes_another_cell(tmp_path: Path, path: str) -> None:
+    """What rows say for themselves does not."""
     config = parts_of.config(tmp_path)
-    assert config_hash(changed(config, path, 99)) != config_hash(config)
+    assert (config_hash(changed(config, path, "99")) == config_hash(config)) == (path in SAME)
 
 
 def test_an_encoder_counts_where_the_algorithm_reads_one(tmp_path: Path) -> None:
@@ -43,12 +43,6 @@ def test_an_encoder_counts_where_the_algorithm_reads_one(tmp_path: Path) -> None
     for config, counts in ((parts_of.config(tmp_path), False), (parts_of.config(tmp_path, algo=reads), True)):
         assert (config_hash(changed(config, "encoder.width", 99)) != config_hash(config)) == counts
         assert ("-bias-" in Cell(config).path.name) == counts
-
-
-@pytest.mark.parametrize("path", ["study", "output_dir", "resume", "budget.evals", "compare", "split", "logger.name"])
-def test_what_rows_say_for_themselves_does_not(tmp_path: Path, path: str) -> None:
-    config = parts_of.config(tmp_path)
-    assert config_hash(changed(config, path, "99")) == config_hash(config)
 
 
 def test_the_folder_reads_like_the_command(tmp_path: Path) -> None:
@@ -126,15 +120,6 @@ def test_a_finished_cell_is_skipped_until_something_more_is_asked(
     assert not opened(tmp_path, None, compare=["random"]).skipped
     again = opened(tmp_path, None, resume=False)
     assert not again.skipped and not again.rows.path.exists()
-
-
-def test_two_runs_do_not_share_a_cell(tmp_path: Path) -> None:
-    first = Cell(parts_of.config(tmp_path))
-    first.start()
-    with pytest.raises(UserError, match="another run is working"):
-        Cell(parts_of.config(tmp_path)).start()
-    first.stop()
-    Cell(parts_of.config(tmp_path)).start()
 
 
 def test_the_configuration_is_kept(tmp_path: Path) -> None:
@@ -219,84 +204,3 @@ def test_an_unwritable_folder_is_one_sentence(tmp_path: Path, capsys: pytest.Cap
         opened(tmp_path, None)
     err = capsys.readouterr().err
     assert ended.value.code == 1 and err.startswith("cannot write") and err.count("\n") == 1
-
-
-# --- Composed configurations of finished cells: found for the same words and files only, and never believed damaged.
-
-WORDS, SOURCES = ["algo=local", "seed=1"], ["config", "file conf"]
-CONFIG = {"seed": 1, "algo": {"name": "local", "hops": 1.5}, "ckpt": None, "budget": {"evals": [1]}}
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("GRAPHOPT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def test_the_same_words_and_files_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sweep.find_composed(WORDS, SOURCES) is None
-    sweep.keep_composed(WORDS, SOURCES, CONFIG)
-    assert sweep.find_composed(WORDS, SOURCES) == CONFIG
-    for words, sources in ((WORDS[::-1], SOURCES), (WORDS[:1], SOURCES), (WORDS, SOURCES[:1])):
-        assert sweep.find_composed(words, sources) is None
-    own = tmp_path / "own" / "algo"
-    own.mkdir(parents=True)
-    (own / "local.yaml").write_text("hops: 3")
-    monkeypatch.setenv(OWN_OPTIONS, str(own.parent))
-    assert sweep.find_composed(WORDS, SOURCES) is None
-
-
-def test_what_depends_on_more_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    sweep.keep_composed(["seed=${oc.env:SEED}"], SOURCES, CONFIG)
-    monkeypatch.setenv(OWN_OPTIONS, str(tmp_path / "own"))
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "a.yaml").write_text("seed: ${oc.env:SEED}")
-    sweep.keep_composed(WORDS, SOURCES, CONFIG)
-    assert not cache.exists()
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"config": 3}', '{"config": {"seed": 2}, "digest": "0"}'])
-def test_a_damaged_file_is_made_anew(cache: Path, text: str) -> None:
-    sweep.keep_composed(WORDS, SOURCES, CONFIG)
-    [file] = cache.rglob("*.json")
-    file.write_text(text)
-    assert sweep.find_composed(WORDS, SOURCES) is None
-    sweep.keep_composed(WORDS, SOURCES, CONFIG)
-    assert sweep.find_composed(WORDS, SOURCES) == CONFIG
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"config": CONFIG | {"seed": 2}}))
-    assert sweep.find_composed(WORDS, SOURCES) is None
-
-
-def test_a_cache_that_cannot_be_written_stops_nobody(cache: Path) -> None:
-    cache.write_text("a file")
-    sweep.keep_composed(WORDS, SOURCES, CONFIG)
-    assert sweep.find_composed(WORDS, SOURCES) is None
-
-
-def test_a_finished_sweep_composes_nothing_and_a_longer_one_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-
-    small = ["task=fusion", "dataset=synthetic", "dataset.families=[layered]", "dataset.ops=14", "dataset.test=1",
-             "budget.evals=2", "logger=none"]  # fmt: skip
-    made, inner = list[str](), ConfigLoaderImpl.load_sweep_config
-
-    def counted(self: ConfigLoaderImpl, master_config: Any, sweep_overrides: list[str]) -> Any:
-        made.append(" ".join(sweep_overrides))
-        return inner(self, master_config, sweep_overrides)
-
-    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
-    first = command(tmp_path, *small, "algo=default,random", "seed=0,1", sweep=True)
-    assert first.code == 0 and len(first.rows) == 4 and len(set(made)) == 4, first.err
-    made.clear()
-    again = command(tmp_path, *small, "algo=default,random", "seed=0,1", sweep=True)
-    assert again.code == 0 and again.out.count("is finished") == 4 and made == [] and "random" in again.out
-    [answer, *_] = tmp_path.rglob("decisions/*.npz")
-    answer.unlink()
-    more = command(tmp_path, *small, "algo=default,random", "seed=0,1,2", sweep=True)
-    assert more.code == 0 and more.out.count("is finished") == 3 and len(set(made)) == 3
-    assert answer.exists() and len(more.rows) == 6 and len(read(next(tmp_path.rglob("rows.jsonl")))) == 1
-    made.clear()
-    over = command(tmp_path, *small, "algo=default,random", "seed=0,1", "resume=false", sweep=True)
-    assert over.code == 0 and "is finished" not in over.out and made

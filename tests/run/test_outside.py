@@ -21,7 +21,6 @@ from hostile_files import answer, changed, checkpoint_of, nothing_is_called  # n
 
 from graphopt import load as load_answer
 from graphopt.core.cli import composed
-from graphopt.core.errors import UserError
 from graphopt.core.utils import registry
 from graphopt.core.utils.limits import read_member
 from graphopt.core.utils.marks import Outside
@@ -324,30 +323,6 @@ def test_no_file_sets_what_reaches_out(
             run()
 
 
-def test_a_module_of_a_data_set_within_one(canaries: list[Any], tmp_path: Path) -> None:
-    sound = words("dataset", registry.option("dataset", "regal_mixed"))
-    used("dataset", node_of("dataset", sound))
-    run = decision(tmp_path / "evil", {"dataset": sound | {"real": canaries[5]}})
-    with untouched("real"):
-        run()
-    with pytest.raises(UserError, match="real"):
-        run()
-
-
-@pytest.mark.parametrize("where", ["machine", "dataset"])
-def test_a_class_that_a_problem_names(canaries: list[Any], tmp_path: Path, where: str) -> None:
-    evil = {"_target_": "subprocess.getoutput", "cmd": f"touch {tmp_path / 'ran'}"}
-    text = deepcopy(PROBLEM)
-    if where == "machine":
-        text["config"]["machine"]["devices"] = evil  # type: ignore[index]
-    else:
-        text["datasets"][0]["random"] = evil  # type: ignore[index]
-    run = board(tmp_path, text)
-    with untouched(where):
-        run()
-    assert not (tmp_path / "ran").exists()
-
-
 # ---- a class, or an option, in every position of what a file says
 
 
@@ -377,32 +352,37 @@ def everywhere(said: Any, canaries: list[Any]) -> Iterator[tuple[Any, Any]]:
                 yield (place, "beside", evil), replaced(said, place, {**here, **evil})
 
 
-def test_a_class_anywhere_in_an_answer(canaries: list[Any], tmp_path: Path) -> None:
-    path = answer(tmp_path)
+def in_answer(folder: Path) -> tuple[Any, Callable[[Any], Run]]:
+    path = answer(folder)
     decided = answer_file.load(path)
     node = registry.option("dataset", "tiling")
     node["random"] |= {"train": [8], "val": [8], "test": [8], "sizes": [128]}
     config = decided.header["config"] | {"dataset": words("dataset", node)}
-    shutil.rmtree(tmp_path / "graphs")
-    for what, header in everywhere(decided.header | {"config": config}, canaries):
+    shutil.rmtree(folder / "graphs")
+
+    def made(header: Any) -> Run:
         answer_file.write(path, dataclasses.replace(decided, header=header))
-        with untouched(what):
-            load_answer(path)
+        return lambda: load_answer(path)
+
+    return decided.header | {"config": config}, made
 
 
-@pytest.mark.parametrize("kind", ["problem", "entry"])
-def test_a_class_anywhere_in_a_leaderboard(kind: str, canaries: list[Any], tmp_path: Path) -> None:
-    for what, text in everywhere(PROBLEM if kind == "problem" else ENTRY, canaries):
-        run = board(tmp_path, **{kind: text})
-        with untouched(what):
-            run()
+def in_checkpoint(folder: Path) -> tuple[Any, Callable[[Any], Run]]:
+    config = {"encoder": registry.option("encoder", "gat"), "algo": registry.option("algo", "go")}
+    return checkpoint.settings_in(config), lambda said: trained(checkpoint_of(folder / "x.ckpt", said), "go")
 
 
-def test_a_class_anywhere_in_a_checkpoint(canaries: list[Any], tmp_path: Path) -> None:
-    stored = checkpoint.settings_in(
-        {"encoder": registry.option("encoder", "gat"), "algo": registry.option("algo", "go")}
-    )
-    for what, said in everywhere(stored, canaries):
-        run = trained(checkpoint_of(tmp_path / "x.ckpt", said), "go")
+ANYWHERE: dict[str, Callable[[Path], tuple[Any, Callable[[Any], Run]]]] = {
+    "answer": in_answer, "checkpoint": in_checkpoint,
+    "problem": lambda folder: (PROBLEM, lambda text: board(folder, problem=text)),
+    "entry": lambda folder: (ENTRY, lambda text: board(folder, entry=text)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ANYWHERE)
+def test_a_class_anywhere_in_a_file(kind: str, canaries: list[Any], tmp_path: Path) -> None:
+    said, made = ANYWHERE[kind](tmp_path)
+    for what, changed_text in everywhere(said, canaries):
+        run = made(changed_text)
         with untouched(what):
             run()

@@ -2,49 +2,34 @@
 
 import json
 import os
-import runpy
-import signal
 import subprocess
 import sys
-import time
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import frame_parts as parts_of
 import pytest
-import torch
-from hydra.core.global_hydra import GlobalHydra
+from commands import command as run_py
 
 from graphopt import CONF
 from graphopt.core.cli import composed, for_each_job
 from graphopt.run.cell import config_hash, folder_name
 from graphopt.run.records.rows import Row, read
-from graphopt.run.training import checkpoint
 
 ROOT = CONF.parent
 Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs run.py in this process; returns (exit code, stdout, stderr). Results go to tmp_path/outputs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    monkeypatch.setattr("graphopt.problems.problem.Solution.violations", lambda solution: [])
 
     def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["run.py", *words])
-        capsys.readouterr()
-        code = 0
-        try:
-            runpy.run_path(str(ROOT / "run.py"), run_name="__main__")
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        finally:
-            GlobalHydra.instance().clear()
-        return (code, *capsys.readouterr())
+        sweep, rest = words[:1] == ("-m",), [word for word in words if word != "-m"]
+        return run_py(tmp_path / "outputs", *rest, sweep=sweep)[:3]
 
     return call
 
@@ -185,61 +170,6 @@ def test_a_sweep_goes_on_after_a_failed_cell(command: Command, tmp_path: Path) -
     assert {row["status"] for row in rows_below(tmp_path)} == {"failed", "ok"}
 
 
-SCRIPT = """
-import sys, time
-sys.path.insert(0, "tests")
-import frame_parts as parts
-from pathlib import Path
-from omegaconf import OmegaConf
-from graphopt.run.cell import open_cell
-from graphopt.run.config.build import build
-from graphopt.core.cli import sentences
-from graphopt.run.training.train import prepare
-step = parts.Learns.training_step
-def slow(self, graphs, batch_idx):
-    time.sleep(float(sys.argv[2]))
-    return step(self, graphs, batch_idx)
-parts.Learns.training_step = slow
-with sentences():
-    algo = parts.node(parts.Learns, "learns", lr=0.3, break_at=-1)
-    with open_cell(OmegaConf.create(parts.config(Path(sys.argv[1]), algo=algo))) as cell:
-        prepare(build(cell.config), cell)
-        print("trained")
-"""
-
-
-def stopped(tmp_path: Path, sent: signal.Signals) -> tuple[int, str]:
-    """(exit code, stderr) of a training that got a signal after its first checkpoint."""
-    first = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), "1"], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    while not list(tmp_path.rglob("last.ckpt")):
-        assert first.poll() is None, first.communicate()[1]
-        time.sleep(0.02)
-    time.sleep(0.3)  # the next step has begun
-    first.send_signal(sent)
-    err = first.communicate()[1]
-    return first.returncode, err
-
-
-@pytest.mark.slow  # of what tests/kills does to a learner one time
-def test_a_killed_training_goes_on(tmp_path: Path) -> None:
-    assert stopped(tmp_path, signal.SIGKILL)[0] == -9
-    done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path), "0"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and "training goes on from step" in done.stdout and "trained" in done.stdout
-    whole = tmp_path / "whole"
-    subprocess.run([sys.executable, "-c", SCRIPT, str(whole), "0"], cwd=ROOT, capture_output=True, check=True)
-    killed, never = (checkpoint.load(next(place.glob("s/*/ckpt/last.ckpt"))) for place in (tmp_path, whole))
-    assert torch.equal(killed["state_dict"]["encoder.logit"], never["state_dict"]["encoder.logit"])
-    counted = [json.loads(state["plain"])["counters"] for state in (killed, never)]
-    assert counted[0]["evals"] == counted[1]["evals"] and counted[0]["steps"] == counted[1]["steps"]
-
-
-def test_ctrl_c_is_one_sentence(tmp_path: Path) -> None:
-    code, err = stopped(tmp_path, signal.SIGINT)
-    assert code == 130 and err == "interrupted; the same command goes on where it stopped\n"
-
-
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run and a failed one, without network; what was sent is read from the calls, the file's format is private."""
     from graphopt.run.loggers import WandbLog
@@ -267,58 +197,6 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert other._run.id != first
     other.close(failed=False)
     assert list(tmp_path.rglob("*.wandb"))
-
-
-class FakeWandb(types.ModuleType):
-    """What a server has at the end: all that was logged, by the run's id, from however many processes."""
-
-    def __init__(self) -> None:
-        super().__init__("wandb")
-        self.runs: dict[str, list[dict[str, Any]]] = {}
-
-    def init(
-        self, *, id: str, project: str, mode: str, dir: str, name: str, group: str, config: Any, resume: str
-    ) -> Any:
-        assert resume == "allow"
-        logged = self.runs.setdefault(id, [])
-        return types.SimpleNamespace(
-            id=id, log=logged.append, define_metric=lambda *names, **options: None, finish=lambda exit_code: None
-        )
-
-
-def test_wandb_gets_each_point_once_however_often_a_run_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Checkpoints every 3 steps; killed after 8, after 7 (before it makes up for what is sent), in the middle of 10,
-    and where the last checkpoint is damaged; train and val are sent one after the other."""
-    from graphopt.run.loggers import WandbLog
-
-    fake = FakeWandb()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    whole = [(step, name) for step in range(12) for name in ("train/loss", *["val/speedup"] * (step % 2 == 0))]
-    for first, last, cut in [(-1, 8, 0), (6, 7, 0), (6, 10, 1), (3, 9, 0), (6, 11, 0)]:
-        log = WandbLog(name="wandb", project="graphopt", mode="offline")
-        log.open(tmp_path, {"study": "s"})
-        log.rewind(first)
-        points = [point for point in whole if first < point[0] <= last]
-        for step, name in points[: len(points) - cut]:
-            log.metrics(step, {name: step / 2})
-    assert len(fake.runs) == 1
-    [sent] = fake.runs.values()
-    assert sorted((p["train_steps"], name, p[name]) for p in sent for name in p if name != "train_steps") == sorted(
-        (step, name, step / 2) for step, name in whole
-    )
-    drawn = [tuple(line.split(",")[:2]) for line in (tmp_path / "metrics.csv").read_text().splitlines()[1:]]
-    assert drawn == [(str(step), name) for step, name in whole]
-
-
-def test_without_wandb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from graphopt.core.errors import ConfigError
-    from graphopt.run.loggers import WandbLog
-
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ConfigError, match=r"pip install wandb"):
-        WandbLog(name="wandb", project="p", mode="offline")
 
 
 def test_classical_cells_need_no_torch(tmp_path: Path) -> None:

@@ -41,17 +41,6 @@ def test_no_command_calls_what_a_decision_names(
     assert report([str(tmp_path), "--plots"]) in (0, 1)
 
 
-@pytest.mark.parametrize("group", ["machine", "cost", "task"])
-@pytest.mark.parametrize("key", ["_target_", "_partial_", "_option_"])
-def test_nested_nodes_call_nothing(tmp_path: Path, group: str, key: str) -> None:
-    inner = {**EVIL, key: EVIL["_target_"]}
-    for place in (inner, {"deep": [inner]}):
-        extra = {"extra": place}
-        path = changed(answer(tmp_path), lambda header, extra=extra: header["config"][group].update(extra))
-        with pytest.raises(UserError):
-            load_answer(path)
-
-
 def test_a_mixture_of_data_sets_is_resolved_all_the_way_down() -> None:
     node = registry.option("dataset", "regal_mixed")
     said = words("dataset", node)

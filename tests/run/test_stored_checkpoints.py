@@ -25,30 +25,7 @@ def go_config(ckpt: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("place", ["encoder", "encoder value", "algo value", "algo inner"])
-def test_no_checkpoint_brings_a_class(tmp_path: Path, place: str) -> None:
-    import graphopt.learn.go  # noqa: F401
-
-    encoder, algo = registry.option("encoder", "graphsage"), registry.option("algo", "go")
-    if place == "encoder":
-        encoder["_target_"] = EVIL["_target_"]
-    elif place == "encoder value":
-        encoder["width"] = EVIL
-    elif place == "algo value":
-        algo["network"] = EVIL
-    else:
-        algo["network"]["prior"] = EVIL
-    config = go_config(checkpoint_of(tmp_path / "x.ckpt", {"encoder": encoder, "algo": algo}))
-    with pytest.raises(UserError, match=r"which none of the options|_target_ is no key that a file may set"):
-        adopt.with_network(config)
-    from omegaconf import OmegaConf
-
-    assert "hostile_files" not in OmegaConf.to_yaml(adopt.adopt(OmegaConf.create(config)))
-
-
 def test_checkpoints_of_both_forms_bring_their_network(tmp_path: Path) -> None:
-    import graphopt.learn.go  # noqa: F401
-
     encoder, algo = registry.option("encoder", "gat") | {"width": 16}, registry.option("algo", "go")
     algo["network"]["attention_layers"] = 1
     for settings in ({"encoder": encoder, "algo": algo}, checkpoint.settings_in({"encoder": encoder, "algo": algo})):
@@ -82,8 +59,6 @@ def test_a_checkpoint_with_other_weights_than_tensors(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_asks_for_no_more_than_the_command_line_may(tmp_path: Path) -> None:
-    import graphopt.learn.go  # noqa: F401
-
     algo = registry.option("algo", "go")
     for key, value in (("width", 10_000), ("layers", 10**12), ("heads", 10**6), ("width", 4096), ("width", 1e7)):
         encoder = registry.option("encoder", "gat") | {key: value}
@@ -99,15 +74,6 @@ def test_weights_that_are_no_numbers(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "x.ckpt", state)
     with pytest.raises(UserError, match=r"x\.ckpt holds weights that are no numbers \(wrong\)"):
         checkpoint.adopt_weights(None, tmp_path / "x.ckpt", {"made_for": {}, "settings": None})  # type: ignore[arg-type]
-
-
-def test_packaged_checkpoints_say_what_they_said() -> None:
-    for path in sorted(adopt.PRETRAINED.glob("*.ckpt")):
-        found = checkpoint.settings_of(checkpoint.load(path), frozenset({"heads", "use"}))
-        assert found is not None
-        name = path.stem.split("-")[0]
-        assert found["algo"]["_target_"] == registry.option("algo", name)["_target_"]
-        assert found["encoder"]["width"] in (32, 64)
 
 
 # ---- ship

@@ -2,10 +2,10 @@
 
 import itertools
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
+from cells import joint, opened, option, simulator, story
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import Generator
@@ -15,15 +15,12 @@ from toy import ToyCost, ToyTask, toy_graph, toy_problem
 from graphopt.core.errors import ConfigError
 from graphopt.core.machine import Device, Machine
 from graphopt.core.utils import registry
-from graphopt.costs.simulator import Simulator
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.regal import Regal
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole, devices, digests
 from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import OutOfBudget
-from graphopt.problems.tasks.placement import Joint
-from graphopt.run.config.construct import construct
 from graphopt.search.genetic import brkga, evolution
 from graphopt.search.genetic.brkga import Brkga, Proposal, around
 from graphopt.search.genetic.evolution import Evolution, evolve, priced_by, uniform_keys
@@ -34,6 +31,7 @@ from graphopt.search.heuristics.starts import heuristic_keys
 # --- BRKGA: every parent can be named, because every first chromosome and mutant carries its number in all its genes.
 
 F32 = NDArray[np.float32]
+REGAL = {key: value for key, value in registry.option("dataset", "regal").items() if key not in ("_target_", "room")}
 SMALL = Evolution(population=20, elites=0.25, mutants=0.2, elite_bias=0.7)
 ELITES, MUTANTS, CHILDREN = 5, 4, 11
 
@@ -144,15 +142,6 @@ def test_other_samplers_meet_the_same_numbers_and_the_same_mates() -> None:
         assert np.array_equal(mine**2, its)
 
 
-def test_mating_does_not_depend_on_how_many_numbers_a_sampler_takes() -> None:
-    def greedy(rng: Generator, count: int) -> F32:
-        rng.random(1000)
-        return numbers(rng, count)
-
-    numbers = Numbers(5)
-    assert np.array_equal(np.concatenate(record(6, greedy).keys), np.concatenate(record(6, Numbers(5)).keys))
-
-
 def test_the_stream_of_random_words_is_splitmix64() -> None:
     """The generator's published first outputs for seed 1234567: it adds the constant before each word."""
     words = np.empty(3, np.uint64)
@@ -167,27 +156,10 @@ def test_finds_the_optimum_of_small_problems(ops: int, choices: int) -> None:
     assert problem.best_cost == cost.optimum()
 
 
-def test_comes_close_to_a_known_optimum() -> None:
-    """100 ops that do not see each other, two choices each: 2^100 plans; half the choices are wrong at random."""
-    problem, cost = toy_problem(100, {"device": 2}, 5000, pair_weight=0.0)
-    evolution = Evolution(population=100, elites=0.2, mutants=0.1, elite_bias=0.7)
-    evolved(problem, evolution)
-    random = float(cost.unary.mean())
-    optimum = cost.separable_optimum()
-    assert optimum <= problem.best_cost <= optimum + 0.02 * (100 * random - optimum)
-
-
 def evolved(problem: AssignProblem, evolution: Evolution) -> AssignProblem:
     with pytest.raises(OutOfBudget):
         Brkga(name="brkga", start="random", evolution=evolution).solve(problem)
     return problem
-
-
-@pytest.mark.parametrize("evals", [1, 19, 20, 21, 137])
-def test_spends_the_budget_to_the_last_evaluation_and_no_more(evals: int) -> None:
-    problem, cost = toy_problem(5, {"device": 3}, evals)
-    evolved(problem, SMALL)
-    assert problem.evals == cost.calls == evals
 
 
 def test_an_infeasible_chromosome_ranks_behind_every_feasible_one_by_its_excess() -> None:
@@ -204,18 +176,12 @@ def test_an_infeasible_chromosome_ranks_behind_every_feasible_one_by_its_excess(
     assert np.array_equal(np.argsort(score[~feasible], kind="stable"), np.argsort(own[~feasible], kind="stable"))
 
 
+THREE = Machine(name="m", devices=(Device(vector_flops=1e9, bandwidth=1e9),) * 3, link_bandwidth=1e8)
+
+
 def layered_problem(objective: str, threads: int, evals: int = 300, seconds: float = np.inf) -> AssignProblem:
-    machine = Machine(
-        name="m", devices=tuple(Device(vector_flops=1e9, bandwidth=1e9) for _ in range(3)), link_bandwidth=1e8
-    )
-    task = Joint(name="j", machine=machine, levels=4, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
-    cost = Simulator(name="s", machine=machine, objective=objective, threads=threads)
-    graph = layered_graph(60, np.random.default_rng(5), "layered")
-    return AssignProblem(graph, task, cost, evals=evals, seconds=seconds, seed=7)
-
-
-def story(problem: AssignProblem) -> list[tuple[int, float]]:
-    return [(step.evals, step.cost) for step in problem.trace]
+    cost, graph = simulator(THREE, objective, threads), layered_graph(60, np.random.default_rng(5), "layered")
+    return AssignProblem(graph, joint(THREE, levels=4), cost, evals=evals, seconds=seconds, seed=7)
 
 
 @pytest.mark.parametrize("objective", ["runtime", "peak_memory"])
@@ -270,53 +236,40 @@ def test_digests_tell_rows_apart(length: int, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_best_plan_still_costs_what_was_found_after_many_generations(seed: int) -> None:
     """Chromosomes live in buffers that later generations overwrite; the plan that is kept must not."""
-    machine = construct(registry.option("machine", "gpu2"), "machine")
-    task = construct(registry.option("task", "placement_scheduling"), "task", {"machine": machine})
-    node = registry.option("cost", "simulator") | {"objective": "peak_memory", "threads": 1}
-    cost = construct(node, "cost", {"machine": machine})
-    graph = Regal(**regal_node()).draw("watts_strogatz", 50, "train", seed)
-    evolution = Evolution(population=20, elites=0.2, mutants=0.1, elite_bias=0.7)
-    problem = evolved(AssignProblem(graph, task, cost, evals=2000, seed=seed), evolution)
+    task = option("task", "placement_scheduling", {"machine": option("machine", "gpu2")})
+    graph = Regal(room=None, **REGAL).draw("watts_strogatz", 50, "train", seed)
+    problem = evolved(opened(graph, task, "peak_memory", evals=2000, seed=seed), SMALL)
     assert problem.best_plan is not None
-    assert cost.price(problem.best_plan).cost[0] == problem.best_cost
-
-
-def regal_node() -> dict[str, Any]:
-    node = registry.option("dataset", "regal")
-    return {key: value for key, value in node.items() if key not in ("_target_", "room")} | {"room": None}
+    assert problem._cost.price(problem.best_plan).cost[0] == problem.best_cost
 
 
 # --- BRKGA that starts from heuristics: seeds come first, proposals lean as they say, neutral ones are uniform.
 
 MACHINE = Machine(name="m", devices=(Device(), Device(), Device()), link_bandwidth=1e3)
-TASK = Joint(name="t", machine=MACHINE, levels=16, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
+TASK = joint(MACHINE)
 GRAPH = layered_graph(120, np.random.default_rng(4), "g")
 NEUTRAL = Proposal(0.5, 2.0, order_bottom_level, 0.0, 2.0)
 
 
-def simulator(objective="runtime") -> Simulator:
-    return Simulator(name="s", machine=MACHINE, objective=objective, threads=1)
-
-
-def algo(name: str, **changes: object):
-    return construct(registry.option("algo", name) | changes, "algo", {})
+def solved(algo: str, evals: int, objective: str = "runtime", seed: int = 0, **changes: object) -> AssignProblem:
+    made = option("algo", algo, **changes)
+    return solve(made, GRAPH, TASK, simulator(MACHINE, objective), evals=evals, seed=seed)[0]
 
 
 def test_the_first_population_holds_every_heuristic() -> None:
-    problem = AssignProblem(GRAPH, TASK, simulator(), evals=100)
+    problem = opened(GRAPH, TASK)
     keys = heuristic_keys(problem)
     best = problem.cost_keys(keys).min()
-    solved, _ = solve(algo("brkga", start="heuristic"), GRAPH, TASK, simulator(), evals=len(keys))
-    assert solved.best_cost == min(best, problem.initial_cost)
+    assert solved("brkga", len(keys), start="heuristic").best_cost == min(best, problem.initial_cost)
 
 
 def test_brkga_begins_with_what_the_local_search_has_found() -> None:
-    then, alone = algo("local_then_brkga", local_evals=300), algo("regal_local", start="heuristic")
-    first, _ = solve(alone, GRAPH, TASK, simulator(), evals=400, seed=2)
-    both, _ = solve(then, GRAPH, TASK, simulator(), evals=900, seed=2)
-    switch = next(at for at in range(300, 400) if (at - len(heuristic_keys(both))) % then.local.batch == 0)
-    kept = [(s.evals, s.cost) for s in first.trace if s.evals <= switch]
-    assert [(s.evals, s.cost) for s in both.trace][: len(kept)] == kept
+    first = solved("regal_local", 400, seed=2, start="heuristic")
+    both = solved("local_then_brkga", 900, seed=2, local_evals=300)
+    batch = option("algo", "local_then_brkga").local.batch
+    switch = next(at for at in range(300, 400) if (at - len(heuristic_keys(both))) % batch == 0)
+    kept = [step for step in story(first) if step[0] <= switch]
+    assert story(both)[: len(kept)] == kept
     assert both.evals == 900
     assert both.best_cost <= kept[-1][1]
 
@@ -326,13 +279,12 @@ def test_a_neutral_proposal_is_plain_brkga_number_by_number(objective: str, monk
     """Each objective has its own proposal."""
     monkeypatch.setattr(brkga, "RUN_TIME" if objective == "runtime" else "PEAK_MEMORY", NEUTRAL)
     for asked, same in ((objective, True), ("peak_memory" if objective == "runtime" else "runtime", False)):
-        ours, plain = (solve(algo("brkga", start=start), GRAPH, TASK, simulator(asked), evals=700, seed=3)[0]
-                       for start in ("informed", "random"))  # fmt: skip
-        assert ([(s.evals, s.cost) for s in ours.trace] == [(s.evals, s.cost) for s in plain.trace]) == same
+        ours, plain = (story(solved("brkga", 700, asked, 3, start=start)) for start in ("informed", "random"))
+        assert (ours == plain) == same
 
 
 def test_proposals_lean_to_the_partition_and_to_the_order() -> None:
-    problem = AssignProblem(GRAPH, TASK, simulator(), evals=100)
+    problem = opened(GRAPH, TASK)
     layout, device = TASK.layout(GRAPH), place_spectral(SchedulingInstance(problem.graph, problem.task), "time")
     proposal = Proposal(0.75, 4.0, order_bottom_level, 0.5, 8.0)
     alpha, beta = around(problem, proposal)
@@ -353,15 +305,12 @@ def test_a_partition_is_one_evaluation_per_setting() -> None:
     pytest.importorskip("pymetis", reason="the solvers extra is not installed")
     tries = PartitionDepthFirst(name="p", balance=["auto", "time", "bytes"], imbalance=[0.03, 0.2])
     for budget, spent in ((1, 1), (50, 4)):  # auto is time here
-        assert solve(tries, GRAPH, TASK, simulator(), evals=budget)[0].evals == spent
+        assert solve(tries, GRAPH, TASK, simulator(MACHINE), evals=budget)[0].evals == spent
 
 
-def test_without_metis_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pymetis", None)
-    with pytest.raises(ConfigError, match=r"pip install -e .\[solvers\]"):
-        solve(algo("gp_dfs"), GRAPH, TASK, simulator(), evals=1)
-
-
-def test_unknown_balances_are_refused() -> None:
+def test_partitions_that_cannot_be_made_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="balance"):
         PartitionDepthFirst(name="p", balance=["colour"], imbalance=[0.1])
+    monkeypatch.setitem(__import__("sys").modules, "pymetis", None)
+    with pytest.raises(ConfigError, match=r"pip install -e .\[solvers\]"):
+        solved("gp_dfs", 1)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from cells import fusion, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import betainc
@@ -13,28 +14,27 @@ from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
 from graphopt.core.errors import UserError
 from graphopt.core.machine import Machine
-from graphopt.costs.simulator import Simulator
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
-from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.genetic.evolution import beta_keys, beta_parameters, uniform_keys
 from graphopt.search.heuristics.schedules import Default
 from graphopt.search.walks.local import Annealing, LocalSearch, RandomSearch, Scan, local_search
-from graphopt.search.walks.moves import Walk, neighbourhood, slots_of, start_walk
+from graphopt.search.walks.moves import Walk, slots_of, start_walk
 
 # --- Classical optimisers against brute force, budgets and determinism, on toy problems.
 
+AT, HEAT = {"start": "initial", "deltas": True}, {"hot": 0.05, "cold": 0.03}
 OPTIMISERS: dict[str, Callable[[], Optimizer]] = {
     "default": lambda: Default(name="default"),
     "random": lambda: RandomSearch(name="random", change=1.0),
     "random_near": lambda: RandomSearch(name="random", change=0.2),
-    "local": lambda: LocalSearch(name="local", start="initial", hops=0, deltas=True),
+    "local": lambda: LocalSearch(name="local", hops=0, **AT),
     "local_random": lambda: LocalSearch(name="local", start="random", hops=0, deltas=True),
     "local_hop": lambda: LocalSearch(name="local", start="initial", hops=1, deltas=False),
-    "scan": lambda: Scan(name="scan", start="initial", deltas=True),
+    "scan": lambda: Scan(name="scan", **AT),
     "scan_random": lambda: Scan(name="scan", start="random", deltas=True),
-    "annealing": lambda: Annealing(name="annealing", start="initial", hot=0.05, cold=0.03, deltas=True),
+    "annealing": lambda: Annealing(name="annealing", **AT, **HEAT),
 }
 SEARCHERS = [name for name in OPTIMISERS if name != "default"]
 HEADS = [{"inline": 2}, {"device": 3}, {"device": 2, "priority": 4}]
@@ -47,12 +47,8 @@ def solve(name: str, problem: AssignProblem) -> None:
 
 @pytest.mark.parametrize("name", OPTIMISERS)
 @settings(max_examples=15, deadline=None)
-@given(
-    evals=st.sampled_from([0, 1, 2, 3, 17, 60]),
-    heads=st.sampled_from(HEADS),
-    deltas=st.booleans(),
-    seed=st.integers(0, 99),
-)
+@given(evals=st.sampled_from([0, 1, 2, 3, 17, 60]), heads=st.sampled_from(HEADS), deltas=st.booleans(),
+       seed=st.integers(0, 99))  # fmt: skip
 def test_budget_is_never_exceeded(name: str, evals: int, heads: dict[str, int], deltas: bool, seed: int) -> None:
     problem, cost = toy_problem(7, heads, evals, seed=seed, deltas=deltas)
     solve(name, problem)
@@ -130,33 +126,12 @@ def test_infeasible_start_is_left() -> None:
         assert np.isfinite(problem.best_cost)
 
 
-def test_neighbourhood_is_symmetric_and_grows() -> None:
-    graph = toy_graph(15, 2)
-    for op in range(15):
-        one = neighbourhood(graph, op, 1)
-        assert all(op in neighbourhood(graph, int(n), 1) for n in one)
-        assert set(one) <= set(neighbourhood(graph, op, 2))
-        assert list(neighbourhood(graph, op, 0)) == [op]
-
-
 # --- What a walk remembers: refused requests stay without deltas, and are forgotten with them.
 
 
 def capped_chain(deltas: bool) -> tuple[AssignProblem, Walk]:
     """Four ops, at most two per kernel, everything stored."""
-    machine = Machine(name="m", devices=(GPU,))
-    task = Fusion(
-        name="fusion",
-        machine=machine,
-        decision="binary",
-        numerics=None,
-        levels=2,
-        max_ops=2,
-        max_inputs=16,
-        max_duplicates=8,
-    )
-    cost = Simulator(name="simulator", machine=machine, objective="runtime", threads=1)
-    problem = AssignProblem(chain(4), task, cost, evals=50)
+    problem = opened(chain(4), fusion(Machine(name="m", devices=(GPU,)), max_ops=2), evals=50)
     return problem, start_walk(problem, slots_of(problem), "zero", deltas=deltas)
 
 
@@ -226,11 +201,8 @@ def test_a_larger_mean_gives_no_smaller_key_from_equal_random_numbers() -> None:
     assert abs(high.mean() - 0.75) < 0.02
 
 
-def test_keys_are_below_one_so_that_a_choice_exists() -> None:
+def test_keys_are_below_one_so_that_a_choice_exists_and_their_parameters_positive() -> None:
     keys = beta_keys(np.full(1000, 0.2, np.float32), np.full(1000, 0.01, np.float32))(np.random.default_rng(0), 20)
     assert keys.max() < 1.0 and keys.min() >= 0.0
-
-
-def test_parameters_must_be_positive() -> None:
     with pytest.raises(UserError, match="positive"):
         beta_keys(np.array([1.0, 0.0], np.float32), np.ones(2, np.float32))

@@ -2,19 +2,21 @@
 
 import numpy as np
 import pytest
+from cells import fusion
 
 from graphopt.core.compiler import KNOBS
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
+from graphopt.hardware.requests import CompilerRequest, request_of
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.fusion import Fusion
-from graphopt.search.fusion.compiler_search import CompilerSearch, Stage, rules
+from graphopt.search.fusion.compiler_search import MASKS, NEAR, CompilerSearch, Stage, rules
 
 CORE = Device(name="cpu", launch=1e-6, vector_flops=1e11, contraction_flops=3e11, bandwidth=2e10)
+ONE = Machine(name="one", devices=(CORE,))
 EVERY: list[Stage] = ["knobs", "combine", "rules", "retune", "classes", "cuts", "flips"]
 
 
@@ -59,8 +61,7 @@ class Table(CostModel):
 
 def solved(brings: dict[tuple[str, int], float], *, evals: int, stages: list[Stage] = EVERY,
            only: list[str] | None = None, together: float = 0.0) -> AssignProblem:  # fmt: skip
-    task = Fusion(name="fusion", machine=Machine(name="one", devices=(CORE,)), decision="binary", numerics="close",
-                  levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
+    task = fusion(ONE, numerics="close")
     algo = CompilerSearch(name="s", stages=stages, only=only or [], batch=4, margin=0.001, order="bytes")
     return solve(algo, rows_and_scale(), task, Table(brings, together), evals=evals)[0]
 
@@ -102,3 +103,51 @@ def test_single_ops_that_several_read_are_flipped(op: str) -> None:
     """Storing one of three alike ops helps, all three do not: only a flip finds it."""
     brings = {(op, 0): -3.0, **{(f"mul{i}", 0): 2.0 for i in range(3) if f"mul{i}" != op}}
     assert solved(brings, evals=80).best_cost == 97.0
+
+
+# --- Which plans are sampled to fit and judge cost models: some near the default, others up to random.
+
+
+class Recorded(CostModel):
+    """Prices nothing, keeps what was asked."""
+
+    name, objective = "recorded", "runtime"
+    reads = Table.reads
+
+    def __init__(self) -> None:
+        self.asked: list[CompilerRequest] = []
+
+    def price(self, plans: Plans) -> Prices:
+        self.asked += [request_of(plans, b) for b in range(len(plans))]
+        return Prices(np.ones(len(plans)), np.zeros(len(plans)))
+
+
+def sampled(evals: int, *stages: Stage) -> list[CompilerRequest]:
+    cost = Recorded()
+    algo = CompilerSearch(name="s", stages=list(stages), only=[], batch=5, margin=0.0, order="bytes")
+    solve(algo, rows_and_scale(), fusion(ONE, numerics="close"), cost, evals=evals)
+    return cost.asked[1:]  # the default is not of the sample
+
+
+def test_masks_reach_from_the_default_to_random_ones() -> None:
+    asked = sampled(64, "masks")
+    changes = np.array([len(one.requests) for one in asked])
+    assert len(asked) == MASKS and not any(one.knobs for one in asked)
+    assert changes[:10].mean() < changes[-10:].mean() / 2
+
+
+def test_near_the_default_are_knobs_rules_and_small_flips_each_once() -> None:
+    asked = sampled(64, "near")
+    assert len(asked) == len({repr(one) for one in asked}) == NEAR
+    count = sum(len(knob.values) - 1 for knob in KNOBS)
+    knobs, others = asked[:count], asked[count:]
+    assert all(len(one.knobs) == 1 and not one.requests for one in knobs)
+    assert not any(one.knobs for one in others)
+    wide = {"rsqrt0": "store", "rsqrt1": "store", "rsqrt2": "store"}
+    assert any(one.requests == wide for one in others)
+    assert all(0 < len(one.requests) <= 3 for one in others[7:])
+    assert any("cut" in one.requests.values() for one in others)
+
+
+def test_the_budget_ends_it() -> None:
+    assert len(sampled(7, "masks", "near")) == 7

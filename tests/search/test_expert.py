@@ -4,25 +4,22 @@ import itertools
 
 import numpy as np
 import pytest
+from cells import placement, simulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
-from graphopt.costs.simulator import Simulator
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.placement import Placement
 from graphopt.search.heuristics.expert import Expert, by_layers, cut, layers
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.heuristics.starts import heuristic_decisions
 from graphopt.search.walks.local import Annealing, LocalSearch
 
-CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 GPU = Device(name="gpu", vector_flops=1e13, contraction_flops=6e13, bandwidth=1.5e12, launch=3e-6)
 FOUR = Machine(name="four", devices=(GPU,) * 4, link_bandwidth=20e9, link_latency=1e-5)
-TASK = Placement(name="placement", machine=FOUR, fuse=False, **CAPS)
-COST = Simulator(name="s", machine=FOUR, objective="runtime", threads=1)
+TASK, COST = placement(FOUR), simulator(FOUR)
 
 
 def recurrent(depth: int, steps: int, *, backward: bool = False) -> tuple[Graph, dict[str, int]]:

@@ -1,38 +1,31 @@
 """Local search that moves what decides the price: weighted moves, what a simulated run says, starts, budgets."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from cells import option
 from test_key_walks import NONE, open_problem
 
 from graphopt.core.utils import registry
-from graphopt.costs.simulator import Simulator
-from graphopt.graphs.layered import layered_graph
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.keys import KeyRole
 from graphopt.problems.optimizer import solve
-from graphopt.run.config.construct import construct
 from graphopt.search.heuristics.starts import heuristic_keys
-from graphopt.search.walks.hot_local import INDEX, GuidedLocal, RunColumns
+from graphopt.search.walks.hot_local import INDEX, RunColumns
 from graphopt.search.walks.key_moves import KINDS, Moves, WeightedMoves
 
 ROLES = {"device": KeyRole.AFFINITY, "block": KeyRole.AFFINITY, "swap": KeyRole.PRIORITY, "shift": KeyRole.PRIORITY,
          "transfer": KeyRole.TRANSFER}  # fmt: skip
 
 
-def problem_of(objective: str = "peak_memory", evals: int = 100, ops: int = 60) -> AssignProblem:
-    problem = open_problem(layered_graph(ops, np.random.default_rng(1), "g"), devices=2)
-    return AssignProblem(problem.graph, problem.task, priced(problem, objective), evals=evals, seed=0)
+def problem_of(objective: str = "peak_memory", evals: int = 100) -> AssignProblem:
+    return open_problem(60, devices=2, evals=evals, objective=objective)
 
 
-def priced(problem: AssignProblem, objective: str = "peak_memory") -> Simulator:
-    return Simulator(name="s", machine=problem.task.machine, objective=objective, threads=1)  # type: ignore[arg-type]
-
-
-def search(modelled: int) -> GuidedLocal:
-    node = registry.option("algo", "hot_local")
-    node["walk"]["modelled"] = modelled
-    made: GuidedLocal = construct(node, "algo")
-    return made
+def solved(problem: AssignProblem, modelled: int, evals: int) -> Any:
+    algo = option("algo", "hot_local", walk=registry.option("algo", "hot_local")["walk"] | {"modelled": modelled})
+    return solve(algo, problem.graph, problem.task, problem._cost, evals=evals)[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -53,7 +46,7 @@ def test_a_weighted_move_changes_the_op_that_it_was_drawn_for(kind: str) -> None
 
 
 def test_a_run_on_more_devices_than_ops() -> None:
-    problem = open_problem(layered_graph(20, np.random.default_rng(1), "g"), devices=62)
+    problem = open_problem(20, devices=62)
     keys = np.random.default_rng(0).random(len(problem.layout), np.float32)
     found = RunColumns(problem).of(keys)
     assert np.isfinite(found).all() and found[:, INDEX["critical"]].any()
@@ -78,15 +71,13 @@ def test_what_a_run_says_of_ops() -> None:
 def test_it_starts_from_the_best_heuristic_and_spends_the_budget(objective: str) -> None:
     problem = problem_of(objective, evals=400)
     least = problem.cost_keys(heuristic_keys(problem)).min()
-    solved, _ = solve(search(0), problem.graph, problem.task, priced(problem, objective), evals=400)
-    assert solved.evals == 400 and solved.best_cost <= least
-    assert solved.best_cost < problem.initial_cost
+    found = solved(problem, 0, 400)
+    assert found.evals == 400 and found.best_cost <= least and found.best_cost < problem.initial_cost
 
 
 def test_simulated_runs_are_no_evaluations() -> None:
     problem = problem_of()
     for evals in (0, 1, 30):
-        solved, _ = solve(search(300), problem.graph, problem.task, priced(problem), evals=evals)
-        assert solved.evals == evals and solved.best_cost < problem.initial_cost
-    none, _ = solve(search(0), problem.graph, problem.task, priced(problem), evals=0)
-    assert none.best_cost == problem.initial_cost
+        found = solved(problem, 300, evals)
+        assert found.evals == evals and found.best_cost < problem.initial_cost
+    assert solved(problem, 0, 0).best_cost == problem.initial_cost

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cells import identical, joint, opened, placement, scheduling
 from check_data import check_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,12 +14,10 @@ from hypothesis import strategies as st
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
-from graphopt.costs.simulator import Simulator
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.task_graphs import read_lifetimes
-from graphopt.problems.assignment import AssignProblem, AssignTask
+from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.placement import Joint, Placement, Scheduling
 from graphopt.search.genetic.brkga import Brkga
 from graphopt.search.genetic.evolution import Evolution
 from graphopt.search.heuristics import partition, rules, starts
@@ -29,23 +28,14 @@ from graphopt.search.solvers.least_memory import Lifetime, optimal_order, peak_o
 
 # --- Heuristics: orders against plain versions, partitions on graphs whose best cut is known, plans in keys.
 
-CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
-
 
 def machine(devices: int, speed: float = 1.0) -> Machine:
-    made = tuple(
-        Device(vector_flops=speed if d else 1.0, contraction_flops=speed if d else 1.0) for d in range(devices)
-    )
-    return Machine(name="m", devices=made, link_bandwidth=10.0)
+    fast = Device(vector_flops=speed, contraction_flops=speed)
+    return Machine(name="m", devices=(Device(), *(fast,) * (devices - 1)), link_bandwidth=10.0)
 
 
-def problem(graph: Graph, on: Machine, task: AssignTask | None = None, objective="runtime") -> AssignProblem:
-    task = task or Joint(name="t", machine=on, levels=16, fuse=False, **CAPS)
-    return AssignProblem(graph, task, Simulator(name="s", machine=on, objective=objective, threads=1), evals=100)
-
-
-def work_of(problem: AssignProblem) -> rules.SchedulingInstance:
-    return rules.SchedulingInstance(problem.graph, problem.task)
+def work_on(graph: Graph, on: Machine) -> rules.SchedulingInstance:
+    return rules.SchedulingInstance(graph, joint(on))
 
 
 def random_graph(seed: int, ops: int) -> Graph:
@@ -84,7 +74,7 @@ def plain_memory_greedy(graph: Graph) -> list[int]:
 @given(seed=st.integers(0, 10**6), ops=st.integers(1, 25))
 def test_memory_greedy_is_the_plain_version(seed, ops):
     graph = random_graph(seed, ops)
-    urgency = rules.order_memory_greedy(work_of(problem(graph, machine(2))), np.zeros(ops, np.int16))
+    urgency = rules.order_memory_greedy(work_on(graph, machine(2)), np.zeros(ops, np.int16))
     assert np.argsort(-urgency, kind="stable").tolist() == plain_memory_greedy(graph)
 
 
@@ -92,26 +82,10 @@ def test_memory_greedy_is_the_plain_version(seed, ops):
 @given(seed=st.integers(0, 10**6), ops=st.integers(1, 40))
 def test_depth_first_is_a_topological_order_in_which_chains_stay_together(seed, ops):
     graph = random_graph(seed, ops)
-    urgency = rules.order_depth_first(work_of(problem(graph, machine(2))), np.zeros(ops, np.int16))
+    urgency = rules.order_depth_first(work_on(graph, machine(2)), np.zeros(ops, np.int16))
     source, target, _ = graph.edges
     assert len(set(urgency.tolist())) == ops
     assert (urgency[source] > urgency[target]).all()
-
-
-def test_depth_first_finishes_one_chain_before_the_next():
-    b = GraphBuilder("two chains, woven")
-    ends = [b.tensor((1,)), b.tensor((1,))]
-    for step in range(5):
-        for chain in (0, 1):
-            result = b.tensor((1,))
-            b.op("opaque", [ends[chain]], [result], flops=1.0, name=f"{chain}_{step}")
-            ends[chain] = result
-    for end in ends:
-        b.output(end)
-    graph = b.build()
-    urgency = rules.order_depth_first(work_of(problem(graph, machine(2))), np.zeros(10, np.int16))
-    order = [graph.op_names[n] for n in np.argsort(-urgency)]
-    assert order == [f"{chain}_{step}" for chain in (0, 1) for step in range(5)]
 
 
 def cliques(count: int, size: int, seed: int) -> tuple[Graph, list[int]]:
@@ -135,7 +109,7 @@ def test_partitions_find_the_groups(count: int, method: str):
     if method == "metis":
         pytest.importorskip("pymetis", reason="the solvers extra is not installed")
     graph, group = cliques(count, 9, seed=count)
-    work = work_of(problem(graph, machine(count)))
+    work = work_on(graph, machine(count))
     for kind in ("time", "bytes"):
         device = rules.place_spectral(work, kind) if method == "spectral" else rules.place_metis(work, kind, 0.03)
         assert len(set(zip(group, device.tolist(), strict=True))) == count  # one device for each group
@@ -146,11 +120,11 @@ def test_partitions_find_the_groups(count: int, method: str):
 def test_shares_follow_what_devices_can_do(place):
     """A device that is three times as fast gets three quarters of the time, a larger one more of the bytes."""
     graph, _ = cliques(25, 8, seed=0)
-    work = work_of(problem(graph, machine(2, speed=3.0)))
+    work = work_on(graph, machine(2, speed=3.0))
     time = work.weight("time")
     assert time[place(work, "time") == 1].sum() / time.sum() == pytest.approx(0.75, abs=0.06)
     roomy = Machine(name="m", devices=(Device(capacity=4e9), Device(capacity=1e9)), link_bandwidth=10.0)
-    work = work_of(problem(graph, roomy))
+    work = work_on(graph, roomy)
     held = work.weight("bytes")
     assert held[place(work, "bytes") == 0].sum() / held.sum() == pytest.approx(0.8, abs=0.06)
 
@@ -158,7 +132,7 @@ def test_shares_follow_what_devices_can_do(place):
 def test_a_large_graph_is_cut_along_its_order_with_few_bytes():
     """Beyond `EXACT` ops the smoothed order cuts no more bytes than equal blocks do."""
     graph = layered_graph(partition.EXACT + 1000, np.random.default_rng(5), "large")
-    work = work_of(problem(graph, machine(4)))
+    work = work_on(graph, machine(4))
     upper = work.edges.tocoo()
     cut = [
         upper.data[device[upper.row] != device[upper.col]].sum()
@@ -170,11 +144,11 @@ def test_a_large_graph_is_cut_along_its_order_with_few_bytes():
 def test_every_heuristic_says_a_sound_plan_and_says_it_again():
     graph = layered_graph(80, np.random.default_rng(1), "g")
     for name, heuristic in rules.HEURISTICS.items():
-        first, again = (heuristic(work_of(problem(graph, machine(3)))) for _ in range(2))
+        first, again = (heuristic(work_on(graph, machine(3))) for _ in range(2))
         assert np.array_equal(first.device, again.device) and np.array_equal(first.urgency, again.urgency), name
         assert first.device.min() >= 0 and first.device.max() < 3 and np.isfinite(first.urgency).all(), name
-        opened = problem(graph, machine(3))
-        plan = opened.task.realise_keys(graph, encode(opened, *first)[None])
+        given_ = opened(graph, joint(machine(3)))
+        plan = given_.task.realise_keys(graph, encode(given_, *first)[None])
         runs = ~plan.inline[0]
         assert np.array_equal(plan.device[0][runs], first.device[runs]), name
 
@@ -182,11 +156,9 @@ def test_every_heuristic_says_a_sound_plan_and_says_it_again():
 def test_a_task_is_offered_what_differs_under_it():
     """Orders where devices are fixed, placements where orders are."""
     graph, on = layered_graph(60, np.random.default_rng(2), "g"), machine(2)
-    scheduling = Scheduling(name="s", machine=on, levels=16, placement="blocks", fuse=False, **CAPS)
-    placement = Placement(name="p", machine=on, fuse=False, **CAPS)
-    both = len(starts.heuristic_keys(problem(graph, on)))
-    for task in (scheduling, placement):
-        keys = starts.heuristic_keys(problem(graph, on, task))
+    both = len(starts.heuristic_keys(opened(graph, joint(on))))
+    for task in (scheduling(on, "blocks"), placement(on)):
+        keys = starts.heuristic_keys(opened(graph, task))
         assert 1 < len(np.unique(keys, axis=0)) == len(keys) < both
 
 
@@ -197,14 +169,17 @@ TINY = {  # published optima; the last is ours: its pairs are independent, so th
     "simple_graph": 70, "diamond_graph": 130, "control_dep_graph": 150, "multi_fanin_output_graph": 110,
     "shared_multi_fanin_output_graph": 60, "pathological_graph": 9,
 }  # fmt: skip
-ONE = Machine(name="one", devices=(Device(),))
 
 
-def problem_of_memory(graph: Graph, evals: int) -> AssignProblem:
-    """Orders on one device, priced by the simulator's peak."""
-    task = Scheduling(name="s", machine=ONE, levels=16, placement="single", fuse=False, max_ops=64, max_inputs=16,
-                      max_duplicates=8)  # fmt: skip
-    return AssignProblem(graph, task, Simulator(name="s", machine=ONE, objective="peak_memory", threads=1), evals=evals)
+def problem_of_memory(name: str, evals: int) -> AssignProblem:
+    """A published graph's orders on one device, priced by the simulator's peak."""
+    graph = read_lifetimes(check_data(f"peak_memory/{name}.json"))
+    return opened(graph, scheduling(identical(1)), "peak_memory", evals)
+
+
+def optimum_of(name: str) -> int:
+    optimum: int = json.loads(check_data("peak_memory/known.json").read_text())[name]["optimal_peak"]
+    return optimum
 
 
 def solver() -> CpSat:
@@ -274,7 +249,7 @@ def test_published_tiny_graphs(name: str, tmp_path: Path) -> None:
     """Their rule is ours: a tensor is there from its producer to its last consumer, both included. In the simulator a
     result is allocated when its kernel starts and freed when its last reader has ended; on one device, where one
     kernel runs at a time and what ends goes before what starts, that is the same."""
-    solved = problem_of_memory(tiny(name, tmp_path), evals=1)
+    solved = opened(tiny(name, tmp_path), scheduling(identical(1)), "peak_memory", 1)
     solver().solve(solved)
     assert solved.best_cost == solved.bound == TINY[name]
 
@@ -282,11 +257,9 @@ def test_published_tiny_graphs(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_published_graphs(name: str) -> None:
     """As above; `keep` tensors are graph outputs, which stay in the simulator as well."""
-    optimum = json.loads(check_data("peak_memory/known.json").read_text())[name]["optimal_peak"]
-    graph = read_lifetimes(check_data(f"peak_memory/{name}.json"))
-    solved = problem_of_memory(graph, evals=1)
+    solved = problem_of_memory(name, evals=1)
     solver().solve(solved)
-    assert solved.best_cost == solved.bound == optimum
+    assert solved.best_cost == solved.bound == optimum_of(name)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -301,34 +274,30 @@ def test_published_orders_have_their_published_peaks(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_search_comes_close_and_never_below(name: str) -> None:
-    optimum = json.loads(check_data("peak_memory/known.json").read_text())[name]["optimal_peak"]
-    evolution = Evolution(population=50, elites=0.2, mutants=0.1, elite_bias=0.7)
-    given_ = problem_of_memory(read_lifetimes(check_data(f"peak_memory/{name}.json")), 5000)
-    found, _ = solve(
-        Brkga(name="brkga", start="random", evolution=evolution), given_.graph, given_.task, given_._cost, evals=5000
-    )
-    assert optimum <= found.best_cost <= 1.02 * optimum
+    brkga = Brkga(name="brkga", start="random", evolution=Evolution(population=50, elites=0.2, mutants=0.1,
+                                                                    elite_bias=0.7))  # fmt: skip
+    given_ = problem_of_memory(name, 5000)
+    found, _ = solve(brkga, given_.graph, given_.task, given_._cost, evals=5000)
+    assert optimum_of(name) <= found.best_cost <= 1.02 * optimum_of(name)
 
 
 @pytest.mark.parametrize("name", ["light_shufflenet", "light_squeezenet"])
 def test_the_solver_proves_published_graphs_without_that_search(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ortools", reason="the solvers extra is not installed")
     monkeypatch.setattr(cpsat, "optimal_order", lambda *_, **__: None)
-    optimum = json.loads(check_data("peak_memory/known.json").read_text())[name]["optimal_peak"]
-    solved = problem_of_memory(read_lifetimes(check_data(f"peak_memory/{name}.json")), evals=40)
+    solved = problem_of_memory(name, evals=40)
     solver().solve(solved)
-    assert solved.best_cost == solved.bound == optimum
+    assert solved.best_cost == solved.bound == optimum_of(name)
 
 
 def test_under_a_plan_of_the_same_kernels_partitions_are_not_made_again() -> None:
     """And what is suggested there is what is suggested by someone who knows nothing yet."""
-    on = machine(2)
-    opened = problem(random_graph(3, 30), on, Joint(name="t", machine=on, levels=16, fuse=True, **CAPS))
-    known = work_of(opened)
+    graph, task = random_graph(3, 30), joint(machine(2), fuse=True)
+    known = rules.SchedulingInstance(graph, task)
     made = rules.HEURISTICS["spectral"](known)
-    keys = opened.rng.random((1, opened.task.key_count(opened.graph)), np.float32)
-    for plan in (opened.task.realise_keys(opened.graph, keys), known.initial):
-        under, anew = known.under(plan), rules.SchedulingInstance(opened.graph, opened.task, plan)
+    keys = np.random.default_rng(0).random((1, task.key_count(graph)), np.float32)
+    for plan in (task.realise_keys(graph, keys), known.initial):
+        under, anew = known.under(plan), rules.SchedulingInstance(graph, task, plan)
         assert (under.kernels is known.kernels) == np.array_equal(plan.inline, known.initial.inline)
         assert np.array_equal(under.initial.device, plan.device)
         for name, heuristic in rules.HEURISTICS.items():

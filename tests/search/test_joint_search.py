@@ -2,45 +2,32 @@
 
 import numpy as np
 import pytest
+from cells import joint, option, simulator
 from fusion_graphs import GPU, PLAIN, Net, random_graph
-from test_lower_bound import CAPS, MACHINES, least_of_all, tasks_on, tiny
+from test_lower_bound import MACHINES, least_of_all, tasks_on, tiny
 
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Role
-from graphopt.core.utils import registry
-from graphopt.costs.simulator import Simulator
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.placement import Joint
-from graphopt.run.config.construct import construct
 from graphopt.search.walks.joint_search import BestKeys, JointSearch
 
 ON = Machine(name="two", devices=(PLAIN, PLAIN), link_bandwidth=1e4, link_latency=0.2)
-COST = Simulator(name="s", machine=ON, objective="runtime", threads=1)
-JOINT = Joint(name="joint", machine=ON, levels=8, fuse=True, **CAPS)
+COST, JOINT = simulator(ON), joint(ON, levels=8, fuse=True)
 
 
 def made(together: bool = True) -> JointSearch:
-    search: JointSearch = construct(registry.option("algo", "joint_search") | {"together": together}, "algo")
+    search: JointSearch = option("algo", "joint_search", together=together)
     return search
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_tiny_graphs_are_solved_on_every_task(seed: int) -> None:
     graph, on = tiny(seed), MACHINES[seed % len(MACHINES)]
-    cost = Simulator(name="s", machine=on, objective="runtime", threads=1)
+    cost = simulator(on)
     for task in tasks_on(on):
         problem, _ = solve(made(), graph, task, cost, evals=600, seed=seed)
         assert problem.best_cost <= least_of_all(task, graph, cost) * (1 + 1e-9), task.name
-
-
-@pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("evals", [0, 1, 7, 90])
-def test_it_spends_its_budget_and_is_never_worse_than_the_default(together: bool, evals: int) -> None:
-    problem, _ = solve(made(together), random_graph(3, 40), JOINT, COST, evals=evals, seed=1)
-    assert problem.evals == evals and problem.best_cost <= problem.initial_cost
-    again, _ = solve(made(together), random_graph(3, 40), JOINT, COST, evals=evals, seed=1)
-    assert again.best_cost == problem.best_cost
 
 
 @pytest.mark.parametrize("role", list(Role)[:3])
@@ -99,8 +86,7 @@ def towers(count: int, depth: int) -> Graph:
 def test_fused_kernels_are_placed_better_than_by_the_sequence() -> None:
     """A transfer takes as long as some launches: what placement saves shrinks when the kernels are fused afterwards."""
     on = Machine(name="gpus", devices=(GPU, GPU, GPU, GPU), link_bandwidth=12e9, link_latency=1e-5)
-    cost = Simulator(name="s", machine=on, objective="runtime", threads=1)
-    task = Joint(name="joint", machine=on, levels=16, fuse=True, **CAPS)
+    cost, task = simulator(on), joint(on, fuse=True)
     found = {together: solve(made(together), towers(4, 3), task, cost, evals=300)[0] for together in (True, False)}
     assert found[True].best_cost <= found[False].best_cost
     assert found[True].best_cost < 0.4 * found[True].initial_cost

@@ -1,12 +1,12 @@
 """List schedules against published figures, a plain version, another implementation, and the simulator."""
 
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from cells import identical, joint, opened, placement, simulator
+from check_data import check_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,22 +22,13 @@ from graphopt.core.list_schedule import (
     links,
     list_by_bottom_level,
 )
-from graphopt.core.machine import Device, Machine
+from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
-from graphopt.costs.simulator import Simulator
 from graphopt.graphs.readers.formats.task_graphs import read_stg
-from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import solve
 from graphopt.problems.problem import OutOfBudget
-from graphopt.problems.tasks.placement import Joint, Placement, Scheduling
 from graphopt.search.heuristics.schedules import Heft, ListBottomLevel
-
-DATA = Path(os.environ.get("GRAPHOPT_CHECK_DATA", Path(__file__).parents[2].parent / "shared/data")) / "scheduling"
-
-
-def identical(count: int) -> Machine:
-    return Machine(name="identical", devices=tuple(Device() for _ in range(count)))
 
 
 def schedule_kernels(graph: Graph, machine: Machine, rule) -> Schedule:
@@ -46,15 +37,18 @@ def schedule_kernels(graph: Graph, machine: Machine, rule) -> Schedule:
     return rule(kernels.time, kernels.is_kernel, needs, links(machine))
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"third-party data not found in {DATA}")
+def assert_the_simulator_plays(graph: Graph, machine: Machine, schedule: Schedule) -> None:
+    plan = Plans(graph, schedule.device[None], schedule.urgency[None], view_inline(graph)[None])
+    assert simulator(machine).price(plan).cost[0] == schedule.makespan
+
+
 def test_list_scheduling_by_bottom_level_reproduces_published_instances():
-    for known in json.loads((DATA / "known.json").read_text()):
-        graph, machine = read_stg(DATA / known["file"]), identical(known["m"])
+    for known in json.loads((check_data("scheduling") / "known.json").read_text()):
+        graph, machine = read_stg(check_data("scheduling") / known["file"]), identical(known["m"])
         schedule = schedule_kernels(graph, machine, list_by_bottom_level)
-        assert schedule.makespan == known["list_blevel"], known["file"]
-        plan = Plans(graph, schedule.device[None], schedule.urgency[None], view_inline(graph)[None])
-        simulated = Simulator(name="s", machine=machine, objective="runtime", threads=1).price(plan).cost[0]
-        assert simulated == known["list_blevel"]  # the event simulator plays the same schedule
+        assert schedule.makespan == known["list_blevel"] == solved_price(graph, known["m"], 0), known["file"]
+        assert_the_simulator_plays(graph, machine, schedule)
+        assert solved_price(graph, known["m"], 1) <= known["list_blevel"], known["file"]
 
 
 def random_tasks(seed: int, tasks: int, devices: int) -> tuple[np.ndarray, Dependencies, Machine]:
@@ -66,10 +60,7 @@ def random_tasks(seed: int, tasks: int, devices: int) -> tuple[np.ndarray, Depen
         rng.uniform(0, 10, int(count.sum())),
     )  # fmt: skip
     bandwidth = rng.uniform(0.5, 2, (devices, devices))
-    machine = Machine(
-        name="random", devices=tuple(Device() for _ in range(devices)),
-        link_bandwidth=tuple(map(tuple, bandwidth.tolist())), link_latency=0.25,
-    )  # fmt: skip
+    machine = identical(devices, link_bandwidth=tuple(map(tuple, bandwidth.tolist())), link_latency=0.25)
     return rng.uniform(1, 5, (tasks, devices)), needs, machine
 
 
@@ -127,7 +118,7 @@ def test_heft_without_transfers_is_that_of_saga():
     by_reader = sorted(edges, key=lambda edge: edge[1])
     ptr = np.searchsorted([n for _, n in by_reader], np.arange(tasks + 1)).astype(np.int64)
     needs = Dependencies(ptr, np.array([p for p, _ in by_reader], np.int32), np.ones(len(edges)))
-    machine = Machine(name="m", devices=tuple(Device() for _ in speeds), link_bandwidth=1e30)
+    machine = identical(len(speeds), link_bandwidth=1e30)
     ours = heft(cost[:, None] / np.array(speeds), np.ones(tasks, bool), needs, links(machine))
     assert ours.makespan == pytest.approx(theirs.makespan, rel=1e-9)
 
@@ -135,9 +126,6 @@ def test_heft_without_transfers_is_that_of_saga():
 def test_bottom_levels_by_hand():
     needs = Dependencies(np.array([0, 0, 1, 2, 4]), np.array([0, 0, 1, 2], np.int32), np.zeros(4))
     assert bottom_levels(np.array([1.0, 2, 3, 4]), needs, np.array([10.0, 20, 1, 2])).tolist() == [30.0, 7.0, 9.0, 4.0]
-
-
-CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 
 
 def fork(width: int) -> Graph:
@@ -159,29 +147,13 @@ def fork(width: int) -> Graph:
 
 @pytest.mark.parametrize("algo", [Heft(name="heft", caution=1.0), ListBottomLevel(name="list_blevel")])
 def test_one_evaluation_finds_the_optimum_of_a_fork(algo):
-    graph, machine = fork(4), identical(2)
-    task = Joint(name="joint", machine=machine, levels=16, fuse=False, **CAPS)
-    problem = AssignProblem(graph, task, Simulator(name="s", machine=machine, objective="runtime", threads=1), evals=1)
+    problem = opened(fork(4), joint(identical(2)), evals=1)
     algo.solve(problem)
     assert (problem.initial_cost, problem.best_cost, problem.evals) == (19.0, 13.0, 1)
 
 
-def test_the_long_branch_goes_first_on_fixed_devices():
-    graph, machine = fork(4), identical(2)
-    task = Scheduling(name="s", machine=machine, levels=16, placement="single", fuse=False, **CAPS)
-    problem = AssignProblem(graph, task, Simulator(name="s", machine=machine, objective="runtime", threads=1), evals=5)
-    ListBottomLevel(name="list_blevel").solve(problem)
-    assert problem.best_cost == 19.0  # one device: any order
-    plan = task.realise(graph, problem.best[None])
-    decided = task.realise(graph, np.zeros_like(problem.best)[None])
-    assert np.array_equal(plan.device, decided.device)
-
-
 def test_without_a_budget_the_schedule_is_committed():
-    graph, machine = fork(3), identical(2)
-    task = Placement(name="placement", machine=machine, fuse=False, **CAPS)
-    cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
-    problem = AssignProblem(graph, task, cost, evals=0)
+    problem = opened(fork(3), placement(identical(2)), evals=0)
     try:
         Heft(name="heft", caution=1.0).solve(problem)
     except OutOfBudget:
@@ -224,10 +196,8 @@ def random_task_graph(seed: int, tasks: int) -> tuple[Graph, list[float], list[l
 
 
 def solved_price(graph: Graph, processors: int, evals: int) -> float:
-    machine = identical(processors)
-    task = Joint(name="joint", machine=machine, levels=16, fuse=False, **CAPS)
-    cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
-    solved, _ = solve(ListBottomLevel(name="list_blevel"), graph, task, cost, evals=evals)
+    task = joint(identical(processors))
+    solved, _ = solve(ListBottomLevel(name="list_blevel"), graph, task, simulator(task.machine), evals=evals)
     assert solved.evals <= min(evals, 5)
     return solved.best_cost
 
@@ -236,7 +206,7 @@ def solved_price(graph: Graph, processors: int, evals: int) -> float:
 def test_one_evaluation_or_none_is_the_plain_list_schedule(processors):
     """Decisions have 16 levels of priority, too few for the bottom levels of 100 tasks; answers need not have them."""
     better = 0
-    for seed in range(40):
+    for seed in range(20):
         graph, seconds, before = random_task_graph(seed, 60 + 5 * (seed % 12))
         expected = plain_list(seconds, before, processors)
         assert solved_price(graph, processors, 0) == expected
@@ -245,14 +215,6 @@ def test_one_evaluation_or_none_is_the_plain_list_schedule(processors):
         assert more <= expected
         better += more < expected
     assert better > 0 or processors == 8  # other ties pay
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"third-party data not found in {DATA}")
-def test_published_list_schedules_are_the_answer():
-    for known in json.loads((DATA / "known.json").read_text()):
-        graph = read_stg(DATA / known["file"])
-        assert solved_price(graph, known["m"], 0) == known["list_blevel"], known["file"]
-        assert solved_price(graph, known["m"], 1) <= known["list_blevel"], known["file"]
 
 
 def test_a_task_without_work_keeps_its_processor_at_that_instant():
@@ -264,6 +226,4 @@ def test_a_task_without_work_keeps_its_processor_at_that_instant():
         flops = np.where(rng.random(len(seconds)) < 0.4, 0.0, graph.flops)
         graph = replace(graph, flops=flops)
         schedule = schedule_kernels(graph, identical(2), list_by_bottom_level)
-        plan = Plans(graph, schedule.device[None], schedule.urgency[None], view_inline(graph)[None])
-        cost = Simulator(name="s", machine=identical(2), objective="runtime", threads=1)
-        assert cost.price(plan).cost[0] == schedule.makespan
+        assert_the_simulator_plays(graph, identical(2), schedule)

@@ -5,6 +5,7 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
+from cells import fusion, joint, placement, scheduling, simulator
 from fusion_graphs import GPU, PLAIN, RICH, XLA, Net, random_graph
 
 from graphopt.core.errors import Unsolved
@@ -13,13 +14,10 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine, TransferRule
 from graphopt.core.plan import Role
 from graphopt.costs.simulator import Simulator
-from graphopt.problems.assignment import AssignTask
+from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.fusion import Fusion
-from graphopt.problems.tasks.placement import Joint, Placement, Scheduling
 from graphopt.search.solvers.lower_bound import LowerBound, Tasks, backwards, free_starts, shares_bound
 
-CAPS = {"max_ops": 64, "max_inputs": 16, "max_duplicates": 8}
 SLOW = Device(launch=0.4, vector_flops=150.0, contraction_flops=1000.0, bandwidth=300.0)
 
 
@@ -36,14 +34,13 @@ MACHINES = (
 
 
 def tasks_on(on: Machine) -> list[AssignTask]:
-    fixed = [Scheduling(name="scheduling", machine=on, levels=8, placement=place, fuse=False, **CAPS)
-             for place in ("heft", "blocks")]  # type: ignore[arg-type]  # fmt: skip
-    return [
-        Fusion(name="fusion", machine=on, decision="binary", levels=2, numerics=None, **CAPS),
-        Placement(name="placement", machine=on, fuse=True, **CAPS), *fixed,
-        Joint(name="joint", machine=on, levels=8, fuse=True, **CAPS),
-        Joint(name="placement_scheduling", machine=on, levels=8, fuse=False, **CAPS),
-    ]  # fmt: skip
+    fixed = [scheduling(on, place, levels=8) for place in ("heft", "blocks")]
+    both = [joint(on, levels=8, fuse=fuse) for fuse in (True, False)]
+    return [fusion(on), placement(on, fuse=True), *fixed, *both]
+
+
+def bounded(graph: Graph, task: AssignTask, objective: str = "runtime") -> AssignProblem:
+    return solve(LowerBound(name="lower_bound"), graph, task, simulator(task.machine, objective), evals=0)[0]
 
 
 def least_of_all(task: AssignTask, graph: Graph, cost: Simulator) -> float:
@@ -80,10 +77,8 @@ def tiny(seed: int) -> Graph:
 @pytest.mark.parametrize("seed", range(12))
 def test_no_plan_is_below_the_bound(seed: int) -> None:
     graph, on = tiny(seed), MACHINES[seed % len(MACHINES)]
-    cost = Simulator(name="s", machine=on, objective="runtime", threads=1)
     for task in tasks_on(on):
-        problem, _ = solve(LowerBound(name="lower_bound"), graph, task, cost, evals=0)
-        best = least_of_all(task, graph, cost)
+        problem, best = bounded(graph, task), least_of_all(task, graph, simulator(on))
         assert 0 < problem.bound <= best, task.name
         assert problem.best_cost == problem.initial_cost and problem.evals == 0
 
@@ -113,21 +108,12 @@ def test_a_chain_has_no_room_for_placement_and_says_so() -> None:
     x = net.x()
     for i in range(6):
         x = net("relu", x, name=f"r{i}")
-    graph, on = net.done(x), MACHINES[0]
-    cost = Simulator(name="s", machine=on, objective="runtime", threads=1)
-    task = Placement(name="placement", machine=on, fuse=False, **CAPS)
-    problem, _ = solve(LowerBound(name="lower_bound"), graph, task, cost, evals=0)
+    problem = bounded(net.done(x), placement(MACHINES[0]))
     assert problem.bound == pytest.approx(problem.initial_cost, rel=1e-8)
 
 
 def test_what_has_no_bound_is_refused() -> None:
-    graph, on = tiny(0), MACHINES[0]
-    cost = Simulator(name="s", machine=on, objective="peak_memory", threads=1)
-    task = Placement(name="placement", machine=on, fuse=False, **CAPS)
     with pytest.raises(Unsolved, match=r"needs cost\.objective=runtime .*, not peak_memory"):
-        solve(LowerBound(name="lower_bound"), graph, task, cost, evals=0)
-    other = machine(XLA, XLA, latency=1e-6, per_byte=1e-10)
-    cost = Simulator(name="s", machine=other, objective="runtime", threads=1)
-    task = Joint(name="joint", machine=other, levels=8, fuse=True, **CAPS)  # type: ignore[assignment]
+        bounded(tiny(0), placement(MACHINES[0]), "peak_memory")
     with pytest.raises(Unsolved, match="fusion_model=roofline"):
-        solve(LowerBound(name="lower_bound"), graph, task, cost, evals=0)
+        bounded(tiny(0), joint(machine(XLA, XLA, latency=1e-6, per_byte=1e-10), fuse=True))

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cells import fusion, simulator
 from fusion_graphs import GPU, RICH, random_graph
 
 from graphopt.core.graph import Graph
@@ -11,14 +12,11 @@ from graphopt.core.machine import Machine
 from graphopt.costs.one_kernel.flips import FusionFlips
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assignment import Pricing
-from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.fusion.modelled_scan import Compound, CompoundMoves, walk_by_model
 
 MACHINE, TRUE = Machine(name="model", devices=(RICH,)), Machine(name="true", devices=(GPU,))
-CAPS = {"levels": 2, "max_ops": 24, "max_inputs": 8, "max_duplicates": 4, "numerics": None}
-FUSION = Fusion(name="fusion", machine=TRUE, decision="binary", **CAPS)
-MODEL = Simulator(name="model", machine=MACHINE, objective="runtime", threads=1)
-COST = Simulator(name="true", machine=TRUE, objective="runtime", threads=1)
+FUSION = fusion(TRUE, max_ops=24, max_inputs=8, max_duplicates=4)
+MODEL, COST = simulator(MACHINE), simulator(TRUE)
 
 
 def opened(graph: Graph, evals: int = 0, cost: Simulator = COST) -> Any:
@@ -33,20 +31,6 @@ def moves_in(graph: Graph, problem: Any) -> CompoundMoves:
 
 def modelled(graph: Graph, decision: np.ndarray) -> float:
     return float(Pricing(graph, FUSION, MODEL).decisions(decision[None]).cost[0])
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_saved_state_comes_back(seed: int) -> None:
-    graph = random_graph(seed, 50)
-    plan = FUSION.realise(graph, FUSION.initial(graph)[None])
-    flips = FusionFlips(graph, plan.inline[0], RICH, FUSION.limits)
-    state, ops = flips.saved(), np.flatnonzero(FUSION.mask(graph)[:, 0])
-    before = flips.price(ops)
-    for op in ops[::3].tolist():
-        flips.apply(op)
-    assert (flips.inline != state.inline).any()
-    flips.restore(state)
-    assert (flips.inline == plan.inline[0]).all() and (flips.price(ops) == before).all()
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cells import fusion
 from fusion_graphs import XLA, Net, random_graph
 
 from graphopt.core.graph import Graph
@@ -11,7 +12,6 @@ from graphopt.core.plan import Plans
 from graphopt.graphs.layered import layered_graph
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.fusion import Fusion
 from graphopt.search.fusion.motif_scan import MotifScan
 from graphopt.search.walks.classes import alike
 
@@ -62,8 +62,7 @@ def best(optimizer: MotifScan, blocks: int, evals: int) -> float:
     for i in range(blocks):
         x = net("relu", net("neg", x, name=f"neg{i}"), name=f"relu{i}")
     net.output(x)
-    task = Fusion(name="fusion", machine=Machine(name="one", devices=(XLA,)), decision="binary", numerics=None,
-                  levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
+    task = fusion(Machine(name="one", devices=(XLA,)))
     problem, _ = solve(optimizer, net.build(), task, Taste(), evals=evals)
     return problem.best_cost
 

@@ -5,6 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from cells import option, placement, simulator
 from check_data import check_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,14 +15,10 @@ from graphopt.core.graph import F64, Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.core.oracles import check
-from graphopt.core.utils import registry
-from graphopt.costs.simulator import Simulator
 from graphopt.graphs.readers.formats.task_graphs import read_layer_graph
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
-from graphopt.problems.tasks.placement import Placement
-from graphopt.run.config.construct import construct
 from graphopt.search.heuristics.rules import SchedulingInstance
 from graphopt.search.pipelines.load_balance import (
     LoadBalance,
@@ -60,17 +57,9 @@ def random_graph(seed: int, ops: int) -> Graph:
     return b.build()
 
 
-def place(machine: Machine) -> Placement:
-    return Placement(name="p", machine=machine, fuse=False, max_ops=64, max_inputs=16, max_duplicates=8)
-
-
 def setting(graph: Graph, on: Machine) -> tuple[Pipeline, AssignTask, CostModel]:
-    task = place(on)
-    return (
-        pipeline_of(SchedulingInstance(graph, task)),
-        task,
-        Simulator(name="s", machine=on, objective="max_load", threads=1),
-    )
+    task = placement(on)
+    return pipeline_of(SchedulingInstance(graph, task)), task, simulator(on, "max_load")
 
 
 def price(graph: Graph, task: AssignTask, cost: CostModel, device: np.ndarray) -> F64:
@@ -135,19 +124,18 @@ def test_the_first_evaluation_is_a_split_that_fits(seed: int, ops: int, room: fl
     for evals in (0, 1):
         problem, _ = solve(algo(orders=3), graph, task, cost, evals=evals, seed=seed)
         assert np.isfinite(priced) and problem.best_cost <= max(priced, problem.initial_cost)
-    runtime = Simulator(name="s", machine=machine(), objective="runtime", threads=1)
     with pytest.raises(Unsolved, match=r"cost\.objective=max_load"):
-        solve(algo(), graph, task, runtime, evals=1)
+        solve(algo(), graph, task, simulator(machine()), evals=1)
 
 
 def algo(**changes: object) -> LoadBalance:
-    made: LoadBalance = construct(registry.option("algo", "load_balance") | changes, "algo", {})
+    made: LoadBalance = option("algo", "load_balance", **changes)
     return made
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_published_graphs_go_below_the_best_contiguous_split(name: str) -> None:
-    on = construct(registry.option("machine", "accelerators6"), "machine")
+    on = option("machine", "accelerators6")
     graph = read_layer_graph(check_data(f"placement/LayerGraphs_{name}.json"))
     line, task, cost = setting(graph, on)
     known = json.loads(check_data("placement/known.json").read_text())["max_load_ms"][f"LayerGraphs_{name}"]

@@ -3,23 +3,41 @@
 The program is lowered once, with every value stored. From the loops that it becomes, a plan's own follow: what is
 stored, after Inductor's rules where a plan asks for nothing; what each stored value evaluates and reads; which loops
 become one. Their operations, reads and writes cost what a preset says, which `graphopt measure calibrate` measures.
+
+That subcommand compiles small programs by TorchInductor and times them on one pinned core: each operation in loops that
+are vectorised and that are not, reductions, reads that do not step by one, copies of growing sizes, the beginning of a
+loop and of a kernel. It takes some minutes. What was measured is kept, so that a stopped call goes on where it was. The
+numbers go to `calibrated.json` in $GRAPHOPT_CACHE, or to what `--file` names.
 """
 
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from graphopt import cache_dir
 from graphopt.core.compiler import KNOBS, compiler_choice
 from graphopt.core.errors import UserError
-from graphopt.core.graph import Graph
+from graphopt.core.graph import Graph, GraphError
 from graphopt.core.operators import Category
 from graphopt.core.plan import Plans, Role
+from graphopt.core.utils.terminal import Bar, say
 from graphopt.costs.loops.estimate import Estimate, Rules
-from graphopt.costs.loops.preset import load
-from graphopt.hardware.ranking.requests import ASSUMED, CUT, READS, CompilerRequest, request_of
+from graphopt.costs.loops.preset import FILE, derived, load, save
+from graphopt.hardware.measure.environment import variables
+from graphopt.hardware.measure.service import Service
+from graphopt.hardware.measure.target import Measuring, Target
+from graphopt.hardware.requests import ASSUMED, CUT, READS, CompilerRequest, request_of
 from graphopt.problems.cost_model import CostModel, Prices
 
+HOW = Measuring(device="cpu", threads=1, block_seconds=0.003, blocks=9, spread=0.03, op_seconds=0.3, limit_seconds=120)
+TABLE = Path("measured") / "calibration.jsonl"
 # Knobs -> what of Inductor's rules they set. The others are accepted, and without effect on a price.
 RULES = {"reads_threshold": "reads", "opcount_threshold": "size", "acc_reads_threshold": "gathered"}
 
@@ -72,3 +90,41 @@ class Calibrated(CostModel):
         names = [graph.op_names[op] for op in np.flatnonzero(own.free).tolist()]
         self._estimates[graph] = Estimate(loop_program(unpacked_program(graph.program, graph.name), names))
         return self._estimates[graph]
+
+
+def measured(service: Service, folder: Path) -> Mapping[str, float]:
+    """Name of a probe -> seconds of one run. What is known is neither compiled nor timed again."""
+    from graphopt.hardware.inductor.probes import built, probes
+
+    found, every = dict[str, float](), list(probes())
+    folder.mkdir(parents=True, exist_ok=True)
+    with Bar("measure", len(every)) as bar:
+        for probe in every:
+            line = service.table.find(f"probe {probe.name}", service.environment)
+            if line is None:
+                digest, source, program = built(probe, folder)
+                payload = {"source": source, "digest": digest, "program": program, "seed": 0}
+                line = service.alone(Target("inductor", f"probe {probe.name}", payload))
+            found[probe.name] = float(line["seconds"])
+            bar.step(probe.name)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="graphopt measure calibrate",
+                                     description="Measure the numbers of cost=calibrated here.")  # fmt: skip
+    parser.add_argument("--file", type=Path, default=None, help="of the numbers; default: in $GRAPHOPT_CACHE")
+    args = parser.parse_args(arguments)
+    file = args.file or cache_dir() / FILE
+    os.environ.update(variables(1))  # before torch looks at them
+    from graphopt.hardware.inductor.probes import EXTENT
+
+    try:
+        service = Service(HOW, table=cache_dir() / TABLE, environment=None, name="calibrate")
+        preset = derived(measured(service, cache_dir() / "probes"), EXTENT)
+        save(file, preset, service.environment, datetime.now(UTC).date().isoformat())
+        say(f"{file}: {len(preset.vector)} operations, measured as {service.environment}")
+    except (UserError, GraphError) as error:
+        say(error, sys.stderr)
+        return 1
+    return 0

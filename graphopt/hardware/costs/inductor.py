@@ -19,13 +19,13 @@ from graphopt.core.errors import ConfigError, Unmeasured
 from graphopt.core.graph import Graph
 from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.marks import Between, Positive, WeightsFile
+from graphopt.hardware.code_time import load_weights, weights_file
 from graphopt.hardware.measure.builds import BuildPipeline, Builds, Built
 from graphopt.hardware.measure.environment import KEEPS_MEMORY, environment_here
 from graphopt.hardware.measure.price_table import Environment, Line, PriceTable, TableFile
 from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Comparing, Failure, Measured, Target, Timing
-from graphopt.hardware.ranking.code_time import load_weights, weights_file
-from graphopt.hardware.ranking.requests import ASSUMED, READS, CompilerRequest, LoweredRequests, request_of
+from graphopt.hardware.requests import ASSUMED, READS, CompilerRequest, LoweredRequests, request_of
 from graphopt.problems.cost_model import CostModel, Prices
 
 TABLE = Path("measured") / "inductor.jsonl"
@@ -130,7 +130,7 @@ def target_of(built: Built) -> Target:
 
 class Learned(CostModel):
     """Nothing is compiled or run. What the code does (instructions by kind, bytes by how far away they are, loops) is
-    weighed by costs that were fitted to measured plans of other graphs (`graphopt.hardware.ranking.code_time`).
+    weighed by costs that were fitted to measured plans of other graphs (`graphopt.hardware.code_time`).
 
     weights: `shipped`; null: your own, of `graphopt measure learn_cost`; or a file. table, environment: of what
     was lowered, as those of `cost=inductor`, which may share them. builders, build_seconds: as there.

@@ -26,7 +26,7 @@ from graphopt.core.plan import Decision, Decisions, Role
 from graphopt.core.utils.marks import Between, Few, OwnFolder, Share, WeightsFile, Workers
 from graphopt.hardware.costs.calibrated import Calibrated
 from graphopt.hardware.costs.inductor import Learned
-from graphopt.hardware.ranking.requests import request_of
+from graphopt.hardware.requests import request_of
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.compiler_search import Changes, Climb, changed, knob_columns, rules, single_knobs

@@ -23,7 +23,7 @@ from graphopt.graphs.readers.pytorch.program_file import key_of, unpacked_progra
 from graphopt.hardware.inductor.captured import phase_of
 from graphopt.hardware.inductor.hooks import Request, Requests, carried_out, check_version, replaced
 from graphopt.hardware.inductor.strided_reads import with_strided_reads_fixed
-from graphopt.hardware.ranking.requests import CompilerRequest, request_of
+from graphopt.hardware.requests import CompilerRequest, request_of
 from graphopt.report.answer import Answer
 
 UNCACHED = {"fx_graph_cache": False, "fx_graph_remote_cache": False}  # whose keys know nothing of decisions

@@ -16,7 +16,7 @@ from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors
 from graphopt.graphs.readers.pytorch.program_file import key_of, packed_program
 from graphopt.graphs.readers.pytorch.program_inputs import raw
 from graphopt.hardware.inductor.captured import as_graph, backpropagate, capture_compiled
-from graphopt.hardware.ranking.requests import CompilerRequest, request_of
+from graphopt.hardware.requests import CompilerRequest, request_of
 from graphopt.report.answer import Answer
 from graphopt.report.apply.compile_backend import NOTHING, decided
 

@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from dataclasses import astuple
 from pathlib import Path
 
 import yaml
 
-from graphopt.graphs.regal import load_headroom, save_headroom
+from graphopt.graphs.regal import load_headroom
 from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.report.command import main
 from graphopt.run.cell import Cell
@@ -72,10 +73,8 @@ def write_headroom(rng: Draw, folder: Path) -> Path:
 def read_headroom(file: Path) -> None:
     room = load_headroom(file)
     room.check({"graph_seed": 0})
-    kept = {key: [r.passes("gap") for r in reached] for key, reached in room.reached.items()}
-    save_headroom(room)
-    if {key: [r.passes("gap") for r in reached] for key, reached in load_headroom(file).reached.items()} != kept:
-        raise Wrong("other draws are kept once the prices are written and read again")
+    if any(price != price or price < 0 for rows in room.reached.values() for r in rows for price in astuple(r)):
+        raise Wrong("a price that is none")
 
 
 def write_outputs(rng: Draw, folder: Path) -> Path:

@@ -1,1 +1,0 @@
-"""How well cost models rank: measured plans, and a model of them fitted to what their code does."""
