@@ -17,10 +17,10 @@ from lines import say
 
 from graphopt.core.utils import registry
 from graphopt.problems.problem import OutOfBudget
-from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.models import MODELS, build_model
+from graphopt.rewrite.program_cost import Flops
 from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rewriter, Rewriting
 from graphopt.rewrite.rules.matching import Match
 from graphopt.rewrite.rules.steps import RewriteStep, free

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 from lines import say
 
+from graphopt.contests.sharding.dual import Passing
 from graphopt.contests.sharding.reducing import reduced
 from graphopt.contests.sharding.sharding_instances import random_tables
-from graphopt.contests.sharding.trws import Passing
 from graphopt.core.auto_sharding.strategies import price
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from lines import say
 
 from graphopt.contests.tiling.tiling_contest import random_workload
-from graphopt.contests.tiling.workload_graph import graph_of_workload
+from graphopt.contests.tiling.workload_files import graph_of_workload
 from graphopt.core.graph import GraphError
 from graphopt.core.utils.registry import option
 from graphopt.problems.optimizer import solve

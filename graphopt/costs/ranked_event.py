@@ -1,12 +1,13 @@
 """The event simulation of the usual machine: the rules of `graphopt.costs.event`, about twice as fast.
 
-The usual machine has one lane per pair of devices, no overheads, and lets everything wait by the plan's priority. Then
-what waits for a device or a lane is a set of ranks, and nothing depends on the order of what ends at one instant.
+The usual machine has one lane per pair of devices, no overheads, and lets everything wait by the plan's priority, or
+transfers by keys of their own. Then nothing depends on the order of what ends at one instant.
 What makes the loop fast:
 
 - What ends next is the root of a tree of minima over all devices and lanes. Its entries are whole numbers, the time in
   units of `GRID` above the number of the device or lane, so a change is one minimum per level, without a branch.
-- A set of ranks is bits in three levels. Its lowest rank stands apart, so a start reads it without a search.
+- What waits by priority is a set of ranks, bits in three levels. Its lowest rank stands apart, so a start does not
+  search for it.
 - An op's device and the number of inputs that it waits for share one word.
 - Whether an input was the last one is a bit that is set or not, no branch.
 - Indices are unsigned: Numba then does not look whether they are negative.
@@ -20,7 +21,7 @@ import numpy as np
 from graphopt.core.utils.compiled import njit
 from graphopt.costs.event import load_inputs
 from graphopt.costs.event_arrays import GRID, LinkArrays
-from graphopt.costs.queues import levels, lowest_bit, rank_by_priority, rank_results
+from graphopt.costs.queues import dequeue, levels, lowest_bit, meld, rank_by_priority, rank_results
 
 MAX_DEVICES = 31  # R stays below 2^10
 _NONE = np.int32(1 << 30)  # the lowest rank of an empty set
@@ -38,8 +39,9 @@ def ranked(links: LinkArrays, devices: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def simulate_ranked(flow, links, device, priority, makespan, peak):  # type: ignore[no-untyped-def]
-    """Simulates plans: device [B, N], priority [B, N] -> makespan [B] seconds, peak [B, D] bytes, or None for none.
+def simulate_ranked(flow, links, device, priority, keys, makespan, peak):  # type: ignore[no-untyped-def]
+    """Simulates plans: device [B, N], priority [B, N], keys of transfers [B, T, D] or None -> makespan [B] seconds,
+    peak [B, D] bytes, or None for none.
 
     Returns how many plans are done: fewer than B where the next one takes 8192 s or more, or waits for itself.
     """
@@ -51,6 +53,9 @@ def simulate_ranked(flow, links, device, priority, makespan, peak):  # type: ign
     words, resources = level1 + level2 + level3, devices + devices * devices
     device_leaves, lane_leaves = _power_of_two(devices), _power_of_two(devices * devices)
     order, rank, waiting = np.empty(num_ops, np.int32), np.empty(num_ops, np.int32), np.empty(num_ops, np.int32)
+    transfers = 0 if keys is None else len(reader)
+    key, tie = np.empty(transfers), np.empty(transfers, np.int32)  # of transfers that wait by keys of their own
+    child, sibling = np.empty(transfers, np.int32), np.empty(transfers, np.int32)
     result_order, result_rank = np.empty(tensors, np.int32), np.empty(tensors, np.int32)
     ready, lowest = np.zeros(resources * words, np.int64), np.empty(resources, np.int32)
     running, tree = np.empty(resources, np.int32), np.empty(4 * lane_leaves, np.int64)
@@ -74,9 +79,10 @@ def simulate_ranked(flow, links, device, priority, makespan, peak):  # type: ign
 
     for b in range(len(device)):
         rank_by_priority(priority[b], order, rank)
-        rank_results(out_ptr, order, result_order, result_rank)
+        if keys is None:
+            rank_results(out_ptr, order, result_order, result_rank)
         tree[:], lowest[:], running[:] = _NEVER, _NONE, -1
-        idle_devices, idle_lanes, done, now = 0, 0, 0, np.int64(0)
+        idle_devices, idle_lanes, items, done, now = 0, 0, 0, 0, np.int64(0)
         for n in range(num_ops):
             here = np.int64(device[_U(b), _U(n)])
             waiting[_U(n)] = waits[_U(n)] | np.int32(here << 24)
@@ -92,7 +98,7 @@ def simulate_ranked(flow, links, device, priority, makespan, peak):  # type: ign
             for i in range(idle_lanes):
                 lane = lanes[_U(i)]
                 first = lowest[_U(lane)]
-                tensor = np.int64(result_order[_U(first)])
+                tensor = np.int64(result_order[_U(first)] if keys is None else tie[_U(first)])
                 here, there = source[_U(lane)], target[_U(lane)]
                 seconds = latency[_U(here), _U(there)] + tensor_bytes[_U(tensor)] / bandwidth[_U(here), _U(there)]
                 if peak is not None:
@@ -104,7 +110,11 @@ def simulate_ranked(flow, links, device, priority, makespan, peak):  # type: ign
                     return b
                 running[_U(lane)] = tensor
                 _set(tree, leaf[_U(lane)], end << 10 | lane)
-                lowest[_U(lane)] = _drop_lowest(ready, lane * words, np.int64(first), level1, level2, words)
+                if keys is None:
+                    lowest[_U(lane)] = _drop_lowest(ready, lane * words, np.int64(first), level1, level2, words)
+                else:
+                    following = dequeue(first, key, tie, child, sibling)
+                    lowest[_U(lane)] = following if following >= 0 else _NONE
             wait = idle_lanes > 0 and tree[1] >> 10 == now  # a transfer that takes no time arrives first
             idle_lanes = 0
             for i in range(0 if wait else idle_devices):
@@ -152,12 +162,23 @@ def simulate_ranked(flow, links, device, priority, makespan, peak):  # type: ign
                         before = tensor
                         if not (sent >> there) & 1:
                             sent |= one << there
-                            lane, place = devices + resource * devices + there, result_rank[_U(tensor)]
-                            _insert(ready, lane * words, np.int64(place), one, level1, level2)
-                            if lowest[_U(lane)] == _NONE and running[_U(lane)] < 0:
+                            lane = devices + resource * devices + there
+                            top = lowest[_U(lane)]
+                            if top == _NONE and running[_U(lane)] < 0:
                                 lanes[_U(idle_lanes)] = lane
                                 idle_lanes += 1
-                            lowest[_U(lane)] = min(lowest[_U(lane)], place)
+                            if keys is None:
+                                place = result_rank[_U(tensor)]
+                                _insert(ready, lane * words, np.int64(place), one, level1, level2)
+                                lowest[_U(lane)] = min(top, place)
+                            else:
+                                waiter = np.int32(items)
+                                items += 1
+                                key[_U(waiter)], tie[_U(waiter)] = -keys[_U(b), _U(tensor), _U(there)], tensor
+                                child[_U(waiter)] = -1
+                                lowest[_U(lane)] = (
+                                    waiter if top == _NONE else meld(top, waiter, key, tie, child, sibling)
+                                )
                             if peak is not None:
                                 uses[_U(tensor * devices + resource)] += 1
                     lowest[_U(resource)] = first

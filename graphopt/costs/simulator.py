@@ -151,11 +151,13 @@ class Simulator(CostModel):
         device, priority = _take(plans.device, rows, np.int16), _take(plans.priority, rows, np.float64)
         makespan, peak = np.empty(len(rows)), np.zeros((len(rows), self.machine.num_devices), np.int64)
         live = memory and self._links.tick == 0.0
-        if self._by_rank and plans.transfer is None:
-            if simulate_ranked(made, self._links, device, priority, makespan, peak if memory else None) == len(rows):
+        keys = None if plans.transfer is None else _take(plans.transfer, rows, np.float64)
+        if self._by_rank:
+            bytes_too = peak if memory else None
+            if simulate_ranked(made, self._links, device, priority, keys, makespan, bytes_too) == len(rows):
                 return makespan, peak
             peak[:] = 0
-        keys = np.zeros((0, 1, 1)) if plans.transfer is None else _take(plans.transfer, rows, np.float64)
+        keys = np.zeros((0, 1, 1)) if keys is None else keys
         kept = getattr(_kept, "scratch", None)  # a thread keeps it until another kernel graph is simulated
         if kept is None or kept[0] is not made or kept[1] is not self._links or kept[2] != live:
             kept = _kept.scratch = made, self._links, live, scratch(made, self._links, live)

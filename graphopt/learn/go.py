@@ -30,7 +30,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from graphopt.core.errors import ConfigError
@@ -41,9 +40,9 @@ from graphopt.learn.encoders.encoder import Encoder
 from graphopt.learn.encoders.features import batch, graph_features
 from graphopt.learn.guided import guided_search
 from graphopt.learn.learner import Learner, inference, stored_numbers
-from graphopt.learn.placing.op_groups import learning_inside
+from graphopt.learn.placing.op_groups import learning_inside, of_chosen
 from graphopt.problems.assignment import AssignProblem, AssignTask, Pricing
-from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.problems.cost_model import CostModel
 from graphopt.search.walks.moves import Slots, slots_of
 
 ILLEGAL_REWARD = -10.0
@@ -69,13 +68,11 @@ class Segments:
         counts = (num_ops + size - 1) // size
         total = int(counts.sum())
         start = torch.cumsum(counts, 0) - counts
-        offset = torch.arange(int(num_ops.sum()), device=num_ops.device)
-        offset = offset - torch.repeat_interleave(torch.cumsum(num_ops, 0) - num_ops, num_ops)
-        row = torch.repeat_interleave(start * size, num_ops) + offset
+        empty = start * size - (torch.cumsum(num_ops, 0) - num_ops)  # places before each graph
+        row = torch.arange(int(num_ops.sum()), device=num_ops.device) + torch.repeat_interleave(empty, num_ops)
         filled = torch.zeros(total * size, dtype=torch.bool, device=num_ops.device)
-        filled[row] = True
         first = torch.zeros(total, dtype=torch.bool, device=num_ops.device)
-        first[start] = True
+        filled[row], first[start] = True, True
         before = torch.arange(total, device=num_ops.device) - (~first).long()
         return Segments(row, filled.view(total, size), before, first)
 
@@ -136,11 +133,8 @@ class EncodedGraphs:
 
     def times(self, count: int, num_ops: Tensor, segment: int) -> "EncodedGraphs":
         """The same graphs so many times, one after the other. num_ops: [G]"""
-        if count == 1:
-            return self
-        return EncodedGraphs(
-            self.h.repeat(count, 1), self.gate.repeat(count, 1), Segments.of(num_ops.repeat(count), segment)
-        )
+        segments = Segments.of(num_ops.repeat(count), segment)
+        return EncodedGraphs(self.h.repeat(count, 1), self.gate.repeat(count, 1), segments)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,10 +184,8 @@ class GOPolicy(nn.Module):
         """What is added to one of equal logits so that its probability becomes the prior of the head, or its role."""
         at = prior.get(head.name, prior.get(head.role.value, 0.0))
         if not 0.0 < at < 1.0:
-            raise ConfigError(
-                f"algo.network.prior has no probability between 0 and 1 for {head.name!r}; "
-                f"give algo.network.prior.{head.name}=0.8"
-            )
+            raise ConfigError(f"algo.network.prior has no probability between 0 and 1 for {head.name!r}; "
+                              f"give algo.network.prior.{head.name}=0.8")  # fmt: skip
         return float(np.log(at / (1.0 - at) * max(1, head.count - 1)))
 
     def encode(self, observation: GOObservation) -> EncodedGraphs:
@@ -207,14 +199,13 @@ class GOPolicy(nn.Module):
         """Log-probabilities of the next decisions given the previous ones: [N, H, K], where every head sees the
         previous decisions of all; [S, N, H, K] given decisions, where a recurrent head sees of those before it what was
         chosen."""
-        seen = previous_NH[None] if chosen_SNH is None or not self.recurrent else chosen_SNH
         if not self.recurrent:
             x_ND = self._read(encoded, encoded.h, previous_NH)
             logits = [linear(x_ND) for linear in self.heads]
             log_p = self._log_p(observation, torch.stack([self._wide(each, observation) for each in logits], 1))
             return log_p if chosen_SNH is None else log_p.expand(len(chosen_SNH), *log_p.shape)
-        chosen: list[Tensor] = list(seen.unbind(2))
-        log_p = self._one_by_one(observation, encoded, previous_NH, lambda head, _: chosen[head])
+        chosen = previous_NH[None] if chosen_SNH is None else chosen_SNH
+        log_p = self._one_by_one(observation, encoded, previous_NH, lambda head, _: chosen[:, :, head])
         return log_p[0] if chosen_SNH is None else log_p
 
     def decide(self, observation: GOObservation, encoded: EncodedGraphs, previous_NH: Tensor,
@@ -327,63 +318,33 @@ def sample(log_p: Tensor, count: int, generator: torch.Generator | None = None) 
     """[S, N] draws of one head from log-probabilities [1, N, K], of which `count` are drawn, or [S, N, K], one each."""
     flat = log_p.exp().flatten(0, 1)
     if not torch.isfinite(flat).all():
-        raise ConfigError(
-            "the probabilities of algo=go are no numbers: its weights are too large; give another checkpoint, or train "
-            "with a lower algo.learning.rate"
-        )
-    each = count if len(log_p) == 1 else 1
-    return torch.multinomial(flat, each, replacement=True, generator=generator).T.reshape(count, log_p.shape[1])
-
-
-def of_chosen(log_p: Tensor, chosen: Tensor) -> Tensor:
-    """[S, N, H] log-probability of each draw, from [S, N, H, K]."""
-    return log_p.gather(-1, chosen[..., None]).squeeze(-1)
+        raise ConfigError("the probabilities of algo=go are no numbers: its weights are too large; give another "
+                          "checkpoint, or train with a lower algo.learning.rate")  # fmt: skip
+    draws = torch.multinomial(flat, count if len(log_p) == 1 else 1, replacement=True, generator=generator)
+    return draws.T.reshape(count, log_p.shape[1])
 
 
 # ---- credit
 
 
-@dataclass(frozen=True)
-class Judged:
-    """Of S samples of every graph of a batch."""
-
-    picked: Tensor  # [N, H] one canonical decision per graph
-    shared: Tensor  # [S, N, H] the credit that all ops of a graph share
-    own: Tensor  # [S, N, H] each op's own
-    reward: float  # the mean
-
-
-class Billed:
-    """Prices that a problem bills."""
-
-    def __init__(self, problem: AssignProblem) -> None:
-        self.problem = problem
-
-    def decisions(self, decisions: Decisions) -> Prices:
-        cost = self.problem.cost(decisions)
-        return Prices(cost, self.problem.last_excess)
-
-    def flips(self, decision: Decision) -> None:
-        """No exact prices of single changes: they would take the whole budget."""
-
-
 class Credit:
-    """prices: where samples of a graph are priced; default: the price of its default; past: per graph, mean, mean
-    square and number of the rewards so far."""
+    """cost: prices [B] of decisions of a graph; pricing: of its default and its single changes; past: per graph, mean,
+    mean square and number of the rewards so far."""
 
-    def __init__(self, task: AssignTask, settings: PPOSettings, prices: Callable[[Graph], Pricing | Billed],
-                 default: Callable[[Graph], float], random: np.random.Generator) -> None:  # fmt: skip
+    def __init__(self, task: AssignTask, settings: PPOSettings, cost: Callable[[Graph, Decisions], F64],
+                 pricing: Callable[[Graph], Pricing], random: np.random.Generator) -> None:  # fmt: skip
         self.task, self.settings, self.random = task, settings, random
         self.past: dict[str, tuple[float, float, int]] = {}
-        self._prices, self._default = prices, default
+        self._cost, self._pricing = cost, pricing
 
-    def judge(self, graphs: list[Graph], chosen: Tensor) -> Judged:
-        """Prices S samples of every graph. chosen: [S, N, H]."""
+    def judge(self, graphs: list[Graph], chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Prices S samples [S, N, H] of every graph: (one canonical decision per graph [N, H], the credit that all ops
+        of a graph share and each op's own [S, N, H] each, the mean reward)."""
         picked, shared, own, rewards, start = [], [], [], [], 0
         for graph in graphs:
             decisions = chosen[:, start : start + graph.num_ops].cpu().numpy().astype(np.int16)
             start += graph.num_ops
-            prices = self._prices(graph).decisions(decisions).cost
+            prices = self._cost(graph, decisions)
             reward = self.reward(graph, prices)
             rewards.append(float(np.mean(reward)))
             common, single = np.zeros(decisions.shape), np.zeros(decisions.shape)
@@ -395,12 +356,12 @@ class Credit:
             shared.append(torch.from_numpy(common.astype(np.float32)))
             own.append(torch.from_numpy(single.astype(np.float32)))
             picked.append(torch.from_numpy(self.task.canonical(graph, decisions[0]).astype(np.int64)))
-        return Judged(torch.cat(picked), torch.cat(shared, 1), torch.cat(own, 1), float(np.mean(rewards)))
+        return torch.cat(picked), torch.cat(shared, 1), torch.cat(own, 1), float(np.mean(rewards))
 
     def reward(self, graph: Graph, prices: F64) -> F64:
         """[S] -sqrt(price / the default's price); ILLEGAL_REWARD for infeasible plans."""
         legal = np.isfinite(prices)
-        ratio = np.where(legal, prices, 1.0) / self._default(graph)
+        ratio = np.where(legal, prices, 1.0) / self._pricing(graph).initial_cost
         return np.where(legal, -np.sqrt(ratio), ILLEGAL_REWARD)
 
     def standardised(self, graph: Graph, reward: F64) -> F64:
@@ -426,7 +387,7 @@ class Credit:
         canonical = self.task.canonical(graph, decision)
         counts = self.task.counts(graph)
         op, head = np.nonzero(counts > 1)
-        flips = self._prices(graph).flips(canonical)
+        flips = self._pricing(graph).flips(canonical)
         if flips is not None:
             worse = np.where(canonical[op, 0] == decision[op, 0], flips.price(op) - flips.cost, 0.0)
             return op, head, worse
@@ -435,7 +396,7 @@ class Credit:
         changed = np.repeat(decision[None], len(op), 0)
         counts = counts[op, head]
         changed[np.arange(len(op)), op, head] = (decision[op, head] + self.random.integers(1, counts)) % counts
-        prices = self._prices(graph).decisions(changed).cost
+        prices = self._cost(graph, changed)
         worse = np.where(np.isfinite(prices) & np.isfinite(price), prices - price, 0.0)
         return op, head, worse
 
@@ -471,7 +432,8 @@ class GO(Learner):
         self.policy = GOPolicy(encoder, task.heads, network)
         self.network, self.learning, self.search = network, learning, search
         self.automatic_optimization = False
-        self.credit = Credit(task, learning, self.pricing, self.initial_cost, self._random)
+        self.credit = Credit(task, learning, lambda graph, decisions: self.pricing(graph).decisions(decisions).cost,
+                             self.pricing, self._random)  # fmt: skip
         self._inputs: dict[str, tuple[Any, Tensor, Tensor, Tensor]] = {}
 
     @staticmethod
@@ -494,10 +456,8 @@ class GO(Learner):
     def observe(self, graphs: list[Graph]) -> GOObservation:
         """The policy's input for a batch of graphs."""
         data, extra, default, allowed = zip(*map(self._inputs_of, graphs))
-        to = self.device
-        return GOObservation(
-            batch(data).to(to), torch.cat(extra).to(to), torch.cat(default).to(to), torch.cat(allowed).to(to)
-        )
+        joined = (torch.cat(part).to(self.device) for part in (extra, default, allowed))
+        return GOObservation(batch(data).to(self.device), *joined)
 
     def _inputs_of(self, graph: Graph) -> tuple[Any, Tensor, Tensor, Tensor]:
         if graph.hash not in self._inputs:
@@ -538,17 +498,16 @@ class GO(Learner):
 
     def _try(self, graphs: list[Graph], observation: GOObservation, credit: Credit) -> tuple[list[Trial], float]:
         """The trials of one update and their mean reward."""
-        encoded = self.policy.encode(observation)
-        previous, trials, rewards = observation.default, [], []
+        encoded, previous, trials, rewards = self.policy.encode(observation), observation.default, [], []
         for _ in range(self.network.iterations):
             chosen = self.policy.decide(observation, encoded, previous, lambda p: sample(p, self.learning.samples))
             log_prob = of_chosen(self.policy(observation, encoded, previous, chosen), chosen)
-            judged = credit.judge(graphs, chosen)
-            shared, own = judged.shared.to(log_prob.device), judged.own.to(log_prob.device)
+            *judged, reward = credit.judge(graphs, chosen)
+            picked, shared, own = (part.to(log_prob.device) for part in judged)
             # an op's own credit is counted from the expectation over its choices (counterfactual baseline)
             trials.append(Trial(previous, chosen, log_prob, shared + own * (1.0 - log_prob.exp())))
-            previous = judged.picked.to(log_prob.device)
-            rewards.append(judged.reward)
+            previous = picked
+            rewards.append(reward)
         return trials, float(np.mean(rewards))
 
     # ---- solving
@@ -573,7 +532,7 @@ class GO(Learner):
             return
         random = np.random.default_rng(int(problem.rng.integers(2**31)))
         learning = replace(self.learning, flip_weight=0.0)
-        credit = Credit(self.task, learning, lambda graph: Billed(problem), self.initial_cost, random)
+        credit = Credit(self.task, learning, lambda _, decisions: problem.cost(decisions), self.pricing, random)
         credit.past = dict(self.credit.past)
         with learning_inside(problem), torch.enable_grad():
             optimizer = self.configure_optimizers()
@@ -594,15 +553,12 @@ class GO(Learner):
         self._price_answers(problem, observation, encoded)
         self._price_samples(problem, observation, encoded, greedy[-1])
 
-        def prefer(decision: Decision) -> NDArray[np.float32]:
-            return np.asarray(self._given(observation, encoded, decision).cpu().numpy())
-
-        guided_search(problem, slots, prefer, self.search.refresh)
+        guided_search(problem, slots, lambda decision: self._given(observation, encoded, decision).cpu().numpy(),
+                      self.search.refresh)  # fmt: skip
 
     def _decode(self, problem: AssignProblem, observation: GOObservation, encoded: EncodedGraphs) -> list[Decision]:
         """The most likely decisions of every iteration, canonical."""
-        out: list[Decision] = []
-        previous = observation.default
+        out, previous = list[Decision](), observation.default
         for _ in range(self.network.iterations):
             choice = self.policy.decide(observation, encoded, previous, lambda log_p: log_p.argmax(-1))[0]
             out.append(self.task.canonical(problem.graph, choice.cpu().numpy().astype(np.int16)))

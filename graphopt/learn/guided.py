@@ -51,19 +51,16 @@ class _Walker:
                 self._attempt(*change)
 
     def _attempt(self, op: int, head: int, choice: int) -> None:
+        """After a change the op and its neighbours are worth another look."""
         score = self.walk.price_one(op, head, choice)
         self.tried[op, head, choice] = True
         if score < self.walk.score:
             left = self.walk.decision[op, head]
             self.walk.take(op, head, choice, score)
-            self._reopen(op)
+            self.tried[op] = False
+            for ptr, column in (self.problem.graph.predecessors, self.problem.graph.successors):
+                self.tried[column[ptr[op] : ptr[op + 1]]] = False
             self.tried[op, head, left] = True
-
-    def _reopen(self, op: int) -> None:
-        """After a change the op and its neighbours are worth another look."""
-        self.tried[op] = False
-        for ptr, column in (self.problem.graph.predecessors, self.problem.graph.successors):
-            self.tried[column[ptr[op] : ptr[op + 1]]] = False
 
     def _next_changes(self, count: int) -> tuple[NDArray[np.int64], ...]:
         """(op, head, choice): for every slot the likeliest untried other choice, by how much likelier it is than the

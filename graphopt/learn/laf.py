@@ -37,8 +37,7 @@ from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, Graph
 from graphopt.core.plan import Decision
 from graphopt.core.utils.marks import Between, Count, NotNegative, Share, Whole
-from graphopt.learn.advantages.gibbs import ExampleSet, TrainingExample, compressed
-from graphopt.learn.advantages.store import Collection, collect
+from graphopt.learn.advantages import Collection, ExampleSet, TrainingExample, collect, compressed
 from graphopt.learn.encoders.encoder import Encoder
 from graphopt.learn.encoders.features import batch, graph_features
 from graphopt.learn.learner import Learner, inference
@@ -221,13 +220,12 @@ class LAF(Learner):
         if not len(slots) or not problem.open:
             return
 
-        def predict(network: nn.Module, graph: Graph, decision: Decision) -> Tensor:
-            return self.predict(network, [graph], [decision])
-
         with inference(problem.graph):
             walk = start_walk(problem, slots, steps.start, deltas=False)
-            guide = LearnedMutations(problem, slots, self.network, predict, self.model.target == "signed",
-                                     self.search.guide, self.search.refit)  # fmt: skip
+            guide = LearnedMutations(
+                problem, slots, self.network, lambda network, graph, one: self.predict(network, [graph], [one]),
+                self.model.target == "signed", self.search.guide, self.search.refit,
+            )  # fmt: skip
             progressive_search(problem, slots, walk, guide, steps)
 
     # ---- validation
@@ -238,20 +236,18 @@ class LAF(Learner):
         which all labels are equal say nothing."""
         if graph.hash not in self._examples:
             self._read([graph])
-        examples = self._examples.get(graph.hash)
-        if examples is None:  # nothing to decide
-            return []
-        found = [self._skill(graph, examples.at(moment)) for moment in range(len(examples.moments))]
+        examples, slots, found = self._examples.get(graph.hash), slots_in(self.task, graph), list[float]()
+        for moment in range(0 if examples is None else len(examples.moments)):  # none where nothing is to decide
+            example = self._examples[graph.hash].at(moment)
+            taught = graph.train_mask[slots.op[example.row]]
+            with torch.no_grad():
+                predicted = self.predict(self.network, [graph], [example.decision]).double().cpu().numpy()
+            own = predicted[slots.op, slots.head]  # [M, K]
+            own[np.arange(own.shape[1]) >= slots.choices[:, None]] = np.nan  # where a choice does not exist
+            true = example.advantage[taught, 1:]
+            true = np.abs(true) if self.model.target == "magnitude" else true
+            found.append(correlation(true, own[example.row][taught, 1:]))
         return [value for value in found if np.isfinite(value)]
-
-    @torch.no_grad()
-    def _skill(self, graph: Graph, example: TrainingExample) -> float:
-        slots = slots_in(self.task, graph)
-        taught = graph.train_mask[slots.op[example.row]]
-        predicted = self.predict(self.network, [graph], [example.decision]).double().cpu().numpy()
-        guess = at_slots(predicted, slots)[example.row][taught, 1:]
-        true = example.advantage[taught, 1:]
-        return correlation(np.abs(true) if self.model.target == "magnitude" else true, guess)
 
     def validation_metric(self, mean: float) -> float:
         return mean
@@ -308,9 +304,7 @@ class LearnedMutations:
         f_MK = predicted[self._slots.op, self._slots.head].detach().double().cpu().numpy()
         value = np.full(self._problem.graph.num_ops, -np.inf)
         np.maximum.at(value, self._slots.op, self._worth(f_MK, decision))
-        ops = self._ops
-        if self._guidance.fresh:
-            ops = ops[~self._tried[ops]]
+        ops = self._ops[~self._tried[self._ops]] if self._guidance.fresh else self._ops
         count = max(1, round(len(self._ops) * self._guidance.top / 100.0))
         least = np.sort(value[ops])[-min(count, len(ops))]
         self._pool = ops[value[ops] >= least].tolist()
@@ -363,10 +357,3 @@ def correlation(true: F64, guess: F64) -> float:
     if len(true) < 2 or np.ptp(true) == 0 or np.ptp(guess) == 0:
         return float("nan")
     return float(spearmanr(true, guess).statistic)
-
-
-def at_slots(predicted: F64, slots: Slots) -> F64:
-    """[M, K] of [N, H, K]; nan where a choice does not exist."""
-    own: F64 = predicted[slots.op, slots.head].copy()
-    own[np.arange(own.shape[1]) >= slots.choices[:, None]] = np.nan
-    return own

@@ -45,7 +45,6 @@ from torch import Tensor, nn
 
 from graphopt.core.fusible import view_inline
 from graphopt.core.graph import F64, Graph
-from graphopt.core.machine import Machine
 from graphopt.core.spectral import smallest_eigenvectors
 from graphopt.core.utils.marks import Count, Few, NotNegative, Positive, Shift, Width
 from graphopt.learn.encoders.encoder import Encoder
@@ -54,25 +53,10 @@ from graphopt.learn.learner import Learner, inference, stored_numbers
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.keys import KeyRole
-from graphopt.search.genetic.evolution import (
-    F32,
-    Evolution,
-    Sampler,
-    beta_keys,
-    evolve,
-    priced_by,
-    run_alone,
-    uniform_keys,
-)
-from graphopt.search.heuristics.rules import (
-    Device,
-    SchedulingInstance,
-    by_cautious_heft,
-    by_heft,
-    order_bottom_level,
-    place_single,
-)
-from graphopt.search.heuristics.starts import ranks
+from graphopt.search.genetic.evolution import Evolution, Sampler, beta_keys, evolve, priced_by, run_alone, uniform_keys
+from graphopt.search.heuristics import rules
+from graphopt.search.heuristics.rules import Device, SchedulingInstance
+from graphopt.search.heuristics.starts import F32, ranks
 
 Actions = NDArray[np.int64]  # [N, A]
 
@@ -119,12 +103,10 @@ def inputs(graph: Graph, task: AssignTask) -> Inputs:
     held[view_inline(graph)] = 0.0
     held = held / max(held.sum(), 1.0) + 1e-6 / graph.num_ops
     instance, vectors, depths = SchedulingInstance(graph, task), fiedler(graph), levels(graph)
-    parts = by_heft(instance).device, by_cautious_heft(instance).device
-    order = _orders(instance, held, vectors, depths)
-    member = _members(instance, held, vectors, parts)
-    whole = descriptors(instance, held, depths, parts[1])
-    known[task] = Inputs(order.astype(np.float32), member.astype(np.float32), whole[None].astype(np.float32))
-    return known[task]
+    parts = rules.by_heft(instance).device, rules.by_cautious_heft(instance).device
+    made = (_orders(instance, held, vectors, depths), _members(instance, held, vectors, parts),
+            descriptors(instance, held, depths, parts[1])[None])  # fmt: skip
+    return known.setdefault(task, Inputs(*(part.astype(np.float32) for part in made)))
 
 
 def _orders(instance: SchedulingInstance, held: F64, vectors: tuple[F64, F64], depths: tuple[F64, F64]) -> F64:
@@ -133,7 +115,8 @@ def _orders(instance: SchedulingInstance, held: F64, vectors: tuple[F64, F64], d
     columns = [
         share(np.arange(ops, dtype=np.float64), one), share(depth, one), share(height, one),
         1 - (depth + height) / max(float((depth + height).max()), 1.0),
-        ranks(order_bottom_level(instance, place_single(instance))), share(vectors[0], one), share(vectors[1], one),
+        ranks(rules.order_bottom_level(instance, rules.place_single(instance))),
+        share(vectors[0], one), share(vectors[1], one),
         np.clip(np.log10(held * ops), -3, 3) / 3, held / held.max(), np.full(ops, np.log10(ops) / 2 - 1),
     ]  # fmt: skip
     return np.stack(columns, 1)
@@ -148,7 +131,10 @@ def _members(instance: SchedulingInstance, held: F64, vectors: tuple[F64, F64], 
     large = split[1] * (held / held.max())[:, None]
     devices = np.arange(machine.num_devices)
     sides = [np.where(part[:, None] == devices, 1.0, -1.0) for part in (*parts, np.zeros(ops, np.int16))]
-    return np.stack([*split, large, *sides, *_device_columns(instance.graph, machine)], 2)
+    speed, room = ([d.contraction_flops for d in machine.devices], [min(d.capacity, 1e15) for d in machine.devices])
+    logs = [np.log(value / np.exp(np.log(value).mean())) for value in (speed, room)]  # over the machine's means
+    own = [np.broadcast_to(np.clip(log, -3, 3), (ops, machine.num_devices)) for log in logs]
+    return np.stack([*split, large, *sides, *own], 2)
 
 
 def descriptors(instance: SchedulingInstance, held: F64, depths: tuple[F64, F64], cautious: Device) -> F64:
@@ -175,8 +161,7 @@ def descriptors(instance: SchedulingInstance, held: F64, depths: tuple[F64, F64]
         np.log10(graph.num_ops / max(float(depths[0].max()), 1.0)) - 0.5,
         np.log10(max(travel, 1e-12) / max(takes, 1e-12)), (1 - most / count) / max(1 - 1 / devices, 0.5),
     ]  # fmt: skip
-    clipped: F64 = np.clip(values, -2.0, 2.0)
-    return clipped
+    return np.asarray(np.clip(values, -2.0, 2.0))
 
 
 def live_bytes(graph: Graph) -> F64:
@@ -188,16 +173,14 @@ def live_bytes(graph: Graph) -> F64:
     size = graph.tensor_bytes[made].astype(np.float64)
     begins = np.bincount(graph.producer[made], size, graph.num_ops)
     ends = np.bincount(last[made] + 1, size, graph.num_ops + 1)[: graph.num_ops]
-    live: F64 = np.cumsum(begins - ends)
-    return live
+    return np.asarray(np.cumsum(begins - ends))
 
 
 def share(value: F64, weight: F64) -> F64:
     """[N] in (0, 1): the share of all weight that lies before the op in the order of value; equal values share."""
     _, group = np.unique(value, return_inverse=True)
     total = np.bincount(group, weight)
-    middle: F64 = ((np.cumsum(total) - total / 2) / total.sum())[group]
-    return middle
+    return np.asarray(((np.cumsum(total) - total / 2) / total.sum())[group])
 
 
 def membership(position: F64, devices: int) -> F64:
@@ -208,16 +191,7 @@ def membership(position: F64, devices: int) -> F64:
     d = np.arange(devices)
     low = np.where(d == 0, np.inf, position[:, None] * devices - d)
     high = np.where(d == devices - 1, np.inf, d + 1 - position[:, None] * devices)
-    inside: F64 = np.clip(np.minimum(low, high), -1.0, 1.0) if devices > 1 else np.ones((len(position), 1))
-    return inside
-
-
-def _device_columns(graph: Graph, machine: Machine) -> list[F64]:
-    """[N, D] each: log of the device's speed and of its room over the machine's means."""
-    speed = np.array([device.contraction_flops for device in machine.devices])
-    room = np.array([min(device.capacity, 1e15) for device in machine.devices])
-    columns = [np.log(value / np.exp(np.log(value).mean())) for value in (speed, room)]
-    return [np.broadcast_to(np.clip(column, -3, 3), (graph.num_ops, machine.num_devices)) for column in columns]
+    return np.asarray(np.clip(np.minimum(low, high), -1.0, 1.0)) if devices > 1 else np.ones((len(position), 1))
 
 
 def fiedler(graph: Graph) -> tuple[F64, F64]:
@@ -379,15 +353,15 @@ class Policy(nn.Module):
             graph = graph + opposite_pairs(graph) * self.log_graph_spread.exp()
         if self.heads.kind == "autoregressive":
             return Action(graph, self._in_turn(observation, states, graph, samples > 0))
-        rows = [self._draw(self.centres(observation, states, row), samples > 0) for row in graph]
-        return Action(graph, torch.stack(rows))
+        return Action(
+            graph, torch.stack([self._draw(self.centres(observation, states, g), samples > 0) for g in graph])
+        )
 
     def log_prob(self, observation: REGALObservation, action: Action) -> tuple[Tensor, Tensor, Tensor]:
         """([S, G, P] of the graphs' actions, [S, N, A] of the ops' actions, [] mean entropy of an op's action)."""
         states, spread = self.encode(observation), self.log_graph_spread.exp()
         of_graph = -0.5 * ((action.graph - states.mean) / spread) ** 2 - self.log_graph_spread
-        if not self.heads.graph_spread:
-            of_graph = torch.zeros_like(of_graph)
+        of_graph = of_graph if self.heads.graph_spread else torch.zeros_like(of_graph)
         if self.heads.kind == "autoregressive":
             log_p = self._teacher_forced(observation, states, action)
         else:
@@ -403,9 +377,8 @@ class Policy(nn.Module):
         place, order, bias, strength = graph[states.graph_of].split_with_sizes([*self._sizes, 2], 1)
         affinity = self.placement(own, observation.member, place)
         priority = self.scheduling(own, observation.order, order)
-        centres = [weakened(affinity, strength[:, :1, None]).flatten(1), weakened(priority, strength[:, 1:]),
-                   self.elite_bias(own, observation.order, bias)]  # fmt: skip
-        return torch.cat(centres, 1)
+        return torch.cat([weakened(affinity, strength[:, :1, None]).flatten(1), weakened(priority, strength[:, 1:]),
+                          self.elite_bias(own, observation.order, bias)], 1)  # fmt: skip
 
     @property
     def _sizes(self) -> list[int]:
@@ -413,8 +386,8 @@ class Policy(nn.Module):
 
     def used_by_graph(self, use: "Use") -> Tensor:
         """[P] 1 for the actions of a graph that reach a head in use."""
-        sizes = zip((use.placement, use.scheduling, use.elite_bias), self._sizes, strict=True)
-        used = [on for on, size in sizes for _ in range(size)] + [use.placement, use.scheduling]
+        heads = (use.placement, use.scheduling, use.elite_bias, use.placement, use.scheduling)
+        used = [on for on, size in zip(heads, [*self._sizes, 1, 1], strict=True) for _ in range(size)]
         return torch.tensor(used, device=self.log_op_spread.device).float()
 
     def log_probs(self, centres: Tensor) -> Tensor:
@@ -430,8 +403,7 @@ class Policy(nn.Module):
         """[N, A] indices, sampled or the most probable ones: the nearest, of two the lower."""
         if not sample:
             return torch.ceil(centres - 0.5).clamp(0, LEVELS - 1).long()
-        log_p = self.log_probs(centres)
-        return torch.multinomial(log_p.exp().reshape(-1, LEVELS), 1).reshape(log_p.shape[:2])
+        return torch.multinomial(self.log_probs(centres).exp().reshape(-1, LEVELS), 1).reshape(centres.shape)
 
     # ---- autoregressive heads: ops in topological order, each sees what was decided before
 
@@ -456,9 +428,8 @@ class Policy(nn.Module):
         for part in decided.split_with_sizes(observation.data.num_ops.tolist(), 1):
             after, _ = self.memory(part.transpose(0, 1))
             before.append(torch.cat([torch.zeros_like(after[:1]), after[:-1]]).transpose(0, 1))
-        memory = torch.cat(before, 1)
-        rows = [self.log_probs(self.centres(observation, states, g, m)) for g, m in zip(action.graph, memory)]
-        return torch.stack(rows)
+        given = zip(action.graph, torch.cat(before, 1))
+        return torch.stack([self.log_probs(self.centres(observation, states, g, m)) for g, m in given])
 
 
 def summary(actions: Tensor) -> Tensor:
@@ -614,8 +585,7 @@ class REGAL(Learner):
             keys = np.flatnonzero((layout.role == KeyRole.PRIORITY) | (layout.role == KeyRole.TRANSFER))
             op = layout.op[keys]
             alpha[keys], beta[keys] = betas(actions[op, 2 * devices], actions[op, 2 * devices + 1])
-        proposal: Sampler = beta_keys(alpha, beta)
-        return proposal
+        return beta_keys(alpha, beta)
 
     def bias(self, graph: Graph, actions: Actions) -> F32 | None:
         """[K] elite bias of every gene, that of its op; None where the action is not used."""
@@ -625,7 +595,6 @@ class REGAL(Learner):
 def _advantages(reward_SG: Tensor, value_G: Tensor) -> Tensor:
     """[S, G] reward over the mean of the graph's other samples (the learned value where there is one sample), in
     standard deviations."""
-    samples = len(reward_SG)
-    others = (reward_SG.sum(0) - reward_SG) / (samples - 1) if samples > 1 else value_G.expand_as(reward_SG)
+    others = (reward_SG.sum(0) - reward_SG) / (len(reward_SG) - 1) if len(reward_SG) > 1 else value_G
     advantage = reward_SG - others
     return (advantage / advantage.square().mean().sqrt().clamp(min=1e-4)).clamp(-3.0, 3.0)

@@ -28,8 +28,7 @@ def solve_file(problem: Path, solution: Path, seconds: float | None, seed: int, 
     """Writes a solution. Raises UserError or GraphError."""
     from graphopt.contests.tiling.pricing_tiles import judge
     from graphopt.contests.tiling.search.tile_walk import contest_seconds
-    from graphopt.contests.tiling.workload_files import read_workload, schedule_json, write_json
-    from graphopt.contests.tiling.workload_graph import graph_of_workload
+    from graphopt.contests.tiling.workload_files import graph_of_workload, read_workload, schedule_json, write_json
     from graphopt.core.utils.registry import option
     from graphopt.problems.optimizer import solve
     from graphopt.run.config.construct import construct
@@ -64,8 +63,7 @@ def check_file(problem: Path, solution: Path, shared_slices: str | None) -> bool
     """Prints what a solution costs, and what is wrong with it, as a line of JSON; whether it is valid."""
     from graphopt.contests.tiling.pricing_tiles import judge
     from graphopt.contests.tiling.referee import NotValid, referee_latencies
-    from graphopt.contests.tiling.workload_files import read_schedule, read_workload
-    from graphopt.contests.tiling.workload_graph import graph_of_workload
+    from graphopt.contests.tiling.workload_files import graph_of_workload, read_schedule, read_workload
 
     workload = _task(shared_slices).workload(graph_of_workload(read_workload(problem)))
     schedule, claimed = read_schedule(solution)

@@ -35,8 +35,7 @@ from graphopt.rewrite.program_cost import prices_programs
 from graphopt.rewrite.rules.matching import Match, Matcher
 from graphopt.rewrite.rules.parsing import load_rules
 from graphopt.rewrite.rules.rule import RuleSet
-from graphopt.rewrite.rules.steps import Neighbours, RewriteStep, free, replayed
-from graphopt.rewrite.rules.sweeps import sweeps
+from graphopt.rewrite.rules.steps import Neighbours, RewriteStep, free, replayed, sweeps
 
 TOGETHER = 8  # programs that are priced at once where each is priced as a whole
 MOST_STEPS = 10_000
@@ -312,7 +311,7 @@ class RewriteProblem(Problem):
         return list(self.neighbours.around(point.outputs, free).steps())
 
     def sweeps(self, point: Point, waves: int) -> list[Point]:
-        """Programs with a rule applied at all its places, up to so many times over (rules/sweeps.py); not priced (their
+        """Programs with a rule applied at all its places, up to so many times over (rules/steps.py); not priced (their
         cost is 0) and not billed."""
         found = sweeps(self.neighbours, point.outputs, waves, self.most_ops)
         around = self.neighbours.around(point.outputs, free)

@@ -78,26 +78,16 @@ def evaluate_cell(parts: Parts, cell: Cell) -> None:
     )
     if gone:
         print(f"{cell.path}: the data set has changed; {gone} rows of graphs that it no longer has are in {REPLACED}")
-    context = Context(
-        parts.task,
-        parts.cost,
-        parts.judge,
-        stored_config(cell.config, parts),
-        {**cell.facts(), "objective": parts.cost.objective},
-        {graph.hash: parts.dataset.origin(graph) for graph in graphs},
-        settings.budget.seconds,
-        parts.dataset.kept,
-    )
+    origins = {graph.hash: parts.dataset.origin(graph) for graph in graphs}
+    facts = {**cell.facts(), "objective": parts.cost.objective}
+    context = Context(parts.task, parts.cost, parts.judge, stored_config(cell.config, parts), facts, origins,
+                      settings.budget.seconds, parts.dataset.kept)  # fmt: skip
     for name, why in unread.items():
-        cell.rows.append({**context.facts, "graph": name, "status": "failed", "reason": why})
+        cell.rows.append({**facts, "graph": name, "status": "failed", "reason": why})
     for name, why in parts.refused.items():
-        cell.rows.note(
-            {**context.facts, "algo": name, "encoder": None, "graph": "", "status": "illegal", "reason": why}
-        )
-    failed = len(unread) + evaluate(
-        methods_of(parts, cell), graphs, context, budgets=settings.budget.evals, seeds=[settings.seed], rows=cell.rows,
-        study_path=cell.study_path,
-    )  # fmt: skip
+        cell.rows.note({**facts, "algo": name, "encoder": None, "graph": "", "status": "illegal", "reason": why})
+    asked: dict[str, Any] = {"budgets": settings.budget.evals, "seeds": [settings.seed], "rows": cell.rows}
+    failed = len(unread) + evaluate(methods_of(parts, cell), graphs, context, **asked, study_path=cell.study_path)
     checkpoint = cell.path / "ckpt" / "best.ckpt"
     cell.log.results(cell.rows.rows, checkpoint if checkpoint.exists() else None)
     if failed:
@@ -129,14 +119,14 @@ def evaluate(methods: Sequence[Method], graphs: Sequence[Graph], context: Contex
              seeds: Sequence[int], rows: RowFile, study_path: Path) -> int:  # fmt: skip
     """A row for every graph, method, budget and seed that is not in `rows` yet; returns how many failed.
 
-    Decisions go to decisions/ beside the rows, graphs to study_path/graphs. A method's exception costs its row only.
+    Decisions go to decisions/ beside the rows, graphs to the study's graphs/. A method's exception costs its row only.
     """
     cases = [(g, m, b, s) for g in graphs for m in methods for b in budgets for s in seeds]
     failed, kept = 0, set[str]()
     with Bar("evaluate", len(cases)) as bar:
         for graph, method, evals, seed in cases:
             if context.keeps and graph.hash not in kept:
-                keep_graph(study_path / "graphs", graph)
+                keep_graph(study_path / "graphs" / f"{graph.hash}.npz", graph)
                 kept.add(graph.hash)
             origin = {"dataset": context.origins[graph.hash]} if graph.hash in context.origins else {}
             case = {
@@ -176,9 +166,8 @@ def _answered(row: Row | None, folder: Path) -> bool:
         return False
 
 
-def keep_graph(folder: Path, graph: Graph) -> None:
+def keep_graph(path: Path, graph: Graph) -> None:
     """The file that answers are replayed with when the data set is gone: written where it is missing or damaged."""
-    path = folder / f"{graph.hash}.npz"
     with contextlib.suppress(GraphError):
         if load_graph(path).hash == graph.hash:
             return

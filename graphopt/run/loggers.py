@@ -40,11 +40,15 @@ class CsvLog(RunLog):
         self.path = folder / "metrics.csv"
 
     def rewind(self, step: int) -> None:
+        def until(line: bytes) -> bool:
+            number = line.partition(b",")[0]
+            return number == b"step" or (number.isdigit() and int(number) <= step)
+
         with writing(self.path):
             if self.path.exists():
                 lines = self.path.read_bytes().splitlines(keepends=True)
                 with whole_file(self.path) as file:
-                    file.writelines(line for line in lines if line.endswith(b"\n") and _is_until(step, line))
+                    file.writelines(line for line in lines if line.endswith(b"\n") and until(line))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         with writing(self.path), self.path.open("a", newline="") as file:
@@ -52,12 +56,6 @@ class CsvLog(RunLog):
             if not file.tell():
                 writer.writerow(("step", "name", "value"))
             writer.writerows((step, name, value) for name, value in values.items() if not math.isnan(value))
-
-
-def _is_until(step: int, line: bytes) -> bool:
-    """Whether a line of metrics.csv is the first one, or that of a point up to a step."""
-    number = line.partition(b",")[0]
-    return number == b"step" or (number.isdigit() and int(number) <= step)
 
 
 class WandbLog(CsvLog):

@@ -3,17 +3,15 @@
 import numpy as np
 import pytest
 
-from graphopt.contests.sharding.cheapest import cheapest
-from graphopt.contests.sharding.dual import ASCENTS, MemoryDual
+from graphopt.contests.sharding.dual import ASCENTS, MemoryDual, Passing
 from graphopt.contests.sharding.memory_profile import memory_profile
 from graphopt.contests.sharding.pairwise import pairwise
 from graphopt.contests.sharding.reducing import reduced, without_dear
-from graphopt.contests.sharding.region_elimination import space
 from graphopt.contests.sharding.region_walk import RegionWalk
-from graphopt.contests.sharding.regions import grow, leave, links, solve_region
+from graphopt.contests.sharding.regions import grow, leave, links, solve_region, space
 from graphopt.contests.sharding.sharding_instances import random_tables
 from graphopt.contests.sharding.sharding_search import PrimalSearch
-from graphopt.contests.sharding.trws import Passing
+from graphopt.contests.sharding.sharding_task import cheapest
 from graphopt.core.auto_sharding.strategies import IMPOSSIBLE, StrategyTables, price
 from graphopt.graphs.readers.formats.iopddl import made_tables
 

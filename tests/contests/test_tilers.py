@@ -17,11 +17,16 @@ from graphopt.contests.tiling.pricing_tiles import judge
 from graphopt.contests.tiling.schedule import TileSchedule
 from graphopt.contests.tiling.search.groupings import Wiring, apart, changed, in_order, run_again
 from graphopt.contests.tiling.search.tile_walk import contest_seconds
-from graphopt.contests.tiling.tile_costs import TileCosts, bits
+from graphopt.contests.tiling.tile_latency import TileCosts, bits
 from graphopt.contests.tiling.tile_workload import SharedSlices, TileWorkload
 from graphopt.contests.tiling.tiling_contest import random_workload
-from graphopt.contests.tiling.workload_files import read_workload, workload_json, write_json
-from graphopt.contests.tiling.workload_graph import graph_of_workload, workload_of
+from graphopt.contests.tiling.workload_files import (
+    graph_of_workload,
+    read_workload,
+    workload_json,
+    workload_of,
+    write_json,
+)
 from graphopt.core.errors import Unsolved
 from graphopt.core.utils.registry import option
 from graphopt.problems.optimizer import solve

@@ -17,11 +17,11 @@ from graphopt.hardware.measure.environment import environment_here
 from graphopt.hardware.measure.pool import LocalPool
 from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.hardware.measure.rounds import Runner, alone
-from graphopt.rewrite.additive import Flops, flop
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType
+from graphopt.rewrite.program_cost import Flops, flop
 
 # --- Costs that are sums over ops, against numbers worked out by hand.
 

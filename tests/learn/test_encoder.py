@@ -108,17 +108,10 @@ def test_extra_input_is_read_and_its_width_checked(name) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_op_with_thousands_of_users_stays_finite(name) -> None:
-    encoder = make(name)
-    h, g = encoder(graph_features(star(3000), MACHINE))
-    assert torch.isfinite(h).all() and torch.isfinite(g).all()
-    (h * torch.randn_like(h)).sum().backward()
-    assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)
-
-
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("graph", [chain(1), loose(("relu",)), loose()], ids=["chain1", "loose1", "loose4"])
-def test_single_ops_and_graphs_without_edges(name, graph) -> None:
+@pytest.mark.parametrize(
+    "graph", [chain(1), loose(("relu",)), loose(), star(3000)], ids=["1", "loose1", "loose", "star"]
+)
+def test_single_ops_graphs_without_edges_and_thousands_of_users_stay_finite(name, graph) -> None:
     encoder = make(name)
     h, g = encoder(graph_features(graph, MACHINE))
     assert h.shape == (graph.num_ops, 16) and g.shape == (1, 16)
@@ -139,18 +132,6 @@ def convolution(name: str, width: int) -> Convolution:
     encoder = GAT(heads=1, **common) if name == "gat" else GIN(**common)
     encoder = GraphSAGE(aggregation=name, **common) if name in ("mean", "max") else encoder
     return encoder.hops[0].forward_conv
-
-
-def test_sum_tells_multisets_apart_that_mean_and_max_confuse() -> None:
-    torch.manual_seed(0)
-    h = torch.rand(4, 8)
-    h[2] = h[1]
-    once, twice = star_edges([1], 4), star_edges([1, 2], 4)
-    for name in ("mean", "max", "gat"):
-        conv = convolution(name, 8)
-        assert torch.allclose(conv(h, once)[0], conv(h, twice)[0], atol=1e-6), name
-    gin = convolution("gin", 8)
-    assert not torch.allclose(gin(h, once)[0], gin(h, twice)[0], atol=1e-3)
 
 
 def identity(conv: Convolution, *linears: str) -> Convolution:
@@ -187,14 +168,6 @@ def test_attention_by_hand() -> None:
     alpha = torch.softmax(torch.tensor([3.0, 0.0]), 0)
     expected = alpha[0] * h[1] + alpha[1] * h[2]
     assert torch.allclose(conv(h, star_edges([1, 2], 3))[0], expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["mean", "max", "gat", "gin"])
-def test_every_convolution_hears_what_edges_say(name: str) -> None:
-    torch.manual_seed(0)
-    conv, h, edges = convolution(name, 8), torch.rand(4, 8), star_edges([1, 2], 4)
-    other = edges._replace(attr=torch.ones_like(edges.attr))
-    assert not torch.allclose(conv(h, edges)[0], conv(h, other)[0], atol=1e-4)
 
 
 def loop_reduce(values: Tensor, edges: Edges, reduce) -> Tensor:
@@ -248,22 +221,6 @@ def test_convolutions_that_do_not_fit_are_refused(conv: str, options: dict[str, 
 def sequence(cell: str = "gru") -> Sequence:
     torch.manual_seed(0)
     return Sequence(name="s", width=8, layers=1, cell=cell, extra_width=0)
-
-
-def test_the_order_of_ops_matters() -> None:
-    one, other = diamond(), diamond((5, 0, 2, 1, 3, 4))
-    moved = [other.op_names.index(op) for op in one.op_names]
-    h, g = sequence()(graph_features(one, MACHINE))
-    h2, g2 = sequence()(graph_features(other, MACHINE))
-    assert not torch.allclose(h, h2[moved], atol=1e-3) and not torch.allclose(g, g2, atol=1e-3)
-
-
-def test_edges_are_not_read() -> None:
-    data = graph_features(diamond(), MACHINE)
-    cut = copy.copy(data)
-    cut.edge_index, cut.edge_attr = data.edge_index[:, :0], data.edge_attr[:0]
-    cut.reverse_index, cut.reverse_attr = data.reverse_index[:, :0], data.reverse_attr[:0]
-    assert torch.equal(sequence()(data)[0], sequence()(cut)[0])
 
 
 def test_a_change_reaches_every_op_of_its_graph_and_no_other_graph() -> None:

@@ -9,12 +9,11 @@ import pytest
 import torch
 from small_graphs import MACHINE as PAIR
 from small_graphs import chain, diamond, loose
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphopt.core.graph import MOST_WORK, Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
-from graphopt.learn.encoders.encoder import Edges
 from graphopt.learn.encoders.features import (
     EDGE_FEATURES,
     EDGE_WIDTH,
@@ -238,17 +237,6 @@ def message(mlp: Messages, sender: Tensor, receiver: Tensor, edge: Tensor) -> Te
     first = torch.cat([mlp.sender.weight, mlp.receiver.weight, mlp.edge.weight], 1)
     hidden = (first @ torch.cat([sender, receiver, edge]) + mlp.edge.bias).relu()
     return mlp.out.weight @ hidden + mlp.out.bias
-
-
-def test_messages_are_the_mean_of_an_mlp_of_sender_receiver_and_edge() -> None:
-    torch.manual_seed(0)
-    mlp, h, attr = Messages(8), torch.randn(4, 8), torch.randn(3, EDGE_WIDTH)
-    edge = nn.Linear(EDGE_WIDTH, 8)(attr)
-    edges = Edges.of(torch.tensor([[1, 2, 0], [0, 0, 3]]), attr, 4)  # 1 -> 0, 2 -> 0, 0 -> 3
-    got = mlp(h, edges, mlp.edge(edge))
-    to_0 = (message(mlp, h[1], h[0], edge[0]) + message(mlp, h[2], h[0], edge[1])) / 2
-    expected = torch.stack([to_0, torch.zeros(8), torch.zeros(8), message(mlp, h[0], h[3], edge[2])])
-    assert torch.allclose(got, expected, atol=1e-6)
 
 
 def test_two_rounds_written_out() -> None:

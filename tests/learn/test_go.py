@@ -182,17 +182,6 @@ def test_a_graph_is_answered_alike_alone_and_in_any_batch() -> None:
             torch.testing.assert_close(part, alone[i], rtol=1e-4, atol=1e-5)
 
 
-def test_the_graph_state_modulates_only_with_superposition() -> None:
-    """Without it the gate is one everywhere; with it, it differs between graphs and not within one."""
-    graphs = [random_graph(seed, 12) for seed in (1, 2)]
-    for on in (True, False):
-        learner = go(network=replace(NETWORK, superposition=on))
-        gates = learner.policy.encode(learner.observe(graphs)).gate.split([g.num_ops for g in graphs])
-        assert all(torch.equal(gate, gate[:1].expand_as(gate)) for gate in gates)
-        assert torch.equal(gates[0][0], gates[1][0]) != on
-        assert on or (gates[0] == 1).all()
-
-
 # ---- several tasks, one after the other
 
 
@@ -374,23 +363,6 @@ def doubtful() -> GO:
     learner = go().eval()
     torch.nn.init.normal_(learner.policy.heads[0].weight, std=1.0)
     return learner
-
-
-@pytest.mark.parametrize("budget", [0, 1, 20])
-def test_solve_spends_its_budget_on_greedy_decisions_first(budget: int) -> None:
-    learner, graph = doubtful(), random_graph(9, 60)
-    decisions = greedy(learner, graph)
-    assert (decisions[-1] != FUSION.canonical(graph, FUSION.initial(graph))).any()
-    prices = SIMULATOR.price(FUSION.realise(graph, np.stack(decisions))).cost
-    problem, _ = solve(learner, graph, FUSION, SIMULATOR, evals=budget)
-    assert problem.evals == budget
-    if budget == 0:
-        assert np.array_equal(problem.best, decisions[-1])
-    elif budget == 1:
-        assert problem.best_cost == min(problem.initial_cost, prices[-1])
-    else:
-        assert problem.best_cost <= min(problem.initial_cost, *prices)
-        assert problem.best_cost < problem.initial_cost
 
 
 def test_tuning_is_billed_helps_this_graph_and_is_forgotten() -> None:

@@ -130,12 +130,6 @@ def test_graphs_of_a_batch_do_not_see_each_other() -> None:
     assert torch.equal(together[:, 5:], net.propose(ask(two), 0).op)
 
 
-def test_one_policy_serves_any_number_of_devices() -> None:
-    net, graph = policy(), layered_graph(30, np.random.default_rng(0), "g")
-    assert net.propose(ask(graph), 0).op.shape == (1, 30, 2 * 2 + 3)
-    assert net.propose(ask(graph, on="gpu4_pcie"), 0).op.shape == (1, 30, 2 * 4 + 3)
-
-
 def test_the_untrained_policy_proposes_the_spectral_parts() -> None:
     net = untrained()
     observation = ask(layered_graph(60, np.random.default_rng(0), "g"))
@@ -334,23 +328,6 @@ def right(learner: REGAL, g: Graph) -> float:
     return float((device == wanted_devices(g)).mean())
 
 
-def test_solves_tasks_that_have_none_of_its_keys() -> None:
-    learner = regal(simulator("runtime"), on="fusion")
-    problem, _ = solve(learner, graph(), task("fusion"), simulator("runtime"), evals=50)
-    assert problem.evals == 50 and len(ORDERS) == learner.extra_width(task("fusion"))
-
-
-def test_rates_fall() -> None:
-    made = regal(Parted()).configure_optimizers()
-    optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
-    first = [group["lr"] for group in optimizer.param_groups]
-    assert first == [1e-3, 0.3]
-    for _ in range(200):
-        optimizer.step()
-        schedule.step()
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([5e-4, 0.15])
-
-
 def test_small_graphs_are_answered_on_one_thread_and_the_setting_comes_back() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -371,15 +348,3 @@ def test_autoregressive_ops_depend_on_earlier_ones_of_their_own_graph_only() -> 
     _, after, _ = net.log_prob(observation, action._replace(op=changed))
     same = (before == after).all(2)[0].tolist()
     assert same[0] and not any(same[2:4]) and all(same[4:])
-
-
-def test_the_most_probable_autoregressive_actions_are_probable_in_hindsight() -> None:
-    """What is decided op by op gets the same distribution as when all decisions are known."""
-    net, observation = policy("autoregressive"), ask(toy_graph(6))
-    action = net.propose(observation, 0)
-    _, of_op, _ = net.log_prob(observation, action)
-    for a in range(action.op.shape[2]):
-        for index in range(LEVELS):
-            other = action.op.clone()
-            other[0, 5, a] = index  # the last op: nothing follows from it
-            assert net.log_prob(observation, action._replace(op=other))[1][0, 5, a] <= of_op[0, 5, a] + 1e-6

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from graphopt.contests.tiling.tiling_contest import random_workload
 from graphopt.contests.tiling.tiling_task import Tiling
-from graphopt.contests.tiling.workload_graph import graph_of_workload
+from graphopt.contests.tiling.workload_files import graph_of_workload
 from graphopt.core.errors import Unsolved
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
@@ -127,20 +127,12 @@ class CountedFlips:
     def __init__(self, count: Counted, inner: Flips) -> None:
         self.count, self.inner = count, inner
 
-    @property
-    def inline(self) -> NDArray[np.bool_]:
-        return self.inner.inline
-
-    @property
-    def cost(self) -> float:
-        return self.inner.cost
-
     def price(self, ops: NDArray[np.int64]) -> NDArray[np.float64]:
         self.count.prices += len(ops)
         return self.inner.price(ops)
 
-    def apply(self, op: int) -> None:
-        self.inner.apply(op)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
 
 def run(

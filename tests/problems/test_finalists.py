@@ -2,24 +2,11 @@
 
 import numpy as np
 import pytest
+from small_graphs import chain, fusion_on
 
-from graphopt.core.graph import Graph
-from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
 from graphopt.problems.cost_model import CostModel, Prices
-from graphopt.problems.tasks.fusion import Fusion
-
-XLA = Device(name="gpu", launch=1e-6, vector_flops=1e13, contraction_flops=1e14, bandwidth=1e12)
-
-
-def chain(ops: int) -> Graph:
-    net = GraphBuilder("chain")
-    tensors = [net.tensor((64,)) for _ in range(ops + 1)]
-    for i in range(ops):
-        net.op("relu", [tensors[i]], [tensors[i + 1]], name=f"op{i}")
-    net.output(tensors[-1])
-    return net.build()
 
 
 class Measured(CostModel):
@@ -38,10 +25,8 @@ class Measured(CostModel):
 
 
 def opened(brings: list[float], luck: dict[int, float], noise: float):  # type: ignore[no-untyped-def]
-    graph = chain(len(brings) + 1)
-    task = Fusion(name="fusion", machine=Machine(name="one", devices=(XLA,)), decision="binary", numerics=None,
-                  levels=2, max_ops=64, max_inputs=16, max_duplicates=8)  # fmt: skip
-    problem = task.open(graph, Measured(np.array(brings), luck, noise), evals=100)
+    task, _ = fusion_on(Machine(name="one", devices=(Device(),)))
+    problem = task.open(chain(len(brings) + 1), Measured(np.array(brings), luck, noise), evals=100)
     return problem, Measured(np.array(brings), {}, noise)
 
 

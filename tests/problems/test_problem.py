@@ -5,20 +5,15 @@ import math
 
 import numpy as np
 import pytest
-from fusion_graphs import GPU, random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
 import graphopt.problems.problem
-from graphopt.core.kernels import KernelLimits
-from graphopt.core.machine import Machine
 from graphopt.core.plan import Decisions
-from graphopt.costs.simulator import Simulator
 from graphopt.problems.assignment import AssignProblem, PricedFlips
 from graphopt.problems.cost_model import SURE, Price, Prices, better
 from graphopt.problems.problem import OutOfBudget
-from graphopt.problems.tasks.fusion import Fusion
 
 # --- The problem's book-keeping: what is billed, what is kept, when it ends.
 
@@ -95,15 +90,6 @@ def test_different_decisions_have_different_digests() -> None:
     digests = problem.digest(decisions)
     assert len(set(digests.tolist())) == len(decisions)
     assert [int(problem.digest(d[None])[0]) for d in decisions[::50]] == digests[::50].tolist()
-
-
-def test_the_best_is_kept_by_value() -> None:
-    problem, _ = toy_problem(6, {"device": 3}, 50, seed=3)
-    decisions = draws(problem, 50)
-    problem.cost(decisions)
-    kept = problem.best.copy()
-    decisions[:] = 0
-    assert np.array_equal(problem.best, kept)
 
 
 @settings(max_examples=30, deadline=None)
@@ -231,34 +217,6 @@ def test_flips_are_billed_traced_and_counted_as_whole_decisions(seed: int, moves
         walk_with_flips(both, moves)
         walk_with_decisions(both, moves)
         assert both.distinct == one.distinct  # the same digests, whichever way they were priced
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_best_of_real_fusion_flips_has_the_price_that_was_billed(seed: int) -> None:
-    machine = Machine(name="m", devices=(GPU,))
-    task = Fusion(
-        name="fusion",
-        machine=machine,
-        decision="binary",
-        numerics=None,
-        levels=2,
-        max_ops=6,
-        max_inputs=5,
-        max_duplicates=2,
-    )
-    cost = Simulator(name="s", machine=machine, objective="runtime", threads=1)
-    problem = AssignProblem(random_graph(seed, 60), task, cost, evals=10_000)
-    flips = flips_of(problem)
-    assert flips.cost == problem.initial_cost
-    choices = np.flatnonzero(task.mask(problem.graph)[:, 0])
-    for _ in range(4):
-        prices = flips.price(choices)
-        flips.apply(int(choices[np.argmin(prices)]))
-        assert flips.cost == prices.min()
-        assert cost.price(task.realise(problem.graph, flips.decision[None])).cost[0] == flips.cost
-        assert cost.price(task.realise(problem.graph, problem.best[None])).cost[0] == problem.best_cost
-    assert problem.evals == 4 * len(choices)
-    assert task.limits == KernelLimits(6, 5, 2)
 
 
 # --- Prices that are measured: what they say of their noise, and which of two is lower.

@@ -46,7 +46,7 @@ WITHOUT_TORCH = """
     problems.tasks.placement problems.tasks.fusion
     problems.tasks.recomputing costs.simulator costs.step search.recompute.segments search.walks.local
     search.fusion.xla_priority search.heuristics.schedules graphs.torch_module graphs.synthetic graphs.onnx
-    graphs.files graphs.zoo_dataset graphs.models contests.sharding.sharding_task contests.sharding.strategy_cost
+    graphs.files graphs.zoo_dataset graphs.models contests.sharding.sharding_task
     contests.sharding.sharding_search contests.sharding.sharding_instances run.evaluate run.config.build
     run.config.compatibility report.command report.decision report.replay report.tables.lines
 """

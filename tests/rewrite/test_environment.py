@@ -1,9 +1,7 @@
-"""Rewriting as a decision process: states drawn from changes are the programs themselves, rewards sum up to prices, and
-libraries of reinforcement learning can use it."""
+"""Rewriting as a decision process: states drawn from changes are the programs themselves, rewards sum up to prices."""
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +9,12 @@ import pytest
 
 from graphopt.core.utils import registry
 from graphopt.problems.problem import OutOfBudget
-from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.environment.episodes import STOP, Episode, EpisodeSettings, Game, step_together
 from graphopt.rewrite.environment.meta_graph import DIMS, KINDS, SIZES, MetaGraph
 from graphopt.rewrite.io.as_graph import graph_of
-from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program, renewed, runs
 from graphopt.rewrite.models import build_model
+from graphopt.rewrite.program_cost import Flops
 from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriting
 from graphopt.run.config.construct import construct
 
@@ -167,6 +164,8 @@ def test_the_horizon_truncates_and_stopping_ends_and_costs_nothing() -> None:
     assert game.problem.evals == 0
     with pytest.raises(ValueError, match="the episode is over"):
         episode.step(STOP)
+    with pytest.raises(ValueError, match="action 499 is not possible"):
+        Episode(game, np.random.default_rng(0)).step(499)
 
 
 def test_more_candidates_than_slots_are_drawn_and_counted() -> None:
@@ -199,125 +198,3 @@ def test_a_spent_budget_is_no_price() -> None:
     with pytest.raises(OutOfBudget):
         walk(Episode(game, rng), rng)
     assert game.problem.evals == 2
-
-
-# --- Libraries (extra `rl`).
-
-RL = "needs the extra rl: pip install -e '.[rl]'"
-
-
-def environment(observation: str, problem: RewriteProblem | None = None, **changes: Any) -> Any:
-    pytest.importorskip("gymnasium", reason=RL)
-    from graphopt.rewrite.environment.gymnasium_environment import RewriteEnvironment
-
-    problem = problem or problem_of("squeezenet")
-    return RewriteEnvironment(problem, FLOPS.term_price(problem.terms), replace(DEFAULTS, **changes), observation)
-
-
-def test_gymnasium_accepts_both_observations() -> None:
-    """The checker draws any action: forbidden ones become STOP."""
-    gymnasium = pytest.importorskip("gymnasium", reason=RL)
-    from gymnasium.utils.env_checker import check_env
-
-    class Allowed(gymnasium.ActionWrapper):  # type: ignore[name-defined,misc]
-        def action(self, action: Any) -> Any:
-            return action if self.env.unwrapped.action_masks()[action] else np.int64(STOP)
-
-    for observation in ("graphs", "counts"):
-        check_env(Allowed(environment(observation, cap=8, horizon=4)), skip_render_check=True)
-
-
-def test_observations_lie_in_their_space_and_masks_agree() -> None:
-    for observation in ("graphs", "counts"):
-        env = environment(observation, cap=20)
-        seen, info = env.reset(seed=3)
-        over, rng = False, np.random.default_rng(0)
-        while not over:
-            assert env.observation_space.contains(seen)
-            assert (info["action_mask"] == env.action_masks()).all()
-            action = np.int64(rng.choice(np.flatnonzero(info["action_mask"])))
-            seen, _, terminated, truncated, info = env.step(action)
-            over = terminated or truncated
-
-
-def played(vector: Any, steps: int) -> list[float]:
-    """The rewards of allowed actions; what is seen lies in the space, an episode that has ended begins anew."""
-    rng, earned = np.random.default_rng(0), list[float]()
-    _, info = vector.reset(seed=0)
-    for _ in range(steps):
-        actions = np.array([rng.choice(np.flatnonzero(mask)) for mask in info["action_mask"]])
-        seen, reward, _, _, info = vector.step(actions)
-        assert vector.observation_space.contains(seen) and len(reward) == vector.num_envs
-        earned += reward.tolist()
-    vector.close()
-    return earned
-
-
-@pytest.mark.parametrize("observation", ["graphs", "counts"])
-def test_environments_of_different_programs_run_side_by_side(observation: str) -> None:
-    vectors = pytest.importorskip("gymnasium.vector", reason=RL)
-    making = [
-        partial(environment, observation, problem_of(model), cap=16, horizon=3) for model in ("squeezenet", "bert")
-    ]
-    assert any(played(vectors.SyncVectorEnv(making), 8))
-
-
-def test_gymnasium_makes_vectors_of_one_problem() -> None:
-    gymnasium = pytest.importorskip("gymnasium", reason=RL)
-    import graphopt.rewrite.environment.gymnasium_environment  # noqa: F401 registers it
-
-    problem = problem_of("bert")
-    proxy, some = FLOPS.term_price(problem.terms), replace(DEFAULTS, cap=16, horizon=2, measure_every=1)
-    vector = gymnasium.make_vec("graphopt/Rewrite-v0", num_envs=3, vectorization_mode="sync", problem=problem,
-                                proxy=proxy, settings=some, observation="counts")  # fmt: skip
-    assert any(played(vector, 6)) and problem.evals
-
-
-def test_an_environment_without_budget_truncates() -> None:
-    env = environment("counts", problem_of("squeezenet", evals=0), measure_every=1)
-    env.reset(seed=0)
-    *_, terminated, truncated, info = env.step(np.int64(1))
-    assert truncated and not terminated and info["out_of_budget"]
-
-
-def test_what_is_forbidden_is_one_sentence() -> None:
-    env = environment("counts", cap=500)
-    with pytest.raises(ValueError, match=r"call reset\(\) first"):
-        env.step(np.int64(0))
-    env.reset(seed=0)
-    with pytest.raises(ValueError, match="action 499 is not possible"):
-        env.step(np.int64(499))
-
-
-def side_by_side() -> Any:
-    """Two products of one input: of all rewrites, putting them together alone pays."""
-    b = ProgramBuilder()
-    x = b.input((64, 64))
-    problem = TASK.open(graph_of(b.build(b.linear(x, 32), b.linear(x, 96)), name="two"), FLOPS, evals=10**6)
-    return environment("counts", problem, cap=16, horizon=2, measure_every=1)
-
-
-def test_maskable_ppo_learns_the_optimum() -> None:
-    contrib = pytest.importorskip("sb3_contrib", reason=RL)
-    env = side_by_side()
-    env.reset(seed=0)
-    best = min(step.cost for step in env._episode.place.steps)
-    assert env._episode.place.actions > 2 and best < env.game.problem.initial_cost
-    model = contrib.MaskablePPO("MlpPolicy", env, n_steps=64, batch_size=32, seed=0, device="cpu", learning_rate=3e-3)
-    model.learn(192)
-    seen, _ = env.reset(seed=0)
-    action, _ = model.predict(seen, action_masks=env.action_masks(), deterministic=True)
-    *_, info = env.step(action)
-    assert info["price"] == pytest.approx(best)
-
-
-def test_torchrl_takes_it() -> None:
-    pytest.importorskip("torchrl", reason=RL)
-    from torchrl.envs import GymWrapper
-
-    env = GymWrapper(environment("counts", cap=16, horizon=4), categorical_action_encoding=True)
-    first = env.reset()
-    assert first["observation"].shape[0] == 16
-    first["action"] = env.action_spec.zero()
-    after = env.step(first)["next"]
-    assert bool(after["terminated"]) and not bool(after["truncated"])

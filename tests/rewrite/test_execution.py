@@ -124,7 +124,7 @@ def test_what_depends_on_weights_alone_is_computed_once(monkeypatch: pytest.Monk
     program = b.build(b.matmul(x, b.unary("relu", b.unary("tanh", b.weight(4, 4)))))
     ready, calls = Executor(program), list[str]()
     original = execution.apply
-    monkeypatch.setattr(execution, "apply", lambda o, i: calls.append(o.name) or original(o, i))
+    monkeypatch.setattr(execution, "apply", lambda o, i, dtype: calls.append(o.name) or original(o, i, dtype))
     ready([np.ones((2, 4), np.float32)])
     assert calls == ["matmul"]
 

@@ -10,17 +10,16 @@ from test_environment import FLOPS, MACHINE, TASK
 
 from graphopt.core.utils import registry
 from graphopt.problems.problem import OutOfBudget
-from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.environment.episodes import EpisodeSettings, Game
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Outputs, Program, reachable, substitute
 from graphopt.rewrite.models import build_model
-from graphopt.rewrite.program_cost import ProgramCost
+from graphopt.rewrite.program_cost import Flops, ProgramCost
 from graphopt.rewrite.rewrite_problem import RewriteProblem
 from graphopt.rewrite.rules.matching import Matcher
-from graphopt.rewrite.rules.sweeps import Survey, sweeps, wave
+from graphopt.rewrite.rules.steps import Survey, sweeps, wave
 from graphopt.run.config.construct import construct
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ def train(tmp_path: Path) -> Callable[..., Any]:
     def go(place: str = "a", lr: float = 0.3, break_at: int = -1, config: dict[str, Any] | None = None,
            **settings: Any) -> Any:  # fmt: skip
         algo = parts_of.node(parts_of.Learns, "learns", lr=lr, break_at=-1)
-        base = parts_of.config(tmp_path / place, algo=algo, **(config or {}))
+        base = parts_of.config(tmp_path / place, **({"algo": algo} | (config or {})))
         base["trainer"] = base["trainer"] | settings
         cell = Cell(base)
         cell.start()

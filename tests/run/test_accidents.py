@@ -23,7 +23,6 @@ from graphopt.costs.simulator import Simulator
 from graphopt.graphs.files import GraphFiles, find_files
 from graphopt.graphs.layered import layered_graph
 from graphopt.problems.cost_model import amount, lack_of_memory
-from graphopt.report.command import cell_line
 
 # --- Runs that are killed, or whose disk is full, and begun again: nothing is lost, and what they leave is what an
 # undisturbed run leaves (`tests/kills/`, which has more).
@@ -133,13 +132,6 @@ def test_a_bad_file_in_a_folder_is_a_failed_row_and_the_others_are_solved(
     assert command(tmp_path / "out", *words).code == 0
 
 
-@pytest.mark.parametrize(("dataset", "name"), [MODEL, TASKS])
-def test_a_bad_file_alone_is_a_sentence(tmp_path: Path, dataset: str, name: str) -> None:
-    (tmp_path / name).write_text("no such thing")
-    answer = command(tmp_path / "out", f"dataset={dataset}", f"dataset.path={tmp_path / name}", "algo=local")
-    assert answer.code == 1 and answer.err.count("\n") == 1 and name in answer.err
-
-
 def test_files_that_were_left_out_are_named_by_split_and_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,12 +180,6 @@ def test_some_fit(tmp_path: Path) -> None:
     found = {row["algo"]: row["status"] for row in answer.rows if row["cell"] != "free"}
     assert answer.code == 0, answer.err
     assert found["default"] == "infeasible" and not re.search(r"\b(nan|inf)\b", answer.out + answer.err)
-
-
-def test_a_sweep_goes_on_and_counts(tmp_path: Path) -> None:
-    answer = command(tmp_path, *TIGHT, "machine.devices.gpu.capacity=1000,1e12", sweep=True)
-    assert answer.code == 0 and {row["status"] for row in answer.rows} == {"infeasible", "ok"}
-    assert cell_line(answer.rows).endswith(", 1 infeasible")
 
 
 def test_what_is_lacking_by_hand() -> None:

@@ -1,89 +1,21 @@
-"""Both kinds of task go through the same calls, from the solve to the pictures; plans are made once."""
+"""Plans are made once, and graphs of programs only where a plan is looked at."""
 
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from commands import command
 
-from graphopt import load as load_answer
-from graphopt.core.graph import Graph
-from graphopt.core.plan import Plans
 from graphopt.core.utils import registry
-from graphopt.graphs.layered import layered_graph
-from graphopt.graphs.readers.formats.graph_files import save_graph
 from graphopt.problems.optimizer import solve
-from graphopt.problems.problem import Solution
 from graphopt.problems.tasks.fusion import Fusion
-from graphopt.report.decision import main
 from graphopt.rewrite.io import as_graph
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.rewrite_problem import Rewriting
 from graphopt.run.config.construct import construct
-from graphopt.run.records.answer_file import load, save
-
-KINDS = [
-    *(("fusion", "local", "simulator"), ("placement", "annealing", "simulator")),
-    *(("placement_scheduling", "brkga", "simulator"), ("rewrite", "rewrite_greedy", "flops")),
-    ("rewrite", "rewrite_greedy", "simulator"),
-]
-
-
-def graph_for(task: str) -> Graph:
-    if task != "rewrite":
-        return layered_graph(40, np.random.default_rng(3), "layered")
-    b = ProgramBuilder()
-    x = b.input((4, 8))
-    return graph_of(b.build(b.linear(x, 6), b.op("relu", inputs=(b.linear(x, 6),))), name="products")
-
-
-def parts(task: str, algo: str, cost: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(configuration, what it makes)"""
-    config = {"machine": registry.option("machine", "gpu2"), "task": registry.option("task", task),
-              "cost": registry.option("cost", cost), "seed": 0}  # fmt: skip
-    made: dict[str, Any] = {"machine": construct(config["machine"], "machine")}
-    made["task"] = construct(config["task"], "task", made)
-    made["cost"] = construct(config["cost"], "cost", made)
-    made["algo"] = construct(registry.option("algo", algo), "algo", made)
-    return {**config, "judge": config["cost"]}, made
-
-
-@pytest.mark.parametrize(("task", "algo", "cost"), KINDS)
-def test_one_way_from_the_solve_to_the_pictures(
-    task: str, algo: str, cost: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config, made = parts(task, algo, cost)
-    graph = graph_for(task)
-    problem, _ = solve(made["algo"], graph, made["task"], made["cost"], evals=60)
-    solution = problem.solution()
-    assert solution is problem.solution() and solution.plans is solution.plans
-    assert solution.violations() == []
-    judged, initial = solution.price(made["cost"]).cost, solution.default_price(made["cost"]).cost
-    assert (judged, initial) == (problem.best_cost, problem.initial_cost) and judged <= initial
-    file = tmp_path / "cell" / "decisions" / "a.npz"
-    save(file, problem=problem, judged=judged, row={"initial": initial, "algo": algo, "task": task}, config=config)
-    save_graph(tmp_path / "graphs" / f"{graph.hash}.npz", graph)
-    stored = load(file)
-    assert type(stored) is type(solution.decided) and stored.heads == solution.decided.heads
-    assert (stored.rules, stored.described) == (solution.decided.rules, solution.decided.described)
-    assert stored.operators() == solution.decided.operators()
-    for name, array in solution.decided.arrays().items():
-        assert np.array_equal(stored.arrays()[name], array), name
-    case = load_answer(file)
-    assert case.check() == [] and case.reprice() == {
-        "initial": initial,
-        "searched": judged,
-        "judged": judged,
-        "noise": 0.0,
-    }
-    assert main(["show", str(file)]) == 0
-    shown = capsys.readouterr().out
-    assert all(text in shown for _, text in stored.facts()) and f"searched {judged:.6g}" in shown
-    assert all(drawn.stat().st_size > 1000 for drawn in case.draw(tmp_path / "pictures"))
 
 
 @pytest.fixture
@@ -114,8 +46,12 @@ def test_a_row_realises_the_default_and_the_answer_once(tmp_path: Path, made: Co
 def test_programs_are_priced_as_programs(made: Counter[str]) -> None:
     """Search, judge and the check of what was found draw no graph of a program that is priced op by op; only the check
     of its plan does, once."""
-    _, around = parts("rewrite", "rewrite_greedy", "flops")
-    graph = graph_for("rewrite")
+    around: dict[str, Any] = {"machine": construct(registry.option("machine", "gpu2"), "machine")}
+    for group, name in (("task", "rewrite"), ("cost", "flops"), ("algo", "rewrite_greedy")):
+        around[group] = construct(registry.option(group, name), group, around)
+    b = ProgramBuilder()
+    x = b.input((4, 8))
+    graph = graph_of(b.build(b.linear(x, 6), b.op("relu", inputs=(b.linear(x, 6),))), name="products")
     made.clear()
     problem, _ = solve(around["algo"], graph, around["task"], around["cost"], evals=60)
     solution = problem.solution()
@@ -123,13 +59,3 @@ def test_programs_are_priced_as_programs(made: Counter[str]) -> None:
     assert made == {}
     assert solution.violations() == [] and solution.plans.graph.num_ops > 0
     assert made == {"Rewriting.realise": 1, "_Drawing.build": 1}
-
-
-def test_a_wrong_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, around = parts("fusion", "local", "simulator")
-    graph = graph_for("fusion")
-    problem, _ = solve(around["algo"], graph, around["task"], around["cost"], evals=10)
-    solution = problem.solution()
-    device = np.full_like(solution.plans.device, 9)
-    wrong = Plans(graph, device, solution.plans.priority, solution.plans.inline)
-    assert Solution(graph, around["task"], solution.decided, wrong).violations()

@@ -1,6 +1,7 @@
 """Checkpoints: how they are packaged, and those that come with graphopt."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,7 @@ from torch import nn
 from graphopt.core.errors import ConfigError, UserError
 from graphopt.run import ship
 from graphopt.run.cell import Cell
-from graphopt.run.config.build import build
 from graphopt.run.training import adopt, checkpoint
-from graphopt.run.training.train import prepare
 
 # --- Packaged checkpoints: weights alone, small, and what older or other versions made is told apart.
 
@@ -35,37 +34,32 @@ class Critical(parts_of.Learns):
         checkpoint["secret"] = list(range(100))
 
 
+Prepared = Callable[..., tuple[Critical, Cell]]
+
+
 @pytest.fixture
-def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
-    """A trained cell; packaged checkpoints of this test lie beside it."""
+def prepared(train: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    """Trains a cell, or finds its checkpoint; packaged checkpoints of this test lie beside it."""
     monkeypatch.setattr(parts_of, "Critical", Critical, raising=False)
     monkeypatch.setattr(adopt, "PRETRAINED", tmp_path / "pretrained")
-    return prepared(tmp_path)[1]
-
-
-def prepared(place: Path, **changes: Any) -> tuple[Critical, Cell]:
-    """A learner as `prepare` leaves it."""
     algo = parts_of.node(Critical, "critical", lr=0.3, break_at=-1)
-    config = parts_of.config(place, algo=algo, **changes)
-    cell = Cell(config)
-    cell.start()
-    parts = build(config)
-    cell.log.open(cell.path, config)
-    prepare(parts, cell)
-    cell.stop()
-    assert isinstance(parts.algo, Critical)
-    return parts.algo, cell
+    return lambda place, **changes: train(place, config={"algo": algo, **changes})
+
+
+@pytest.fixture
+def cell(prepared: Prepared) -> Cell:
+    return prepared("first")[1]
 
 
 @pytest.mark.parametrize(("half", "atol"), [(False, 0.0), (True, 1e-3)])
-def test_what_ships_is_what_solving_needs(cell: Cell, half: bool, atol: float) -> None:
+def test_what_ships_is_what_solving_needs(cell: Cell, prepared: Prepared, half: bool, atol: float) -> None:
     path = ship.ship(cell.path, adopt.PRETRAINED, half=half)
     assert path.name == "critical-binary-runtime.ckpt"  # the toy cost says no objective
     state, best = checkpoint.load(path), checkpoint.load(cell.path / "ckpt" / "best.ckpt")
     assert state.keys() == {"state_dict", "torch_random", "plain"}
     assert [*state["state_dict"]] == ["encoder.logit"] and "critic.weight" in best["state_dict"]
     assert path.stat().st_size < 4_000 < (cell.path / "ckpt" / "best.ckpt").stat().st_size
-    learner, _ = prepared(cell.path.parent.parent / "again", ckpt="pretrained")
+    learner, _ = prepared("again", ckpt="pretrained")
     weights = best["state_dict"]["encoder.logit"]
     assert (
         torch.allclose(learner.encoder.logit, weights, atol=atol, rtol=0)
@@ -74,11 +68,13 @@ def test_what_ships_is_what_solving_needs(cell: Cell, half: bool, atol: float) -
     assert learner.train_evals == json.loads(best["plain"])["counters"]["evals"] > 0
 
 
-def test_weights_that_solving_needs_may_not_lack(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_solving_needs_may_not_lack(
+    cell: Cell, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ship.ship(cell.path, adopt.PRETRAINED, half=False)
     monkeypatch.setattr(Critical, "training_only", ())
     with pytest.raises(ConfigError, match=r"does not fit algo=critical as configured \(lacks critic.weight"):
-        prepared(cell.path.parent.parent / "again", ckpt="pretrained")
+        prepared("again", ckpt="pretrained")
 
 
 def test_too_large_and_no_cell_are_sentences(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,20 +102,20 @@ def rewritten(cell: Cell, path: Path, **plain: Any) -> str:
     return str(path)
 
 
-def test_other_features_are_one_sentence(cell: Cell, tmp_path: Path) -> None:
+def test_other_features_are_one_sentence(cell: Cell, prepared: Prepared, tmp_path: Path) -> None:
     ckpt = rewritten(cell, tmp_path / "other.ckpt", features="00000000")
     with pytest.raises(ConfigError, match="was trained on other features of graphs than this version") as caught:
-        prepared(tmp_path / "again", ckpt=ckpt)
+        prepared("again", ckpt=ckpt)
     assert "\n" not in str(caught.value)
 
 
-def test_a_checkpoint_of_an_older_version_loads_where_it_fits(cell: Cell, tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_older_version_loads_where_it_fits(cell: Cell, prepared: Prepared, tmp_path: Path) -> None:
     ckpt = rewritten(cell, tmp_path / "old.ckpt", features=None, settings=None)
-    learner, _ = prepared(tmp_path / "again", ckpt=ckpt)
+    learner, _ = prepared("again", ckpt=ckpt)
     assert learner.train_steps > 0
     wider = parts_of.node(parts_of.Bias, "bias", width=5)
     with pytest.raises(ConfigError, match=r"does not fit algo=critical as configured \(Error.* size mismatch"):
-        prepared(tmp_path / "third", ckpt=ckpt, encoder=wider)
+        prepared("third", ckpt=ckpt, encoder=wider)
 
 
 # --- The checkpoints that come with the package answer, with the commands that docs/using.md gives.
@@ -143,7 +139,7 @@ PURPOSES = [(file, *purpose) for file in PACKAGED
 @pytest.mark.parametrize(("file", "task", "objective"), PURPOSES, ids=["-".join((f.stem, *p)) for f, *p in PURPOSES])
 def test_answers_at_once(file: Path, task: str, objective: str, tmp_path: Path) -> None:
     algo = file.stem.split("-")[0]
-    costs = [f"cost.objective={objective}", f"judge.objective={objective}", "machine=gpu4_pcie", "budget.evals=300"]
+    costs = [f"cost.objective={objective}", f"judge.objective={objective}", "machine=gpu4_pcie", "budget.evals=60"]
     data = PROGRAMS if task == "rewrite" else DATA
     answer = command(tmp_path, f"task={task}", f"algo={algo}", "ckpt=pretrained", *data, *costs)
     assert answer.code == 0, answer.err
@@ -151,7 +147,7 @@ def test_answers_at_once(file: Path, task: str, objective: str, tmp_path: Path) 
     for row in answer.rows:
         assert row["status"] == "ok" and row["train_evals"] > 0
         ends = task in ("fusion", "rewrite")  # a scan ends where nothing helps, episodes where nothing is new
-        assert row["evals"] == 300 or (ends and 0 < row["evals"] < 300)
+        assert row["evals"] == 60 or (ends and 0 < row["evals"] < 60)
         assert row["encoder"] == ENCODERS[algo]
 
 

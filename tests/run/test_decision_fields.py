@@ -18,7 +18,7 @@ from graphopt.core.errors import DecisionError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.core.operators import Category
-from graphopt.core.plan import Plans, Role, compact, expand
+from graphopt.core.plan import Plans, Role, compact
 from graphopt.core.utils import registry
 from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.graph_files import save_graph
@@ -217,15 +217,6 @@ def test_plans_of_a_batch_carry_their_choices() -> None:
     assert {"choice_tile", "choice_unroll", "device"} <= plans.arrays().keys()
     with pytest.raises(ValueError, match=r"choices of shape \[B, \.\.\.\], B = 3"):
         Plans(GRAPH, plans.device, plans.priority, plans.inline, choices={"tile": plans.choices["tile"][:2]})
-
-
-def test_a_compact_plan_costs_the_same_and_is_no_other() -> None:
-    plans = TASK.realise_keys(GRAPH, keys())
-    for b in range(3):
-        small = compact(plans[b], 1)
-        again = expand(GRAPH, small)
-        assert COST.price(again).cost[0] == COST.price(plans[b]).cost[0]
-        assert all(np.array_equal(again.choices[name], plans[b].choices[name]) for name in plans.choices)
 
 
 @pytest.mark.parametrize("algo", ["random", "local", "scan", "annealing", "brkga"])

@@ -167,38 +167,33 @@ def test_thinning_keeps_the_ends() -> None:
     assert kept == sorted(kept, key=lambda s: s.evals) and thinned(trace[:5], 20) == trace[:5]
 
 
-def damage(file: Path, how: str) -> None:
+def damage(file: Path, how: str, another: bytes) -> None:
     content = file.read_bytes()
     middle = len(content) // 2
     flipped = content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
-    file.write_bytes({"cut": content[:middle], "garbage": b"\x93NUMPY" * 50, "flipped": flipped, "empty": b""}[how])
+    made = {"cut": content[:middle], "garbage": b"\x93NUMPY" * 50, "flipped": flipped, "empty": b"", "another": another}
+    file.write_bytes(made[how])
 
 
 def timeless(row: Row) -> Row:
     return {key: value for key, value in row.items() if key not in ("seconds", "trace")}
 
 
-@pytest.mark.parametrize("how", ["cut", "garbage", "flipped", "empty", "gone"])
+@pytest.mark.parametrize("how", ["cut", "garbage", "flipped", "empty", "gone", "another"])
 def test_damaged_answers_and_graphs_are_made_anew(run: Callable[..., list[Row]], tmp_path: Path, how: str) -> None:
     """Of equal seeds the rows are equal."""
     before = run()
-    [answer, other], [graph, _] = (sorted((tmp_path / "s").glob(place)) for place in ("*/decisions/*.npz", "graphs/*"))
+    [answer, other], [graph, second] = (
+        sorted((tmp_path / "s").glob(place)) for place in ("*/decisions/*.npz", "graphs/*")
+    )
     untouched = other.stat().st_mtime_ns
-    for file in (answer, graph):
-        file.unlink() if how == "gone" else damage(file, how)
+    for file, another in ((answer, other), (graph, second)):
+        file.unlink() if how == "gone" else damage(file, how, another.read_bytes())
     assert not Cell(parts_of.config(tmp_path)).finished or how in ("garbage", "flipped")
     after = run()
     assert sorted(map(timeless, before), key=str) == sorted(map(timeless, after), key=str)
     assert read_answer(answer)[0]["graph"]["ops"] == 8
     assert load_graph(graph).hash == graph.stem and other.stat().st_mtime_ns == untouched
-
-
-def test_another_graph_under_the_name_of_one_is_replaced(run: Callable[..., list[Row]], tmp_path: Path) -> None:
-    run()
-    first, second = sorted((tmp_path / "s" / "graphs").glob("*.npz"))
-    first.write_bytes(second.read_bytes())
-    run()
-    assert load_graph(first).hash == first.stem
 
 
 def test_a_cell_is_finished_for_the_content_of_its_files(run: Callable[..., list[Row]], tmp_path: Path) -> None:

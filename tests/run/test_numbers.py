@@ -19,7 +19,7 @@ from graphopt.core.machine import Device, Machine, TransferRule
 from graphopt.core.utils.marks import Between
 from graphopt.core.utils.registry import option, options
 from graphopt.run.cell import Settings, settings_of
-from graphopt.run.config.construct import INJECTED, arguments_of, construct, convert, locate
+from graphopt.run.config.construct import INJECTED, arguments_of, construct, convert, hints_of, locate
 
 GROUPS = ("dataset", "task", "machine", "cost", "encoder", "algo", "trainer", "logger")
 FILES = [(group, name) for group in GROUPS for name in options(group)]
@@ -27,11 +27,6 @@ NOTHING = dict.fromkeys(INJECTED)
 INFINITE = (math.nan, math.inf, -math.inf)
 
 Path = tuple[str | int, ...]
-
-
-def hints_of(target: Any) -> dict[str, Any]:
-    function = target.__init__ if isinstance(target, type) else target
-    return typing.get_type_hints(function, include_extras=True)
 
 
 def numbers_in(hint: Any, value: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:

@@ -16,7 +16,6 @@ from graphopt.core.utils import registry
 from graphopt.report import decision
 from graphopt.report.command import main as report
 from graphopt.run.config import stored
-from graphopt.run.config.construct import construct
 from graphopt.run.config.stored import FORMER, StoredError, node_of, words
 from graphopt.run.records import answer_file
 
@@ -135,16 +134,11 @@ def test_paths_of_older_versions_lead_to_options() -> None:
         node_of("trainer", registry.option("trainer", "default"))
 
 
-def test_a_file_of_an_older_version_replays(tmp_path: Path) -> None:
-    """Its header says `_target_`, as all did."""
-    path = changed(answer(tmp_path), lambda header: header.update(config=CONFIG))
-    assert load_answer(path).check() == []
-
-
-def test_new_files_name_no_class(tmp_path: Path) -> None:
+def test_new_files_name_no_class_and_those_of_older_versions_replay(tmp_path: Path) -> None:
+    """Their headers say `_target_`."""
     path = answer(tmp_path)
-    assert "_target_" not in json.dumps(answer_file.load(path).header)
-    assert load_answer(path).check() == []
+    assert "_target_" not in json.dumps(answer_file.load(path).header) and load_answer(path).check() == []
+    assert load_answer(changed(path, lambda header: header.update(config=CONFIG))).check() == []
 
 
 @pytest.mark.parametrize(
@@ -169,12 +163,6 @@ def test_no_data_set_of_a_file_reads_places_or_runs_code_or_is_enormous(
         graph.unlink()
     with pytest.raises(DecisionError, match="keep the file in its study's folder"):
         load_answer(path)
-
-
-def test_the_reader_s_cache_is_its_own(tmp_path: Path) -> None:
-    node = words("dataset", registry.option("dataset", "zoo") | {"cache_dir": str(tmp_path / "theirs")})
-    assert node_of("dataset", node)["cache_dir"] is None
-    construct(node_of("dataset", node), "dataset", {"seed": 0})
 
 
 # ---- tables of measured ops

@@ -33,14 +33,15 @@ def test_checkpoints_of_both_forms_bring_their_network(tmp_path: Path) -> None:
         assert taken["encoder"] == encoder and taken["algo"] == algo
 
 
+FINE = {"counters": {"steps": 1, "evals": 1, "seconds": 1.0}, "random": {}, "note": {}, "made_for": {}}
+
+
 @pytest.mark.parametrize(
     "plain",
     [
-        [], {}, 3, {"counters": {}}, {"counters": {"steps": "x", "evals": 1, "seconds": 1}, "random": {}, "note": {}},
-        {"counters": {"steps": 1, "evals": 1, "seconds": 1}, "random": {}, "note": {}, "made_for": []},
-        {"counters": {"steps": 1, "evals": 1, "seconds": 1}, "random": {}, "note": {}, "made_for": {}, "settings": [1]},
-        {"counters": {"steps": 1, "evals": 1, "seconds": 1}, "random": {}, "note": {}, "made_for": {},
-         "settings": {"encoder": {"name": 1}, "algo": {"name": "go"}}},
+        [], {}, 3, {"counters": {}}, {**FINE, "counters": {"steps": "x", "evals": 1, "seconds": 1}},
+        {**FINE, "made_for": []}, {**FINE, "settings": [1]},
+        {**FINE, "settings": {"encoder": {"name": 1}, "algo": {"name": "go"}}},
     ],
 )  # fmt: skip
 def test_checkpoint_fields_of_other_types_are_one_sentence(tmp_path: Path, plain: Any) -> None:
@@ -68,9 +69,8 @@ def test_a_checkpoint_asks_for_no_more_than_the_command_line_may(tmp_path: Path)
 
 
 def test_weights_that_are_no_numbers(tmp_path: Path) -> None:
-    plain = {"counters": {"steps": 1, "evals": 1, "seconds": 1.0}, "random": {}, "note": {}, "made_for": {}}
     weights = {"fine": torch.ones(3), "wrong": torch.tensor([1.0, float("nan")])}
-    state = {"state_dict": weights, "torch_random": [], "own": {}, "plain": json.dumps(plain)}
+    state = {"state_dict": weights, "torch_random": [], "own": {}, "plain": json.dumps(FINE)}
     checkpoint.save(tmp_path / "x.ckpt", state)
     with pytest.raises(UserError, match=r"x\.ckpt holds weights that are no numbers \(wrong\)"):
         checkpoint.adopt_weights(None, tmp_path / "x.ckpt", {"made_for": {}, "settings": None})  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from graphopt.core.plan import Plans
 from graphopt.core.utils import registry
 from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.problem import OutOfBudget
-from graphopt.rewrite.additive import Additive, Flops
 from graphopt.rewrite.egraphs.eclasses import TermClasses
 from graphopt.rewrite.egraphs.saturation import Explorer
 from graphopt.rewrite.io.as_graph import graph_of, program_of
@@ -23,7 +22,7 @@ from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Program, reachable
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 from graphopt.rewrite.models import build_model
-from graphopt.rewrite.program_cost import ProgramCost
+from graphopt.rewrite.program_cost import Additive, Flops, ProgramCost
 from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.rule import RuleSet

@@ -11,8 +11,18 @@ from numpy.typing import NDArray
 
 from graphopt.contests.sharding.memory_profile import MemoryProfile, add, segment_tree
 from graphopt.contests.sharding.pairwise import Pairwise
-from graphopt.contests.sharding.region_elimination import Adjacency, Space, space
-from graphopt.contests.sharding.regions import State, below, grow, leave, links, solve_region, uniform
+from graphopt.contests.sharding.regions import (
+    Adjacency,
+    Space,
+    State,
+    below,
+    grow,
+    leave,
+    links,
+    solve_region,
+    space,
+    uniform,
+)
 from graphopt.core.graph import F64, I64
 from graphopt.core.utils.compiled import njit
 

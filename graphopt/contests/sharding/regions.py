@@ -1,16 +1,289 @@
-"""Regions of a pairwise model solved exactly beside fixed neighbours: states that cannot be part of anything better are
-removed, what is left is eliminated variable by variable (`region_elimination`).
+"""Regions of a pairwise model solved exactly beside fixed neighbours, in memory that is made once.
+
+States that cannot be part of anything better are removed, what is left is eliminated variable by variable (bucket
+elimination; Dechter, Artificial Intelligence 1999).
 
 Shape legend: n variables of a region, V variables, S states, C entries.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.contests.sharding.pairwise import Pairwise, incidence
-from graphopt.contests.sharding.region_elimination import FACTORS, MOST, Adjacency, Space, eliminate
-from graphopt.core.graph import F64, I64
+from graphopt.core.graph import F64, I32, I64
 from graphopt.core.utils.compiled import njit
+
+MOST = 64  # variables of one region
+SCOPE = 20  # variables of a factor
+LARGEST = 1 << 18  # entries of a table: each variable has two states at least, so its scope is within `SCOPE`
+FACTORS = 4096
+TOUCHED = 256  # factors of one variable: at most its neighbours and what was eliminated
+
+
+class Adjacency(NamedTuple):
+    """What leads from a variable to its neighbours: entry = start + state * own_step + other's * other_step."""
+
+    ptr: I64  # [V+1]
+    other: I64
+    start: I64
+    own_step: I64
+    other_step: I64
+
+
+class Space(NamedTuple):
+    """Memory to work in, made once."""
+
+    place: I64  # [V] position in the region, -1 outside
+    region: I64  # [MOST]
+    size: I64  # [MOST] states left
+    at: I64  # [MOST+1] where a variable's states begin in the next two
+    state: I64
+    own: F64
+    score: F64
+    around: NDArray[np.uint64]  # [MOST] neighbours as bits
+    factor: NDArray[np.uint64]  # [FACTORS] scope as bits, 0 for a used one
+    base: I64  # [FACTORS]
+    length: I64  # [FACTORS]
+    scope: I64  # [FACTORS, SCOPE]
+    step: I64  # [FACTORS, SCOPE]
+    data: F64
+    chosen: I32
+    found: I64  # [MOST] states of the answer
+
+
+def space(variables: int, widest: int, entries: int) -> Space:
+    """entries: of the largest table that is made."""
+    room = MOST * max(widest, 1)
+    longs = [np.zeros(MOST, np.int64) for _ in range(3)]
+    return Space(np.full(variables, -1), longs[0], longs[1], np.zeros(MOST + 1, np.int64), np.zeros(room, np.int64),
+                 np.zeros(room), np.zeros(room), np.zeros(MOST, np.uint64), np.zeros(FACTORS, np.uint64),
+                 np.zeros(FACTORS, np.int64), np.zeros(FACTORS, np.int64), np.zeros((FACTORS, SCOPE), np.int64),
+                 np.zeros((FACTORS, SCOPE), np.int64), np.zeros(2 * (MOST * entries + 2_000_000)),
+                 np.zeros(MOST * entries, np.int32), longs[2])  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def eliminate(n: int, w: Space, labels: I64, entries: int) -> float:
+    """The least sum; w.found has its states. Tables of more than so many entries are not made: instead what has most
+    states around it keeps its label."""
+    count, fill, argument = w.length[FACTORS - 1], w.base[FACTORS - 1], 0
+    left = np.zeros(n, np.bool_)
+    order, begin, widths = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    outs = np.zeros((n, SCOPE), np.int64)
+    value, todo = _settled(n, w, left)
+    done = 0
+    while todo > 0:
+        i, size = _next(n, w, left)
+        if (size > entries or count >= FACTORS - 2) and w.around[i] != np.uint64(0):
+            value += _keep(_widest(n, w, left), n, count, w, labels, left)
+            todo -= 1
+            continue
+        width = _scope(n, i, w, outs[done])
+        order[done], begin[done], widths[done] = i, argument, width
+        total = _sum_out(i, width, outs[done], count, fill, argument, w)
+        _leave_out(n, i, w, left)
+        if width == 0:
+            value += w.data[fill]
+        elif width == 1:
+            j = outs[done, 0]
+            for a in range(total):
+                w.own[w.at[j] + a] += w.data[fill + a]
+        else:
+            _add_factor(count, outs[done, :width], fill, total, w)
+            count += 1
+        done, todo, fill, argument = done + 1, todo - 1, fill + total, argument + total
+    _read_back(n, w, labels, order[:done], begin, widths, outs)
+    return value
+
+
+@njit(cache=True, nogil=True)
+def _settled(n: int, w: Space, left: NDArray[np.bool_]) -> tuple[float, int]:
+    """(what variables of one state cost, how many others there are)."""
+    value, todo = 0.0, 0
+    for i in range(n):
+        if w.size[i] == 1:
+            value += w.own[w.at[i]]
+            w.found[i] = w.state[w.at[i]]
+        else:
+            left[i] = True
+            todo += 1
+    return value, todo
+
+
+@njit(cache=True, nogil=True)
+def _widest(n: int, w: Space, left: NDArray[np.bool_]) -> int:
+    """What has most states around it."""
+    widest, most = -1, -1.0
+    for j in range(n):
+        if left[j] and w.around[j] != np.uint64(0):
+            weight = np.log(w.size[j]) * _bits(w.around[j])
+            if weight > most:
+                widest, most = j, weight
+    return widest
+
+
+@njit(cache=True, nogil=True)
+def _keep(i: int, n: int, count: int, w: Space, labels: I64, left: NDArray[np.bool_]) -> float:
+    """Leaves variable i its label; what that costs by itself."""
+    position = 0
+    for a in range(w.size[i]):
+        if w.state[w.at[i] + a] == labels[w.region[i]]:
+            position = a
+    _fix(i, position, count, w)
+    w.found[i] = labels[w.region[i]]
+    _leave_out(n, i, w, left)
+    cost: float = w.own[w.at[i] + position]
+    return cost
+
+
+@njit(cache=True, nogil=True)
+def _leave_out(n: int, i: int, w: Space, left: NDArray[np.bool_]) -> None:
+    """Variable i is done."""
+    left[i] = False
+    for j in range(n):
+        w.around[j] &= ~(np.uint64(1) << np.uint64(i))
+
+
+@njit(cache=True, nogil=True)
+def _scope(n: int, i: int, w: Space, out: I64) -> int:
+    """Writes the neighbours of variable i; their number."""
+    width = 0
+    for j in range(n):
+        if w.around[i] & (np.uint64(1) << np.uint64(j)):
+            out[width] = j
+            width += 1
+    return width
+
+
+@njit(cache=True, nogil=True)
+def _add_factor(f: int, scope: I64, fill: int, total: int, w: Space) -> None:
+    """The table at `fill` joins the variables of its scope."""
+    one, step = np.uint64(1), total
+    w.factor[f], w.base[f], w.length[f] = np.uint64(0), fill, len(scope)
+    for k in range(len(scope)):
+        j = scope[k]
+        step //= w.size[j]
+        w.scope[f, k], w.step[f, k] = j, step
+        w.factor[f] |= one << np.uint64(j)
+        for m in range(len(scope)):
+            if m != k:
+                w.around[j] |= one << np.uint64(scope[m])
+
+
+@njit(cache=True, nogil=True)
+def _read_back(n: int, w: Space, labels: I64, order: I64, begin: I64, widths: I64, outs: I64) -> None:
+    """The best state of each eliminated variable, the last one first."""
+    taken = np.zeros(n, np.int64)
+    for j in range(n):
+        for a in range(w.size[j]):
+            if w.state[w.at[j] + a] == labels[w.region[j]]:
+                taken[j] = a
+    for d in range(len(order) - 1, -1, -1):
+        i, entry = order[d], 0
+        for k in range(widths[d]):
+            entry = entry * w.size[outs[d, k]] + taken[outs[d, k]]
+        taken[i] = w.chosen[begin[d] + entry]
+        w.found[i] = w.state[w.at[i] + taken[i]]
+
+
+@njit(cache=True, nogil=True)
+def _next(n: int, w: Space, left: NDArray[np.bool_]) -> tuple[int, float]:
+    """(the variable whose elimination makes the smallest table, entries to look at)."""
+    best, least = -1, np.inf
+    for i in range(n):
+        if left[i]:
+            entries = float(w.size[i])
+            around, j = w.around[i], 0
+            while around != np.uint64(0):
+                if around & np.uint64(1):
+                    entries *= w.size[j]
+                around >>= np.uint64(1)
+                j += 1
+            if entries < least:
+                best, least = i, entries
+    return best, least
+
+
+@njit(cache=True, nogil=True)
+def _fix(i: int, position: int, count: int, w: Space) -> None:
+    """Leaves variable i one state: at `position` of its own."""
+    one = np.uint64(1)
+    bit = one << np.uint64(i)
+    for f in range(count):
+        if w.factor[f] & bit:
+            length = w.length[f]
+            for k in range(length):
+                if w.scope[f, k] == i:
+                    w.base[f] += position * w.step[f, k]
+                    w.scope[f, k], w.step[f, k] = w.scope[f, length - 1], w.step[f, length - 1]
+                    break
+            w.length[f] = length - 1
+            w.factor[f] &= ~bit
+            if w.length[f] == 1:  # now a unary
+                j = w.scope[f, 0]
+                for a in range(w.size[j]):
+                    w.own[w.at[j] + a] += w.data[w.base[f] + a * w.step[f, 0]]
+                w.factor[f] = np.uint64(0)
+
+
+@njit(cache=True, nogil=True)
+def _bits(mask: np.uint64) -> int:
+    count = 0
+    while mask != np.uint64(0):
+        mask &= mask - np.uint64(1)
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _sum_out(i: int, width: int, out: I64, count: int, fill: int, argument: int, w: Space) -> int:
+    """Writes the table of least sums over the states of variable i, and which state that is; its number of entries."""
+    bit = np.uint64(1) << np.uint64(i)
+    mine = np.zeros(TOUCHED, np.int64)
+    own_step, offset = np.zeros(TOUCHED, np.int64), np.zeros(TOUCHED, np.int64)
+    steps = np.zeros((TOUCHED, SCOPE), np.int64)
+    factors = 0
+    for f in range(count):
+        if w.factor[f] & bit:
+            mine[factors], offset[factors] = f, w.base[f]
+            for k in range(w.length[f]):
+                if w.scope[f, k] == i:
+                    own_step[factors] = w.step[f, k]
+                else:
+                    for m in range(width):
+                        if out[m] == w.scope[f, k]:
+                            steps[factors, m] = w.step[f, k]
+            w.factor[f] = np.uint64(0)
+            factors += 1
+    digits = np.zeros(width + 1, np.int64)
+    total, states = 1, w.size[i]
+    for k in range(width):
+        total *= w.size[out[k]]
+    for entry in range(total):
+        best, least = 0, np.inf
+        for s in range(states):
+            cost = w.own[w.at[i] + s]
+            for f in range(factors):
+                cost += w.data[offset[f] + s * own_step[f]]
+            if cost < least:
+                best, least = s, cost
+        w.data[fill + entry] = least
+        w.chosen[argument + entry] = best
+        k = width - 1
+        while k >= 0:
+            digits[k] += 1
+            for f in range(factors):
+                offset[f] += steps[f, k]
+            if digits[k] < w.size[out[k]]:
+                break
+            for f in range(factors):
+                offset[f] -= steps[f, k] * w.size[out[k]]
+            digits[k] = 0
+            k -= 1
+    return total
+
 
 State = NDArray[np.uint64]  # [1]
 

@@ -3,21 +3,79 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.contests.sharding.cheapest import cheapest
-from graphopt.core.auto_sharding.strategies import tables_of
-from graphopt.core.graph import I64, Graph, GraphError
+from graphopt.contests.sharding.dual import Passing
+from graphopt.contests.sharding.memory_profile import MemoryProfile, memory_profile
+from graphopt.contests.sharding.pairwise import Pairwise
+from graphopt.contests.sharding.reducing import reduced
+from graphopt.contests.sharding.region_walk import BROKEN, RegionWalk
+from graphopt.core.auto_sharding.strategies import IMPOSSIBLE, StrategyTables, price, relative, tables_of
+from graphopt.core.graph import F64, I64, Graph, GraphError
 from graphopt.core.machine import Machine
 from graphopt.core.plan import MOST_LEVELS, Decision, Decisions, Head, Plans, Role
 from graphopt.core.utils.marks import Between
 from graphopt.problems.assignment import AssignProblem, AssignTask
-from graphopt.problems.cost_model import CostModel
+from graphopt.problems.cost_model import CostModel, Objective, Prices
 from graphopt.problems.keys import Keys
 from graphopt.problems.problem import Clock
+
+SWEEPS = 3
+MENDS, REGIONS, ENTRIES = 40, 100, 1024  # attempts to mend labels, regions of each, and their largest tables
+RAISES = 24  # of the price of memory, each time by four
+
+
+@lru_cache(maxsize=64)
+def cheapest(tables: StrategyTables) -> I64:
+    """[N] strategies of least cost by themselves, of all that go with each other as far as messages tell; where they do
+    not fit, memory has the same price at all times, the lowest of a geometric series at which they do. What edges cost
+    does not count, unless it is impossible."""
+    model = reduced(tables)
+    memory, own = memory_profile(model, tables), _node_costs(model, tables)
+    possible = np.where(model.table < IMPOSSIBLE, 0.0, np.inf)
+    passing = Passing(model._replace(unary=own, table=possible))
+    each = memory.priced(np.full(len(memory.room), 1.0 / max(1, len(memory.room))), model.ptr)
+    unit = max(1.0, float(own.max(initial=0.0))) / max(1.0, float(each.max(initial=0.0)))
+    best, over = passing.labels.copy(), (True, np.inf)
+    for raised in range(-1, RAISES):
+        unary = own + (0.0 if raised < 0 else unit * 4.0 ** (raised - RAISES // 2)) * each
+        for _ in range(SWEEPS):
+            passing.sweep(unary, forward=False)
+            passing.sweep(unary, forward=True)
+        labels = _mended(passing, memory, unary, unary - own)
+        now = max(0.0, float((memory.used(labels) - memory.room).max(initial=0.0)))
+        broken = passing.model.energy(labels) == np.inf
+        if (broken, now) < over:
+            best, over = labels, (broken, now)
+        if over == (False, 0.0):
+            break
+    return model.choice(best)
+
+
+def _mended(passing: Passing, memory: MemoryProfile, unary: F64, paid: F64) -> I64:
+    """Its labels; where edges are impossible, what regions solved one after the other make of them."""
+    if passing.model.energy(passing.labels) < np.inf:
+        return passing.labels.copy()
+    walk = RegionWalk(passing.model, memory, passing.labels, ENTRIES)
+    for tried in range(MENDS):
+        walk.go(unary, passing.model.table, paid, REGIONS, tried)
+        if walk.moving.cost[0] < BROKEN:
+            break
+    return walk.moving.labels.copy()
+
+
+def _node_costs(model: Pairwise, tables: StrategyTables) -> F64:
+    """[S] without what edges add."""
+    out = np.zeros(len(model.unary))
+    lengths = np.diff(model.map_ptr)
+    node = np.repeat(np.arange(tables.num_nodes), lengths)
+    state = np.arange(len(model.map)) - np.repeat(model.map_ptr[:-1], lengths)
+    np.add.at(out, model.ptr[model.owner[node]] + state, tables.cost[tables.ptr[node] + model.map].astype(np.float64))
+    return out
 
 
 class Sharding(AssignTask):
@@ -70,3 +128,20 @@ class Sharding(AssignTask):
     def canonical(self, graph: Graph, decision: Decision, plan: Plans | None = None) -> Decision:
         kept: Decision = np.clip(decision, 0, self.counts(graph) - 1).astype(np.int16)
         return kept
+
+
+class StrategyCost(CostModel):
+    """Sum of the chosen strategies' costs and of an entry of every edge's table, in the instance's units, estimates of
+    time; inf where at some time the memory in use is over the limit. Impossible entries are summed as they are."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"strategies"})
+    reads: ClassVar[frozenset[Role | str]] = frozenset({"strategy"})
+
+    def __init__(self, *, name: str, objective: Objective) -> None:
+        self.name, self.objective = name, objective
+
+    def price(self, plans: Plans) -> Prices:
+        tables = tables_of(plans.graph)
+        found = [price(tables, row.astype(np.int64)) for row in plans.choices["strategy"]]
+        over = np.array([relative(units, tables.limit) for _, units in found])
+        return Prices(np.where(over > 0, np.inf, np.array([cost for cost, _ in found])), over)

@@ -1,16 +1,20 @@
-"""Latency and working set of a subgraph by the size of its tiles, in closed form, and the best size.
+"""Latency and working set of a subgraph by the size of its tiles, in closed form, and the best size, which `TileCosts`
+remembers of every subgraph that was asked about; its ops are bits of integers.
 
 Tiles at the right and lower edge may be smaller. Walked there and back, all but a few kinds of tile load the same, so a
 grid is a sum over at most a dozen kinds. Floats; `pricing_tiles` is exact.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.contests.tiling.footprint import TileFootprint
+from graphopt.contests.tiling.footprint import NOTHING, TileFootprint, footprint
+from graphopt.contests.tiling.schedule import TileStep, snake
+from graphopt.contests.tiling.tile_workload import TileWorkload
 from graphopt.core.utils.compiled import njit
 
 BETTER = 1 - 1e-12
@@ -203,3 +207,47 @@ def _best(foot: TileFootprint, widths: NDArray[np.int64], heights: NDArray[np.in
                         best, best_width, best_height, best_depth = found, width, height, depth
                         best_columns = by_columns
     return best, best_width, best_height, best_depth, best_columns
+
+
+MOST = 400_000  # that are remembered
+Kept = frozenset[int]  # tensors
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Places of its ones, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+class TileCosts:
+    """Of one workload. every_side: tiles of all sides are tried, not only those of `sides`."""
+
+    def __init__(self, workload: TileWorkload, *, every_side: bool = False) -> None:
+        self.workload, self._every_side = workload, every_side
+        self._known: dict[tuple[int, Kept, Kept], Tile] = {}
+
+    def best(self, ops: int, resident: Kept = NOTHING, retained: Kept = NOTHING) -> Tile:
+        """The best tile of the subgraph of these ops, `NO_TILE` where none is valid."""
+        key = ops, resident, retained
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MOST:
+                self._known.clear()
+            w, foot = self.workload, footprint(self.workload, [*bits(ops)], resident, retained)
+            found = NO_TILE
+            if not isinstance(foot, str):
+                found = best_tile(foot, w.capacity, w.bandwidth, w.native, every_side=self._every_side)
+            self._known[key] = found
+        return found
+
+    def step(self, ops: int, resident: Kept = NOTHING, retained: Kept = NOTHING) -> TileStep:
+        """The subgraph with its best tile, as a part of a schedule."""
+        workload, tile = self.workload, self.best(ops, resident, retained)
+        order = sorted(bits(ops), key=workload.rank.__getitem__)
+        inside = {*order}
+        made = next(workload.output[op] for op in order if inside.isdisjoint(workload.readers[workload.output[op]]))
+        columns, rows = -(-workload.widths[made] // tile.width), -(-workload.heights[made] // tile.height)
+        walk = snake(columns, rows, by_columns=tile.by_columns)
+        return TileStep(tuple(order), (tile.width, tile.height, tile.depth), tuple(sorted(retained)), walk)

@@ -11,8 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from graphopt.contests.tiling.tile_workload import TileWorkload
-from graphopt.contests.tiling.workload_files import read_workload
-from graphopt.contests.tiling.workload_graph import CARRIES, graph_of_workload
+from graphopt.contests.tiling.workload_files import CARRIES, graph_of_workload, read_workload
 from graphopt.core.graph import Graph
 from graphopt.core.utils.marks import Ops, OwnFolder, Seed, Share
 from graphopt.graphs.dataset import Split, check_draws

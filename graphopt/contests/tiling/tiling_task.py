@@ -12,13 +12,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.contests.tiling.pricing_tiles import judge
+from graphopt.contests.tiling.pricing_tiles import Verdict, judge
 from graphopt.contests.tiling.referee import objections
 from graphopt.contests.tiling.schedule import CHOICE_NAME, TileSchedule, decode, encode
-from graphopt.contests.tiling.tile_costs import TileCosts
+from graphopt.contests.tiling.tile_latency import TileCosts
 from graphopt.contests.tiling.tile_workload import SharedSlices, TileWorkload
-from graphopt.contests.tiling.workload_files import FILE_BYTES, schedule_of_json
-from graphopt.contests.tiling.workload_graph import CARRIES, workload_of
+from graphopt.contests.tiling.workload_files import CARRIES, FILE_BYTES, schedule_of_json, workload_of
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.machine import Machine
@@ -26,7 +25,7 @@ from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.limits import parse_json
 from graphopt.problems import answer_format
 from graphopt.problems.answer_format import Arrays
-from graphopt.problems.cost_model import CostModel
+from graphopt.problems.cost_model import CostModel, Prices
 from graphopt.problems.optimizer import Solver
 from graphopt.problems.problem import Clock, Decided, OutOfBudget, Problem, Solution, Task
 
@@ -184,3 +183,27 @@ class Tiler(Solver[TilingProblem]):
     """Finds a schedule of subgraphs."""
 
     accepts = (Tiling,)
+
+
+class TileTime(CostModel):
+    """In the unit of time of the workload. A schedule that breaks a rule costs inf; `excess` is by what share of the
+    capacity it is over it, or 1. task: says how the rules are read."""
+
+    objective = "runtime"
+    needs: ClassVar[frozenset[str]] = frozenset({CARRIES})
+    reads: ClassVar[frozenset[Role | str]] = frozenset({CHOICE_NAME})
+
+    def __init__(self, *, name: str, task: Tiling) -> None:
+        self.name, self._task = name, task
+
+    def price(self, plans: Plans) -> Prices:
+        workload = self._task.workload(plans.graph)
+        verdicts = [_verdict(workload, numbers) for numbers in plans.choices[CHOICE_NAME]]
+        return Prices(np.array([v.cost for v in verdicts]), np.array([v.excess for v in verdicts]))
+
+
+def _verdict(workload: TileWorkload, numbers: "np.typing.NDArray[np.int16]") -> Verdict:
+    try:
+        return judge(workload, decode(numbers))
+    except Unreadable as error:
+        return Verdict((), float("inf"), str(error), 1.0)

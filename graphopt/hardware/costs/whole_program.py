@@ -18,12 +18,11 @@ from graphopt.hardware.measure.price_table import Environment, Line, TableFile
 from graphopt.hardware.measure.rounds import error_of_median
 from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Comparing, Failure, Measured, Measuring, Target
-from graphopt.rewrite.additive import Additive, input_types, is_free
 from graphopt.rewrite.io.onnx_export import save_onnx
 from graphopt.rewrite.ir.digests import portable
 from graphopt.rewrite.ir.terms import Program
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType, text_of
-from graphopt.rewrite.program_cost import ProgramCost
+from graphopt.rewrite.program_cost import Additive, ProgramCost, input_types, is_free
 
 Processes = Annotated[int, Between(0, 64)]
 TABLE = Path("measured") / "programs.jsonl"  # below the cache folder

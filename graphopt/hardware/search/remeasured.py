@@ -8,7 +8,7 @@ from graphopt.core.utils.marks import Count, Few
 from graphopt.hardware.costs.whole_program import Profiled
 from graphopt.hardware.measure.target import Measuring
 from graphopt.problems.cost_model import CostModel
-from graphopt.rewrite.additive import Flops
+from graphopt.rewrite.program_cost import Flops
 from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriter, cheapest_by
 
 ALONE = Measuring(  # as in cost=profiled

@@ -102,12 +102,8 @@ def _bytes(graph: Graph) -> tuple[F64, F64, F64]:
 def _sizes(graph: Graph) -> Columns:
     results, inputs, weights = _bytes(graph)
     columns: Columns = {}
-    for name, value in (
-        ("flops", graph.flops),
-        ("result_bytes", results),
-        ("input_bytes", inputs),
-        ("weight_bytes", weights),
-    ):
+    sizes = {"flops": graph.flops, "result_bytes": results, "input_bytes": inputs, "weight_bytes": weights}
+    for name, value in sizes.items():
         columns[name] = (_log(value) - 6) / 3
         columns[f"{name}_relative"] = (_log(value) - _mean(_log(value))) / 2
     columns["flops_of_largest"] = graph.flops / max(graph.flops.max(), 1.0)
@@ -190,11 +186,8 @@ def _shapes(graph: Graph) -> Columns:
     first, end = _first_results(graph), np.append(graph.shape_ptr, len(graph.shape))
     rank = np.append(np.diff(graph.shape_ptr), 0)[first]
     padded = np.append(graph.shape, 1)
-    columns: Columns = {
-        "elements": elements / 4 - 1,
-        "elements_relative": (elements - _mean(elements)) / 2,
-        "rank": rank / 4,
-    }
+    relative = (elements - _mean(elements)) / 2
+    columns: Columns = {"elements": elements / 4 - 1, "elements_relative": relative, "rank": rank / 4}
     for back in range(1, 5):
         position = np.where(rank >= back, end[first + 1] - back, len(graph.shape))
         columns[f"dim_{back}"] = np.log2(np.maximum(padded[position], 1)) / 8
@@ -272,10 +265,8 @@ def _user_elements(graph: Graph, source: I64, user: I64, users: I64) -> Columns:
     largest, smallest = np.full(graph.num_ops, -np.inf), np.full(graph.num_ops, np.inf)
     np.maximum.at(largest, source, ratio)
     np.minimum.at(smallest, source, ratio)
-    return {
-        "user_elements_max": np.where(users > 0, largest, 0),
-        "user_elements_min": np.where(users > 0, smallest, 0),
-    }
+    found = {"user_elements_max": largest, "user_elements_min": smallest}
+    return {name: np.where(users > 0, value, 0) for name, value in found.items()}
 
 
 def _depths(graph: Graph) -> Columns:

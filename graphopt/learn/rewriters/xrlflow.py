@@ -38,11 +38,11 @@ from graphopt.core.machine import Machine
 from graphopt.core.utils.marks import Count, Few, NotNegative, Positive, Share, Whole, Width
 from graphopt.learn.learner import Learner, inference
 from graphopt.problems.cost_model import CostModel
-from graphopt.rewrite.additive import Flops
 from graphopt.rewrite.environment.episodes import STOP, Episode, EpisodeSettings, Game, step_together
 from graphopt.rewrite.environment.meta_graph import DIMS, KINDS, SIZES, TOTALS, MetaGraph
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.terms import renewed
+from graphopt.rewrite.program_cost import Flops
 from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rewriter, Rewriting, cheapest_by
 
 LARGEST_LOGIT = 30.0  # of attention: exponentials stay finite

@@ -2,7 +2,7 @@
 
 - **State**: a program, and the candidates one rewrite away from it.
 - **Actions**: `STOP`, or the place of a candidate from 1 on: a rewrite, or, ours, a rule at all its places
-  (rules/sweeps.py), which come last. Duplicates are no candidates, nor what has a cycle or too
+  (rules/steps.py), which come last. Duplicates are no candidates, nor what has a cycle or too
   many ops. More candidates than slots: so many are drawn, in their order, and the others are counted in `left_out`.
 - **Reward**: (RT_{t-1} - RT_t) / RT_0 * 100, per cent of the original's price. Prices are asked for every so many steps
   and at the end; RT_{t-1} is the last one that was asked for.
@@ -28,8 +28,7 @@ from graphopt.rewrite.ir.terms import Outputs, reachable, runs
 from graphopt.rewrite.program_cost import TermPrice
 from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rules
 from graphopt.rewrite.rules.matching import Match
-from graphopt.rewrite.rules.steps import Neighbourhood, RewriteStep
-from graphopt.rewrite.rules.sweeps import sweeps
+from graphopt.rewrite.rules.steps import Neighbourhood, RewriteStep, sweeps
 
 STOP = 0
 BROKEN = -100.0  # the reward of a program that cannot be run

@@ -8,8 +8,8 @@ from typing import Any
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder, known_dtype
-from graphopt.rewrite.ir.terms import OpaqueCall, Program, runs
-from graphopt.rewrite.ir.vocabulary import VOCABULARY, Operation, TensorType, text_of, window_flop
+from graphopt.rewrite.ir.terms import MAKES_SEVERAL, OpaqueCall, Program, runs
+from graphopt.rewrite.ir.vocabulary import VOCABULARY, TensorType, text_of, window_flop
 
 KINDS = {"batch_norm": "affine", "enlarge": "pad", "merge_groups": "pad"}  # others are called alike
 
@@ -38,84 +38,41 @@ def program_of(graph: Graph) -> Program:
 
 def graph_of(program: Program, *, name: str, family: str | None = None) -> Graph:
     """The graph of a program, which carries it. Raises GraphError when nothing is left to run."""
-    return _Drawing(program, name, family).build()
+    terms, live, builder = program.terms, program.live(), GraphBuilder(name, family)
+    handles: dict[int, int] = {}  # the tensor of every term that makes one, of every item
+    items: dict[int, list[int]] = {}  # maker of several -> its items that are needed
+    for term in live:
+        if terms.operation[term].name == "item":
+            items.setdefault(terms.inputs[term][0], []).append(term)
 
+    def tensor(made: TensorType, weight: bool = False) -> int:
+        return builder.tensor(made.shape, known_dtype(made.dtype), weight=weight)
 
-class _Drawing:
-    """`GraphBuilder` filled term by term. handles: the tensor of every term that makes one, of every item."""
+    def handle(term: int) -> int:
+        if term not in handles:
+            handles[term] = tensor(terms.type_of(term), terms.static[term])
+        return handles[term]
 
-    def __init__(self, program: Program, name: str, family: str | None) -> None:
-        self.program, self.terms = program, program.terms
-        self.builder = GraphBuilder(name, family)
-        self.handles: dict[int, int] = {}
-        self.items: dict[int, list[int]] = {}  # maker of several -> its items that are needed
-
-    def build(self) -> Graph:
-        live = self.program.live()
-        for term in live:
-            if self.terms.operation[term].name == "item":
-                self.items.setdefault(self.terms.inputs[term][0], []).append(term)
-        for term in live:
-            if runs(self.terms, term):
-                self._add(term)
-        for output in self.program.outputs:
-            self.builder.output(self._handle(output))
-        return self.builder.build(self.program)
-
-    def _add(self, term: int) -> None:
-        operation, inputs = self.terms.operation[term], self.terms.inputs[term]
-        given = [self._handle(i) for i in inputs]
-        if operation.name in ("split", "opaque"):
-            made = self._several(term)
-        else:
-            made = [self._tensor(self.terms.type_of(term), weight=False)]
-            self.handles[term] = made[0]
-        kind, label = kind_of(self.program, operation), operation.name
-        if operation.name == "opaque":
-            label = self.program.opaque[operation.params[0]].label
-        self.builder.op(kind, given, made, name=f"{label}_{term}", attributes=attributes_of(operation, label),
-                        flops=flops_of(self.program, term))  # fmt: skip
-
-    def _several(self, term: int) -> list[int]:
-        """Handles of the results that something reads; when nothing reads any, of the first."""
-        for item in self.items.get(term, ()):
-            self.handles[item] = self._tensor(self.terms.type_of(item), weight=False)
-        made = [self.handles[item] for item in self.items.get(term, ())]
-        return made or [self._tensor(t, weight=False) for t in self.terms.types[term][:1]]
-
-    def _handle(self, term: int) -> int:
-        if term not in self.handles:
-            self.handles[term] = self._tensor(self.terms.type_of(term), weight=self.terms.static[term])
-        return self.handles[term]
-
-    def _tensor(self, kind: TensorType, *, weight: bool) -> int:
-        return self.builder.tensor(kind.shape, known_dtype(kind.dtype), weight=weight)
-
-
-def kind_of(program: Program, operation: Operation) -> str:
-    """The kind of an operation among `graphopt.core.operators`."""
-    if operation.name == "opaque":
-        call: OpaqueCall = program.opaque[operation.params[0]]
-        return call.kind
-    return KINDS.get(operation.name, operation.name)
-
-
-def flops_of(program: Program, term: int) -> float | None:
-    """FLOP of a term, a multiply-add being two; None for the kind's own count per element."""
-    terms = program.terms
-    operation, results = terms.operation[term], terms.types[term]
-    inputs = [terms.types[i][0] for i in terms.inputs[term]]
-    if operation.name == "opaque":
-        call: OpaqueCall = program.opaque[operation.params[0]]
-        return call.flops(inputs, results)
-    return window_flop(operation, inputs, results)
-
-
-def attributes_of(operation: Operation, label: str) -> dict[str, Any]:
-    """Parameters by name, as plain values."""
-    if operation.name == "opaque":
-        return {"operator": label}
-    return {name: _plain(value) for name, value in zip(VOCABULARY[operation.name].params, operation.params)}
+    for term in live:
+        if runs(terms, term):
+            operation, results = terms.operation[term], terms.types[term]
+            given = [handle(i) for i in terms.inputs[term]]
+            own = items.get(term, ()) if operation.name in MAKES_SEVERAL else (term,)
+            handles |= {one: tensor(terms.type_of(one)) for one in own}
+            made = [handles[one] for one in own] or [tensor(result) for result in results[:1]]  # nothing reads any
+            read = [terms.types[i][0] for i in terms.inputs[term]]
+            if operation.name == "opaque":
+                call: OpaqueCall = program.opaque[operation.params[0]]
+                kind, label, flop = call.kind, call.label, call.flops(read, results)
+                attributes: dict[str, Any] = {"operator": label}
+            else:
+                kind, label = KINDS.get(operation.name, operation.name), operation.name
+                flop = window_flop(operation, read, results)
+                attributes = dict(zip(VOCABULARY[label].params, map(_plain, operation.params)))
+            builder.op(kind, given, made, name=f"{label}_{term}", attributes=attributes, flops=flop)
+    for output in program.outputs:
+        builder.output(handle(output))
+    return builder.build(program)
 
 
 def _plain(value: Any) -> Any:

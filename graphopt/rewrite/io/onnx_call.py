@@ -174,7 +174,14 @@ def _runner(call: OnnxCall) -> Run:
     try:
         return onnxruntime_runner(model)
     except Exception:  # not installed, or it has no kernel for the operator: the reference may have one
-        return _reference_runner(model, call.label)
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            evaluator = ReferenceEvaluator(model)
+        except Exception as error:
+            raise UserError(f"operator {call.label} cannot be run here ({' '.join(str(error).split())[:160]}); "
+                            "export the model without it") from error  # fmt: skip
+        return lambda feeds: list(evaluator.run(None, feeds))
 
 
 def onnxruntime_runner(model: ModelProto | str) -> Run:
@@ -207,18 +214,3 @@ def onnxruntime_session(model: ModelProto | str, *, optimised: bool = True) -> A
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     source = model if isinstance(model, str) else model.SerializeToString()
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-
-
-def _reference_runner(model: ModelProto, label: str) -> Run:
-    from onnx.reference import ReferenceEvaluator
-
-    try:
-        evaluator = ReferenceEvaluator(model)
-    except Exception as error:
-        raise UserError(f"operator {label} cannot be run here ({' '.join(str(error).split())[:160]}); "
-                        "export the model without it") from error  # fmt: skip
-
-    def run(feeds: dict[str, Any]) -> list[Any]:
-        return list(evaluator.run(None, feeds))
-
-    return run

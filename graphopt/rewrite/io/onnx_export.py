@@ -159,21 +159,16 @@ class _Export:
                 self.names[item] = self.names.get(item) or self.fresh("t")
             outputs = [self.names[made[i]] if i in made else self.fresh("t")
                        for i in range(len(self.terms.types[term]))]  # fmt: skip
-            if operation.name == "split":
-                self._split(operation, inputs, outputs)
-            else:
+            if operation.name == "opaque":
                 self._opaque(operation, inputs, outputs)
+            elif self.opset < 13:
+                self.node("Split", inputs, outputs, axis=operation.params[0], split=operation.params[1])
+            else:
+                self.node("Split", [*inputs, self.constant(operation.params[1])], outputs, axis=operation.params[0])
             return
         self.names[term] = name = self.names.get(term) or self.fresh("t")
         shapes = [self.terms.shape(i) for i in self.terms.inputs[term]]
-        WRITERS[operation.name](OnnxWriting(self, operation.params, inputs, shapes, name))
-
-    def _split(self, operation: Operation, inputs: list[str], outputs: list[str]) -> None:
-        axis, sizes = operation.params
-        if self.opset < 13:
-            self.node("Split", inputs, outputs, axis=axis, split=sizes)
-        else:
-            self.node("Split", [*inputs, self.constant(sizes)], outputs, axis=axis)
+        WRITERS[operation.name](OnnxWriting(self, operation, inputs, shapes, name))
 
     def _opaque(self, operation: Operation, inputs: list[str], outputs: list[str]) -> None:
         call = self.program.opaque[operation.params[0]]
@@ -195,7 +190,9 @@ class _Export:
         )
         graph = onnx.helper.make_graph(self.nodes, self.origin.name or "graphopt", inputs, outputs, self.weights)
         opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in self.origin.opsets]
-        version = _ir_version(self.origin.ir_version, opsets)
+        # the original's, but not newer than what its operators need, or than 10: runtimes lag behind
+        needed = max(onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True), 10)
+        version = max(min(self.origin.ir_version, needed), 4)
         model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version, producer_name="graphopt")
         metadata = dict(self.origin.metadata) | ({RULES_KEY: json.dumps(list(rules))} if rules else {})
         if metadata:
@@ -227,10 +224,14 @@ class OnnxWriting:
     """One operation of the vocabulary on its way. shapes: of its inputs. name: of its result."""
 
     export: _Export
-    params: tuple[Any, ...]
+    operation: Operation
     inputs: list[str]
     shapes: list[tuple[int, ...]]
     name: str
+
+    @property
+    def params(self) -> tuple[Any, ...]:
+        return self.operation.params
 
     def last(self, operator: str, inputs: Sequence[str] | None = None, **attributes: Any) -> None:
         """The node that makes the result."""
@@ -283,11 +284,7 @@ class OnnxWriting:
 
 
 WRITERS: dict[str, Callable[[OnnxWriting], None]] = {
-    "add": lambda w: w.last("Add"),
-    "mul": lambda w: w.last("Mul"),
-    "relu": lambda w: w.last("Relu"),
-    "tanh": lambda w: w.last("Tanh"),
-    "sigmoid": lambda w: w.last("Sigmoid"),
+    **dict.fromkeys(("add", "mul", "relu", "tanh", "sigmoid"), lambda w: w.last(w.operation.name.capitalize())),
     "matmul": lambda w: w.activated(w.params[0], "MatMul"),
     "concat": lambda w: w.last("Concat", axis=w.params[0]),
     "transpose": lambda w: w.last("Transpose", perm=w.params[0]),
@@ -303,9 +300,3 @@ WRITERS: dict[str, Callable[[OnnxWriting], None]] = {
     "merge_groups": OnnxWriting.merge_groups,
     "softmax": OnnxWriting.softmax,
 }
-
-
-def _ir_version(original: int, opsets: Sequence[onnx.OperatorSetIdProto]) -> int:
-    """The original's, but not newer than what its operators need, or than 10: runtimes lag behind."""
-    needed = onnx.helper.find_min_ir_version_for(list(opsets), ignore_unknown=True)
-    return max(min(original, max(needed, 10)), 4)

@@ -8,7 +8,7 @@ read them. Tensors whose shape is not known before the run have the shape (0,); 
 windows, padding that means count, products with factors, further outputs in use.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -161,19 +161,14 @@ def _conv(r: OnnxNode) -> Results:
 def _pool(r: OnnxNode) -> Results:
     if len(r.shape()) != 4 or any(d != 1 for d in r.get("dilations", (1, 1))) or r.get("storage_order", 0):
         return None
-    kernel, strides = tuple(r.get("kernel_shape", ())), tuple(r.get("strides", (1, 1)))
+    whole = r.shape()[2:] if r.op_type.startswith("Global") else ()
+    kernel, strides = tuple(r.get("kernel_shape", whole)), tuple(r.get("strides", (1, 1)))
     pads = _pads(r, kernel, strides)
     if r.op_type == "AveragePool" and r.get("count_include_pad", 0) and any(pads):
         return None
     if r.get("ceil_mode", 0):
         pads = ceiled_pads(r.shape()[2:], r.outputs[0].shape[2:], kernel, strides, pads)
     return [r.add(_POOLS[r.op_type], kernel, strides, pads, of=[r.term(0)])]
-
-
-def _global_pool(r: OnnxNode) -> Results:
-    if len(r.shape()) != 4:
-        return None
-    return [r.add(_POOLS[r.op_type], r.shape()[2:], (1, 1), (0, 0, 0, 0), of=[r.term(0)])]
 
 
 def _batch_norm(r: OnnxNode) -> Results:
@@ -236,8 +231,7 @@ RULES: dict[str, Callable[[OnnxNode], Results]] = {
     **dict.fromkeys(("Relu", "Tanh", "Sigmoid"), lambda r: [r.add(r.op_type.lower(), of=[r.term(0)])]),
     **dict.fromkeys(("Add", "Mul"), lambda r: [r.add(r.op_type.lower(), of=[r.term(0), r.term(1)])]),
     **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze", "Reshape"), lambda r: [r.reshaped(r.term(0))]),
-    **dict.fromkeys(("MaxPool", "AveragePool"), _pool),
-    **dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool"), _global_pool),
+    **dict.fromkeys(_POOLS, _pool),
     "Sum": _sum,
     "MatMul": lambda r: [r.add("matmul", "none", of=[r.term(0), r.term(1)])],
     "Gemm": _gemm,
@@ -272,27 +266,24 @@ def import_onnx(source: str | Path | ModelProto, dims: Mapping[str, int] | None 
     else:
         path = Path(source)
         model = parse(path, external=True)
-    outputs = tuple(_with_dims(value, dims or {}) for value in model.graph.output)
+    outputs, graph = tuple(_with_dims(value, dims or {}) for value in model.graph.output), model.graph
     fix_dims(model, dims or {}, path)
-    origin = _origin(model, outputs)
-    weights = {w.name: values_of(w, str(path)) for w in model.graph.initializer}
-    if model.graph.sparse_initializer:
+    weights = {w.name: values_of(w, str(path)) for w in graph.initializer}
+    origin = OnnxOrigin(tuple(sorted(opsets_of(model).items())), model.ir_version, graph.name,
+                        tuple(v for v in graph.input if v.name not in weights), outputs,
+                        tuple((p.key, p.value) for p in model.metadata_props))  # fmt: skip
+    if graph.sparse_initializer:
         raise GraphError(f"{path} has sparse weights, which cannot be rewritten; export it with dense ones")
     program = _OnnxImport(inferred(model, path), path, weights, origin).program()
-    _check_size(program, path)
-    return program
-
-
-def _check_size(program: Program, path: Path) -> None:
-    """Raises GraphError where the program is larger than this machine, since it has to be run."""
     sizes = {term: sum(size_of(kind) for kind in program.terms.types[term]) for term in program.live()}
     resident = sum(size for term, size in sizes.items() if program.terms.operation[term].name in ("input", "weight"))
     needed = resident + max(sizes.values(), default=0)
-    if needed > machine_memory():
+    if needed > machine_memory():  # it has to be run
         raise GraphError(
             f"{path} needs {needed / 2**30:,.0f} GiB to run, and this machine has {machine_memory() / 2**30:,.0f}; "
             "give smaller dimensions"
         )
+    return program
 
 
 def size_of(kind: TensorType) -> int:
@@ -308,14 +299,6 @@ def _with_dims(value: onnx.ValueInfoProto, dims: Mapping[str, int]) -> onnx.Valu
         if dim.dim_param in dims:
             dim.dim_value = dims[dim.dim_param]
     return copy
-
-
-def _origin(model: ModelProto, outputs: tuple[onnx.ValueInfoProto, ...]) -> OnnxOrigin:
-    graph = model.graph
-    stored = {w.name for w in graph.initializer}
-    metadata = tuple((p.key, p.value) for p in model.metadata_props)
-    inputs = tuple(v for v in graph.input if v.name not in stored)
-    return OnnxOrigin(tuple(sorted(opsets_of(model).items())), model.ir_version, graph.name, inputs, outputs, metadata)
 
 
 class _OnnxImport:
@@ -336,7 +319,15 @@ class _OnnxImport:
         inputs = tuple(self._input(value.name) for value in self.origin.inputs)
         self.read = {name for node in self.graph.node for name in reads(node)} | {v.name for v in self.graph.output}
         for node in self.graph.node:
-            self._node(node)
+            for name in reads(node):
+                self._known(name, label_of(node))
+            folded = self._folded(node)
+            if folded is not None:
+                self.values.update(folded)
+                continue
+            results = self._translated(node)
+            made = self._opaque(node) if results is None else results
+            self.values.update(zip([n for n in node.output if n], made))
         names = tuple(v.name for v in self.graph.output)
         outputs = tuple(self._term(name, "the list of outputs") for name in names)
         return Program(self.terms, outputs, names, inputs, self.weights, self.opaque, self.origin)
@@ -346,18 +337,6 @@ class _OnnxImport:
             raise GraphError(f"{self.path}: input {name!r} has no shape, or is no tensor; export it with fixed shapes")
         self.values[name] = term = self.terms.add(Operation("input", (name, *self.types[name])))
         return term
-
-    def _node(self, node: NodeProto) -> None:
-        for name in reads(node):
-            self._known(name, label_of(node))
-        folded = self._folded(node)
-        if folded is not None:
-            self.values.update(folded)
-            return
-        results = self._translated(node)
-        if results is None:
-            results = self._opaque(node)
-        self.values.update(zip([n for n in node.output if n], results))
 
     def _known(self, name: str, reader: str) -> int | Array:
         if name not in self.values:
@@ -402,30 +381,21 @@ class _OnnxImport:
             return None
         if node.op_type in RULES and (static or any(value.dtype.kind == "f" for value in constants.values())):
             return None
-        if static and not self._affordable(static.values()):
-            return None
-        constants |= self._computed(static) if static else {}
-        return _uniform(node, constants) or self._evaluated(node, constants)
+        if static:  # terms that weights alone decide, where they are few enough elements
+            from graphopt.rewrite.ir.execution import static_values, to_array  # torch
 
-    def _evaluated(self, node: NodeProto, given: Mapping[str, Array]) -> dict[str, Array] | None:
-        found = evaluated(node, given, self.opsets, self.left)
-        self.left -= (
-            sum(x.size for x in (*given.values(), *(found or {}).values())) if node.op_type != "Constant" else 0
-        )
+            order = reachable(self.terms, static.values())
+            work = sum(size_of(kind) for term in order for kind in self.terms.types[term])
+            if work > self.left * 4 or any(self.terms.operation[t].name in _HEAVY for t in order):
+                return None
+            values = static_values(Program(self.terms, (), (), (), self.weights), static.values(), double=False)
+            constants |= {name: to_array(values[term]) for name, term in static.items()}
+        found = _uniform(node, constants)
+        if not found:
+            found = evaluated(node, constants, self.opsets, self.left)
+            if node.op_type != "Constant":
+                self.left -= sum(x.size for x in (*constants.values(), *(found or {}).values()))
         return found
-
-    def _affordable(self, static: Iterable[int]) -> bool:
-        """Whether terms that weights alone decide are few enough elements to be computed here."""
-        order = reachable(self.terms, static)
-        work = sum(size_of(kind) for term in order for kind in self.terms.types[term])
-        return work <= self.left * 4 and all(self.terms.operation[t].name not in _HEAVY for t in order)
-
-    def _computed(self, static: Mapping[str, int]) -> dict[str, Array]:
-        """Values of terms that weights alone decide."""
-        from graphopt.rewrite.ir.execution import static_values, to_array  # torch
-
-        values = static_values(Program(self.terms, (), (), (), self.weights), static.values(), double=False)
-        return {name: to_array(values[term]) for name, term in static.items()}
 
     def _translated(self, node: NodeProto) -> list[int] | None:
         """Terms of the node's outputs where the vocabulary has it and all shapes are known and agree."""

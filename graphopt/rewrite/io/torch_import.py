@@ -24,7 +24,7 @@ from graphopt.graphs.readers.pytorch.capture import capture
 from graphopt.graphs.readers.pytorch.fx_reader import nodes_in
 from graphopt.rewrite.ir.execution import static_values, to_array
 from graphopt.rewrite.ir.program_builder import RandomWeights, Role, ceiled_pads, default_role
-from graphopt.rewrite.ir.terms import Program, Terms
+from graphopt.rewrite.ir.terms import MAKES_SEVERAL, Program, Terms
 from graphopt.rewrite.ir.vocabulary import Operation, ShapeError, TensorType
 
 
@@ -141,22 +141,15 @@ def _reshape(c: AtenCall) -> int | None:
     return c.first() if c.shape() == shape else c.add("reshape", shape, of=[c.first()])
 
 
-def _permute(c: AtenCall) -> int | None:
-    rank = len(c.shape())
-    return _transposed(c, tuple(d % rank for d in c.args[1]))
-
-
 def _transpose(c: AtenCall) -> int | None:
     rank = len(c.shape())
     order = list(range(rank))
-    a, b = (0, 1) if c.name == "t" else (c.args[1] % rank, c.args[2] % rank)
-    if rank > 1:
+    if c.name == "permute":
+        order = [d % rank for d in c.args[1]]
+    elif rank > 1:
+        a, b = (0, 1) if c.name == "t" else (c.args[1] % rank, c.args[2] % rank)
         order[a], order[b] = order[b], order[a]
-    return _transposed(c, tuple(order))
-
-
-def _transposed(c: AtenCall, order: tuple[int, ...]) -> int | None:
-    return c.first() if order == tuple(range(len(order))) else c.add("transpose", order, of=[c.first()])
+    return c.first() if order == sorted(order) else c.add("transpose", tuple(order), of=[c.first()])
 
 
 def _cat(c: AtenCall) -> int | None:
@@ -194,19 +187,13 @@ def _pooled(c: AtenCall, name: str, ceil: bool) -> int:
 
 
 def _mean(c: AtenCall) -> int | None:
-    """The mean over height and width is a pooling over the whole image."""
-    shape = c.shape()
-    if len(shape) != 4 or sorted(d % 4 for d in c.arg(1, ())) != [2, 3]:
+    """The mean over height and width, or an adaptive one of a single element, is a pooling over the whole image."""
+    shape, adaptive = c.shape(), c.name == "_adaptive_avg_pool2d"
+    whole = tuple(c.args[1]) == (1, 1) if adaptive else sorted(d % 4 for d in c.arg(1, ())) == [2, 3]
+    if len(shape) != 4 or not whole:
         return None
     pooled = c.add("pool_avg", shape[2:], (1, 1), (0, 0, 0, 0), of=[c.first()])
-    return pooled if c.arg(2, False) else c.add("reshape", shape[:2], of=[pooled])
-
-
-def _adaptive(c: AtenCall) -> int | None:
-    shape = c.shape()
-    if len(shape) != 4 or tuple(c.args[1]) != (1, 1):
-        return None
-    return c.add("pool_avg", shape[2:], (1, 1), (0, 0, 0, 0), of=[c.first()])
+    return pooled if adaptive or c.arg(2, False) else c.add("reshape", shape[:2], of=[pooled])
 
 
 def _pad(c: AtenCall) -> int | None:
@@ -227,16 +214,14 @@ RULES: dict[str, Callable[[AtenCall], int | None]] = {
     **dict.fromkeys(("add", "mul"), _binary),
     **dict.fromkeys(("mm", "bmm"), lambda c: c.add("matmul", "none", of=[c.first(), c.term(c.args[1])])),
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze"), _reshape),
-    **dict.fromkeys(("transpose", "t"), _transpose),
+    **dict.fromkeys(("transpose", "t", "permute"), _transpose),
     **dict.fromkeys(("split", "split_with_sizes"), _split),
     "convolution": _conv,
     "expand": lambda c: c.first() if c.shape() == c.results[0].shape else None,
-    "permute": _permute,
     "cat": _cat,
     "max_pool2d_with_indices": _max_pool,
     "avg_pool2d": _avg_pool,
-    "mean": _mean,
-    "_adaptive_avg_pool2d": _adaptive,
+    **dict.fromkeys(("mean", "_adaptive_avg_pool2d"), _mean),
     "embedding": lambda c: c.add("gather", 0, of=[c.first(), c.term(c.args[1])]),
     "index_select": lambda c: (
         c.add("gather", c.args[1] % len(c.shape()), of=[c.first(), c.term(c.args[2])]) if c.shape() else None
@@ -271,15 +256,18 @@ class _TorchImport:
         self.inputs: list[int] = []
         self.weights: dict[str, Any] = {}
         self.opaque: dict[str, TorchCall] = {}
-        given: Mapping[str, Tensor] = traced.meta.get("weights", {})
-        self.stored = list(_real(given).items())
 
     def program(self) -> Program:
-        placeholders = 0
+        stored = iter(_real(self.traced.meta.get("weights", {})).items())
         for node in self.nodes:
             if node.op == "placeholder":
-                self._placeholder(node, placeholders)
-                placeholders += 1
+                weight = next(stored, None)
+                if weight is not None:
+                    self._weight(node, *weight)
+                    continue
+                kind = _type_of(node.meta["val"], self.name)
+                self.terms_of[node] = self.terms.add(Operation("input", (f"input{len(self.inputs)}", *kind)))
+                self.inputs.append(self.terms_of[node])
             elif node.op == "get_attr":
                 self._weight(node, str(node.target), to_array(getattr(self.traced, str(node.target)).detach()))
             elif node.op == "call_function":
@@ -290,43 +278,26 @@ class _TorchImport:
         names = tuple(f"output{i}" for i in range(len(outputs)))
         return Program(self.terms, outputs, names, tuple(self.inputs), self.weights, self.opaque)
 
-    def _placeholder(self, node: Node, position: int) -> None:
-        if position < len(self.stored):
-            label, array = self.stored[position]
-            self._weight(node, label, array)
-            return
-        kind = self._type(node)
-        self.terms_of[node] = term = self.terms.add(Operation("input", (f"input{len(self.inputs)}", *kind)))
-        self.inputs.append(term)
-
     def _weight(self, node: Node, label: str, array: Any) -> None:
         self.weights[label] = array
         self.terms_of[node] = self.terms.add(Operation("weight", (label, tuple(array.shape), array.dtype.name)))
 
-    def _type(self, node: Node) -> TensorType:
-        return _type_of(node.meta["val"], self.name)
-
     def _call(self, node: Node) -> None:
         if node.target is getitem:
-            self._item(node)
-            return
-        if self._folded(node):
-            return
-        terms = self._translated(node)
-        if terms is None:
-            self._opaque(node)
-        elif isinstance(node.meta["val"], tuple | list):
-            self.several[node] = terms
-        else:
-            self.terms_of[node] = terms
-
-    def _item(self, node: Node) -> None:
-        maker, index = node.args
-        assert isinstance(maker, Node) and isinstance(index, int)
-        made = self.several[maker]
-        if self.terms.operation[made].name in ("split", "opaque"):
-            made = self.terms.add(Operation("item", (index,)), (made,))
-        self.terms_of[node] = made  # a pooling whose indices nobody reads is one term
+            maker, index = node.args
+            assert isinstance(maker, Node) and isinstance(index, int)
+            made = self.several[maker]
+            if self.terms.operation[made].name in MAKES_SEVERAL:
+                made = self.terms.add(Operation("item", (index,)), (made,))
+            self.terms_of[node] = made  # a pooling whose indices nobody reads is one term
+        elif not self._folded(node):
+            term = self._translated(node)
+            if term is None:
+                self._opaque(node)
+            elif isinstance(node.meta["val"], tuple | list):
+                self.several[node] = term
+            else:
+                self.terms_of[node] = term
 
     def _folded(self, node: Node) -> bool:
         """Computes a result that constants alone decide and that the vocabulary does not make from them."""
@@ -363,15 +334,14 @@ class _TorchImport:
             same = self.terms_of[node.all_input_nodes[0]]
             return same if self.terms.type_of(same) == kinds[0] else None
         used = {u.args[1] for u in node.users if u.target is getitem and u.users}
-        call = AtenCall(self.terms, target._opname, node.args, dict(node.kwargs), kinds, used, self._term)
+        call = AtenCall(
+            self.terms, target._opname, node.args, dict(node.kwargs), kinds, used, self.terms_of.__getitem__
+        )
         try:
             term = translate(call)
         except ShapeError:  # the vocabulary does not have it in this form
             return None
         return term if term is not None and self.terms.types[term][0] == kinds[0] else None
-
-    def _term(self, node: Any) -> int:
-        return self.terms_of[node]
 
     def _opaque(self, node: Node) -> None:
         target: Any = node.target
@@ -417,12 +387,9 @@ def _real(weights: Mapping[str, Tensor]) -> Mapping[str, Any]:
     for name, weight in weights.items():
         dtype = str(weight.dtype).removeprefix("torch.")
         if isinstance(weight, FakeTensor) or weight.is_meta:
-            made[name] = (tuple(weight.shape), dtype, _role(name, tuple(weight.shape)), 1.0)
+            role: Role = "variance" if name.endswith("running_var") else default_role(tuple(weight.shape))
+            made[name] = (tuple(weight.shape), dtype, role, 1.0)
         else:
             kept[name] = to_array(weight.detach().cpu())
     random = RandomWeights(0, made, kept)
     return {name: random[name] for name in weights}
-
-
-def _role(name: str, shape: tuple[int, ...]) -> Role:
-    return "variance" if name.endswith("running_var") else default_role(shape)

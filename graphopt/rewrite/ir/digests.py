@@ -33,17 +33,14 @@ class Digests:
 
     def of(self, term: int) -> Vector:
         while len(self._of) <= term:
-            self._of.append(self._combined(len(self._of)))
+            kind, inputs = self.terms.kind[len(self._of)], self.terms.inputs[len(self._of)]
+            u, v = self._constant(kind)
+            for i, (a, b, c, d) in zip(inputs, self.places(kind, len(inputs))):
+                x, y = self._of[i]
+                u += a * x + b * y
+                v += c * x + d * y
+            self._of.append((u % PRIME, v % PRIME))
         return self._of[term]
-
-    def _combined(self, term: int) -> Vector:
-        kind, inputs = self.terms.kind[term], self.terms.inputs[term]
-        u, v = self._constant(kind)
-        for i, (a, b, c, d) in zip(inputs, self.places(kind, len(inputs))):
-            x, y = self._of[i]
-            u += a * x + b * y
-            v += c * x + d * y
-        return u % PRIME, v % PRIME
 
     def _constant(self, kind: int) -> Vector:
         while len(self._constants) <= kind:

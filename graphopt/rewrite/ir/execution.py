@@ -98,26 +98,67 @@ def _computed(program: Program, term: int, values: Mapping[int, Value], double: 
     if operation.name == "opaque":
         results = program.opaque[operation.params[0]].run(inputs)
         return tuple(_widened(to_value(r), double) for r in results)
-    if operation.name in ("fill", "identity_kernel", "mean_kernel"):
-        return _constant(operation, torch.float64 if double else torch.float32)
-    return apply(operation, inputs)
+    return apply(operation, inputs, torch.float64 if double else torch.float32)
 
 
-def apply(operation: Operation, inputs: Sequence[Tensor]) -> Value:
-    """The result of one operation of the vocabulary (a tuple for split)."""
-    return KERNELS[operation.name](operation.params, inputs)
-
-
-def _constant(operation: Operation, dtype: torch.dtype) -> Tensor:
-    if operation.name == "fill":
-        return torch.full(operation.params[1], operation.params[0], dtype=dtype)
-    shape = operation.params[0]
-    kernel, rows = torch.zeros(shape, dtype=dtype), torch.arange(shape[0])
-    if operation.name == "mean_kernel":
-        kernel[rows, rows % shape[1]] = 1 / (shape[2] * shape[3])
-        return kernel
-    kernel[rows, rows % shape[1], shape[2] // 2, shape[3] // 2] = 1
-    return kernel
+def apply(operation: Operation, inputs: Sequence[Tensor], dtype: torch.dtype = torch.float32) -> Value:
+    """The result of one operation of the vocabulary (a tuple for split). dtype: of what reads nothing."""
+    name, params = operation.name, operation.params
+    match name:
+        case "fill":
+            return torch.full(params[1], params[0], dtype=dtype)
+        case "identity_kernel" | "mean_kernel":
+            shape = params[0]
+            kernel, rows = torch.zeros(shape, dtype=dtype), torch.arange(shape[0])
+            if name == "mean_kernel":
+                kernel[rows, rows % shape[1]] = 1 / (shape[2] * shape[3])
+            else:
+                kernel[rows, rows % shape[1], shape[2] // 2, shape[3] // 2] = 1
+            return kernel
+        case "matmul":
+            return activated(params[0], torch.matmul(inputs[0], inputs[1]))
+        case "conv":
+            return _conv(inputs, *params)
+        case "add":
+            return torch.add(inputs[0], inputs[1])
+        case "mul":
+            return torch.mul(inputs[0], inputs[1])
+        case "relu" | "tanh" | "sigmoid":
+            return activated(name, inputs[0])
+        case "rsqrt":
+            return torch.rsqrt(inputs[0] + params[0])
+        case "concat":
+            return torch.cat(list(inputs), params[0])
+        case "split":
+            return torch.split(inputs[0], list(params[1]), params[0])
+        case "transpose":
+            return inputs[0].permute(params[0])
+        case "reshape":
+            return inputs[0].reshape(params[0])
+        case "pool_max":
+            return F.max_pool2d(_padded(inputs[0], params[2], -torch.inf), params[0], params[1])
+        case "pool_avg":
+            return _pool_avg(inputs[0], *params)
+        case "enlarge":
+            h, width = ((new - old) // 2 for new, old in zip(params[0], inputs[0].shape[2:]))
+            return F.pad(inputs[0], (width, width, h, h))
+        case "merge_groups":
+            return _merge_groups(inputs[0], *params)
+        case "batch_norm":
+            x, scale, bias, mean, variance = inputs
+            return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, params[0])
+        case "softmax":
+            return torch.softmax(inputs[0], params[0])
+        case "layer_norm":
+            x, scale, bias = inputs
+            return F.layer_norm(x, x.shape[-1:], scale, bias, params[0])
+        case "gather":
+            x, indices = inputs
+            place: tuple[Any, ...] = (slice(None),) * params[0]
+            return x[(*place, torch.remainder(indices.long(), x.shape[params[0]]))]
+        case "pad":  # torch lists pairs from the last axis on
+            return F.pad(inputs[0], [pad for pair in list(zip(*params))[::-1] for pad in pair])
+    raise ValueError(f"torch has no operation {name!r}")
 
 
 def activated(name: str, x: Tensor) -> Tensor:
@@ -126,32 +167,25 @@ def activated(name: str, x: Tensor) -> Tensor:
 
 
 ACTIVATED: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
+Pair = tuple[int, int]  # (height, width)
+Pads = tuple[int, int, int, int]  # (top, left, bottom, right)
 
 
-def _conv(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
-    strides, pads, activation = params
-    x, w = inputs[0], inputs[1]
-    groups = x.shape[1] // w.shape[1]
+def _conv(inputs: Sequence[Tensor], strides: Pair, pads: Pads, activation: str) -> Tensor:
+    x, w = inputs[:2]
     bias = inputs[2] if len(inputs) == 3 else None
     same = pads[0] == pads[2] and pads[1] == pads[3]
-    x, rest = (x, (pads[0], pads[1])) if same else (_padded(x, pads, 0.0), (0, 0))
-    return activated(activation, F.conv2d(x, w, bias, strides, rest, 1, groups))
+    padded, rest = (x, (pads[0], pads[1])) if same else (_padded(x, pads, 0.0), (0, 0))
+    return activated(activation, F.conv2d(padded, w, bias, strides, rest, 1, x.shape[1] // w.shape[1]))
 
 
-def _padded(x: Tensor, pads: tuple[int, int, int, int], filling: float) -> Tensor:
+def _padded(x: Tensor, pads: Pads, filling: float) -> Tensor:
     top, left, bottom, right = pads
     return F.pad(x, (left, right, top, bottom), value=filling) if any(pads) else x
 
 
-def _pool_max(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
-    kernel, strides, pads = params
-    return F.max_pool2d(_padded(inputs[0], pads, -torch.inf), kernel, strides)
-
-
-def _pool_avg(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
+def _pool_avg(x: Tensor, kernel: Pair, strides: Pair, pads: Pads) -> Tensor:
     """Sums over windows by the number of elements in them that are not padding."""
-    kernel, strides, pads = params
-    x = inputs[0]
     sums = F.avg_pool2d(_padded(x, pads, 0.0), kernel, strides, divisor_override=1)
     if not any(pads):
         return sums / float(kernel[0] * kernel[1])
@@ -159,67 +193,13 @@ def _pool_avg(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
     return sums / F.avg_pool2d(ones, kernel, strides, divisor_override=1)
 
 
-def _enlarge(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
-    h, width = ((new - old) // 2 for new, old in zip(params[0], inputs[0].shape[2:]))
-    return F.pad(inputs[0], (width, width, h, h))
-
-
-def _merge_groups(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
-    groups, count = params
-    w = inputs[0]
+def _merge_groups(w: Tensor, groups: int, count: int) -> Tensor:
     rows = w.shape[0] // groups  # output channels per group
     merged = w.new_zeros((groups // count, count, rows, count, *w.shape[1:]))
     parts = w.reshape(groups // count, count, rows, *w.shape[1:])
     for place in range(count):
         merged[:, place, :, place] = parts[:, place]
     return merged.reshape(w.shape[0], count * w.shape[1], *w.shape[2:])
-
-
-def _batch_norm(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
-    x, scale, bias, mean, variance = inputs
-    return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, params[0])
-
-
-def _layer_norm(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
-    x, scale, bias = inputs
-    return F.layer_norm(x, x.shape[-1:], scale, bias, params[0])
-
-
-def _gather(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
-    x, indices = inputs
-    place: tuple[Any, ...] = (slice(None),) * params[0]
-    return x[(*place, torch.remainder(indices.long(), x.shape[params[0]]))]
-
-
-def _pad(params: tuple[Any, ...], inputs: Sequence[Tensor]) -> Tensor:
-    """torch lists pairs from the last axis on."""
-    pairs = list(zip(*params))[::-1]
-    return F.pad(inputs[0], [pad for pair in pairs for pad in pair])
-
-
-KERNELS: dict[str, Callable[[tuple[Any, ...], Sequence[Tensor]], Value]] = {
-    "matmul": lambda params, inputs: activated(params[0], torch.matmul(inputs[0], inputs[1])),
-    "conv": _conv,
-    "add": lambda params, inputs: torch.add(inputs[0], inputs[1]),
-    "mul": lambda params, inputs: torch.mul(inputs[0], inputs[1]),
-    "relu": lambda params, inputs: torch.relu(inputs[0]),
-    "tanh": lambda params, inputs: torch.tanh(inputs[0]),
-    "sigmoid": lambda params, inputs: torch.sigmoid(inputs[0]),
-    "rsqrt": lambda params, inputs: torch.rsqrt(inputs[0] + params[0]),
-    "concat": lambda params, inputs: torch.cat(list(inputs), params[0]),
-    "split": lambda params, inputs: torch.split(inputs[0], list(params[1]), params[0]),
-    "transpose": lambda params, inputs: inputs[0].permute(params[0]),
-    "reshape": lambda params, inputs: inputs[0].reshape(params[0]),
-    "pool_max": _pool_max,
-    "pool_avg": _pool_avg,
-    "enlarge": _enlarge,
-    "merge_groups": _merge_groups,
-    "batch_norm": _batch_norm,
-    "softmax": lambda params, inputs: torch.softmax(inputs[0], params[0]),
-    "layer_norm": _layer_norm,
-    "gather": _gather,
-    "pad": _pad,
-}
 
 
 def _typed(array: Array, dtype: str) -> Array:

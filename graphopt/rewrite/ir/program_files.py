@@ -35,20 +35,18 @@ def to_json(program: Program) -> dict[str, Any]:
     terms = program.terms
     live = sorted({*program.live(), *program.inputs})
     place = {term: i for i, term in enumerate(live)}
-    lines = [
-        [terms.operation[t].name, list(terms.operation[t].params), [place[i] for i in terms.inputs[t]]] for t in live
-    ]
+    lines, opaque = [], {}
+    for term in live:
+        operation, inputs = terms.operation[term], terms.inputs[term]
+        lines.append([operation.name, list(operation.params), [place[i] for i in inputs]])
+        if operation.name == "opaque":
+            call = program.opaque[operation.params[0]]
+            flop = call.flops([terms.types[i][0] for i in inputs], terms.types[term])
+            opaque[operation.params[0]] = [call.label, call.kind, flop]
     return {
         "format": FORMAT, "terms": lines, "outputs": [place[o] for o in program.outputs],
-        "output_names": list(program.output_names), "inputs": [place[i] for i in program.inputs],
-        "opaque": dict(_opaque(program, t) for t in live if terms.operation[t].name == "opaque"),
+        "output_names": list(program.output_names), "inputs": [place[i] for i in program.inputs], "opaque": opaque,
     }  # fmt: skip
-
-
-def _opaque(program: Program, term: int) -> tuple[str, list[Any]]:
-    terms, key = program.terms, program.terms.operation[term].params[0]
-    call, inputs = program.opaque[key], [terms.types[i][0] for i in terms.inputs[term]]
-    return key, [call.label, call.kind, call.flops(inputs, terms.types[term])]
 
 
 def from_json(stored: dict[str, Any], terms: Terms | None = None) -> Program:
@@ -61,7 +59,10 @@ def from_json(stored: dict[str, Any], terms: Terms | None = None) -> Program:
         elements = 0
         for name, params, inputs in stored["terms"]:
             ids.append(terms.add(Operation(name, _hashable(params)), [ids[i] for i in inputs]))
-            elements += _elements(terms, ids[-1])
+            sizes = [prod(result.shape) for result in terms.types[ids[-1]]]
+            if max(sizes, default=0) > MOST_OF_A_TENSOR:
+                raise UserError(f"a stored program has a tensor of more than {MOST_OF_A_TENSOR:,} elements")
+            elements += sum(sizes)
             if elements > MOST_ELEMENTS:
                 raise UserError(f"a stored program has tensors of more than {MOST_ELEMENTS:,} elements together")
         places = ([ids[i] for i in stored[key]] for key in ("outputs", "inputs"))
@@ -70,14 +71,6 @@ def from_json(stored: dict[str, Any], terms: Terms | None = None) -> Program:
         return Program(terms, outputs, tuple(stored["output_names"]), leaves, opaque=opaque)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, ShapeError) as error:
         raise UserError(f"a stored program is damaged ({error}); solve the graph again") from None
-
-
-def _elements(terms: Terms, term: int) -> int:
-    """Elements of all results of a term. Raises UserError when one alone is too large to be run."""
-    sizes = [prod(result.shape) for result in terms.types[term]]
-    if max(sizes, default=0) > MOST_OF_A_TENSOR:
-        raise UserError(f"a stored program has a tensor of more than {MOST_OF_A_TENSOR:,} elements")
-    return sum(sizes)
 
 
 def _hashable(value: Any) -> Any:

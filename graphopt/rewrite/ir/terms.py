@@ -52,7 +52,17 @@ class Terms:
         known = self._ids.get(key)
         if known is not None:
             return known
-        return self._append(operation, key, self._infer(operation, key[1]))
+        if operation.name == "item":
+            (index,), several = operation.params, self.types[inputs[0]] if len(inputs) == 1 else ()
+            if not 0 <= index < len(several) or self.operation[inputs[0]].name not in MAKES_SEVERAL:
+                raise ShapeError(f"item {index} of an operation that makes {len(several)} tensors")
+            return self._append(operation, key, (several[index],))
+        makers = [i for i in inputs if self.operation[i].name in MAKES_SEVERAL]
+        if makers:
+            raise ShapeError(
+                f"{operation.name} reads all results of {self.operation[makers[0]].name}: pick one by item"
+            )
+        return self._append(operation, key, infer(operation, [self.types[i][0] for i in inputs]))
 
     def like(self, term: int, inputs: tuple[int, ...]) -> int:
         """The operation of `term` on other inputs of the same types: no shape inference."""
@@ -69,24 +79,6 @@ class Terms:
         """The shape of a term that makes one tensor."""
         return self.types[term][0].shape
 
-    def _infer(self, operation: Operation, inputs: tuple[int, ...]) -> tuple[TensorType, ...]:
-        if operation.name == "item":
-            return (self._item(operation, inputs),)
-        several = [i for i in inputs if self.operation[i].name in MAKES_SEVERAL]
-        if several:
-            raise ShapeError(
-                f"{operation.name} reads all results of {self.operation[several[0]].name}: pick one by item"
-            )
-        return infer(operation, [self.types[i][0] for i in inputs])
-
-    def _item(self, operation: Operation, inputs: tuple[int, ...]) -> TensorType:
-        (index,) = operation.params
-        results: tuple[TensorType, ...] = self.types[inputs[0]] if len(inputs) == 1 else ()
-        if not 0 <= index < len(results) or self.operation[inputs[0]].name not in MAKES_SEVERAL:
-            raise ShapeError(f"item {index} of an operation that makes {len(results)} tensors")
-        picked: TensorType = results[index]
-        return picked
-
     def _append(self, operation: Operation, key: tuple[int, tuple[int, ...]], types: tuple[TensorType, ...]) -> int:
         kind, inputs = key
         self._ids[key] = term = len(self.operation)
@@ -94,10 +86,8 @@ class Terms:
         self.kind.append(kind)
         self.inputs.append(inputs)
         self.types.append(types)
-        leaf = operation.name in LEAVES and operation.name != "input"
-        self.static.append(
-            leaf or (bool(inputs) and operation.name != "opaque" and all(map(self.static.__getitem__, inputs)))
-        )
+        known = operation.name != "opaque" and all(map(self.static.__getitem__, inputs))
+        self.static.append(known if inputs else operation.name in LEAVES and operation.name != "input")
         return term
 
 

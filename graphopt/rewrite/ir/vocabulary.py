@@ -33,7 +33,7 @@ An `Operation` is an operator with its parameters fixed, e.g. conv with strides 
 The number of groups of a conv is channels / kernel channels, as in TASO. Axes count from 0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -64,17 +64,12 @@ class Operation:
         return " ".join([self.name, *(text_of(param) for param in self.params)])
 
 
-Infer = Callable[[tuple[Any, ...], Sequence[TensorType]], tuple[TensorType, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What an operator takes: names of its parameters, how many inputs (least and most), its shape inference."""
+class Signature(NamedTuple):
+    """What an operator takes: names of its parameters, how many inputs (least and most)."""
 
     params: tuple[str, ...]
     least: int
     most: int
-    infer: Infer
 
 
 def text_of(param: Any) -> str:
@@ -91,7 +86,7 @@ def infer(operation: Operation, inputs: Sequence[TensorType]) -> tuple[TensorTyp
         raise ShapeError(f"{operation.name} takes the parameters ({', '.join(signature.params)}), not {operation}")
     if not signature.least <= len(inputs) <= signature.most:
         raise ShapeError(f"{operation.name} takes {signature.least} to {signature.most} inputs, not {len(inputs)}")
-    return signature.infer(operation.params, inputs)
+    return _inferred(operation.name, operation.params, inputs)
 
 
 def _require(condition: bool, message: str) -> None:
@@ -99,159 +94,109 @@ def _require(condition: bool, message: str) -> None:
         raise ShapeError(message)
 
 
-def _leaf(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    _, shape, dtype = params
-    return (TensorType(shape, dtype),)
-
-
-def _fill(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    return (TensorType(params[1]),)
-
-
-def _kernel(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape = params[0]
-    _require(len(shape) == 4 and shape[0] % shape[1] == 0, f"no kernel of shape {shape}")
-    return (TensorType(shape),)
-
-
-def _identity_kernel(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    (made,) = _kernel(params, inputs)
-    _require(all(side % 2 for side in made.shape[2:]), f"an identity kernel has a centre, {made.shape} has none")
-    return (made,)
-
-
-def _matmul(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    _activation(params[0])
-    a, b = inputs[0].shape, inputs[1].shape
-    _require(len(a) >= 2 and len(b) >= 2, f"matmul needs matrices, not {a} and {b}")
-    _require(a[-1] == b[-2], f"matmul of {a} and {b}: {a[-1]} columns meet {b[-2]} rows")
-    return (TensorType((*broadcast(a[:-2], b[:-2]), a[-2], b[-1]), _dtype(inputs)),)
-
-
-def _conv(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    strides, pads, activation = params
-    _activation(activation)
-    x, w = inputs[0].shape, inputs[1].shape
-    _require(len(x) == 4 and len(w) == 4, f"conv needs four dimensions, not {x} and {w}")
-    _require(w[1] > 0 and x[1] % w[1] == 0, f"conv of {x} with kernels {w}: the channels do not make whole groups")
-    _require(w[0] % (x[1] // w[1]) == 0, f"conv of {x} with kernels {w}: the kernels do not make whole groups")
-    if len(inputs) == 3:
-        _require(inputs[2].shape == (w[0],), f"conv with {w[0]} kernels takes a bias ({w[0]},), not {inputs[2].shape}")
-    return (TensorType((x[0], w[0], *_window(x[2:], w[2:], strides, pads)), _dtype(inputs)),)
-
-
-def _elementwise(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    return (TensorType(broadcast(inputs[0].shape, inputs[1].shape), _dtype(inputs)),)
-
-
-def _unary(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    return (inputs[0],)
-
-
-def _concat(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    (axis,) = params
-    shapes = [i.shape for i in inputs]
-    first = shapes[0]
-    _require(0 <= axis < len(first), f"concat along axis {axis} of {first}")
-    rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes if len(shape) == len(first)}
-    _require(len(rest) == 1 and all(len(s) == len(first) for s in shapes), f"concat along {axis} of {shapes}")
-    total = sum(shape[axis] for shape in shapes)
-    return (TensorType((*first[:axis], total, *first[axis + 1 :]), _dtype(inputs)),)
-
-
-def _split(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    axis, sizes = params
-    shape, dtype = inputs[0]
-    _require(0 <= axis < len(shape) and len(sizes) > 0 and min(sizes) > 0 and sum(sizes) == shape[axis],
-             f"split of {shape} along axis {axis} into {sizes}")  # fmt: skip
-    return tuple(TensorType((*shape[:axis], size, *shape[axis + 1 :]), dtype) for size in sizes)
-
-
-def _transpose(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape, dtype = inputs[0]
-    _require(sorted(params[0]) == list(range(len(shape))), f"transpose of {shape} by {params[0]}")
-    return (TensorType(tuple(shape[axis] for axis in params[0]), dtype),)
-
-
-def _reshape(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape, dtype = inputs[0]
-    _require(prod(shape) == prod(params[0]), f"reshape of {shape} to {params[0]}")
-    return (TensorType(params[0], dtype),)
-
-
-def _pool(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    kernel, strides, pads = params
-    shape, dtype = inputs[0]
-    _require(len(shape) == 4, f"pooling needs four dimensions, not {shape}")
-    _require(max(pads[0], pads[2]) < kernel[0] and max(pads[1], pads[3]) < kernel[1], f"pads {pads} hide {kernel}")
-    return (TensorType((*shape[:2], *_window(shape[2:], kernel, strides, pads)), dtype),)
-
-
-def _enlarge(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape, dtype = inputs[0]
-    (size,) = params
-    _require(len(shape) == 4, f"enlarge needs a conv kernel, not {shape}")
-    grown = [new - old for new, old in zip(size, shape[2:], strict=True)]
-    _require(all(g >= 0 and g % 2 == 0 for g in grown), f"enlarge of {shape} to {size}")
-    return (TensorType((*shape[:2], *size), dtype),)
-
-
-def _merge_groups(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape, dtype = inputs[0]
-    groups, count = params
-    _require(len(shape) == 4 and min(params) > 0 and shape[0] % groups == 0 and groups % count == 0,
-             f"merge_groups of {shape}: {groups} groups by {count}")  # fmt: skip
-    return (TensorType((shape[0], shape[1] * count, *shape[2:]), dtype),)
-
-
-def _batch_norm(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape = inputs[0].shape
-    _require(len(shape) >= 2, f"batch_norm needs channels, not {shape}")
-    _require(all(i.shape == (shape[1],) for i in inputs[1:]), f"batch_norm of {shape} needs vectors of {shape[1]}")
-    return (inputs[0],)
-
-
-def _softmax(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    _require(0 <= params[0] < len(inputs[0].shape), f"softmax along axis {params[0]} of {inputs[0].shape}")
-    return (inputs[0],)
-
-
-def _layer_norm(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape = inputs[0].shape
-    _require(len(shape) >= 1 and all(i.shape == shape[-1:] for i in inputs[1:]),
-             f"layer_norm of {shape} needs vectors of its last axis")  # fmt: skip
-    return (TensorType(shape, _dtype(inputs)),)
-
-
-def _gather(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    (axis,) = params
-    shape, dtype = inputs[0]
-    _require(0 <= axis < len(shape), f"gather along axis {axis} of {shape}")
-    return (TensorType((*shape[:axis], *inputs[1].shape, *shape[axis + 1 :]), dtype),)
-
-
-def _pad(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    before, after = params
-    shape, dtype = inputs[0]
-    _require(len(before) == len(after) == len(shape) and min((*before, *after), default=0) >= 0,
-             f"pad of {shape} by {before} and {after}")  # fmt: skip
-    return (TensorType(tuple(map(sum, zip(before, shape, after))), dtype),)
-
-
-def _opaque(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    return tuple(TensorType(*result) for result in params[1])
-
-
-def _item(params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def _inferred(name: str, params: tuple[Any, ...], inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape, dtype = inputs[0] if inputs else ((), "")
+    match name:
+        case "add" | "mul":
+            return (TensorType(broadcast(shape, inputs[1].shape), _dtype(inputs)),)
+        case "relu" | "tanh" | "sigmoid" | "rsqrt":
+            return (inputs[0],)
+        case "matmul":
+            _activation(params[0])
+            a, b = shape, inputs[1].shape
+            _require(len(a) >= 2 and len(b) >= 2, f"matmul needs matrices, not {a} and {b}")
+            _require(a[-1] == b[-2], f"matmul of {a} and {b}: {a[-1]} columns meet {b[-2]} rows")
+            return (TensorType((*broadcast(a[:-2], b[:-2]), a[-2], b[-1]), _dtype(inputs)),)
+        case "conv":
+            strides, pads, activation = params
+            _activation(activation)
+            x, w = shape, inputs[1].shape
+            _require(len(x) == 4 and len(w) == 4, f"conv needs four dimensions, not {x} and {w}")
+            whole = w[1] > 0 and x[1] % w[1] == 0
+            _require(whole, f"conv of {x} with kernels {w}: the channels do not make whole groups")
+            _require(w[0] % (x[1] // w[1]) == 0, f"conv of {x} with kernels {w}: the kernels do not make whole groups")
+            bias = inputs[2].shape if len(inputs) == 3 else (w[0],)
+            _require(bias == (w[0],), f"conv with {w[0]} kernels takes a bias ({w[0]},), not {bias}")
+            return (TensorType((x[0], w[0], *_window(x[2:], w[2:], strides, pads)), _dtype(inputs)),)
+        case "concat":
+            (axis,) = params
+            shapes = [i.shape for i in inputs]
+            _require(0 <= axis < len(shape), f"concat along axis {axis} of {shape}")
+            rest = {(*s[:axis], *s[axis + 1 :]) for s in shapes if len(s) == len(shape)}
+            _require(len(rest) == 1 and all(len(s) == len(shape) for s in shapes), f"concat along {axis} of {shapes}")
+            return (TensorType((*shape[:axis], sum(s[axis] for s in shapes), *shape[axis + 1 :]), _dtype(inputs)),)
+        case "split":
+            axis, sizes = params
+            _require(0 <= axis < len(shape) and len(sizes) > 0 and min(sizes) > 0 and sum(sizes) == shape[axis],
+                     f"split of {shape} along axis {axis} into {sizes}")  # fmt: skip
+            return tuple(TensorType((*shape[:axis], size, *shape[axis + 1 :]), dtype) for size in sizes)
+        case "transpose":
+            _require(sorted(params[0]) == list(range(len(shape))), f"transpose of {shape} by {params[0]}")
+            return (TensorType(tuple(shape[axis] for axis in params[0]), dtype),)
+        case "reshape":
+            _require(prod(shape) == prod(params[0]), f"reshape of {shape} to {params[0]}")
+            return (TensorType(params[0], dtype),)
+        case "pool_max" | "pool_avg":
+            kernel, strides, pads = params
+            _require(len(shape) == 4, f"pooling needs four dimensions, not {shape}")
+            hidden = max(pads[0], pads[2]) >= kernel[0] or max(pads[1], pads[3]) >= kernel[1]
+            _require(not hidden, f"pads {pads} hide {kernel}")
+            return (TensorType((*shape[:2], *_window(shape[2:], kernel, strides, pads)), dtype),)
+        case "enlarge":
+            (size,) = params
+            _require(len(shape) == 4, f"enlarge needs a conv kernel, not {shape}")
+            grown = [new - old for new, old in zip(size, shape[2:], strict=True)]
+            _require(all(g >= 0 and g % 2 == 0 for g in grown), f"enlarge of {shape} to {size}")
+            return (TensorType((*shape[:2], *size), dtype),)
+        case "merge_groups":
+            groups, count = params
+            _require(len(shape) == 4 and min(params) > 0 and shape[0] % groups == 0 and groups % count == 0,
+                     f"merge_groups of {shape}: {groups} groups by {count}")  # fmt: skip
+            return (TensorType((shape[0], shape[1] * count, *shape[2:]), dtype),)
+        case "batch_norm":
+            _require(len(shape) >= 2, f"batch_norm needs channels, not {shape}")
+            vectors = all(i.shape == (shape[1],) for i in inputs[1:])
+            _require(vectors, f"batch_norm of {shape} needs vectors of {shape[1]}")
+            return (inputs[0],)
+        case "softmax":
+            _require(0 <= params[0] < len(shape), f"softmax along axis {params[0]} of {shape}")
+            return (inputs[0],)
+        case "layer_norm":
+            _require(len(shape) >= 1 and all(i.shape == shape[-1:] for i in inputs[1:]),
+                     f"layer_norm of {shape} needs vectors of its last axis")  # fmt: skip
+            return (TensorType(shape, _dtype(inputs)),)
+        case "gather":
+            (axis,) = params
+            _require(0 <= axis < len(shape), f"gather along axis {axis} of {shape}")
+            return (TensorType((*shape[:axis], *inputs[1].shape, *shape[axis + 1 :]), dtype),)
+        case "pad":
+            before, after = params
+            _require(len(before) == len(after) == len(shape) and min((*before, *after), default=0) >= 0,
+                     f"pad of {shape} by {before} and {after}")  # fmt: skip
+            return (TensorType(tuple(map(sum, zip(before, shape, after))), dtype),)
+        case "opaque":
+            return tuple(TensorType(*result) for result in params[1])
+        case "input" | "weight":
+            return (TensorType(params[1], params[2]),)
+        case "fill":
+            return (TensorType(params[1]),)
+        case "identity_kernel" | "mean_kernel":
+            made = params[0]
+            _require(len(made) == 4 and made[0] % made[1] == 0, f"no kernel of shape {made}")
+            centred = name == "mean_kernel" or all(side % 2 for side in made[2:])
+            _require(centred, f"an identity kernel has a centre, {made} has none")
+            return (TensorType(made),)
     raise ShapeError("item picks a result of an operation that makes several: use Terms.add")
 
 
 def _activation(name: Any) -> None:
-    _require(name in ACTIVATIONS, f"no activation {name!r}; there are {', '.join(ACTIVATIONS)}")
+    if name not in ACTIVATIONS:
+        raise ShapeError(f"no activation {name!r}; there are {', '.join(ACTIVATIONS)}")
 
 
 def _dtype(inputs: Sequence[TensorType]) -> str:
-    _require(len({i.dtype for i in inputs}) == 1, f"element types differ: {', '.join(i.dtype for i in inputs)}")
+    if len({i.dtype for i in inputs}) > 1:
+        raise ShapeError(f"element types differ: {', '.join(i.dtype for i in inputs)}")
     return inputs[0].dtype
 
 
@@ -259,49 +204,50 @@ def broadcast(a: Shape, b: Shape) -> Shape:
     """The shape of an elementwise result. Raises ShapeError."""
     longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
     shorter = (1,) * (len(longer) - len(shorter)) + shorter
-    _require(all(x == y or 1 in (x, y) for x, y in zip(longer, shorter)), f"{a} and {b} do not broadcast")
+    if not all(x == y or x == 1 or y == 1 for x, y in zip(longer, shorter)):
+        raise ShapeError(f"{a} and {b} do not broadcast")
     return tuple(y if x == 1 else x for x, y in zip(longer, shorter))
 
 
 def _window(size: Shape, kernel: Shape, strides: Shape, pads: Shape) -> Shape:
     """Positions of a window along height and width."""
     room = (size[0] + pads[0] + pads[2] - kernel[0], size[1] + pads[1] + pads[3] - kernel[1])
-    _require(min(room) >= 0 and min(strides) > 0 and min(pads) >= 0,
-             f"a window {kernel} with strides {strides} and pads {pads} does not fit {size}")  # fmt: skip
+    if min(room) < 0 or min(strides) <= 0 or min(pads) < 0:
+        raise ShapeError(f"a window {kernel} with strides {strides} and pads {pads} does not fit {size}")
     return (room[0] // strides[0] + 1, room[1] // strides[1] + 1)
 
 
 MANY = 1 << 30
 
 VOCABULARY: dict[str, Signature] = {
-    "input": Signature(("name", "shape", "dtype"), 0, 0, _leaf),
-    "weight": Signature(("name", "shape", "dtype"), 0, 0, _leaf),
-    "fill": Signature(("value", "shape"), 0, 0, _fill),
-    "identity_kernel": Signature(("shape",), 0, 0, _identity_kernel),
-    "mean_kernel": Signature(("shape",), 0, 0, _kernel),
-    "matmul": Signature(("activation",), 2, 2, _matmul),
-    "conv": Signature(("strides", "pads", "activation"), 2, 3, _conv),
-    "add": Signature((), 2, 2, _elementwise),
-    "mul": Signature((), 2, 2, _elementwise),
-    "relu": Signature((), 1, 1, _unary),
-    "tanh": Signature((), 1, 1, _unary),
-    "sigmoid": Signature((), 1, 1, _unary),
-    "rsqrt": Signature(("epsilon",), 1, 1, _unary),
-    "concat": Signature(("axis",), 1, MANY, _concat),
-    "split": Signature(("axis", "sizes"), 1, 1, _split),
-    "item": Signature(("index",), 1, 1, _item),
-    "transpose": Signature(("permutation",), 1, 1, _transpose),
-    "reshape": Signature(("shape",), 1, 1, _reshape),
-    "pool_max": Signature(("kernel", "strides", "pads"), 1, 1, _pool),
-    "pool_avg": Signature(("kernel", "strides", "pads"), 1, 1, _pool),
-    "enlarge": Signature(("size",), 1, 1, _enlarge),
-    "merge_groups": Signature(("groups", "count"), 1, 1, _merge_groups),
-    "batch_norm": Signature(("epsilon",), 5, 5, _batch_norm),
-    "opaque": Signature(("key", "types"), 0, MANY, _opaque),
-    "softmax": Signature(("axis",), 1, 1, _softmax),
-    "layer_norm": Signature(("epsilon",), 3, 3, _layer_norm),
-    "gather": Signature(("axis",), 2, 2, _gather),
-    "pad": Signature(("before", "after"), 1, 1, _pad),
+    "input": Signature(("name", "shape", "dtype"), 0, 0),
+    "weight": Signature(("name", "shape", "dtype"), 0, 0),
+    "fill": Signature(("value", "shape"), 0, 0),
+    "identity_kernel": Signature(("shape",), 0, 0),
+    "mean_kernel": Signature(("shape",), 0, 0),
+    "matmul": Signature(("activation",), 2, 2),
+    "conv": Signature(("strides", "pads", "activation"), 2, 3),
+    "add": Signature((), 2, 2),
+    "mul": Signature((), 2, 2),
+    "relu": Signature((), 1, 1),
+    "tanh": Signature((), 1, 1),
+    "sigmoid": Signature((), 1, 1),
+    "rsqrt": Signature(("epsilon",), 1, 1),
+    "concat": Signature(("axis",), 1, MANY),
+    "split": Signature(("axis", "sizes"), 1, 1),
+    "item": Signature(("index",), 1, 1),
+    "transpose": Signature(("permutation",), 1, 1),
+    "reshape": Signature(("shape",), 1, 1),
+    "pool_max": Signature(("kernel", "strides", "pads"), 1, 1),
+    "pool_avg": Signature(("kernel", "strides", "pads"), 1, 1),
+    "enlarge": Signature(("size",), 1, 1),
+    "merge_groups": Signature(("groups", "count"), 1, 1),
+    "batch_norm": Signature(("epsilon",), 5, 5),
+    "opaque": Signature(("key", "types"), 0, MANY),
+    "softmax": Signature(("axis",), 1, 1),
+    "layer_norm": Signature(("epsilon",), 3, 3),
+    "gather": Signature(("axis",), 2, 2),
+    "pad": Signature(("before", "after"), 1, 1),
 }
 
 

@@ -11,15 +11,22 @@ from typing import Any
 
 from graphopt.core.graph import GraphError
 from graphopt.rewrite.ir.terms import Program
-from graphopt.rewrite.models.further import densenet, lstm, mixture, mlp_mixer, mobilenet_v2, regnet_x, shufflenet, t5
 from graphopt.rewrite.models.published import (
     bert,
     dalle_mini,
+    densenet,
     inception_v3,
+    lstm,
+    mixture,
+    mlp_mixer,
+    mobilenet_v2,
     nasnet_a,
     nasrnn,
+    regnet_x,
     resnext50,
+    shufflenet,
     squeezenet,
+    t5,
     transformer_transducer,
     vgg19,
     vit,

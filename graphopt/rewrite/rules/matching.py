@@ -153,17 +153,14 @@ class Matcher:
     def apply(self, match: Match) -> tuple[int, ...] | None:
         """The terms that replace the roots; None where they do not fit or nothing would change."""
         if match not in self._made:
-            self._made[match] = self._apply(match)
+            types = self.terms.types
+            try:
+                made = self._build[match.rule](*match.values)
+                fits = made != match.roots and all(types[new] == types[old] for new, old in zip(made, match.roots))
+            except ShapeError:
+                made, fits = (), False
+            self._made[match] = made if fits else None
         return self._made[match]
-
-    def _apply(self, match: Match) -> tuple[int, ...] | None:
-        try:
-            made = self._build[match.rule](*match.values)
-        except ShapeError:
-            return None
-        types = self.terms.types
-        fits = made != match.roots and all(types[new] == types[old] for new, old in zip(made, match.roots))
-        return made if fits else None
 
     def _visit(self, term: int) -> list[Match]:
         """Matches at a term seen for the first time."""
@@ -200,19 +197,13 @@ class _Several:
         founds = partials[self.first_slot : self.first_slot + len(self.rule.sources)]
         for roots, values in self.join.places(founds, self._apart):
             if roots not in self.known:
-                self.known[roots] = self._match(roots, values)
+                # unless a condition fails, or a term that the targets need needs one of the roots: a cycle
+                goals, starts = frozenset(roots), [values[place] for place in self.variables]
+                fine = self.join.holds(*values) and not any(reaches(self.terms, start, goals) for start in starts)
+                self.known[roots] = Match(self.rule, roots, values) if fine else None
             match = self.known[roots]
             if match is not None:
                 yield match
 
     def _apart(self, roots: tuple[int, ...], root: int) -> bool:
         return root not in roots and not (self.symmetric and root < roots[-1])
-
-    def _match(self, roots: tuple[int, ...], values: Values) -> Match | None:
-        """The match, unless a condition fails or a term that the targets need needs one of the roots: a cycle."""
-        if not self.join.holds(*values):
-            return None
-        goals = frozenset(roots)
-        if any(reaches(self.terms, values[place], goals) for place in self.variables):
-            return None
-        return Match(self.rule, roots, values)

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.resources import files
+from itertools import accumulate
 from typing import TypeVar
 
 from graphopt.rewrite.ir.vocabulary import VOCABULARY
@@ -56,21 +57,14 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
 
 def _rules_of_line(number: int, line: str) -> Iterator[Rule]:
     try:
-        _check_depth(line)
+        depths = accumulate((sign in "([{") - (sign in ")]}") for sign in line)
+        if max(depths, default=0) > DEPTH:
+            raise RuleError(f"brackets are nested more than {DEPTH} deep")
         yield from _TokenReader(line).rule()
     except RuleError as error:
         raise RuleError(f"line {number}: {error}") from None
     except (ValueError, OverflowError):  # a number of thousands of digits
         raise RuleError(f"line {number}: a number is too long") from None
-
-
-def _check_depth(line: str) -> None:
-    depth = deepest = 0
-    for sign in line:
-        depth += (sign in "([{") - (sign in ")]}")
-        deepest = max(deepest, depth)
-    if deepest > DEPTH:
-        raise RuleError(f"brackets are nested more than {DEPTH} deep")
 
 
 class _TokenReader:

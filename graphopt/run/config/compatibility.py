@@ -70,8 +70,8 @@ def check(config: Mapping[str, Any]) -> None:
     check_reads(config)
     lacks = lacking(config["algo"], config)
     if lacks:
-        usual = f"cost={_usual_cost(config['task'])} machine={_usual('machine')}"
-        words = settings_for(config["algo"], config["task"]) or usual
+        plain = f"cost={_usual_cost(config['task'])} machine={usual('machine')}"
+        words = settings_for(config["algo"], config["task"]) or plain
         raise Incompatible(f"algo={config['algo']['name']} {lacks}. For task={config['task']['name']} take {words}")
     for group, part in (("task", task), ("algo", algo), *costs.items()):
         missing = part.needs - dataset.gives
@@ -116,13 +116,13 @@ def settings_for(algo: Node, task: Node) -> str | None:
 
 def _choices(task: Node) -> Iterator[tuple[list[str], Node, str]]:
     """(words, cost, machine) that price a task, the usual ones first, then those that take the fewest words."""
-    usual = _usual_cost(task)
-    yield [], registry.option("cost", usual), _usual("machine")
+    first = _usual_cost(task)
+    yield [], registry.option("cost", first), usual("machine")
     found: list[tuple[list[str], Node, str]] = []
-    for machine in (_usual("machine"), *MACHINES):
-        words = [] if machine == _usual("machine") else [f"machine={machine}"]
-        for cost in sorted(_pricing(task), key=lambda name: name != usual):
-            node, named = registry.option("cost", cost), [] if cost == usual else [f"cost={cost}"]
+    for machine in (usual("machine"), *MACHINES):
+        words = [] if machine == usual("machine") else [f"machine={machine}"]
+        for cost in sorted(_pricing(task), key=lambda name: name != first):
+            node, named = registry.option("cost", cost), [] if cost == first else [f"cost={cost}"]
             found.append(([*named, *words], node, machine))
             others = [one for one in get_args(Objective) if node.get("objective") not in (None, one)]
             found += [
@@ -136,13 +136,13 @@ def _pricing(task: Node) -> list[str]:
 
 
 def _usual_cost(task: Node) -> str:
-    usual = _usual("cost")
-    fits = not unread(target_of(registry.option("cost", usual), "cost"), task)
-    return usual if fits else next(iter(_pricing(task)), usual)
+    cost = usual("cost")
+    fits = not unread(target_of(registry.option("cost", cost), "cost"), task)
+    return cost if fits else next(iter(_pricing(task)), cost)
 
 
 @cache
-def _usual(group: str) -> str:
+def usual(group: str) -> str:
     """The option of a group in conf/config.yaml."""
     from omegaconf import OmegaConf
 

@@ -88,8 +88,9 @@ def parse(line: str) -> Row | None:
         return None
     if not isinstance(row, dict):
         return None
-    kinds = ((TEXTS, _is_text), (NUMBERS, _is_number), (CURVES, _is_curve))
-    return priced(row) if all(fits(row.get(field)) for fields, fits in kinds for field in fields) else None
+    texts = all(isinstance(row.get(field), str | None) for field in TEXTS)
+    fits = texts and all(map(_is_number, map(row.get, NUMBERS))) and all(map(_is_curve, map(row.get, CURVES)))
+    return priced(row) if fits else None
 
 
 def priced(row: Row) -> Row:
@@ -100,10 +101,6 @@ def priced(row: Row) -> Row:
     curves = {field: [[*step[:-1], math.inf] if step[-1] is None else step for step in row[field]]
               for field in CURVES if _is_curve(row.get(field)) and row.get(field)}  # fmt: skip
     return {**row, **infinite, **curves}
-
-
-def _is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
 
 
 def _is_number(value: Any) -> bool:
@@ -222,16 +219,9 @@ def mark_finished(cell: Path, request: str, rows: Collection[Row]) -> None:
 
 def digest_of(files: Sequence[Path]) -> str:
     """Of the names and contents of files, empty where there are none. Raises OSError when one cannot be read."""
-    return (
-        ""
-        if not files
-        else hashlib.sha256("".join(map(_content_line, files)).encode(errors="backslashreplace")).hexdigest()[:16]
-    )
-
-
-def _content_line(file: Path) -> str:
-    state = file.stat()
-    return f"{file} {_content(file, state.st_size, state.st_mtime_ns, state.st_ctime_ns)}\n"
+    states = [(file, file.stat()) for file in files]
+    said = [f"{file} {_content(file, at.st_size, at.st_mtime_ns, at.st_ctime_ns)}\n" for file, at in states]
+    return hashlib.sha256("".join(said).encode(errors="backslashreplace")).hexdigest()[:16] if files else ""
 
 
 @lru_cache(maxsize=4096)

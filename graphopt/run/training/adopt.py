@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from graphopt import CONF
 from graphopt.core.errors import UsageError, UserError
 from graphopt.core.utils import registry
 from graphopt.core.utils.terminal import say
@@ -54,10 +53,13 @@ def with_network(config: Node) -> dict[str, Any]:
     stored = checkpoint.settings_of(checkpoint.load(find(str(config["ckpt"]), config)), algo.network_settings)
     if stored is None or registry.base("algo", stored["algo"]) != registry.base("algo", config["algo"]):
         return dict(config)
+    usual = registry.option("algo", registry.base("algo", config["algo"]))
+    both = algo.network_settings & config["algo"].keys() & stored["algo"].keys() & usual.keys()
+    inherited = {key: inherit(config["algo"][key], usual[key], stored["algo"][key]) for key in both}
     return {
         **config,
         "encoder": _encoder(config["encoder"], stored["encoder"]),
-        "algo": _algo(config["algo"], stored["algo"], algo.network_settings),
+        "algo": {**config["algo"], **inherited},
     }
 
 
@@ -76,26 +78,11 @@ def _words(found: Node, config: Node) -> list[str]:
 def _encoder(chosen: Node, stored: Node) -> Node:
     """The stored encoder, unless another was chosen."""
     if chosen["name"] != stored["name"]:
-        if chosen != registry.option("encoder", _usual_encoder()):
+        if chosen != registry.option("encoder", compatibility.usual("encoder")):
             return chosen
         chosen = registry.option("encoder", stored["name"])
     inherited: Node = inherit(chosen, registry.option("encoder", stored["name"]), stored)
     return inherited
-
-
-def _usual_encoder() -> str:
-    """The option that a run has unless it names another."""
-    from omegaconf import OmegaConf
-
-    groups = OmegaConf.load(CONF / "config.yaml").defaults
-    return next(str(entry["encoder"]) for entry in groups if "encoder" in entry)
-
-
-def _algo(chosen: Node, stored: Node, network_settings: frozenset[str]) -> Node:
-    """The chosen algorithm with the stored settings of its network."""
-    usual = registry.option("algo", registry.base("algo", chosen))
-    both = network_settings & chosen.keys() & stored.keys() & usual.keys()
-    return {**chosen, **{key: inherit(chosen[key], usual[key], stored[key]) for key in both}}
 
 
 def inherit(chosen: Any, usual: Any, stored: Any) -> Any:

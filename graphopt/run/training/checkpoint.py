@@ -37,7 +37,8 @@ def extra(learner: Learner, about: Mapping[str, Any], *, evals: int, finished: b
     counters = {"steps": learner.train_steps, "evals": evals, "seconds": learner.train_seconds}
     said = {key: value for key, value in about.items() if key != "settings"}  # these are Lightning's hyper-parameters
     plain = {**said, "counters": counters, "random": learner.random_state(), "note": {"finished": finished}}
-    return {"plain": json.dumps(plain), "torch_random": torch_random()}
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return {"plain": json.dumps(plain), "torch_random": [torch.get_rng_state(), *gpus]}
 
 
 def put_back(learner: Learner, state: State, *, counts: bool) -> list[torch.Tensor]:
@@ -51,11 +52,6 @@ def put_back(learner: Learner, state: State, *, counts: bool) -> list[torch.Tens
     except Exception as error:  # whatever NumPy and torch make of other values
         raise Unreadable(f"a checkpoint's random state is damaged ({type(error).__name__}); train again") from None
     return list(state["torch_random"])
-
-
-def is_finished(state: State) -> bool:
-    """Whether training was over when it was written."""
-    return bool(json.loads(state["plain"])["note"].get("finished"))
 
 
 def about(config: Mapping[str, Any], learner: Learner) -> dict[str, Any]:
@@ -84,12 +80,6 @@ def said(state: State, key: str) -> Any:
     """What a checkpoint says of itself under a key of `about`; None if it is older than the key."""
     known = {"settings": state.get("hyper_parameters")} if state.get("hyper_parameters") else {}
     return {**json.loads(state["plain"]), **known}.get(key)
-
-
-def torch_random() -> list[torch.Tensor]:
-    """The state of torch's generators: of the CPU, then of every GPU in use."""
-    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return [torch.get_rng_state(), *gpus]
 
 
 def set_torch_random(states: list[torch.Tensor]) -> None:
@@ -121,7 +111,8 @@ def adopt_weights(learner: Learner, source: Path, about: Mapping[str, Any]) -> S
 def load_weights(learner: Learner, state: State, source: str, settings: Mapping[str, Any] | None = None) -> None:
     """Raises ConfigError when the weights are for other features, or have other names or shapes. settings: the run's
     `settings_in`, to say what differs."""
-    check_features(state, source)
+    if said(state, "features") not in (None, DIGEST):  # checkpoints that do not say pass
+        raise _other_inputs(source)
     try:
         missing, unexpected = learner.load_state_dict(state["state_dict"], strict=False)
         needed = [name for name in missing if not name.startswith(learner.training_only)]
@@ -141,12 +132,6 @@ def _of_network(learner: Learner, settings: Mapping[str, Any] | None) -> dict[st
     known = settings or {"encoder": {}, "algo": {}}
     own = {key: value for key, value in known["algo"].items() if key in learner.network_settings}
     return {"encoder": known["encoder"], "algo": own}
-
-
-def check_features(state: State, source: str) -> None:
-    """Raises ConfigError when the encoder read other features in training. Checkpoints that do not say pass."""
-    if said(state, "features") not in (None, DIGEST):
-        raise _other_inputs(source)
 
 
 def _other_inputs(source: str) -> ConfigError:
@@ -262,16 +247,19 @@ def _check(state: Any) -> None:
     if not isinstance(state["torch_random"], list) or not all(map(_plain_tensor, state["torch_random"])):
         raise Unreadable("its state is of another kind")
     plain = parse_json(state["plain"].encode(), "what it says", PLAIN_BYTES)
-    kinds = {"counters": dict, "random": dict, "note": dict, "made_for": dict}
-    for key, kind in kinds.items():
-        if not isinstance(plain.get(key), kind):
+    for key in ("counters", "random", "note", "made_for"):
+        if not isinstance(plain.get(key), dict):
             raise Unreadable(f"its {key} is no object")
     if not all(_number(plain["counters"].get(key)) for key in ("steps", "evals", "seconds")):
         raise Unreadable("its counters are no numbers")
     decisions = plain["made_for"].get("decisions", {})
     if not isinstance(decisions, dict) or not all(_number(choices) for choices in decisions.values()):
         raise Unreadable("its decisions are no numbers of choices by name")
-    _check_settings(said(state, "settings"))
+    settings = said(state, "settings")
+    nodes = [settings.get(group) for group in ("encoder", "algo")] if isinstance(settings, dict) else [settings]
+    named = all(isinstance(node, dict) and isinstance(node.get("name"), str) for node in nodes)
+    if not named and settings is not None:
+        raise Unreadable("its settings are not those of an encoder and an algorithm")
 
 
 def _holds_meta(value: Any) -> bool:
@@ -284,14 +272,6 @@ def _plain_tensor(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_quantized:
         return False
     return not value.is_complex() and value.numel() * value.element_size() <= value.untyped_storage().nbytes()
-
-
-def _check_settings(settings: Any) -> None:
-    if settings is None:
-        return
-    nodes = [settings.get(group) for group in ("encoder", "algo")] if isinstance(settings, dict) else []
-    if not nodes or not all(isinstance(node, dict) and isinstance(node.get("name"), str) for node in nodes):
-        raise Unreadable("its settings are not those of an encoder and an algorithm")
 
 
 def _number(value: Any) -> bool:

@@ -15,7 +15,6 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback, Checkpoint, EarlyStopping, ModelCheckpoint
 
 from graphopt.core.errors import ConfigError, UserError
-from graphopt.core.graph import Graph
 from graphopt.graphs.module import GraphBatches
 from graphopt.learn.learner import Learner
 from graphopt.run.cell import Cell, digest
@@ -59,7 +58,11 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings,
             f"algo={learner.name} has to be trained, but dataset={parts.dataset.name} has no graphs in split train; "
             "give ckpt=..., or a dataset with training graphs"
         )
-    refuse_held_out(learner, parts.dataset.name, graphs)
+    if not learner.applies_train_mask and any(graph.held_out.any() for graph in graphs):
+        raise UserError(
+            f"dataset={parts.dataset.name} holds ops of its training graphs out, which algo={learner.name} would be "
+            "taught by; choose dataset.purged=false, or an algorithm that heeds it, such as laf or kernel_model"
+        )
     about["taught"] = taught = digest([graph.hash for graph in (*graphs, *val_graphs)])
     found = checkpoint.newest(cell.path / "ckpt")
     if found is not None:
@@ -69,7 +72,7 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings,
                 f"{cell.path} was trained on other graphs than the data set has now; resume=false trains again, "
                 "study=NAME keeps both"
             )
-        if checkpoint.is_finished(state):
+        if checkpoint.said(state, "note").get("finished"):
             return
         checkpoint.restore_counters(learner, state)
         print(f"training goes on from step {learner.train_steps}")
@@ -81,15 +84,6 @@ def train(learner: Learner, parts: Parts, cell: Cell, schedule: TrainerSettings,
     batches = GraphBatches(graphs, val_graphs, schedule.batch_graphs, cell.settings.seed)
     trainer = trainer_for(learner, schedule, cell, about, validates=bool(val_graphs))
     fit(trainer, learner, batches, found[0] if found else None)
-
-
-def refuse_held_out(learner: Learner, dataset: str, graphs: list[Graph]) -> None:
-    """Raises UserError where ops are held out and the learner would be taught by them all the same."""
-    if not learner.applies_train_mask and any(graph.held_out.any() for graph in graphs):
-        raise UserError(
-            f"dataset={dataset} holds ops of its training graphs out, which algo={learner.name} would be taught by; "
-            "choose dataset.purged=false, or an algorithm that heeds it, such as laf or kernel_model"
-        )
 
 
 def trainer_for(
@@ -158,15 +152,11 @@ def fit(trainer: pl.Trainer, learner: Learner, batches: GraphBatches, last: Path
             "choose another output_dir=..."
         ) from error
     except Exception as error:
-        if isinstance(error, UserError) or last is None or trainer.num_devices > 1 or _begun(trainer):
+        begun = any(each.begun for each in trainer.callbacks if isinstance(each, Resumable))  # type: ignore[attr-defined]
+        if isinstance(error, UserError) or last is None or trainer.num_devices > 1 or begun:
             raise
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise UserError(f"training cannot go on from {last} ({why}); resume=false trains again") from error
-
-
-def _begun(trainer: pl.Trainer) -> bool:
-    """Whether what a checkpoint holds was put back."""
-    return any(callback.begun for callback in trainer.callbacks if isinstance(callback, Resumable))  # type: ignore[attr-defined]
 
 
 @contextmanager

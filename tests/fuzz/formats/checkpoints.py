@@ -121,7 +121,7 @@ def read(place: Path) -> None:
     learner: Any = parts.algo
     learner.save_hyperparameters(checkpoint.settings_in(config()))
     train(learner, parts, resumed, construct(config()["trainer"], "trainer"), checkpoint.about(config(), learner))
-    if not checkpoint.is_finished(checkpoint.load(place / "ckpt" / "last.ckpt")):
+    if not checkpoint.said(checkpoint.load(place / "ckpt" / "last.ckpt"), "note").get("finished"):
         raise Wrong("training went on and did not end")
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from graphopt.contests.tiling.footprint import NOTHING
 from graphopt.contests.tiling.schedule import TileSchedule
-from graphopt.contests.tiling.tile_costs import Kept, TileCosts, bits
+from graphopt.contests.tiling.tile_latency import Kept, TileCosts, bits
 
 LEAST_GAIN = 1e-9
 NO_AGAIN: Mapping[int, int] = {}

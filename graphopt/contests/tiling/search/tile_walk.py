@@ -19,7 +19,7 @@ from graphopt.contests.tiling.search.groupings import (
     split,
     store,
 )
-from graphopt.contests.tiling.tile_costs import TileCosts, bits
+from graphopt.contests.tiling.tile_latency import TileCosts, bits
 from graphopt.contests.tiling.tiling_task import Tiler, TilingProblem
 from graphopt.core.utils.marks import Positive, Share
 from graphopt.problems.problem import OutOfBudget
