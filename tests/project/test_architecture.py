@@ -37,14 +37,14 @@ LEARNING = {"torch", "torch_geometric", "pytorch_lightning"}
 # Who may load them: learners, what reads torch modules, what runs programs.
 MAY_LEARN = (
     *("graphs/library/", "graphs/module.py", "graphs/readers/pytorch/", "graphs/zoo/", "learn/"),
-    *("hardware/apply/", "hardware/execution/", "hardware/inductor/", "hardware/measure/kinds/", "report/apply/"),
+    *("hardware/apply/", "hardware/program_run", "hardware/inductor/", "hardware/measure/kinds/", "report/apply/"),
     *("rewrite/io/torch_", "rewrite/ir/execution.py", "run/ship.py", "run/training/"),
 )
 # Classical methods, readers, tables and pictures: what a user needs who never trains.
 WITHOUT_TORCH = """
     core.graph core.plan core.machine core.oracles core.trace problems.problem problems.optimizer
     problems.tasks.placement problems.tasks.fusion
-    problems.tasks.recomputing costs.simulator costs.step search.recompute.segments search.walks.local
+    problems.tasks.recomputing costs.simulator costs.step search.saved_sets search.walks.local
     search.fusion.xla_priority search.heuristics.schedules graphs.torch_module graphs.synthetic graphs.onnx
     graphs.files graphs.zoo_dataset graphs.models contests.sharding.sharding_task
     contests.sharding.sharding_search contests.sharding.sharding_instances run.evaluate run.config.build

@@ -20,7 +20,7 @@ from graphopt.graphs.readers.pytorch.program_file import (
     save_program,
 )
 from graphopt.graphs.readers.pytorch.program_operators import is_allowed, operator_of
-from graphopt.hardware.execution.session import Session
+from graphopt.hardware.program_run import Session
 
 from ..judge import Format, Wrong
 from ..mutate import Draw, damaged, damaged_bytes, gzip_bomb, json_text, nasty, number
