@@ -127,7 +127,7 @@ def assert_exact(graph: Graph, flips: FusionFlips, device: Device, limits: Kerne
     return spread
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=SEEDS, steps=st.integers(1, 45), limits=st.sampled_from(LIMITS), device=st.sampled_from(DEVICES),
        share=st.sampled_from([0.0, 0.5, 0.8, 1.0]))  # fmt: skip
 def test_every_flip_is_exact(seed, steps, limits, device, share) -> None:
