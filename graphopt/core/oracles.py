@@ -26,7 +26,9 @@ def check(plan: Plans, machine: Machine) -> list[str]:
     graph, name = plan.graph, plan.graph.op_names
     wrong = [f"op {name[n]} is on device {d} of {machine.num_devices}" for n, d in enumerate(plan.device[0].tolist())
              if not 0 <= d < machine.num_devices]  # fmt: skip
-    for n, other in enumerate(graph.together.tolist()):
+    first: dict[int, int] = {}  # of the ops that share a device the first that is a kernel; others have none
+    for n, leader in enumerate(graph.together.tolist()):
+        other = n if plan.inline[0, n] else first.setdefault(leader, n)
         if plan.device[0, n] != plan.device[0, other]:
             wrong.append(f"op {name[n]} is not on the device of op {name[other]}, with which it has to be")
     wrong += [f"op {name[n]} has priority {p}" for n, p in enumerate(plan.priority[0].tolist()) if not math.isfinite(p)]
