@@ -33,7 +33,6 @@ from graphopt.core.errors import UserError
 from graphopt.problems.cost_model import Price, better
 from graphopt.report import calibration
 from graphopt.report.replay import decision_of
-from graphopt.report.tables.discrepancy import ADDITIVE, WHOLE, discrepancies, prices_of
 from graphopt.report.tables.reach import ALL, reaches
 from graphopt.report.tables.read_rows import collect, read_rows, row_files
 from graphopt.report.tables.statistics import Interval, bootstrap, tabled
@@ -41,6 +40,7 @@ from graphopt.run.records.answer_file import load
 from graphopt.run.records.packed import is_there
 
 FILE = CONF / "figures.yaml"
+ADDITIVE, WHOLE = ("flops", "profiled"), ("torch", "onnxruntime_off", "onnxruntime")  # cost models
 SLOWER = 1.0001  # a price over another from which it counts as slower
 LEAST_ROOM, MUCH_ROOM = 0.01, 1 - 1 / 1.33  # of the default's price: what counts as room, and as much
 
@@ -427,12 +427,20 @@ def rises(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:
 
 
 def discrepancy(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:
-    """X-RLflow's Table 1: by how much sums over ops are off, the mean of absolute values over models."""
-    found = prices_of(rows)
+    """X-RLflow's Table 1: by how much sums over ops are off, |predicted / measured - 1|, the mean over models
+    as they are. Each row has the judge's price, and under `searched_initial` that of the search's cost model. Raises UserError
+    where no whole program was measured."""
+    prices: dict[str, dict[str, float]] = {}  # of each graph, by cost model
+    for row in rows:
+        known = prices.setdefault(row["graph"], {})
+        known |= {row["judge"]: row["initial"], row["cost"]: row["searched_initial"]}
+    if not any(known.keys() & {*WHOLE} for known in prices.values()):
+        raise UserError("no row was judged by a whole program; run experiment=cost_discrepancy first")
     for measured, predicted in product(WHOLE, ADDITIVE):
-        values = np.abs(discrepancies(found, predicted, measured))
-        if len(values):
-            yield figure(f"{predicted} to {measured}", bootstrap(values[:, None], range(len(values))))
+        both = [known for known in prices.values() if predicted in known and measured in known]
+        if both:
+            off = np.array([[abs(known[predicted] / known[measured] - 1.0)] for known in both])
+            yield figure(f"{predicted} to {measured}", bootstrap(off, range(len(off))))
 
 
 def ranked(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:

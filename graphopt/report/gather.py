@@ -5,7 +5,6 @@
     graphopt models capture outputs/models --only timm monai
 
     graphopt models capture outputs/models --pack graphopt/graphs/model_graphs    # what the package ships
-    graphopt models capture graphopt/graphs/model_graphs --draw docs/pictures     # what is in it
 
 FOLDER/graphs/*.npz holds the graphs, FOLDER/entries.jsonl a line for every entry: its graph, or why there is none.
 """
@@ -107,10 +106,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=seconds, default=120.0, help="that an entry may take (%(default)s)")
     parser.add_argument("--most-ops", type=count, default=20_000, help="larger graphs are left out (%(default)s)")
     parser.add_argument("--pack", type=Path, metavar="TARGET", help="capture nothing: pack what is there")
-    parser.add_argument("--draw", type=Path, metavar="TARGET", help="capture nothing: draw what a packed folder holds")
     args = parser.parse_args(arguments)
-    if args.draw:
-        return _draw(args.folder, args.draw)
     if args.pack:
         return _pack(args.folder, args.pack)
     lines = gather(installed(args.only), args.folder, seconds=args.seconds, most_ops=args.most_ops)
@@ -131,14 +127,4 @@ def _pack(folder: Path, target: Path) -> int:
     for split, own in parts.items():
         print(f"{split}: {len(own):,} graphs, {len({(line['library'], line['family']) for line in own})} families, "
               f"{len({line['cluster'] for line in own})} clusters")  # fmt: skip
-    return 0
-
-
-def _draw(folder: Path, target: Path) -> int:
-    from graphopt.graphs.models import index_of
-    from graphopt.report.pictures.collection import draw_collection
-
-    with writing(target):
-        files = draw_collection(index_of(folder), target)
-    print("\n".join(str(file) for file in files))
     return 0

@@ -206,12 +206,3 @@ def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         installed(["monai"])
     with pytest.raises(UserError, match="has no graphs"):
         main([str(tmp_path), "--pack", str(tmp_path / "packed")])
-
-
-def test_a_collection_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, lines = collection(tmp_path, [chain(["exp"] * (3 + i), f"m{i}", 4 + i) for i in range(8)])
-    pack(folder, lines, {}, tmp_path / "packed")
-    assert main([str(tmp_path / "packed"), "--draw", str(tmp_path)]) == 0
-    assert (tmp_path / "models.png").stat().st_size > 10_000 and "models.svg" in capsys.readouterr().out
-    with pytest.raises(GraphError, match="holds no collection"):
-        main([str(tmp_path), "--draw", str(tmp_path / "nowhere")])
