@@ -15,7 +15,7 @@ from lines import say
 from graphopt.core.graph import Graph
 from graphopt.core.utils import registry
 from graphopt.graphs.layered import layered_graph
-from graphopt.learn.advantages.gibbs import ConditionalPrices, DeltaPrices, FullPrices, surroundings, sweep, typical
+from graphopt.learn.advantages import ConditionalPrices, DeltaPrices, FullPrices, surroundings, sweep, typical
 from graphopt.problems.assignment import AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel
 from graphopt.run.config.construct import construct

@@ -15,7 +15,6 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "rules check": ("graphopt.rewrite.check", "what rewriting sees of an ONNX model"),
     "rules generate": ("graphopt.rewrite.generate", "generate and verify rewrite rules"),
     "rules verify": ("graphopt.rewrite.verify", "verify rewrite rules"),
-    "models capture": ("graphopt.report.gather", "capture the models of well-known packages"),
     "measure calibrate": ("graphopt.hardware.costs.calibrated", "measure this machine for cost=calibrated"),
     "measure learn_cost": ("graphopt.hardware.code_time", "fit cost=learned to measured plans"),
     "measure race": ("graphopt.hardware.measure.race", "run two ONNX models by turns"),

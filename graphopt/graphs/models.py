@@ -1,8 +1,9 @@
 """`models`: graphs of more than a thousand models of well-known libraries, forward and backward, without weights.
 
-They come with the package (`graphopt.report.gather` made them; index.json there names libraries, versions, licences and
-sources). Splits are of clusters of related families: what is tested is of no family that training has seen, nor of one
-that is built alike. A graph's family is its cluster, named by the family that has the most graphs in it.
+They come with the package (docs/models.md says how they were captured; index.json names libraries, versions,
+licences and sources). Splits are of clusters of related families: what is tested is of no family that training has
+seen, nor of one that is built alike. A graph's family is its cluster, named by the family that has the most graphs in
+it.
 
 `dataset.purged=true` holds out more: what is within two hops of an op of a test (operators, and how they are joined)
 also occurs in graphs of other clusters, and no learner is taught by ops of which that holds (`Graph.held_out`); those
@@ -36,7 +37,7 @@ class Models(Dataset):
     """min_ops, max_ops: sizes of graphs. training, testing: at most so many training and test graphs, spread over the
     clusters; null: all. purged: whether ops of training and validation that look like some of a test, and ops of
     training that look like some of validation, are held out from teaching. path: folder of another collection that
-    `graphopt.report.gather --pack` made; null: the one in the package."""
+    `graphopt.graphs.library.packing.pack` made; null: the one in the package."""
 
     def __init__(self, *, name: str, min_ops: Whole, max_ops: Whole, training: Graphs | None, testing: Graphs | None,
                  purged: bool, path: UserPath) -> None:  # fmt: skip
@@ -112,8 +113,7 @@ def index_of(folder: Path) -> list[Line]:
         if any(type(line[key]) is not kind for line in said for key, kind in KEYS.items()):
             raise ValueError("a line of its index is none")
     except (Unreadable, OSError, KeyError, TypeError, ValueError) as error:
-        raise GraphError(f"{folder} holds no collection of models ({error}); `graphopt models capture FOLDER "
-                         "--pack TARGET` makes one") from None  # fmt: skip
+        raise GraphError(f"{folder} holds no collection of models ({error})") from None
     return said
 
 

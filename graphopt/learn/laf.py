@@ -37,8 +37,7 @@ from graphopt.core.errors import ConfigError
 from graphopt.core.graph import F64, Graph
 from graphopt.core.plan import Decision
 from graphopt.core.utils.marks import Between, Count, NotNegative, Share, Whole
-from graphopt.learn.advantages.gibbs import ExampleSet, TrainingExample, compressed
-from graphopt.learn.advantages.store import Collection, collect
+from graphopt.learn.advantages import Collection, ExampleSet, TrainingExample, collect, compressed
 from graphopt.learn.encoders.encoder import Encoder
 from graphopt.learn.encoders.features import batch, graph_features
 from graphopt.learn.learner import Learner, inference

@@ -110,24 +110,19 @@ class Choices(Decided):
         if list(now.items()) != list(self.heads.items()):
             raise DecisionError(f"{source} decides {self.heads}, but its task now decides {now}: solve the graph again")
         if len(self.op_names) != graph.num_ops:
-            raise DecisionError(
-                f"{source} names {len(self.op_names):,} ops, its graph has {graph.num_ops:,}: solve it again"
-            )
-        if self.plan:
-            self._plan_must_fit(graph, task, source)
-
-    def _plan_must_fit(self, graph: Graph, task: "AssignTask", source: str) -> None:
-        plan, machine = self.plan, task.machine
-        devices = machine.num_devices
+            raise DecisionError(f"{source} names {len(self.op_names):,} ops, its graph has {graph.num_ops:,}: solve it "
+                                "again")  # fmt: skip
+        if not self.plan:
+            return
+        plan, machine, devices = self.plan, task.machine, task.machine.num_devices
         if int(plan["device"].max()) >= devices:
             raise DecisionError(f"{source} uses device {plan['device'].max()} of {devices} of machine={machine.name}")
         if "transfer" in plan and plan["transfer"].shape != (graph.num_tensors, devices):
             raise DecisionError(f"{source} is damaged: its transfer priorities are not those of {graph.num_tensors:,} "
                                 f"tensors and {devices} devices")  # fmt: skip
-        wanted = self.default_plans(graph, task).choices
-        if {name: array.shape for name, array in expand(graph, plan).choices.items()} != {
-            name: array.shape for name, array in wanted.items()
-        }:
+        wanted, held = self.default_plans(graph, task).choices, expand(graph, plan).choices
+        shapes, own = ({name: array.shape for name, array in named.items()} for named in (wanted, held))
+        if own != shapes:
             decided = ", ".join(wanted) or "none"
             raise DecisionError(f"{source} is damaged: the further choices of its plan are not the task's ({decided})")
 
@@ -455,8 +450,10 @@ class AssignProblem(Problem):
         """Of the decisions one flip away from `base`."""
         if self._around is None or self._around[0] is not base:
             self._around = base, int(self.digest(base[None])[0])
-        changes = (self.digest_change(int(op), int(base[op, 0]), 1 - int(base[op, 0])) for op in ops)
-        return [(self._around[1] + int(change)) % 2**64 for change in changes]
+        now = base[ops, 0].astype(np.int64)
+        before, after = (_mix(choice, self._zobrist[ops, 0]) for choice in (now, 1 - now))
+        found: list[int] = (after - before + np.uint64(self._around[1])).tolist()  # modulo 2^64
+        return found
 
     def commit(self, decision: Decision) -> None:
         """Answers with a decision that was not priced. Counts only while nothing has been billed (a budget of 0)."""
@@ -487,11 +484,6 @@ class AssignProblem(Problem):
         """[B] 64-bit digests: sums of a random-looking number per (op, head, choice), so a flip's is a difference."""
         sums: NDArray[np.uint64] = _mix(decisions, self._zobrist).sum((1, 2), dtype=np.uint64)
         return sums
-
-    def digest_change(self, op: int, old: int, new: int) -> np.uint64:
-        """What a change of head 0 at one op adds to the digest (modulo 2^64)."""
-        pair = _mix(np.array([old, new]), self._zobrist[op, 0])
-        return np.uint64((int(pair[1]) - int(pair[0])) % 2**64)
 
 
 def _flipped(decision: Decision, op: int) -> Decision:

@@ -178,8 +178,8 @@ class Finalists:
         """Keeps what belongs to them."""
         _, first = np.unique(cost, return_index=True)  # the lowest first
         for i in first[: self._kept].tolist():
-            known = self._of.get(digests[i])
-            if np.isfinite(cost[i]) and (known is None or cost[i] < known.cost) and not self._has(float(cost[i])):
+            known, held = self._of.get(digests[i]), {candidate.cost for candidate in self._of.values()}
+            if np.isfinite(cost[i]) and (known is None or cost[i] < known.cost) and float(cost[i]) not in held:
                 self._of[digests[i]] = Candidate(float(cost[i]), state_at(i))
         lowest = sorted(self._of.items(), key=lambda item: item[1].cost)[: self._kept]
         self._of = dict(lowest)
@@ -187,9 +187,6 @@ class Finalists:
     def pin(self, cost: float, digest: int, state: Any) -> None:
         """Keeps a decision whatever else is found."""
         self._pinned[digest] = Candidate(cost, state)
-
-    def _has(self, cost: float) -> bool:
-        return any(candidate.cost == cost for candidate in self._of.values())
 
     @property
     def states(self) -> list[Any]:

@@ -79,16 +79,12 @@ def _rounded(value: Tensor, half: bool) -> Tensor:
     return value.half() if half and value.is_floating_point() else value.clone()
 
 
-def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="graphopt study ship", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    result.add_argument("cell", type=Path, help="folder of a finished cell, with ckpt/best.ckpt")
-    result.add_argument("--half", action="store_true", help="store numbers in half precision")
-    result.add_argument("--folder", type=Path, default=adopt.PRETRAINED, help="where to write instead")
-    return result
-
-
 def main(arguments: Sequence[str]) -> int:
-    args = parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="graphopt study ship", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("cell", type=Path, help="folder of a finished cell, with ckpt/best.ckpt")
+    parser.add_argument("--half", action="store_true", help="store numbers in half precision")
+    parser.add_argument("--folder", type=Path, default=adopt.PRETRAINED, help="where to write instead")
+    args = parser.parse_args(arguments)
     path = ship(args.cell, args.folder, half=args.half)
     say(f"{path}: {path.stat().st_size:,} bytes")
     return 0

@@ -1,4 +1,4 @@
-"""The collection of library models: captured, packed, read again; what went wrong is said, and a second run goes on."""
+"""The collection of library models: packed, and read again."""
 
 import io
 import json
@@ -9,15 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphopt.core.errors import Unreadable, UserError
+from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.graphs.library.catalogue import PACKAGES, LibraryModel, catalogue, factory
 from graphopt.graphs.library.packing import canonical, clustered, neighbourhoods, pack, split_clusters, together, unpack
-from graphopt.graphs.library.worker import capture_entry
 from graphopt.graphs.models import Models
-from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
-from graphopt.report.gather import gather, installed, lines_of, main, origins
+from graphopt.graphs.readers.formats.graph_files import save_graph
 
 
 def chain(kinds: Sequence[str], name: str = "chain", width: int = 4, order: Sequence[int] = ()) -> Graph:
@@ -156,53 +153,3 @@ def test_damaged_arrays_are_one_sentence() -> None:
         except (Unreadable, GraphError, ValueError, TypeError, IndexError, OverflowError):
             refused += 1
     assert refused > 20  # of other numbers the graph is another one, which its digest says
-
-
-def test_what_is_captured_is_the_library_s_and_a_second_run_goes_on(tmp_path: Path) -> None:
-    small = [entry for entry in installed(["torch_geometric"]) if entry.model in ("SAGEConv", "LEConv")][:3]
-    strange = LibraryModel("torch_geometric", "NoConv", "none")
-    first = gather([*small, strange], tmp_path, seconds=100.0, most_ops=1000)
-    before = (tmp_path / "entries.jsonl").read_text()
-    assert gather([*small, strange], tmp_path, seconds=100.0, most_ops=1000) == first
-    assert (tmp_path / "entries.jsonl").read_text() == before
-    assert "NoConv" in first[-1]["reason"]
-    for line, entry in zip(first, small):
-        assert load_graph(tmp_path / "graphs" / line["graph"]).hash == line["hash"] == capture_entry(entry).hash
-        assert entry.name == line["name"] and entry.backward == line["name"].endswith("+backward")
-
-
-@pytest.mark.parametrize(
-    "label",
-    ["os:system", "torch_geometric.nn:__doc__", "torch_geometric.nn:Sequential.forward", "torch_geometric.typing:torch",
-     "torch_geometric.nn.conv.message_passing:OptPairTensor", "torch_geometric:not_there", "torch_geometric", ""],
-)  # fmt: skip
-def test_a_factory_is_a_model_of_its_package(label: str) -> None:
-    """Not a module, a value, or what the package imports from elsewhere."""
-    with pytest.raises(GraphError, match="is no model of torch_geometric"):
-        factory("torch_geometric", label)
-
-
-def test_the_catalogue_names_factories_of_its_packages() -> None:
-    for name, said in catalogue().items():
-        for model in said.get("models", {}).values():
-            assert model.get("factory", f"{PACKAGES[name]}:").partition(":")[0].partition(".")[0] == PACKAGES[name]
-
-
-def test_an_entry_that_takes_too_long_costs_itself_only(tmp_path: Path) -> None:
-    entries = installed(["torch_geometric"])[:1]
-    assert "within" in gather(entries, tmp_path, seconds=0.01, most_ops=1000)[0]["reason"]
-    with (tmp_path / "entries.jsonl").open("a") as log:
-        log.write('{"name": "cut')
-    assert len(list(lines_of(tmp_path))) == 1
-    more = installed(["torch_geometric"])[:2]
-    gather(more, tmp_path, seconds=0.01, most_ops=1000)  # what is written next is a line of its own
-    assert [line["name"] for line in lines_of(tmp_path)] == [entry.name for entry in more]
-    assert "MIT" in origins(list(lines_of(tmp_path)))["torch_geometric"]
-
-
-def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PACKAGES, "monai", "not_there")
-    with pytest.raises(UserError, match=r"graphopt\[models\]"):
-        installed(["monai"])
-    with pytest.raises(UserError, match="has no graphs"):
-        main([str(tmp_path), "--pack", str(tmp_path / "packed")])

@@ -17,17 +17,19 @@ from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
 from graphopt.core.machine import Device, Machine
 from graphopt.costs.simulator import Simulator
-from graphopt.learn.advantages.gibbs import (
+from graphopt.learn.advantages import (
+    Collection,
     DeltaPrices,
     FullPrices,
     Samples,
+    Store,
+    collect,
     draw,
     surroundings,
     survey,
     sweep,
     typical,
 )
-from graphopt.learn.advantages.store import Collection, Store, collect
 from graphopt.problems.assignment import AssignTask, Pricing
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.tasks.fusion import Fusion

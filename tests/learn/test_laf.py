@@ -17,8 +17,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Decision
 from graphopt.core.utils import registry
-from graphopt.learn.advantages.gibbs import ExampleSet, Samples, advantages, compressed
-from graphopt.learn.advantages.store import Collection
+from graphopt.learn.advantages import Collection, ExampleSet, Samples, advantages, compressed
 from graphopt.learn.laf import LAF, Guidance, LAFSearchSettings, LearnedMutations, Model, Refit, RegressionSettings
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel

@@ -13,7 +13,7 @@ from graphopt.core.cli import composed, explained
 from graphopt.core.errors import ConfigError, UsageError, UserError
 from graphopt.core.graph import GraphError
 from graphopt.core.utils.registry import option, options
-from graphopt.learn.encoders.allowance import LEAST, Allowance, TooLarge
+from graphopt.learn.encoders.encoder import LEAST, Allowance, TooLarge
 from graphopt.problems.optimizer import solve
 from graphopt.run.cell import settings_of
 from graphopt.run.config.build import build

@@ -1,7 +1,5 @@
 """The captured graphs as two files: `graphs.zip`, a member per cluster of related families, and `index.json`.
 
-    graphopt models capture outputs/models --pack graphopt/graphs/model_graphs
-
 Left out are copies: graphs in which equally many ops have equal colours. Names of ops are made anew from their kinds
 when a graph is read, attributes are left out, and what counts up is kept as its steps, which compress better.
 

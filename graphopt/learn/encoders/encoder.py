@@ -8,13 +8,17 @@ Shape legend: N ops of all graphs of a batch, B graphs, D width, X width of the 
 S segments.
 """
 
+import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import Data
 
+from graphopt.core.errors import UserError
 from graphopt.core.operators import OPERATORS
 from graphopt.core.utils.marks import Width
 from graphopt.learn.encoders.features import WIDTH
@@ -75,6 +79,37 @@ def segment_max(value_ED: Tensor, count_S: Tensor) -> Tensor:
     """[S, D] maximum of consecutive segments of `count_S` rows; 0 for empty ones."""
     largest = torch.segment_reduce(value_ED, "max", lengths=count_S, axis=0, unsafe=True)
     return torch.where((count_S > 0)[:, None], largest, 0.0)
+
+
+# ---- how large a network may be that a configuration asks for: said before its memory is taken
+
+MOST = 100_000_000  # numbers of a network while it is built; training takes four times their bytes, REGAL eight times
+LEAST = 1_000  # numbers that every tensor counts for, however small it is: many take long
+
+
+class TooLarge(UserError):
+    """A network of more numbers than are built here."""
+
+
+class Allowance(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it, new tensors may have `most` numbers together, those that initialisers work with included; copies do
+    not count. What asks for more raises `TooLarge` before torch asks the system for memory."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._most, self._left = most, most
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if args and isinstance(args[0], list | tuple) and all(isinstance(size, int) for size in args[0]):
+            self._left -= max(LEAST, math.prod(args[0]))  # it makes a tensor, of which the shape comes first
+            if self._left < 0:
+                raise TooLarge(
+                    f"the network takes more than {self._most:,} numbers to build; "
+                    "choose a smaller encoder.width, fewer layers or rounds, or smaller sizes of algo's network"
+                )
+        return func(*args, **(kwargs or {}))
 
 
 class Encoder(nn.Module, ABC):

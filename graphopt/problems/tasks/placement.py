@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.fusible import fusible, view_inline
-from graphopt.core.graph import F64, Graph
+from graphopt.core.graph import Graph
 from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.list_schedule import dependencies, heft, links, rough_seconds
 from graphopt.core.machine import Machine
@@ -197,7 +197,7 @@ def place(graph: Graph, machine: Machine, heuristic: Heuristic) -> NDArray[np.in
     """[N] devices by one of the heuristics."""
     if heuristic == "single":
         return np.full(graph.num_ops, first_roomy_device(graph, machine), np.int16)
-    time_ND = _rough_times(graph, machine)
+    time_ND = np.stack([rough_seconds(graph, device) for device in machine.devices]).T.copy()  # of each op alone
     if heuristic == "blocks":
         seconds = time_ND.mean(1)
         middle = (np.cumsum(seconds) - seconds / 2) / max(float(seconds.sum()), 1e-30)
@@ -205,8 +205,3 @@ def place(graph: Graph, machine: Machine, heuristic: Heuristic) -> NDArray[np.in
         return block
     needs = dependencies(graph, graph.input_ptr, graph.input_tensor)
     return heft(time_ND, np.ones(graph.num_ops, np.bool_), needs, links(machine)).device
-
-
-def _rough_times(graph: Graph, machine: Machine) -> F64:
-    """[N, D] seconds of each op alone on each device."""
-    return np.stack([rough_seconds(graph, device) for device in machine.devices]).T.copy()

@@ -51,7 +51,7 @@ def build(config: Mapping[str, Any], held: Dataset | None = None) -> Parts:
     learns = compatibility.learns(target_of(config["algo"], "algo"))
     algo: Solver[Any]
     if learns:
-        from graphopt.learn.encoders.allowance import MOST, Allowance
+        from graphopt.learn.encoders.encoder import MOST, Allowance
 
         with Allowance(MOST):  # raises TooLarge before the network takes more memory than one may
             algo = construct(config["algo"], "algo", {**around, "encoder": encoder(config, task)})

@@ -139,7 +139,10 @@ def convert(value: Any, hint: Any, where: str) -> Any:
         plain = (
             _scalar(value, options[0], where) if ranged and options[0] in PLAIN else convert(value, options[0], where)
         )
-        return _within(plain, options[1:], where)
+        for mark in options[1:]:
+            if isinstance(mark, Between) and not mark.holds(plain):
+                raise OutOfRange(f"{where}={short(plain)} must be {mark}")
+        return plain
     if origin in (Union, types.UnionType):
         return _any_of(value, options, where)
     if origin is Literal:
@@ -163,7 +166,8 @@ def convert(value: Any, hint: Any, where: str) -> Any:
             raise UsageError(
                 f"{where}={short(value)} must be a list, such as {where}=[{'a,b' if isinstance(value, str) else '1,2'}]"
             )
-        return _sequence(value, origin, options, where)
+        items = [convert(item, options[0] if options else Any, f"{where}[{i}]") for i, item in enumerate(value)]
+        return tuple(items) if origin is tuple else items
     return value if hint is object else _finite(_scalar(value, hint, where), where)
 
 
@@ -201,19 +205,6 @@ def _any_of(value: Any, options: Sequence[Any], where: str) -> Any:
             continue
     names = " or ".join("null" if o is types.NoneType else getattr(o, "__name__", str(o)) for o in options)
     raise UsageError(f"{where}={short(value)} must be {names}")
-
-
-def _within(value: Any, marks: Sequence[Any], where: str) -> Any:
-    for mark in marks:
-        if isinstance(mark, Between) and not mark.holds(value):
-            raise OutOfRange(f"{where}={short(value)} must be {mark}")
-    return value
-
-
-def _sequence(value: Sequence[Any], origin: Any, options: Sequence[Any], where: str) -> Any:
-    inner = options[0] if options else Any
-    items = [convert(item, inner, f"{where}[{i}]") for i, item in enumerate(value)]
-    return tuple(items) if origin is tuple else items
 
 
 def _finite(value: Any, where: str) -> Any:

@@ -42,7 +42,8 @@ class StoredError(UserError):
 def words(group: str, node: Node) -> dict[str, Any]:
     """What a file keeps of a node of a configuration (`judge`: of the group `cost`), nested nodes included."""
     target = str(node[TARGET])
-    option = _option_of(group, target, str(node.get("name")))
+    known, name = _targets(group), str(node.get("name"))
+    option = name if known.get(name) == target else next((one for one, own in known.items() if own == target), None)
     kept = {OPTION: option} if option is not None else {OPTION: None, CLASS: target}
     return {**kept, **{key: _inner(group, value) for key, value in node.items() if key != TARGET}}
 
@@ -71,14 +72,9 @@ def _node(group: str, said: Any, where: str, near: Path | None, wanted: tuple[ty
     if wanted and not (isinstance(made, type) and issubclass(made, wanted)):
         raise StoredError(f"{where} is a {made.__name__}, and has to be a {wanted[0].__name__}")
     values = {key: value for key, value in said.items() if key not in RESERVED}
-    known = ADDED.get(target, {}) | {key: value for key, value in values.items() if not _removed(target, key, value)}
-    return {TARGET: target, **_fields(group, known, hints_of(made), where, near)}
-
-
-def _removed(target: str, key: Any, value: Any) -> bool:
-    """Whether a setting is no more, and the file says what holds without it."""
-    gone = REMOVED.get(target, {})
-    return key in gone and (gone[key] is ANY or gone[key] == value)
+    gone = REMOVED.get(target, {})  # settings that are no more, where the file says what holds without them
+    kept = {key: value for key, value in values.items() if key not in gone or gone[key] not in (ANY, value)}
+    return {TARGET: target, **_fields(group, ADDED.get(target, {}) | kept, hints_of(made), where, near)}
 
 
 def _option(where: str, said: Any) -> Mapping[str, Any]:
@@ -170,13 +166,6 @@ def _plain(value: Any, where: str) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     raise StoredError(f"{where} is a {type(value).__name__}, not a plain value")
-
-
-def _option_of(group: str, target: str, name: str) -> str | None:
-    known = _targets(group)
-    if known.get(name) == target:
-        return name
-    return next((option for option, own in known.items() if own == target), None)
 
 
 def _targets(group: str) -> Mapping[str, str]:

@@ -19,7 +19,7 @@ def with_suggested_machine(config: Any) -> Any:
     """The composed configuration with open fields of the machine's devices filled in. What cannot be filled stays open;
     `make_machine` then says so, where it becomes a row."""
     devices = config.get("machine", {}).get("devices", {})
-    if not isinstance(devices, Mapping) or not any(_open(device) for device in devices.values()):
+    if not isinstance(devices, Mapping) or not any(None in device.values() for device in devices.values()):
         return config
     from omegaconf import OmegaConf
 
@@ -60,7 +60,3 @@ def warn_of_other_machine(dataset: Dataset, machine: Machine) -> None:
                     f"dataset={dataset.name} was made for {', '.join(other)}; machine=accelerators is what it asks for",
                     stacklevel=2,
                 )
-
-
-def _open(device: Node) -> bool:
-    return None in device.values()
