@@ -27,10 +27,10 @@ def guided_search(problem: AssignProblem, slots: Slots, prefer: Preference, refr
     neighbourhoods, centred where the preference is least sure.
     """
     if problem.open:
-        walk = Walk(problem, problem.best, problem.best_cost, deltas=False)
+        walk = Walk(problem, problem.best, problem.best_cost)
         _Walker(problem, slots, prefer, walk).run(refresh)
     if problem.open:
-        walk = Walk(problem, problem.best, problem.best_cost, deltas=False)
+        walk = Walk(problem, problem.best, problem.best_cost)
         local_search(problem, slots, walk, _doubtful(problem, slots, prefer(problem.best)), 1)
 
 

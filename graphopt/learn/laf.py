@@ -3,7 +3,7 @@
 The local advantage f(y_v = k; rest) = cost(y_v = k, rest) - cost(y_v = first choice, rest) is regressed by a graph
 network that reads the graph and the current decision, from samples collected once and offline by Gibbs sampling
 (sections 3 and 4.1; graphopt.learn.advantages). The predictions say where progressive search mutates (section 4.3;
-graphopt.search.walks.progressive).
+graphopt.search.walks.local).
 
 The paper (its section)                    | Here
 labels by visits of Gibbs sampling (4.1)   | also surveys: all slots priced around one decision, read in one pass
@@ -43,8 +43,8 @@ from graphopt.learn.encoders.features import batch, graph_features
 from graphopt.learn.learner import Learner, inference
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
+from graphopt.search.walks.local import Steps, Uniform, progressive_search
 from graphopt.search.walks.moves import INFEASIBLE, Slots, slots_in, slots_of, start_walk
-from graphopt.search.walks.progressive import Steps, Uniform, progressive_search
 
 Predict = Callable[[nn.Module, Graph, Decision], Tensor]
 """[N, H, K] predictions of a network around a decision."""
@@ -221,7 +221,7 @@ class LAF(Learner):
             return
 
         with inference(problem.graph):
-            walk = start_walk(problem, slots, steps.start, deltas=False)
+            walk = start_walk(problem, slots, steps.start)
             guide = LearnedMutations(
                 problem, slots, self.network, lambda network, graph, one: self.predict(network, [graph], [one]),
                 self.model.target == "signed", self.search.guide, self.search.refit,

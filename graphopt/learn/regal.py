@@ -103,7 +103,7 @@ def inputs(graph: Graph, task: AssignTask) -> Inputs:
     held[view_inline(graph)] = 0.0
     held = held / max(held.sum(), 1.0) + 1e-6 / graph.num_ops
     instance, vectors, depths = SchedulingInstance(graph, task), fiedler(graph), levels(graph)
-    parts = rules.by_heft(instance).device, rules.by_cautious_heft(instance).device
+    parts = rules.by_heft(instance).device, rules.by_heft(instance, rules.CAUTION).device
     made = (_orders(instance, held, vectors, depths), _members(instance, held, vectors, parts),
             descriptors(instance, held, depths, parts[1])[None])  # fmt: skip
     return known.setdefault(task, Inputs(*(part.astype(np.float32) for part in made)))

@@ -12,10 +12,9 @@ from hardware.quick import alone as quick
 from graphopt.core.errors import Unmeasured, UserError
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.hardware.costs.whole_program import Profiled, signature_of, standard_error
+from graphopt.hardware.costs.whole_program import Profiled, signature_of
 from graphopt.hardware.measure.environment import environment_here
 from graphopt.hardware.measure.pool import LocalPool
-from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.hardware.measure.rounds import Runner, alone
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
@@ -187,16 +186,6 @@ def test_noisy_blocks_are_followed_by_more() -> None:
     assert late["blocks"] == 3
 
 
-def test_the_table_gives_turns(tmp_path: Path) -> None:
-    table = PriceTable(tmp_path / "ops.jsonl")
-    other = PriceTable(tmp_path / "ops.jsonl")
-    with table.turn():
-        table.add({"op": "a", "environment": "e", "seconds": 1.0})
-    assert other.find("a", "e") is None
-    with other.turn():
-        assert (other.find("a", "e") or {})["seconds"] == 1.0
-
-
 def test_the_noise_of_a_program_is_that_of_its_measured_ops(tmp_path: Path, no_process: None) -> None:
     """Two products of one shape share an error, since the op was measured once; that of another op is independent."""
     b = ProgramBuilder()
@@ -212,12 +201,3 @@ def test_the_noise_of_a_program_is_that_of_its_measured_ops(tmp_path: Path, no_p
     assert price.cost == pytest.approx(10.0)
     assert price.noise == pytest.approx((0.06**2 + 0.04**2) ** 0.5 / 10.0)
     assert price.measurements == 13
-
-
-def test_the_standard_error_is_that_of_medians() -> None:
-    """Of many medians of few normal blocks, each with the error that its own spread says."""
-    rng = np.random.default_rng(0)
-    blocks = 1.0 + rng.normal(0, 0.05, (4000, 15))
-    low, middle, high = np.quantile(blocks, [0.25, 0.5, 0.75], axis=1)
-    said = [standard_error({"spread": s, "blocks": 15}) for s in (high - low) / middle]
-    assert np.mean(said) == pytest.approx(middle.std(), rel=0.1)

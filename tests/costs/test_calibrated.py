@@ -9,7 +9,7 @@ import pytest
 from graphopt.core.errors import UserError
 from graphopt.costs.loops import preset as presets
 from graphopt.costs.loops.estimate import Estimate, LoopPlan, Rules
-from graphopt.costs.loops.loop_program import Buffer, Hint, Index, LibraryCall, Loop, LoopProgram, Read
+from graphopt.costs.loops.loop_bodies import Buffer, Hint, Index, LibraryCall, Loop, LoopProgram, Read
 from graphopt.costs.loops.preset import Preset, derived, load, read, save, shipped
 from graphopt.hardware.costs.calibrated import Calibrated
 

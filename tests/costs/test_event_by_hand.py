@@ -1,7 +1,6 @@
 """Event simulation against cases worked out by hand, and against plain references."""
 
 import heapq
-import itertools
 
 import numpy as np
 import pytest
@@ -216,20 +215,6 @@ def test_a_plan_over_capacity_is_infinite_and_says_by_how_much():
         assert fits.excess.tolist() == [(160 - 125) / 125 + (150 - 125) / 125]
     large = simulator(machine_of(2, capacity=160.0)).price(plan_of(graph, {}))
     assert (large.cost.tolist(), large.excess.tolist()) == ([2.0], [0.0])
-
-
-def test_no_order_of_a_tiny_graph_beats_the_best_priorities():
-    """Brute force: the best over all placements and priority orders equals the best over plain list schedules."""
-    graph = graph_of({"a": (["x"], 1, 1), "b": (["x"], 2, 1), "c": (["a"], 3, 1), "d": (["b"], 1, 1),
-                      "e": (["c", "d"], 1, 1)})  # fmt: skip
-    rows = [*itertools.product(itertools.product(range(2), repeat=5), itertools.permutations(range(5)))]
-    device = np.array([d for d, _ in rows], np.int16)
-    priority = np.array([o for _, o in rows], np.float64)
-    plans = Plans(graph, device, priority, np.zeros(device.shape, bool))
-    cost = simulator(machine_of(bandwidth=2.0), threads=2).price(plans).cost
-    # critical path a c e = 5 needs b and d (3 s) elsewhere by 4: d ends at 3, travels 0.5
-    assert cost.min() == 5.0
-    assert set(cost[(device == device[:, :1]).all(1)].tolist()) == {8.0}  # all on one
 
 
 @pytest.mark.parametrize("levels", [1, 3, None])

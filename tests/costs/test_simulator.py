@@ -25,7 +25,6 @@ from graphopt.costs.queues import rank_by_priority
 from graphopt.graphs.readers.formats.task_graphs import read_layer_graph
 from graphopt.problems.assignment import AssignTask
 from graphopt.problems.cost_model import CostModel
-from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import on_first_device
 
 # --- Every simulated run keeps the rules, by an independent oracle, on random graphs, machines and plans.
@@ -128,7 +127,7 @@ def assert_exact(graph: Graph, flips: FusionFlips, device: Device, limits: Kerne
     return spread
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=SEEDS, steps=st.integers(1, 45), limits=st.sampled_from(LIMITS), device=st.sampled_from(DEVICES),
        share=st.sampled_from([0.0, 0.5, 0.8, 1.0]))  # fmt: skip
 def test_every_flip_is_exact(seed, steps, limits, device, share) -> None:
@@ -301,17 +300,6 @@ def test_published_splits_have_their_published_loads(name: str, split: str) -> N
     device |= {str(n): cpu for part in groups["cpus"] for n in part["nodes"]}
     decision = np.array([[device[label]] for label in graph.op_names], np.int16)
     assert 1e3 * cost.price(task.realise(graph, decision[None])).cost[0] == pytest.approx(known[split], rel=1e-5)
-
-
-@pytest.mark.parametrize("name", GRAPHS)
-def test_a_search_is_no_worse_than_the_best_contiguous_split(name: str) -> None:
-    graph, task, cost, known = published(name)
-    problem, _ = solve(option("algo", "load_balance"), graph, task, cost, evals=1000)
-    assert 1e3 * problem.best_cost <= 1.02 * known["dp"]
-    plan = problem.solution().plans
-    assert check(plan, task.machine) == []  # what has to share a device does
-    kept = [sum(int(graph.weight_bytes[n]) for n in np.flatnonzero(plan.device[0] == d)) for d in range(7)]
-    assert all(held <= device.capacity for held, device in zip(kept, task.machine.devices, strict=True))
 
 
 def walk(rng: np.random.Generator, start: np.ndarray, steps: int, kinds: int) -> np.ndarray:

@@ -1,7 +1,6 @@
 """What becomes of one input: an `Outcome`. Limits and watches are set once per process, by `guard`."""
 
 import io
-import json
 import os
 import resource
 import signal
@@ -9,15 +8,21 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
+
+from graphopt import cache_dir
+from graphopt.core.errors import Unsolved, UserError
+from graphopt.core.graph import GraphError
+from graphopt.core.utils.process import GUARD
+from graphopt.core.utils.terminal import printable
 
 from .mutate import CANARY, Draw
 
-SECONDS = 20  # of this process's own time: other work on the machine does not count
 MEMORY = 4 << 30  # bytes of address space beyond what the process has when it begins
 LONGEST = 1500  # characters of a sentence
 KINDS = ("result", "sentence", "traceback", "wrong", "hang", "memory", "executed")
@@ -40,12 +45,13 @@ class _Hang(BaseException):
 class Format:
     """One format. write: puts a damaged input drawn from the generator into a folder, says what to read. read: as the
     command line reads it; checks what comes out and raises `Wrong` where that is not right. share: of the cases that
-    other formats get, where one takes long."""
+    other formats get, where one takes long. seconds: of this process's own time; other work does not count."""
 
     name: str
     write: Callable[[Draw, Path], Path]
     read: Callable[[Path], None]
     share: float = 1.0
+    seconds: float = 20.0
 
 
 class Outcome(NamedTuple):
@@ -55,13 +61,23 @@ class Outcome(NamedTuple):
     text: str
 
 
+# --- Limits and watches.
+
+# What the audit hook saw since the case began, and where the case may write; None: nobody watches.
+_seen: list[str] = []
+_allowed: tuple[str, ...] | None = None
+_FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen", "pty.spawn", "socket.connect",
+              "shutil.rmtree", "os.chmod", "webbrowser.open")  # fmt: skip
+_OWN = "from graphopt.graphs.readers.onnx.inference import main;"  # a process of graphopt's, whatever the input
+
+
 def guard() -> None:
     """Limits the memory of this process, and watches what it runs and writes. Call it when all is imported."""
     size = int(next(line for line in Path("/proc/self/status").read_text().splitlines() if "VmSize" in line).split()[1])
     resource.setrlimit(resource.RLIMIT_AS, ((size << 10) + MEMORY, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, _stop)
-    sys.path.append(str(Path(__file__).parent / CANARY.removeprefix("fuzz_")))
+    sys.path.append(str(Path(__file__).parent / "canary"))
     sys.addaudithook(_watch)
 
 
@@ -69,114 +85,71 @@ def _stop(*_: Any) -> None:
     raise _Hang
 
 
-class _Watched:
-    """What the audit hook saw since the case began. allowed: where it may write; None: nobody watches."""
-
-    allowed: tuple[str, ...] | None = None
-    seen: list[str] = []  # noqa: RUF012  (of the process, as the hook is)
-
-
-_FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen", "pty.spawn",
-              "socket.connect", "shutil.rmtree", "os.chmod", "webbrowser.open")  # fmt: skip
-
-
-_OWN = "from graphopt.graphs.readers.onnx.inference import main;"  # a process of graphopt's, whatever the input
-
-
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if _Watched.allowed is None:
+    """Notes what is forbidden, and does not let it happen."""
+    if _allowed is None:
         return
-    if event in _FORBIDDEN:
-        if event == "subprocess.Popen" and _ours(tuple(arguments[1])):
-            return
-        if event in ("shutil.rmtree", "os.chmod") and str(arguments[0]).startswith(_Watched.allowed):
-            return
-        _refuse(f"{event} {arguments!r:.200}")
-    elif event == "open" and _writes(*arguments[1:]) and not str(arguments[0]).startswith(_Watched.allowed):
-        _refuse(f"open {arguments!r:.200}")
-
-
-def _ours(command: tuple[Any, ...]) -> bool:
-    """The process that infers shapes, or the shell that ends it when nobody is left to ask it."""
-    from graphopt.core.utils.process import GUARD
-
-    return command == GUARD or (command[:2] == (sys.executable, "-c") and _OWN in command[2])
-
-
-def _refuse(what: str) -> None:
-    """Notes it, and does not let it happen."""
-    _Watched.seen.append(what)
-    raise PermissionError(what)
+    if event in ("open", "shutil.rmtree", "os.chmod"):
+        fine = (event == "open" and not _writes(*arguments[1:])) or str(arguments[0]).startswith(_allowed)
+    elif event == "subprocess.Popen":  # the process that infers shapes, or the shell that ends it when nobody asks it
+        command = tuple(arguments[1])
+        fine = command == GUARD or (command[:2] == (sys.executable, "-c") and _OWN in command[2])
+    else:
+        fine = event not in _FORBIDDEN
+    if not fine:
+        _seen.append(f"{event} {arguments!r:.200}")
+        raise PermissionError(_seen[-1])
 
 
 def _writes(mode: Any = None, flags: Any = 0, *_: Any) -> bool:
     return any(sign in mode for sign in "wax+") if isinstance(mode, str) else bool(int(flags or 0) & 3)
 
 
-def _places(folder: Path) -> tuple[str, ...]:
-    """Where a case may write: its folder, caches, temporary files; file numbers and devices are none of its files."""
-    from graphopt import cache_dir
-
-    return (
-        str(folder),
-        str(folder.resolve()),
-        str(cache_dir()),
-        tempfile.gettempdir(),
-        "/dev/null",
-        *map(str, range(10)),
-    )
+# --- One case.
 
 
 def judged(form: Format, seed: int, folder: Path, *, traced: bool = False) -> Outcome:
     """Makes the case of a seed in an empty folder, reads it, and says what happened. Seeds below 0 damage nothing.
     traced: for a person who looks, or to warm up: errors are printed, and nothing has a time limit."""
+    global _allowed
     found = form.write(Draw(form.name, seed), folder)
-    from_here = list(sys.path)
+    path = list(sys.path)
     sys.modules.pop(CANARY, None)
-    _Watched.seen, _Watched.allowed = [], _places(folder)
+    _seen.clear()
+    _allowed = (str(folder), str(folder.resolve()), str(cache_dir()), tempfile.gettempdir(), "/dev/null",
+                *map(str, range(10)))  # fmt: skip # the last: file numbers, none of its files
     try:
         outcome = _read(form, found, traced)
     finally:
-        _Watched.allowed = None
-        sys.path[:] = from_here
+        _allowed = None
+        sys.path[:] = path
     if CANARY in sys.modules:
         return Outcome("executed", f"{CANARY} was imported; {sys.modules.pop(CANARY).CALLS}; {outcome.text}")
-    return Outcome("executed", "; ".join(_Watched.seen)) if _Watched.seen else outcome
+    return Outcome("executed", "; ".join(_seen)) if _seen else outcome
 
 
 def _read(form: Format, found: Path, traced: bool) -> Outcome:
-    from graphopt.core.errors import Unsolved, UserError
-    from graphopt.core.graph import GraphError
-
-    signal.setitimer(signal.ITIMER_PROF, 0 if traced else SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, 0 if traced else form.seconds)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", RuntimeWarning)  # numpy's overflow and invalid values
             form.read(found)
         return Outcome("result", "")
-    except _Hang:
-        return Outcome("hang", _place())
-    except (Wrong, UserError, GraphError, Unsolved, Said, MemoryError, Exception) as error:
+    except _Hang as error:
+        return Outcome("hang", _place(error))
+    except Exception as error:
         signal.setitimer(signal.ITIMER_PROF, 0)
         if traced:
             traceback.print_exc()
-        return _named(error)
+        if isinstance(error, UserError | GraphError | Unsolved | Said):
+            said = str(error) if isinstance(error, Said) else printable(error)  # as commands show it
+            fault = fault_of(said)
+            return Outcome("wrong", f"{fault}: {said!r:.300}") if fault else Outcome("sentence", said)
+        kind = "memory" if isinstance(error, MemoryError) else "wrong" if isinstance(error, Wrong) else "traceback"
+        return Outcome(kind, f"{type(error).__name__}: {str(error)[:300]!r} at {_place(error)}")
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _named(error: Exception) -> Outcome:
-    from graphopt.core.errors import Unsolved, UserError
-    from graphopt.core.graph import GraphError
-    from graphopt.core.utils.terminal import printable
-
-    if isinstance(error, UserError | GraphError | Unsolved | Said):
-        said = str(error) if isinstance(error, Said) else printable(error)  # as commands show it
-        fault = fault_of(said)
-        return Outcome("wrong", f"{fault}: {said!r:.300}") if fault else Outcome("sentence", said)
-    kind = "memory" if isinstance(error, MemoryError) else "wrong" if isinstance(error, Wrong) else "traceback"
-    return Outcome(kind, f"{type(error).__name__}: {str(error)[:300]!r} at {_place()}")
 
 
 def fault_of(sentence: str) -> str:
@@ -188,58 +161,29 @@ def fault_of(sentence: str) -> str:
     return "a sentence without an end" if len(sentence) > LONGEST else ""
 
 
-def _place() -> str:
-    """Where the error was raised: the last line of graphopt, and the last of all."""
-    frames: list[traceback.FrameSummary] = []
-    with suppress(RecursionError):
-        frames = list(traceback.extract_tb(sys.exc_info()[2]))
-    ours = [f for f in frames if "/graphopt/" in f.filename]
+def _place(error: BaseException) -> str:
+    """Where it was raised: the last line of all, and the last of graphopt."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "/graphopt/" in frame.filename]
     return " in ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in [*frames[-1:], *ours[-1:]])
 
 
-# --- Commands in this process: what they say becomes a `Said`, what escapes them escapes.
-
-
-def spoken(main: Callable[[Any], int], arguments: Sequence[str], fails: tuple[int, ...] = (1,)) -> str:
-    """What a command prints. Raises `Said` where it ends with a sentence, `Wrong` where it fails in silence or says
-    more than that. fails: exit codes of refusals."""
+def spoken(main: Callable[[Any], int], *arguments: str | Path) -> str:
+    """What a command prints, in this process. Raises `Said` where it ends with a sentence, `Wrong` where it prints
+    nothing, fails in silence or says more than that; what escapes it escapes."""
     out, err = io.StringIO(), io.StringIO()
     try:
-        with redirect_stdout(out), redirect_stderr(err), tracebacks():
-            code = main(list(arguments))
+        # With GRAPHOPT_TRACEBACK, commands raise what they would turn into a sentence about an unexpected error.
+        with redirect_stdout(out), redirect_stderr(err), mock.patch.dict(os.environ, GRAPHOPT_TRACEBACK="1"):
+            code = main([*map(str, arguments)])
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
-    complaint = "".join(line for line in err.getvalue().splitlines(keepends=True) if not _aside(line))
-    if code in fails and complaint:
+    aside = ("warning: ", "evaluate ", "extract ", "verify ", "train ", "capture ")  # warnings, and how far it is
+    complaint = "".join(line for line in err.getvalue().splitlines(keepends=True) if not line.startswith(aside))
+    if code == 1 and complaint:
         raise Said(complaint.removesuffix("\n"))
-    if code not in (0, *fails):
+    if code not in (0, 1):
         raise Wrong(f"exit code {code}, and it says {complaint!r:.300}")
+    if not out.getvalue():
+        raise Wrong(f"{arguments[:1]} prints nothing")
     return out.getvalue()
-
-
-def _aside(line: str) -> bool:
-    """A warning or how far it is."""
-    return line.startswith(("warning: ", "evaluate ", "extract ", "verify ", "train ", "capture "))
-
-
-@contextmanager
-def tracebacks() -> Any:
-    """Commands raise what they would turn into a sentence about an unexpected error."""
-    before = os.environ.get("GRAPHOPT_TRACEBACK")
-    os.environ["GRAPHOPT_TRACEBACK"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["GRAPHOPT_TRACEBACK"]
-        else:
-            os.environ["GRAPHOPT_TRACEBACK"] = before
-
-
-def json_lines(text: str) -> list[Any]:
-    """Every line a JSON value that any reader takes: no NaN."""
-    return [json.loads(line, parse_constant=_no_constant) for line in text.splitlines()]
-
-
-def _no_constant(name: str) -> None:
-    raise Wrong(f"JSON with {name}")

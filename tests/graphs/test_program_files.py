@@ -25,7 +25,7 @@ from graphopt.graphs.readers.pytorch.program_file import (
     packed_program,
     save_program,
 )
-from graphopt.hardware.execution.session import Session
+from graphopt.hardware.program_run import Session
 from tests.check_data import check_data
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from graphopt.core.graph import GraphError
 from graphopt.hardware.datasets.programs import Programs
-from graphopt.hardware.execution.session import Session
+from graphopt.hardware.program_run import Session
 
 SMALL = {"zoo": "rnnlm", "layers": 1, "steps": 2, "batch": 2, "width": 8, "vocabulary": 16, "backward": True}
 

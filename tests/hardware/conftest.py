@@ -11,6 +11,6 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A line for everything that was made ready."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "strange"), prepend=os.pathsep)
     monkeypatch.setenv("STRANGE_LOG", str(tmp_path / "log"))
-    monkeypatch.setattr("graphopt.hardware.measure.pool.WORKER", "strange_timing")
-    monkeypatch.setattr("graphopt.hardware.measure.builds.BUILDER", "strange_build")
+    monkeypatch.setattr("graphopt.hardware.measure.pool.WORKER", "strange")
+    monkeypatch.setattr("graphopt.hardware.measure.builds.BUILDER", "strange")
     return tmp_path / "log"

@@ -9,8 +9,7 @@ from torch._inductor.codecache import PyCodeCache
 
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, make_inputs
 from graphopt.hardware.inductor.captured import capture_step
-from graphopt.hardware.inductor.hooks import Request
-from graphopt.hardware.inductor.lowering import Lowered, compile_source, lower
+from graphopt.hardware.inductor.lowering import Lowered, Request, compile_source, lower
 
 
 def two_readers(x: Tensor, w: Tensor) -> list[Tensor]:

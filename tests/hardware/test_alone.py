@@ -14,8 +14,8 @@ import pytest
 from quick import alone
 
 from graphopt.core.errors import Unmeasured, UserError
+from graphopt.core.utils.process import serve
 from graphopt.hardware.measure.pool import LocalPool
-from graphopt.hardware.measure.price_table import PriceTable
 from graphopt.hardware.measure.service import Service
 from graphopt.hardware.measure.target import Target
 
@@ -153,34 +153,10 @@ def test_the_process_ends_with_its_owner(worker: Any) -> None:
     assert inner.wait() == -signal.SIGKILL
 
 
-BAD = ["NaN", "Infinity", "-1.0", "0", '"3.0"', "null", "[1.0]", "true", "1" + "0" * 400]
-
-
-@pytest.mark.parametrize("seconds", BAD)
-def test_a_table_line_that_is_no_measurement_does_not_count(tmp_path: Path, seconds: str) -> None:
-    good = json.dumps({"op": "a", "environment": "e", "seconds": 2.0, "spread": 0.1, "blocks": 3})
-    (tmp_path / "t").write_text(f'{{"op": "a", "environment": "e", "seconds": {seconds}}}\n{good}\n')
-    with pytest.warns(UserWarning, match="1 lines cannot be read"):
-        table = PriceTable(tmp_path / "t")
-    assert (table.find("a", "e") or {})["seconds"] == 2.0
-
-
-@pytest.mark.parametrize("line", ["[1]", "7", '"x"', '{"op": ["a"], "environment": "e", "seconds": 1.0}', "[" * 50_000,
-                                  '{"op": "a", "environment": {}, "seconds": 1.0}'])  # fmt: skip
-def test_a_table_line_of_wrong_types_does_not_count(tmp_path: Path, line: str) -> None:
-    (tmp_path / "t").write_text(line + "\n")
-    with pytest.warns(UserWarning, match="1 lines cannot be read"):
-        assert PriceTable(tmp_path / "t").environments() == []
-
-
-def test_no_part_of_a_line_counts(tmp_path: Path) -> None:
-    whole = json.dumps({"op": "a", "environment": "e", "seconds": 12.5, "spread": 0.25, "blocks": 3})
-    for end in range(len(whole)):
-        (tmp_path / "t").write_text(whole[:end])
-        assert PriceTable(tmp_path / "t").find("a", "e") is None
-
-
-def test_a_table_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write"), PriceTable(tmp_path / "file" / "t").turn():
-        pass
+def test_it_ends_without_a_word_when_nobody_reads() -> None:
+    asked, ask = os.pipe()
+    hear, answered = os.pipe()
+    os.write(ask, (json.dumps({"id": 1}) + "\n").encode())
+    os.close(hear)
+    assert serve(["serve", str(asked), str(answered)], lambda request, tell: {}) == 0
+    os.close(ask)

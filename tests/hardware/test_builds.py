@@ -76,7 +76,7 @@ def test_a_compiler_ends_with_the_run_however_that_ends(log: Path, number: int) 
 
 RUN = """
 from graphopt.hardware.measure import builds
-builds.BUILDER = "strange_build"
+builds.BUILDER = "strange"
 builds.Builds(1, limit_seconds=600.0).ask("lower", {"spin": 1, "does": "compiler"}).result()
 """
 

@@ -12,14 +12,13 @@ from torch import Tensor
 from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
 from graphopt.costs.loops.estimate import Estimate, Rules
-from graphopt.costs.loops.loop_program import Loop
+from graphopt.costs.loops.loop_bodies import Loop
 from graphopt.graphs.library.own_programs import PROGRAMS
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, packed_program
 from graphopt.hardware.costs.calibrated import Calibrated
 from graphopt.hardware.inductor.captured import as_graph, capture_step, whole_step
-from graphopt.hardware.inductor.hooks import Request
 from graphopt.hardware.inductor.loop_reader import loop_program
-from graphopt.hardware.inductor.lowering import lower, own_choices
+from graphopt.hardware.inductor.lowering import Request, lower, own_choices
 from tests.costs.test_inductor_prices import task
 from tests.hardware.programs import two_reader_program
 from tests.toy import toy_graph

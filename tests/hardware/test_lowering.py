@@ -1,4 +1,6 @@
-"""Lowering under decisions: every hook still acts, results stay equal, and without decisions it is Inductor's own."""
+"""Lowering under decisions: every hook still acts, results stay equal, and without decisions it is Inductor's own;
+programs as graphs; what is counted in generated source.
+"""
 
 import runpy
 from collections.abc import Callable, Iterator
@@ -16,14 +18,14 @@ from torch._inductor.exc import CppCompileError
 from torch._inductor.graph import GraphLowering
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from graphopt.core.compiler import Knob, knobs
+from graphopt.core.compiler import Knob, compiler_choice, knobs
 from graphopt.core.errors import UserError
-from graphopt.core.graph import GraphError
+from graphopt.core.graph import Graph, GraphError
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, describe, load_program, save_program
-from graphopt.hardware.inductor import hooks
-from graphopt.hardware.inductor.captured import capture_compiled, capture_step
-from graphopt.hardware.inductor.hooks import LARGEST_TREE, Request, replaced
-from graphopt.hardware.inductor.lowering import _complete, compile_source, digest_of
+from graphopt.hardware.inductor import lowering
+from graphopt.hardware.inductor.captured import as_graph, capture_compiled, capture_step
+from graphopt.hardware.inductor.code_features import source_work
+from graphopt.hardware.inductor.lowering import LARGEST_TREE, Request, _complete, compile_source, digest_of, replaced
 from tests.check_data import check_data
 from tests.hardware.programs import (
     adam,
@@ -107,11 +109,8 @@ def test_knobs_reach_the_code_and_its_compiler(program: FxProgram) -> None:
     made = lowered(program, simdlen=1)
     assert made.digest != plain.digest and "'cpp.simdlen': 256" in made.source
     assert_close(results(program, made), eager(program))
-
-
-def test_a_knob_that_changes_no_code_makes_the_same_subject(program: FxProgram) -> None:
-    assert lowered(program, opcount_threshold=2).digest == lowered(program).digest
-    assert lowered(program, contract=1).digest != lowered(program).digest  # the same text, otherwise compiled
+    assert lowered(program, opcount_threshold=2).digest == plain.digest
+    assert lowered(program, contract=1).digest != plain.digest  # the same text, otherwise compiled
 
 
 def many_readers(*given: torch.Tensor) -> list[torch.Tensor]:
@@ -216,13 +215,130 @@ def test_of_real_programs_as_well(name: str, tmp_path: Path) -> None:
     assert own == [lowered(load_program(tmp_path / "p.program.json.gz")).digest]
 
 
-def test_other_versions_are_refused(program: FxProgram, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hooks, "KNOWN", ("1.0",))
+def test_other_versions_and_what_it_cannot_lower_are_one_error(
+    program: FxProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = FxProgram(program.gm, program.inputs)
+    with replaced(GraphLowering, "codegen", None), pytest.raises(GraphError, match="cannot lower it"):
+        lowered(broken)
+    monkeypatch.setattr(lowering, "KNOWN", ("1.0",))
     with pytest.raises(UserError, match=r"install `torch==1\.0\.\*`"):
         lowered(program)
 
 
-def test_what_it_cannot_lower_is_one_error(program: FxProgram) -> None:
-    broken = FxProgram(program.gm, program.inputs)
-    with replaced(GraphLowering, "codegen", None), pytest.raises(GraphError, match="cannot lower it"):
-        lowered(broken)
+# --- Programs as graphs, with what Inductor decides by itself; what `torch.compile` makes of functions and modules.
+
+
+def graph_of(program: FxProgram) -> Graph:
+    return as_graph(program, name="g", family="f")
+
+
+def said(graph: Graph) -> dict[str, bool]:
+    return {name: of["stored"] for name, of in zip(graph.op_names, graph.attributes) if "stored" in of}
+
+
+def test_ops_with_a_choice_say_what_the_compiler_does() -> None:
+    program = two_reader_program()
+    exp, add = only(program, "aten.exp.default"), only(program, "aten.add.Tensor")
+    graph = graph_of(program)
+    assert said(graph) == {exp: True, add: False, only(program, "aten.sub.Tensor"): False}  # no output, nor the sum
+    asked = compiler_choice(graph)
+    assert asked is not None and asked.inline.sum() == 2 and graph.program is program
+
+
+def test_a_choice_is_one() -> None:
+    """Whatever has the attribute can be stored and can be inlined, and nothing else can be inlined."""
+    norm = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU())
+    program = capture_compiled(norm, torch.randn(4, 8))["backward"]
+    free = set(said(graph_of(program)))
+    calls = [node.name for node in program.gm.graph.nodes if node.op == "call_function"]
+    assert 5 < len(free) < len(calls)
+    assert not free & lowered(program, dict.fromkeys(calls, Request.INLINE)).stored
+    assert free <= lowered(program, dict.fromkeys(free, Request.STORE)).stored
+
+
+def test_updates_in_place_are_ops() -> None:
+    graph = graph_of(capture_step(adam, [torch.randn(50) for _ in range(3)]))
+    assert sum(name.startswith("copy_") for name in graph.op_names) == 2
+    assert graph.is_output.sum() == 2 and not graph.is_weight.any()
+
+
+def test_a_step_takes_its_own_gradients() -> None:
+    def step(x: Tensor, w: Tensor) -> list[Tensor]:
+        w = w.detach().requires_grad_(True)
+        return list(torch.autograd.grad((x @ w).tanh().sum(), w))
+
+    graph = graph_of(capture_step(step, [torch.randn(4, 8), torch.randn(8, 3)]))
+    assert graph.is_output.sum() == 1 and len(graph.op_names) > 4
+
+
+def test_a_function_without_gradients_is_one_graph_and_later_parts_are_numbered() -> None:
+    def broken(x: Tensor) -> Tensor:
+        x = x.exp()
+        torch._dynamo.graph_break()
+        return x.sum()
+
+    made = capture_compiled(lambda x: [x.exp().sum(-1)], [torch.randn(4, 8)])
+    assert list(made) == ["inference"]
+    assert [spec.shape for spec in made["inference"].inputs] == [(4, 8)]
+    assert list(capture_compiled(broken, [torch.randn(4, 8)])) == ["inference", "inference.1"]
+
+
+def test_what_cannot_be_captured_is_one_sentence() -> None:
+    with pytest.raises(GraphError) as error:
+        capture_step(lambda x: [x[x > 0]], [torch.randn(4)])
+    assert "\n" not in str(error.value)
+    with pytest.raises(GraphError, match="no graph"):
+        capture_compiled(lambda x: 3, [torch.randn(4)])
+
+
+# --- What is counted in generated source, against counts by hand.
+
+
+KERNEL = """x = async_compile.cpp_pybinding(['float*'], r'''
+extern "C"  void  kernel(const float* in_ptr0, float* out_ptr0)
+{
+    {
+        #pragma GCC ivdep
+        for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(10L); x0+=static_cast<int64_t>(1L))
+        {
+            for(int64_t x1=static_cast<int64_t>(0L); x1<static_cast<int64_t>(40L); x1+=static_cast<int64_t>(16L))
+            {
+                {
+                    if(C10_LIKELY(x1 >= static_cast<int64_t>(0) && x1 < static_cast<int64_t>(32L)))
+                    {
+                        auto tmp0 = at::vec::Vectorized<float>::loadu(in_ptr0 + static_cast<int64_t>(x1 + 40L*x0), static_cast<int64_t>(16));
+                        auto tmp1 = in_ptr0[static_cast<int64_t>(x0)];
+                        auto tmp2 = static_cast<float>(64.0);
+                        auto tmp3 = tmp1 / tmp2;
+                        auto tmp4 = at::vec::Vectorized<float>(tmp3);
+                        auto tmp5 = tmp0 * tmp4;
+                        auto tmp6 = decltype(tmp5)(1)/(decltype(tmp5)(1) + tmp5.neg().exp());
+                        tmp6.store(out_ptr0 + static_cast<int64_t>(x1 + 40L*x0));
+                    }
+                    if(C10_UNLIKELY(x1 >= static_cast<int64_t>(32L) && x1 < static_cast<int64_t>(40L)))
+                    {
+                        for (int64_t x1_tail = static_cast<int64_t>(32L);x1_tail < static_cast<int64_t>(40L); x1_tail++)
+                        {
+                            auto tmp0 = in_ptr0[static_cast<int64_t>(x1_tail + 40L*x0)];
+                            auto tmp1 = std::tanh(tmp0);
+                            out_ptr0[static_cast<int64_t>(x1_tail + 40L*x0)] = tmp1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+''')"""  # noqa: E501
+
+
+def test_instructions_run_as_often_as_their_loops() -> None:
+    """10 rows of two whole vectors, and of 8 numbers one by one."""
+    work = source_work(KERNEL)
+    assert work.pop("trips") == 10 + 10 * 3 + 10 * 8
+    assert work == {
+        "v.load": 20, "v.store": 20, "v.exp": 20, "v.div": 20,
+        "v.simple": 20 * 3,  # a product, a sum and a change of sign
+        "s.load": 20 + 80, "s.div": 20, "s.tanh": 80, "s.store": 80,
+    }  # fmt: skip

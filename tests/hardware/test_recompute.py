@@ -19,9 +19,10 @@ from torch.utils.checkpoint import checkpoint
 from graphopt.core.split import step_of
 from graphopt.graphs.readers.pytorch.step_capture import capture_step
 from graphopt.hardware.apply.recompute import SETTINGS, BudgetSolver, Partitioner, eager_backend
-from graphopt.hardware.execution.program_run import _changes
+from graphopt.hardware.program_run import _changes
 
 FAST = replace(SETTINGS, evals=300)
+TORCHS = torch._functorch.partitioners.min_cut_rematerialization_partition
 BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)
 
 
@@ -61,10 +62,9 @@ def split(module: nn.Module, inputs: list[Tensor], share: float, partition: Any)
         return stepped(module, inputs, torch.compile(module, backend=eager_backend(partition), fullgraph=True))
 
 
-@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
-def test_executed_bytes_are_the_simulated_ones_and_gradients_the_same(dropout: float) -> None:
-    module, inputs = stack(dropout=dropout)
-    wanted, plain = split(module, inputs, 1.0, torch._functorch.partitioners.min_cut_rematerialization_partition)
+def test_executed_bytes_are_the_simulated_ones_and_gradients_the_same() -> None:
+    module, inputs = stack(dropout=0.1)
+    wanted, plain = split(module, inputs, 1.0, TORCHS)
     peaks = []
     for share in BUDGETS[1:]:
         ours = Partitioner(FAST)
@@ -79,8 +79,7 @@ def test_executed_bytes_are_the_simulated_ones_and_gradients_the_same(dropout: f
 def test_random_numbers_are_drawn_once() -> None:
     """torch's own solver draws dropout's masks again in the backward pass: its gradients are of another function."""
     module, inputs = stack(dropout=0.5)
-    plain = torch._functorch.partitioners.min_cut_rematerialization_partition
-    wanted, _ = split(module, inputs, 1.0, plain)
+    wanted, _ = split(module, inputs, 1.0, TORCHS)
     ours, _ = split(module, inputs, 0.0, Partitioner(FAST))
     assert all(torch.equal(a, b) for a, b in zip(ours, wanted, strict=True))
 
@@ -100,19 +99,11 @@ def test_inductor_asks_the_partitioner() -> None:
     assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(gradients, wanted, strict=True))
 
 
-def test_a_quarter_less_than_torchs_solver_at_the_lowest_budget() -> None:
-    module, inputs = stack(blocks=12)
-    _, theirs = split(module, inputs, 0.05, torch._functorch.partitioners.min_cut_rematerialization_partition)
-    _, ours = split(module, inputs, 0.05, Partitioner(SETTINGS))
-    assert ours < 0.75 * theirs
-
-
 def test_torch_asks_the_solver_and_saves_what_it_says() -> None:
     module, inputs = stack(dropout=0.1)
     wanted, peak = split(module, inputs, 0.05, Partitioner(FAST))
-    plain = torch._functorch.partitioners.min_cut_rematerialization_partition
     with budget(0.05, BudgetSolver(FAST)):
-        call = torch.compile(module, backend=eager_backend(plain), fullgraph=True)
+        call = torch.compile(module, backend=eager_backend(TORCHS), fullgraph=True)
         gradients, asked = stepped(module, inputs, call)
     assert asked == peak
     assert all(torch.equal(a, b) for a, b in zip(gradients, wanted, strict=True))

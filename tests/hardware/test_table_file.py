@@ -1,11 +1,11 @@
-"""Tables whose lines from before are packed beside them."""
+"""Tables of prices: turns, lines from before that are packed beside them, lines that do not count."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from graphopt.core.errors import Unreadable
+from graphopt.core.errors import Unreadable, UserError
 from graphopt.hardware.code_time import tables_in
 from graphopt.hardware.measure.price_table import PriceTable, all_lines, is_there, pack, packed_path, tables_below
 
@@ -48,3 +48,45 @@ def test_packed_lines_are_read_within_limits(tmp_path: Path, monkeypatch: pytest
     packed_path(tmp_path / "t").write_bytes(b"no gzip")
     with pytest.raises(Unreadable, match="damaged"):
         PriceTable(tmp_path / "t")
+
+
+def test_the_table_gives_turns(tmp_path: Path) -> None:
+    table = PriceTable(tmp_path / "ops.jsonl")
+    other = PriceTable(tmp_path / "ops.jsonl")
+    with table.turn():
+        table.add({"op": "a", "environment": "e", "seconds": 1.0})
+    assert other.find("a", "e") is None
+    with other.turn():
+        assert (other.find("a", "e") or {})["seconds"] == 1.0
+
+
+BAD = ["NaN", "Infinity", "-1.0", "0", '"3.0"', "null", "[1.0]", "true", "1" + "0" * 400]
+
+
+@pytest.mark.parametrize("seconds", BAD)
+def test_a_line_that_is_no_measurement_does_not_count(tmp_path: Path, seconds: str) -> None:
+    (tmp_path / "t").write_text(f'{{"op": "a", "environment": "e", "seconds": {seconds}}}\n{line_of("a", 2.0)}\n')
+    with pytest.warns(UserWarning, match="1 lines cannot be read"):
+        table = PriceTable(tmp_path / "t")
+    assert (table.find("a", "e") or {})["seconds"] == 2.0
+
+
+@pytest.mark.parametrize("line", ["[1]", "7", '"x"', '{"op": ["a"], "environment": "e", "seconds": 1.0}', "[" * 50_000,
+                                  '{"op": "a", "environment": {}, "seconds": 1.0}'])  # fmt: skip
+def test_a_line_of_wrong_types_does_not_count(tmp_path: Path, line: str) -> None:
+    (tmp_path / "t").write_text(line + "\n")
+    with pytest.warns(UserWarning, match="1 lines cannot be read"):
+        assert PriceTable(tmp_path / "t").environments() == []
+
+
+def test_no_part_of_a_line_counts(tmp_path: Path) -> None:
+    whole = json.dumps({"op": "a", "environment": "e", "seconds": 12.5, "spread": 0.25, "blocks": 3})
+    for end in range(len(whole)):
+        (tmp_path / "t").write_text(whole[:end])
+        assert PriceTable(tmp_path / "t").find("a", "e") is None
+
+
+def test_a_table_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"), PriceTable(tmp_path / "file" / "t").turn():
+        pass

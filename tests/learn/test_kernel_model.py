@@ -9,7 +9,7 @@ import torch
 from fusion_graphs import GPU as ROUGH
 from fusion_graphs import XLA, random_graph, random_requests
 from small_graphs import fit, fusion_on
-from test_lower_bound import tasks_on
+from test_joint_search import tasks_on
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.graph import Graph

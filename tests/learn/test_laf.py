@@ -23,8 +23,8 @@ from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.optimizer import solve
 from graphopt.run.config.build import encoder
+from graphopt.search.walks.local import ProgressiveSearch, Steps, mutated
 from graphopt.search.walks.moves import slots_in, slots_of
-from graphopt.search.walks.progressive import ProgressiveSearch, Steps, mutated
 
 MACHINE = Machine(name="m", devices=(GPU,))
 FUSION, SIMULATOR = fusion_on(MACHINE)

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from test_guided_local import priced, problem_of, search
+from cells import option
+from test_key_walks import hot_local, problem_of
 
 from graphopt.core.graph import Graph
 from graphopt.core.utils import registry
 from graphopt.graphs.layered import layered_graph
 from graphopt.learn.placing.perturb_policy import PerturbPolicy, seen
 from graphopt.problems.optimizer import solve
-from graphopt.run.config.construct import construct
 from graphopt.search.walks.hot_local import RunColumns
 
 
@@ -20,8 +20,9 @@ def policy(**changed: object) -> PerturbPolicy:
     node = registry.option("algo", "perturb_policy")
     node["walk"]["modelled"], node["teaching"]["evals"] = 100, 400
     problem = problem_of()
-    around = {"task": problem.task, "cost": priced(problem), "seed": 0}
-    made: PerturbPolicy = construct(node | changed, "algo", around)
+    around = {"task": problem.task, "cost": problem._cost, "seed": 0}
+    parts = {"walk": node["walk"], "teaching": node["teaching"]}
+    made: PerturbPolicy = option("algo", "perturb_policy", around, **parts | changed)
     return made.eval()
 
 
@@ -58,8 +59,8 @@ def test_ops_that_are_held_out_teach_nothing() -> None:
 
 def test_without_trust_it_is_the_search_by_the_rule() -> None:
     problem = problem_of()
-    answers = [solve(algo, problem.graph, problem.task, priced(problem), evals=60)[0].trace_array()[:, ::2]
-               for algo in (policy(trust=0.0), search(100))]  # fmt: skip
+    answers = [solve(algo, problem.graph, problem.task, problem._cost, evals=60)[0].trace_array()[:, ::2]
+               for algo in (policy(trust=0.0), hot_local(100))]  # fmt: skip
     assert np.array_equal(*answers)
 
 

@@ -162,12 +162,6 @@ def test_learners_with_every_encoder(algo: str, network: str) -> None:
     conforms(make(algo, label, network), graphs()[0], label, 7)
 
 
-@pytest.mark.parametrize("algo", [algo for algo in ALGOS if "deltas" in registry.option("algo", algo)])
-def test_delta_prices_are_billed_alike(algo: str) -> None:
-    for evals in BUDGETS:
-        conforms(make(algo, "fusion", deltas=True), graphs()[0], "fusion", evals)
-
-
 @pytest.mark.parametrize(("algo", "label"), CELLS, ids=lambda part: part)
 def test_a_legal_cell_priced_by_memory(algo: str, label: str) -> None:
     conforms(make(algo, label), graphs()[0], label, 7, "peak_memory")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,14 +37,14 @@ LEARNING = {"torch", "torch_geometric", "pytorch_lightning"}
 # Who may load them: learners, what reads torch modules, what runs programs.
 MAY_LEARN = (
     *("graphs/library/", "graphs/module.py", "graphs/readers/pytorch/", "graphs/zoo/", "learn/"),
-    *("hardware/apply/", "hardware/execution/", "hardware/inductor/", "hardware/measure/kinds/", "report/apply/"),
+    *("hardware/apply/", "hardware/program_run", "hardware/inductor/", "hardware/measure/kinds/", "report/apply/"),
     *("rewrite/io/torch_", "rewrite/ir/execution.py", "run/ship.py", "run/training/"),
 )
 # Classical methods, readers, tables and pictures: what a user needs who never trains.
 WITHOUT_TORCH = """
     core.graph core.plan core.machine core.oracles core.trace problems.problem problems.optimizer
     problems.tasks.placement problems.tasks.fusion
-    problems.tasks.recomputing costs.simulator costs.step search.recompute.segments search.walks.local
+    problems.tasks.recomputing costs.simulator costs.step search.saved_sets search.walks.local
     search.fusion.xla_priority search.heuristics.schedules graphs.torch_module graphs.synthetic graphs.onnx
     graphs.files graphs.zoo_dataset graphs.models contests.sharding.sharding_task
     contests.sharding.sharding_search contests.sharding.sharding_instances run.evaluate run.config.build
@@ -73,25 +74,20 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(path): path for path in SOURCES}
 
 
-def modules_imported(path: Path) -> set[str]:
-    """Modules of graphopt that a source imports anywhere, inside functions too, but not for types alone."""
-    tree = ast.parse(path.read_text())
-    typing = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    names = imported(node for node in ast.walk(tree) if id(node) not in typing)
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def modules_imported(path: Path, types: bool = False) -> frozenset[str]:
+    """Modules of graphopt that a source imports anywhere, inside functions too. types: also for types alone."""
+    nodes = [*ast.walk(parsed(path))]
+    typing = [node for node in nodes if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    left_out = set() if types else {id(inner) for node in typing for inner in ast.walk(node)}
+    names = imported(node for node in nodes if id(node) not in left_out)
     found = {name if name in MODULES else name.rpartition(".")[0] for name in names}
-    return (found & set(MODULES)) - {"graphopt", module_of(path)}
-
-
-IMPORTS = {module: modules_imported(path) for module, path in MODULES.items()}
-
-
-def units_imported(path: Path) -> set[str]:
-    return {unit_of(MODULES[module]) for module in IMPORTS[module_of(path)]}
+    return frozenset((found & set(MODULES)) - {"graphopt", module_of(path)})
 
 
 def test_the_page_draws_these_floors() -> None:
@@ -107,7 +103,7 @@ def test_every_room_has_its_floor() -> None:
 
 def test_names_stand_once() -> None:
     """No two classes and no two files are called alike; an option's file is called after it, so REGAL's two are."""
-    trees = [ast.parse(path.read_text()) for path in SOURCES]
+    trees = map(parsed, SOURCES)
     classes = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     files = Counter(path.name for path in SOURCES if path.name != "__init__.py")
     assert {name for name, count in (classes + files).items() if count > 1} == {"regal.py"}
@@ -115,7 +111,7 @@ def test_names_stand_once() -> None:
 
 def test_imports_make_no_circle() -> None:
     """Between files, not only folders; imports inside functions count."""
-    left = dict(IMPORTS)
+    left = {module: modules_imported(path) for module, path in MODULES.items()}
     while free := [module for module, others in left.items() if not others & set(left)]:
         for module in free:
             del left[module]
@@ -125,7 +121,8 @@ def test_imports_make_no_circle() -> None:
 @pytest.mark.parametrize("unit", sorted(RANK))
 def test_imports_go_one_way(unit: str) -> None:
     for path in (p for p in SOURCES if unit_of(p) == unit):
-        upwards = {other for other in units_imported(path) - {unit} if RANK[other] >= RANK[unit]}
+        others = {unit_of(MODULES[module]) for module in modules_imported(path)} - {unit}
+        upwards = {other for other in others if RANK[other] >= RANK[unit]}
         assert not upwards, f"{path.relative_to(ROOT)} imports {', '.join(sorted(upwards))}"
 
 
@@ -133,7 +130,7 @@ def test_learning_packages_stay_in_their_folders() -> None:
     for path in SOURCES:
         if path.relative_to(PACKAGE).as_posix().startswith(MAY_LEARN):
             continue
-        names = imported(iter(ast.parse(path.read_text()).body))
+        names = imported(parsed(path).body)
         assert not {name.split(".")[0] for name in names} & LEARNING, path
 
 
@@ -145,7 +142,7 @@ def test_classical_work_loads_no_torch() -> None:
 
 
 def test_the_command_imports_nothing_heavy() -> None:
-    names = imported(iter(ast.parse((PACKAGE / "__main__.py").read_text()).body))
+    names = imported(parsed(PACKAGE / "__main__.py").body)
     assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
 
 
@@ -180,12 +177,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_wheel_has_all_files(site: Path) -> None:
+def test_the_wheel_has_all_files_and_options(site: Path) -> None:
     def files(package: Path) -> set[str]:
         found = (path.relative_to(package) for path in package.rglob("*") if path.is_file())
         return {path.as_posix() for path in found if "__pycache__" not in path.parts}
 
     assert {name for name in files(PACKAGE) if not name.startswith("run/conf/")} <= files(site / "graphopt")
+    options = {name for name in files(site / "graphopt" / "run" / "conf") if name.endswith(".yaml")}
+    assert options == {name for name in files(CONF) if name.endswith(".yaml")}
 
 
 def graphopt(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -204,13 +203,6 @@ def test_the_command_solves_from_an_empty_folder(site: Path, tmp_path: Path) -> 
     (rows,) = (read(file) for file in tmp_path.rglob("rows.jsonl"))
     assert [(row["algo"], row["status"]) for row in rows] == [("scan", "ok")]
     assert {path.name for path in tmp_path.iterdir()} == {"outputs"}
-
-
-def test_every_option_is_in_the_wheel(site: Path) -> None:
-    def files(top: Path) -> set[Path]:
-        return {path.relative_to(top) for path in top.rglob("*.yaml")}
-
-    assert files(site / "graphopt" / "run" / "conf") == files(CONF)
 
 
 def test_an_algorithm_of_ones_own_needs_no_change_of_the_package(site: Path, tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ here; what grows on purpose raises its number in the same commit, with the reaso
 `python -m pytest tests/project/test_shape.py -s` prints the figures, and where they are to go.
 """
 
-import ast
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
+import networkx as nx
 import pytest
-from project.test_architecture import IMPORTS, MODULES, PACKAGE, RANK, ROOT, module_of, unit_of
+from test_architecture import MODULES, PACKAGE, RANK, ROOT, module_of, modules_imported, unit_of
 
 MOST = {  # figure: (at most today, wanted)
     "lines of graphopt/": (58_350, 48_000),
@@ -30,60 +30,6 @@ MOST = {  # figure: (at most today, wanted)
 }
 
 
-def all_imports() -> dict[str, set[str]]:
-    """Module -> modules of graphopt that it names anywhere, for types alone too."""
-    found: dict[str, set[str]] = {}
-    for module, path in MODULES.items():
-        names: list[str] = []
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                names += [f"{node.module}.{alias.name}" for alias in node.names]
-        known = {name if name in MODULES else name.rpartition(".")[0] for name in names}
-        found[module] = (known & set(MODULES)) - {"graphopt", module}
-    return found
-
-
-def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
-    """Groups of modules each of which reaches all others of its group (Tarjan's strongly connected components)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack, found = list[str](), list[list[str]]()
-
-    def visit(module: str) -> None:
-        index[module] = low[module] = len(index)
-        stack.append(module)
-        for other in imports[module]:
-            if other not in index:
-                visit(other)
-                low[module] = min(low[module], low[other])
-            elif other in stack:
-                low[module] = min(low[module], index[other])
-        if low[module] == index[module]:
-            group = stack[stack.index(module) :]
-            del stack[stack.index(module) :]
-            if len(group) > 1:
-                found.append(sorted(group))
-
-    for module in imports:
-        if module not in index:
-            visit(module)
-    return found
-
-
-def floors(rooms: Iterable[str], above: Mapping[str, set[str]]) -> int:
-    """The longest chain of rooms, each of which imports the next at run time."""
-    height: dict[str, int] = {}
-
-    def of(room: str) -> int:
-        if room not in height:
-            height[room] = 1 + max((of(other) for other in above[room]), default=0)
-        return height[room]
-
-    return max(of(room) for room in rooms)
-
-
 def lines(paths: Iterable[Path]) -> int:
     return sum(len(path.read_text().splitlines()) for path in paths)
 
@@ -95,24 +41,18 @@ def tracked() -> list[str]:
     return done.stdout.splitlines()
 
 
+def arrows(types: bool) -> list[tuple[str, str]]:
+    """(module, module of graphopt that it names). types: also where it is named for types alone."""
+    return [(module, other) for module, path in MODULES.items() for other in modules_imported(path, types)]
+
+
 def figures() -> dict[str, int]:
-    sources, everything = list(MODULES.values()), all_imports()
-    rooms = {unit_of(path) for path in sources} - {"__init__"}
-    above = {
-        room: {
-            unit_of(MODULES[other]) for module, path in MODULES.items() if unit_of(path) == room
-            for other in IMPORTS[module]
-        } & rooms - {room}
-        for room in rooms
-    }  # fmt: skip
-    back = {
-        (module, other)
-        for module, others in everything.items()
-        for other in others
-        if (here := unit_of(MODULES[module])) != (there := unit_of(MODULES[other]))
-        and {here, there} <= set(RANK)
-        and RANK[there] >= RANK[here]
-    }
+    sources, everything = list(MODULES.values()), arrows(types=True)
+    between = [(unit_of(MODULES[here]), unit_of(MODULES[there])) for here, there in arrows(types=False)]
+    rooms = nx.DiGraph((here, there) for here, there in between if here != there and {here, there} <= set(RANK))
+    units = [(unit_of(MODULES[here]), unit_of(MODULES[there])) for here, there in everything]
+    back = [(a, b) for a, b in units if a != b and {a, b} <= set(RANK) and RANK[b] >= RANK[a]]
+    circles = [group for group in nx.strongly_connected_components(nx.DiGraph(everything)) if len(group) > 1]
     texts = [path.read_text() for path in sources]
     files = tracked()
     return {
@@ -122,9 +62,9 @@ def figures() -> dict[str, int]:
         "options of algo": sum(bool(re.fullmatch(r"conf/algo/\w+\.yaml", name)) for name in files),
         "options of dataset": sum(bool(re.fullmatch(r"conf/dataset/\w+\.yaml", name)) for name in files),
         "programs": sum('__name__ == "__main__"' in text for text in texts),
-        "floors": floors(rooms, above),
+        "floors": 1 + nx.dag_longest_path_length(rooms),
         "arrows back": len(back),
-        "circles": len(circles(everything)),
+        "circles": len(circles),
         "imports for types alone": sum("if TYPE_CHECKING:" in text for text in texts),
         "lines of tests": lines((ROOT / "tests").rglob("*.py")),
         "tracked files": len(files),
@@ -139,9 +79,3 @@ def test_the_shape_does_not_grow() -> None:
     grown = {name: value for name, value in found.items() if value > MOST[name][0]}
     assert not grown, f"more than tests/project/test_shape.py allows: {grown}"
     assert PACKAGE.is_dir() and module_of(PACKAGE / "core" / "cli.py") in MODULES
-
-
-def test_circles_are_found() -> None:
-    imports = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"d"}}
-    assert circles(imports) == [["a", "b", "c"]]
-    assert floors("abd", {"a": {"b"}, "b": {"d"}, "d": set()}) == 3

@@ -53,7 +53,7 @@ def test_entries_that_were_changed_at_random(contest: Contest) -> None:
     (contest.folder.parents[1] / "results").mkdir()
     right = costs_of(judged(contest)["good"])
     counted = refused = 0
-    for seed in range(400):
+    for seed in range(130):
         rng = Draw("entry", seed)
         changed = damaged(rng, said | pack if seed % 2 else said)
         try:
@@ -69,7 +69,7 @@ def test_entries_that_were_changed_at_random(contest: Contest) -> None:
         assert all(cost is None or cost == known for cost, known in zip(costs_of(mine), right)), seed
         assert len(mine.refusal) <= 500 and all(len(score.reason) <= 600 for score in mine.scores), seed
         counted, refused = counted + (None not in costs_of(mine)), refused + bool(mine.refusal)
-    assert counted > 20 and refused > 100
+    assert counted > 6 and refused > 30
 
 
 PACK = f"results/a/{packed.NAME}"

@@ -20,21 +20,20 @@ from graphopt.problems.problem import OutOfBudget
 from graphopt.search.genetic.evolution import beta_keys, beta_parameters, uniform_keys
 from graphopt.search.heuristics.schedules import Default
 from graphopt.search.walks.local import Annealing, LocalSearch, RandomSearch, Scan, local_search
-from graphopt.search.walks.moves import Walk, slots_of, start_walk
+from graphopt.search.walks.moves import slots_of, start_walk
 
 # --- Classical optimisers against brute force, budgets and determinism, on toy problems.
 
-AT, HEAT = {"start": "initial", "deltas": True}, {"hot": 0.05, "cold": 0.03}
 OPTIMISERS: dict[str, Callable[[], Optimizer]] = {
     "default": lambda: Default(name="default"),
     "random": lambda: RandomSearch(name="random", change=1.0),
     "random_near": lambda: RandomSearch(name="random", change=0.2),
-    "local": lambda: LocalSearch(name="local", hops=0, **AT),
-    "local_random": lambda: LocalSearch(name="local", start="random", hops=0, deltas=True),
-    "local_hop": lambda: LocalSearch(name="local", start="initial", hops=1, deltas=False),
-    "scan": lambda: Scan(name="scan", **AT),
-    "scan_random": lambda: Scan(name="scan", start="random", deltas=True),
-    "annealing": lambda: Annealing(name="annealing", **AT, **HEAT),
+    "local": lambda: LocalSearch(name="local", start="initial", hops=0),
+    "local_random": lambda: LocalSearch(name="local", start="random", hops=0),
+    "local_hop": lambda: LocalSearch(name="local", start="initial", hops=1),
+    "scan": lambda: Scan(name="scan", start="initial"),
+    "scan_random": lambda: Scan(name="scan", start="random"),
+    "annealing": lambda: Annealing(name="annealing", start="initial", hot=0.05, cold=0.03),
 }
 SEARCHERS = [name for name in OPTIMISERS if name != "default"]
 HEADS = [{"inline": 2}, {"device": 3}, {"device": 2, "priority": 4}]
@@ -47,10 +46,9 @@ def solve(name: str, problem: AssignProblem) -> None:
 
 @pytest.mark.parametrize("name", OPTIMISERS)
 @settings(max_examples=15, deadline=None)
-@given(evals=st.sampled_from([0, 1, 2, 3, 17, 60]), heads=st.sampled_from(HEADS), deltas=st.booleans(),
-       seed=st.integers(0, 99))  # fmt: skip
-def test_budget_is_never_exceeded(name: str, evals: int, heads: dict[str, int], deltas: bool, seed: int) -> None:
-    problem, cost = toy_problem(7, heads, evals, seed=seed, deltas=deltas)
+@given(evals=st.sampled_from([0, 1, 2, 3, 17, 60]), heads=st.sampled_from(HEADS), seed=st.integers(0, 99))  # fmt: skip
+def test_budget_is_never_exceeded(name: str, evals: int, heads: dict[str, int], seed: int) -> None:
+    problem, cost = toy_problem(7, heads, evals, seed=seed)
     solve(name, problem)
     assert cost.calls == problem.evals <= evals
     assert problem.best_cost == cost.totals(problem.task.realise(problem.graph, problem.best[None]).device)[0]
@@ -83,16 +81,6 @@ def test_brute_force_with_interactions(name: str, seed: int) -> None:
     assert problem.best_cost == cost.optimum()
 
 
-def test_deltas_and_full_prices_walk_alike() -> None:
-    """Exact flips are a faster way to the same prices, so the search takes the same path."""
-    for name in ("local", "scan", "annealing"):
-        full, exact = (toy_problem(20, {"inline": 2}, 150, seed=2, deltas=deltas)[0] for deltas in (False, True))
-        solve(name, full)
-        solve(name, exact)
-        assert [(s.evals, s.cost) for s in full.trace] == [(s.evals, s.cost) for s in exact.trace]
-        assert full.evals == exact.evals
-
-
 def test_scan_keeps_only_improvements_and_stops_at_a_local_optimum() -> None:
     problem, cost = toy_problem(10, {"device": 3}, 10_000, seed=4)
     solve("scan", problem)
@@ -110,7 +98,7 @@ def test_scan_keeps_only_improvements_and_stops_at_a_local_optimum() -> None:
 def test_local_search_asks_its_picker() -> None:
     problem, _ = toy_problem(9, {"inline": 2}, 40, seed=6)
     slots = slots_of(problem)
-    local_search(problem, slots, start_walk(problem, slots, "initial", deltas=False), lambda decision: 4, 0)
+    local_search(problem, slots, start_walk(problem, slots, "initial"), lambda decision: 4, 0)
     assert set(np.flatnonzero((problem.best != problem.initial)[:, 0])) <= {4}
 
 
@@ -126,48 +114,19 @@ def test_infeasible_start_is_left() -> None:
         assert np.isfinite(problem.best_cost)
 
 
-# --- What a walk remembers: refused requests stay without deltas, and are forgotten with them.
-
-
-def capped_chain(deltas: bool) -> tuple[AssignProblem, Walk]:
-    """Four ops, at most two per kernel, everything stored."""
+def test_refused_requests_stay_until_they_are_legal() -> None:
+    """Four ops, at most two per kernel, everything stored. Inlining op 2 fills its kernel, so op 1 is refused: same
+    price. Scores are the prices of decisions."""
     problem = opened(chain(4), fusion(Machine(name="m", devices=(GPU,)), max_ops=2), evals=50)
-    return problem, start_walk(problem, slots_of(problem), "zero", deltas=deltas)
-
-
-def try_flip(walk: Walk, op: int) -> float:
-    choice = 1 - int(walk.decision[op, 0])
-    score = walk.price_one(op, 0, choice)
-    if score <= walk.score:
-        walk.take(op, 0, choice, score)
-    return score
-
-
-@pytest.mark.parametrize("deltas", [False, True])
-def test_refused_requests(deltas: bool) -> None:
-    """Inlining op 2 fills its kernel, so op 1 is refused: same price."""
-    _, walk = capped_chain(deltas)
-    stored = walk.score
-    one = try_flip(walk, 2)
-    assert one < stored
-    assert try_flip(walk, 1) == one
-    assert walk.decision[:, 0].tolist() == ([0, 0, 1, 0] if deltas else [0, 1, 1, 0])
-    two = try_flip(walk, 0)  # joins op 1
-    assert two < one
-    assert walk.decision[:, 0].tolist() == ([1, 0, 1, 0] if deltas else [1, 1, 1, 0])
-    walk.take(2, 0, 0, walk.price_one(2, 0, 0))  # room for op 1 in the kernel of op 2: a remembered request takes it
-    expected = {False: 2, True: 1}[deltas]
-    assert walk.decision[:, 0].sum() == expected
-
-
-@pytest.mark.parametrize("deltas", [False, True])
-def test_scores_are_the_prices_of_decisions(deltas: bool) -> None:
-    problem, walk = capped_chain(deltas)
-    for op in (2, 0, 2, 1):
-        score = walk.price_one(op, 0, 1 - int(walk.decision[op, 0]))
-        walk.take(op, 0, 1 - int(walk.decision[op, 0]), score)
+    walk = start_walk(problem, slots_of(problem), "zero")
+    seen = [walk.score]
+    for op in (2, 1, 0):
+        walk.take(op, 0, 1, walk.price_one(op, 0, 1))
+        seen.append(walk.score)
         assert problem.cost(walk.decision[None])[0] == walk.score
-    assert np.isfinite(walk.score)
+    assert seen[0] > seen[1] == seen[2] > seen[3]  # the last joins op 1
+    walk.take(2, 0, 0, walk.price_one(2, 0, 0))  # room for op 1 in the kernel of op 2: a remembered request takes it
+    assert walk.decision[:, 0].tolist() == [1, 1, 0, 0]
 
 
 # --- Beta keys: the right distribution, from shared uniform numbers.

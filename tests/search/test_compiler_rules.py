@@ -1,9 +1,12 @@
-"""The compilers' rules on hand-made graphs; XLA's greedy against a slow one that scores everything at every step."""
+"""The compilers' rules on hand-made graphs; XLA's greedy against a slow one that scores everything at every step;
+classes of alike ops.
+"""
 
 import numpy as np
 import pytest
 from cells import fusion
-from fusion_graphs import Net
+from fusion_graphs import XLA, Net
+from fusion_graphs import random_graph as random_net
 from numpy.typing import NDArray
 
 from graphopt.core.errors import ConfigError, Incompatible
@@ -11,11 +14,16 @@ from graphopt.core.fusible import fusible, view_inline
 from graphopt.core.graph import Graph
 from graphopt.core.kernels import KernelLimits, legalise
 from graphopt.core.machine import Device, Machine
+from graphopt.core.operators import OPERATOR_ID
 from graphopt.core.plan import Head, Plans, Role
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
+from graphopt.graphs.layered import layered_graph
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.cost_model import CostModel, Prices
+from graphopt.problems.optimizer import solve
+from graphopt.search.fusion.modelled_scan import MotifScan
 from graphopt.search.fusion.xla_priority import LAUNCH, SIGNIFICANT, XlaPriority, as_decision, priority_fusion
+from graphopt.search.walks.moves import alike
 
 GPU = Device(
     name="gpu", fusion_model="xla_gpu", bandwidth=768e9, launch=LAUNCH, contraction_flops=38e12,
@@ -195,10 +203,63 @@ def test_rules_refuse_tasks_without_fusion() -> None:
         XlaPriority(name="xla_priority").solve(p)
 
 
-def test_rules_obey_tight_caps() -> None:
-    graph = chain(40)
-    for limits in (KernelLimits(4, 16, 8), KernelLimits(64, 1, 1)):
-        inline, _ = priority_fusion(graph, GPU, limits)
-        assert np.array_equal(legalise(graph, inline.astype(np.uint8)[None], limits)[0], inline)
-    inline, _ = priority_fusion(graph, GPU, KernelLimits(4, 16, 8))
-    assert (~inline).sum() == 10  # 40 ops in kernels of 4
+# --- Classes of alike ops against labels that are nested tuples, and the scan over them against one without.
+
+
+def slow_classes(graph: Graph, free: np.ndarray, hops: int) -> set[tuple[int, ...]]:
+    """Colours as what they stand for: own facts, and the sorted colours of inputs and of readers."""
+
+    def colour(op: int, left: int) -> object:
+        results = graph.results(op)
+        own = (int(graph.kind[op]), max([1, *graph.numel[results].tolist()]), bool(free[op]))
+        if not left:
+            return own
+        ends = [column[ptr[op] : ptr[op + 1]].tolist() for ptr, column in (graph.predecessors, graph.successors)]
+        return (colour(op, left - 1), *(tuple(sorted((colour(o, left - 1) for o in e), key=repr)) for e in ends))
+
+    found: dict[str, list[int]] = {}
+    for op in np.flatnonzero(free).tolist():
+        found.setdefault(repr(colour(op, hops)), []).append(op)
+    return {tuple(ops) for ops in found.values() if len(ops) > 1}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_classes_are_weisfeiler_lehman_colours(seed: int) -> None:
+    graph = layered_graph(60, np.random.default_rng(seed), f"g{seed}") if seed % 2 else random_net(seed, 40)
+    free = np.random.default_rng(seed).random(graph.num_ops) < 0.8
+    seen: set[tuple[int, ...]] = set()
+    for hops, classes in enumerate(alike(graph, free, 3)):
+        sizes = [len(ops) for ops in classes]
+        found = {tuple(ops.tolist()) for ops in classes}
+        assert sizes == sorted(sizes, reverse=True) and not found & seen
+        assert found | seen >= slow_classes(graph, free, hops) and found <= slow_classes(graph, free, hops)
+        seen |= found
+
+
+class Taste(CostModel):
+    """Likes negations inline and everything else stored: what a kind of op wants it wants everywhere."""
+
+    name, objective = "taste", "runtime"
+
+    def price(self, plans: Plans) -> Prices:
+        wish = np.where(plans.graph.kind == OPERATOR_ID["neg"], -1.0, 1.0)
+        return Prices(1e3 + (plans.inline * wish).sum(1), np.zeros(len(plans)))
+
+
+def best(optimizer: MotifScan, blocks: int, evals: int) -> float:
+    net = Net("blocks", "blocks")
+    x = net.tensor((4, 8))
+    for i in range(blocks):
+        x = net("relu", net("neg", x, name=f"neg{i}"), name=f"relu{i}")
+    net.output(x)
+    task = fusion(Machine(name="one", devices=(XLA,)))
+    problem, _ = solve(optimizer, net.build(), task, Taste(), evals=evals)
+    return problem.best_cost
+
+
+def test_what_a_block_wants_is_found_once_for_all_blocks() -> None:
+    blocks = 40
+    optimum = 1e3 - blocks
+    assert best(MotifScan(name="motif_scan", depth=3), blocks, 6) == optimum
+    assert best(MotifScan(name="rules_scan", depth=None), blocks, 6) > optimum + 5
+    assert best(MotifScan(name="motif_scan", depth=3), blocks, 3 * 2 * blocks) == optimum  # a scan ends it

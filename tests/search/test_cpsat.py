@@ -23,10 +23,19 @@ from graphopt.run.evaluate import Context, Method, evaluate
 from graphopt.run.records.rows import RowFile
 from graphopt.search.genetic.evolution import uniform_keys
 from graphopt.search.solvers import cpsat
+from graphopt.search.solvers.constraint_models import (
+    EVERY,
+    Workload,
+    anywhere,
+    grain,
+    interchangeable,
+    least_makespan,
+    least_memory,
+    renamed,
+    watched,
+    workload,
+)
 from graphopt.search.solvers.cpsat import CpSat, spread
-from graphopt.search.solvers.makespan_model import anywhere, least_makespan
-from graphopt.search.solvers.memory_model import least_memory
-from graphopt.search.solvers.workload import EVERY, Workload, grain, interchangeable, renamed, watched, workload
 
 pytest.importorskip("ortools", reason="the solvers extra is not installed")
 

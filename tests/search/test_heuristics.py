@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cells import identical, joint, opened, placement, scheduling
+from cells import identical, joint, opened, placement, scheduling, simulator
 from check_data import check_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,13 +18,14 @@ from graphopt.graphs.layered import layered_graph
 from graphopt.graphs.readers.formats.task_graphs import read_lifetimes
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import solve
-from graphopt.search.genetic.brkga import Brkga
-from graphopt.search.genetic.evolution import Evolution
 from graphopt.search.heuristics import partition, rules, starts
-from graphopt.search.heuristics.starts import encode
+from graphopt.search.heuristics.expert import Expert, by_layers, cut, layers
+from graphopt.search.heuristics.rules import SchedulingInstance
+from graphopt.search.heuristics.starts import encode, heuristic_decisions
 from graphopt.search.solvers import cpsat
 from graphopt.search.solvers.cpsat import CpSat
 from graphopt.search.solvers.least_memory import Lifetime, optimal_order, peak_of
+from graphopt.search.walks.local import Annealing, LocalSearch
 
 # --- Heuristics: orders against plain versions, partitions on graphs whose best cut is known, plans in keys.
 
@@ -272,15 +273,6 @@ def test_published_orders_have_their_published_peaks(name: str) -> None:
     assert peak_of(data["optimal_order"], tensors) == known[name]["optimal_peak"]
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_search_comes_close_and_never_below(name: str) -> None:
-    brkga = Brkga(name="brkga", start="random", evolution=Evolution(population=50, elites=0.2, mutants=0.1,
-                                                                    elite_bias=0.7))  # fmt: skip
-    given_ = problem_of_memory(name, 5000)
-    found, _ = solve(brkga, given_.graph, given_.task, given_._cost, evals=5000)
-    assert optimum_of(name) <= found.best_cost <= 1.02 * optimum_of(name)
-
-
 @pytest.mark.parametrize("name", ["light_shufflenet", "light_squeezenet"])
 def test_the_solver_proves_published_graphs_without_that_search(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ortools", reason="the solvers extra is not installed")
@@ -304,3 +296,92 @@ def test_under_a_plan_of_the_same_kernels_partitions_are_not_made_again() -> Non
             one, other = heuristic(under), heuristic(anew)
             assert np.array_equal(one.device, other.device) and np.array_equal(one.urgency, other.urgency), name
     assert np.array_equal(rules.HEURISTICS["spectral"](known).device, made.device)
+
+
+# --- `expert`: layers by their weights, in runs of alike work; and searches that start from the best heuristic.
+
+
+GPU = Device(name="gpu", vector_flops=1e13, contraction_flops=6e13, bandwidth=1.5e12, launch=3e-6)
+FOUR = Machine(name="four", devices=(GPU,) * 4, link_bandwidth=20e9, link_latency=1e-5)
+TASK, COST = placement(FOUR), simulator(FOUR)
+
+
+def recurrent(depth: int, steps: int, *, backward: bool = False) -> tuple[Graph, dict[str, int]]:
+    """An unrolled recurrent network: layer l at step t reads layer l - 1 at t and itself at t - 1. With `backward`, ops
+    that go back through layers and steps. Also the layer of every op that is no lookup."""
+    b, of = GraphBuilder("recurrent", "recurrent"), {}
+    table, weights = b.tensor((1000, 64), weight=True), [b.tensor((64, 64), weight=True) for _ in range(depth)]
+    state, shown = [b.tensor((8, 64)) for _ in range(depth)], {}
+    for t in range(steps):
+        index = b.tensor((8,), dtype="int64")
+        x = b.tensor((8, 64))
+        b.op("gather", [table, index], [x], name=f"lookup{t}")
+        for layer in range(depth):
+            added, product, x_next = (b.tensor((8, 64)) for _ in range(3))
+            b.op("add", [x, state[layer]], [added], name=f"add{layer}_{t}")
+            b.op("matmul", [added, weights[layer]], [product], flops=1e9, name=f"product{layer}_{t}")
+            b.op("tanh", [product], [x_next], name=f"tanh{layer}_{t}")
+            of[f"product{layer}_{t}"] = of[f"tanh{layer}_{t}"] = layer
+            state[layer] = x = shown[layer, t] = x_next
+    if backward:
+        for t in reversed(range(steps)):
+            for layer in reversed(range(depth)):
+                through, grad = b.tensor((8, 64)), b.tensor((8, 64))
+                b.op("mul", [x, shown[layer, t]], [through], name=f"through{layer}_{t}")
+                b.op("matmul", [through, weights[layer]], [grad], flops=1e9, name=f"grad{layer}_{t}")
+                of[f"grad{layer}_{t}"] = layer
+                x = grad
+    b.output(x)
+    return b.build(), of
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_every_step_of_a_layer_is_of_that_layer_and_its_gradients_too(backward: bool) -> None:
+    graph, of = recurrent(4, 5, backward=backward)
+    found = dict(zip(graph.op_names, layers(graph).tolist(), strict=True))
+    assert {name: found[name] for name in of} == of
+    assert all(layer == -1 for name, layer in found.items() if name.startswith("lookup"))
+
+
+def test_alike_layers_get_a_device_each() -> None:
+    graph, of = recurrent(4, 5, backward=True)
+    device = dict(zip(graph.op_names, by_layers(SchedulingInstance(graph, TASK)).tolist(), strict=True))
+    assert {name: device[name] for name in of} == of
+    assert {device[f"lookup{t}"] for t in range(5)} == {0}
+
+
+def test_it_answers_without_a_price_and_with_one_evaluation() -> None:
+    graph, _ = recurrent(4, 5)
+    unpriced, _ = solve(Expert(name="expert"), graph, TASK, COST, evals=0)
+    priced, _ = solve(Expert(name="expert"), graph, TASK, COST, evals=5)
+    assert unpriced.evals == 0 and priced.evals == 1
+    assert np.array_equal(unpriced.best[:, 0], by_layers(SchedulingInstance(graph, TASK)))
+    assert priced.best_cost == min(priced.initial_cost, unpriced.best_cost) < priced.initial_cost
+
+
+@settings(max_examples=60, deadline=None)
+@given(time=st.lists(st.integers(0, 9), max_size=7), parts=st.integers(1, 4))
+def test_the_cut_into_runs_is_the_best(time: list[int], parts: int) -> None:
+    device = cut(np.array(time, float), parts)
+    assert (np.diff(device) >= 0).all() and len(device) == len(time)
+    best = min(
+        max(sum(time[a:b]) for a, b in itertools.pairwise((0, *ends, len(time))))
+        for ends in itertools.combinations_with_replacement(range(len(time) + 1), parts - 1)
+    )
+    assert max([sum(np.array(time)[device == d]) for d in range(parts)], default=0) == best
+
+
+@pytest.mark.parametrize("search", [
+    LocalSearch(name="hill", start="heuristic", hops=0),
+    Annealing(name="annealing", start="heuristic", hot=0.05, cold=0.03),
+])  # fmt: skip
+def test_a_search_from_the_best_heuristic_bills_them_and_goes_on(search: LocalSearch | Annealing) -> None:
+    graph, _ = recurrent(4, 6, backward=True)
+    problem = TASK.open(graph, COST, evals=10**6)
+    starts = heuristic_decisions(problem)
+    best = float(COST.price(TASK.realise(graph, starts)).cost.min())
+    assert best < problem.initial_cost and len({row.tobytes() for row in starts}) == len(starts)
+    begun, _ = solve(search, graph, TASK, COST, evals=len(starts))
+    gone_on, _ = solve(search, graph, TASK, COST, evals=len(starts) + 400)
+    assert begun.best_cost == best and gone_on.best_cost <= best
+    assert begun.evals == len(starts) and gone_on.evals == len(starts) + 400

@@ -101,28 +101,6 @@ def test_heft_is_the_plain_version(seed, tasks, devices):
     assert schedule.device.tolist() == where
 
 
-def test_heft_without_transfers_is_that_of_saga():
-    saga = pytest.importorskip("saga", reason="the peers extra is not installed")
-    from saga.schedulers import HeftScheduler
-
-    rng = np.random.default_rng(3)
-    tasks, speeds = 60, [1.0, 1.5, 2.0]
-    cost = rng.uniform(1, 5, tasks)
-    edges = [(int(p), n) for n in range(1, tasks) for p in rng.choice(n, min(n, 2), replace=False)]
-    wires = [(f"p{i}", f"p{j}", 1e30) for i in range(3) for j in range(i)]
-    network = saga.Network.create([(f"p{i}", s) for i, s in enumerate(speeds)], wires)
-    arrows = [(f"t{p:03}", f"t{n:03}", 1.0) for p, n in edges]
-    theirs = HeftScheduler().schedule(
-        network, saga.TaskGraph.create([(f"t{n:03}", float(c)) for n, c in enumerate(cost)], arrows)
-    )
-    by_reader = sorted(edges, key=lambda edge: edge[1])
-    ptr = np.searchsorted([n for _, n in by_reader], np.arange(tasks + 1)).astype(np.int64)
-    needs = Dependencies(ptr, np.array([p for p, _ in by_reader], np.int32), np.ones(len(edges)))
-    machine = identical(len(speeds), link_bandwidth=1e30)
-    ours = heft(cost[:, None] / np.array(speeds), np.ones(tasks, bool), needs, links(machine))
-    assert ours.makespan == pytest.approx(theirs.makespan, rel=1e-9)
-
-
 def test_bottom_levels_by_hand():
     needs = Dependencies(np.array([0, 0, 1, 2, 4]), np.array([0, 0, 1, 2], np.int32), np.zeros(4))
     assert bottom_levels(np.array([1.0, 2, 3, 4]), needs, np.array([10.0, 20, 1, 2])).tolist() == [30.0, 7.0, 9.0, 4.0]

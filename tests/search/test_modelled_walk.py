@@ -83,17 +83,3 @@ def test_a_walk_evaluates_nothing_twice_and_ends(seed: int) -> None:
     solution = problem.solution()
     assert solution.price(COST).cost == problem.best_cost
     assert problem.distinct == problem.evals
-
-
-def test_a_model_that_is_right_is_believed() -> None:
-    """Then compound moves of the model's own optimum help no more, and of the default's they help at once."""
-    graph = random_graph(3, 60)
-    problem = opened(graph, 10, cost=MODEL)
-    walk_by_model(problem, moves_in(graph, problem), 2)
-    assert problem.best_cost < problem.initial_cost
-    settled = opened(graph, 30, cost=MODEL)
-    moves = moves_in(graph, settled)
-    settled.cost(moves.descend(2000)[None])
-    found = settled.best_cost
-    walk_by_model(settled, moves, 2)
-    assert settled.best_cost >= found * (1 - 0.01)

@@ -11,7 +11,7 @@ from torch.utils._ordered_set import OrderedSet
 
 from graphopt.core.graph import I64
 from graphopt.core.live_storage import LiveStorage, legal, op_storage, peaks
-from graphopt.hardware.execution.session import Session, csr
+from graphopt.hardware.program_run import Session, csr
 from graphopt.search.heuristics.compiler_orders import ORDERS
 from graphopt.search.walks.order_walk import descend, memory_bound, walk_from
 

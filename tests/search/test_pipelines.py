@@ -25,11 +25,8 @@ from graphopt.search.pipelines.load_balance import (
     Pipeline,
     _LoadSearch,
     contiguous,
-    judge,
     pipeline_of,
-    shift,
     split_order,
-    window,
 )
 
 GRAPHS = ("bert24_inference", "bert24_training", "gnmt_inference")
@@ -80,26 +77,6 @@ def test_the_best_cuts_of_an_order(seed: int) -> None:
     least = float(price(graph, task, cost, np.stack([line.devices(row) for row in rows])).min())
     assert split_order(line.stream, line.kinds, order, np.inf).load == least
     assert split_order(line.stream, line.kinds, order, least).load == np.inf  # only what is below the limit
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_a_window_is_what_its_items_cost(seed: int) -> None:
-    """Whatever came and went before: the load of the one device that has them; and nothing once it is empty."""
-    graph, rng = random_graph(seed, 8), np.random.default_rng(seed)
-    idle = Device(vector_flops=1e30, contraction_flops=1e30, pays_transfers=False)  # has the others, at no cost
-    on = Machine(name="m", devices=(Device(), idle), link_bandwidth=10.0, link_latency=0.5)
-    line, task, cost = setting(graph, on)
-    view, inside, load = window(line.stream), set[int](), np.empty(2)
-    for item in rng.integers(0, line.num_items, 30).tolist():
-        shift(line.stream, view, item, -1 if item in inside else 1)
-        inside ^= {item}
-        judge(line.kinds, view, load)
-        device = np.where(np.isin(np.arange(line.num_items), list(inside)), 0, 1)
-        assert load[line.kind[0]] == price(graph, task, cost, line.devices(device)[None])[0]
-    for item in inside:
-        shift(line.stream, view, item, -1)
-    assert not any(np.any(part) for part in view)
 
 
 @settings(max_examples=40, deadline=None)

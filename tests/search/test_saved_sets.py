@@ -14,8 +14,7 @@ from graphopt.costs.step import StepCost
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.recomputing import Recompute
 from graphopt.search.heuristics.schedules import Default
-from graphopt.search.recompute.saved_sets import choose, search, segmented
-from graphopt.search.recompute.segments import SegmentSearch
+from graphopt.search.saved_sets import SegmentSearch, choose, search, segmented
 
 MACHINE = Machine(name="m", devices=(Device(name="d", vector_flops=1e9),))
 

@@ -14,8 +14,7 @@ from graphopt.core.live_storage import orders_of
 from graphopt.core.plan import Plans
 from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors_in
 from graphopt.graphs.readers.pytorch.program_file import InputSpec
-from graphopt.hardware.execution.program_run import ProgramSteps
-from graphopt.hardware.execution.session import Session
+from graphopt.hardware.program_run import ProgramSteps, Session
 
 
 class OrderedModule(nn.Module):

@@ -40,8 +40,8 @@ from graphopt.core.split import Footprint, footprint, step_of
 from graphopt.graphs.readers.pytorch.step_capture import read_step
 from graphopt.hardware.inductor import strided_reads
 from graphopt.hardware.inductor.strided_reads import fix_strided_reads
-from graphopt.search.recompute import saved_sets
-from graphopt.search.recompute.saved_sets import Front, choose, search
+from graphopt.search import saved_sets
+from graphopt.search.saved_sets import Front, choose, search
 
 log = logging.getLogger(__name__)
 

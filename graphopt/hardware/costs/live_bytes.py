@@ -5,7 +5,7 @@ allocate inside. Inputs other than weights are given away: they go after their l
 allocates does not depend on when it runs, so one run gives a table from which the peak of any order follows exactly.
 """
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,9 +17,6 @@ from graphopt.core.live_storage import LiveStorage, orders_of, peaks
 from graphopt.core.plan import Plans, Role
 from graphopt.core.utils.marks import Workers
 from graphopt.problems.cost_model import CostModel, Prices
-
-if TYPE_CHECKING:
-    from graphopt.hardware.execution.session import Session
 
 
 class LiveBytes(CostModel):
@@ -34,7 +31,7 @@ class LiveBytes(CostModel):
 
     def __init__(self, *, name: str, device: Literal["cpu", "cuda"], execute: bool, threads: Workers) -> None:
         self.name, self.device, self.execute, self.threads = name, device, execute, threads
-        self._sessions: WeakKeyDictionary[Graph, Session] = WeakKeyDictionary()
+        self._sessions: WeakKeyDictionary[Graph, Any] = WeakKeyDictionary()
 
     def price(self, plans: Plans) -> Prices:
         _check(plans)
@@ -44,11 +41,12 @@ class LiveBytes(CostModel):
         return Prices(found.astype(np.float64), np.zeros(len(plans)))
 
     def storage(self, graph: Graph) -> LiveStorage:
-        return self._session(graph).table
+        table: LiveStorage = self._session(graph).table
+        return table
 
-    def _session(self, graph: Graph) -> "Session":
+    def _session(self, graph: Graph) -> Any:
         if graph not in self._sessions:
-            from graphopt.hardware.execution.session import Session
+            from graphopt.hardware.program_run import Session
 
             self._sessions[graph] = Session(graph, self.device, self.threads)
         return self._sessions[graph]

@@ -55,7 +55,7 @@ def _source(spec: Spec) -> str:
 def _captured(source: str, spec: Spec) -> Graph:
     """The graph of an entry, its program as the content of a program file."""
     from graphopt.graphs.readers.pytorch.program_file import packed_program
-    from graphopt.hardware.execution.runnable import as_program
+    from graphopt.hardware.program_run import as_program
 
     graph = _zoo(spec) if source == "zoo" else _module(spec) if source == "module" else _library(source, spec)
     name, family = str(spec.get("name", graph.name)), str(spec.get("family", graph.family))

@@ -26,8 +26,7 @@ from graphopt.graphs.readers.pytorch.nested_tensors import arguments_of, tensors
 from graphopt.graphs.readers.pytorch.program_file import FxProgram, Phase
 from graphopt.graphs.readers.pytorch.program_inputs import describe
 from graphopt.graphs.readers.pytorch.trace_errors import complaint, quiet
-from graphopt.hardware.inductor.hooks import check_version, replaced
-from graphopt.hardware.inductor.lowering import output_strides, own_choices
+from graphopt.hardware.inductor.lowering import check_version, output_strides, own_choices, replaced
 from graphopt.hardware.inductor.strided_reads import with_strided_reads_fixed
 
 FRESH = {"fx_graph_cache": False, "fx_graph_remote_cache": False, "compile_threads": 1}

@@ -14,10 +14,18 @@ from torch._inductor.scheduler import BaseSchedulerNode
 from torch.fx import Node
 from torch.utils._sympy.functions import FloorDiv, Mod, ModularIndexing
 
-from graphopt.costs.loops.loop_program import Buffer, Hint, Index, LibraryCall, Loop, LoopProgram, Read
+from graphopt.costs.loops.loop_bodies import Buffer, Hint, Index, LibraryCall, Loop, LoopProgram, Read
 from graphopt.graphs.readers.pytorch.program_file import FxProgram
-from graphopt.hardware.inductor.hooks import Request, Requests, carried_out, check_version, replaced
-from graphopt.hardware.inductor.lowering import BASE, _in_words, _started
+from graphopt.hardware.inductor.lowering import (
+    BASE,
+    Request,
+    Requests,
+    _in_words,
+    _started,
+    carried_out,
+    check_version,
+    replaced,
+)
 
 NO_WORK = frozenset({"load", "store", "output", "store_reduction", "get_index", "index_expr", "constant",
                      "set_indirect", "check_bounds", "masked_subblock"})  # fmt: skip

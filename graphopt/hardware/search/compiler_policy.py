@@ -30,7 +30,7 @@ from graphopt.hardware.requests import request_of
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.search.fusion.compiler_search import Changes, Climb, changed, knob_columns, rules, single_knobs
-from graphopt.search.walks.classes import alike
+from graphopt.search.walks.moves import alike
 
 SIZES = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)  # ops that are simulated to help, together
 LEAST = 1e-4  # relative, of a simulated time that helps

@@ -21,7 +21,7 @@ from graphopt.core.errors import UserError
 from graphopt.core.graph import GraphError
 from graphopt.graphs.readers.pytorch.program_file import key_of, unpacked_program
 from graphopt.hardware.inductor.captured import phase_of
-from graphopt.hardware.inductor.hooks import Request, Requests, carried_out, check_version, replaced
+from graphopt.hardware.inductor.lowering import Request, Requests, carried_out, check_version, replaced
 from graphopt.hardware.inductor.strided_reads import with_strided_reads_fixed
 from graphopt.hardware.requests import CompilerRequest, request_of
 from graphopt.report.answer import Answer

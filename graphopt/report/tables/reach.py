@@ -85,8 +85,7 @@ def _solves(entries: Sequence[Entry], over: str) -> list[_Solve]:
         if key not in goals or entry.budget <= 0:
             continue
         goal, reference = goals[key], own[key]
-        assert reference is not None
-        if not reference:  # of damaged rows: nothing is reached with no samples at all
+        if not reference:  # of damaged rows: nothing is reached with no samples at all, or its trace does not reach it
             continue
         samples = reference if entry is goal else _samples(entry, goal.searched)
         found.append(_Solve(entry, samples or entry.budget, (samples or entry.budget) / reference, samples is None))

@@ -34,7 +34,9 @@ _MOVED = {  # without `graphopt.`
     "search.gp_dfs": "search.heuristics.schedules", "search.inline_all": "search.fusion.xla_priority",
     "search.list_scheduling": "search.heuristics.schedules", "search.load_balance": "search.pipelines.load_balance",
     "search.local": "search.walks.local", "search.pet": "rewrite.search.rewrite_walks",
-    "search.progressive": "search.walks.progressive", "search.random": "search.walks.local",
+    "search.progressive": "search.walks.local", "search.walks.progressive": "search.walks.local",
+    "search.fusion.motif_scan": "search.fusion.modelled_scan", "search.recompute.segments": "search.saved_sets",
+    "search.random": "search.walks.local",
     "search.regal_local": "search.walks.key_moves", "search.rewrite_greedy": "rewrite.search.rewrite_walks",
     "search.rewrite_random": "rewrite.search.rewrite_walks", "search.scan": "search.walks.local",
     "search.taso": "rewrite.search.rewrite_walks", "search.tensat": "rewrite.search.tensat",
@@ -90,6 +92,9 @@ ANY = object()  # whatever the value is
 REMOVED: dict[str, dict[str, Any]] = {
     "graphopt.hardware.costs.inductor.Inductor": {"filter": None},
     "graphopt.contests.tiling.tiling_contest.TilingProblems": {"drawn": ANY},  # graphs to train on
+    "graphopt.search.walks.local.Annealing": {"deltas": False},
+    "graphopt.search.walks.local.LocalSearch": {"deltas": False},
+    "graphopt.search.walks.local.Scan": {"deltas": False},
     "graphopt.rewrite.search.mcts.Mcts": {"cycles": "efficient"},
     "graphopt.rewrite.search.tensat.Tensat": {"cycles": "efficient"},
 }

@@ -18,7 +18,7 @@ from graphopt.core.plan import Decision, Decisions, Head, Role
 from graphopt.core.utils.marks import Few, Share
 from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
-from graphopt.search.walks.classes import alike
+from graphopt.search.walks.moves import alike
 
 STORE, INLINE = 0, 1  # choices of a binary fusion head
 

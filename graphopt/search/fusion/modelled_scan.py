@@ -1,4 +1,7 @@
-"""`modelled_scan`: motif scan and compound moves by a model of kernels that is no evaluation, then evaluations of what
+"""`motif_scan`: price what the compilers' rules answer, then try each choice for whole classes of alike ops, then scan.
+The search without learning that a learned policy has to beat: it finds out by itself that blocks repeat.
+
+`modelled_scan`: motif scan and compound moves by a model of kernels that is no evaluation, then evaluations of what
 the model expects most of. What a compiler does that has a cost model of its own, and then measures; the unlearned peer
 of `kernel_model`.
 
@@ -19,7 +22,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import islice, product
 from math import erf, exp, pi, sqrt
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,15 +30,49 @@ from graphopt.core.errors import ConfigError
 from graphopt.core.graph import I64, Bool
 from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Decision, Role
-from graphopt.core.utils.marks import Count, Whole
+from graphopt.core.utils.marks import Between, Count, Whole
 from graphopt.costs.simulator import Simulator
 from graphopt.problems.assignment import AssignProblem, PricedFlips, Pricing
 from graphopt.problems.cost_model import CostModel, FlipState
 from graphopt.problems.optimizer import Optimizer, solve
-from graphopt.search.fusion.motif_scan import MotifScan, scan_classes
-from graphopt.search.fusion.xla_priority import xla_models
-from graphopt.search.walks.classes import alike
-from graphopt.search.walks.moves import neighbourhood
+from graphopt.search.fusion.xla_priority import InlineAll, XlaPriority, xla_models
+from graphopt.search.walks.local import scan
+from graphopt.search.walks.moves import Walk, alike, neighbourhood, slots_of, try_decision
+
+Depth = Annotated[int, Between(0, 16)]
+
+
+class MotifScan(Optimizer):
+    """The default, `inline_all` and `xla_priority` (two evaluations), then `scan_classes`."""
+
+    needs_roles = frozenset({Role.FUSION})
+
+    def __init__(self, *, name: str, depth: Depth | None) -> None:
+        self.name, self.depth = name, depth
+
+    def solve(self, problem: AssignProblem) -> None:
+        for rule in (InlineAll(name="inline_all"), XlaPriority(name="xla_priority")):
+            if problem.open:
+                rule.solve(problem)
+        scan_classes(problem, self.depth)
+
+
+def scan_classes(problem: AssignProblem, depth: int | None) -> None:
+    """From the best decision so far, for 0 .. depth hops, the classes of alike ops, the largest first: all are inlined,
+    then all stored, and what helps is kept; then a random-permutation scan. depth None: the scan alone."""
+    slots = slots_of(problem)
+    if not len(slots) or not problem.open:
+        return
+    walk = Walk(problem, problem.best, problem.best_cost)
+    head = problem.task.column(Role.FUSION)
+    free, most = problem.task.mask(problem.graph)[:, head], problem.task.heads[head].count - 1
+    for classes in alike(problem.graph, free, depth) if depth is not None else ():
+        for ops, choice in product(classes, (most, 0)):
+            candidate = walk.decision.copy()
+            candidate[ops, head] = choice
+            try_decision(problem, walk, candidate)
+    scan(problem, slots, walk)
+
 
 HOPS = 3  # around a forced op in which is repaired; views count
 MOST_NEAR = 64  # ops there; fewer hops where there are more

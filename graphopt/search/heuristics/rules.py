@@ -44,20 +44,6 @@ class Holdings(NamedTuple):
     size: Any  # int64 [T] bytes that end with the last reader; 0 of weights and graph outputs
 
 
-def holdings(graph: Graph, kernels: KernelGraph) -> Holdings:
-    """The holdings of a kernel graph."""
-    stays = graph.is_weight | kernels.keep
-    size = np.where(stays, 0, graph.tensor_bytes)
-    return Holdings(kernels.in_ptr, kernels.in_tensor, graph.producer, graph.result_bytes, size)
-
-
-def memory_greedy(work: Holdings) -> F64:
-    """Of the ready kernels that one first which adds least live memory: bytes of its results, less those of operands
-    that it is the last to read. Ties by op id."""
-    order, last = _memory_greedy(work)
-    return _as_urgency(order[:last], len(work.made))
-
-
 def depth_first(needs: Dependencies) -> F64:
     """What an op needs right before it: a walk against the arrows from every sink, in op order."""
     return _as_urgency(_depth_first(needs), len(needs.ptr) - 1)
@@ -149,7 +135,7 @@ def _depth_first(needs):  # type: ignore[no-untyped-def]
     return order
 
 
-CAUTION = 4.0  # of `by_cautious_heft`
+CAUTION = 4.0  # of `heft_cautious`: links are narrower than HEFT knows
 
 Device = NDArray[np.int16]
 Weight = Literal["time", "bytes"]
@@ -245,15 +231,9 @@ def heft_schedule(instance: SchedulingInstance, caution: float) -> Schedule:
     return heft(instance.kernels.time, instance.kernels.is_kernel, instance.needs, slower)
 
 
-def by_heft(instance: SchedulingInstance) -> Suggestion:
+def by_heft(instance: SchedulingInstance, caution: float = 1.0) -> Suggestion:
     """HEFT: earliest finish time, by upward rank."""
-    schedule = heft_schedule(instance, 1.0)
-    return Suggestion(schedule.device, schedule.urgency)
-
-
-def by_cautious_heft(instance: SchedulingInstance) -> Suggestion:
-    """HEFT that takes transfers for four times as long as they are: links are narrower than it knows."""
-    schedule = heft_schedule(instance, CAUTION)
+    schedule = heft_schedule(instance, caution)
     return Suggestion(schedule.device, schedule.urgency)
 
 
@@ -308,8 +288,13 @@ def order_depth_first(instance: SchedulingInstance, device: Device) -> F64:
 
 
 def order_memory_greedy(instance: SchedulingInstance, device: Device) -> F64:
-    """Whatever adds least live memory first."""
-    return memory_greedy(holdings(instance.graph, instance.kernels))
+    """Of the ready kernels that one first which adds least live memory: bytes of its results, less those of operands
+    that it is the last to read. Ties by op id."""
+    graph, kernels = instance.graph, instance.kernels
+    size = np.where(graph.is_weight | kernels.keep, 0, graph.tensor_bytes)
+    work = Holdings(kernels.in_ptr, kernels.in_tensor, graph.producer, graph.result_bytes, size)
+    order, last = _memory_greedy(work)
+    return _as_urgency(order[:last], graph.num_ops)
 
 
 Placement = Callable[[SchedulingInstance], Device]
@@ -331,7 +316,7 @@ def _both() -> dict[str, Heuristic]:
     spectral, spectral_by_bytes = partial(place_spectral, kind="time"), partial(place_spectral, kind="bytes")
     return {
         "heft": by_heft,
-        "heft_cautious": by_cautious_heft,
+        "heft_cautious": partial(by_heft, caution=CAUTION),
         "list_bottom_level": by_list,
         "single": suggest(place_single, order_bottom_level),
         "spectral": suggest(spectral, order_bottom_level),

@@ -15,7 +15,7 @@ from graphopt.search.heuristics.rules import (
     SchedulingInstance,
     Suggestion,
     Weight,
-    heft_schedule,
+    by_heft,
     metis_depth_first,
     order_bottom_level,
     place_single,
@@ -47,8 +47,7 @@ class Heft(Optimizer):
         self.name, self.caution = name, caution
 
     def solve(self, problem: AssignProblem) -> None:
-        schedule = heft_schedule(SchedulingInstance(problem.graph, problem.task), self.caution)
-        _answer(problem, iter([Suggestion(schedule.device, schedule.urgency)]))
+        _answer(problem, iter([by_heft(SchedulingInstance(problem.graph, problem.task), self.caution)]))
 
 
 class ListBottomLevel(Optimizer):

@@ -18,7 +18,7 @@ from graphopt.search.heuristics.rules import (
     Device,
     SchedulingInstance,
     Suggestion,
-    heft_schedule,
+    by_heft,
     order_bottom_level,
     order_depth_first,
     order_memory_greedy,
@@ -99,8 +99,7 @@ def placements(instance: SchedulingInstance) -> Iterator[Suggestion]:
     """Devices and an order for the kernels of any plan, the more promising first: HEFT by cautions, since it knows
     nothing of queues on links, then the other heuristics, and what practitioners do by hand."""
     for caution in CAUTIONS:
-        schedule = heft_schedule(instance, caution)
-        yield Suggestion(schedule.device, schedule.urgency)
+        yield by_heft(instance, caution)
     for name, heuristic in HEURISTICS.items():
         if name not in ("heft", "heft_cautious"):
             yield heuristic(instance)
@@ -112,4 +111,4 @@ def orders(instance: SchedulingInstance, device: Device) -> Iterator[Suggestion]
     """Orders of the kernels on their devices [N]; HEFT's ranks last."""
     for order in _ORDERS:
         yield Suggestion(device, order(instance, device))
-    yield Suggestion(device, heft_schedule(instance, 1.0).urgency)
+    yield Suggestion(device, by_heft(instance).urgency)

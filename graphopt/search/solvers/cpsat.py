@@ -34,10 +34,19 @@ from graphopt.problems.assignment import AssignProblem
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
 from graphopt.search.heuristics.starts import encode, heuristic_rows
+from graphopt.search.solvers.constraint_models import (
+    Formulation,
+    Workload,
+    has_lanes,
+    least_makespan,
+    least_memory,
+    makespan_model,
+    memory_model,
+    one_device,
+    start_early,
+    workload,
+)
 from graphopt.search.solvers.least_memory import Lifetime, optimal_order
-from graphopt.search.solvers.makespan_model import has_lanes, least_makespan, makespan_model
-from graphopt.search.solvers.memory_model import least_memory, memory_model, one_device
-from graphopt.search.solvers.workload import Formulation, Workload, start_early, workload
 
 MOST_SETS = 200_000  # of ops that the search for an order looks at, some hundred bytes each
 HEURISTIC_SHARE = 0.25  # of the budget's seconds: when no further heuristic is tried

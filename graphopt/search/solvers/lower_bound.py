@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from graphopt.core.errors import Unsolved
 from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I64, Bool
-from graphopt.core.list_schedule import Dependencies, Links, links
+from graphopt.core.list_schedule import Dependencies, links
 from graphopt.core.machine import Device
 from graphopt.core.plan import Role
 from graphopt.core.utils.compiled import njit
@@ -55,13 +55,6 @@ def backwards(tasks: Tasks) -> Tasks:
     return Tasks(tasks.seconds[::-1].copy(), ptr, source, tasks.travel[order])
 
 
-def free_bound(tasks: Tasks, devices: int) -> float:
-    """Seconds that no run takes less than, on so many devices of which every task may choose one."""
-    start, tail = free_starts(tasks), free_starts(backwards(tasks))[::-1]
-    path = float((start + tasks.seconds + tail).max(initial=0.0))
-    return max(path, shares_bound(start, tasks.seconds, tail, devices))
-
-
 def free_starts(tasks: Tasks) -> F64:
     """[N] earliest starts of tasks that choose their device."""
     found: F64 = _free_starts(*tasks, WINDOW)
@@ -69,8 +62,8 @@ def free_starts(tasks: Tasks) -> F64:
 
 
 def fixed_bound(tasks: Tasks, device: I64, lane: I64) -> float:
-    """The same where the device of every task [N] is fixed. lane: [E] the lane that a transfer takes, -1 where nothing
-    travels or where lanes carry any number of transfers at a time."""
+    """Seconds that no run takes less than where the device of every task [N] is fixed. lane: [E] the lane that a
+    transfer takes, -1 where nothing travels or where lanes carry any number of transfers at a time."""
     travels = device[tasks.source] != np.repeat(device, np.diff(tasks.ptr))
     pays = tasks._replace(travel=np.where(travels, tasks.travel, 0.0))
     start, tail = _path_starts(*pays), _path_starts(*backwards(pays))[::-1]
@@ -173,8 +166,10 @@ def _in_a_row(near, order, count, start, seconds, end):  # type: ignore[no-untyp
 
 def least_seconds(f: Fusible, device: Device) -> F64:
     """[N] seconds of the kernel of each such op on a device at least; 0 of all others."""
-    shared, read = _may_hold_heavy(f), _least_read(f, min(1.0, device.strided_factor))
-    heavy, roots = f.op["heavy"] > 0, ~f.op["is_view"] & ~f.op["can_inline"]
+    heavy, read = f.op["heavy"] > 0, _least_read(f, min(1.0, device.strided_factor))
+    held: Bool = _held(f.op["in_start"], f.op["in_end"], f.edge["op"], heavy, f.op["can_inline"])
+    shared = held & f.op["elementwise"]  # a reduction or contraction may be computed in its kernel
+    roots = ~f.op["is_view"] & ~f.op["can_inline"]
     alone: Bool = heavy & ~f.op["is_view"] | (roots & ~shared)
     moved = read + np.where(roots, f.op["out_bytes"], 0.0)
     peak = np.where(
@@ -183,13 +178,6 @@ def least_seconds(f: Fusible, device: Device) -> F64:
     rate = device.bandwidth * np.where(moved > device.cache_bytes, 1.0, max(1.0, device.cache_speedup))
     seconds: F64 = device.launch + np.maximum(f.op["flops"] / peak, moved / rate)
     return np.where(alone, seconds, 0.0)
-
-
-def _may_hold_heavy(f: Fusible) -> Bool:
-    """[N] ops in whose kernel a reduction or contraction may be computed."""
-    found: Bool = _held(f.op["in_start"], f.op["in_end"], f.edge["op"], f.op["heavy"] > 0, f.op["can_inline"])
-    held: Bool = found & f.op["elementwise"]
-    return held
 
 
 @njit(cache=True, nogil=True)
@@ -258,9 +246,14 @@ def runtime_bound(problem: AssignProblem) -> float:
     seconds_ND, needs, device = _parts(problem)
     if not task.decides(Role.DEVICE):
         return _fixed(problem, seconds_ND, needs, device)
-    least = links(machine)
-    tasks = Tasks(seconds_ND.min(1), needs.ptr, needs.source, _least_travel(least, needs.size))
-    return free_bound(tasks, machine.num_devices)
+    least, between, devices = links(machine), ~np.eye(machine.num_devices, dtype=np.bool_), machine.num_devices
+    travel = np.zeros(len(needs.size))  # [E] between any two devices
+    if between.any():
+        travel = (least.latency[between][:, None] + least.per_byte[between][:, None] * needs.size).min(0)
+    tasks = Tasks(seconds_ND.min(1), needs.ptr, needs.source, travel)
+    start, tail = free_starts(tasks), free_starts(backwards(tasks))[::-1]
+    path = float((start + tasks.seconds + tail).max(initial=0.0))
+    return max(path, shares_bound(start, tasks.seconds, tail, devices))
 
 
 def _parts(problem: AssignProblem) -> tuple[F64, Dependencies, I64]:
@@ -279,14 +272,6 @@ def _parts(problem: AssignProblem) -> tuple[F64, Dependencies, I64]:
     size = f.tensor["num_bytes"][f.edge["tensor"][made]]
     seconds = np.stack([least_seconds(f, each) for each in task.machine.devices], 1)
     return seconds, Dependencies(ptr, f.edge["op"][made].astype(np.int32), size), device
-
-
-def _least_travel(least: Links, size: F64) -> F64:
-    """[E] seconds between any two devices."""
-    between = ~np.eye(len(least.latency), dtype=np.bool_)
-    if not between.any():
-        return np.zeros(len(size))
-    return np.asarray((least.latency[between][:, None] + least.per_byte[between][:, None] * size).min(0))
 
 
 def _fixed(problem: AssignProblem, seconds_ND: F64, needs: Dependencies, device: I64) -> float:

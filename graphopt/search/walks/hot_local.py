@@ -83,8 +83,8 @@ class RunColumns:
         graph, problem = self._problem.graph, self._problem
         plan = problem.task.realise_keys(graph, keys[None])
         trace, device = self._model.simulate(plan), plan.device[0].astype(np.int64)
-        step, start, end = (_by_op(graph.num_ops, trace, what) for what in
-                            (trace.kernel_step[:, 0], trace.kernel_start, trace.kernel_end))  # fmt: skip
+        step, start, end = when = np.zeros((3, graph.num_ops))
+        when[:, trace.kernel_op] = trace.kernel_step[:, 0], trace.kernel_start, trace.kernel_end
         found = np.zeros((graph.num_ops, len(COLUMNS)))
         decides, moment = _deciding(trace, problem.objective == "peak_memory")
         source, reader, size = self.source, self.reader, self._needs.size
@@ -93,12 +93,6 @@ class RunColumns:
               len(trace.memory_time), trace.peak_bytes.size)  # fmt: skip
         found[:, INDEX["critical"]] = _critical(source, self._needs.ptr, device, start, end)
         return found.astype(np.float32)
-
-
-def _by_op(ops: int, trace: Trace, values: NDArray[np.generic]) -> F64:
-    out = np.zeros(ops)
-    out[trace.kernel_op] = values
-    return out
 
 
 def _deciding(trace: Trace, memory: bool) -> tuple[int, int]:

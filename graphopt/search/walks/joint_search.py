@@ -2,7 +2,7 @@
 
 The state is a vector of random keys, so that every order of kernels and of transfers can be said. A stage moves some of
 the three. It begins with what is known to be good for them, priced around the best keys so far: for fusion the
-compilers' two rules, then whole classes of alike ops (walks/classes.py), the largest first; for devices and orders what
+compilers' two rules, then whole classes of alike ops (`alike`), the largest first; for devices and orders what
 heuristics suggest for the kernels that the best fusion so far makes. Then a local search goes on until the stage's
 share of the budget is spent: the random moves of `regal_local`, and classes of alike ops inlined or stored together. Of
 a batch the best move is made unless it is worse; where nothing was found for `patience` evaluations it goes on from the
@@ -34,8 +34,8 @@ from graphopt.search.fusion.xla_priority import xla_choice, xla_models
 from graphopt.search.genetic.evolution import F32, priced_by
 from graphopt.search.heuristics.rules import SchedulingInstance, Suggestion
 from graphopt.search.heuristics.starts import encode, orders, placements
-from graphopt.search.walks.classes import alike
 from graphopt.search.walks.key_moves import Descent, Moves, RandomKeyMoves
+from graphopt.search.walks.moves import alike
 
 INLINE, STORE = np.float32(0.75), np.float32(0.25)  # keys of the two choices
 MOVED_BY = {  # role of a head -> the random moves that change it
@@ -155,19 +155,16 @@ class BestKeys:
 
     def _known(self, roles: tuple[Role, ...]) -> Iterator[Callable[[], F32]]:
         if Role.FUSION in roles:
-            yield from self._fusions()
+            task = self.problem.task
+            yield partial(self._with, self.fused, INLINE)
+            if xla_models(task.machine.devices[0]):
+                flags = xla_choice(self.problem.graph, task)[0]
+                yield partial(self._with, self.fused, np.where(flags, INLINE, STORE))
+            for keys in self.classes:
+                yield partial(self._with, keys, INLINE)
+                yield partial(self._with, keys, STORE)
         if Role.DEVICE in roles or Role.PRIORITY in roles:
             yield from (partial(self._placed, said) for said in self._suggestions(roles))
-
-    def _fusions(self) -> Iterator[Callable[[], F32]]:
-        task, graph = self.problem.task, self.problem.graph
-        yield partial(self._with, self.fused, INLINE)
-        if xla_models(task.machine.devices[0]):
-            flags = xla_choice(graph, task)[0]
-            yield partial(self._with, self.fused, np.where(flags, INLINE, STORE))
-        for keys in self.classes:
-            yield partial(self._with, keys, INLINE)
-            yield partial(self._with, keys, STORE)
 
     def _with(self, places: I64, value: NDArray[np.float32] | np.float32) -> F32:
         keys = self.best.copy()
@@ -209,11 +206,8 @@ class _RandomMoves:
     def __init__(self, problem: AssignProblem, roles: tuple[Role, ...], walk: Walking, classes: list[I64]) -> None:
         names = {name for role in roles for name in MOVED_BY[role]}
         kept = {name: share if name in names else 0.0 for name, share in vars(walk.moves).items()}
-        self._single, self._rng, self._classes = (
-            RandomKeyMoves(problem, replace(walk.moves, **kept)),
-            problem.rng,
-            classes,
-        )
+        self._single = RandomKeyMoves(problem, replace(walk.moves, **kept))
+        self._rng, self._classes = problem.rng, classes
         single = self._single.total
         self._share = walk.classes / (walk.classes + single) if classes and walk.classes else 0.0
 

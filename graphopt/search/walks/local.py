@@ -1,7 +1,14 @@
-"""Searches by single changes, and without any model: `local`, `annealing`, `scan`, `random`."""
+"""Searches by single changes, and without any model: `local`, `annealing`, `scan`, `random`.
+
+Progressive search (LAF, section 4.3): mutate the neighbourhood of an op, keep the better. Guided or not.
+
+One engine for both: who picks the op is a `MutationPolicy`. Uniform picks make the paper's random search,
+`algo=laf_unguided`; a learned model makes `algo=laf`. How a neighbourhood is mutated is our choice, see `mutated`.
+"""
 
 from collections.abc import Callable
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 
@@ -31,28 +38,21 @@ NodePicker = Callable[[Decision], int]
 class LocalSearch(Optimizer):
     """Hill climbing: any op, any other choice, kept unless it is worse.
 
-    hops: radius k of the mutated neighbourhood, as in LAF's search (0: the op alone). deltas: see `Walk`; only with
-    hops = 0.
+    hops: radius k of the mutated neighbourhood, as in LAF's search (0: the op alone).
     """
 
-    def __init__(self, *, name: str, start: Start, hops: Whole, deltas: bool) -> None:
-        self.name, self.start, self.hops, self.deltas = name, start, hops, deltas
+    def __init__(self, *, name: str, start: Start, hops: Whole) -> None:
+        self.name, self.start, self.hops = name, start, hops
 
     def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
-            walk, ops = (
-                start_walk(problem, slots, self.start, deltas=self.deltas and self.hops == 0),
-                np.unique(slots.op),
-            )
+            walk, ops = start_walk(problem, slots, self.start), np.unique(slots.op)
             local_search(problem, slots, walk, lambda _: int(ops[problem.rng.integers(len(ops))]), self.hops)
 
 
 def local_search(problem: AssignProblem, slots: Slots, walk: Walk, pick: NodePicker, hops: int) -> None:
-    """Runs until the budget ends; `pick` must return configurable ops. Accepts what is not worse.
-
-    `walk` must be opened with `deltas=False` when `hops` > 0.
-    """
+    """Runs until the budget ends; `pick` must return configurable ops. Accepts what is not worse."""
     while problem.open:
         op = pick(walk.decision)
         slot = int(problem.rng.integers(slots.first[op], slots.first[op + 1]))
@@ -84,19 +84,17 @@ class Annealing(Optimizer):
 
     Every sweep proposes each slot once, in a new random order. The first sweep is greedy and collects the losses of
     worse changes; cooling starts after it. So up to one sweep of budget it descends as a scan does. hot: first
-    temperature as a quantile of those losses (0..1). cold: last temperature / first. deltas: see `Walk`.
+    temperature as a quantile of those losses (0..1). cold: last temperature / first.
     """
 
-    def __init__(
-        self, *, name: str, start: Start, hot: Share, cold: Annotated[float, Between(1e-12, 1.0)], deltas: bool
-    ) -> None:
-        self.name, self.start, self.hot, self.cold, self.deltas = name, start, hot, cold, deltas
+    def __init__(self, *, name: str, start: Start, hot: Share, cold: Annotated[float, Between(1e-12, 1.0)]) -> None:
+        self.name, self.start, self.hot, self.cold = name, start, hot, cold
 
     def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if not len(slots) or not problem.open:
             return
-        walk = start_walk(problem, slots, self.start, deltas=self.deltas)
+        walk = start_walk(problem, slots, self.start)
         steps = (_step(problem, walk, slots, int(slot), 0.0) for slot in problem.rng.permutation(len(slots)))
         losses = [loss for loss in steps if 0.0 < loss < INFEASIBLE]
         first = float(np.quantile(losses, self.hot)) if losses else 0.0
@@ -119,15 +117,15 @@ def _step(problem: AssignProblem, walk: Walk, slots: Slots, slot: int, temperatu
 
 
 class Scan(Optimizer):
-    """Random-permutation coordinate descent; ends early where no single change helps any more. deltas: see `Walk`."""
+    """Random-permutation coordinate descent; ends early where no single change helps any more."""
 
-    def __init__(self, *, name: str, start: Start, deltas: bool) -> None:
-        self.name, self.start, self.deltas = name, start, deltas
+    def __init__(self, *, name: str, start: Start) -> None:
+        self.name, self.start = name, start
 
     def solve(self, problem: AssignProblem) -> None:
         slots = slots_of(problem)
         if len(slots) and problem.open:
-            scan(problem, slots, start_walk(problem, slots, self.start, deltas=self.deltas))
+            scan(problem, slots, start_walk(problem, slots, self.start))
 
 
 def scan(problem: AssignProblem, slots: Slots, walk: Walk) -> None:
@@ -172,3 +170,81 @@ class RandomSearch(Optimizer):
         initial, values = problem.initial[slots.op, slots.head], drawn[:, slots.op, slots.head]
         drawn[:, slots.op, slots.head] = np.where(keep, initial, values)
         return drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """How the search moves."""
+
+    start: Literal["initial", "random"]  # the default, or a random decision
+    hops: Whole  # k: radius of the mutated neighbourhood; 0: the op alone
+    change: Share  # probability that a slot of the neighbourhood is redrawn
+    centre: Literal["changed", "free"]  # the op itself always changes, or as its neighbours do
+
+
+class MutationPolicy(Protocol):
+    """Where to mutate, and what it learns from that."""
+
+    def pick(self, decision: Decision) -> tuple[int, int | None]:
+        """A slot (an index into `Slots`) and the choice it should take; None: any other."""
+
+    def learn(self, decision: Decision, slot: int, choice: int, change: float, accepted: bool) -> None:
+        """The mutation of `decision` that gave `slot` this choice changed the score by `change`."""
+
+
+class Uniform:
+    """Every configurable op equally often: no model."""
+
+    def __init__(self, problem: AssignProblem, slots: Slots) -> None:
+        self._rng, self._slots, self._ops = problem.rng, slots, np.unique(slots.op)
+
+    def pick(self, decision: Decision) -> tuple[int, int | None]:
+        op = self._ops[self._rng.integers(len(self._ops))]
+        return int(self._rng.integers(self._slots.first[op], self._slots.first[op + 1])), None
+
+    def learn(self, decision: Decision, slot: int, choice: int, change: float, accepted: bool) -> None:
+        """Nothing without a model."""
+
+
+class ProgressiveSearch(Optimizer):
+    """The engine without a model."""
+
+    def __init__(self, *, name: str, steps: Steps) -> None:
+        self.name, self.steps = name, steps
+
+    def solve(self, problem: AssignProblem) -> None:
+        slots = slots_of(problem)
+        if len(slots) and problem.open:
+            walk = start_walk(problem, slots, self.steps.start)
+            progressive_search(problem, slots, walk, Uniform(problem, slots), self.steps)
+
+
+def progressive_search(problem: AssignProblem, slots: Slots, walk: Walk, guide: MutationPolicy, steps: Steps) -> None:
+    """Runs until the budget ends. Accepts what is not worse."""
+    while problem.open:
+        slot, wanted = guide.pick(walk.decision)
+        candidate = mutated(problem, slots, walk.decision, slot, wanted, steps)
+        score, before, here = float(scores(problem, candidate[None])[0]), walk.score, walk.decision
+        if score <= before:
+            walk.move_to(candidate, score)
+        choice = int(candidate[slots.op[slot], slots.head[slot]])
+        guide.learn(here, slot, choice, score - before, score <= before)
+
+
+def mutated(problem: AssignProblem, slots: Slots, current: Decision, centre: int, choice: int | None,
+            steps: Steps) -> Decision:  # fmt: skip
+    """Every slot within `hops` of the centre's op is redrawn uniformly with probability `change`. The centre changes to
+    any other choice: always, or, where it is `free`, only if nothing else has changed. With `choice` given the centre
+    takes it, and nothing else changes."""
+    candidate, rng = current.copy(), problem.rng
+    op, head = int(slots.op[centre]), int(slots.head[centre])
+    if steps.hops and choice is None:
+        near = neighbourhood(problem.graph, op, steps.hops)
+        rows = slots.of_ops(near)
+        rows = rows[rng.random(len(rows)) < steps.change]
+        candidate[slots.op[rows], slots.head[rows]] = rng.integers(0, slots.choices[rows])
+    if choice is None and steps.centre == "free" and (candidate != current).any():
+        return candidate
+    now = int(current[op, head])
+    candidate[op, head] = other_choice(rng, now, int(slots.choices[centre])) if choice is None else choice
+    return candidate

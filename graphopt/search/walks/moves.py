@@ -1,15 +1,20 @@
-"""What every search shares: the configurable slots of a graph, scores of decisions, and a walk over single changes.
+"""What every search shares: the configurable slots of a graph, scores of decisions, a walk over single changes, and
+classes of alike ops (Weisfeiler-Leman): blocks of a network repeat, so one evaluation that changes an op everywhere
+tells more than one that changes it once.
 
 Shape legend: B decisions, K changes, N ops, H heads, M slots.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.core.graph import Graph
+from graphopt.core.colours import colours, largest_result
+from graphopt.core.graph import F64, I64, Graph
 from graphopt.core.plan import Decision, Decisions
 from graphopt.problems.assignment import AssignProblem, AssignTask
 from graphopt.search.heuristics.starts import heuristic_decisions
@@ -18,8 +23,6 @@ INFEASIBLE = 1e30  # every infeasible score is beyond it, ordered by its excess
 BATCH_ENTRIES = 1 << 21  # decisions are priced in batches of about this many int16 entries
 
 Start = Literal["initial", "random", "zero", "heuristic"]
-I64 = NDArray[np.int64]
-F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,37 +89,26 @@ def other_choice(rng: np.random.Generator, current: int, choices: int) -> int:
 
 def neighbourhood(graph: Graph, op: int, hops: int) -> I64:
     """Ops within `hops` edges of `op`, either way, itself included, ascending."""
-    found, frontier = {op}, {op}
+    ways, found, frontier = (graph.predecessors, graph.successors), {op}, {op}
     for _ in range(min(hops, graph.num_ops)):
-        frontier = {n for node in frontier for n in _adjacent(graph, node)} - found
+        beside = (column[ptr[at] : ptr[at + 1]].tolist() for at in frontier for ptr, column in ways)
+        frontier = {n for ops in beside for n in ops} - found
         found |= frontier
     return np.array(sorted(found), np.int64)
-
-
-def _adjacent(graph: Graph, op: int) -> list[int]:
-    return [n for ptr, column in (graph.predecessors, graph.successors) for n in column[ptr[op] : ptr[op + 1]].tolist()]
 
 
 class Walk:
     """A current decision and its score, and the scores of decisions that differ from it in one slot.
 
-    The start must have been priced, or be the initial decision.
-    With `deltas`, single flips of a fusion task are priced by exact deltas where the cost model has them: many times
-    faster on large graphs. The current decision is then always the legal one, so a request that fusion refuses is
-    forgotten; without, it stays and takes effect as soon as it becomes legal, which makes better searches.
+    The start must have been priced, or be the initial decision. A request that fusion refuses stays in the decision and
+    takes effect as soon as it becomes legal, which makes better searches.
     """
 
-    def __init__(self, problem: AssignProblem, start: Decision, score: float, *, deltas: bool) -> None:
-        self._problem = problem
-        self._flips = problem.flips(start) if deltas else None
-        self.decision = start.copy() if self._flips is None else self._flips.decision
-        self.score = score
+    def __init__(self, problem: AssignProblem, start: Decision, score: float) -> None:
+        self._problem, self.decision, self.score = problem, start.copy(), score
 
     def price(self, op: I64, head: I64, choice: I64) -> F64:
         """[K] scores after each change alone; billed K evaluations, OutOfBudget when the budget ends before."""
-        if self._flips is not None:
-            cost = self._flips.price(op)
-            return np.where(np.isfinite(cost), cost, INFEASIBLE)
         chunks, step = [], batch_size(self._problem)
         for start in range(0, len(op), step):
             rows = slice(start, start + step)
@@ -130,34 +122,54 @@ class Walk:
         return float(self.price(np.array([op]), np.array([head]), np.array([choice]))[0])
 
     def take(self, op: int, head: int, choice: int, score: float) -> None:
-        """Makes a priced change the current decision; free.
-
-        Under `deltas` a flip that changes no price is not made: it may be one that fusion refuses.
-        """
-        if self._flips is None:
-            self.decision[op, head] = choice
-        elif score != self.score:
-            self._flips.apply(op)
-            self.decision = self._flips.decision
+        """Makes a priced change the current decision; free."""
+        self.decision[op, head] = choice
         self.score = score
 
     def move_to(self, decision: Decision, score: float) -> None:
-        """Makes any priced decision the current one (not under `deltas`)."""
+        """Makes any priced decision the current one."""
         self.decision, self.score = decision, score
 
 
-def start_walk(problem: AssignProblem, slots: Slots, start: Start, *, deltas: bool) -> Walk:
+def start_walk(problem: AssignProblem, slots: Slots, start: Start) -> Walk:
     """A walk from the `initial` decision (free), from a `random` one, from choice 0 everywhere (`zero`), or from the
     best of all heuristics for devices and priorities (`heuristic`), each of which is an evaluation. All but the first
     are billed."""
     if start == "initial":
-        return Walk(problem, problem.initial, problem.initial_cost, deltas=deltas)
+        return Walk(problem, problem.initial, problem.initial_cost)
     if start == "heuristic":
         decisions, step = heuristic_decisions(problem), batch_size(problem)
         for first in range(0, len(decisions), step):
             problem.cost(decisions[first : first + step])
-        return Walk(problem, problem.best, problem.best_cost, deltas=deltas)
+        return Walk(problem, problem.best, problem.best_cost)
     decision = uniform(problem, slots, 1)[0]
     if start == "zero":
         decision[slots.op, slots.head] = 0
-    return Walk(problem, decision, float(scores(problem, decision[None])[0]), deltas=deltas)
+    return Walk(problem, decision, float(scores(problem, decision[None])[0]))
+
+
+def alike(graph: Graph, free: NDArray[np.bool_], depth: int) -> Iterator[list[I64]]:
+    """For 0 .. depth hops: the classes of at least two ops that are alike so far, each ascending, the largest first.
+
+    Alike are free ops (free [N]) of one colour: the same operator and elements of the largest result, and from one hop
+    on alike inputs and readers. A class that a smaller number of hops has given already is left out.
+    """
+    given: set[tuple[int, ...]] = set()
+    ops = np.flatnonzero(free)
+    for colour in islice(colours(graph, graph.kind, largest_result(graph), free), depth + 1):
+        by_colour = ops[np.argsort(colour[ops], kind="stable")]
+        parts = np.split(by_colour, np.flatnonzero(np.diff(colour[by_colour])) + 1)
+        classes = [part for part in parts if len(part) > 1 and tuple(part.tolist()) not in given]
+        given.update(tuple(part.tolist()) for part in classes)
+        yield sorted(classes, key=lambda part: (-len(part), int(part[0])))
+
+
+def try_decision(problem: AssignProblem, walk: Walk, candidate: Decision) -> bool:
+    """Prices a decision that is another one and keeps it if it is better; whether it was."""
+    if (candidate == walk.decision).all():
+        return False
+    score = float(scores(problem, candidate[None])[0])
+    if score >= walk.score:
+        return False
+    walk.move_to(candidate, score)
+    return True

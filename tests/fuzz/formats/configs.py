@@ -9,7 +9,6 @@ from typing import Any
 from commands import command
 
 from graphopt.core.cli import composed
-from graphopt.core.errors import Unsolved
 from graphopt.core.utils.registry import options
 from graphopt.problems.optimizer import solve
 from graphopt.run.cell import settings_of
@@ -17,21 +16,13 @@ from graphopt.run.config.build import build
 
 from ..judge import Format, Said, Wrong
 from ..mutate import Draw, damaged, number, plain, text
+from .studies import SMALL
 
-SMALL = {"dataset=synthetic": ["dataset.families=[layered]", "dataset.ops=[12]",
-                               "dataset.train=1", "dataset.val=1", "dataset.test=1"],
-         "dataset=regal": ["dataset.sizes=[9]", "dataset.train=[1]", "dataset.val=[1]", "dataset.test=[1]",
-                           "dataset.room.filter=none"]}  # fmt: skip
+DATA = {"dataset=synthetic": SMALL[1:-1],
+        "dataset=regal": ("dataset.sizes=[9]", "dataset.train=[1]", "dataset.val=[1]", "dataset.test=[1]",
+                          "dataset.room.filter=none")}  # fmt: skip
 TASKS = {
-    "fusion": (
-        "local",
-        "annealing",
-        "random",
-        "scan",
-        "inline_all",
-        "brkga",
-        "laf_unguided",
-    ),
+    "fusion": ("local", "annealing", "random", "scan", "inline_all", "brkga", "laf_unguided"),
     "placement": ("local", "random", "gp_dfs", "scan", "windowed", "default"),
     "scheduling": ("local", "list_blevel", "brkga", "annealing"),
     "joint": ("local", "brkga", "heft"),
@@ -43,9 +34,8 @@ NODES = ("dataset", "machine", "machine", "task", "cost", "algo", "budget", "see
 
 def words_of(rng: random.Random) -> tuple[str, ...]:
     """A small run that works."""
-    task = rng.choice(list(TASKS))
-    data = rng.choice(list(SMALL))
-    return (f"task={task}", f"algo={rng.choice(TASKS[task])}", f"machine={rng.choice(MACHINES)}", data, *SMALL[data],
+    task, data = rng.choice(list(TASKS)), rng.choice(list(DATA))
+    return (f"task={task}", f"algo={rng.choice(TASKS[task])}", f"machine={rng.choice(MACHINES)}", data, *DATA[data],
             "logger=none", "budget.evals=[6]")  # fmt: skip
 
 
@@ -60,18 +50,18 @@ def write_config(rng: Draw, folder: Path) -> Path:
     group = rng.choice(NODES)
     target = config[group].pop("_target_", None) if isinstance(config[group], dict) else None
     config[group] = damaged(rng, config[group])
-    if isinstance(config[group], dict):
-        config[group] |= {} if target is None else {"_target_": target}
-    (folder / "config.json").write_text(json.dumps(_without_targets(config, target)))
+    if isinstance(config[group], dict) and target is not None:
+        config[group]["_target_"] = target
+    (folder / "config.json").write_text(json.dumps(_own_targets(config)))
     return folder / "config.json"
 
 
-def _without_targets(config: Any, kept: Any) -> Any:
-    """The command line is the user's own: whom it calls is no matter of damage."""
-    own = "graphopt."
+def _own_targets(config: Any) -> Any:
+    """Without the classes of others: whom the command line calls is no matter of damage."""
     if isinstance(config, dict):
-        return {k: _without_targets(v, kept) for k, v in config.items() if k != "_target_" or str(v).startswith(own)}
-    return [_without_targets(v, kept) for v in config] if isinstance(config, list) else config
+        fine = {k: v for k, v in config.items() if k != "_target_" or str(v).startswith("graphopt.")}
+        return {key: _own_targets(value) for key, value in fine.items()}
+    return [_own_targets(value) for value in config] if isinstance(config, list) else config
 
 
 def read_config(file: Path) -> None:
@@ -80,98 +70,76 @@ def read_config(file: Path) -> None:
     settings = settings_of(config)
     parts = build(config)
     for graph in parts.dataset.graphs(settings.split)[:1]:
-        try:
-            problem, _ = solve(parts.algo, graph, parts.task, parts.cost, evals=6, seconds=5.0, seed=settings.seed)
-        except Unsolved as error:
-            raise Said(str(error)) from None
-        initial, best = problem.initial_cost, problem.best_cost
-        if best != best or initial != initial or best > initial or best < 0:
-            raise Wrong(f"the default costs {initial}, the answer {best}")
+        problem, _ = solve(parts.algo, graph, parts.task, parts.cost, evals=6, seconds=5.0, seed=settings.seed)
+        if not 0 <= problem.best_cost <= problem.initial_cost:
+            raise Wrong(f"the default costs {problem.initial_cost}, the answer {problem.best_cost}")
 
 
-def override(rng: Draw) -> str:
-    """One word of the command line, sensible or not."""
-    group = rng.choice(
-        ("dataset", "task", "machine", "cost", "cost@judge", "encoder", "algo", "trainer", "logger", "experiment")
-    )
-    return rng.choice((_choice, _key, _key, _key, _size, _noise))(rng, group)
+# --- Words.
 
-
-# With their usual schedules they train for minutes: `learned_words` has small ones.
+# With their usual schedules they train for minutes: `learned` has small ones.
 LEARNERS = frozenset(name for name in options("algo") if name.startswith(("go", "gas", "laf", "regal")))
+GROUPS = ("dataset", "task", "machine", "cost", "cost@judge", "encoder", "algo", "trainer", "logger", "experiment")
+SIZES = (*(f"encoder.{key}" for key in ("width", "layers", "rounds", "heads", "dropout", "cell", "conv", "options",
+                                        "aggregation")),
+         *(f"algo.network.{key}" for key in ("attention_layers", "attention_heads", "segment", "iterations",
+                                             "prior.device")),
+         *(f"algo.search.{key}" for key in ("samples", "temperature", "refresh")),
+         *(f"algo.learning.{key}" for key in ("epochs", "samples", "flips", "rate", "clip")),
+         *(f"trainer.{key}" for key in ("steps", "batch_graphs", "val_every", "val_evals", "patience", "save_every",
+                                        "save_seconds", "devices", "accelerator", "precision",
+                                        "accumulate_grad_batches", "max_seconds", "strategy")))  # fmt: skip
 
 
-def _choice(rng: Draw, group: str) -> str:
-    known = [name for name in options(group.partition("@")[0]) if name not in LEARNERS]
-    return f"{rng.choice(('', '', '+', '~', '++'))}{group}={rng.choice([*known, 'nothing', '', '[a,b]', 'null', '1'])}"
+def paths(node: Any, above: str = "") -> list[str]:
+    """Every key of a configuration."""
+    if not isinstance(node, dict):
+        return []
+    return [path for key, inner in node.items() for path in (f"{above}{key}", *paths(inner, f"{above}{key}."))]
 
 
-def _key(rng: Draw, group: str) -> str:
-    keys = ("seed", "budget.evals", "budget.seconds", "split", "compare", "ckpt", "resume", "study", "dataset.ops",
-            "dataset.test", "dataset.graph_seed", "dataset.families", "machine.devices.gpu.count",
-            "machine.link_bandwidth",
-            "machine.link_latency", "machine.devices.gpu.bandwidth", "machine.devices", "machine.transfer.lane",
-            "task.levels", "task.max_ops", "task.max_inputs", "task.max_duplicates", "cost.objective", "cost.threads",
-            "judge.objective", "algo.start", "algo.hops", "dataset", "task", "algo.typo", f"{group}.x",
-            "hydra.job", "a.b")  # fmt: skip
+def override(rng: Draw, words: tuple[str, ...]) -> str:
+    """One word of the command line, sensible or not: an option of a group, a value of a key, or noise."""
+    group = rng.choice(GROUPS)
+    match rng.randrange(6):
+        case 0:
+            known = [name for name in options(group.partition("@")[0]) if name not in LEARNERS]
+            option = rng.choice([*known, "nothing", "", "[a,b]", "null", "1"])
+            return f"{rng.choice(('', '', '+', '~', '++'))}{group}={option}"
+        case 1:
+            return rng.choice((text(rng)[:200].replace("\x00", ""), "=", group, "a=b=c", "[", "a=[", "a={", "--help",
+                               "-x", "${a}=1", "a.b.c.d=1", "~"))  # fmt: skip
+    key = rng.choice([*paths(json.loads(_composed(words))), "algo.typo", f"{group}.x", "hydra.job", "a.b"])
     values = (str(number(rng)), "[1,2]", "[]", "{}", "null", "true", "{a: 1}", "[[1]]", "'x'", "gpu2", "1e999", "0x1F",
               "[0]", "[-1]", f"[{number(rng)}]", "inf", "nan", "'a b'", "${seed}", "range(3)", "choice(1)")  # fmt: skip
-    return f"{rng.choice(('', '', '', '+', '++', '~'))}{rng.choice(keys)}={rng.choice(values)}"
+    return f"{rng.choice(('', '', '', '+', '++', '~'))}{key}={rng.choice(values)}"
 
 
-SIZES = {
-    "encoder": ("width", "layers", "rounds", "heads", "dropout", "cell", "conv", "options", "aggregation"),
-    "algo": ("network.attention_layers", "network.attention_heads", "network.segment", "network.iterations",
-             "network.prior.device", "search.samples", "search.temperature", "search.refresh", "learning.epochs",
-             "learning.samples", "learning.flips", "learning.rate", "learning.clip"),
-    "trainer": ("steps", "batch_graphs", "val_every", "val_evals", "patience", "save_every", "save_seconds", "devices",
-                "accelerator", "precision", "accumulate_grad_batches", "max_seconds", "strategy"),
-}  # fmt: skip
-LEARNED = ("algo=go", "task=placement", "trainer.steps=1", "trainer.val_evals=1", "trainer.max_seconds=5",
-           "encoder.width=8", "encoder.layers=1", "algo.network.segment=16", "algo.search.samples=2")  # fmt: skip
-
-
-def _size(rng: Draw, group: str) -> str:
+def size(rng: Draw) -> str:
     """How large a learner's network and training are."""
-    own = rng.choice(list(SIZES))
-    key = rng.choice(SIZES[own])
+    key = rng.choice(SIZES)
     values = ["0", "1", "2", "-1", "7", "300", "0.5", str(number(rng))]
-    values += [] if key == "val_evals" else ["4096", "100000", "1000000000", "1e9"]  # those would be done
-    return f"{own}.{key}={rng.choice(('0', '-1', '100') if key == 'devices' else values)}"  # no process may begin here
+    values += [] if key.endswith("val_evals") else ["4096", "100000", "1000000000", "1e9"]  # those would be done
+    return f"{key}={rng.choice(('0', '-1', '100') if key.endswith('devices') else values)}"  # no process may begin here
 
 
-def learned_words(rng: Draw) -> tuple[str, ...]:
+def learned(rng: Draw) -> tuple[str, ...]:
     """A small run with training, of GO or by another encoder."""
     encoder = rng.choice(("graphsage", "gat", "gin", "message_passing", "sequence", "pyg"))
-    sizes = [word.replace("layers", "rounds") if encoder == "message_passing" else word for word in LEARNED]
-    return (*sizes, f"encoder={encoder}", f"machine={rng.choice(('gpu2', 'cpu_gpu'))}", "dataset=synthetic",
-            *SMALL["dataset=synthetic"], "logger=none", "budget.evals=[6]")  # fmt: skip
-
-
-def _noise(rng: Draw, group: str) -> str:
-    return rng.choice(
-        (
-            text(rng)[:200].replace("\x00", ""),
-            "=",
-            f"{group}",
-            "a=b=c",
-            "[",
-            "a=[",
-            "a={",
-            "--help",
-            "-x",
-            "${a}=1",
-            "a.b.c.d=1",
-            "~",
-        )
-    )
+    layers = "rounds" if encoder == "message_passing" else "layers"
+    return ("algo=go", "task=placement", f"encoder={encoder}", "encoder.width=8", f"encoder.{layers}=1",
+            "algo.network.segment=16", "algo.search.samples=2",
+            "trainer.steps=1", "trainer.val_evals=1", "trainer.max_seconds=5",
+            f"machine={rng.choice(('gpu2', 'cpu_gpu'))}", *SMALL, "budget.evals=[6]")  # fmt: skip
 
 
 def write_words(rng: Draw, folder: Path) -> Path:
+    count = 0 if rng.sound else rng.choice((1, 1, 2))
     if not rng.sound and rng.random() < 0.3:
-        words = [*learned_words(rng), *(_size(rng, "") for _ in range(rng.choice((1, 1, 2))))]
+        words = [*learned(rng), *(size(rng) for _ in range(count))]
     else:
-        words = [*words_of(rng), *(override(rng) for _ in range(0 if rng.sound else rng.choice((1, 1, 2))))]
+        sound = words_of(rng)
+        words = [*sound, *(override(rng, sound) for _ in range(count))]
     (folder / "words.json").write_text(json.dumps(words))
     return folder / "words.json"
 
@@ -182,9 +150,9 @@ def read_words(file: Path) -> None:
     answer = command(file.parent / "out", *words)
     complaint = answer.err.strip().splitlines()
     unexpected = [line for line in complaint if "unexpected " in line or "(traceback: " in line]
-    failed = [row for row in answer.rows if row.get("status") == "failed" and "Error: " in str(row.get("reason"))]
+    failed = [row["reason"] for row in answer.rows if row.get("status") == "failed" and "Error: " in str(row["reason"])]
     if unexpected or failed:
-        raise RuntimeError(unexpected[0] if unexpected else failed[0]["reason"])
+        raise RuntimeError([*unexpected, *failed][0])
     if answer.code:
         raise Said(complaint[-1] if complaint else "")
     if not answer.out.strip():

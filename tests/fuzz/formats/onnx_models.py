@@ -1,5 +1,6 @@
 """ONNX models as graphs (`dataset=onnx`) and as programs to be rewritten: whole ones, damaged; one operator, built."""
 
+import copy
 import warnings
 from functools import lru_cache
 from pathlib import Path
@@ -7,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import Message
-from hostile_models import FLOAT, INT, bombs, model, nested, node, nonsense, value
+from hostile_models import bombs, nested, nonsense
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from onnx.defs import OpSchema
 
@@ -19,152 +19,69 @@ from graphopt.rewrite.io.onnx_export import export_onnx
 from graphopt.rewrite.io.onnx_import import import_onnx
 
 from ..judge import Format, Wrong
-from ..mutate import Draw, damaged_bytes, number, text
+from ..mutate import Draw, damaged, damaged_bytes, number, text
 from .graphs import verify
 
-
-def _stored(name: str, array: Any) -> TensorProto:
-    return onnx.numpy_helper.from_array(np.asarray(array), name)
-
-
-def _model(nodes: list[Any], inputs: list[Any], outputs: list[Any], weights: dict[str, Any]) -> ModelProto:
-    return model(nodes, [_stored(name, array) for name, array in weights.items()], inputs=inputs, outputs=outputs)
-
-
-def convnet() -> ModelProto:
-    rng = np.random.default_rng(0)
-    nodes = [
-        node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1, 1, 1, 1], strides=[1, 1], kernel_shape=[3, 3]),
-        node("BatchNormalization", ["c", "s", "b", "b", "s"], ["n"], "norm", epsilon=1e-5), node("Relu", ["n"], ["r"]),
-        node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]), node("Shape", ["p"], ["size"]),
-        node("Gather", ["size", "zero"], ["batch"]), node("Concat", ["batch", "rest"], ["flat"], axis=0),
-        node("Reshape", ["p", "flat"], ["q"]), node("Gemm", ["q", "m"], ["y"], transB=1, alpha=0.5),
-    ]  # fmt: skip
-    weights = {"w": rng.standard_normal((4, 3, 3, 3)).astype("f"), "b": np.zeros(4, "f"), "s": np.ones(4, "f"),
-               "zero": np.array([0]), "rest": np.array([-1]), "m": np.ones((5, 64), "f")}  # fmt: skip
-    return _model(nodes, [value("x", FLOAT, [2, 3, 8, 8])], [value("y", FLOAT, [2, 5])], weights)
-
-
-def constants() -> ModelProto:
-    """Arithmetic on shapes, and what computes its own size."""
-    nodes = [
-        node("Constant", [], ["k"], value=_stored("k", np.array([2, 3], "i8"))),
-        node("ConstantOfShape", ["k"], ["z"], value=_stored("v", np.array([1.5], "f"))), node("Add", ["x", "z"], ["a"]),
-        node("Expand", ["a", "big"], ["e"]), node("Tile", ["a", "k"], ["t"]),
-        node("Range", ["r0", "r1", "r2"], ["seq"]),
-        node("Pad", ["a", "pads"], ["padded"]), node("Slice", ["e", "from", "to"], ["cut"]),
-        node("Transpose", ["cut"], ["y"], perm=[1, 0]), node("Split", ["padded"], ["s1", "s2"], axis=0),
-        node("MyOp", ["t"], ["mine"], domain="d", level=3), node("Softmax", ["s1"], ["soft"], axis=-1),
-    ]  # fmt: skip
-    weights = {"big": np.array([2, 3]), "pads": np.array([1, 0, 1, 0]), "from": np.array([0, 0]),
-               "to": np.array([2, 2]), "r0": np.array(0), "r1": np.array(6), "r2": np.array(1)}  # fmt: skip
-    outputs = [value("y", FLOAT, [2, 2]), value("mine", FLOAT, [4, 9]), value("soft", FLOAT, [2, 3]),
-               value("seq", INT, [6])]  # fmt: skip
-    return _model(nodes, [value("x", FLOAT, [2, 3])], outputs, weights)
-
-
-def control() -> ModelProto:
-    """If, Loop, a quantised product, and an open dimension that is stated."""
-
-    def branch(name: str, kind: str) -> Any:
-        return helper.make_graph([node(kind, ["x"], [name])], name, [], [value(name, FLOAT, [2, 2])])
-
-    body = helper.make_graph(
-        [node("Identity", ["go"], ["on"]), node("Mul", ["v", "v"], ["w"])], "body",
-        [value("i", INT, []), value("go", TensorProto.BOOL, []), value("v", FLOAT, [2, 2])],
-        [value("on", TensorProto.BOOL, []), value("w", FLOAT, [2, 2])])  # fmt: skip
-    nodes = [
-        node("If", ["yes"], ["a"], then_branch=branch("t", "Relu"), else_branch=branch("f", "Tanh")),
-        node("Loop", ["n", "yes", "a"], ["b"], body=body), node("MatMul", ["b", "m"], ["c"]),
-        node("Add", ["c", "m"], ["y"]),
-    ]  # fmt: skip
-    weights = {"n": np.array(3), "yes": np.array(True), "m": np.eye(2, dtype="f")}
-    return _model(nodes, [value("x", FLOAT, [2, 2])], [value("y", FLOAT, [2, 2])], weights)
+HEAD = '<ir_version: 8, opset_import: ["": 17, "d": 1, "ai.onnx.ml": 3]>'
+# A convolutional network; arithmetic on shapes, and what computes its own size; If and Loop.
+MODELS = (
+    """g (float[2,3,8,8] x) => (float[2,5] y)
+    <float[4] b = {0,0,0,0}, float[4] s = {1,1,1,1}, int64[1] rest = {-1}, int64[1] first = {0}>
+    {
+        [conv] c = Conv <pads=[1,1,1,1], strides=[1,1], kernel_shape=[3,3]> (x, w, b)
+        [norm] n = BatchNormalization <epsilon=0.00001> (c, s, b, b, s)
+        r = Relu(n)
+        p = MaxPool <kernel_shape=[2,2], strides=[2,2]> (r)
+        size = Shape(p)
+        batch = Gather(size, first)
+        flat = Concat <axis=0> (batch, rest)
+        q = Reshape(p, flat)
+        y = Gemm <transB=1, alpha=0.5> (q, m)
+    }""",
+    """g (float[2,3] x) => (float[2,2] y, float[4,9] mine, float[2,3] soft, int64[6] seq)
+    <int64[2] big = {2,3}, int64[4] pads = {1,0,1,0}, int64[2] from = {0,0}, int64[2] to = {2,2},
+     int64 r0 = {0}, int64 r1 = {6}, int64 r2 = {1}>
+    {
+        k = Constant <value = int64[2] {2,3}> ()
+        z = ConstantOfShape <value = float[1] {1.5}> (k)
+        a = Add(x, z)
+        e = Expand(a, big)
+        t = Tile(a, k)
+        seq = Range(r0, r1, r2)
+        padded = Pad(a, pads)
+        cut = Slice(e, from, to)
+        y = Transpose <perm=[1,0]> (cut)
+        s1, s2 = Split <axis=0> (padded)
+        mine = d.MyOp <level=3> (t)
+        soft = Softmax <axis=-1> (s1)
+    }""",
+    """g (float[2,2] x) => (float[2,2] y)
+    <int64 n = {3}, bool yes = {1}, float[2,2] m = {1,0,0,1}>
+    {
+        a = If (yes) <then_branch = t () => (float[2,2] t) { t = Relu(x) },
+                      else_branch = f () => (float[2,2] f) { f = Tanh(x) }>
+        b = Loop <body = body (int64 i, bool go, float[2,2] v) => (bool on, float[2,2] w)
+                         { on = Identity(go) w = Mul(v, v) }> (n, yes, a)
+        c = MatMul(b, m)
+        y = Add(c, m)
+    }""",
+)
 
 
 @lru_cache(maxsize=1)
 def models() -> tuple[ModelProto, ...]:
-    return convnet(), constants(), control()
+    found = tuple(onnx.parser.parse_model(HEAD + source) for source in MODELS)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (4, 3, 3, 3)), ("m", (5, 64))):
+        weight = onnx.numpy_helper.from_array(rng.standard_normal(shape).astype("f"), name)
+        found[0].graph.initializer.append(weight)
+    return found
 
 
 @lru_cache(maxsize=1)
 def hostiles() -> tuple[ModelProto, ...]:
     """What asks for more than any machine has, and what means nothing."""
     return (*bombs().values(), *nonsense().values())
-
-
-# -- damage to protobuf messages --
-
-
-def _spots(message: Message) -> list[tuple[Message, Any]]:
-    """Every (message, field that it has) below."""
-    found, stack = [], [message]
-    while stack:
-        top = stack.pop()
-        for field, held in top.ListFields():
-            found.append((top, field))
-            if field.message_type is not None:
-                stack.extend(held if _many(field) else [held])
-    return found
-
-
-def _many(field: Any) -> bool:
-    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
-
-
-def _scalar(rng: Draw, field: Any, old: Any) -> Any:
-    if isinstance(old, bytes):
-        return rng.choice(
-            (
-                b"",
-                old[:-1],
-                old * 2,
-                b"\xff" * 8,
-                bytes(rng.randrange(256) for _ in range(len(old) % 4096)),
-                text(rng).encode(),
-            )
-        )
-    if isinstance(old, str):
-        return rng.choice(
-            (text(rng), old + "x", rng.choice(("x", "y", "w", "Conv", "Loop", "Reshape", "MatMul", "axis", "../x")))
-        )
-    if isinstance(old, float):
-        return rng.choice((number(rng), -old))
-    return rng.choice((number(rng), old + 1, -old, old * 2**31, rng.randrange(-3, 30)))
-
-
-def _change(rng: Draw, message: Message, field: Any) -> None:
-    many = _many(field)
-    held = getattr(message, field.name)
-    what = rng.randrange(5)
-    if what == 0:
-        message.ClearField(field.name)
-    elif many and what == 1:
-        del held[rng.randrange(len(held))]
-    elif many and what == 2:
-        held.append(rng.choice(held)) if field.message_type is None else held.add().CopyFrom(rng.choice(held))
-    elif field.message_type is None and many:
-        at = rng.randrange(len(held))
-        held[at] = _scalar(rng, field, held[at])
-    elif field.message_type is None:
-        setattr(message, field.name, _scalar(rng, field, held))
-    elif many and len(held) > 1:
-        a, b = rng.randrange(len(held)), rng.randrange(len(held))
-        held[a].CopyFrom(held[b])
-
-
-def damaged_model(rng: Draw, sound: ModelProto) -> ModelProto:
-    """A copy with one to three changes of fields."""
-    model = ModelProto()
-    model.CopyFrom(sound)
-    for _ in range(0 if rng.sound else rng.choice((1, 1, 2, 3))):
-        spots = _spots(model)
-        if spots:
-            try:
-                _change(rng, *rng.choice(spots))
-            except (ValueError, TypeError, OverflowError):
-                continue  # the field cannot hold that
-    return model
 
 
 def _external(rng: Draw, model: ModelProto) -> None:
@@ -178,14 +95,14 @@ def _external(rng: Draw, model: ModelProto) -> None:
 
 def write(rng: Draw, folder: Path) -> Path:
     hostile = rng.random() < 0.1 and not rng.sound
-    sound = rng.choice(list(hostiles())) if hostile else rng.choice(models())
-    model = sound if hostile and rng.random() < 0.5 else damaged_model(rng, sound)
-    file = folder / "model.onnx"
+    sound = rng.choice(hostiles() if hostile else models())
+    model = copy.deepcopy(sound) if hostile and rng.random() < 0.5 else damaged(rng, sound)
+    if not isinstance(model, ModelProto):  # the damage of a nest may replace it as a whole
+        model = ModelProto()
     if rng.random() < 0.03 and not rng.sound and model.graph.initializer:
         _external(rng, model)
-    content = model.SerializeToString()
-    if rng.random() < 0.1:
-        content = damaged_bytes(rng, content)
+    content = damaged_bytes(rng, model.SerializeToString()) if rng.random() < 0.1 else model.SerializeToString()
+    file = folder / "model.onnx"
     file.write_bytes(nested(rng.choice((50, 2000))) if rng.random() < 0.01 and not rng.sound else content)
     return file
 
@@ -277,12 +194,9 @@ def _inputs(rng: Draw, schema: OpSchema) -> list[str]:
 def _body(rng: Draw) -> GraphProto:
     """A branch or the body of a loop, which may have nothing of what is needed."""
     inputs = [_typed(rng, f"b{i}") for i in range(rng.choice((0, 0, 2, 3)))]
-    nodes = [
-        helper.make_node(rng.choice(("Identity", "Relu", "Add", "Shape", "Loop")), [f"b{i}" for i in range(2)], ["c"])
-    ]
-    return helper.make_graph(
-        nodes[: rng.choice((0, 1, 1))], "body", inputs, [_typed(rng, rng.choice(("c", "b0", "x0")))]
-    )
+    node = helper.make_node(rng.choice(("Identity", "Relu", "Add", "Shape", "Loop")), ["b0", "b1"], ["c"])
+    output = _typed(rng, rng.choice(("c", "b0", "x0")))
+    return helper.make_graph([node][: rng.choice((0, 1, 1))], "body", inputs, [output])
 
 
 def _value(rng: Draw, kind: Any) -> Any:
@@ -323,11 +237,7 @@ def _node(rng: Draw, schema: OpSchema) -> NodeProto:
 
 def built(rng: Draw) -> ModelProto:
     if rng.sound:
-        return helper.make_model(helper.make_graph(
-            [helper.make_node("Relu", ["x0"], ["y0"])], "g",
-            [helper.make_tensor_value_info("x0", TensorProto.FLOAT, [2, 3])],
-            [helper.make_tensor_value_info("y0", TensorProto.FLOAT, [2, 3])],
-        ), opset_imports=[helper.make_opsetid("", 17)])  # fmt: skip
+        return onnx.parser.parse_model(HEAD + "g (float[2,3] x0) => (float[2,3] y0) { y0 = Relu(x0) }")
     schema = rng.choice(schemas())
     node = _node(rng, schema)
     names = {*node.input, "b0", "b1"}
@@ -341,9 +251,8 @@ def built(rng: Draw) -> ModelProto:
     if rng.random() < 0.1:  # within a branch, which reads what is around it
         inner = helper.make_graph([node], "branch", [], list(outputs))
         del graph.node[len(nodes) :]
-        graph.node.extend(
-            [helper.make_node("If", ["go"], [o.name for o in outputs], then_branch=inner, else_branch=inner)]
-        )
+        chosen = helper.make_node("If", ["go"], [o.name for o in outputs], then_branch=inner, else_branch=inner)
+        graph.node.append(chosen)
         graph.input.extend([helper.make_tensor_value_info("go", TensorProto.BOOL, [])])
     standard = schema.since_version if schema.domain == "" else rng.choice((9, 13, 17, 21))
     versions = {"": standard, schema.domain: schema.since_version, "my.ops": 1}

@@ -20,11 +20,10 @@ from graphopt.graphs.readers.pytorch.program_file import (
     save_program,
 )
 from graphopt.graphs.readers.pytorch.program_operators import is_allowed, operator_of
-from graphopt.hardware.execution.session import Session
+from graphopt.hardware.program_run import Session
 
 from ..judge import Format, Wrong
 from ..mutate import Draw, damaged, damaged_bytes, gzip_bomb, json_text, nasty, number
-from .archives import BOMB
 
 SMALL = 10**6  # elements of all values: more is not run
 
@@ -46,13 +45,10 @@ def sound() -> str:
 
 def write(rng: Draw, folder: Path) -> Path:
     file = folder / "p.program.json.gz"
-    content = json_text(damaged(rng, json.loads(sound()))).encode(errors="surrogatepass")
-    content = gzip.compress(content)
+    content = gzip.compress(json_text(damaged(rng, json.loads(sound()))).encode(errors="surrogatepass"))
     if rng.random() < 0.1:
         content = damaged_bytes(rng, content)
-    if rng.random() < 0.02 and not rng.sound:
-        content = gzip_bomb(BOMB)
-    file.write_bytes(content)
+    file.write_bytes(gzip_bomb() if rng.random() < 0.02 and not rng.sound else content)
     return file
 
 

@@ -1,5 +1,6 @@
 """Rules in their text form."""
 
+from functools import lru_cache
 from pathlib import Path
 
 from graphopt.rewrite import verify
@@ -7,17 +8,21 @@ from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.rule import canonical
 
 from ..judge import Format, Wrong
-from ..mutate import Draw, damaged_text
+from ..mutate import Draw, text_file
 
 
-def write_rules(rng: Draw, folder: Path) -> Path:
-    rules = [str(rule) for rule in load_rules()]
-    text = damaged_text(rng, "\n".join(rng.sample(rules, 3)))
-    (folder / "rules.txt").write_bytes(text.encode(errors="surrogatepass"))
-    return folder / "rules.txt"
+@lru_cache(maxsize=1)
+def sound() -> tuple[str, ...]:
+    return tuple(map(str, load_rules()))
 
 
-def read_rules(file: Path) -> None:
+def write(rng: Draw, folder: Path) -> Path:
+    file = folder / "rules.txt"
+    file.write_bytes(text_file(rng, "\n".join(rng.sample(sound(), 3))))
+    return file
+
+
+def read(file: Path) -> None:
     """What is read can be written and read again, and is true or is refused."""
     rules = parse_rules(verify.read_text(file))
     again = parse_rules("\n".join(map(str, rules)))
@@ -30,4 +35,4 @@ def read_rules(file: Path) -> None:
             continue
 
 
-RULES = (Format("rules", write_rules, read_rules),)
+RULES = (Format("rules", write, read),)

@@ -1,4 +1,4 @@
-"""Lines and tables beside results: measured ops, room prices, collected samples, and what an outputs folder holds."""
+"""Lines and tables beside results: measured ops, room prices, and what an outputs folder holds."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from graphopt.run.cell import Cell
 from graphopt.run.records.rows import RowFile
 
 from ..judge import Format, Wrong, spoken
-from ..mutate import Draw, damaged, damaged_bytes, damaged_text, json_text
+from ..mutate import Draw, damaged, damaged_bytes, json_file, json_text, text_file
 from .studies import study
 
 
@@ -25,21 +25,23 @@ def _lines(rng: Draw, rows: list[object]) -> bytes:
     content = ("\n".join(texts) + "\n").encode(errors="surrogatepass")
     if rng.sound or rng.random() < 0.7:
         return content
-    if rng.random() < 0.5:
-        return damaged_text(rng, content.decode(errors="replace")).encode(errors="surrogatepass")
-    return damaged_bytes(rng, content)
+    return rng.choice((damaged_bytes(rng, content), text_file(rng, content.decode(errors="replace"))))
 
 
 def write_ops(rng: Draw, folder: Path) -> Path:
-    rows: list[object] = [
-        {"op": f"op{i}", "environment": "here", "seconds": 0.5 + i, "spread": 0.1, "blocks": 7} for i in range(3)
-    ]
-    rows += [
-        {"digest": f"op{i}", "default": "op0", "environment": "here", "seconds": 1.0, "ratio": 0.5, "noise": 0.1,
-         "rounds": 9, "aa": 1.01} for i in range(2)
-    ]  # fmt: skip
-    rows.append({"digest": "op2", "default": "op0", "environment": "here", "failure": "it does not compile"})
-    (folder / "ops.jsonl").write_bytes(_lines(rng, rows))
+    kernel = {"environment": "here", "seconds": 0.5, "spread": 0.1, "blocks": 7}
+    ratio = {
+        "default": "op0",
+        "environment": "here",
+        "seconds": 1.0,
+        "ratio": 0.5,
+        "noise": 0.1,
+        "rounds": 9,
+        "aa": 1.01,
+    }
+    failure = {"digest": "op2", "default": "op0", "environment": "here", "failure": "it does not compile"}
+    rows = [*({"op": f"op{i}"} | kernel for i in range(3)), *({"digest": f"op{i}"} | ratio for i in range(2)), failure]
+    (folder / "ops.jsonl").write_bytes(_lines(rng, [*rows]))
     return folder / "ops.jsonl"
 
 
@@ -62,10 +64,9 @@ def read_ops(file: Path) -> None:
 
 
 def write_headroom(rng: Draw, folder: Path) -> Path:
-    room = {"recipe": {"graph_seed": 0, "bytes_per_unit": 2e4},
-            "reached": {"runtime/layered/50/test": [[1.0, 2.0, 3.0, 2.5], [None, 4, 5, 4]]}}  # fmt: skip
-    text = json_text(damaged(rng, room)).encode(errors="surrogatepass")
-    (folder / "room.json").write_bytes(damaged_bytes(rng, text) if rng.random() < 0.1 else text)
+    reached = {"runtime/layered/50/test": [[1.0, 2.0, 3.0, 2.5], [None, 4, 5, 4]]}
+    room = {"recipe": {"graph_seed": 0, "bytes_per_unit": 2e4}, "reached": reached}
+    (folder / "room.json").write_bytes(json_file(rng, room))
     return folder / "room.json"
 
 
@@ -81,12 +82,11 @@ def write_outputs(rng: Draw, folder: Path) -> Path:
     place = folder / "study"
     shutil.copytree(study(rng.choice(("fusion", "placement"))), place)
     file = rng.choice([*place.rglob("rows.jsonl")] * 3 + [*place.rglob("finished.json"), *place.rglob("config.yaml")])
+    text = file.read_text()
     if file.suffix == ".jsonl":
-        file.write_bytes(_lines(rng, [json.loads(line) for line in file.read_text().splitlines()]))
-    elif file.suffix == ".json":
-        file.write_text(json_text(damaged(rng, json.loads(file.read_text()))), errors="replace")
+        file.write_bytes(_lines(rng, [json.loads(line) for line in text.splitlines()]))
     else:
-        file.write_text(damaged_text(rng, file.read_text()), errors="surrogatepass")
+        file.write_bytes(json_file(rng, json.loads(text)) if file.suffix == ".json" else text_file(rng, text))
     return place
 
 
@@ -98,13 +98,11 @@ def read_outputs(place: Path) -> None:
         cell.path, cell.rows = file.parent, RowFile(file)
         if cell.finished not in (True, False) or not isinstance(cell.rows.done, dict):
             raise Wrong("it is unknown whether the cell is finished")
-    for words in ([], ["--improvement-over", "local"], ["--reach", "local"], ["--replay"]):
-        if not spoken(main, [str(place), *words]):
-            raise Wrong(f"report {words} says nothing")
+    for words in ((), ("--improvement-over", "local"), ("--reach", "local"), ("--replay",)):
+        spoken(main, place, *words)
 
 
 TABLES = (
-    Format("op_table", write_ops, read_ops),
-    Format("headroom_prices", write_headroom, read_headroom),
+    Format("op_table", write_ops, read_ops), Format("headroom_prices", write_headroom, read_headroom),
     Format("outputs", write_outputs, read_outputs),
-)
+)  # fmt: skip

@@ -1,5 +1,9 @@
-"""`ProgramSteps`: the nodes of a captured program that its outputs need, and which of them an order of ops places; and
-a run of it op by op, with the bytes that its allocator reports.
+"""Captured torch programs run op by op, in a chosen order, with the bytes that live meanwhile.
+
+`as_program`: a captured module with inputs that it can be run on, random numbers, and indices within their bounds.
+`ProgramSteps`: the nodes of a program that its outputs need, and which of them an order of ops places. `Session`: a
+graph's program, ready to be run in any order: its inputs, what its outputs have to be, and the table of what its nodes
+allocate (`LiveStorage`), found by running it once.
 
 Ops of the graph that are no views are ordered. All other nodes (views, constants, copies of both) run right before the
 first ordered one that needs them; a part of a tuple is taken as soon as the tuple is there. Inputs are given away, and
@@ -12,24 +16,84 @@ statistics, in its blocks of 512 bytes.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from hashlib import sha256
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.profiler import profile, record_function
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from graphopt.core.errors import UserError
 from graphopt.core.fusible import view_inline
-from graphopt.core.graph import Graph, GraphError
+from graphopt.core.graph import I64, Graph, GraphError
+from graphopt.core.live_storage import LiveStorage
+from graphopt.core.utils.limits import machine_memory
+from graphopt.core.utils.process import rehearse
 from graphopt.graphs.readers.pytorch.aten_table import METADATA_ONLY
-from graphopt.graphs.readers.pytorch.program_file import FxProgram, InputSpec, unpacked_program
-from graphopt.hardware.execution.runnable import as_program
+from graphopt.graphs.readers.pytorch.program_file import (
+    FxProgram,
+    InputSpec,
+    captured_here,
+    make_inputs,
+    unpacked_program,
+)
+from graphopt.graphs.readers.pytorch.program_inputs import raw
+
+DEVIATION = 0.1  # of weights and inputs
+AROUND_ONE = (0.5, 1.5)  # least and largest value of buffers: variances are positive
+ROWS = {"embedding": (0, 1), "gather": (0, 2), "scatter": (0, 2), "scatter_add": (0, 2), "scatter_reduce": (0, 2),
+        "index_add": (0, 2), "index_select": (0, 2)}  # fmt: skip # operator -> arguments: what is indexed, by what
+LISTS = ("index", "index_put", "_unsafe_index", "_unsafe_index_put")  # indices of the first dimensions, in a list
+SAME = ("view", "_unsafe_view", "reshape", "expand", "unsqueeze", "squeeze", "slice", "select", "permute", "clone",
+        "cat", "_to_copy", "unbind", "alias", "split", "split_with_sizes", "detach", "getitem", "roll")  # fmt: skip
+"""What makes indices of indices, none of them larger."""
+
+
+def as_program(captured: GraphModule) -> FxProgram:
+    """What `capture(..., keep_program=True)` kept; what is no weight is given away."""
+    nodes = captured.graph.find_nodes(op="placeholder")
+    weights = [isinstance(value, nn.Parameter) for value in captured.meta["weights"].values()]
+    positive = [not learned for learned in weights] + [False] * (len(nodes) - len(weights))
+    specs = tuple(_spec(node, of) for node, of in zip(nodes, positive, strict=True))
+    return FxProgram(captured, specs, donated=tuple(range(len(weights), len(nodes))))
+
+
+def _spec(node: Node, positive: bool) -> InputSpec:
+    value = node.meta["val"]
+    if any(type(size) is not int for size in value.shape):
+        raise GraphError(f"the shape of {node.name} depends on data; give a module with fixed shapes")
+    shape, stride, dtype = tuple(value.shape), tuple(value.stride()), str(value.dtype).removeprefix("torch.")
+    if value.dtype.is_floating_point and positive:
+        return InputSpec(shape, stride, dtype, "uniform", AROUND_ONE)
+    if value.dtype.is_floating_point:
+        return InputSpec(shape, stride, dtype, "normal", (0.0, DEVIATION))
+    return InputSpec(shape, stride, dtype, "uniform", (0.0, float(min(_bounds(node), default=2) - 1)))
+
+
+def _bounds(node: Node) -> Iterator[int]:
+    """Sizes of all dimensions that a tensor of integers indexes."""
+    seen, stack = {node}, [node]
+    while stack:
+        index = stack.pop()
+        for user in index.users:
+            name = getattr(user.target, "_opname", getattr(user.target, "__name__", ""))
+            given: Any = user.args[0]
+            if name in ROWS and user.args[ROWS[name][1]] is index:
+                yield given.meta["val"].shape[0 if name == "embedding" else user.args[1]]
+            elif name in LISTS:
+                places: Any = user.args[1]
+                yield from (given.meta["val"].shape[i] for i, place in enumerate(places) if place is index)
+            if name in SAME and user not in seen:
+                seen.add(user)
+                stack.append(user)
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,3 +372,138 @@ def _on_gpu(values: Values) -> _Recorded:
         peak = max(peak, before + workspace[-1] - first)
     torch.cuda.synchronize()
     return _Recorded(peak, workspace)
+
+
+class Recorder(Values):
+    """A run that notes which storages there are, and which of them every node makes and reads."""
+
+    def __init__(self, steps: ProgramSteps, sequence: Sequence[Node], inputs: list[Tensor]) -> None:
+        super().__init__(steps, sequence, inputs)
+        self.size: list[int] = []
+        self._number: dict[int, int] = {}  # address of a storage that lives -> its number
+        self.made: list[list[int]] = []  # [nodes]
+        self.read: list[list[int]] = []  # [nodes]
+        self.keep = set[int]()
+
+    def begin(self) -> None:
+        super().begin()
+        self._add(storages(self.of.values()))
+        given = {node for i, node in enumerate(self.steps.placeholders) if i in self.steps.given}
+        self.keep = self._numbers(self.of.keys() - given)
+
+    def drop(self, node: Node) -> None:
+        read = self._numbers(node.all_input_nodes)
+        there = storages(self.of[part] for part in self.steps.parts.get(node, [node]))
+        old = storages(self.of[given] for given in node.all_input_nodes)
+        self.made.append(self._add({place: size for place, size in there.items() if place not in old}))
+        self.read.append(sorted(read))
+        super().drop(node)
+
+    def _numbers(self, nodes: Iterable[Node]) -> set[int]:
+        return {self._number[place] for place in storages(self.of[node] for node in nodes)}
+
+    def _add(self, found: dict[int, int]) -> list[int]:
+        numbers = range(len(self.size), len(self.size) + len(found))
+        self._number.update(zip(found, numbers))
+        self.size += found.values()
+        return list(numbers)
+
+    def outputs(self) -> set[int]:
+        """Storages of the program's outputs, at the end."""
+        return self._numbers(node for node in self.steps.outputs if node is not None)
+
+
+def storage_table(graph: Graph, steps: ProgramSteps, inputs: list[Tensor]) -> tuple[LiveStorage, Execution]:
+    """The table of a graph's program, and the run in the order of the graph that it was found by."""
+    recorder = Recorder(steps, steps.in_order(sorted(steps.node_of)), inputs)
+    execution = run_all(recorder)
+    place = {node: i for i, node in enumerate(recorder.sequence)}
+    op_node = np.full(graph.num_ops, -1)
+    for op, node in steps.node_of.items():
+        op_node[op] = place[node]
+    keep = np.zeros(len(recorder.size), np.bool_)
+    keep[list(recorder.keep | recorder.outputs())] = True
+    read = csr(recorder.read)
+    waits = {op: _before(steps, list(makers(node)), place) for op, node in steps.node_of.items()}
+    waits[graph.num_ops] = _before(steps, steps.nodes, place)
+    needs, first = zip(*(waits.get(op, ([], [])) for op in range(graph.num_ops + 1)))
+    table = LiveStorage(
+        execution.resident, op_node, *csr(first), np.array(execution.workspace, np.int64), *csr(recorder.made), *read,
+        np.array(recorder.size, np.int64), np.bincount(read[1], minlength=len(keep)), keep, *csr(needs[:-1]),
+    )  # fmt: skip
+    return table, execution
+
+
+def _before(steps: ProgramSteps, stack: list[Node], place: dict[Node, int]) -> tuple[list[int], list[int]]:
+    """Of nodes that must have run: (ordered ops among them, and nodes without a place, each with what it waits for)."""
+    needs, first, seen = set[int](), list[int](), set[Node]()
+    stack = list(stack)
+    while stack:
+        maker = stack.pop()
+        if maker in steps.ops:
+            needs.add(steps.ops[maker])
+        elif maker not in seen:
+            seen.add(maker)
+            first.append(place[maker])
+            stack += makers(maker)
+    return sorted(needs), sorted(first)
+
+
+def csr(rows: Sequence[Sequence[int]]) -> tuple[I64, I64]:
+    """(ptr [rows + 1], column)."""
+    ptr = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
+    return ptr, np.array([value for row in rows for value in row], np.int64)
+
+
+class Session:
+    """Inputs are random, the same for the same graph. Raises UserError where there is no such device."""
+
+    def __init__(self, graph: Graph, device: Literal["cpu", "cuda"], threads: int) -> None:
+        if device == "cuda" and not torch.cuda.is_available():
+            raise UserError("cost.device=cuda needs a GPU, and torch sees none here; set cost.device=cpu")
+        self.name, self.threads, self.steps = graph.name, threads, steps_of(graph)
+        inputs = make_inputs(self.steps.inputs, 0)
+        if device == "cpu" and isinstance(graph.program, bytes) and not captured_here(graph.program):
+
+            def once() -> None:
+                torch.set_num_threads(1)  # threads of a pool are not in a copy of their process
+                execute(self.steps, sorted(self.steps.node_of), inputs)
+
+            rehearse(once, machine_memory(), f"running the program of {graph.name}")
+        self.inputs = [value.to(device) for value in inputs]
+        try:
+            with _threads(threads):
+                execute(self.steps, sorted(self.steps.node_of), self.inputs)  # some operators allocate what stays
+                self.table, run = storage_table(graph, self.steps, self.inputs)
+        except (UserError, GraphError, MemoryError):
+            raise
+        except Exception as error:  # a program of a file may ask for a row that is not there
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise UserError(f"the program of {graph.name} cannot be run: {reason}; capture it anew") from None
+        self.expected, self.own_peak = digest(run.outputs), run.peak
+
+    def run(self, order: I64 | Sequence[int]) -> int:
+        """Peak bytes of an order, from running it. Raises RuntimeError where its outputs are others."""
+        with _threads(self.threads):
+            done = execute(self.steps, [int(op) for op in order], self.inputs)
+        if digest(done.outputs) != self.expected:
+            raise RuntimeError(f"{self.name}: in another order the program computes other bits; report this")
+        return done.peak
+
+
+def digest(outputs: Sequence[Tensor | None]) -> str:
+    """Of all bits of the outputs."""
+    found = sha256()
+    for value in outputs:
+        found.update(b"none" if value is None else raw(value.detach().cpu()))
+    return found.hexdigest()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

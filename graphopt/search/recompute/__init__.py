@@ -1,1 +1,0 @@
-"""Searches for which activations the backward pass recomputes."""
