@@ -325,7 +325,7 @@ class Answer:
 
     def draw(self, folder: str | Path) -> list[Path]:
         """Pictures: the graph by kernel or device, a Gantt chart with memory over time, a trace for Perfetto."""
-        from graphopt.report.pictures.draw import draw_solution  # matplotlib loads slowly
+        from graphopt.report.pictures.timeline import draw_solution  # matplotlib loads slowly
 
         row, ratio = self.facts, f"{self.speedup:.3f}x the default" if self.price > 0 else "no ratio"
         maker = f"{row.get('algo', 'an unknown method')}, {row.get('evals_cap', '?')} evaluations"
