@@ -11,7 +11,7 @@ SUBCOMMANDS = {  # one word, or two: where its `main` is, and what it does
     "answer": ("graphopt.report.decision", "show, replay, compare, edit and draw the file of an answer"),
     "board": ("graphopt.report.leaderboard.board", "price the entries again, write the page, enter a study"),
     "board tile": ("graphopt.report.tile", "solve or check a tiling problem of the contest"),
-    "compat": ("graphopt.report.compat", "which algorithms fit which tasks"),
+    "compat": ("graphopt.run.config.compatibility", "which algorithms fit which tasks"),
     "rules check": ("graphopt.rewrite.check", "what rewriting sees of an ONNX model"),
     "rules generate": ("graphopt.rewrite.generate", "generate and verify rewrite rules"),
     "rules verify": ("graphopt.rewrite.verify", "verify rewrite rules"),

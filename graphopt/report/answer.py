@@ -31,7 +31,7 @@ from graphopt.graphs.readers.formats.graph_files import load_graph, parse_graph,
 from graphopt.problems.assignment import Choices, Pricing
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.problem import Decided, Solution, Task
-from graphopt.report.changes import Culprits, culprits, describe, parse_change, reverted
+from graphopt.report.changes import Culprits, describe, parse_change, reverted
 from graphopt.run.config.build import machine_task_costs
 from graphopt.run.config.construct import construct
 from graphopt.run.config.stored import node_of
@@ -255,13 +255,13 @@ class Answer:
         """[C] the price when each of the ops alone goes back to the default, by the judge."""
         if not len(ops):
             return np.zeros(0)
-        return self.price_choices(reverted(self.choices, [np.array([op]) for op in ops]))
+        return self.price_choices(reverted(self.choices, ops))
 
     def bisect(self) -> Culprits:
-        """Finds the op whose way back to the default lowers the price most; where no single op does, a minimal set."""
+        """The price when each op alone goes back to the default, and which gains most by it."""
         choices = self.choices
         ops, (judged, default) = choices.changed(), self.price_choices(np.stack([choices.choices, choices.default]))
-        return culprits(choices, float(judged), float(default), ops, self.reverted_prices(ops), self.price_choices)
+        return Culprits(float(judged), float(default), ops, self.reverted_prices(ops))
 
     # ---- what can be done with it
 
@@ -325,7 +325,7 @@ class Answer:
 
     def draw(self, folder: str | Path) -> list[Path]:
         """Pictures: the graph by kernel or device, a Gantt chart with memory over time, a trace for Perfetto."""
-        from graphopt.report.pictures.draw import draw_solution  # matplotlib loads slowly
+        from graphopt.report.pictures.timeline import draw_solution  # matplotlib loads slowly
 
         row, ratio = self.facts, f"{self.speedup:.3f}x the default" if self.price > 0 else "no ratio"
         maker = f"{row.get('algo', 'an unknown method')}, {row.get('evals_cap', '?')} evaluations"

@@ -94,7 +94,16 @@ def optimize(  # type: ignore[misc]  # overloads name what decides the result's 
             seed, ckpt,
         )  # fmt: skip
         told = [f"cost={cost}", f"cost@judge={cost}", "judge.fresh_processes=3", f"task.numerics={numerics or 'equal'}"]
-        return _applied([*words, *told, *settings], model, example_inputs, backward, numerics or "equal")
+        from torch import nn
+
+        from graphopt.report.apply.optimized import optimized
+
+        if not isinstance(model, nn.Module):
+            raise UsageError(
+                f"cost=inductor runs an nn.Module, not a {type(model).__name__}; give the module and its inputs"
+            )
+        return optimized(model, example_inputs, backward=backward, numerics=numerics or "equal",
+                         solve=lambda graph: _solved([*words, *told, *settings], graph))  # fmt: skip
 
 
 def train(
@@ -207,19 +216,6 @@ def compare(
 def load(path: str | Path) -> Answer:
     """The answer in a decision file. Raises UserError when it cannot be read, or its graph is not found."""
     return Answer.load(path)
-
-
-def _applied(words: Sequence[str], module: Any, inputs: Any, backward: bool, numerics: Literal["equal", "close"]
-             ) -> "Optimized":  # fmt: skip
-    from torch import nn
-
-    from graphopt.report.apply.optimized import optimized
-
-    if not isinstance(module, nn.Module):
-        raise UsageError(
-            f"cost=inductor runs an nn.Module, not a {type(module).__name__}; give the module and its inputs"
-        )
-    return optimized(module, inputs, backward=backward, numerics=numerics, solve=lambda graph: _solved(words, graph))
 
 
 # ---- words of the command line

@@ -100,6 +100,6 @@ def _orders(known: Mapping[str, MeasuredGraph], family_of: Mapping[str, str]) ->
             logs[name] = float(np.log(counts["learned"] / counts["in_order"]))
             found += [(f"evals_to_90/{order}/{name}", (float(count),) * 3) for order, count in counts.items()]
     if logs:
-        mean = bootstrap(np.array([*logs.values()])[:, None], [family_of[name] for name in logs]).exp()
+        mean = bootstrap(np.array([*logs.values()])[:, None], [family_of[name] for name in logs]).of(np.exp)
         yield "evals_to_90", (mean.mean, mean.low, mean.high)
     yield from found

@@ -1,9 +1,9 @@
 """Single choices of an answer: in words, compared with another answer's, set by hand, blamed for its price.
 
-Shape legend: B sets, C ops that differ from the default, N ops, H heads.
+Shape legend: C ops that differ from the default, N ops, H heads.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from graphopt.core.errors import DecisionError
 from graphopt.core.graph import F64, I64
-from graphopt.core.plan import Decisions, Head
+from graphopt.core.plan import Head
 from graphopt.problems.assignment import Choices
 
 BETTER = 1e-9  # relative gain from which a price counts as lower
@@ -86,66 +86,16 @@ class Culprits:
     default: float  # price with every choice reverted
     changed: I64  # [C] ops that differ from the default
     reverted: F64  # [C] price when that op alone is reverted
-    ops: I64  # the op, or the minimal set, that gains when it is reverted; empty when none does
-    gained: float  # price without these ops
+
+    @property
+    def worst(self) -> int | None:
+        """Place in `changed` of the op that gains most when it alone is reverted; None where none does."""
+        place = int(np.argmin(self.reverted)) if len(self.changed) else 0
+        return place if len(self.changed) and self.reverted[place] < self.judged * (1 - BETTER) else None
 
 
-def culprits(
-    choices: Choices, judged: float, default: float, changed: I64, alone: F64, price: Callable[[Decisions], F64]
-) -> Culprits:
-    """The op that gains most when it is reverted; where no single op does, a minimal set.
-
-    Singles cost one price each; sets are searched by delta debugging (Zeller and Hildebrandt 2002, ddmin), from the
-    whole difference when the default is better, else from the first half, quarter, ... that gains when it is reverted.
-    """
-
-    def found(ops: I64, gained: float) -> Culprits:
-        return Culprits(judged, default, changed, alone, ops, gained)
-
-    def gains(sets: Sequence[I64]) -> F64:
-        return price(reverted(choices, sets))
-
-    if not len(changed):
-        return found(changed, judged)
-    best = int(np.argmin(alone))
-    if _lower(float(alone[best]), judged):
-        return found(changed[best : best + 1], float(alone[best]))
-    start, parts = None, 1
-    while start is None and parts < len(changed):
-        sets = np.array_split(changed, parts)
-        prices = gains(sets)
-        start = sets[int(np.argmin(prices))] if _lower(float(prices.min()), judged) else None
-        parts *= 2
-    if start is None:
-        return found(changed[:0], judged)
-    ops = minimal_set(start, lambda sets: [_lower(float(cost), judged) for cost in gains(sets)])
-    return found(ops, float(gains([ops])[0]))
-
-
-def reverted(choices: Choices, sets: Sequence[I64]) -> NDArray[np.int16]:
-    """[B, N, H] the choices with each set of ops put back to the default."""
-    batch = np.repeat(choices.choices[None], len(sets), 0)
-    for b, ops in enumerate(sets):
-        batch[b, ops] = choices.default[ops]
+def reverted(choices: Choices, ops: I64) -> NDArray[np.int16]:
+    """[C, N, H] the choices with each of the ops alone put back to the default."""
+    batch = np.repeat(choices.choices[None], len(ops), 0)
+    batch[np.arange(len(ops)), ops] = choices.default[ops]
     return batch
-
-
-def _lower(price: float, reference: float) -> bool:
-    return price < reference * (1 - BETTER)
-
-
-def minimal_set(ops: I64, holds: Callable[[Sequence[I64]], list[bool]]) -> I64:
-    """A smallest-by-inclusion subset for which `holds` stays true (ddmin); `holds` takes a batch of sets."""
-    parts = 2
-    while len(ops) > 1:
-        sets = np.array_split(ops, parts)
-        complements = [np.setdiff1d(ops, part) for part in sets] if parts > 2 else []
-        found = next((s for s, yes in zip([*sets, *complements], holds([*sets, *complements])) if yes), None)
-        if found is None and parts >= len(ops):
-            break
-        if found is None:
-            parts = min(len(ops), 2 * parts)
-        else:
-            parts = 2 if len(found) <= len(ops) / 2 else max(parts - 1, 2)
-            ops = found
-    return ops

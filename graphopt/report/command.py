@@ -4,8 +4,7 @@
 DIR/table.csv; `--improvement-over METHOD` makes tables in REGAL's form instead, `--reach METHOD` in LAF's, `--reach
 best_unlearned` the same against the best method without parameters of each graph; `--replay` re-prices every stored
 decision and writes no tables unless `--markdown` or `--csv` ask for them, `--figures` prints the headline figures of a
-stored experiment, `--discrepancy` sets sums over ops against whole programs (DIR/discrepancy.md), `--plots` draws into
-DIR/pictures.
+stored experiment, `--plots` draws into DIR/pictures.
 """
 
 import argparse
@@ -76,11 +75,8 @@ def written(place: Path, made: Tables, markdown: Path | None = None, csv: Path |
 def tables_of(args: argparse.Namespace) -> Tables:
     """Those that the command line asks for: what each method reached, or how far it is from another one."""
     from graphopt.report.tables import improvement, reach, render
-    from graphopt.report.tables.discrepancy import discrepancy_table, prices_of
-    from graphopt.report.tables.read_rows import collect, read_rows, row_files
+    from graphopt.report.tables.read_rows import collect
 
-    if args.discrepancy:
-        return "discrepancy", [discrepancy_table(prices_of(read_rows(row_files(args.place))[0]))], ""
     found = collect(args.place)
     if over := args.improvement_over:
         return "improvement", improvement.improvement_tables(found, over), improvement.improvement_csv(found, over)
@@ -140,7 +136,6 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--against", default="local", metavar="METHOD", help="compare pairwise with this method")
     result.add_argument("--improvement-over", metavar="METHOD", help="improvement over this method, and gap")
     result.add_argument("--reach", metavar="METHOD", help="evaluations to reach what METHOD ends at, or best_unlearned")
-    result.add_argument("--discrepancy", action="store_true", help="sums over ops against whole programs")
     result.add_argument("--figures", action="store_true", help="only the experiment's headline figures, as JSON lines")
     result.add_argument("--plots", action="store_true", help="draw into DIR/pictures")
     result.add_argument("--markdown", type=Path, metavar="FILE", help="instead of DIR/table.md")
@@ -155,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
             print_figures(args.place)
             return 0
         files: list[Path] = []
-        if args.replay and not (args.markdown or args.csv or args.improvement_over or args.reach or args.discrepancy):
+        if args.replay and not (args.markdown or args.csv or args.improvement_over or args.reach):
             print_table(args.place, args.against)  # who checks what is stored does not want it changed
         else:
             files += written(args.place, tables_of(args), args.markdown, args.csv)

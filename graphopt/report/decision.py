@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from graphopt.core.errors import UserError
-from graphopt.core.graph import GraphError
+from graphopt.core.graph import I64, GraphError
 from graphopt.core.operators import OPERATORS
+from graphopt.core.plan import Decisions
 from graphopt.core.utils.terminal import say
 from graphopt.problems.problem import Decided
 from graphopt.report.answer import PRICES, Answer, heads_of, near_graph
@@ -45,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     change = add("revert", _revert, "set a single op by hand, price again, write a new file", aliases=["veto"])
     change.add_argument("change", metavar="OP[=CHOICE]", help="back to the default's choice, or CHOICE, or HEAD:CHOICE")
     change.add_argument("-o", "--out", type=Path, required=True, metavar="OUT")
-    add("bisect", _bisect, "find the op (or the minimal set) whose way back to the default gains most", lists=True)
+    add("bisect", _bisect, "find the op whose way back to the default gains most", lists=True)
     draw = add("draw", _draw, "draw the plan: graph by kernel or device, Gantt chart, memory, Perfetto trace")
     draw.add_argument("-o", "--out", type=Path, metavar="DIR", help="default: a pictures folder beside the file")
     given = commands.add_parser("price", help=_PRICE, description=_PRICE)
@@ -106,19 +107,19 @@ def _show(args: argparse.Namespace) -> int:
 def _show_changes(args: argparse.Namespace, decision: Any) -> None:
     ops = decision.changed()
     say(f"{len(ops):,} of {len(decision.op_names):,} ops differ from the default")
-    kinds, heads = _kinds(args.file, decision), heads_of(args.file, decision)
-    before_after = (decision.default, decision.choices)
+    _list_ops(args, ops, [("default", decision, decision.default), ("decision", decision, decision.choices)])
+
+
+def _list_ops(args: argparse.Namespace, ops: I64, columns: Sequence[tuple[str, Any, Decisions]]) -> None:
+    """A line for each op with its operator, where the graph lies near the file, and in words what each column chose."""
+    decided = columns[0][1]
+    graph, heads = near_graph(args.file, decided), heads_of(args.file, decided)
     rows = [
-        [decision.op_names[op], kinds[op], *(describe_op(decision, heads, choices[op]) for choices in before_after)]
+        [decided.op_names[op], "" if graph is None else OPERATORS[graph.kind[op]].name,
+         *(describe_op(of, heads, choices[op]) for _, of, choices in columns)]
         for op in ops[: None if args.all else SHOWN]
-    ]
-    _list("", ["op", "operator", "default", "decision"], rows, len(ops))
-
-
-def _kinds(file: Path, decision: Any) -> list[str]:
-    """Operator of every op, where the graph lies near the file; else nothing."""
-    graph = near_graph(file, decision)
-    return [""] * len(decision.op_names) if graph is None else [OPERATORS[kind].name for kind in graph.kind]
+    ]  # fmt: skip
+    _list("", ["op", "operator", *(name for name, _, _ in columns)], rows, len(ops))
 
 
 def price_line(decision: Decided) -> str:
@@ -144,15 +145,9 @@ def _diff(args: argparse.Namespace) -> int:
     ops, both = differing(a, b)
     say(f"{args.file}: {price_line(a)}")
     say(f"{args.other}: {price_line(b)}")
-    heads = heads_of(args.file, a)
     under = "" if both == list(a.heads) else f" in {', '.join(both)}; the orders of random keys are not compared"
     say(f"{len(ops):,} of {len(a.op_names):,} ops differ{under}")
-    kinds = _kinds(args.file, a)
-    rows = [
-        [a.op_names[op], kinds[op], *(describe_op(d, heads, d.choices[op]) for d in (a, b))]
-        for op in ops[: None if args.all else SHOWN]
-    ]
-    _list("", ["op", "operator", *(label_of(file) for file in (args.file, args.other))], rows, len(ops))
+    _list_ops(args, ops, [(label_of(args.file), a, a.choices), (label_of(args.other), b, b.choices)])
     return 0
 
 
@@ -182,18 +177,14 @@ def _bisect(args: argparse.Namespace) -> int:
     found, names = answer.bisect(), answer.choices.op_names
     back = "in the same orders with all choices back" if answer.choices.plan else "default"
     say(f"price {found.judged:.6g}, {back} {found.default:.6g}, {len(found.changed):,} ops differ from the default")
-    if len(found.ops):
-        what = "op" if len(found.ops) == 1 else "smallest set of ops found"
-        gain = 100 * (1 - found.gained / found.judged)
-        say(f"the {what} that costs: {', '.join(names[op] for op in found.ops)} (price {found.gained:.6g} without, "
-            f"{gain:.3g} % less)")  # fmt: skip
-    else:
-        say("no op costs: none that differs from the default gains when it goes back")
     change, heads = found.reverted / found.judged - 1, answer.solution.task.heads
-    rows = []
-    for i in np.argsort(change, kind="stable")[
-        : None if args.all else SHOWN
-    ]:  # first those that cost, last those that earn
+    if found.worst is None:
+        say("no op costs: none that differs from the default gains when it goes back alone")
+    else:
+        say(f"the op that costs: {names[found.changed[found.worst]]} (price {found.reverted[found.worst]:.6g} without, "
+            f"{-100 * change[found.worst]:.3g} % less)")  # fmt: skip
+    rows, order = [], np.argsort(change, kind="stable")  # first those that cost, last those that earn
+    for i in order[: None if args.all else SHOWN]:
         op = found.changed[i]
         words = describe_op(answer.choices, heads, answer.choices.choices[op])
         rows.append([names[op], OPERATORS[answer.graph.kind[op]].name, words, f"{100 * change[i]:+.3g} %"])

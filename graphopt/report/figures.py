@@ -33,7 +33,6 @@ from graphopt.core.errors import UserError
 from graphopt.problems.cost_model import Price, better
 from graphopt.report import calibration
 from graphopt.report.replay import decision_of
-from graphopt.report.tables.discrepancy import ADDITIVE, WHOLE, discrepancies, prices_of
 from graphopt.report.tables.reach import ALL, reaches
 from graphopt.report.tables.read_rows import collect, read_rows, row_files
 from graphopt.report.tables.statistics import Interval, bootstrap, tabled
@@ -41,6 +40,7 @@ from graphopt.run.records.answer_file import load
 from graphopt.run.records.packed import is_there
 
 FILE = CONF / "figures.yaml"
+ADDITIVE, WHOLE = ("flops", "profiled"), ("torch", "onnxruntime_off", "onnxruntime")  # cost models
 SLOWER = 1.0001  # a price over another from which it counts as slower
 LEAST_ROOM, MUCH_ROOM = 0.01, 1 - 1 / 1.33  # of the default's price: what counts as room, and as much
 
@@ -235,7 +235,7 @@ def paired(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:
         shared = set.intersection(*(set(of) for of in theirs)) if theirs else set()
         least = {case: min(of[case] for of in theirs) for case in own if case in shared}
         if found := mean(least):
-            yield figure(name, Interval(*map(form.said, (found.mean, found.low, found.high))))
+            yield figure(name, found.of(form.said))
 
 
 def over_families(spec: Spec, values: Mapping[Case, float], of: Cases) -> Interval | None:
@@ -312,14 +312,14 @@ def room(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:
         much = {case: row for case, row in found.items() if left[case] >= MUCH_ROOM}
         for title, values in (("share_of_room", taken), ("room", left)):
             if mean := over_families(spec, values, found):
-                yield figure(f"{title}/{name}", Interval(100 * mean.mean, 100 * mean.low, 100 * mean.high))
+                yield figure(f"{title}/{name}", mean.of(lambda share: 100 * share))
         for title, prices in (
             ("over_default_with_much_room", {case: float(row["judged"]) for case, row in much.items()}),
             ("best_with_much_room", {case: best[case[:-1], float(row["initial"])] for case, row in much.items()}),
         ):
             logs = {case: math.log(much[case]["initial"] / cost) for case, cost in prices.items()}
             if mean := over_families(spec, logs, much):
-                yield figure(f"{title}/{name}", Interval(*map(FORMS["faster"].said, (mean.mean, mean.low, mean.high))))
+                yield figure(f"{title}/{name}", mean.of(FORMS["faster"].said))
 
 
 def evaluations_to(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:
@@ -340,7 +340,7 @@ def evaluations_to(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:
             own, other = (float(cap if evals is None else evals) for evals in needed)
             logs[case] = math.log(other / own if spec.get("inverse") else own / other)
         if mean := over_families(spec, logs, ours):
-            yield figure(name, mean.exp())
+            yield figure(name, mean.of(np.exp))
             yield exact(f"{name}/solves", len(logs))
             yield exact(f"{name}/missed", missed)
 
@@ -427,12 +427,20 @@ def rises(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:
 
 
 def discrepancy(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:
-    """X-RLflow's Table 1: by how much sums over ops are off, the mean of absolute values over models."""
-    found = prices_of(rows)
+    """X-RLflow's Table 1: by how much sums over ops are off, |predicted / measured - 1|, the mean over models
+    as they are. Each row has the judge's price, and under `searched_initial` that of the search's cost model. Raises
+    UserError where no whole program was measured."""
+    prices: dict[str, dict[str, float]] = {}  # of each graph, by cost model
+    for row in rows:
+        known = prices.setdefault(row["graph"], {})
+        known |= {row["judge"]: row["initial"], row["cost"]: row["searched_initial"]}
+    if not any(known.keys() & {*WHOLE} for known in prices.values()):
+        raise UserError("no row was judged by a whole program; run experiment=cost_discrepancy first")
     for measured, predicted in product(WHOLE, ADDITIVE):
-        values = np.abs(discrepancies(found, predicted, measured))
-        if len(values):
-            yield figure(f"{predicted} to {measured}", bootstrap(values[:, None], range(len(values))))
+        both = [known for known in prices.values() if predicted in known and measured in known]
+        if both:
+            off = np.array([[abs(known[predicted] / known[measured] - 1.0)] for known in both])
+            yield figure(f"{predicted} to {measured}", bootstrap(off, range(len(off))))
 
 
 def ranked(spec: Spec, rows: Sequence[Row]) -> Iterator[Figure]:

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from graphopt.core.graph import Graph
 from graphopt.core.operators import OPERATORS, Category
-from graphopt.core.plan import Plans
 from graphopt.core.utils.terminal import printable
 from graphopt.problems.cost_model import Price, amount, better
 from graphopt.problems.problem import Decided
@@ -52,7 +51,9 @@ def print_model(folder: Path, rows: Sequence[Row], own: str) -> None:
         console.print()
         print_table(console, table)
     console.print()
-    for line in _files(file, folder, row):
+    lines = [Text(f"decision  {file}"), *([Text(f"model     {folder / row['model']}")] if row.get("model") else [])]
+    lines += [Text(f"graphopt answer {verb} {shlex.quote(str(file))}", DIM) for verb in ("draw", "replay")]
+    for line in lines:
         console.print(line, soft_wrap=True)  # to be copied
 
 
@@ -75,14 +76,14 @@ def _title(answer: Answer, row: Row) -> str:
 
 def _facts(answer: Answer, row: Row) -> Iterator[tuple[str, str]]:
     yield ("memory" if _bytes(row) else "time"), gain(row)
-    before, after = answer.solution.default_plans, answer.solution.plans
-    given, found = _kernels(before), _kernels(after)
-    yield (
-        "kernels",
-        f"{given.size:,}" + (f" -> {found.size:,}" if found.size != given.size else ", as many as by default"),
-    )
-    if answer.machine.num_devices > 1:
-        yield "devices", _devices(answer, after, found)
+    before, after, devices = answer.solution.default_plans, answer.solution.plans, answer.machine.devices
+    given, stored = int((~before.inline).sum()), ~after.inline[0]  # a stored op has a kernel of its own
+    found = int(stored.sum())
+    yield "kernels", f"{given:,}" + (f" -> {found:,}" if found != given else ", as many as by default")
+    if len(devices) > 1:
+        count = np.bincount(after.device[0][stored], minlength=len(devices))
+        used = [f"{device.name}: {kernels:,} kernels" for device, kernels in zip(devices, count) if kernels]
+        yield "devices", f"{', '.join(used)} ({len(used)} of {len(devices)} devices used)"
     yield from answer.decided.facts()
     yield "method", f"{row['algo']}, {row['evals']:,} of {row['evals_cap']:,} evaluations, {row['seconds']:.3g} s"
 
@@ -117,29 +118,14 @@ def gain(row: Row) -> str:
         return f"{said} {price(row, initial)}{by}"
     if not better(_price(row), Price(initial, row.get("noise", 0.0))):
         return f"{price(row, initial)} -> {price(row, judged)}{_noise(row)}: within the noise{by}"
-    return f"{price(row, initial)} -> {price(row, judged)}{_noise(row)}: {_ratio(row)}{by}"
+    ratio = f"{initial / judged:.3f}x, " if judged > 0 else ""
+    less = 100 * (1 - judged / initial)
+    return f"{price(row, initial)} -> {price(row, judged)}{_noise(row)}: {ratio}{less:.3g} % less{by}"
 
 
 def _noise(row: Row) -> str:
     """Of measured prices their standard error."""
     return f" ± {100 * row['noise']:.2g} %" if row.get("noise") else ""
-
-
-def _ratio(row: Row) -> str:
-    less = 100 * (1 - row["judged"] / row["initial"])
-    ratio = f"{row['initial'] / row['judged']:.3f}x, " if row["judged"] > 0 else ""
-    return f"{ratio}{less:.3g} % less"
-
-
-def _kernels(plan: Plans) -> NDArray[np.int64]:
-    """Ops that have a kernel of their own."""
-    return np.flatnonzero(~plan.inline[0])
-
-
-def _devices(answer: Answer, plan: Plans, kernels: NDArray[np.int64]) -> str:
-    count = np.bincount(plan.device[0][kernels], minlength=answer.machine.num_devices)
-    used = [f"{answer.machine.devices[d].name}: {count[d]:,} kernels" for d in np.flatnonzero(count)]
-    return ", ".join(used) + f" ({len(used)} of {answer.machine.num_devices} devices used)"
 
 
 def _tables(answer: Answer, solved: Sequence[Row]) -> Iterator[Table]:
@@ -198,18 +184,7 @@ def _heaviest(graph: Graph, ops: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _methods(solved: Sequence[Row]) -> Table:
     order = sorted(solved, key=lambda r: (r["evals_cap"], r["judged"], r["algo"]))
-    rows = [[r["algo"], f"{r['evals_cap']:,}", f"{r['evals']:,}", price(r, r["judged"]) + _noise(r), _only_ratio(r),
+    rows = [[r["algo"], f"{r['evals_cap']:,}", f"{r['evals']:,}", price(r, r["judged"]) + _noise(r),
+             f"{r['initial'] / r['judged']:.3f}" if 0 < r["judged"] < math.inf and r["initial"] < math.inf else "-",
              f"{r['seconds']:.3g}"] for r in order]  # fmt: skip
     return Table("all methods and budgets", ["method", "budget", "evaluations", "found", "ratio", "s"], rows)
-
-
-def _only_ratio(row: Row) -> str:
-    known = 0 < row["judged"] < math.inf and row["initial"] < math.inf
-    return f"{row['initial'] / row['judged']:.3f}" if known else "-"
-
-
-def _files(file: Path, folder: Path, row: Row) -> list[Text]:
-    """What was written and what to do with it."""
-    lines = [Text(f"decision  {file}"), *([Text(f"model     {folder / row['model']}")] if row.get("model") else [])]
-    quoted = shlex.quote(str(file))
-    return [*lines, *(Text(f"graphopt answer {verb} {quoted}", DIM) for verb in ("draw", "replay"))]

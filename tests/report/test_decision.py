@@ -14,7 +14,7 @@ from graphopt.core.graph import Graph
 from graphopt.graphs.onnx import load_light
 from graphopt.graphs.readers.formats.graph_files import save_graph
 from graphopt.problems.assignment import AssignProblem
-from graphopt.report.changes import minimal_set, parse_change
+from graphopt.report.changes import parse_change
 from graphopt.report.decision import main
 from graphopt.run.config.construct import construct
 from graphopt.run.records.answer_file import copy, load, read_answer, save, write, write_arrays
@@ -111,18 +111,10 @@ def test_random_keys_that_a_decision_describes_leave_a_decision(tmp_path: Path, 
 def test_bisect_names_the_culprit(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
     path = solved(tmp_path, graph, [1, 1, 1, 1, 1, 1])  # the opaque op takes 40 instead of 4 there
     blame = load_answer(path).bisect()
-    assert blame.ops.tolist() == [3]
-    assert (blame.judged, blame.gained, blame.default) == (150.0, 42.0, 72.0)
+    assert blame.worst == 3 and blame.changed.tolist() == [0, 1, 2, 3, 4, 5]
+    assert (blame.judged, blame.reverted[3], blame.default) == (150.0, 42.0, 72.0)
     assert main(["bisect", str(path)]) == 0
     assert "the op that costs: op3" in capsys.readouterr().out
-
-
-def test_bisect_finds_a_pair_that_only_gains_together(tmp_path: Path) -> None:
-    # op2 and op3 are slow on device 1, but an edge of 90 bytes binds them: neither gains by going back alone
-    graph = chain([4.0] * 6, ["add", "add", "opaque", "opaque", "add", "add"], [0, 0, 90, 0, 0, 0])
-    blame = load_answer(solved(tmp_path, graph, [1] * 6)).bisect()
-    assert blame.ops.tolist() == [2, 3]
-    assert (blame.judged, blame.gained) == (3 * 88, 3 * 16)
 
 
 def test_bisect_blames_nobody_in_a_good_decision(
@@ -130,19 +122,10 @@ def test_bisect_blames_nobody_in_a_good_decision(
 ) -> None:
     path = solved(tmp_path, graph, [1, 1, 1, 0, 1, 1])
     blame = load_answer(path).bisect()
-    assert not len(blame.ops)
+    assert blame.worst is None
     assert np.allclose(blame.reverted, 3 * 16)
     main(["bisect", str(path)])
     assert "no op costs" in capsys.readouterr().out
-
-
-def test_minimal_set_is_minimal() -> None:
-    for culprits in ([0, 9], [3], [1, 2, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]):
-
-        def holds(sets: list[np.ndarray], culprits: list[int] = culprits) -> list[bool]:
-            return [set(culprits) <= set(s.tolist()) for s in sets]
-
-        assert minimal_set(np.arange(10), holds).tolist() == culprits
 
 
 def test_revert_takes_one_choice_back(tmp_path: Path, graph: Graph) -> None:
@@ -160,13 +143,9 @@ def test_revert_sets_a_choice(tmp_path: Path, graph: Graph) -> None:
     assert accepted
     assert result.decided.choices[:, 0].tolist() == [0, 1, 0, 0, 0, 0]
     assert result.decided.prices["judged"] == 66.0
-
-
-def test_revert_says_when_the_task_refuses(tmp_path: Path, graph: Graph) -> None:
-    config = {**CONFIG, "task": {**CONFIG["task"], "stuck": "op1"}}
+    config = {**CONFIG, "task": {**CONFIG["task"], "stuck": "op1"}}  # which the task refuses
     result, accepted = load_answer(solved(tmp_path, graph, [0] * 6, config)).revert("op1=1")
-    assert not accepted
-    assert result.decided.prices["judged"] == 72.0
+    assert not accepted and result.decided.prices["judged"] == 72.0
 
 
 @pytest.mark.parametrize(
@@ -218,17 +197,13 @@ def test_bad_files_are_one_sentence(
     assert str(path) in message and len(message.splitlines()) == 1
 
 
-def test_wrong_graph_is_refused(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_graph_is_refused(tmp_path: Path, graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
     path = solved(tmp_path, graph, [0] * 6)
-    other = chain([1.0] * 6, ADDS, [0] * 6)
-    save_graph(tmp_path / "graphs" / f"{graph.hash}.npz", other)
+    other, file = chain([1.0] * 6, ADDS, [0] * 6), tmp_path / "graphs" / f"{graph.hash}.npz"
+    save_graph(file, other)
     assert main(["replay", str(path)]) == 1
     assert other.hash in capsys.readouterr().err
-
-
-def test_graph_not_found_says_where_it_was_sought(tmp_path: Path, graph: Graph) -> None:
-    path = solved(tmp_path, graph, [0] * 6)
-    (tmp_path / "graphs" / f"{graph.hash}.npz").unlink()
+    file.unlink()
     with pytest.raises(DecisionError, match=f"graphs/{graph.hash}"):
         load_answer(path)
 
@@ -245,13 +220,6 @@ def test_diff_of_different_graphs_is_refused(tmp_path: Path, graph: Graph, capsy
     other = solved(tmp_path, chain([1.0] * 6, ADDS, [0] * 6, "other"), [0] * 6)
     assert main(["diff", str(solved(tmp_path, graph, [0] * 6)), str(other)]) == 1
     assert "different graphs" in capsys.readouterr().err
-
-
-def test_configuration_survives_json(tmp_path: Path, graph: Graph) -> None:
-    config = {**CONFIG, "machine": {**CONFIG["machine"], "link_bandwidth": 1e300}}
-    stored = load(solved(tmp_path, graph, [0] * 6, config)).header["config"]
-    assert stored["machine"]["link_bandwidth"] == 1e300
-    assert json.loads(json.dumps(stored)) == stored
 
 
 def test_a_header_with_no_number_is_refused(tmp_path: Path, graph: Graph) -> None:

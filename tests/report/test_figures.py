@@ -312,6 +312,19 @@ def test_laf_by_its_traces(tmp_path: Path) -> None:
     assert of["network_on_over_off/far/1000"].value == percent(7 / 6)
 
 
+def test_sums_over_ops_against_whole_programs() -> None:
+    def judged(graph: str, judge: str, initial: float) -> Row:
+        return {"graph": graph, "judge": judge, "initial": initial, "cost": "flops", "searched_initial": 0.003}
+
+    rows = [judged("a", "profiled", 0.002), judged("a", "torch", 0.004), judged("b", "torch", 0.002)]
+    of = found("cost_discrepancy", [*rows, judged("b", "profiled", 0.003)])
+    assert {name: (f.value, f.low, f.high) for name, f in of.items()} == {
+        "flops to torch": pytest.approx((0.375, 0.25, 0.5)), "profiled to torch": pytest.approx((0.5,) * 3),
+    }  # fmt: skip
+    with pytest.raises(UserError, match="run experiment=cost_discrepancy first"):
+        found("cost_discrepancy", rows[:1])
+
+
 def test_points_are_of_medians_over_seeds() -> None:
     best = EXPERIMENTS["sharding"]["published"]
     costs = {"iopddl-A": (1.0, 1.25, 2.0), "iopddl-M": (0.5, 0.9, 1.0)}

@@ -22,7 +22,7 @@ from graphopt.core.utils.limits import MIB, read_member, read_npz
 from graphopt.report.command import main as report
 from graphopt.report.decision import main as decision
 from graphopt.report.pack import pack, unpack
-from graphopt.report.tables.read_rows import collect, read_rows, row_files
+from graphopt.report.tables.read_rows import read_rows, row_files
 from graphopt.run.records import packed
 from graphopt.run.records.answer_file import load, read_answer
 
@@ -138,16 +138,6 @@ def test_graphs_may_lie_in_the_folder_above(small: Path, tmp_path: Path) -> None
     assert {f"graphs/{file.name}" for file in (tmp_path / "loose" / "graphs").iterdir()} == {*parts}
 
 
-def test_rows_lead_to_their_answers(both: tuple[Path, Path]) -> None:
-    loose, small = both
-    rows = [read_rows(row_files(folder))[0] for folder in both]
-    assert len(rows[0]) == len(rows[1]) > 0
-    for row in rows[1]:
-        header, _ = read_answer(Path(row["_file"]).parent / row["decision"])
-        assert header["row"]["algo"] == row["algo"] and header["row"]["evals_cap"] == row["evals_cap"]
-    assert len(collect(loose).entries) == len(collect(small).entries)
-
-
 def test_unpacked_it_is_the_study_again(both: tuple[Path, Path], tmp_path: Path) -> None:
     loose, small = both
     unpack(small, tmp_path / "again")
@@ -189,12 +179,6 @@ def test_an_answer_leaves_its_pack(studies: dict[str, tuple[Path, Path]], tmp_pa
         header, arrays = read_answer(tmp_path / name / "alone.npz")
         assert (header, spelled(arrays)) == (read_answer(file)[0], spelled(read_answer(file)[1]))
         assert graphopt.load(tmp_path / name / "alone.npz").check() == []
-
-
-def test_programs_come_out_of_a_pack(studies: dict[str, tuple[Path, Path]]) -> None:
-    [file] = answers(studies["rewritten"][1])
-    case = load_answer(file)
-    assert case.reprice()["initial"] == case.decided.prices["initial"]
 
 
 def test_rows_of_two_cells_that_look_alike_stay_two(tmp_path: Path) -> None:

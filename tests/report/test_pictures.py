@@ -17,12 +17,10 @@ from test_report import row, store
 from graphopt import load as load_answer
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
-from graphopt.core.machine import Device, Machine
 from graphopt.core.plan import Plans
-from graphopt.costs.simulator import Simulator
+from graphopt.core.utils import registry
 from graphopt.graphs.readers.formats.graph_files import save_graph
 from graphopt.problems.assignment import AssignProblem
-from graphopt.problems.tasks.fusion import Fusion
 from graphopt.report.command import main
 from graphopt.report.pictures.curves import longest, ratio_at, seed_curves
 from graphopt.report.pictures.graph_picture import MOST_OPS, draw_graph, scene
@@ -31,27 +29,14 @@ from graphopt.report.pictures.membership import kernel_colours, kernels_of, wind
 from graphopt.report.pictures.style import PALETTE, method_colours
 from graphopt.report.pictures.timeline import draw_timeline
 from graphopt.report.tables.read_rows import collect
+from graphopt.run.config.build import machine_task_costs
 from graphopt.run.records import answer_file
 
 # --- Pictures show what they say: every op once, kernels as the plan has them, the trace's times; files are complete.
 
-GPU = {
-    "name": "gpu", "vector_flops": 1e12, "contraction_flops": 1e13, "bandwidth": 1e12, "launch": 3e-6,
-    "strided_factor": 3.0, "spill_factor": 0.1,
-}  # fmt: skip
-CONFIG = {
-    "machine": {
-        "_target_": "graphopt.core.machine.make_machine", "name": "two", "link_bandwidth": 1e10, "link_latency": 0.0,
-        "devices": {"gpu": {**{key: value for key, value in GPU.items() if key != "name"}, "count": 2}}, "transfer": {},
-    },
-    "task": {
-        "_target_": "graphopt.problems.tasks.fusion.Fusion", "name": "fusion", "decision": "binary", "numerics": None,
-        "levels": 4, "max_ops": 64, "max_inputs": 16, "max_duplicates": 8,
-    },
-    "cost": {
-        "_target_": "graphopt.costs.simulator.Simulator", "name": "simulator", "objective": "runtime", "threads": 1,
-    },
-}  # fmt: skip
+CONFIG = {"machine": registry.option("machine", "gpu2"), "task": registry.option("task", "fusion"),
+          "cost": registry.option("cost", "simulator"), "judge": registry.option("cost", "simulator")}  # fmt: skip
+MACHINE, TASK, COST, _ = machine_task_costs(CONFIG)
 
 
 def ladder(blocks: int) -> Graph:
@@ -68,23 +53,6 @@ def ladder(blocks: int) -> Graph:
         x = y
     b.output(x)
     return b.build()
-
-
-def machine() -> Machine:
-    return Machine(name="two", devices=(Device(**GPU), Device(**GPU)), link_bandwidth=1e10)
-
-
-def fusion() -> Fusion:
-    return Fusion(
-        name="fusion",
-        machine=machine(),
-        decision="binary",
-        numerics=None,
-        levels=4,
-        max_ops=64,
-        max_inputs=16,
-        max_duplicates=8,
-    )
 
 
 def test_kernels_are_the_stored_ops_reached_forward() -> None:
@@ -110,11 +78,11 @@ def test_neighbouring_kernels_differ_in_colour() -> None:
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_every_op_is_drawn_once(devices: int) -> None:
-    graph, task = ladder(4), fusion()
+    graph, task = ladder(4), TASK
     default = task.realise(graph, task.initial(graph)[None])
     device = (np.arange(graph.num_ops)[None] % devices).astype(np.int16)
     plan = Plans(graph, device, default.priority, default.inline)
-    figure = draw_graph(plan, default, machine(), "caption")
+    figure = draw_graph(plan, default, MACHINE, "caption")
     names = [text.get_text() for text in figure.axes[0].texts]
     assert sorted(names) == sorted(["conv", "exp", "relu", "tanh", "add"] * 4)
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -123,19 +91,19 @@ def test_every_op_is_drawn_once(devices: int) -> None:
 
 
 def test_large_graphs_show_a_window_and_say_so() -> None:
-    graph, task = ladder(100), fusion()
+    graph, task = ladder(100), TASK
     default = task.realise(graph, task.initial(graph)[None])
-    figure = draw_graph(default, default, machine(), "caption")
+    figure = draw_graph(default, default, MACHINE, "caption")
     assert len(scene(default, default).shown.ops) == MOST_OPS
     assert any("shown" in text.get_text() for text in figure.texts)
     plt.close(figure)
 
 
 def test_bars_of_the_timeline_are_the_kernels_of_the_trace() -> None:
-    graph, task = ladder(3), fusion()
+    graph, task = ladder(3), TASK
     plan = task.realise(graph, task.initial(graph)[None])
-    trace = Simulator(name="simulator", machine=machine(), objective="runtime", threads=1).simulate(plan)
-    figure = draw_timeline([("found", trace)], graph, machine(), "caption")
+    trace = COST.simulate(plan)
+    figure = draw_timeline([("found", trace)], graph, MACHINE, "caption")
     bars = next(c for c in figure.axes[0].collections if isinstance(c, PolyCollection))
     spans = np.array([[path.vertices[:, 0].min(), path.vertices[:, 0].max()] for path in bars.get_paths()])
     np.testing.assert_allclose(spans[:, 0], trace.kernel_start * 1e6)  # drawn in microseconds
@@ -146,17 +114,15 @@ def test_bars_of_the_timeline_are_the_kernels_of_the_trace() -> None:
 def solved(folder: Path) -> Path:
     """A study of one graph whose stored decision stores every op: each op that fusing would have helped costs."""
     graph = ladder(3)
-    task, cost = fusion(), Simulator(name="simulator", machine=machine(), objective="runtime", threads=1)
-    problem = AssignProblem(graph, task, cost, evals=1)
-    problem.best = task.initial(graph).copy()
+    problem = AssignProblem(graph, TASK, COST, evals=1)
+    problem.best = TASK.initial(graph).copy()
     inlined = int(np.flatnonzero(problem.best[:, 0])[0])
     problem.best[inlined] = 0
-    problem.best_cost = float(cost.price(task.realise(graph, problem.best[None])).cost[0])
+    problem.best_cost = float(COST.price(TASK.realise(graph, problem.best[None])).cost[0])
     fields = {"initial": problem.initial_cost, "searched": problem.best_cost, "decision": "decisions/ladder.npz"}
-    config = {**CONFIG, "judge": CONFIG["cost"]}
     solved_row = row("hand", "ladder", problem.best_cost, **fields)
     path = folder / "cell" / "decisions" / "ladder.npz"
-    answer_file.save(path, problem=problem, judged=problem.best_cost, row=solved_row, config=config)
+    answer_file.save(path, problem=problem, judged=problem.best_cost, row=solved_row, config=CONFIG)
     save_graph(folder / "graphs" / f"{graph.hash}.npz", graph)
     store(folder, [solved_row])
     return path
@@ -165,8 +131,8 @@ def solved(folder: Path) -> Path:
 def test_bisect_names_the_op_that_fusion_lost(tmp_path: Path) -> None:
     case = load_answer(solved(tmp_path))
     blame = case.bisect()
-    assert blame.ops.tolist() == case.decided.changed().tolist()
-    assert blame.gained == blame.default < blame.judged
+    assert blame.worst == 0 and blame.changed.tolist() == case.decided.changed().tolist()
+    assert blame.reverted[0] == blame.default < blame.judged
 
 
 def test_views_are_no_difference(tmp_path: Path) -> None:
@@ -177,8 +143,7 @@ def test_views_are_no_difference(tmp_path: Path) -> None:
     b.op("reshape", [y], [z])
     b.op("relu", [z], [w])
     b.output(w)
-    cost = Simulator(name="simulator", machine=machine(), objective="runtime", threads=1)
-    problem = AssignProblem(b.build(), fusion(), cost, evals=1)
+    problem = AssignProblem(b.build(), TASK, COST, evals=1)
     path = tmp_path / "decisions" / "view.npz"
     answer_file.save(path, problem=problem, judged=problem.best_cost, row={}, config=CONFIG)
     assert not answer_file.load(path).changed().size

@@ -25,7 +25,7 @@ from graphopt.core.utils.marks import whole
 from graphopt.core.utils.terminal import printable, say
 from graphopt.core.utils.whole import whole_file, whole_folder
 from graphopt.report.leaderboard.contests import Contest, is_name, read_contest, read_contests
-from graphopt.report.leaderboard.judging import ENTRY, BoardEntry, judged_entries, other_folders
+from graphopt.report.leaderboard.judging import ENTRY, BoardEntry, judged_entries
 from graphopt.report.replay import decision_of
 from graphopt.report.tables.read_rows import read_rows, row_files
 from graphopt.run.records import packed
@@ -71,8 +71,9 @@ def build(place: Path, root: Path, out: Path, only: Sequence[str]) -> int:
     """Writes page and CSV; how many answers were refused."""
     began, boards = time.monotonic(), list[Board]()
     for contest in read_contests(place, root, only):
-        for name in other_folders(contest):
-            say(f"{contest.name}/{name} is no entry: it has no entry.yaml", sys.stderr)
+        for folder in sorted(contest.folder.iterdir()):
+            if folder.is_dir() and not (folder / ENTRY).is_file():
+                say(f"{contest.name}/{folder.name} is no entry: it has no entry.yaml", sys.stderr)
         boards.append((contest, standings(contest, judged_entries(contest, root))))
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     seconds, version = time.monotonic() - began, (commit() or "unknown")[:8]
@@ -130,8 +131,8 @@ def enter(
     """Writes the entry; returns the names of the instances that it has answers to. Answers of a packed study
     below `results` are named, others are copied. Raises UserError."""
     read = [row for row in read_rows(row_files(study))[0] if row.get("status") == "ok"]
-    rows = [row for row in read if _is(row, algo, evals, seed)]
-    of = {str(row["graph_hash"]): row for row in rows}
+    of = {str(row["graph_hash"]): row for row in read if row.get("algo") == algo and row.get("seed") == seed
+          and evals in (None, row.get("evals_cap"))}  # fmt: skip
     found = {i.name: of[i.graph.hash] for i in contest.instances if i.graph.hash in of}
     if not found:
         held = ", ".join(sorted({str(row["algo"]) for row in read})) or "nobody"
@@ -141,22 +142,14 @@ def enter(
         raise UserError(f"{target} exists: move it away, or give another name")
     with writing(target), whole_folder(target.absolute()) as folder:
         costs = {name: float(row["judged"]) for name, row in found.items()}
+        most, longest = (max(float(row[field]) for row in found.values()) for field in ("evals", "seconds"))
         words = {"title": algo, "by": os.environ.get("USER") or "unknown", "method": f"algo={algo}",
-                 "budget": _budget(found.values()), "hardware": "not said"}  # fmt: skip
+                 "budget": f"at most {most:,.0f} evaluations and {longest:.3g} s an instance",
+                 "hardware": "not said"}  # fmt: skip
         places = {name: decision_of(row) for name, row in found.items()}
         (folder / ENTRY).write_text(yaml.safe_dump({**words, "costs": costs, **_answers(places, folder, root)},
                                                    sort_keys=False, width=110))  # fmt: skip
     return list(found)
-
-
-def _is(row: Mapping[str, Any], algo: str, evals: int | None, seed: int) -> bool:
-    return row.get("algo") == algo and row.get("seed") == seed and evals in (None, row.get("evals_cap"))
-
-
-def _budget(rows: Any) -> str:
-    rows = list(rows)
-    seconds = max(float(row["seconds"]) for row in rows)
-    return f"at most {max(int(row['evals']) for row in rows):,} evaluations and {seconds:.3g} s an instance"
 
 
 def _answers(places: Mapping[str, Path], folder: Path, root: Path) -> dict[str, Any]:

@@ -117,10 +117,9 @@ def read_contest(folder: Path, root: Path) -> Contest:
 def pack_of(said: Mapping[str, Any], source: Path, root: Path) -> Path:
     """The pack of a stored study that `answers` names. Raises Unreadable."""
     named = text(said, "answers", str(source))
-    study = Path(named)
-    if not (named.isprintable() and study.parts[:1] == ("results",) and study.name == packed.NAME):
-        raise Unreadable(f"{source}: answers must name results/STUDY/{packed.NAME}")
-    if not (root / study).resolve().is_relative_to((root / "results").resolve()):
+    study, results = Path(named), (root / "results").resolve()
+    right = named.isprintable() and study.parts[:1] == ("results",) and study.name == packed.NAME
+    if not right or not (root / study).resolve().is_relative_to(results):
         raise Unreadable(f"{source}: answers must name results/STUDY/{packed.NAME}")
     return root / study
 
@@ -174,7 +173,9 @@ def _from_options(said: Mapping[str, Any], source: Path, root: Path, equality: E
         except (UserError, GraphError) as error:
             why = str(error)
     made, absent = list[BoardInstance](), dict[str, str]()
-    for name in names(said, "instances", str(source)):
+    for name in listed(said, "instances", str(source)):
+        if not is_name(name):
+            raise Unreadable(f"{source}: {short(name)} under instances is no name: letters, digits, _, - and . only")
         if name not in graphs:
             absent[name] = why or "its data sets have no graph of that name"
             continue
@@ -241,15 +242,6 @@ def text(said: Mapping[str, Any], key: str, source: str) -> str:
     value = said.get(key)
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_TEXT:
         raise Unreadable(f"{source} needs a text under {key}")
-    return value
-
-
-def names(said: Mapping[str, Any], key: str, source: str) -> list[str]:
-    """A list of names. Raises Unreadable."""
-    value = listed(said, key, source)
-    wrong = next((name for name in value if not is_name(name)), None)
-    if wrong is not None:
-        raise Unreadable(f"{source}: {short(wrong)} under {key} is no name: letters, digits, _, - and . only")
     return value
 
 

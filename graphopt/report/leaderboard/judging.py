@@ -20,7 +20,6 @@ from graphopt.core.utils.terminal import Bar, short
 from graphopt.problems.cost_model import lack_of_memory
 from graphopt.problems.problem import Decided, Solution
 from graphopt.report.leaderboard.contests import (
-    DEFINITION,
     BoardInstance,
     Contest,
     answers_in,
@@ -106,10 +105,13 @@ def _judged(contest: Contest, folder: Path, root: Path) -> BoardEntry:
     words = {key: text(said, key, str(source)) for key in WORDS}
     claims = mapping(said.get("costs"), f"costs of {source}")
     known = {instance.name for instance in contest.instances} | {*contest.absent}
-    unknown = next((name for name in claims if name not in known), None)
-    if unknown is not None:
-        raise Unreadable(f"{source}: there is no instance {short(unknown)[:80]!r}")
-    places = _places(said, folder, root)
+    for name in claims:
+        if name not in known:
+            raise Unreadable(f"{source}: there is no instance {short(name)[:80]!r}")
+    places = {file.stem: file for suffix in (".json", ".npz") for file in folder.glob(f"*{suffix}")}
+    if "answers" in said:
+        pack = pack_of(said, source, root)
+        places = {**answers_in(pack, said.get("digests"), f"digests of {source}"), **places}
     scores = [_score(instance, places.get(instance.name), claims.get(instance.name)) for instance in contest.instances]
     return BoardEntry(folder.name, words, tuple(scores))
 
@@ -119,15 +121,6 @@ def _own(file: Path) -> Path:
     if file.is_symlink():
         raise Unreadable(f"{file} is a link: an entry's files lie in its folder")
     return file
-
-
-def _places(said: Mapping[str, Any], folder: Path, root: Path) -> dict[str, Path]:
-    """Name of an instance -> where its answer is."""
-    beside = {file.stem: file for suffix in (".json", ".npz") for file in folder.glob(f"*{suffix}")}
-    if "answers" not in said:
-        return beside
-    pack = pack_of(said, folder / ENTRY, root)
-    return {**answers_in(pack, said.get("digests"), f"digests of {folder / ENTRY}"), **beside}
 
 
 def _score(instance: BoardInstance, place: Path | None, claim: Any) -> Score:
@@ -143,7 +136,9 @@ def _price(instance: BoardInstance, place: Path, claim: Any) -> float:
     """The cost of an answer. Raises Refused, UserError."""
     decided, claims = _read(instance, place)
     decided.must_fit(instance.graph, instance.task, place.name)
-    _same_origin(instance, decided)
+    differs = decided.departs(instance.original, instance.task, instance.equality)  # of programs
+    if differs:
+        raise Refused(differs)
     solution = Solution(instance.graph, instance.task, decided)
     cost = solution.price(instance.cost).cost
     wrong = solution.violations()
@@ -172,16 +167,3 @@ def _read(instance: BoardInstance, place: Path) -> tuple[Decided, list[float]]:
     if not isinstance(decided, kind):
         raise Refused(f"it is an answer of another kind than {kind.format!r}")
     return decided, [decided.prices["judged"]]
-
-
-def _same_origin(instance: BoardInstance, decided: Decided) -> None:
-    """Of programs: that a rewritten one starts from the instance's, and computes the same."""
-    wrong = decided.departs(instance.original, instance.task, instance.equality)
-    if wrong:
-        raise Refused(wrong)
-
-
-def other_folders(contest: Contest) -> list[str]:
-    """Folders of a problem that are no entries."""
-    found = (folder for folder in sorted(contest.folder.iterdir()) if folder.is_dir())
-    return [folder.name for folder in found if not (folder / ENTRY).is_file() and folder.name != DEFINITION]

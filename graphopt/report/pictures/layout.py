@@ -10,7 +10,7 @@ Legend: V ops shown, E edges, P points (ops and dummies), L layers.
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +35,23 @@ class Layout:
     height: float
 
 
-@dataclass
 class _Points:
     """Ops 0 .. V-1, then dummies, by layer and position."""
 
-    layer: list[int]
-    chains: list[list[int]]  # per edge: its points from source to destination
-    above: list[list[int]]  # per point: neighbours in the layer before
-    below: list[list[int]]
-    real: int
+    def __init__(self, layer: list[int], edges: Sequence[tuple[int, int]]) -> None:
+        self.real, self.layer = len(layer), list(layer)
+        self.chains: list[list[int]] = []  # per edge: its points from source to destination
+        for source, target in edges:
+            near = layer[target] - layer[source] <= LONGEST_CHAIN
+            passed = range(layer[source] + 1, layer[target]) if near else ()
+            self.chains.append([source, *range(len(self.layer), len(self.layer) + len(passed)), target])
+            self.layer += passed
+        self.above: list[list[int]] = [[] for _ in self.layer]  # per point: neighbours in the layer before
+        self.below: list[list[int]] = [[] for _ in self.layer]
+        for a, b in (pair for chain in self.chains for pair in pairwise(chain)):
+            if self.layer[b] == self.layer[a] + 1:
+                self.below[a].append(b)
+                self.above[b].append(a)
 
 
 def layered(count: int, edges: Sequence[tuple[int, int]], aspect: float) -> Layout:
@@ -51,46 +59,19 @@ def layered(count: int, edges: Sequence[tuple[int, int]], aspect: float) -> Layo
 
     aspect: wanted width / height, in units of one layer by one op.
     """
-    layer = longest_path_layers(count, edges)
-    points = _with_dummies(layer, edges)
-    order = _ordered(points)
-    y = _coordinates(points, order)
-    return _wrapped(points, y, int(max(layer)) + 1 if count else 1, aspect)
+    points = _Points(longest_path_layers(count, edges), edges)
+    return _wrapped(points, _coordinates(points, _ordered(points)), aspect)
 
 
 def longest_path_layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     """Layer of every op: one more than its latest predecessor's; ops without predecessors stand just before their first
     reader."""
-    layer = [0] * count
-    has_input = [False] * count
-    first_reader = [count] * count
+    layer, reader = [0] * count, [count] * count
     for source, target in sorted(edges, key=lambda edge: edge[1]):
         layer[target] = max(layer[target], layer[source] + 1)
-        has_input[target] = True
     for source, target in edges:
-        first_reader[source] = min(first_reader[source], layer[target])
-    return [
-        max(0, first_reader[v] - 1) if not has_input[v] and first_reader[v] < count else layer[v] for v in range(count)
-    ]
-
-
-def _with_dummies(layer: list[int], edges: Sequence[tuple[int, int]]) -> _Points:
-    points = _Points(list(layer), [], [], [], len(layer))
-    for source, target in edges:
-        chain = [source]
-        if layer[target] - layer[source] <= LONGEST_CHAIN:
-            for passed in range(layer[source] + 1, layer[target]):
-                chain.append(len(points.layer))
-                points.layer.append(passed)
-        points.chains.append([*chain, target])
-    points.above = [[] for _ in points.layer]
-    points.below = [[] for _ in points.layer]
-    for chain in points.chains:
-        for a, b in pairwise(chain):
-            if points.layer[b] == points.layer[a] + 1:
-                points.below[a].append(b)
-                points.above[b].append(a)
-    return points
+        reader[source] = min(reader[source], layer[target])
+    return [first - 1 if at == 0 and first < count else at for at, first in zip(layer, reader)]
 
 
 def _ordered(points: _Points) -> list[list[int]]:
@@ -100,20 +81,15 @@ def _ordered(points: _Points) -> list[list[int]]:
         layers[at].append(point)
     best, fewest = [list(row) for row in layers], _crossings(layers, points)
     for sweep in range(SWEEPS):
-        down = sweep % 2 == 0
-        neighbours = points.above if down else points.below
-        position = {point: i for row in layers for i, point in enumerate(row)}
-        for row in layers if down else reversed(layers):
-            row.sort(key=lambda p: _barycentre(neighbours[p], position, position[p]))
-            position.update((point, i) for i, point in enumerate(row))
+        near = points.below if sweep % 2 else points.above
+        position = {point: float(i) for row in layers for i, point in enumerate(row)}
+        for row in reversed(layers) if sweep % 2 else layers:
+            row.sort(key=lambda p: sum(position[n] for n in near[p]) / len(near[p]) if near[p] else position[p])
+            position.update(zip(row, count()))
         crossings = _crossings(layers, points)
         if crossings < fewest:
             best, fewest = [list(row) for row in layers], crossings
     return best
-
-
-def _barycentre(neighbours: list[int], position: dict[int, int], otherwise: float) -> float:
-    return sum(position[n] for n in neighbours) / len(neighbours) if neighbours else otherwise
 
 
 def _crossings(layers: list[list[int]], points: _Points) -> int:
@@ -132,18 +108,17 @@ def _crossings(layers: list[list[int]], points: _Points) -> int:
 
 def _coordinates(points: _Points, order: list[list[int]]) -> F64:
     """[P] y of every point: near its neighbours', in the given order, one apart (less between dummies)."""
-    y = np.zeros(len(points.layer))
-    for row in order:
-        y[row] = _spread(row, points.real) - (_spread(row, points.real)[-1] / 2 if row else 0)
+    y, room = np.zeros(len(points.layer)), np.where(np.arange(len(points.layer)) < points.real, 1.0, DUMMY_GAP)
+    rows = [row for row in order if row]
+    # least distance of each point from the first of its layer
+    spread = [np.cumsum([0.0] + [room[a] / 2 + room[b] / 2 for a, b in pairwise(row)]) for row in rows]
+    weights = [np.where(np.array(row) < points.real, 1.0, 2.0) for row in rows]  # passing edges straight first
+    for row, offset in zip(rows, spread):
+        y[row] = offset - offset[-1] / 2
     for sweep in range(SWEEPS):
-        for row in order if sweep % 2 == 0 else reversed(order):
-            if not row:
-                continue
-            down = sweep % 2 == 0
-            near, back = (points.above, points.below) if down else (points.below, points.above)
+        near, back = (points.below, points.above) if sweep % 2 else (points.above, points.below)
+        for row, offset, weight in [*zip(rows, spread, weights)][:: -1 if sweep % 2 else 1]:
             wanted = np.array([_level(p, near[p], back, y) for p in row])
-            weight = np.array([2.0 if p >= points.real else 1.0 for p in row])  # passing edges straight first
-            offset = _spread(row, points.real)
             y[row] = isotonic_regression(wanted - offset, weights=weight).x + offset
     return y
 
@@ -156,53 +131,34 @@ def _level(point: int, near: list[int], back: list[list[int]], y: F64) -> float:
     return float(np.average(y[near], weights=weight))
 
 
-def _spread(row: list[int], real: int) -> F64:
-    """Least distance of each point from the first of its layer."""
-    gaps = [0.0] + [(1 if a < real else DUMMY_GAP) / 2 + (1 if b < real else DUMMY_GAP) / 2 for a, b in pairwise(row)]
-    return np.cumsum(gaps)
-
-
-def _wrapped(points: _Points, y: F64, layers: int, aspect: float) -> Layout:
+def _wrapped(points: _Points, y: F64, aspect: float) -> Layout:
     """Breaks the layers into rows so that the picture has about the wanted shape."""
-    layer = np.array(points.layer)
-    best: tuple[float, int] | None = None
+    layer, tried = np.array(points.layer), list[tuple[float, int]]()
+    layers = int(layer[: points.real].max()) + 1
     for rows in range(1, layers + 1):
         per_row = -(-layers // rows)
-        shape = per_row / sum(_heights(layer, y, per_row))
-        miss = abs(np.log(shape / aspect))
-        if best is None or miss < best[0]:
-            best = (miss, per_row)
+        shape = per_row / _stacked(layer // per_row, y)[1]
+        tried.append((abs(np.log(shape / aspect)), per_row))
         if shape < aspect:
             break
-    assert best is not None
-    return _place(points, layer, y, best[1])
+    _, best = min(tried, key=lambda miss: miss[0])
+    row, x = layer // best, (layer % best).astype(np.float64)
+    placed, height = _stacked(row, y)
+    routes = [_route(chain, row, x, placed, best) for chain in points.chains]
+    real = slice(0, points.real)
+    return Layout(x[real], placed[real], routes, float(best), max(height - ROW_GAP + 1.0, 1.0))
 
 
-def _heights(layer: NDArray[np.int64], y: F64, per_row: int) -> list[float]:
-    rows = layer // per_row
-    return [float(_squeezed(y[rows == r]).max()) + ROW_GAP for r in range(int(rows.max()) + 1)]
-
-
-def _squeezed(y: F64) -> F64:
-    """From 0 on, with empty bands made as narrow as the distance of two ops."""
-    order = np.argsort(y, kind="stable")
-    gaps = np.minimum(np.diff(y[order], prepend=y[order[:1]]), 1.0)
-    out = np.empty_like(y)
-    out[order] = np.cumsum(gaps)
-    return out
-
-
-def _place(points: _Points, layer: NDArray[np.int64], y: F64, per_row: int) -> Layout:
-    row, x = layer // per_row, (layer % per_row).astype(np.float64)
+def _stacked(row: NDArray[np.int64], y: F64) -> tuple[F64, float]:
+    """(y with the rows below each other, their height). Empty bands are made as narrow as the distance of two ops."""
     top, placed = 0.0, y.copy()
     for r in range(int(row.max()) + 1):
         members = np.flatnonzero(row == r)
-        squeezed = _squeezed(y[members])
-        placed[members] = squeezed + top
-        top += float(squeezed.max()) + ROW_GAP
-    routes = [_route(chain, row, x, placed, per_row) for chain in points.chains]
-    real = slice(0, points.real)
-    return Layout(x[real], placed[real], routes, float(per_row), max(top - ROW_GAP + 1.0, 1.0))
+        members = members[np.argsort(y[members], kind="stable")]
+        gaps = np.minimum(np.diff(y[members], prepend=y[members[:1]]), 1.0)
+        placed[members] = np.cumsum(gaps) + top
+        top += float(gaps.sum()) + ROW_GAP
+    return placed, top
 
 
 def _route(chain: list[int], row: NDArray[np.int64], x: F64, y: F64, per_row: int) -> list[F64]:

@@ -19,29 +19,13 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
 FIXED = ("local", "go", "scan", "random", "annealing", "xla_priority", "inductor_rule", "regal", "brkga", "heft")
 
 STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelcolor": INK,
-    "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "text.color": INK,
-    "text.parse_math": False,  # a name with a dollar is a name
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "legend.frameon": False,
-    "figure.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
+    "font.family": "DejaVu Sans", "font.size": 9, "text.color": INK, "text.parse_math": False,  # a dollar is a dollar
+    "axes.titlesize": 10, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED, "axes.linewidth": 0.7, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.axisbelow": True, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6, "xtick.color": MUTED,
+    "ytick.color": MUTED, "legend.frameon": False, "figure.facecolor": PAPER, "savefig.facecolor": PAPER,
     "svg.hashsalt": "graphopt",
-}
+}  # fmt: skip
 
 
 def method_colours(methods: Iterable[str]) -> dict[str, str]:

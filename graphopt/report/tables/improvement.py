@@ -7,7 +7,7 @@ over graphs, of means over seeds; intervals resample families x seeds, and take 
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -53,17 +53,23 @@ class Improvement:
 
 def improvements(entries: Sequence[Entry], over: str) -> list[Improvement]:
     """Lines of one setting: per data set, budget of the reference and block, methods by rising improvement."""
-    best = best_known(entries).judged
-    lines: list[Improvement] = []
+    best, lines = best_known(entries).judged, list[Improvement]()
+    budgets = {e.budget for e in entries if e.method == over}
+    alike = {e.method for e in entries if e.budget in budgets}  # others are taken at whatever budget they were run
     for dataset in sorted({e.dataset for e in entries}):
-        for at in sorted({e.budget for e in entries if e.method == over and e.dataset == dataset}):
-            part = [e for e in rivals(entries, over, at) if e.dataset == dataset]
-            reference = reference_costs(part, over, at)
+        inside = [e for e in entries if e.dataset == dataset]
+        for at in sorted({e.budget for e in inside if e.method == over}):
+            part = [e for e in inside if e.budget == at or e.method not in alike]
+            costs: dict[str, list[float]] = defaultdict(list)
+            for entry in part:
+                if entry.method == over and entry.budget == at:
+                    costs[entry.graph].append(entry.judged)
+            reference = {graph: float(np.mean(found)) for graph, found in costs.items()}
             solved = [e for e in part if e.graph in reference]
             proving = {e.method for e in solved if e.bound > 0}
             for kind, parts in blocks(solved).items():
-                for block, inside in parts.items() if kind != "dataset" else ():
-                    lines += _block(inside, reference, best, proving, (dataset, kind, block, over, at))
+                for block, of in parts.items() if kind != "dataset" else ():
+                    lines += _block(of, reference, best, proving, (dataset, kind, block, over, at))
     return lines
 
 
@@ -74,23 +80,6 @@ def settings_of(found: Collected, over: str) -> dict[Setting, list[Entry]]:
         methods = ", ".join(sorted({e.method for e in found.entries}))
         raise UserError(f"no rows of {over!r} to improve on; there are rows of {methods}")
     return chosen
-
-
-def rivals(entries: Iterable[Entry], over: str, at: float) -> list[Entry]:
-    """Those of a budget, and all of methods that were run at none of the reference's budgets."""
-    found = list(entries)
-    theirs = {e.budget for e in found if e.method == over}
-    alike = {e.method for e in found if e.budget in theirs}
-    return [e for e in found if e.budget == at or e.method not in alike]
-
-
-def reference_costs(entries: Iterable[Entry], over: str, at: float) -> dict[str, float]:
-    """Graph -> the reference's mean cost over its seeds."""
-    costs: dict[str, list[float]] = defaultdict(list)
-    for entry in entries:
-        if entry.method == over and entry.budget == at:
-            costs[entry.graph].append(entry.judged)
-    return {graph: float(np.mean(found)) for graph, found in costs.items()}
 
 
 def _block(

@@ -96,7 +96,7 @@ def _line(block: str, method: str, budget: float, part: list[Entry], wins: int, 
     reaches = [r for r in (evals_to_reach(entry, best.searched[entry.graph]) for entry in part) if r is not None]
     return Line(
         block, method, budget, len({entry.graph for entry in part}), len({entry.seed for entry in part}),
-        speedup=per_graph(part, lambda e: math.log(e.speedup)).interval.exp(),
+        speedup=per_graph(part, lambda e: math.log(e.speedup)).interval.of(np.exp),
         improvement=_mean(part, lambda e: 100 * (e.initial - e.judged) / e.initial),
         wins=wins,
         losses=sum(entry.lost for entry in part),
@@ -172,7 +172,7 @@ def differences(entries: Sequence[Entry], against: str) -> list[Difference]:
             continue
         logs = paired_logs(part, other)
         if logs.graphs:
-            lines.append(Difference(method, against, budget, len(logs.graphs), logs.interval.exp()))
+            lines.append(Difference(method, against, budget, len(logs.graphs), logs.interval.of(np.exp)))
     return lines
 
 

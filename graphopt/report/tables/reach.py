@@ -134,7 +134,7 @@ def _lines(solves: Sequence[_Solve], budget: float, graph: str) -> list[Reach]:
         logs = tabled((s.entry.graph, s.entry.sampled, s.entry.seed, float(np.log(s.share))) for s in part)
         lines.append(Reach(
             budget, graph, part[0].entry.ops, method, len({s.entry.seed for s in part}), float(np.median(gains)),
-            min(gains), max(gains), float(np.median([s.samples for s in part])), logs.interval.exp(),
+            min(gains), max(gains), float(np.median([s.samples for s in part])), logs.interval.of(np.exp),
             min(s.share for s in part), max(s.share for s in part), sum(s.missed for s in part), len(part),
         ))  # fmt: skip
     return sorted(lines, key=lambda line: line.share.mean)

@@ -40,7 +40,7 @@ def _overall(setting: Setting, entries: Sequence[Entry], lines: Sequence[Line]) 
     columns += ["s to best", "s/graph"]
     rows = [
         [
-            *(budget_label(line.budget), line.method, _with_span(line.speedup), f"{line.wins}/{line.graphs}"),
+            *(budget_label(line.budget), line.method, line.speedup.text(".3f"), f"{line.wins}/{line.graphs}"),
             *(str(line.losses), f"{line.gap:.2f}", _reach(line), f"{line.improvement:.2f}"),
             *(_seconds(line.best_seconds), _seconds(line.seconds)),
         ]
@@ -90,7 +90,8 @@ def _by_size(parts: dict[str, list[Entry]], ratio: str) -> Table:
     columns = ["budget", "method", *(f"{label} ({len({e.graph for e in part})})" for label, part in parts.items())]
     keys = list(group(e for part in parts.values() for e in part))
     cells = {label: _speedups(part) for label, part in parts.items()}
-    rows = [[budget_label(b), m, *(_with_span(cells[label].get((b, m))) for label in parts)] for b, m in keys]
+    rows = [[budget_label(key[0]), key[1], *(cell[key].text(".3f") if key in cell else "" for cell in cells.values())]
+            for key in keys]  # fmt: skip
     ends = interval_title(interval for part in cells.values() for interval in part.values())
     bold = highest(((column, key[0]), (keys.index(key), column), value.mean)
                    for column, label in enumerate(parts, start=2) for key, value in cells[label].items())  # fmt: skip
@@ -157,10 +158,6 @@ def _verdict(ratio: Interval) -> tuple[str, str]:
 
 def budget_label(budget: float) -> str:
     return f"{int(budget):,}" if math.isfinite(budget) else "time"
-
-
-def _with_span(interval: Interval | None) -> str:
-    return "" if interval is None else interval.text(".3f")
 
 
 def _reach(line: Line) -> str:

@@ -5,7 +5,7 @@ Legend: G graphs, S seeds, F families, R resamples. A value that was not measure
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,8 +33,9 @@ class Interval:
         ends = f" [{self.low:{form}}, {self.high:{form}}]" if self.known else ""
         return f"{self.mean:{form}}{ends}"
 
-    def exp(self) -> "Interval":
-        return Interval(float(np.exp(self.mean)), float(np.exp(self.low)), float(np.exp(self.high)))
+    def of(self, function: Callable[[float], float]) -> "Interval":
+        """The mean and both ends under a rising function."""
+        return Interval(*(float(function(end)) for end in (self.mean, self.low, self.high)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ costs and optimisers what a graph must carry (`needs`), data sets what graphs ca
 `graphopt compat` prints the table of tasks and algorithms as Markdown, with `--families` its short form.
 """
 
+import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, get_args
 
@@ -255,3 +256,10 @@ def families() -> str:
         for (tasks, words), names in rows
     ]
     return "\n".join(["| tasks | algorithms |", "|---|---|", *table])
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="graphopt compat", description="Which algorithms fit which tasks.")
+    parser.add_argument("--families", action="store_true", help="in few lines: algorithms of the same tasks share one")
+    print(families() if parser.parse_args(arguments).families else matrix())
+    return 0
