@@ -32,7 +32,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="fixes an open dimension")
     args = parser.parse_args(arguments)
     try:
-        dims = _sizes(args.dim)
+        try:
+            dims = {name: int(size) for name, size in (entry.split("=", 1) for entry in args.dim)}
+        except ValueError:
+            raise UserError("--dim takes NAME=SIZE") from None
         program = import_onnx(args.model, dims)
         print("\n".join(inventory(program)))
         print("\n".join(round_trip(program, OnnxProgram(args.model, tuple(dims.items())).load())))
@@ -40,14 +43,6 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
-
-
-def _sizes(entries: Sequence[str]) -> dict[str, int]:
-    """Of open dimensions, as the command line gives them."""
-    try:
-        return {name: int(size) for name, size in (entry.split("=", 1) for entry in entries)}
-    except ValueError:
-        raise UserError("--dim takes NAME=SIZE") from None
 
 
 def inventory(program: Program) -> list[str]:

@@ -84,15 +84,12 @@ class Additive(ProgramCost):
         def of(term: int) -> float:
             seconds = known.get(term)
             if seconds is None:
-                known[term] = seconds = round(self._term_seconds(terms, term) / GRID) * GRID
+                free, read = is_free(terms, term), input_types(terms, term)
+                seconds = 0.0 if free else self.op_seconds(terms.operation[term], read, terms.types[term])
+                known[term] = seconds = round(seconds / GRID) * GRID
             return seconds
 
         return of
-
-    def _term_seconds(self, terms: Terms, term: int) -> float:
-        if is_free(terms, term):
-            return 0.0
-        return self.op_seconds(terms.operation[term], input_types(terms, term), terms.types[term])
 
 
 def is_free(terms: Terms, term: int) -> bool:

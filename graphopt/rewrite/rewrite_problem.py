@@ -184,7 +184,12 @@ def retraced(original: Program, rules: RuleSet, steps: Any) -> Outputs:
     named = {step[0] for step in steps if isinstance(step, list) and step and isinstance(step[0], str)}
     matchers = {rule.name: Matcher([rule], terms) for rule in rules if rule.name in named}
     for number, step in enumerate(steps):
-        name, roots = _read(step, places(terms, outputs), number)
+        name, at = step if isinstance(step, list) and len(step) == 2 else ("", ())
+        order = places(terms, outputs)
+        fine = isinstance(name, str) and isinstance(at, list)
+        if not fine or not all(type(place) is int and 0 <= place < len(order) for place in at):
+            raise UserError(f"its step {number} is no rule with the places of terms")
+        roots = tuple(order[place] for place in at)
         if name not in matchers:
             raise UserError(f"its step {number} is by the rule {name[:60]!r}, which the task does not have")
         live = reachable(terms, outputs)
@@ -194,15 +199,6 @@ def retraced(original: Program, rules: RuleSet, steps: Any) -> Outputs:
             raise UserError(f"its step {number}: the rule {name} changes nothing there")
         outputs = substitute(terms, outputs, live, dict(zip(roots, made, strict=True)))
     return outputs
-
-
-def _read(step: Any, order: Sequence[int], number: int) -> tuple[str, tuple[int, ...]]:
-    """(rule, roots) of a step. Raises UserError."""
-    rule, roots = step if isinstance(step, list) and len(step) == 2 else ("", ())
-    fine = isinstance(rule, str) and isinstance(roots, list)
-    if not fine or not all(type(place) is int and 0 <= place < len(order) for place in roots):
-        raise UserError(f"its step {number} is no rule with the places of terms")
-    return rule, tuple(order[place] for place in roots)
 
 
 class Rewriting(Task):

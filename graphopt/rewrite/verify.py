@@ -57,14 +57,6 @@ def compare(rule: Rule, instance: Instance, rng: np.random.Generator) -> None:
             raise Rejected(f"{rule.name}: output {place} differs in {wrong} of {left.size} elements", instance)
 
 
-def read_text(file: Path) -> str:
-    """The text of a file. Raises UserError where there is none."""
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file} as text: {error}") from None
-
-
 def main(arguments: list[str]) -> int:
     from graphopt.core.cli import sentences
 
@@ -72,7 +64,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("file", nargs="?", type=Path, help="rules, one a line; default: all packaged ones")
     file = parser.parse_args(arguments).file
     with sentences():
-        rules = parse_rules(read_text(file)) if file else load_rules()
+        try:
+            rules = parse_rules(file.read_text()) if file else load_rules()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read {file} as text: {error}") from None
     complaints = []
     with Bar("verify", len(rules)) as bar:
         for rule in rules:

@@ -34,6 +34,7 @@ from graphopt.core.utils.marks import NotNegative, Seed, Whole
 from graphopt.core.utils.terminal import say
 from graphopt.graphs.dataset import Dataset
 from graphopt.hardware.measure.price_table import check_place
+from graphopt.run.composed import keep_composed, sources_of
 from graphopt.run.config.construct import arguments_of, call, construct, convert, target_of
 from graphopt.run.loggers import RunLog
 from graphopt.run.records.rows import Row, RowFile, digest_of, mark_finished, was_finished
@@ -94,6 +95,10 @@ class Cell:
         """All rows asked for were written by an earlier call, from data of the same content, and their files are
         there."""
         return self._request is not None and was_finished(self.path, self._request)
+
+    @property
+    def finished_line(self) -> str:
+        return f"{self.path} is finished; resume=false starts over"
 
     def finish(self) -> None:
         """Marks the cell as done: the next call skips it."""
@@ -198,9 +203,14 @@ def open_cell(config: Any) -> Iterator[Cell]:
         if not cell.skipped:
             cell.start()
         if cell.skipped:
-            say(f"{cell.path} is finished; resume=false starts over")
+            say(cell.finished_line)
         with cell.logged():
             yield cell
+        if sweep and cell.settings.ckpt is None:  # a checkpoint has its say in others
+            from hydra.core.hydra_config import HydraConfig
+
+            hydra = HydraConfig.get()
+            keep_composed(list(hydra.overrides.task), sources_of(hydra), cell.config)
     except (Incompatible, NothingFits) as error:
         if isinstance(error, Incompatible):
             cell.note("illegal", str(error))

@@ -1,5 +1,7 @@
-"""Hydra's sweeper, for experiments with algorithms of their own: `hydra.sweeper.algos` says of each name which words
-make it of an option. A job whose cell is finished ends by itself, at once (`graphopt.run.cell`)."""
+"""Hydra's sweeper, without the jobs whose cells are finished: they are passed over before they are composed.
+
+An experiment may have algorithms of its own: `hydra.sweeper.algos` says of each name which words make it of an option.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,6 +9,10 @@ from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.errors import ConfigCompositionException
+
+from graphopt.core.errors import UserError
+from graphopt.core.utils.terminal import say
+from graphopt.run.composed import find_composed, sources_of
 
 
 class ResumingSweeper(BasicSweeper):
@@ -19,8 +25,12 @@ class ResumingSweeper(BasicSweeper):
         self.algos = algos
 
     def split_arguments(self, overrides: Any, max_batch_size: int | None) -> list[list[list[str]]]:  # type: ignore[override]
+        assert self.config is not None
+        sources = sources_of(self.config.hydra)
         batches = BasicSweeper.split_arguments(overrides, max_batch_size)
-        return [[spelled_out(job, self.algos) for job in batch] for batch in batches]
+        spelled = [[spelled_out(job, self.algos) for job in batch] for batch in batches]
+        left = [[job for job in batch if not _finished(job, sources)] for batch in spelled]
+        return [batch for batch in left if batch]
 
     def validate_batch_is_legal(self, batch: Any) -> None:
         """A key that only some jobs lack is no end of the sweep: it is handed on (`+`), and their cells refuse it."""
@@ -54,3 +64,18 @@ def _appended(word: str, error: str) -> str:
     """The word as one that adds a key, where the error says that this one cannot be overridden."""
     found = re.search(r"Could not override '([^']+)'", error)
     return f"+{word}" if found and word.partition("=")[0] == found.group(1) else word
+
+
+def _finished(job: list[str], sources: list[str]) -> bool:
+    """Whether the job has nothing to do; says so."""
+    from graphopt.run.cell import Cell
+
+    config = find_composed(job, sources)
+    try:
+        cell = None if config is None else Cell(config)
+        if cell is None or not (cell.settings.resume and cell.finished):
+            return False
+    except UserError:
+        return False
+    say(cell.finished_line)
+    return True

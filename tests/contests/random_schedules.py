@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from graphopt.contests.tiling.schedule import TileSchedule, TileStep
 from graphopt.contests.tiling.search.groupings import Grouping, Wiring, apart
 from graphopt.contests.tiling.search.tile_walk import Draw, moved
 from graphopt.contests.tiling.tile_latency import TileCosts
-from graphopt.contests.tiling.tile_workload import SharedSlices, TileWorkload
+from graphopt.contests.tiling.tile_workload import SharedSlices, TileSchedule, TileStep, TileWorkload
 from graphopt.contests.tiling.tiling_contest import random_workload
 
 SIDES = (96, 128, 200, 256)  # some are no multiples of the native side

@@ -15,7 +15,6 @@ from commands import command
 from graphopt.contests.sharding.sharding_instances import random_tables
 from graphopt.core.auto_sharding.strategies import price, tables_of
 from graphopt.core.graph import Graph, GraphError
-from graphopt.core.oracles import check
 from graphopt.core.utils import registry
 from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
 from graphopt.graphs.readers.formats.iopddl import graph_of, read_iopddl
@@ -37,24 +36,6 @@ def graph(seed: int, nodes: int = 9) -> Graph:
 def solver(name: str, **settings: Any) -> Any:
     words = {**registry.option("algo", name), **settings}
     return construct(words, "algo", {"machine": MACHINE, "task": TASK, "cost": COST, "seed": 0})
-
-
-@pytest.mark.parametrize("algo", ["sharding_search", "default", "local", "brkga"])
-@pytest.mark.parametrize("evals", [0, 1, 7])
-def test_answers_are_billed_and_valid(algo: str, evals: int) -> None:
-    problem, _ = solve(solver(algo), graph(1), TASK, COST, evals=evals, seconds=2.0, seed=3)
-    assert problem.evals <= evals and check(problem.solution().plans, MACHINE) == []
-    assert problem.best_cost == COST.price(problem.solution().plans).cost[0] <= problem.initial_cost
-    assert problem.bound <= problem.best_cost
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_small_instances_are_solved(seed: int) -> None:
-    problem, _ = solve(solver("sharding_search"), graph(seed), TASK, COST, evals=50, seconds=3.0, seed=0)
-    tables = tables_of(problem.graph)
-    assert problem.best_cost == min(
-        cost for cost, over in (price(tables, np.array(row)) for row in np.ndindex(*tables.counts)) if not over
-    )
 
 
 def test_what_is_over_the_limit_costs_inf_by_its_share() -> None:

@@ -16,9 +16,16 @@ from random_schedules import READINGS, changed_at_random, grouping_of, workload_
 from graphopt.contests.tiling.footprint import TileFootprint, footprint
 from graphopt.contests.tiling.pricing_tiles import judge, latency
 from graphopt.contests.tiling.referee import NotValid, objections, referee_latencies
-from graphopt.contests.tiling.schedule import TileSchedule, TileStep, decode, encode, snake
-from graphopt.contests.tiling.tile_latency import all_sides, best_tile, grid_latency, sides, working_set
-from graphopt.contests.tiling.tile_workload import SharedSlices, TileWorkload
+from graphopt.contests.tiling.tile_latency import best_tile, grid_latency, working_set
+from graphopt.contests.tiling.tile_workload import (
+    SharedSlices,
+    TileSchedule,
+    TileStep,
+    TileWorkload,
+    decode,
+    encode,
+    snake,
+)
 from graphopt.contests.tiling.workload_files import (
     read_schedule,
     read_workload,
@@ -173,14 +180,6 @@ def test_room_of_shared_slices_by_hand(sharing: str) -> None:
     assert latencies[0] and latencies == latencies[:1] * 4
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_what_fits_per_operand_fits_once_at_the_same_price(seed: int) -> None:
-    strict = workload_of_seed(seed, 4 + seed, "per_operand")
-    schedule = grouping_of(strict, seed, 60).schedule()
-    assert judge(replace(strict, shared_slices="once"), schedule) == judge(strict, schedule)
-    assert judge(strict, schedule).latencies
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_two_evaluators_agree(seed: int) -> None:
     """On what a search makes, on its price, and on what is wrong with schedules that were changed at random."""
@@ -231,14 +230,6 @@ def test_the_best_tile_is_the_best_of_all(seed: int) -> None:
             for by_columns in (False, True)
         )
         assert every <= found.latency <= every * 1.02  # steps of unequal depth may do a little better
-
-
-def test_sides_make_every_number_of_tiles() -> None:
-    for size, native in ((512, 128), (200, 128), (7, 128), (4096, 128)):
-        found = sides(size, native)
-        assert (found <= min(size, native)).all() and (np.diff(found) < 0).all()
-        counts = {-(-size // side) for side in all_sides(size, native).tolist() if side >= 16}
-        assert counts <= {-(-size // side) for side in found.tolist()}
 
 
 def test_files_come_back(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from graphopt.rewrite.io.onnx_import import import_onnx
 from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.execution import Executor, apply
 from graphopt.rewrite.ir.program_builder import ProgramBuilder, RandomWeights, with_random_weights
-from graphopt.rewrite.ir.terms import Program, Terms, reachable, substitute
+from graphopt.rewrite.ir.terms import Program, reachable, substitute
 from graphopt.rewrite.ir.vocabulary import VOCABULARY, Operation
 from graphopt.rewrite.rules.matching import Matcher
 from graphopt.rewrite.rules.parsing import load_rules
@@ -106,16 +106,6 @@ def test_batch_norm_is_its_formula(rank: int) -> None:
     assert np.allclose(apply(Operation("batch_norm", (0.25,)), inputs).numpy(), known, rtol=1e-12)
 
 
-def test_single_precision_stays_single_and_is_close() -> None:
-    for seed in range(20):
-        program = random_program(RNG(seed), 8, exact=False)
-        given = [RNG(seed).standard_normal(program.terms.shape(t)).astype(np.float32) for t in program.inputs]
-        wide = Executor(program, double=True)(given)
-        for ours, exact in zip(Executor(program)(given), wide, strict=True):
-            assert ours.dtype == np.float32
-            assert np.abs(ours - exact).max() <= 1e-4 * np.abs(exact).max() + 1e-30
-
-
 def test_what_depends_on_weights_alone_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from graphopt.rewrite.ir import execution
 
@@ -152,16 +142,6 @@ def test_random_weights_repeat_and_keep_signals_in_range() -> None:
     other = with_random_weights(program, 1)
     assert not np.array_equal(other.weights["weight3"], program.weights["weight3"])
     assert set(other.weights) == set(program.weights)
-
-
-def test_variances_are_positive() -> None:
-    terms = Terms()
-    x = terms.add(Operation("input", ("x", (2, 3), "float32")))
-    vectors = [terms.add(Operation("weight", (f"v{i}", (3,), "float32"))) for i in range(4)]
-    y = terms.add(Operation("batch_norm", (0.0,)), (x, *vectors))
-    kept = {f"v{i}": np.zeros(3, np.float32) for i in range(4)}
-    program = with_random_weights(Program(terms, (y,), ("y",), (x,), kept), 0)
-    assert program.weights["v3"].min() > 0
 
 
 # --- The check of rewritten programs: what is equal passes, what is a little wrong does not.
@@ -249,18 +229,6 @@ def test_infinities_of_a_mask_agree_in_the_same_places() -> None:
     assert check_equivalence(program, program) == 0
     with pytest.raises(EquivalenceError, match="differs"):
         check_equivalence(program, program.with_outputs((second,)))
-
-
-def test_opaque_operations_are_run_on_both_sides() -> None:
-    nodes = [helper.make_node("Softsign", ["x"], ["s"]), helper.make_node("Mul", ["s", "s"], ["y"])]
-    program = import_onnx(model_of(nodes, [value("x", FLOAT, (2, 3))], [value("y", FLOAT, (2, 3))]))
-    terms = program.terms
-    (square,) = program.outputs
-    (softsign, _) = terms.inputs[square]
-    assert check_equivalence(program, program) == 0
-    wrong = program.with_outputs((terms.add(Operation("add"), (softsign, softsign)),))
-    with pytest.raises(EquivalenceError):
-        check_equivalence(program, wrong)
 
 
 def test_a_missing_runtime_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

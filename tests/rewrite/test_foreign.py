@@ -17,7 +17,7 @@ from check_data import check_data
 
 from graphopt.rewrite.egraphs.saturation import Prover, SaturationLimits
 from graphopt.rewrite.generation.instances import Instance, instances
-from graphopt.rewrite.rules.parsing import load_rules, parse_rules
+from graphopt.rewrite.rules.parsing import load_rules
 from graphopt.rewrite.rules.rule import (
     Call,
     Comparison,
@@ -131,20 +131,3 @@ def test_every_substitution_is_proved() -> None:
     rules = [*rules_in(single), *rules_in(several, outputs=2)]
     rounds = [proof(reading(rule, number), prover) for number, rule in enumerate(rules)]
     assert len(rules) == 133 and set(rounds) == {1, 2, 3, 4}
-
-
-def test_two_lines_as_the_files_write_them() -> None:
-    (single,) = rules_in("(relu (conv2d 1 1 0 0 ?a ?b))=>(conv2d 1 1 0 2 ?a ?b)\n")
-    (several,) = rules_in(
-        "(relu ?a)=>(split_0 (split 1 (relu (concat 1 2 ?a ?b))))\n"
-        "(relu ?b)=>(split_1 (split 1 (relu (concat 1 2 ?a ?b))))\n",
-        outputs=2,
-    )
-    expected = parse_rules(
-        "tensat_0: (relu (conv [1,1] [1,1,1,1] none ?a ?b)) => (conv [1,1] [1,1,1,1] relu ?a ?b)"
-        " where rank(?a) = 4, rank(?b) = 4, kernel(?b) = [3,3]"
-    ) + parse_rules(
-        "tensat_0: (relu ?a), (relu ?b) => (item 0 (split 1 {sizes(1, ?a, ?b)} (relu (concat 1 ?a ?b)))),"
-        " (item 1 (split 1 {sizes(1, ?a, ?b)} (relu (concat 1 ?a ?b)))) where rank(?a) = 2, rank(?b) = 2"
-    )
-    assert (single, several) == expected

@@ -68,28 +68,6 @@ def test_the_command_writes_the_same_in_every_process(tmp_path: Path) -> None:
     assert "(add ?y ?x) <=> (add ?x ?y)" in written[0]
 
 
-@pytest.mark.parametrize(
-    "source, target, expected",
-    [
-        ("relu concat", "concat relu", "(relu (concat $a ?x ?y)) => (concat $a (relu ?x) (relu ?y))"),
-        ("part", "", "(item 0 (split $a {sizes($a, ?x, ?y)} (concat $a ?x ?y))) => ?x"),
-    ],
-)
-def test_parameters_become_names(source: str, target: str, expected: str) -> None:
-    terms = Terms()
-    x, y = (terms.add(Operation("input", (name, (4, 4), "float32"))) for name in "xy")
-    joined = terms.add(JOIN[1], (x, y))
-    if source == "part":
-        split = terms.add(Operation("split", (1, (4, 4))), (joined,))
-        sides = terms.add(Operation("item", (0,)), (split,)), x
-    else:
-        sides = terms.add(RELU, (joined,)), terms.add(JOIN[1], (terms.add(RELU, (x,)), terms.add(RELU, (y,))))
-    case = case_of(terms, sides[:1], sides[1:])
-    assert case is not None
-    rule = generalised(case, "a", np.random.default_rng(0))
-    assert str(rule) == f"a: {expected}"
-
-
 def test_conditions_are_found_where_a_rule_needs_them() -> None:
     """A product with a sum is the sum of products only if the sum does not broadcast in the inner dimensions."""
     terms = Terms()

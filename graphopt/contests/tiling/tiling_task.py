@@ -2,7 +2,7 @@
 is a schedule.
 
 The file of an answer holds the arrays `schedule` and `default`, int32 [L] each, as
-`graphopt.contests.tiling.schedule.encode` writes them.
+`graphopt.contests.tiling.tile_workload.encode` writes them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from graphopt.contests.tiling.pricing_tiles import Verdict, judge
 from graphopt.contests.tiling.referee import objections
-from graphopt.contests.tiling.schedule import CHOICE_NAME, TileSchedule, decode, encode
 from graphopt.contests.tiling.tile_latency import TileCosts
-from graphopt.contests.tiling.tile_workload import SharedSlices, TileWorkload
+from graphopt.contests.tiling.tile_workload import CHOICE_NAME, SharedSlices, TileSchedule, TileWorkload, decode, encode
 from graphopt.contests.tiling.workload_files import CARRIES, FILE_BYTES, schedule_of_json, workload_of
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph, GraphError
@@ -198,12 +197,10 @@ class TileTime(CostModel):
 
     def price(self, plans: Plans) -> Prices:
         workload = self._task.workload(plans.graph)
-        verdicts = [_verdict(workload, numbers) for numbers in plans.choices[CHOICE_NAME]]
+        verdicts = list[Verdict]()
+        for numbers in plans.choices[CHOICE_NAME]:
+            try:
+                verdicts.append(judge(workload, decode(numbers)))
+            except Unreadable as error:
+                verdicts.append(Verdict((), float("inf"), str(error), 1.0))
         return Prices(np.array([v.cost for v in verdicts]), np.array([v.excess for v in verdicts]))
-
-
-def _verdict(workload: TileWorkload, numbers: "np.typing.NDArray[np.int16]") -> Verdict:
-    try:
-        return judge(workload, decode(numbers))
-    except Unreadable as error:
-        return Verdict((), float("inf"), str(error), 1.0)

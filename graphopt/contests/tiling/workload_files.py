@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from graphopt.contests.tiling.schedule import TileSchedule, TileStep
-from graphopt.contests.tiling.tile_workload import MOST_SIDE, SharedSlices, TileWorkload
+from graphopt.contests.tiling.tile_workload import MOST_SIDE, SharedSlices, TileSchedule, TileStep, TileWorkload
 from graphopt.core.errors import Unreadable
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder

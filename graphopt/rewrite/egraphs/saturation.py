@@ -22,7 +22,7 @@ from graphopt.rewrite.egraphs.eclasses import Descendants, TermClasses, forbid_c
 from graphopt.rewrite.egraphs.ematching import LoopFinder
 from graphopt.rewrite.ir.terms import Terms
 from graphopt.rewrite.ir.vocabulary import ShapeError
-from graphopt.rewrite.rules.compiling import Values, bound_names, builder
+from graphopt.rewrite.rules.compiling import bound_names, builder
 from graphopt.rewrite.rules.matching import Place
 from graphopt.rewrite.rules.rule import Rule
 
@@ -120,7 +120,7 @@ class Explorer:
     def _apply(self, found: Mapping[int, Sequence[Place]], most_nodes: int, end: float) -> str:
         """Adds targets and merges; which limit was met, or an empty string."""
         several, find = any(len(self.rules[number].sources) > 1 for number in found), self.classes.find
-        below = Descendants(self.classes) if several else None
+        below, types = Descendants(self.classes) if several else None, self.classes.types
         for number, places in found.items():
             self.classes.rule = self.rules[number].name
             for roots, values in places:
@@ -132,18 +132,14 @@ class Explorer:
                     needs = [find(values[place]) for place in self._variables[number]]
                     if below.reach(needs, [find(root) for root in roots]):
                         continue  # something that the targets need, needs a root
-                self._apply_at(number, roots, values)
+                try:
+                    made = self._builds[number](*values)
+                except ShapeError:
+                    continue
+                if all(types[new] == types[old] for new, old in zip(made, roots)):
+                    for new, old in zip(made, roots):
+                        self.classes.merge(old, new)
         return ""
-
-    def _apply_at(self, number: int, roots: tuple[int, ...], values: Values) -> None:
-        types = self.classes.types
-        try:
-            made = self._builds[number](*values)
-        except ShapeError:
-            return
-        if all(types[new] == types[old] for new, old in zip(made, roots)):
-            for new, old in zip(made, roots):
-                self.classes.merge(old, new)
 
 
 MANY = 10**9

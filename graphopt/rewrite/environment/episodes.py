@@ -14,7 +14,7 @@ additive price, and takes it back at the next price, so that rewards sum up to w
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -58,10 +58,6 @@ class Place:
     around: Neighbourhood
     steps: list[RewriteStep]
     left_out: int
-
-    def priced(self, cost: float) -> "Place":
-        """The same, with its own price."""
-        return Place(self.game, self.point._replace(cost=cost), self.around, self.steps, self.left_out)
 
     @property
     def actions(self) -> int:
@@ -253,7 +249,7 @@ class Episode:
         if settings.reward == "additive":
             reward = self._between
         self.paid = 0.0
-        self.place = self.place.priced(price)
+        self.place = replace(self.place, point=self.place.point._replace(cost=price))
         return Outcome(reward, self._terminated, self.over and not self._terminated, price)
 
     def step(self, action: int) -> Outcome:

@@ -24,11 +24,8 @@ from graphopt.rewrite.rules.steps import Neighbourhood, ProgramChange, RewriteSt
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 KINDS = {name: place for place, name in enumerate(VOCABULARY)}
-SIZES = (
-    "elements",
-    "work",
-    *ACTIVATIONS[1:],
-)  # of a node: log2 of its results' elements and FLOP per element, activation
+# Of a node: log2 of its results' elements and FLOP per element, activation.
+SIZES = ("elements", "work", *ACTIVATIONS[1:])
 DIMS = 4  # of a tensor, the last ones; fewer are filled with zeros from the left
 TOTALS = ("gain", "better", "ops", "stop")
 """Of a graph: by what share of the original's its proxy price, the current program's price, and its ops are less than
@@ -138,7 +135,13 @@ class _Sketch:
         now, terms, first = self.now, self.terms, len(self.nodes)
         gone = {now.place[term] for term in change.gone if term in now.place}
         added = [term for term in change.added if runs(terms, term)]
-        drawn = sorted(self._different(change, gone))
+        drawn = [node for node in range(len(now.nodes)) if node not in gone]
+        if self.hops is not None:  # readers of what was replaced, and what is below them
+            found = edge = {reader for root in change.image for reader in now.readers.get(root, ())} - gone
+            for _ in range(self.hops - 1):
+                edge = {below for node in edge for below in now.below[node]} - found - gone
+                found = found | edge
+            drawn = sorted(found)
         old = {node: first + i for i, node in enumerate(drawn)}
         new = {term: first + len(drawn) + i for i, term in enumerate(added)}
         image = change.image
@@ -167,24 +170,12 @@ class _Sketch:
         self.graph += [graph] * (len(old) + len(new))
         self.hidden += [(graph, node) for node in (*drawn, *gone)]
 
-    def _different(self, change: ProgramChange, gone: set[int]) -> set[int]:
-        """Nodes that stay and are drawn anew: readers of what was replaced, and what is below them."""
-        now = self.now
-        if self.hops is None:
-            return set(range(len(now.nodes))) - gone
-        found = {reader for root in change.image for reader in now.readers.get(root, ())} - gone
-        edge = found
-        for _ in range(self.hops - 1):
-            edge = {below for node in edge for below in now.below[node]} - found - gone
-            found = found | edge
-        return found
-
     def finished(self, totals: F32, sizes: _GraphRows, dims: _GraphRows) -> MetaGraph:
         operation = self.terms.operation
         kind = np.array([KINDS[operation[term].name] for term in self.nodes], np.int64)
-        return MetaGraph(kind, sizes.of(self.nodes), _pairs(self.links), dims.of(self.read), np.array(self.graph,
-        np.int64),
-                         _pairs(self.hidden), totals)  # fmt: skip
+        graph = np.array(self.graph, np.int64)
+        return MetaGraph(kind, sizes.of(self.nodes), _pairs(self.links), dims.of(self.read), graph, _pairs(self.hidden),
+                         totals)  # fmt: skip
 
 
 def sizes(terms: Terms, term: int) -> tuple[float, ...]:

@@ -34,14 +34,6 @@ class Factor(NamedTuple):
     cost: NDArray[np.float64]
 
 
-class Eliminated(NamedTuple):
-    """A variable that is gone, and for which values of the others being needed was better."""
-
-    variable: int
-    over: tuple[int, ...]
-    needed: NDArray[np.bool_]
-
-
 class Narrow(NamedTuple):
     """A cheapest choice for the needed classes of narrow parts, and what it costs; what is left without these parts."""
 
@@ -80,7 +72,8 @@ def _chosen(egraph: Egraph, cost: Sequence[float], classes: Sequence[int],
             roots: Sequence[int]) -> dict[int, int] | None:  # fmt: skip
     """The cheapest choice, for the classes that the roots need; None where tables grow too large."""
     always = set(roots)
-    scopes = {c: _scope(egraph, c, always) for c in classes}
+    near = {c: {c, *(child for node in egraph.nodes[c] for child in egraph.children[node])} for c in classes}
+    scopes = {c: tuple(sorted(found - always)) for c, found in near.items()}
     order = _order(scopes)
     if order is None or any(len(scope) > WIDTH for scope in scopes.values()):
         return None
@@ -95,11 +88,6 @@ def _chosen(egraph: Egraph, cost: Sequence[float], classes: Sequence[int],
             chosen[eclass] = min(usable, key=cost.__getitem__)
             stack += egraph.children[chosen[eclass]]
     return chosen
-
-
-def _scope(egraph: Egraph, eclass: int, always: set[int]) -> tuple[int, ...]:
-    found = {eclass, *(child for node in egraph.nodes[eclass] for child in egraph.children[node])}
-    return tuple(sorted(found - always))
 
 
 def _order(scopes: Mapping[int, Sequence[int]]) -> list[int] | None:
@@ -144,27 +132,23 @@ def _values(tables: Sequence[Factor], order: Sequence[int]) -> dict[int, bool]:
     for table in tables:
         if table.over:
             waiting[min(table.over, key=place.__getitem__)].append(table)
-    gone = []
+    gone = []  # variables, what they meet, and for which values of that being needed was better
     for variable in order:
-        eliminated, table = _without(variable, waiting.pop(variable))
-        gone.append(eliminated)
+        some = waiting.pop(variable)
+        over = tuple(sorted({other for table in some for other in table.over}))
+        total = np.zeros((2,) * len(over))
+        for table in some:
+            total += table.cost.reshape([2 if other in table.over else 1 for other in over])
+        axis = over.index(variable)
+        without, having = np.moveaxis(total, axis, 0)
+        table = Factor(over[:axis] + over[axis + 1 :], np.minimum(without, having))
+        gone.append((variable, table.over, having < without))
         if table.over:
             waiting[min(table.over, key=place.__getitem__)].append(table)
     needed: dict[int, bool] = {}
     for variable, over, better in reversed(gone):
         needed[variable] = bool(better[tuple([int(needed[other]) for other in over])])
     return needed
-
-
-def _without(variable: int, tables: Sequence[Factor]) -> tuple[Eliminated, Factor]:
-    over = tuple(sorted({other for table in tables for other in table.over}))
-    total = np.zeros((2,) * len(over))
-    for table in tables:
-        total += table.cost.reshape([2 if other in table.over else 1 for other in over])
-    axis = over.index(variable)
-    without, having = np.moveaxis(total, axis, 0)
-    rest = over[:axis] + over[axis + 1 :]
-    return Eliminated(variable, rest, having < without), Factor(rest, np.minimum(without, having))
 
 
 def _acyclic(egraph: Egraph, chosen: Mapping[int, int]) -> bool:

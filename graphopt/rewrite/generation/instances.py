@@ -127,17 +127,12 @@ class Sampler:
         self.nodes: dict[Node, Any] = {}
         self.ranks: dict[str, int] = {}
         self.usual = self.draw(1, 2, 2, 3, 3, 4)  # a rank that several tensors have, though nothing asks for it
-        for condition in rule.conditions:
-            self._foresee(condition)
-
-    def _foresee(self, condition: Expression | Comparison) -> None:
-        """Notes `rank(?x) = 2` and `$a = 1` before anything is drawn."""
-        if isinstance(condition, Comparison) and condition.sign == "=" and isinstance(condition.right, Literal):
-            left, value = condition.left, condition.right.value
-            if isinstance(left, Parameter):
-                self.params[str(left)] = value
-            elif isinstance(left, Call) and left.function == "rank":
-                self.ranks[str(left.arguments[0])] = value
+        for condition in rule.conditions:  # `rank(?x) = 2` and `$a = 1` are noted before anything is drawn
+            match condition:
+                case Comparison("=", Parameter() as left, Literal(value)):
+                    self.params[str(left)] = value
+                case Comparison("=", Call("rank", (of,)), Literal(value)):
+                    self.ranks[str(of)] = value
 
     def draw(self, *options: Any) -> Any:
         return options[self.rng.integers(len(options))]
@@ -493,14 +488,21 @@ def built(rule: Rule, shapes: dict[str, Shape], params: dict[str, Any]) -> Insta
     calls = [condition for condition in rule.conditions if isinstance(condition, Call)]
     static = {str(call.arguments[0]) for call in calls if call.function == "static"}
     full = {str(call.arguments[0]): call.arguments[1] for call in calls if call.function == "filled"}
-    leaves = {name: terms.add(_leaf(name, shape, name in static, full.get(name))) for name, shape in shapes.items()}
+    leaves = {}
+    for name, shape in shapes.items():
+        value = full.get(name)
+        leaf = Operation("weight" if name in static else "input", (name, shape, "float32"))
+        leaves[name] = terms.add(Operation("fill", (value.value, shape)) if isinstance(value, Literal) else leaf)
     bound = leaves | params
     sources_only = Rule(rule.name, rule.sources, rule.sources)
     names = bound_names(rule)
     try:
         sources = builder(sources_only)(terms)(*[bound.get(name) for name in names])
         values = [bound[name] for name in names]
-        if not _matches(rule, terms, sources, bound) or not test_of(names, rule.conditions, terms)(*values):
+        for index, (source, root) in enumerate(zip(rule.sources, sources)):
+            if matcher(rule, index)(terms)(root) != tuple(bound[name] for name in names_of(source)):
+                return None
+        if not test_of(names, rule.conditions, terms)(*values):
             return None
     except (ShapeError, KeyError, IndexError, ValueError, TypeError):
         return None
@@ -508,13 +510,6 @@ def built(rule: Rule, shapes: dict[str, Shape], params: dict[str, Any]) -> Insta
     if any(prod(result.shape) > LARGEST for types in terms.types for result in types):
         return None
     return Instance(terms, sources, targets, misfit, tuple(values), shapes, params)
-
-
-def _leaf(name: str, shape: Shape, static: bool, full: Expression | None) -> Operation:
-    """What stands for a `?x` of that shape."""
-    if isinstance(full, Literal):
-        return Operation("fill", (full.value, shape))
-    return Operation("weight" if static else "input", (name, shape, "float32"))
 
 
 def _targets(rule: Rule, terms: Terms, sources: tuple[int, ...], values: list[Any]) -> tuple[tuple[int, ...], str]:
@@ -530,14 +525,6 @@ def _targets(rule: Rule, terms: Terms, sources: tuple[int, ...], values: list[An
         if old != new:
             return targets, f"{new.dtype} {new.shape} instead of {old.dtype} {old.shape}"
     return targets, ""
-
-
-def _matches(rule: Rule, terms: Terms, sources: Sequence[int], bound: dict[str, Any]) -> bool:
-    for index, (source, root) in enumerate(zip(rule.sources, sources)):
-        values = matcher(rule, index)(terms)(root)
-        if values is None or values != tuple(bound[name] for name in names_of(source)):
-            return False
-    return True
 
 
 def _resolved(value: Any, sizes: dict[int, int]) -> Any:

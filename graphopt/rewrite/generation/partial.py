@@ -80,7 +80,8 @@ def wrong_intervals(mutation: Mutation, operation: Operation, shapes: tuple[Shap
     wrong: Flags = np.asarray(differs.any(axis=others))
     if 2 * int(wrong.sum()) > len(wrong):
         return None
-    found = _intervals(wrong)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], wrong, [False]])))
+    found = tuple((int(a), int(b)) for a, b in edges.reshape(-1, 2))
     if _differs(terms, original, corrected(terms, mutation, operation, inputs, found), inputs).any():
         raise ValueError(f"{mutation.name} of {operation} on {shapes} is wrong after its correction")
     return found
@@ -104,11 +105,6 @@ def _differs(terms: Terms, a: int, b: int, inputs: Sequence[int]) -> Flags:
         left, right = reference.run(terms, (a, b), leaves)
         found |= left != right
     return found
-
-
-def _intervals(wrong: Flags) -> tuple[Interval, ...]:
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], wrong, [False]])))
-    return tuple((int(a), int(b)) for a, b in edges.reshape(-1, 2))
 
 
 def corrected(terms: Terms, mutation: Mutation, operation: Operation, inputs: tuple[int, ...],
@@ -163,7 +159,7 @@ def _batch_into(axis: int) -> Make:
             raise ShapeError("a batch of one image has no seam")
         there = (1, 0, 2, 3) if axis == ROWS else (1, 2, 0, 3)
         back = (1, 0, 2, 3) if axis == ROWS else (2, 0, 1, 3)
-        together = _along(terms.shape(x), axis, batch)
+        together = tuple(size * batch if place == axis else size for place, size in enumerate(terms.shape(x)))[2:]
         moved = terms.add(Operation("transpose", (there,)), (x,))
         joined = terms.add(Operation("reshape", ((1, channels, *together),)), (moved,))
         result = terms.add(conv, (joined, *inputs[1:]))
@@ -173,10 +169,6 @@ def _batch_into(axis: int) -> Make:
         return terms.add(Operation("transpose", (back,)), (terms.add(Operation("reshape", (apart,)), (result,)),))
 
     return make
-
-
-def _along(shape: Shape, axis: int, times: int) -> Shape:
-    return tuple(size * times if place == axis else size for place, size in enumerate(shape))[2:]
 
 
 def _into_batch(axis: int, count: int) -> Make:

@@ -34,16 +34,12 @@ from graphopt.rewrite.rules.rule import (
     Rule,
     RuleError,
     Variable,
+    atom,
     named,
     names_in,
 )
 
 Values = tuple[Any, ...]
-
-
-def identifier(name: str) -> str:
-    """`?x` -> `v_x`, `$s` -> `p_s`: names in compiled functions."""
-    return {"?": "v_", "$": "p_"}[name[0]] + name[1:]
 
 
 @cache
@@ -80,7 +76,7 @@ class PatternWriter(ABC):
             self.unless(f"{value} == {expression.source()}")
         for condition in local_conditions(rule, index):
             self.unless(condition.source())
-        self.values = f"({''.join(f'{identifier(name)}, ' for name in names_of(source))})"
+        self.values = f"({''.join(f'{atom(name).source()}, ' for name in names_of(source))})"
 
     @abstractmethod
     def node(self, node: Node, at: str) -> list[tuple[Node, str]]:
@@ -149,7 +145,8 @@ def builder(rule: Rule) -> Callable[[Terms], BuildFunction]:
     lines: list[str] = []
     known: dict[Pattern, str] = {}
     roots = [_build_lines(target, lines, known) for target in rule.targets]
-    head = f"def make(terms):\n add = terms.add\n def build({', '.join(map(identifier, bound_names(rule)))}):\n  "
+    names = ", ".join(atom(name).source() for name in bound_names(rule))
+    head = f"def make(terms):\n add = terms.add\n def build({names}):\n  "
     body = "\n  ".join([*lines, f"return ({''.join(f'{root}, ' for root in roots)})"])
     made: Callable[[Terms], BuildFunction] = _compiled(head + body + "\n return build\n", rule)
     return made
@@ -177,7 +174,7 @@ def test_of(names: Sequence[str], conditions: Sequence[Condition], terms: Terms)
 @cache
 def _function(names: tuple[str, ...], text: str) -> Callable[[Terms], Callable[..., Any]]:
     made: Callable[[Terms], Callable[..., Any]] = eval(
-        f"lambda terms: lambda {', '.join(map(identifier, names))}: {text}", dict(NAMES)
+        f"lambda terms: lambda {', '.join(atom(name).source() for name in names)}: {text}", dict(NAMES)
     )
     return made
 

@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from graphopt.contests.tiling.footprint import NOTHING
-from graphopt.contests.tiling.schedule import TileSchedule
 from graphopt.contests.tiling.tile_latency import Kept, TileCosts, bits
+from graphopt.contests.tiling.tile_workload import TileSchedule
 
 LEAST_GAIN = 1e-9
 NO_AGAIN: Mapping[int, int] = {}
@@ -141,7 +141,9 @@ def changed(now: Grouping, gone: Iterable[int], new: Sequence[int], fused: int,
     groups |= made
     if in_order(groups, links) is None:
         return None
-    cost = now.cost + _difference(now, groups, gone, made)
+    loose = {number for pair in now.links.items() for number in pair if number in groups}
+    before = sum(wiring.cost(now.groups[number]) for number in (*gone, *loose))
+    cost = now.cost + (sum(wiring.cost(groups[number]) for number in (*made, *loose)) - before)
     freed = {number for a, b in now.links.items() if links.get(a) != b for number in (a, b) if number in groups}
     return linked(Grouping(wiring, groups, links, fused, cost, now.unused + len(made), again), {*made, *freed})
 
@@ -155,14 +157,6 @@ def _touched(now: Grouping, fused: int, again: Mapping[int, int]) -> list[int]:
     if not turned | readers:
         return []
     return [number for number, g in now.groups.items() if (g.ops | g.needs) & turned or g.ops & readers]
-
-
-def _difference(now: Grouping, groups: Mapping[int, TileGroup], gone: Iterable[int], made: Iterable[int]) -> float:
-    """What the new groups cost more than the old ones."""
-    cost = now.wiring.cost
-    freed = {number for pair in now.links.items() for number in pair if number in groups}
-    before = sum(cost(now.groups[number]) for number in (*gone, *freed))
-    return sum(cost(groups[number]) for number in (*made, *freed)) - before
 
 
 def linked(now: Grouping, near: Iterable[int]) -> Grouping:
@@ -208,7 +202,10 @@ def _offer(now: Grouping, op: int) -> Offer | None:
 def in_order(groups: Mapping[int, TileGroup], links: Mapping[int, int]) -> list[int] | None:
     """Groups in an order in which they can run, linked ones after each other; None where there is none."""
     followers = {*links.values()}
-    chains = [_chain_from(number, links) for number in groups if number not in followers]
+    chains = [[number] for number in groups if number not in followers]
+    for chain in chains:
+        while chain[-1] in links:
+            chain.append(links[chain[-1]])
     waiting = []
     for chain in chains:
         stored = needs = 0
@@ -237,14 +234,6 @@ def in_order(groups: Mapping[int, TileGroup], links: Mapping[int, int]) -> list[
             return None
         waiting = later
     return order
-
-
-def _chain_from(number: int, links: Mapping[int, int]) -> list[int]:
-    chain = [number]
-    while number in links:
-        number = links[number]
-        chain.append(number)
-    return chain
 
 
 def fuse(now: Grouping, op: int) -> Grouping | None:

@@ -4,9 +4,9 @@ import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from graphopt.contests.tiling.schedule import TileSchedule
 from graphopt.contests.tiling.search.groupings import Wiring
 from graphopt.contests.tiling.tile_latency import Kept, TileCosts, bits
+from graphopt.contests.tiling.tile_workload import TileSchedule
 from graphopt.contests.tiling.tiling_task import Tiler, TilingProblem
 from graphopt.core.errors import Unsolved
 from graphopt.core.utils.marks import Count
