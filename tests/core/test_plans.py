@@ -16,7 +16,7 @@ from scipy.sparse import csgraph, csr_array
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine, TransferRule
-from graphopt.core.oracles import check, check_trace, kernels
+from graphopt.core.oracles import check, kernels
 from graphopt.core.plan import Plans, compact, expand, same, sent
 from graphopt.core.spectral import DENSE, smallest_eigenvectors
 from graphopt.core.trace import slots, write_trace
@@ -27,6 +27,7 @@ from graphopt.graphs.regal import in_units
 from graphopt.graphs.synthetic import random_graph
 from graphopt.problems.assignment import AssignTask
 from graphopt.run.config.construct import construct
+from tests.trace_oracle import check_trace
 
 # --- Plans: oracles that find what is wrong, compact plans, traces.
 

@@ -11,9 +11,9 @@ from graphopt.core.errors import UserError
 from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Device, Machine, TransferRule
-from graphopt.core.oracles import check_trace
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
+from tests.trace_oracle import check_trace
 
 
 def graph_of(ops: dict[str, tuple[list[str], float, int]], outputs: list[str] = ()) -> Graph:

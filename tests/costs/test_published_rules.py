@@ -10,9 +10,9 @@ from check_data import check_data
 
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.machine import Machine
-from graphopt.core.oracles import check_trace
 from graphopt.core.plan import Plans
 from graphopt.core.utils import registry
+from tests.trace_oracle import check_trace
 
 # --- The rules of the published placement simulator that `machine=sequential_send` follows, from their description:
 # pure Python, one event at a time, names as strings, times as floating-point microseconds. Slow and independent. -

@@ -18,7 +18,7 @@ from graphopt.core.graph import Graph
 from graphopt.core.graph_builder import GraphBuilder
 from graphopt.core.kernels import KernelLimits, default_inline, legalise
 from graphopt.core.machine import Device, Machine, TransferRule
-from graphopt.core.oracles import check, check_trace
+from graphopt.core.oracles import check
 from graphopt.core.plan import Plans
 from graphopt.costs.one_kernel.flips import FusionFlips
 from graphopt.costs.queues import rank_by_priority
@@ -26,6 +26,7 @@ from graphopt.graphs.readers.formats.task_graphs import read_layer_graph
 from graphopt.problems.assignment import AssignTask
 from graphopt.problems.cost_model import CostModel
 from graphopt.problems.tasks.fusion import on_first_device
+from tests.trace_oracle import check_trace
 
 # --- Every simulated run keeps the rules, by an independent oracle, on random graphs, machines and plans.
 
