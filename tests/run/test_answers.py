@@ -11,7 +11,7 @@ from commands import command
 from graphopt.core.utils import registry
 from graphopt.problems.optimizer import solve
 from graphopt.problems.tasks.fusion import Fusion
-from graphopt.rewrite.io import as_graph
+from graphopt.rewrite import rewrite_problem
 from graphopt.rewrite.io.as_graph import graph_of
 from graphopt.rewrite.ir.program_builder import ProgramBuilder
 from graphopt.rewrite.rewrite_problem import Rewriting
@@ -22,12 +22,12 @@ from graphopt.run.config.construct import construct
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """How often plans were realised, graphs drawn from programs, and programs read back from graphs."""
     counts: Counter[str] = Counter()
-    for place, name in ((Fusion, "realise"), (Rewriting, "realise"), (as_graph._Drawing, "build")):
+    for place, name in ((Fusion, "realise"), (Rewriting, "realise"), (rewrite_problem, "graph_of")):
         inner = getattr(place, name)
 
-        def counted(*args: Any, _inner: Any = inner, _label: str = f"{place.__name__}.{name}") -> Any:
+        def counted(*args: Any, _inner: Any = inner, _label: str = f"{place.__name__}.{name}", **given: Any) -> Any:
             counts[_label] += 1
-            return _inner(*args)
+            return _inner(*args, **given)
 
         monkeypatch.setattr(place, name, counted)
     yield counts
@@ -58,4 +58,4 @@ def test_programs_are_priced_as_programs(made: Counter[str]) -> None:
     assert solution.price(around["cost"]).cost < solution.default_price(around["cost"]).cost
     assert made == {}
     assert solution.violations() == [] and solution.plans.graph.num_ops > 0
-    assert made == {"Rewriting.realise": 1, "_Drawing.build": 1}
+    assert made == {"Rewriting.realise": 1, "graphopt.rewrite.rewrite_problem.graph_of": 1}

@@ -3,6 +3,7 @@
 from functools import lru_cache
 from pathlib import Path
 
+from graphopt.core.errors import UserError
 from graphopt.rewrite import verify
 from graphopt.rewrite.rules.parsing import load_rules, parse_rules
 from graphopt.rewrite.rules.rule import canonical
@@ -24,7 +25,11 @@ def write(rng: Draw, folder: Path) -> Path:
 
 def read(file: Path) -> None:
     """What is read can be written and read again, and is true or is refused."""
-    rules = parse_rules(verify.read_text(file))
+    try:
+        text = file.read_text()
+    except ValueError as error:  # as the command says it
+        raise UserError(f"cannot read {file} as text: {error}") from None
+    rules = parse_rules(text)
     again = parse_rules("\n".join(map(str, rules)))
     if [canonical(rule) for rule in again] != [canonical(rule) for rule in rules]:
         raise Wrong("rules change when they are written and read again")
