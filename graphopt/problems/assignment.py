@@ -1,7 +1,7 @@
 """Assignments: tasks that give every op a choice under each of their heads.
 
 `Choices` is the codec of their answers, `AssignTask` the contract of such tasks, and `Pricing` the one way to price
-decisions about a graph. `AssignProblem` is what an optimiser sees: it prices whole decisions, random keys, or flips.
+decisions about a graph. `AssignProblem` is what an optimiser sees: it prices whole decisions or random keys.
 
 Arrays of an answer's file:
 
@@ -11,7 +11,7 @@ Arrays of an answer's file:
   random keys and no decision describes it. Then the plan is the answer (`graphopt.core.plan` says how its orders are
   stored), and `choices` says what it does under the header's `described` heads; under others it is the default's.
 
-Shape legend: B decisions, N ops, H heads (kinds of choice per op), K choices of a head or random keys, F flips.
+Shape legend: B decisions, N ops, H heads (kinds of choice per op), K choices of a head or random keys, F flips priced at once.
 """
 
 from abc import abstractmethod
@@ -274,29 +274,21 @@ class Pricing:
         self._count(len(plan))
         return self.cost.price_and_ends(plan)
 
-    def flips(self, decision: Decision, bill: "Bill | None" = None) -> "PricedFlips | None":
+    def flips(self, decision: Decision) -> "PricedFlips | None":
         """Exact delta pricing of store/inline flips from a decision, where the task decides nothing else and the cost
-        model has it. Opening counts nothing: the decision's own price is known. bill: who pays, else `count`."""
+        model has it. Opening counts nothing: the decision's own price is known."""
         if [(head.role, head.count) for head in self.task.heads] != [(Role.FUSION, 2)] or self.task.limits is None:
             return None
         plan = self.task.realise(self.graph, decision[None])
         inner = self.cost.flips(self.graph, plan.inline[0], self.task.limits)
-        return None if inner is None else PricedFlips(inner, self.task.mask(self.graph)[:, 0], bill or self._bill)
-
-    def _bill(self, base: Decision, ops: NDArray[np.int64], price: Callable[[NDArray[np.int64]], F64]) -> F64:
-        self._count(len(ops))
-        return price(ops)
-
-
-Bill = Callable[[Decision, NDArray[np.int64], Callable[[NDArray[np.int64]], F64]], F64]
-"""(decision, ops, prices of ops) -> prices of the flips of these ops of the decision, as many as are paid for."""
+        return None if inner is None else PricedFlips(inner, self.task.mask(self.graph)[:, 0], self._count)
 
 
 class PricedFlips:
-    """`Flips` whose prices are billed, and their current state as a decision. free: [N] ops with a choice."""
+    """`Flips` whose prices are counted, and their current state as a decision. free: [N] ops with a choice."""
 
-    def __init__(self, inner: Flips, free: NDArray[np.bool_], bill: Bill) -> None:
-        self._inner, self._free, self._bill = inner, free, bill
+    def __init__(self, inner: Flips, free: NDArray[np.bool_], count: Callable[[int], object]) -> None:
+        self._inner, self._free, self._count = inner, free, count
         self._now: Decision | None = None
 
     @property
@@ -314,7 +306,8 @@ class PricedFlips:
 
     def price(self, ops: NDArray[np.int64]) -> F64:
         """[F] prices after flipping each op alone."""
-        return self._bill(self.decision, ops, self._inner.price)
+        self._count(len(ops))
+        return self._inner.price(ops)
 
     def apply(self, op: int) -> None:
         """Makes the flip of `op` the current state; free, since its price is known."""
@@ -346,7 +339,6 @@ class AssignProblem(Problem):
         self._zobrist = np.random.default_rng(0x5EED).integers(
             1, 2**63, (graph.num_ops, len(task.heads)), dtype=np.uint64
         )
-        self._around: tuple[Decision, int] | None = None  # the decision that flips were priced around, its digest
         return self._pricing.initial_cost
 
     @property
@@ -428,33 +420,6 @@ class AssignProblem(Problem):
         found: list[int] = digests(keys).tolist()
         return found
 
-    def flips(self, decision: Decision) -> PricedFlips | None:
-        """Delta pricing from a decision of a one-head binary task, where the cost model has it: one evaluation a flip,
-        OutOfBudget as `cost`.
-
-        Opening is free when `decision` has been priced (its price is known); the caller starts from such a decision.
-        """
-        return self._pricing.flips(decision, self._bill_flips)
-
-    def _bill_flips(self, base: Decision, ops: NDArray[np.int64], price: Callable[[NDArray[np.int64]], F64]) -> F64:
-        allowed = ops[: self.remaining]
-        cost = np.zeros(0)
-        if len(allowed):
-            cost = price(allowed)
-            self.bill(cost, self._digests(base, allowed), lambda i: (_flipped(base, int(allowed[i])), None))
-        if len(allowed) < len(ops):
-            raise OutOfBudget
-        return cost
-
-    def _digests(self, base: Decision, ops: NDArray[np.int64]) -> list[int]:
-        """Of the decisions one flip away from `base`."""
-        if self._around is None or self._around[0] is not base:
-            self._around = base, int(self.digest(base[None])[0])
-        now = base[ops, 0].astype(np.int64)
-        before, after = (_mix(choice, self._zobrist[ops, 0]) for choice in (now, 1 - now))
-        found: list[int] = (after - before + np.uint64(self._around[1])).tolist()  # modulo 2^64
-        return found
-
     def commit(self, decision: Decision) -> None:
         """Answers with a decision that was not priced. Counts only while nothing has been billed (a budget of 0)."""
         if self.evals == 0 and self.evals_cap == 0:
@@ -484,12 +449,6 @@ class AssignProblem(Problem):
         """[B] 64-bit digests: sums of a random-looking number per (op, head, choice), so a flip's is a difference."""
         sums: NDArray[np.uint64] = _mix(decisions, self._zobrist).sum((1, 2), dtype=np.uint64)
         return sums
-
-
-def _flipped(decision: Decision, op: int) -> Decision:
-    out = decision.copy()
-    out[op, 0] = 1 - out[op, 0]
-    return out
 
 
 def _mix(values: NDArray[np.integer[Any]], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:

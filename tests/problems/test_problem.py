@@ -11,7 +11,7 @@ from toy import ToyCost, ToyTask, toy_graph, toy_problem
 
 import graphopt.problems.problem
 from graphopt.core.plan import Decisions
-from graphopt.problems.assignment import AssignProblem, PricedFlips
+from graphopt.problems.assignment import AssignProblem, Pricing
 from graphopt.problems.cost_model import SURE, Price, Prices, better
 from graphopt.problems.problem import OutOfBudget
 
@@ -24,12 +24,6 @@ def draws(problem: AssignProblem, rows: int, seed: int = 0) -> Decisions:
     counts = [head.count for head in problem.task.heads]
     shape = (rows, problem.graph.num_ops, len(counts))
     return np.random.default_rng(seed).integers(0, counts, shape).astype(np.int16)
-
-
-def flips_of(problem: AssignProblem) -> PricedFlips:
-    found = problem.flips(problem.initial)
-    assert found is not None
-    return found
 
 
 def test_the_initial_decision_is_free_and_already_the_best() -> None:
@@ -143,14 +137,12 @@ def test_seconds_end_the_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = toy_graph(5)
     cost = ToyCost(graph, 2, deltas=True)
     problem = AssignProblem(graph, ToyTask(BINARY), cost, evals=10, seconds=2.0)
-    flips = flips_of(problem)
     now[0] = 101.5
     problem.cost(draws(problem, 3))
     assert (problem.seconds, problem.remaining, problem.open) == (1.5, 7, True)
     now[0] = 102.0
     assert (problem.remaining, problem.open, problem.evals) == (0, False, 3)
-    for ask in (lambda: problem.cost(draws(problem, 1)), lambda: flips.price(np.array([0])),
-                lambda: problem.cost_keys(np.zeros((1, 5)))):  # fmt: skip
+    for ask in (lambda: problem.cost(draws(problem, 1)), lambda: problem.cost_keys(np.zeros((1, 5)))):
         with pytest.raises(OutOfBudget):
             ask()
     assert problem.evals == 3
@@ -171,55 +163,12 @@ def test_keys_keep_their_plan_until_a_decision_beats_it() -> None:
     assert np.array_equal(problem.best[:, 0], best)
 
 
-# ---- delta prices
-
-
 @pytest.mark.parametrize(
     ("heads", "deltas"), [(BINARY, False), ({"device": 2}, True), ({"inline": 2, "device": 2}, True)]
 )
 def test_no_delta_prices_without_a_binary_task_and_a_cost_that_has_them(heads: dict[str, int], deltas: bool) -> None:
-    problem, _ = toy_problem(5, heads, 10, deltas=deltas)
-    assert problem.flips(problem.initial) is None
-
-
-def walk_with_flips(problem: AssignProblem, moves: list[int]) -> None:
-    flips, ops = flips_of(problem), np.arange(problem.graph.num_ops)
-    for op in moves:
-        flips.price(ops)
-        flips.apply(op)
-
-
-def walk_with_decisions(problem: AssignProblem, moves: list[int]) -> None:
-    now = problem.initial.copy()
-    for op in moves:
-        batch = np.repeat(now[None], len(now), 0)
-        batch[np.arange(len(now)), np.arange(len(now)), 0] ^= 1
-        problem.cost(batch)
-        now[op, 0] ^= 1
-
-
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 999), moves=st.lists(st.integers(0, 7), min_size=1, max_size=6), cap=st.integers(0, 60))
-def test_flips_are_billed_traced_and_counted_as_whole_decisions(seed: int, moves: list[int], cap: int) -> None:
-    problems = [toy_problem(8, BINARY, cap, seed=seed, deltas=True)[0] for _ in range(2)]
-    for problem, walk in zip(problems, (walk_with_flips, walk_with_decisions), strict=True):
-        if 8 * len(moves) <= cap:
-            walk(problem, moves)
-        else:
-            with pytest.raises(OutOfBudget):
-                walk(problem, moves)
-    one, other = problems
-    assert (one.evals, one.distinct, one.best_cost) == (other.evals, other.distinct, other.best_cost)
-    assert [(s.evals, s.cost) for s in one.trace] == [(s.evals, s.cost) for s in other.trace]
-    assert np.array_equal(one.best, other.best)
-    both = toy_problem(8, BINARY, 2 * cap, seed=seed, deltas=True)[0]
-    if 16 * len(moves) <= 2 * cap:
-        walk_with_flips(both, moves)
-        walk_with_decisions(both, moves)
-        assert both.distinct == one.distinct  # the same digests, whichever way they were priced
-
-
-# --- Prices that are measured: what they say of their noise, and which of two is lower.
+    problem, cost = toy_problem(5, heads, 10, deltas=deltas)
+    assert Pricing(problem.graph, problem.task, cost).flips(problem.initial) is None
 
 
 def test_prices_of_a_batch_have_each_its_own_noise() -> None:
