@@ -11,7 +11,7 @@ Arrays of an answer's file:
   random keys and no decision describes it. Then the plan is the answer (`graphopt.core.plan` says how its orders are
   stored), and `choices` says what it does under the header's `described` heads; under others it is the default's.
 
-Shape legend: B decisions, N ops, H heads (kinds of choice per op), K choices of a head or random keys, F flips priced at once.
+Shape legend: B decisions, N ops, H heads (kinds of choice per op), K choices of a head or random keys, F flips.
 """
 
 from abc import abstractmethod
