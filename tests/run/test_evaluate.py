@@ -186,10 +186,11 @@ def test_damaged_answers_and_graphs_are_made_anew(run: Callable[..., list[Row]],
     [answer, other], [graph, second] = (
         sorted((tmp_path / "s").glob(place)) for place in ("*/decisions/*.npz", "graphs/*")
     )
-    untouched = other.stat().st_mtime_ns
+    untouched, size = other.stat().st_mtime_ns, answer.stat().st_size
     for file, another in ((answer, other), (graph, second)):
         file.unlink() if how == "gone" else damage(file, how, another.read_bytes())
-    assert not Cell(parts_of.config(tmp_path)).finished or how in ("garbage", "flipped")
+    same_size = answer.exists() and answer.stat().st_size == size  # by chance too, of packed numbers
+    assert Cell(parts_of.config(tmp_path)).finished == same_size
     after = run()
     assert sorted(map(timeless, before), key=str) == sorted(map(timeless, after), key=str)
     assert read_answer(answer)[0]["graph"]["ops"] == 8
