@@ -12,10 +12,12 @@ import io
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
 from numba.core import event
@@ -35,6 +37,24 @@ else:
             return dispatcher
 
         return compiled
+
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+_here = threading.local()
+
+
+def shared(threads: int, work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+    """`work` of every part, in order, by threads: compiled loops run without the interpreter's lock. One after another
+    for one thread or part, and inside the work of another call."""
+    if threads == 1 or len(parts) == 1 or getattr(_here, "working", False):
+        return [work(part) for part in parts]
+    return list(_pool(threads).map(work, parts))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "shared", lambda: setattr(_here, "working", True))
 
 
 def _keep(dispatcher: Any, function: Callable[..., Any]) -> None:
