@@ -150,7 +150,8 @@ def decode(f: Fusible, requests: NDArray[np.uint8], limits: KernelLimits, inline
                 num_roots[op] = count
                 for i in range(count):
                     root = roots[op, i]
-                    inputs[root] = trial[i]
+                    for j in range(trial_count[i]):
+                        inputs[root, j] = trial[i, j]
                     num_inputs[root] = trial_count[i]
                     num_ops[root] += 1
                     has_heavy[root] |= f.op[op].heavy > 0
@@ -193,7 +194,8 @@ def _all_accept(f: Fusible, op: int, limits: KernelLimits, roots: NDArray[np.int
             return False
         if num_inputs[root] > limits.max_inputs:
             return False
-        trial[i] = inputs[root]
+        for j in range(num_inputs[root]):
+            trial[i, j] = inputs[root, j]
         trial_count[i] = join_kernel(f, op, limits.max_inputs, trial[i], num_inputs[root])
         if trial_count[i] > limits.max_inputs:
             return False

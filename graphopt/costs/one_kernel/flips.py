@@ -254,14 +254,16 @@ def _accept(f: Fusible, op: int, count: int, kernels: int, limits: KernelLimits,
             continue
         if s.size[k] >= limits.max_ops or s.num_inputs[k] > limits.max_inputs or (f.op[op].heavy > 0 and s.heavy[k]):
             return False
-        s.trial[i] = s.inputs[k]
+        for j in range(s.num_inputs[k]):
+            s.trial[i, j] = s.inputs[k, j]
         s.trial_count[i] = join_kernel(f, op, limits.max_inputs, s.trial[i], s.num_inputs[k])
         if s.trial_count[i] > limits.max_inputs:
             return False
     for i in range(count):
         k = _index_of(s.dirty, kernels, s.roots[i])
         if k >= 0:
-            s.inputs[k] = s.trial[i]
+            for j in range(s.trial_count[i]):
+                s.inputs[k, j] = s.trial[i, j]
             s.num_inputs[k] = s.trial_count[i]
             s.size[k] += 1
             s.heavy[k] |= f.op[op].heavy > 0

@@ -97,7 +97,7 @@ SLOT = np.dtype([
     ("once", np.float64),  # evaluations of an inlined op, or reads of an input tensor, in the consumer's order
     ("more", np.float64),  # the same, in other orders
     ("strided", np.bool_),  # reached through a transposition
-])  # fmt: skip
+], align=True)  # fmt: skip
 
 
 def device_constants(devices: Sequence[Device]) -> NDArray[np.void]:
