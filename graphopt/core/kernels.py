@@ -71,7 +71,7 @@ def _feeds_contraction(f: Fusible) -> Bool:
     return out
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def fits_root(f: Fusible, op: int, root: int, duplicates: int) -> bool:
     """Static rules for computing `op` in the kernel of `root`, when it would be computed in `duplicates` kernels."""
     if f.op[op].heavy == 0:
@@ -92,30 +92,28 @@ def start_kernel(f: Fusible, root: int, limit: int, inputs: NDArray[np.int32]) -
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _add_input(inputs: NDArray[np.int32], count: int, limit: int, tensor: int) -> int:
     if count > limit:
         return count
-    for i in range(count):
-        if inputs[i] == tensor:
-            return count
-    if count == limit:
-        return limit + 1
+    known = False
+    for i in range(count):  # no early end: what the processor cannot guess costs more than it saves
+        known |= inputs[i] == tensor
     inputs[count] = tensor
-    return count + 1
+    return count + (not known)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def join_kernel(f: Fusible, op: int, limit: int, inputs: NDArray[np.int32], count: int) -> int:
     """Replaces the results of `op` among the inputs by its own operands; returns the new number (limit + 1 = refused,
     `inputs` then undefined)."""
     if count > limit:
         return count
-    kept = 0
+    kept, first, last = 0, f.op[op].result_start, f.op[op].result_end
     for i in range(count):
-        if not f.op[op].result_start <= inputs[i] < f.op[op].result_end:
-            inputs[kept] = inputs[i]
-            kept += 1
+        tensor = inputs[i]
+        inputs[kept] = tensor
+        kept += not (first <= tensor < last)
     for e in range(f.op[op].in_start, f.op[op].in_end):
         kept = _add_input(inputs, kept, limit, f.edge[e].tensor)
     return kept
@@ -202,7 +200,7 @@ def _all_accept(f: Fusible, op: int, limits: KernelLimits, roots: NDArray[np.int
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def find_roots(f: Fusible, op: int, inline: NDArray[np.bool_], most: int, roots: NDArray[np.int32],
                stack: NDArray[np.int32], seen: NDArray[np.int64], stamp: int) -> int:  # fmt: skip
     """Kernels in which an inlined `op` is computed, by walking forwards; most + 1 = too many. `seen` is [N] scratch."""

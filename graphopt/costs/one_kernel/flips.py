@@ -198,7 +198,7 @@ def _relegalise(
     return kernels, refused
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _store(f: Fusible, op: int, inline: NDArray[np.bool_], limits: KernelLimits, s: _FlipScratch, kernels: int,
            queued: int) -> tuple[int, int]:  # fmt: skip
     """`op` can no longer be inlined: every kernel that it was in changes, and it gets its own."""
@@ -242,7 +242,7 @@ def _open_kernel(f: Fusible, root: int, below: int, inline: NDArray[np.bool_], l
     return kernels + 1, queued
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _accept(f: Fusible, op: int, count: int, kernels: int, limits: KernelLimits, s: _FlipScratch) -> bool:
     """The decoder's test for `op` joining the kernels s.roots[:count]; unchanged kernels accept as they did before."""
     for i in range(count):
@@ -270,7 +270,7 @@ def _accept(f: Fusible, op: int, count: int, kernels: int, limits: KernelLimits,
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _index_of(values: I32, count: int, value: int) -> int:
     for i in range(count):
         if values[i] == value:
@@ -278,7 +278,7 @@ def _index_of(values: I32, count: int, value: int) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _pop_last(queue: I32, queued: int) -> tuple[int, int]:
     """Removes the op with the largest id."""
     best = 0
