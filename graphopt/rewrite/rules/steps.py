@@ -133,12 +133,14 @@ class Neighbourhood:
     def _added(self, made: tuple[int, ...]) -> list[int]:
         """Terms of what is put in that are not live."""
         live, inputs = self._users, self.terms.inputs
-        added = dict.fromkeys(term for term in made if term not in live)
-        new = list(added)
-        while new:
-            new = [i for term in new for i in inputs[term] if i not in live and i not in added]
-            added.update(dict.fromkeys(new))
-        return list(added)
+        added = list(dict.fromkeys(term for term in made if term not in live))
+        known = set(added)
+        for term in added:  # grows meanwhile
+            for i in inputs[term]:
+                if i not in live and i not in known:
+                    known.add(i)
+                    added.append(i)
+        return added
 
     def _apart(self, roots: tuple[int, ...], made: tuple[int, ...], added: list[int]) -> bool:
         """Whether users of the roots, changed, are none of the terms that were or are added, nor each other.
