@@ -201,7 +201,7 @@ def _all_accept(f: Fusible, op: int, limits: KernelLimits, roots: NDArray[np.int
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def find_roots(f: Fusible, op: int, inline: NDArray[np.bool_], most: int, roots: NDArray[np.int32],
+def find_roots(f: Fusible, op: int, inline: NDArray[np.bool_], most: int, roots: NDArray[np.int64],
                stack: NDArray[np.int32], seen: NDArray[np.int64], stamp: int) -> int:  # fmt: skip
     """Kernels in which an inlined `op` is computed, by walking forwards; most + 1 = too many. `seen` is [N] scratch."""
     count, top = 0, 1
@@ -264,8 +264,8 @@ def decode_ordered(f: Fusible, order: I64, limits: KernelLimits, inline: NDArray
     n = len(f.op)
     for op in range(n):
         inline[op] = f.op[op].is_view
-    members, stack, roots = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(limits.max_duplicates, np.int32)
-    roots_of_member = np.empty(limits.max_duplicates, np.int32)
+    members, stack, roots = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(limits.max_duplicates, np.int64)
+    roots_of_member = np.empty(limits.max_duplicates, np.int64)
     inputs = np.empty(limits.max_inputs + 1, np.int32)
     seen = np.full(n, -1, np.int64)
     stamp = 0
@@ -311,7 +311,7 @@ def kernel_is_legal(f: Fusible, members: NDArray[np.int32], size: int, inline: N
 
 @njit(cache=True, nogil=True)
 def _members_within(f: Fusible, members: NDArray[np.int32], size: int, inline: NDArray[np.bool_], limits: KernelLimits,
-                    roots: NDArray[np.int32], stack: NDArray[np.int32], seen: NDArray[np.int64],
+                    roots: NDArray[np.int64], stack: NDArray[np.int32], seen: NDArray[np.int64],
                     stamp: int) -> int:  # fmt: skip
     """Checks that no member is computed in too many kernels (one, for reductions and contractions).
 

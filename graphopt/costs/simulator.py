@@ -13,7 +13,7 @@ from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
-from graphopt.core.utils.compiled import shared
+from graphopt.core.utils.compiled import shared, writable
 from graphopt.core.utils.marks import Workers
 from graphopt.costs.event import simulate_rows
 from graphopt.costs.event_arrays import Flow, LinkArrays, Log, Scratch, flow, link_arrays, scratch
@@ -126,7 +126,7 @@ class Simulator(CostModel):
 
     def _price_rows(self, plans: Plans, rows: _Rows, memory: bool) -> _Result:
         """Prices of rows that share a fusion state; bytes are 0 where they are not asked for."""
-        inline, first = plans.inline[rows[0]], plans.device[rows[0]]
+        inline, first = writable(plans.inline[rows[0]]), plans.device[rows[0]]
         if self._sums_times and not plans.graph.measured and len(rows) == 1 and first.min() == first.max():
             constants, times = self._constants[int(first[0])], np.empty(plans.graph.num_ops)
             total = runtime_on_one_device(fusible(plans.graph), inline, constants, workspace(plans.graph), times)
@@ -193,7 +193,7 @@ def _take(values: NDArray[Any], rows: _Rows, kind: type[_Number]) -> NDArray[_Nu
     """The rows as C-contiguous numbers of one kind; no copy where they are that and follow each other."""
     first, last = int(rows[0]), int(rows[-1])
     taken = values[first : last + 1] if last - first == len(rows) - 1 else values[rows]
-    return np.ascontiguousarray(taken, kind)
+    return writable(np.ascontiguousarray(taken, kind))
 
 
 def _log(items: int, steps: int, devices: int) -> Log:

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
+import numpy as np
 from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from numba import njit as njit  # for mypy: what has no types stays without
@@ -41,7 +43,13 @@ else:
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
+Entry = TypeVar("Entry", bound=np.generic)
 _here = threading.local()
+
+
+def writable(array: NDArray[Entry]) -> NDArray[Entry]:
+    """The array, or a copy where it is read-only: Numba would compile every function for such arrays too."""
+    return array if array.flags.writeable else array.copy()
 
 
 def shared(threads: int, work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:

@@ -36,16 +36,16 @@ class _FlipScratch(NamedTuple):
     stack: I32  # [N]
     seen: I64  # [N]
     stamp: I64  # [1]
-    roots: I32  # [max_duplicates + 1] kernels of the op being decided
-    dirty: I32  # [C] roots of kernels whose content changes
+    roots: I64  # [max_duplicates + 1] kernels of the op being decided
+    dirty: I64  # [C] roots of kernels whose content changes
     inputs: I32  # [C, max_inputs + 1] their input tensors so far
     num_inputs: I64  # [C]
     size: I64  # [C] ops so far
     heavy: Bool  # [C] holds a reduction or contraction
-    queue: I32  # ops to decide again
+    queue: I64  # ops to decide again
     trial: I32  # [max_duplicates, max_inputs + 1]
     trial_count: I64  # [max_duplicates]
-    refused: I32  # inlined ops that the flip makes illegal
+    refused: I64  # inlined ops that the flip makes illegal
     flags: Bool  # [N]
     times: F64  # [N]
 
@@ -54,9 +54,9 @@ def _scratch(n: int, limits: KernelLimits) -> _FlipScratch:
     c, d, i = _MOST_KERNELS, limits.max_duplicates, limits.max_inputs
     return _FlipScratch(
         np.empty(n, np.int32), np.empty(n, np.int32), np.full(n, -1, np.int64), np.zeros(1, np.int64),
-        np.empty(d + 1, np.int32), np.empty(c, np.int32), np.empty((c, i + 1), np.int32), np.empty(c, np.int64),
-        np.empty(c, np.int64), np.empty(c, np.bool_), np.empty(_MOST_OPS, np.int32), np.empty((d, i + 1), np.int32),
-        np.empty(d, np.int64), np.empty(_MOST_OPS, np.int32), np.empty(n, np.bool_), np.empty(n),
+        np.empty(d + 1, np.int64), np.empty(c, np.int64), np.empty((c, i + 1), np.int32), np.empty(c, np.int64),
+        np.empty(c, np.int64), np.empty(c, np.bool_), np.empty(_MOST_OPS, np.int64), np.empty((d, i + 1), np.int32),
+        np.empty(d, np.int64), np.empty(_MOST_OPS, np.int64), np.empty(n, np.bool_), np.empty(n),
     )  # fmt: skip
 
 
@@ -203,10 +203,10 @@ def _store(f: Fusible, op: int, inline: NDArray[np.bool_], limits: KernelLimits,
            queued: int) -> tuple[int, int]:  # fmt: skip
     """`op` can no longer be inlined: every kernel that it was in changes, and it gets its own."""
     s.stamp[0] += 1
-    count = find_roots(f, op, inline, len(f.op), s.members, s.stack, s.seen, s.stamp[0])
+    roots = np.empty(_MOST_KERNELS, np.int64)
+    count = find_roots(f, op, inline, _MOST_KERNELS, roots, s.stack, s.seen, s.stamp[0])
     if count > _MOST_KERNELS:
         return _TOO_FAR, queued
-    roots = s.members[:count].copy()
     inline[op] = False
     for i in range(count):
         if _index_of(s.dirty, kernels, roots[i]) < 0:
@@ -271,7 +271,7 @@ def _accept(f: Fusible, op: int, count: int, kernels: int, limits: KernelLimits,
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _index_of(values: I32, count: int, value: int) -> int:
+def _index_of(values: I64, count: int, value: int) -> int:
     for i in range(count):
         if values[i] == value:
             return i
@@ -279,7 +279,7 @@ def _index_of(values: I32, count: int, value: int) -> int:
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _pop_last(queue: I32, queued: int) -> tuple[int, int]:
+def _pop_last(queue: I64, queued: int) -> tuple[int, int]:
     """Removes the op with the largest id."""
     best = 0
     for i in range(1, queued):
