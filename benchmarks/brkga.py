@@ -26,11 +26,12 @@ from lines import say
 
 from graphopt.core.graph import Graph
 from graphopt.core.list_schedule import Schedule, bottom_levels, dependencies, heft, links, list_by_bottom_level
+from graphopt.core.plan import Plans
 from graphopt.core.utils import registry
 from graphopt.costs.one_kernel.kernel_time import kernel_graph
 from graphopt.graphs.layered import layered_graph
 from graphopt.problems.assignment import AssignProblem, AssignTask
-from graphopt.problems.cost_model import CostModel, Objective
+from graphopt.problems.cost_model import CostModel, Objective, Prices
 from graphopt.problems.optimizer import Optimizer
 from graphopt.problems.problem import OutOfBudget
 from graphopt.run.config.construct import construct
@@ -48,6 +49,7 @@ SCALE: dict[tuple[str, Objective], tuple[str, ...]] = {
     ("gpu8_nvlink", "runtime"): (*SEARCHES, "windowed"),
     ("gpu8_pcie", "runtime"): (*SEARCHES, "windowed"),
 }
+OBJECTIVES: tuple[Objective, ...] = ("peak_memory", "runtime")
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,35 @@ def run(solve: Callable[[AssignProblem], object], problem: AssignProblem) -> Run
 
 
 def end_to_end(sizes: list[int], repetitions: int) -> None:
-    for ops, devices, objective in product(sizes, MACHINES, ("peak_memory", "runtime")):
+    for ops, devices, objective in product(sizes, MACHINES, OBJECTIVES):
         on = bench(layered(ops), MACHINES[devices], objective, threads=2)
         runs = [run(BRKGA.solve, on.problem(seed)) for seed in range(repetitions + 1)][1:]
         suffix = ("" if devices == 2 else f"/{devices}") + ("" if objective == "peak_memory" else f"/{objective}")
         cpu = median(r.cpu_seconds for r in runs)
         say(f"brkga_5k_{ops}_ops_seconds{suffix}", [r.seconds for r in runs], "s", {"cpu_seconds": cpu})
+
+
+def over_its_prices(sizes: list[int], repetitions: int) -> None:
+    """The whole over its simulations alone, in CPU seconds of one thread; and two threads over one, on the clock."""
+    for ops, devices, objective in product(sizes, MACHINES, OBJECTIVES):
+        one, two = (bench(layered(ops), MACHINES[devices], objective, threads=threads) for threads in (1, 2))
+        pricing, spent = one.cost.price, [0.0]
+
+        def timed(plans: Plans, pricing: Callable[[Plans], Prices] = pricing, spent: list[float] = spent) -> Prices:
+            start = time.thread_time()
+            prices = pricing(plans)
+            spent[0] += time.thread_time() - start
+            return prices
+
+        one.cost.price = timed  # type: ignore[method-assign]
+        shares, speedups = [], []
+        for seed in range(repetitions + 1):
+            spent[0] = 0.0
+            alone, shared = run(BRKGA.solve, one.problem(seed)), run(BRKGA.solve, two.problem(seed))
+            shares.append(alone.cpu_seconds / spent[0])
+            speedups.append(alone.seconds / shared.seconds)
+        say(f"brkga_over_its_prices/{ops}/{devices}/{objective}", shares[1:], "ratio")
+        say(f"brkga_two_threads_over_one/{ops}/{devices}/{objective}", speedups[1:], "ratio")
 
 
 # ---- against pymoo
@@ -215,6 +240,7 @@ def critical_path(on: Bench, inline: np.ndarray, default: float, label: str) -> 
 def speeds(quick: bool) -> None:
     """End to end, and against pymoo."""
     end_to_end([1000] if quick else [50, 200, 1000], 3 if quick else 7)
+    over_its_prices([1000] if quick else [1000, 10_000], 3 if quick else 5)
     if importlib.util.find_spec("pymoo") is None:
         print(json.dumps({"name": "brkga_evals_over_pymoo", "value": None, "unit": "ratio", "reason": "no pymoo"}))
     else:
@@ -226,7 +252,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer sizes and repetitions, nothing of 50,000 ops")
     parser.add_argument("--large", nargs="*", metavar="NAME", help="only 50,000 ops; MACHINE OBJECTIVE ALGO: one run")
+    parser.add_argument("--floor", action="store_true", help="only BRKGA over its own simulations")
     args = parser.parse_args()
+    if args.floor:
+        return over_its_prices([1000] if args.quick else [1000, 10_000], 3 if args.quick else 5)
     if args.large:
         return large(*args.large)
     if args.large is None:

@@ -98,7 +98,7 @@ def simulator(sizes: list[int], repetitions: int) -> None:
             machine = Machine(name="bench", devices=(fast,) * devices, link_bandwidth=1e11, link_latency=1e-7)
             made = flow(graph, kernel_graph(graph, view_inline(graph), machine.devices), machine.transfer)
             for suffix, run in (("", 50), ("/random", 1)):
-                plans = plans_for(graph, devices, max(2, 200_000 // ops), run)
+                plans = plans_for(graph, devices, max(4, 200_000 // ops), run)
                 one_size(f"{ops}/{devices}{suffix}", machine, plans, made, repetitions)
 
 
@@ -110,19 +110,19 @@ def one_size(label: str, machine: Machine, plans: Plans, made: Flow, repetitions
     makespan = np.zeros(len(plans))
     calls = [
         lambda: plain_pass(made, plans.device, makespan),
-        *(lambda s=s: s.price(plans) for s in (runtime, threads, peak)),
+        *(lambda s=s: s.price(plans) for s in (runtime, runtime, threads, peak)),
     ]
     for call in calls:
         call()
-    clocks = [time.thread_time, time.thread_time, time.perf_counter, time.thread_time]
+    clocks = [time.thread_time, time.thread_time, time.perf_counter, time.perf_counter, time.thread_time]
     rounds = [[seconds(call, clock) for call, clock in zip(calls, clocks)] for _ in range(repetitions)]
     per_op = 1e9 / plans.device.size
     say(f"simulator_floor_ns_per_op/{label}", [r[0] * per_op for r in rounds], "ns")
     say(f"simulator_ns_per_op/{label}", [r[1] * per_op for r in rounds], "ns")
     say(f"simulator_over_floor/{label}", [r[1] / r[0] for r in rounds], "ratio")
-    say(f"simulator_peak_memory_ns_per_op/{label}", [r[3] * per_op for r in rounds], "ns")
-    say(f"simulator_evals_per_second_1_thread/{label}", [len(plans) / r[1] for r in rounds], "1/s")
-    say(f"simulator_evals_per_second_2_threads/{label}", [len(plans) / r[2] for r in rounds], "1/s")
+    say(f"simulator_peak_memory_ns_per_op/{label}", [r[4] * per_op for r in rounds], "ns")
+    say(f"simulator_evals_per_second_2_threads/{label}", [len(plans) / r[3] for r in rounds], "1/s")
+    say(f"simulator_two_threads_over_one/{label}", [r[2] / r[3] for r in rounds], "ratio")
 
 
 def random_tasks(tasks: int, processors: int) -> tuple[np.ndarray, np.ndarray, Dependencies, Machine]:

@@ -39,11 +39,13 @@ def main() -> None:
     cells, repeats = (20, 3) if quick else (200, 5)
     with tempfile.TemporaryDirectory() as place:
         first, skipped = call(Path(place), cells)
-        later = [call(Path(place), cells) for _ in range(repeats)]
+        later, single = zip(*((call(Path(place), cells), call(Path(place), 1)) for _ in range(repeats)))
     if skipped or any(count != cells for _, count in later):
         raise RuntimeError(f"passed over: {skipped} cells at first, then {[count for _, count in later]}")
     say(f"sweep_seconds/{cells}_new_cells", [first], "s")
     say(f"sweep_seconds/{cells}_finished_cells", [seconds for seconds, _ in later], "s")
+    more = [(many - one) / (cells - 1) for (many, _), (one, _) in zip(later, single)]
+    say("finished_cell_milliseconds", [1e3 * seconds for seconds in more], "ms", {"sweep_of_one": single[0][0]})
 
 
 if __name__ == "__main__":

@@ -24,15 +24,15 @@ OP = np.dtype([
     ("flops", np.float64), ("out_bytes", np.float64),
     ("heavy", np.int8),  # 0, 1 = reduction, 2 = contraction
     ("is_view", np.bool_), ("can_inline", np.bool_), ("elementwise", np.bool_), ("expensive", np.bool_),
-])  # fmt: skip
+], align=True)  # fmt: skip
 EDGE = np.dtype([
     ("op", np.int32),  # producing op, -1 for graph inputs and weights
     ("tensor", np.int32),  # base tensor
     ("reads", np.float64),  # elements read to compute the consumer once
     ("same", np.bool_),  # read element by element in the consumer's own order
     ("strided", np.bool_),  # read through a transposition
-])  # fmt: skip
-TENSOR = np.dtype([("numel", np.float64), ("num_bytes", np.float64), ("keep", np.bool_)])
+], align=True)  # fmt: skip
+TENSOR = np.dtype([("numel", np.float64), ("num_bytes", np.float64), ("keep", np.bool_)], align=True)
 
 
 class Fusible(NamedTuple):

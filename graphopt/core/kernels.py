@@ -71,7 +71,7 @@ def _feeds_contraction(f: Fusible) -> Bool:
     return out
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def fits_root(f: Fusible, op: int, root: int, duplicates: int) -> bool:
     """Static rules for computing `op` in the kernel of `root`, when it would be computed in `duplicates` kernels."""
     if f.op[op].heavy == 0:
@@ -92,30 +92,28 @@ def start_kernel(f: Fusible, root: int, limit: int, inputs: NDArray[np.int32]) -
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _add_input(inputs: NDArray[np.int32], count: int, limit: int, tensor: int) -> int:
     if count > limit:
         return count
-    for i in range(count):
-        if inputs[i] == tensor:
-            return count
-    if count == limit:
-        return limit + 1
+    known = False
+    for i in range(count):  # no early end: what the processor cannot guess costs more than it saves
+        known |= inputs[i] == tensor
     inputs[count] = tensor
-    return count + 1
+    return count + (not known)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def join_kernel(f: Fusible, op: int, limit: int, inputs: NDArray[np.int32], count: int) -> int:
     """Replaces the results of `op` among the inputs by its own operands; returns the new number (limit + 1 = refused,
     `inputs` then undefined)."""
     if count > limit:
         return count
-    kept = 0
+    kept, first, last = 0, f.op[op].result_start, f.op[op].result_end
     for i in range(count):
-        if not f.op[op].result_start <= inputs[i] < f.op[op].result_end:
-            inputs[kept] = inputs[i]
-            kept += 1
+        tensor = inputs[i]
+        inputs[kept] = tensor
+        kept += not (first <= tensor < last)
     for e in range(f.op[op].in_start, f.op[op].in_end):
         kept = _add_input(inputs, kept, limit, f.edge[e].tensor)
     return kept
@@ -150,7 +148,8 @@ def decode(f: Fusible, requests: NDArray[np.uint8], limits: KernelLimits, inline
                 num_roots[op] = count
                 for i in range(count):
                     root = roots[op, i]
-                    inputs[root] = trial[i]
+                    for j in range(trial_count[i]):
+                        inputs[root, j] = trial[i, j]
                     num_inputs[root] = trial_count[i]
                     num_ops[root] += 1
                     has_heavy[root] |= f.op[op].heavy > 0
@@ -193,15 +192,16 @@ def _all_accept(f: Fusible, op: int, limits: KernelLimits, roots: NDArray[np.int
             return False
         if num_inputs[root] > limits.max_inputs:
             return False
-        trial[i] = inputs[root]
+        for j in range(num_inputs[root]):
+            trial[i, j] = inputs[root, j]
         trial_count[i] = join_kernel(f, op, limits.max_inputs, trial[i], num_inputs[root])
         if trial_count[i] > limits.max_inputs:
             return False
     return True
 
 
-@njit(cache=True, nogil=True)
-def find_roots(f: Fusible, op: int, inline: NDArray[np.bool_], most: int, roots: NDArray[np.int32],
+@njit(cache=True, nogil=True, forceinline=True)
+def find_roots(f: Fusible, op: int, inline: NDArray[np.bool_], most: int, roots: NDArray[np.int64],
                stack: NDArray[np.int32], seen: NDArray[np.int64], stamp: int) -> int:  # fmt: skip
     """Kernels in which an inlined `op` is computed, by walking forwards; most + 1 = too many. `seen` is [N] scratch."""
     count, top = 0, 1
@@ -264,8 +264,8 @@ def decode_ordered(f: Fusible, order: I64, limits: KernelLimits, inline: NDArray
     n = len(f.op)
     for op in range(n):
         inline[op] = f.op[op].is_view
-    members, stack, roots = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(limits.max_duplicates, np.int32)
-    roots_of_member = np.empty(limits.max_duplicates, np.int32)
+    members, stack, roots = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(limits.max_duplicates, np.int64)
+    roots_of_member = np.empty(limits.max_duplicates, np.int64)
     inputs = np.empty(limits.max_inputs + 1, np.int32)
     seen = np.full(n, -1, np.int64)
     stamp = 0
@@ -311,7 +311,7 @@ def kernel_is_legal(f: Fusible, members: NDArray[np.int32], size: int, inline: N
 
 @njit(cache=True, nogil=True)
 def _members_within(f: Fusible, members: NDArray[np.int32], size: int, inline: NDArray[np.bool_], limits: KernelLimits,
-                    roots: NDArray[np.int32], stack: NDArray[np.int32], seen: NDArray[np.int64],
+                    roots: NDArray[np.int64], stack: NDArray[np.int32], seen: NDArray[np.int64],
                     stamp: int) -> int:  # fmt: skip
     """Checks that no member is computed in too many kernels (one, for reductions and contractions).
 

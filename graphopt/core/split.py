@@ -243,7 +243,7 @@ def evaluate(step, saved, work):  # type: ignore[no-untyped-def]
                 there[s] = True
     held = (step.num_bytes * (there | stay)).sum()
     ops = np.flatnonzero(first).astype(np.int32)
-    forward = _highest(step, ops, there | stay, np.zeros(len(used), np.bool_), 0)
+    forward = _highest(step, ops, there | stay, np.zeros(len(used), np.bool_), np.int64(0))
     ends = (step.returned & 2) > 0
     backward = _highest(step, _backward_order(step, runs), ends | stay, there | stay, held)
     return forward, backward, handed, again

@@ -136,7 +136,7 @@ def _run(flow, links, scratch, device, priority, keys, memory, trace, peak, log)
         # By name nothing starts before what takes no time has ended.
         starts = idle_lanes + idle_devices
         if by_name:
-            _sort_by_rank(startable, 0, idle_devices, resource_rank)
+            _sort_by_rank(startable, np.int64(0), idle_devices, resource_rank)
             _sort_by_rank(startable, devices, devices + idle_lanes, resource_rank)
         for i in range(starts):
             if (by_name or i == idle_lanes) and events > 0 and event_time[0] == now:

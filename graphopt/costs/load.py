@@ -53,7 +53,7 @@ def loads(flow: Any, links: Any, pays: Any, maker: Any, device: Any, base: Loads
 def _fill(flow, links, pays, maker, base, out):  # type: ignore[no-untyped-def]
     ops = len(flow.is_kernel)
     moved, touched = np.empty(max(1, ops // FEW), np.int64), np.empty(len(flow.tensor_bytes), np.int64)
-    met = np.full(len(touched), -1, np.int64)
+    met, less, more = np.full(len(touched), -1, np.int64), np.int64(-1), np.int64(1)
     for b in range(len(out.device)):
         before, row = (out, b - 1) if b > 0 else (base, len(base.device) - 1)
         seconds, weights = out.seconds[b], out.weights[b]
@@ -62,12 +62,13 @@ def _fill(flow, links, pays, maker, base, out):  # type: ignore[no-untyped-def]
             count = _differences(before.device[row], out.device[b], moved)
         if count >= 0:
             seconds[:], weights[:] = before.seconds[row], before.weights[row]
-            tensors = _beside(flow, moved[:count], touched, met, b)
-            _add(flow, links, pays, maker, before.device[row], moved[:count], touched[:tensors], -1, seconds, weights)
-            _add(flow, links, pays, maker, out.device[b], moved[:count], touched[:tensors], 1, seconds, weights)
+            near = _beside(flow, moved[:count], touched, met, b)
+            _add(flow, links, pays, maker, before.device[row], moved[:count], touched[:near], less, seconds, weights)
+            _add(flow, links, pays, maker, out.device[b], moved[:count], touched[:near], more, seconds, weights)
         if count < 0 or seconds.max() >= EXACT:
             seconds[:], weights[:] = 0.0, 0
-            _add(flow, links, pays, maker, out.device[b], np.arange(ops), np.arange(len(touched)), 1, seconds, weights)
+            every, tensors = np.arange(ops), np.arange(len(touched))
+            _add(flow, links, pays, maker, out.device[b], every, tensors, more, seconds, weights)
 
 
 @njit(cache=True, nogil=True)

@@ -92,7 +92,7 @@ def _sortable(number):  # type: ignore[no-untyped-def]
 def rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
     """Fills `order` and `rank` by descending priority, ties by op id.
 
-    Radix sort by the first 33 bits in which priorities differ, then insertion for what only later bits tell apart;
+    Radix sort by the first 22 bits in which priorities differ, then insertion for what only later bits tell apart;
     where that takes long, radix sort by all bits.
     """
     num_ops = len(priority)
@@ -105,13 +105,12 @@ def rank_by_priority(priority, order, rank):  # type: ignore[no-untyped-def]
         high = 63
         while not (varying >> high) & 1:
             high -= 1
-        other, count = np.empty(num_ops, np.int32), np.empty((1 << _DIGIT) + 1, np.int64)
-        low = max(0, high - 3 * _DIGIT + 1)
-        _radix_sort(bits, varying, low, order, other, count)
-        if low > 0 and not _insertion_sort(bits, order, 16 * num_ops):
+        _radix_sort(bits, max(0, high - 2 * _DIGIT + 1), order)
+        if not _insertion_sort(bits, order, 16 * num_ops):
             for n in range(num_ops):
                 order[_U(n)] = n
-            _radix_sort(bits, varying, 0, order, other, count)
+            for low in range(0, 64, 2 * _DIGIT):
+                _radix_sort(bits, low, order)
     for i in range(num_ops):
         rank[_U(order[_U(i)])] = i
 
@@ -120,23 +119,27 @@ _DIGIT = 11
 
 
 @njit(cache=True, nogil=True)
-def _radix_sort(bits, varying, low, order, other, count):  # type: ignore[no-untyped-def]
-    """Sorts `order` stably by the bits from `low` on; digits that all share are skipped."""
-    num_ops, most = len(bits), (1 << _DIGIT) - 1
-    for shift in range(low, 64, _DIGIT):
-        if (varying >> shift) & most:
-            for digit in range(most + 2):
-                count[_U(digit)] = 0
-            for n in range(num_ops):
-                count[_U(((bits[_U(n)] >> shift) & most) + 1)] += 1
-            for digit in range(most + 1):
-                count[_U(digit + 1)] += count[_U(digit)]
-            for i in range(num_ops):
-                digit = (bits[_U(order[_U(i)])] >> shift) & most
-                other[_U(count[_U(digit)])] = order[_U(i)]
-                count[_U(digit)] += 1
-            for i in range(num_ops):
-                order[_U(i)] = other[_U(i)]
+def _radix_sort(bits, low, order):  # type: ignore[no-untyped-def]
+    """Sorts `order` stably by two digits of `bits`, those from bit `low` on."""
+    num_ops, most = len(bits), np.int64((1 << _DIGIT) - 1)
+    lower, upper = np.zeros(most + 2, np.int32), np.zeros(most + 2, np.int32)
+    between = np.empty(num_ops, np.int64)  # sorted by the lower digit: the upper one above the op
+    for n in range(num_ops):
+        digits = bits[_U(n)] >> low
+        lower[_U((digits & most) + 1)] += 1
+        upper[_U((digits >> _DIGIT & most) + 1)] += 1
+    for digit in range(most + 1):
+        lower[_U(digit + 1)] += lower[_U(digit)]
+        upper[_U(digit + 1)] += upper[_U(digit)]
+    for i in range(num_ops):
+        op = np.int64(order[_U(i)])
+        digits = bits[_U(op)] >> low
+        between[_U(lower[_U(digits & most)])] = (digits >> _DIGIT & most) << 32 | op
+        lower[_U(digits & most)] += 1
+    for i in range(num_ops):
+        digit = between[_U(i)] >> 32
+        order[_U(upper[_U(digit)])] = between[_U(i)] & 0xFFFFFFFF
+        upper[_U(digit)] += 1
 
 
 @njit(cache=True, nogil=True)

@@ -1,7 +1,5 @@
 """`Simulator`: the cost model that runs a plan in an event simulation on a machine described by numbers."""
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from threading import local
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -15,16 +13,16 @@ from graphopt.core.kernels import KernelLimits
 from graphopt.core.machine import Machine
 from graphopt.core.plan import Plans
 from graphopt.core.trace import Trace
+from graphopt.core.utils.compiled import shared, writable
 from graphopt.core.utils.marks import Workers
 from graphopt.costs.event import simulate_rows
 from graphopt.costs.event_arrays import Flow, LinkArrays, Log, Scratch, flow, link_arrays, scratch
 from graphopt.costs.load import Loads, loads
 from graphopt.costs.one_kernel.kernel_time import device_constants, kernel_graph, runtime_on_one_device, workspace
 from graphopt.costs.ranked_event import ranked, simulate_ranked
-from graphopt.problems.cost_model import CostModel, Flips, Objective, Prices
+from graphopt.problems.cost_model import CostModel, Flips, Objective, Prices, rows_per_thread
 
 _FLOWS_PER_GRAPH = 4  # kernel graphs kept per graph: those of the few fusion states that searches repeat
-_OPS_PER_CHUNK = 4000  # fewer op evaluations than this are not worth a thread
 _kept = local()
 _Rows = NDArray[np.int64]  # ascending
 _Number = TypeVar("_Number", np.int16, np.float64)
@@ -43,7 +41,7 @@ class Simulator(CostModel):
     provides = frozenset({"ends"})
 
     def __init__(self, *, name: str, machine: Machine, objective: Objective, threads: Workers) -> None:
-        self.name, self.machine, self.objective, self.threads = name, machine, objective, threads
+        self.name, self.machine, self.objective, self.at_once = name, machine, objective, threads
         self._links, self._constants = link_arrays(machine), device_constants(machine.devices)
         self._capacity = np.array([device.capacity for device in machine.devices])
         self._pays = np.array([device.pays_transfers for device in machine.devices])
@@ -65,12 +63,7 @@ class Simulator(CostModel):
         def price_rows(rows: _Rows) -> None:
             makespan[rows], peak[rows] = self._price_rows(plans, rows, memory)
 
-        chunks = self._chunks(plans)
-        if self.threads == 1 or len(chunks) == 1:
-            for rows in chunks:
-                price_rows(rows)
-        else:
-            list(_pool(self.threads).map(price_rows, chunks))
+        shared(self.at_once, price_rows, self._chunks(plans))
         return self._judged(makespan, peak)
 
     def price_and_ends(self, plan: Plans) -> tuple[Prices, F64] | None:
@@ -133,9 +126,9 @@ class Simulator(CostModel):
 
     def _price_rows(self, plans: Plans, rows: _Rows, memory: bool) -> _Result:
         """Prices of rows that share a fusion state; bytes are 0 where they are not asked for."""
-        inline, device = plans.inline[rows[0]], plans.device[rows]
-        if self._sums_times and not plans.graph.measured and len(rows) == 1 and device.min() == device.max():
-            constants, times = self._constants[int(device[0, 0])], np.empty(plans.graph.num_ops)
+        inline, first = writable(plans.inline[rows[0]]), plans.device[rows[0]]
+        if self._sums_times and not plans.graph.measured and len(rows) == 1 and first.min() == first.max():
+            constants, times = self._constants[int(first[0])], np.empty(plans.graph.num_ops)
             total = runtime_on_one_device(fusible(plans.graph), inline, constants, workspace(plans.graph), times)
             return np.array([total]), np.zeros((1, self.machine.num_devices), np.int64)
         made = self._flow(plans.graph, inline)
@@ -181,7 +174,7 @@ class Simulator(CostModel):
         groups: dict[bytes, list[int]] = {}
         for b in range(len(plans)):
             groups.setdefault(plans.inline[b].tobytes(), []).append(b)
-        size = max(-(-len(plans) // self.threads), -(-_OPS_PER_CHUNK // plans.graph.num_ops))
+        size = rows_per_thread(plans.graph, len(plans), self.at_once)
         return [np.array(rows[i : i + size]) for rows in groups.values() for i in range(0, len(rows), size)]
 
     def _flow(self, graph: Graph, inline: NDArray[np.bool_]) -> Flow:
@@ -200,12 +193,7 @@ def _take(values: NDArray[Any], rows: _Rows, kind: type[_Number]) -> NDArray[_Nu
     """The rows as C-contiguous numbers of one kind; no copy where they are that and follow each other."""
     first, last = int(rows[0]), int(rows[-1])
     taken = values[first : last + 1] if last - first == len(rows) - 1 else values[rows]
-    return np.ascontiguousarray(taken, kind)
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "simulator")
+    return writable(np.ascontiguousarray(taken, kind))
 
 
 def _log(items: int, steps: int, devices: int) -> Log:

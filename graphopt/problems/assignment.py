@@ -15,7 +15,7 @@ Shape legend: B decisions, N ops, H heads (kinds of choice per op), K choices of
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -28,9 +28,10 @@ from graphopt.core.graph import F64, I64, Graph
 from graphopt.core.kernels import KernelLimits
 from graphopt.core.live_storage import LiveStorage
 from graphopt.core.plan import Decision, Decisions, Head, Plans, Role, compact, expand, named_counts, same
+from graphopt.core.utils.compiled import shared
 from graphopt.problems import answer_format
 from graphopt.problems.answer_format import Arrays, json_bytes
-from graphopt.problems.cost_model import CostModel, Flips, FlipState, Prices, price_of
+from graphopt.problems.cost_model import CostModel, Flips, FlipState, Prices, price_of, rows_per_thread
 from graphopt.problems.keys import KeyLayout, KeyRole, Keys, choices, digests, layout
 from graphopt.problems.problem import Decided, OutOfBudget, Problem, Solution, Task
 
@@ -407,8 +408,11 @@ class AssignProblem(Problem):
         allowed = min(len(keys), self.remaining)
         cost = np.zeros(0)
         if allowed:
-            plans = self.task.realise_keys(self.graph, keys[:allowed])
-            cost = self._bill_keys(keys[:allowed], plans, self._pricing.plans(plans))
+            rows = rows_per_thread(self.graph, allowed, self._cost.at_once)
+            parts = [keys[first : min(first + rows, allowed)] for first in range(0, allowed, rows)]
+            found = shared(self._cost.at_once, self._keys_priced, parts)
+            cost, self.last_excess = (np.concatenate([each[i] for each in found]) for i in (0, 1))
+            self._bill_keys(keys, cost, [digest for each in found for digest in each[2]])
         if allowed < len(keys):
             raise OutOfBudget
         return cost
@@ -418,17 +422,22 @@ class AssignProblem(Problem):
         simulation says. Raises Unsolved where the cost model does not say it."""
         if not self.remaining:
             raise OutOfBudget
-        plans = self.task.realise_keys(self.graph, keys[None])
-        priced = self._pricing.ends(plans)
+        priced = self._pricing.ends(self.task.realise_keys(self.graph, keys[None]))
         if priced is None:
             raise Unsolved("when ops end is known to the simulator only; take cost=simulator, or algo=regal_local")
-        return float(self._bill_keys(keys[None], plans, priced[0])[0]), priced[1]
+        cost, self.last_excess = priced[0].cost, priced[0].excess
+        self._bill_keys(keys[None], cost, self._key_digests(keys[None]))
+        return float(cost[0]), priced[1]
 
-    def _bill_keys(self, keys: Keys, plans: Plans, prices: Prices) -> F64:
-        cost, self.last_excess, best = prices.cost, prices.excess, self.best
+    def _keys_priced(self, keys: Keys) -> tuple[F64, F64, list[int]]:
+        """([B] prices, [B] excess, digests) of keys [B, K]."""
+        prices = self._pricing.keys(keys)
+        return prices.cost, prices.excess, self._key_digests(keys)
+
+    def _bill_keys(self, keys: Keys, cost: F64, digests: Sequence[int]) -> None:
+        best = self.best
         # keys belong to the caller, who may reuse them
-        self.bill(cost, self._key_digests(keys), lambda i: (best, plans[i].copy()))
-        return cost
+        self.bill(cost, digests, lambda i: (best, self.task.realise_keys(self.graph, keys[i : i + 1].copy())))
 
     def _key_digests(self, keys: Keys) -> list[int]:
         found: list[int] = digests(keys).tolist()

@@ -114,6 +114,7 @@ class CostModel(ABC):
     # What it has beside prices: `ends` (`price_and_ends`), `storage`, `prices of single ops` (ProgramCost.term_price).
     provides: ClassVar[frozenset[str]] = frozenset()
     one_device: ClassVar[bool] = False  # prices plans on one device alone
+    at_once: int = 1  # threads that may price plans at the same time
 
     @abstractmethod
     def price(self, plans: Plans) -> Prices:
@@ -140,6 +141,14 @@ class CostModel(ABC):
     def flips(self, graph: Graph, inline: NDArray[np.bool_], limits: KernelLimits) -> Flips | None:
         """A delta pricer that starts from legal flags `inline` [N], every op on device 0; None when there is none."""
         return None
+
+
+OPS_PER_THREAD = 4000  # fewer op evaluations than this are not worth a thread
+
+
+def rows_per_thread(graph: Graph, rows: int, threads: int) -> int:
+    """How many of the plans of a batch a thread takes."""
+    return max(-(-rows // threads), -(-OPS_PER_THREAD // graph.num_ops))
 
 
 def price_of(plan: Plans, cost: CostModel) -> Price:

@@ -103,17 +103,19 @@ def transfers(graph: Graph, keys: Keys, num_devices: int) -> NDArray[np.float64]
 
 def digests(keys: Keys) -> NDArray[np.uint64]:
     """[B] 64-bit digests of rows of keys: equal rows have equal ones."""
-    words = np.ascontiguousarray(keys).view(np.uint32)
-    return np.array([_digest(row) for row in words], np.uint64)
+    found = np.zeros(len(keys), np.uint64)
+    _digest(np.ascontiguousarray(keys).view(np.uint32), found)
+    return found
 
 
 @njit(cache=True, nogil=True)
-def _digest(words):  # type: ignore[no-untyped-def]
-    """Sum of words mixed with their positions (the finaliser of SplitMix64): vector code."""
-    total = np.uint64(0)
-    for i in range(len(words)):
-        z = np.uint64(words[i]) + np.uint64(i) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        total += z ^ (z >> np.uint64(31))
-    return total
+def _digest(words, found):  # type: ignore[no-untyped-def]
+    """Sums of words [B, W] mixed with their positions (the finaliser of SplitMix64): vector code."""
+    for b in range(len(words)):
+        total = np.uint64(0)
+        for i in range(words.shape[1]):
+            z = np.uint64(words[b, i]) + np.uint64(i) * np.uint64(0x9E3779B97F4A7C15)
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            total += z ^ (z >> np.uint64(31))
+        found[b] = total

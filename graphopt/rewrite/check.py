@@ -20,7 +20,7 @@ from graphopt.graphs.readers.onnx.reader import OnnxProgram
 from graphopt.rewrite.equivalence import EquivalenceError, compare, random_inputs, run_onnx
 from graphopt.rewrite.io.onnx_export import export_onnx
 from graphopt.rewrite.io.onnx_import import import_onnx
-from graphopt.rewrite.ir.terms import Program, runs
+from graphopt.rewrite.ir.terms import Program
 
 TOLERANCE = 1e-4  # of the largest magnitude of an output: both compute in single precision, in orders of their own
 
@@ -50,7 +50,7 @@ def inventory(program: Program) -> list[str]:
     known, opaque = Counter[str](), Counter[str]()
     for term in program.live():
         operation = program.terms.operation[term]
-        if not runs(program.terms, term):
+        if not program.terms.runs[term]:
             continue
         if operation.name == "opaque":
             opaque[program.opaque[operation.params[0]].label] += 1

@@ -79,14 +79,16 @@ class Additive(ProgramCost):
         return float(sum(map(self.term_price(program.terms), program.live())))
 
     def term_price(self, terms: Terms) -> TermPrice:
-        known: dict[int, float] = {}
+        known: dict[int, float] = {}  # of twins
 
         def of(term: int) -> float:
-            seconds = known.get(term)
+            if is_free(terms, term):
+                return 0.0
+            twin = terms.twin[term]
+            seconds = known.get(twin)
             if seconds is None:
-                free, read = is_free(terms, term), input_types(terms, term)
-                seconds = 0.0 if free else self.op_seconds(terms.operation[term], read, terms.types[term])
-                known[term] = seconds = round(seconds / GRID) * GRID
+                seconds = self.op_seconds(terms.operation[term], input_types(terms, term), terms.types[term])
+                known[twin] = seconds = round(seconds / GRID) * GRID
             return seconds
 
         return of

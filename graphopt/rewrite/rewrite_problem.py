@@ -30,7 +30,7 @@ from graphopt.problems.optimizer import Solver
 from graphopt.problems.problem import Candidate, Decided, Equality, Finalists, OutOfBudget, Problem, Solution, Task
 from graphopt.rewrite.io.as_graph import graph_of, program_of
 from graphopt.rewrite.ir.program_files import from_json, to_json
-from graphopt.rewrite.ir.terms import Outputs, Program, Terms, reachable, runs, substitute
+from graphopt.rewrite.ir.terms import Outputs, Program, Terms, reachable, substitute
 from graphopt.rewrite.program_cost import prices_programs
 from graphopt.rewrite.rules.matching import Match, Matcher
 from graphopt.rewrite.rules.parsing import load_rules
@@ -100,7 +100,7 @@ class Rewritten(Decided):
 
     def operators(self) -> tuple[Counter[str], Counter[str]]:
         original, best = (
-            Counter(p.terms.operation[t].name for t in p.live() if runs(p.terms, t)) for p in (self.original, self.best)
+            Counter(p.terms.operation[t].name for t in p.live() if p.terms.runs[t]) for p in (self.original, self.best)
         )
         return original, best
 

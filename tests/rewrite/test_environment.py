@@ -12,7 +12,7 @@ from graphopt.problems.problem import OutOfBudget
 from graphopt.rewrite.environment.episodes import STOP, Episode, EpisodeSettings, Game, step_together
 from graphopt.rewrite.environment.meta_graph import DIMS, KINDS, SIZES, MetaGraph
 from graphopt.rewrite.io.as_graph import graph_of
-from graphopt.rewrite.ir.terms import Program, renewed, runs
+from graphopt.rewrite.ir.terms import Program, renewed
 from graphopt.rewrite.models import build_model
 from graphopt.rewrite.program_cost import Flops
 from graphopt.rewrite.rewrite_problem import RewriteProblem, Rewriting
@@ -74,7 +74,7 @@ def programs_in(seen: MetaGraph, rounds: int) -> list[Counter[int]]:
 def plainly(program: Program, rounds: int) -> Counter[int]:
     """The nodes of a program, from its graph."""
     terms = program.terms
-    nodes = [term for term in program.live() if runs(terms, term)]
+    nodes = [term for term in program.live() if terms.runs[term]]
     place = {term: i for i, term in enumerate(nodes)}
     from graphopt.rewrite.environment import meta_graph
 

@@ -19,7 +19,7 @@ from graphopt.rewrite.ir.execution import Executor
 from graphopt.rewrite.ir.program_builder import ProgramBuilder, same_pads
 from graphopt.rewrite.ir.program_files import FORMAT, from_json, to_json
 from graphopt.rewrite.ir.reference import random_leaves, run
-from graphopt.rewrite.ir.terms import Program, Terms, runs
+from graphopt.rewrite.ir.terms import Program, Terms
 from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, Operation
 from graphopt.rewrite.models import MODELS, build_model
 from graphopt.rewrite.models.rewrite_models import RewriteModels
@@ -197,7 +197,7 @@ def test_unknown_models_and_sizes_are_named(name: str, sizes: dict[str, int], sa
 def test_ops_edges_and_weights_are_those_of_the_program(seed: int) -> None:
     program = random_program(np.random.default_rng(seed), 12, exact=False)
     terms = program.terms
-    running = [t for t in program.live() if runs(terms, t)]
+    running = [t for t in program.live() if terms.runs[t]]
     if not running:
         return
     graph = graph_of(program, name="random")

@@ -12,14 +12,18 @@ import io
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
+import numpy as np
 from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from numba import njit as njit  # for mypy: what has no types stays without
@@ -35,6 +39,30 @@ else:
             return dispatcher
 
         return compiled
+
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+Entry = TypeVar("Entry", bound=np.generic)
+_here = threading.local()
+
+
+def writable(array: NDArray[Entry]) -> NDArray[Entry]:
+    """The array, or a copy where it is read-only: Numba would compile every function for such arrays too."""
+    return array if array.flags.writeable else array.copy()
+
+
+def shared(threads: int, work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+    """`work` of every part, in order, by threads: compiled loops run without the interpreter's lock. One after another
+    for one thread or part, and inside the work of another call."""
+    if threads == 1 or len(parts) == 1 or getattr(_here, "working", False):
+        return [work(part) for part in parts]
+    return list(_pool(threads).map(work, parts))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "shared", lambda: setattr(_here, "working", True))
 
 
 def _keep(dispatcher: Any, function: Callable[..., Any]) -> None:

@@ -37,7 +37,7 @@ _KERNEL = np.dtype([
     ("waits", np.int64),  # mark of an op that is to be decided again
     ("dirty", np.int64),  # mark of a stored op whose kernel changes; what that holds of ops that are decided:
     ("inputs", np.int32), ("ops", np.int32), ("heavy", np.bool_),
-])  # fmt: skip
+], align=True)  # fmt: skip
 _CHANGE = np.dtype([("flipped", np.int32), ("priced", np.int32), ("before", np.float64)])
 
 
@@ -48,10 +48,10 @@ class _Scratch(NamedTuple):
     stack: I32  # [N]
     seen: I64  # [N] stamps
     stamp: I64  # [1]
-    roots: I32  # [N] kernels of the op being decided
+    roots: I64  # [N] kernels of the op being decided
     kernel: NDArray[np.void]  # [N] _KERNEL
     inputs: I32  # [N, max_inputs + 1] what a kernel that changes reads, of ops that are decided
-    trial: I32  # [max_duplicates, max_inputs + 2] how many these are with one op more, and which
+    trial: I32  # [max_duplicates, max_inputs + 2] the same with one op more, and their number
     change: NDArray[np.void]  # [N] _CHANGE: ops whose flag changed; ops whose time changed, and the time before
 
 
@@ -59,7 +59,7 @@ def _scratch(n: int, limits: KernelLimits) -> _Scratch:
     kernel, width = np.zeros(n, _KERNEL), limits.max_inputs + 1
     return _Scratch(
         np.empty(n, np.int32), np.empty(n, np.int32), np.full(n, -1, np.int64), np.zeros(1, np.int64),
-        np.empty(n, np.int32), kernel, np.empty((n, width), np.int32),
+        np.empty(n, np.int64), kernel, np.empty((n, width), np.int32),
         np.empty((limits.max_duplicates, width + 1), np.int32), np.empty(n, _CHANGE),
     )  # fmt: skip
 
@@ -161,7 +161,9 @@ def _move(f: Fusible, requests: NDArray[np.uint8], inline: NDArray[np.bool_], ti
     queue: list[Any] = [np.int64(0)]
     queue.pop()
     for op in ops:
-        _wait(f, op, s, mark, queue)
+        s.kernel[op].waits = mark
+        if f.op[op].can_inline:
+            heapq.heappush(queue, -op)
     flipped = priced = 0
     while len(queue) > 0:
         op = -heapq.heappop(queue)
@@ -187,8 +189,10 @@ def _move(f: Fusible, requests: NDArray[np.uint8], inline: NDArray[np.bool_], ti
             for m in range(size):  # whatever else it computes, or would if that were legal
                 for e in range(f.op[s.members[m]].in_start, f.op[s.members[m]].in_end):
                     source = f.edge[e].op
-                    if 0 <= source < op and requests[source] != 0:
-                        _wait(f, source, s, mark, queue)
+                    if 0 <= source < op and requests[source] != 0 and s.kernel[source].waits != mark:
+                        s.kernel[source].waits = mark
+                        if f.op[source].can_inline:
+                            heapq.heappush(queue, -source)
         inline[op] = inlined
     delta = 0.0
     for i in range(priced):
@@ -201,14 +205,6 @@ def _move(f: Fusible, requests: NDArray[np.uint8], inline: NDArray[np.bool_], ti
             clear(f, work, w)
         delta += times[root] - s.change[i].before
     return delta, flipped, priced
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _wait(f: Fusible, op: Any, s: _Scratch, mark: Any, queue: list[Any]) -> None:
-    """Has an op decided again."""
-    if s.kernel[op].waits != mark and f.op[op].can_inline:
-        s.kernel[op].waits = mark
-        heapq.heappush(queue, -op)
 
 
 @njit(cache=True, nogil=True, forceinline=True)

@@ -24,7 +24,7 @@ from graphopt.core.fusible import Fusible, fusible
 from graphopt.core.graph import F64, I32, I64, Bool, Graph
 from graphopt.core.kernels import gather
 from graphopt.core.machine import Device
-from graphopt.core.utils.compiled import njit
+from graphopt.core.utils.compiled import njit, writable
 from graphopt.costs.one_kernel.learned_kernel import COLUMNS, NUMBERS, kernel_columns, learned_kernel_time
 
 OVERLAP = 0.95  # share of the shorter of compute and memory that is hidden
@@ -97,7 +97,7 @@ SLOT = np.dtype([
     ("once", np.float64),  # evaluations of an inlined op, or reads of an input tensor, in the consumer's order
     ("more", np.float64),  # the same, in other orders
     ("strided", np.bool_),  # reached through a transposition
-])  # fmt: skip
+], align=True)  # fmt: skip
 
 
 def device_constants(devices: Sequence[Device]) -> NDArray[np.void]:
@@ -248,7 +248,7 @@ def kernel_graph(graph: Graph, inline: NDArray[np.bool_], devices: tuple[Device,
 
     Where the graph has measured seconds for a kind of device, a kernel of one op takes those there.
     """
-    f = fusible(graph)
+    f, inline = fusible(graph), writable(inline)
     distinct = list(dict.fromkeys(_unnamed(device) for device in devices))
     column = [distinct.index(_unnamed(device)) for device in devices]
     counts, tensors, time_NU = _price_all(f, inline, device_constants(distinct), workspace(graph))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from graphopt.core.utils.marks import Count, Few, NotNegative, Whole
 from graphopt.problems.problem import OutOfBudget
 from graphopt.rewrite.environment.meta_graph import MetaGraph, MetaGraphs
-from graphopt.rewrite.ir.terms import Outputs, reachable, runs
+from graphopt.rewrite.ir.terms import Outputs, reachable
 from graphopt.rewrite.program_cost import TermPrice
 from graphopt.rewrite.rewrite_problem import Point, RewriteProblem, Rules
 from graphopt.rewrite.rules.matching import Match
@@ -172,7 +172,7 @@ class Game:
     def admit(self, states: Sequence[tuple[Outputs, Rules]]) -> list[Point]:
         """Programs that were found elsewhere, with their prices."""
         terms = self.problem.terms
-        points = [Point(outputs, rules, 0.0, sum(runs(terms, t) for t in reachable(terms, outputs)))
+        points = [Point(outputs, rules, 0.0, sum(terms.runs[t] for t in reachable(terms, outputs)))
                   for outputs, rules in states]  # fmt: skip
         return [point._replace(cost=cost) for point, cost in zip(points, self.prices(points))]
 

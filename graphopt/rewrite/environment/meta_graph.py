@@ -17,7 +17,7 @@ from math import log2, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from graphopt.rewrite.ir.terms import Outputs, Terms, maker_of, reachable, runs
+from graphopt.rewrite.ir.terms import Outputs, Terms, maker_of, reachable
 from graphopt.rewrite.ir.vocabulary import ACTIVATIONS, VOCABULARY, window_flop
 from graphopt.rewrite.rules.steps import Neighbourhood, ProgramChange, RewriteStep
 
@@ -70,7 +70,7 @@ class _Current:
     """The current program. nodes: terms that run; reads: per node, (maker's node, term that is read)."""
 
     def __init__(self, terms: Terms, outputs: Outputs, live: Sequence[int]) -> None:
-        self.nodes = [term for term in live or reachable(terms, outputs) if runs(terms, term)]
+        self.nodes = [term for term in live or reachable(terms, outputs) if terms.runs[term]]
         self.place = {term: i for i, term in enumerate(self.nodes)}
         self.reads: list[list[tuple[int, int]]] = [[] for _ in self.nodes]
         self.below: list[list[int]] = [[] for _ in self.nodes]
@@ -134,7 +134,7 @@ class _Sketch:
         """A candidate: nodes that differ, then those that come."""
         now, terms, first = self.now, self.terms, len(self.nodes)
         gone = {now.place[term] for term in change.gone if term in now.place}
-        added = [term for term in change.added if runs(terms, term)]
+        added = [term for term in change.added if terms.runs[term]]
         drawn = [node for node in range(len(now.nodes)) if node not in gone]
         if self.hops is not None:  # readers of what was replaced, and what is below them
             found = edge = {reader for root in change.image for reader in now.readers.get(root, ())} - gone

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphopt.core.graph import Graph, GraphError
 from graphopt.core.graph_builder import GraphBuilder, known_dtype
-from graphopt.rewrite.ir.terms import MAKES_SEVERAL, OpaqueCall, Program, runs
+from graphopt.rewrite.ir.terms import MAKES_SEVERAL, OpaqueCall, Program
 from graphopt.rewrite.ir.vocabulary import VOCABULARY, TensorType, text_of, window_flop
 
 KINDS = {"batch_norm": "affine", "enlarge": "pad", "merge_groups": "pad"}  # others are called alike
@@ -54,7 +54,7 @@ def graph_of(program: Program, *, name: str, family: str | None = None) -> Graph
         return handles[term]
 
     for term in live:
-        if runs(terms, term):
+        if terms.runs[term]:
             operation, results = terms.operation[term], terms.types[term]
             given = [handle(i) for i in terms.inputs[term]]
             own = items.get(term, ()) if operation.name in MAKES_SEVERAL else (term,)

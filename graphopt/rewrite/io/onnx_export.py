@@ -22,7 +22,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from graphopt.core.errors import UserError
 from graphopt.rewrite.equivalence import compare, random_inputs, run_onnx
 from graphopt.rewrite.io.onnx_call import OnnxCall, OnnxOrigin
-from graphopt.rewrite.ir.terms import Program, reachable, runs
+from graphopt.rewrite.ir.terms import Program, reachable
 from graphopt.rewrite.ir.vocabulary import Operation, TensorType
 
 RULES_KEY = "graphopt.rules"
@@ -94,7 +94,7 @@ class _Export:
             if self.terms.operation[term].name == "item":
                 items.setdefault(self.terms.inputs[term][0], []).append(term)
         for term in self.live:
-            if runs(self.terms, term):
+            if self.terms.runs[term]:
                 self._term(term, items.get(term, []))
         for name, term in zip(self.program.output_names, self.program.outputs, strict=True):
             if self.names[term] != name:

@@ -32,15 +32,16 @@ class Digests:
         self._random, self._rows = Random(0), Random(1)
 
     def of(self, term: int) -> Vector:
-        while len(self._of) <= term:
-            kind, inputs = self.terms.kind[len(self._of)], self.terms.inputs[len(self._of)]
+        known, kinds, inputs = self._of, self.terms.kind, self.terms.inputs
+        while len(known) <= term:
+            kind, below = kinds[len(known)], inputs[len(known)]
             u, v = self._constant(kind)
-            for i, (a, b, c, d) in zip(inputs, self.places(kind, len(inputs))):
-                x, y = self._of[i]
+            for i, (a, b, c, d) in zip(below, self.places(kind, len(below))):
+                x, y = known[i]
                 u += a * x + b * y
                 v += c * x + d * y
-            self._of.append((u % PRIME, v % PRIME))
-        return self._of[term]
+            known.append((u % PRIME, v % PRIME))
+        return known[term]
 
     def _constant(self, kind: int) -> Vector:
         while len(self._constants) <= kind:
@@ -50,7 +51,8 @@ class Digests:
 
     def places(self, kind: int, count: int) -> list[Matrix]:
         """The matrices of at least so many inputs of a kind of operation."""
-        self._constant(kind)
+        if kind >= len(self._places):
+            self._constant(kind)
         places = self._places[kind]
         while len(places) < count:
             a, b, c, d = (self._random.randrange(PRIME) for _ in range(4))

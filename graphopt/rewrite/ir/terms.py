@@ -26,8 +26,9 @@ class Terms:
     """A growing store of terms 0 .. len-1. Terms are never changed or removed.
 
     operation, inputs, types: per term; `types` has one entry per result. kind: the number of its operation, equal for
-    equal operations. static: whether the term depends on weights
-    alone, so that it is computed once, before the program runs.
+    equal operations. static: whether the term depends on weights alone, so that it is computed once, before the program
+    runs. runs: whether it is an operator that runs: neither input, nor static, nor one result of several. twin: the
+    first term of the same operation on inputs of the same types.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,11 @@ class Terms:
         self.inputs: list[tuple[int, ...]] = []
         self.types: list[tuple[TensorType, ...]] = []
         self.static: list[bool] = []
+        self.runs: list[bool] = []
+        self.twin: list[int] = []
+        self._twins: dict[tuple[int, ...], int] = {}  # by the operation's kind and the forms of its inputs
+        self._form: list[int] = []  # equal for equal types
+        self._forms: dict[tuple[TensorType, ...], int] = {}
         self._kinds: dict[Operation, int] = {}
         self._ids: dict[tuple[int, tuple[int, ...]], int] = {}
 
@@ -56,19 +62,29 @@ class Terms:
             (index,), several = operation.params, self.types[inputs[0]] if len(inputs) == 1 else ()
             if not 0 <= index < len(several) or self.operation[inputs[0]].name not in MAKES_SEVERAL:
                 raise ShapeError(f"item {index} of an operation that makes {len(several)} tensors")
-            return self._append(operation, key, (several[index],))
+            return self._append(operation, key, (several[index],), len(self))
         makers = [i for i in inputs if self.operation[i].name in MAKES_SEVERAL]
         if makers:
             raise ShapeError(
                 f"{operation.name} reads all results of {self.operation[makers[0]].name}: pick one by item"
             )
-        return self._append(operation, key, infer(operation, [self.types[i][0] for i in inputs]))
+        forms = (key[0], *[self._form[i] for i in inputs])
+        twin = self._twins.setdefault(forms, len(self)) if inputs else len(self)
+        if twin < len(self):
+            return self._append(operation, key, self.types[twin], twin)
+        try:
+            return self._append(operation, key, infer(operation, [self.types[i][0] for i in inputs]), twin)
+        except ShapeError:
+            self._twins.pop(forms, None)
+            raise
 
     def like(self, term: int, inputs: tuple[int, ...]) -> int:
         """The operation of `term` on other inputs of the same types: no shape inference."""
         key = (self.kind[term], inputs)
         known = self._ids.get(key)
-        return self._append(self.operation[term], key, self.types[term]) if known is None else known
+        if known is None:
+            return self._append(self.operation[term], key, self.types[term], self.twin[term])
+        return known
 
     def type_of(self, term: int) -> TensorType:
         """The type of a term that makes one tensor."""
@@ -79,7 +95,8 @@ class Terms:
         """The shape of a term that makes one tensor."""
         return self.types[term][0].shape
 
-    def _append(self, operation: Operation, key: tuple[int, tuple[int, ...]], types: tuple[TensorType, ...]) -> int:
+    def _append(self, operation: Operation, key: tuple[int, tuple[int, ...]], types: tuple[TensorType, ...],
+                twin: int) -> int:  # fmt: skip
         kind, inputs = key
         self._ids[key] = term = len(self.operation)
         self.operation.append(operation)
@@ -87,13 +104,12 @@ class Terms:
         self.inputs.append(inputs)
         self.types.append(types)
         known = operation.name != "opaque" and all(map(self.static.__getitem__, inputs))
-        self.static.append(known if inputs else operation.name in LEAVES and operation.name != "input")
+        static = known if inputs else operation.name in LEAVES and operation.name != "input"
+        self.static.append(static)
+        self.runs.append(not static and operation.name not in NOT_RUN)
+        self.twin.append(twin)
+        self._form.append(self._form[twin] if twin < term else self._forms.setdefault(types, len(self._forms)))
         return term
-
-
-def runs(terms: Terms, term: int) -> bool:
-    """Whether a term is an operator that runs: neither input, nor static, nor one result of several."""
-    return not terms.static[term] and terms.operation[term].name not in NOT_RUN
 
 
 def maker_of(terms: Terms, term: int) -> int:
@@ -168,7 +184,7 @@ class Program:
 
     def num_ops(self) -> int:
         """Live terms that run."""
-        return sum(runs(self.terms, term) for term in self.live())
+        return sum(map(self.terms.runs.__getitem__, self.live()))
 
     def with_outputs(self, outputs: tuple[int, ...]) -> "Program":
         """The same inputs and weights, other outputs."""

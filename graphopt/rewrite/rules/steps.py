@@ -23,7 +23,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from graphopt.rewrite.ir.digests import PRIME, Digests
-from graphopt.rewrite.ir.terms import Outputs, Program, Terms, reachable, reaches, runs, substitute
+from graphopt.rewrite.ir.terms import Outputs, Program, Terms, reachable, reaches, substitute
 from graphopt.rewrite.rules.matching import Match, Matcher
 from graphopt.rewrite.rules.rule import Rule, RuleSet
 
@@ -62,7 +62,7 @@ class Neighbourhood:
         self.terms, self.matcher, self.price, self.outputs = matcher.terms, matcher, price, outputs
         self.live = reachable(self.terms, outputs)
         self.cost = float(sum(map(price, self.live)))
-        self.ops = sum(runs(self.terms, t) for t in self.live)
+        self.ops = sum(self.terms.runs[t] for t in self.live)
         self._digests, self.digest = digests, digests.program(outputs)
         self._weights = digests.weights(outputs, self.live)
         self._users: dict[int, list[int]] = {term: [] for term in self.live}
@@ -115,15 +115,15 @@ class Neighbourhood:
         if change is None:
             outputs = self.apply(match)  # by making its program
             live = reachable(terms, outputs)
-            cost, ops = float(sum(map(price, live))), sum(runs(terms, t) for t in live)
+            cost, ops = float(sum(map(price, live))), sum(terms.runs[t] for t in live)
             return RewriteStep(match, cost, ops, self._digests.program(outputs))
-        cost, ops = self.cost, self.ops
+        cost, ops, works = self.cost, self.ops, terms.runs
         for term in change.added:
             cost += price(term)
-            ops += runs(terms, term)
+            ops += works[term]
         for term in change.gone:
             cost -= price(term)
-            ops -= runs(terms, term)
+            ops -= works[term]
         digest, of = self.digest, self._digests.of
         for root, term in zip(roots, made):
             (a, b), (old_u, old_v), (u, v) = self._weights[root], of(root), of(term)
@@ -133,12 +133,14 @@ class Neighbourhood:
     def _added(self, made: tuple[int, ...]) -> list[int]:
         """Terms of what is put in that are not live."""
         live, inputs = self._users, self.terms.inputs
-        added = dict.fromkeys(term for term in made if term not in live)
-        new = list(added)
-        while new:
-            new = [i for term in new for i in inputs[term] if i not in live and i not in added]
-            added.update(dict.fromkeys(new))
-        return list(added)
+        added = list(dict.fromkeys(term for term in made if term not in live))
+        known = set(added)
+        for term in added:  # grows meanwhile
+            for i in inputs[term]:
+                if i not in live and i not in known:
+                    known.add(i)
+                    added.append(i)
+        return added
 
     def _apart(self, roots: tuple[int, ...], made: tuple[int, ...], added: list[int]) -> bool:
         """Whether users of the roots, changed, are none of the terms that were or are added, nor each other.
@@ -146,11 +148,13 @@ class Neighbourhood:
         If that holds for the direct users it holds for their users, since then different terms change differently.
         """
         static, inputs, live = self.terms.static, self.terms.inputs, self._users
+        if len(made) == 1 and made[0] not in live:
+            return not static[made[0]]
         if any(static[term] for term in made):
             return False
         old = [term for term in made if term in live]
-        if not old and (len(made) == 1 or len(set(made)) == len(made)):
-            return len(made) == 1 or all(set(inputs[term]).isdisjoint(made) for term in added)
+        if not old and len(set(made)) == len(made):
+            return all(set(inputs[term]).isdisjoint(made) for term in added)
         image, kind = dict(zip(roots, made)), self.terms.kind
         users = {user for root in roots for user in live[root]}
         changed = {(kind[user], *[image.get(i, i) for i in inputs[user]]) for user in users}
@@ -173,8 +177,8 @@ class Neighbourhood:
             for i in set(inputs[term]):
                 if i in roots:
                     return None
-                left[i] = left.get(i, uses[i]) - 1
-                if not left[i]:
+                uses_left = left[i] = left.get(i, uses[i]) - 1
+                if not uses_left:
                     gone.append(i)
         return gone
 
@@ -239,7 +243,7 @@ class Survey:
     @property
     def ops(self) -> int:
         """Its terms that run."""
-        return sum(runs(self.terms, term) for term in self.live)
+        return sum(self.terms.runs[term] for term in self.live)
 
 
 def sweeps(neighbours: Neighbours, outputs: Outputs, waves: int, most_ops: int) -> list[Match]:

@@ -94,7 +94,7 @@ def priority_fusion(graph: Graph, device: Device, limits: KernelLimits) -> tuple
     f, n = fusible(graph), graph.num_ops
     scratch = _FusionScratch(
         np.empty(n, np.int32), np.empty(n, np.int32), np.full(n, -1, np.int64), np.zeros(1, np.int64),
-        np.empty(capped.max_duplicates + 1, np.int32), np.empty(capped.max_duplicates + 1, np.int32),
+        np.empty(capped.max_duplicates + 1, np.int64), np.empty(capped.max_duplicates + 1, np.int64),
         np.empty(capped.max_inputs + 1, np.int32),
     )  # fmt: skip
     inline = f.op["is_view"].copy()
@@ -108,8 +108,8 @@ class _FusionScratch(NamedTuple):
     stack: I32  # [N]
     seen: I64  # [N]
     stamp: I64  # [1]
-    roots: I32  # [max_duplicates + 1] kernels that the producer joins
-    others: I32  # [max_duplicates + 1]
+    roots: I64  # [max_duplicates + 1] kernels that the producer joins
+    others: I64  # [max_duplicates + 1]
     inputs: I32  # [max_inputs + 1]
 
 
@@ -187,7 +187,7 @@ def _saving(f: Fusible, op: int, limits: KernelLimits, device: NDArray[np.void],
 
 
 @njit(cache=True, nogil=True)
-def _roots(f: Fusible, op: int, most: int, roots: I32, inline: NDArray[np.bool_], s: _FusionScratch) -> int:
+def _roots(f: Fusible, op: int, most: int, roots: I64, inline: NDArray[np.bool_], s: _FusionScratch) -> int:
     s.stamp[0] += 1
     return find_roots(f, op, inline, most, roots, s.stack, s.seen, s.stamp[0])
 
