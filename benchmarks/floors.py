@@ -41,8 +41,10 @@ TARGETS = (
     Target("an exact flip, us", "fusion.py", r"flip_microseconds/.*", 3),
     Target("BRKGA, 5,000 evaluations, over its simulations", "brkga.py --floor", r"brkga_over_its_prices/.*", 1.3),
     Target("BRKGA, two threads over one", "brkga.py --floor", r"brkga_two_threads_over_one/.*", 1.8, True),
-    Target("TASO's search over TASO in C++", "rewriting.py", r"taso_graphs_per_second/.*/over_taso", 8, True),
-    Target("a step of X-RLflow, 500 candidates, s", "xrlflow.py", r"enumerate_seconds/.*", 0.010),
+    Target("TASO, programs expanded, over C++", "rewriting.py", r"taso_graphs_per_second/.*/over_taso", 8, True),
+    Target("TASO, rewrites priced, over C++", "rewriting.py", r"candidates_per_second/.*/over_taso", 8, True),
+    Target("a step of X-RLflow, 500 candidates, s", "xrlflow.py", r"enumerate_seconds/[^/]*", 0.010),
+    Target("the same with our sweeps, s", "xrlflow.py", r"enumerate_seconds/.*/sweeps", 0.010),
     Target("a finished cell passed over, ms", "skipping.py", r"finished_cell_milliseconds", 25),
 )
 

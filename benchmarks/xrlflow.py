@@ -2,14 +2,17 @@
 
 `python benchmarks/xrlflow.py [--quick] [--measure]` prints JSON lines {"name", "value", "unit", "low", "high"}: medians
 with the smallest and the largest. `enumerate_seconds` is what a step takes that finds about 500 candidates of a large
-program: matching around the change, pricing by the additive model, telling apart; `draw_seconds` what drawing them for
-the policy takes. Both in CPU time of one thread. `steps_per_second` is of 10 episodes side by side, in wall time, with
+program: matching around the change, pricing by the additive model, telling apart; single rewrites, as in the paper, and
+`.../sweeps` with our sweeps too. `draw_seconds` is what drawing them for the policy takes. All in CPU time of one
+thread. `steps_per_second` is of 10 episodes side by side, in wall time, with
 the shares of matching, drawing, network and pricing; with --measure, prices are of whole programs in ONNX Runtime.
 """
 
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -44,15 +47,17 @@ def learner(cost: CostModel | None = None) -> tuple[XRLflow, CostModel]:
     return made, priced
 
 
-def game_of(model: str, sizes: dict[str, Any], cost: CostModel | None = None) -> tuple[XRLflow, Game]:
+def game_of(model: str, sizes: dict[str, Any], cost: CostModel | None = None, waves: int | None = None
+            ) -> tuple[XRLflow, Game]:  # fmt: skip
+    """waves: of sweeps; None: as many as algo=xrlflow has."""
     made, priced = learner(cost)
     problem = made.task.open(graph_of(build_model(model, sizes), name=model), priced, evals=10**9)
-    return made, made.game(problem, made.episode)
+    return made, made.game(problem, made.episode if waves is None else replace(made.episode, waves=waves))
 
 
-def enumeration(model: str, steps: int) -> None:
+def enumeration(model: str, steps: int, sweeps: bool) -> None:
     """Random steps through a large program; the first one, which matches everything, does not count."""
-    _, game = game_of(model, LARGE[model])
+    _, game = game_of(model, LARGE[model], waves=None if sweeps else 0)
     rng = np.random.default_rng(0)
     episode, found, drawn, candidates = Episode(game, rng), list[float](), list[float](), list[float]()
     _ = episode.place.graphs
@@ -65,8 +70,9 @@ def enumeration(model: str, steps: int) -> None:
         drawn.append(time.thread_time() - matched)
         candidates.append(float(episode.place.actions - 1 + episode.place.left_out))
         episode.settle(1.0)
-    say(f"enumerate_seconds/{model}", found, "s", {"candidates": float(np.median(candidates))})
-    say(f"draw_seconds/{model}", drawn, "s")
+    suffix = "/sweeps" if sweeps else ""
+    say(f"enumerate_seconds/{model}{suffix}", found, "s", {"candidates": float(np.median(candidates))})
+    say(f"draw_seconds/{model}{suffix}", drawn, "s")
 
 
 def rollout(name: str, made: XRLflow, game: Game, repeats: int) -> None:
@@ -114,8 +120,8 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help="price by ONNX Runtime, too (minutes)")
     words = parser.parse_args()
     torch.set_num_threads(1)
-    for model in LARGE:
-        enumeration(model, 4 if words.quick else 20)
+    for model, sweeps in product(LARGE, (False, True)):
+        enumeration(model, 4 if words.quick else 20, sweeps)
     for model, sizes in SMALL.items():
         rollout(model, *game_of(model, sizes), 1 if words.quick else 3)
     if words.measure:

@@ -21,7 +21,7 @@ from torch_geometric.nn import GATv2Conv, GINEConv, MessagePassing, SAGEConv
 
 from graphopt.core.errors import ConfigError
 from graphopt.core.utils.marks import AttentionHeads, Layers, Share, Width
-from graphopt.learn.encoders.encoder import Edges, Encoder, both_ways, segment_mean
+from graphopt.learn.encoders.encoder import Edges, Encoder, both_ways
 from graphopt.learn.encoders.features import EDGE_WIDTH
 
 PACKAGE = "torch_geometric.nn"
@@ -39,7 +39,7 @@ class Convolution(nn.Module):
         if self.edge is None:
             out: Tensor = self.conv(h_ND, edges.edge_index, edge_attr=edges.attr)
             return out
-        summed: Tensor = self.conv(h_ND, edges.edge_index) + self.edge(segment_mean(edges.attr, edges.degree))
+        summed: Tensor = self.conv(h_ND, edges.edge_index) + self.edge(edges.mean)
         return summed
 
 

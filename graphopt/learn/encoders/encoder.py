@@ -30,6 +30,7 @@ class Edges(NamedTuple):
     edge_index: Tensor  # int64 [2, E] sender and receiver; receivers do not decrease
     degree: Tensor  # int64 [N] edges that each op receives
     attr: Tensor  # float32 [E, EDGE_WIDTH]
+    mean: Tensor  # float32 [N, EDGE_WIDTH] of the edges that each op receives
     divisor: Tensor  # float32 [N, 1] degree, at least 1: of means
     reached: Tensor  # bool [N, 1] whether an op receives any
 
@@ -41,7 +42,7 @@ class Edges(NamedTuple):
         ends = torch.searchsorted(receiver, torch.arange(num_ops + 1, device=receiver.device))
         degree = ends.diff()
         count_N1 = degree[:, None].to(attr.dtype)
-        return Edges(index, degree, attr, count_N1.clamp(min=1), count_N1 > 0)
+        return Edges(index, degree, attr, segment_mean(attr, degree), count_N1.clamp(min=1), count_N1 > 0)
 
     @property
     def sender(self) -> Tensor:
