@@ -3,12 +3,19 @@
 `python benchmarks/decisions.py [--quick]` prints JSON lines {"name", "value", "unit", "low", "high"}: CPU seconds of
 one thread, so other work on the machine does not count, the median over repetitions with the smallest and the largest.
 Every graph is read anew, so that nothing that belongs to it was computed before. `decision_growth_exponent`: the slope
-of the logarithm of the time over the logarithm of the number of ops.
+of the logarithm of the time over the logarithm of the number of ops. `decision_peak_megabytes`: resident memory at its
+highest of a process of its own that reads the graph from a file and decides; `floor`: once graphopt is imported.
 """
 
 import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +25,7 @@ from lines import say
 from graphopt.core.graph import Graph
 from graphopt.core.utils import registry
 from graphopt.graphs.layered import layered_graph
+from graphopt.graphs.readers.formats.graph_files import load_graph, save_graph
 from graphopt.learn.learner import Learner
 from graphopt.problems.optimizer import solve
 from graphopt.run.config.build import encoder
@@ -47,10 +55,38 @@ def decided(made: Learner, graph: Graph) -> float:
     return time.process_time() - start
 
 
+def peak_megabytes() -> float:
+    """Resident memory of this process at its highest."""
+    status = Path("/proc/self/status").read_text()  # `getrusage` would count the process that this one came from
+    return int(re.findall(r"VmHWM:\s*(\d+)", status)[0]) / 1024
+
+
+def memory_of_a_decision(name: str, graph: Graph) -> tuple[float, float]:
+    """(MB once everything is imported, MB at the end) of a new process that reads the graph and decides."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "graph.npz"
+        save_graph(file, graph)
+        call = [sys.executable, __file__, "--memory", name, str(file)]
+        floor, most = json.loads(subprocess.run(call, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    return floor, most
+
+
+def decide_in_this_process(name: str, file: str) -> None:
+    torch.set_num_threads(1)
+    floor, made = peak_megabytes(), learner(name)
+    solve(made, load_graph(file), made.task, made.cost, evals=0)
+    print(json.dumps([floor, peak_megabytes()]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller graphs")
-    quick = parser.parse_args().quick
+    parser.add_argument("--memory", nargs=2, metavar=("NAME", "FILE"), help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    if words.memory:
+        decide_in_this_process(*words.memory)
+        return
+    quick = words.quick
     torch.set_num_threads(1)
     sizes, repetitions = ([500, 1000], 1) if quick else ([1000, 10_000, 80_000], 3)
     graphs = {ops: layered_graph(ops, np.random.default_rng(ops), f"layered{ops}") for ops in sizes}
@@ -62,6 +98,8 @@ def main() -> None:
             say(f"decision_seconds/{name}/{ops}", seconds, "s")
         slope = np.polyfit(np.log(sizes), np.log([np.median(taken[ops]) for ops in sizes]), 1)[0]
         say(f"decision_growth_exponent/{name}", [float(slope)], "exponent")
+        floor, most = memory_of_a_decision(name, graphs[sizes[-1]])
+        say(f"decision_peak_megabytes/{name}/{sizes[-1]}", [most], "MB", {"floor": floor})
 
 
 if __name__ == "__main__":

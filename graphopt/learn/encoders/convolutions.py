@@ -39,7 +39,9 @@ class Convolution(nn.Module):
         if self.edge is None:
             out: Tensor = self.conv(h_ND, edges.edge_index, edge_attr=edges.attr)
             return out
-        summed: Tensor = self.conv(h_ND, edges.edge_index) + self.edge(edges.mean)
+        message_ND = self.conv(h_ND, edges.edge_index)
+        summed: Tensor = self.edge(edges.mean)
+        summed += message_ND
         return summed
 
 
@@ -59,8 +61,12 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, h_ND: Tensor, edges: Edges, reverse: Edges) -> Tensor:
-        message_ND = self.own(h_ND) + self.forward_conv(h_ND, edges) + self.backward_conv(h_ND, reverse)
-        out: Tensor = self.norm(h_ND + self.dropout(nn.functional.gelu(message_ND)))
+        message_ND = self.own(h_ND)  # sums in place: on large graphs each state takes megabytes
+        message_ND += self.forward_conv(h_ND, edges)
+        message_ND += self.backward_conv(h_ND, reverse)
+        change_ND = self.dropout(nn.functional.gelu(message_ND))
+        change_ND += h_ND
+        out: Tensor = self.norm(change_ND)
         return out
 
 

@@ -305,9 +305,10 @@ def graph_features(graph: Graph, machine: Machine) -> Data:
     return copy(per_machine[machine])  # `Data.to` works in place: the caller's copy moves, the stored one stays
 
 
-def batch(datas: Sequence[Data]) -> Batch:
-    """B graphs as one disconnected graph: fields joined, indices shifted; `num_ops` is [B], `batch` is [N]."""
-    return Batch.from_data_list(list(datas))
+def batch(datas: Sequence[Data]) -> Data:
+    """B graphs as one disconnected graph: fields joined, indices shifted; `num_ops` is [B]. Of one graph its tensors
+    are shared."""
+    return copy(datas[0]) if len(datas) == 1 else Batch.from_data_list(list(datas))
 
 
 def _data(graph: Graph, machine: Machine) -> Data:
