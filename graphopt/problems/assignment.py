@@ -149,6 +149,10 @@ class AssignTask(Task):
         the choices of an op are the first of its head's."""
         return np.where(self.mask(graph), [head.count for head in self.heads], 1)
 
+    def requests_inlining(self, graph: Graph) -> bool:
+        """Whether a decision asks which ops to inline, made legal by `core.kernels.legalise`, and nothing else."""
+        return False
+
     def decides(self, role: Role) -> bool:
         """Whether one of its heads has that role."""
         return any(head.role is role for head in self.heads)
@@ -249,7 +253,17 @@ class Pricing:
 
     def decisions(self, decisions: Decisions) -> Prices:
         """[B] prices of decisions [B, N, H]."""
-        return self.plans(self.task.realise(self.graph, decisions))
+        if len(decisions) > 1 or self._followed is None:
+            return self.plans(self.task.realise(self.graph, decisions))
+        self._count(1)
+        return Prices(np.array([self._followed.follow(decisions[0, :, 0].astype(np.uint8))]), np.zeros(1))
+
+    @cached_property
+    def _followed(self) -> Flips | None:
+        """The decision priced last, from which the next one follows, where that is known to be exact."""
+        if self.task.limits is None or not self.task.requests_inlining(self.graph):
+            return None
+        return self.cost.flips(self.graph, self.initial_plans.inline[0], self.task.limits)
 
     def keys(self, keys: Keys) -> Prices:
         """[B] prices of random keys [B, K]."""

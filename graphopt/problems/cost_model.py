@@ -85,6 +85,9 @@ class Flips(Protocol):
     def apply(self, op: int) -> None:
         """Makes the flip of `op` the current state."""
 
+    def follow(self, requests: NDArray[np.uint8]) -> float:
+        """Makes requests [N] to inline the current state, as far as they are legal; its price."""
+
     def saved(self) -> FlipState:
         """The current state, to come back to."""
 

@@ -131,6 +131,10 @@ class CountedFlips:
         self.count.prices += len(ops)
         return self.inner.price(ops)
 
+    def follow(self, requests: NDArray[np.uint8]) -> float:
+        self.count.prices += 1
+        return self.inner.follow(requests)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 

@@ -1,18 +1,20 @@
-"""Exact delta pricing of store/inline flips: only the kernels that a flip touches are legalised and priced again.
+"""Exact delta pricing of store/inline flags: only what other requests change is legalised and priced again.
 
 Equal to full pricing to the last digit: kernel times are multiples of a power of two, so their sums do not depend on
-order, and the decoder's decisions are repeated for every kernel whose content changes, however far a change spreads.
+order, and the decoder's decision is repeated for every op that a change may reach, from the last to the first: what a
+kernel that changes computes or reads. Kernels that do not change decide as they did before.
 
-Shape legend: N ops, K flips, C = most kernels that one flip may touch before the whole graph is priced instead.
+Shape legend: N ops, K flips.
 """
 
-from typing import NamedTuple
+import heapq
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graphopt.core.fusible import Fusible, fusible
-from graphopt.core.graph import F64, I32, I64, Bool, Graph
+from graphopt.core.graph import F64, I32, I64, Graph
 from graphopt.core.kernels import KernelLimits, decode, find_roots, fits_root, gather, join_kernel, start_kernel
 from graphopt.core.machine import Device
 from graphopt.core.utils.compiled import njit
@@ -27,66 +29,78 @@ from graphopt.costs.one_kernel.kernel_time import (
 )
 from graphopt.problems.cost_model import FlipState
 
-_REFUSED, _TOO_FAR = -1, -2
-_MOST_KERNELS, _MOST_OPS = 96, 2048
+_FEW = 8  # requests of which one is another: from there on everything is legalised and priced
+_EXACT = 8192.0  # s, below which sums do not depend on their order
 
 
-class _FlipScratch(NamedTuple):
+_KERNEL = np.dtype([
+    ("waits", np.int64),  # mark of an op that is to be decided again
+    ("dirty", np.int64),  # mark of a stored op whose kernel changes; what that holds of ops that are decided:
+    ("inputs", np.int32), ("ops", np.int32), ("heavy", np.bool_),
+], align=True)  # fmt: skip
+_CHANGE = np.dtype([("flipped", np.int32), ("priced", np.int32), ("before", np.float64)])
+
+
+class _Scratch(NamedTuple):
+    """Few arrays, since Numba passes each by its parts. Marks and stamps count changes and walks."""
+
     members: I32  # [N]
     stack: I32  # [N]
-    seen: I64  # [N]
+    seen: I64  # [N] stamps
     stamp: I64  # [1]
-    roots: I64  # [max_duplicates + 1] kernels of the op being decided
-    dirty: I64  # [C] roots of kernels whose content changes
-    inputs: I32  # [C, max_inputs + 1] their input tensors so far
-    num_inputs: I64  # [C]
-    size: I64  # [C] ops so far
-    heavy: Bool  # [C] holds a reduction or contraction
-    queue: I64  # ops to decide again
-    trial: I32  # [max_duplicates, max_inputs + 1]
-    trial_count: I64  # [max_duplicates]
-    refused: I64  # inlined ops that the flip makes illegal
-    flags: Bool  # [N]
-    times: F64  # [N]
+    roots: I64  # [N] kernels of the op being decided
+    kernel: NDArray[np.void]  # [N] _KERNEL
+    inputs: I32  # [N, max_inputs + 1] what a kernel that changes reads, of ops that are decided
+    trial: I32  # [max_duplicates, max_inputs + 2] the same with one op more, and their number
+    change: NDArray[np.void]  # [N] _CHANGE: ops whose flag changed; ops whose time changed, and the time before
 
 
-def _scratch(n: int, limits: KernelLimits) -> _FlipScratch:
-    c, d, i = _MOST_KERNELS, limits.max_duplicates, limits.max_inputs
-    return _FlipScratch(
+def _scratch(n: int, limits: KernelLimits) -> _Scratch:
+    kernel, width = np.zeros(n, _KERNEL), limits.max_inputs + 1
+    return _Scratch(
         np.empty(n, np.int32), np.empty(n, np.int32), np.full(n, -1, np.int64), np.zeros(1, np.int64),
-        np.empty(d + 1, np.int64), np.empty(c, np.int64), np.empty((c, i + 1), np.int32), np.empty(c, np.int64),
-        np.empty(c, np.int64), np.empty(c, np.bool_), np.empty(_MOST_OPS, np.int64), np.empty((d, i + 1), np.int32),
-        np.empty(d, np.int64), np.empty(_MOST_OPS, np.int64), np.empty(n, np.bool_), np.empty(n),
+        np.empty(n, np.int64), kernel, np.empty((n, width), np.int32),
+        np.empty((limits.max_duplicates, width + 1), np.int32), np.empty(n, _CHANGE),
     )  # fmt: skip
 
 
 class FusionFlips:
-    """A current state of store/inline flags on one device, and the price of each single flip of it."""
+    """A current state of store/inline flags on one device, and the prices of others near it."""
 
     def __init__(self, graph: Graph, inline: NDArray[np.bool_], device: Device, limits: KernelLimits) -> None:
         self._f, self._limits, self._device = fusible(graph), limits, device_constants([device])
         self._work, self._scratch = workspace(graph), _scratch(graph.num_ops, limits)
         self.inline = np.empty(graph.num_ops, np.bool_)
         self._times = np.zeros(graph.num_ops)
+        self._last: tuple[I64, int, int, float] | None = None  # how to go back: changed requests, flags, times, cost
         self._settle(inline.astype(np.uint8))
+        self._requests = self.inline.astype(np.uint8)
 
     def price(self, ops: NDArray[np.int64]) -> NDArray[np.float64]:
         """[K] seconds after flipping each op alone (the current price where the flip is not legal)."""
-        ops, out = np.ascontiguousarray(ops), np.empty(len(ops))
-        _price_flips(self._f, self.inline, self._times, self.cost, ops, self._limits, self._device, self._work,
-                     self._scratch, out)  # fmt: skip
+        out, self._last = np.empty(len(ops)), None
+        _price_flips(*self._state(), self.cost, np.ascontiguousarray(ops), out)  # type: ignore[call-arg]
         return out
 
     def apply(self, op: int) -> None:
-        """Makes the flip of `op` the current state: by its delta, or all again where it spreads far or is refused."""
-        delta = _apply_flip(self._f, op, self.inline, self._times, self._limits, self._device, self._work,
-                            self._scratch)  # fmt: skip
-        if not np.isnan(delta):
-            self.cost += float(delta)
-            return
-        requests = self.inline.astype(np.uint8)
-        requests[op] = 1 - requests[op]
-        self._settle(requests)
+        """Makes the flip of `op` the current state."""
+        self._requests[op] ^= 1
+        self._move(np.array([op]))
+        self._requests[:], self._last = self.inline, None  # what became illegal is no request
+
+    def follow(self, requests: NDArray[np.uint8]) -> float:
+        """Makes other requests [N], 0 or 1, the current state, and what is legal of them its flags; its price. Cheap
+        where they are near the state, or near the state that was left last."""
+        if self._last is not None and (requests[self._last[0]] != self._requests[self._last[0]]).all():
+            ops, flipped, priced, self.cost = self._last
+            _take_back(self._requests, self.inline, self._times, self._scratch, ops, flipped, priced)
+        ops, self._last = np.flatnonzero(requests != self._requests), None
+        self._requests[:] = requests
+        if len(ops) * _FEW > len(requests):
+            self._settle(requests)
+        else:
+            self._move(ops)
+        return self.cost
 
     def saved(self) -> FlipState:
         """The current state, to come back to."""
@@ -95,206 +109,157 @@ class FusionFlips:
     def restore(self, state: FlipState) -> None:
         """Makes a saved state the current one."""
         self.inline[:], self._times[:], self.cost = state
+        self._requests[:], self._last = self.inline, None
+
+    def _state(self) -> Any:
+        return (self._f, self._requests, self.inline, self._times, self._limits, self._device, self._work,
+                self._scratch)  # fmt: skip
 
     def _settle(self, requests: NDArray[np.uint8]) -> None:
         decode(self._f, requests, self._limits, self.inline)
         self.cost = float(runtime_on_one_device(self._f, self.inline, self._device[0], self._work, self._times))
 
+    def _move(self, ops: I64) -> None:
+        before = self.cost
+        delta, flipped, priced = _move(*self._state(), ops)  # type: ignore[call-arg]
+        self.cost, self._last = before + delta, (ops, flipped, priced, before)
+        if not max(before, self.cost) < _EXACT:
+            self.cost = float(runtime_on_one_device(self._f, self.inline, self._device[0], self._work, self._times))
+
 
 @njit(cache=True, nogil=True)
-def _price_flips(f: Fusible, inline: NDArray[np.bool_], times: F64, cost: float, ops: I64, limits: KernelLimits,
-                 device: NDArray[np.void], w: Workspace, s: _FlipScratch, out: F64) -> None:  # fmt: skip
+def _price_flips(f: Fusible, requests: NDArray[np.uint8], inline: NDArray[np.bool_], times: F64, limits: KernelLimits,
+                 device: NDArray[np.void], w: Workspace, s: _Scratch, cost: float, ops: I64, out: F64
+                 ) -> None:  # fmt: skip
     for k in range(len(ops)):
         op = ops[k]
-        out[k] = cost
+        requests[op] ^= 1
+        delta, flipped, priced = _move(f, requests, inline, times, limits, device, w, s, ops[k : k + 1])
+        out[k] = cost + delta
+        _take_back(requests, inline, times, s, ops[k : k + 1], flipped, priced)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _take_back(requests: NDArray[np.uint8], inline: NDArray[np.bool_], times: F64, s: _Scratch, ops: I64, flipped: int,
+               priced: int) -> None:  # fmt: skip
+    """The state before `_move`."""
+    for op in ops:
+        requests[op] ^= 1
+    for i in range(flipped):
+        inline[s.change[i].flipped] = not inline[s.change[i].flipped]
+    for i in range(priced):
+        times[s.change[i].priced] = s.change[i].before
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _move(f: Fusible, requests: NDArray[np.uint8], inline: NDArray[np.bool_], times: F64, limits: KernelLimits,
+          device: NDArray[np.void], w: Workspace, s: _Scratch, ops: I64) -> tuple[float, int, int]:  # fmt: skip
+    """Flags and times after the requests of `ops` have changed; returns the change of cost and how many flags and times
+    changed (s.change)."""
+    s.stamp[0] += 1
+    mark = s.stamp[0]
+    queue: list[Any] = [np.int64(0)]
+    queue.pop()
+    for op in ops:
+        s.kernel[op].waits = mark
         if f.op[op].can_inline:
-            out[k] += _flip_difference(f, op, inline, times, cost, limits, device, w, s)
-
-
-@njit(cache=True, nogil=True)
-def _flip_difference(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64, cost: float, limits: KernelLimits,
-                     device: NDArray[np.void], w: Workspace, s: _FlipScratch) -> float:  # fmt: skip
-    inline[op] = not inline[op]
-    kernels, refused = _relegalise(f, op, inline, limits, s)
-    delta = 0.0
-    if kernels == _TOO_FAR:
-        delta = _price_all_again(f, inline, limits, device, w, s) - cost
-    elif kernels != _REFUSED:
-        delta = -times[op] if inline[op] else 0.0
-        for i in range(kernels):
-            root = s.dirty[i]
-            work = kernel_work(f, root, inline, w)
-            delta += kernel_time(f, root, work, w, device[0]) - times[root]
-            clear(f, work, w)
-    for i in range(refused):
-        inline[s.refused[i]] = True
-    inline[op] = not inline[op]
-    return delta
-
-
-@njit(cache=True, nogil=True)
-def _apply_flip(f: Fusible, op: int, inline: NDArray[np.bool_], times: F64, limits: KernelLimits,
-                device: NDArray[np.void], w: Workspace, s: _FlipScratch) -> float:  # fmt: skip
-    """Flips `op` and prices the kernels that change; returns the change of cost. nan: nothing was changed, since the
-    flip is refused or touches too much."""
-    if not f.op[op].can_inline:
-        return np.nan
-    inline[op] = not inline[op]
-    kernels, refused = _relegalise(f, op, inline, limits, s)
-    if kernels < 0:
-        for i in range(refused):
-            inline[s.refused[i]] = True
-        inline[op] = not inline[op]
-        return np.nan
-    delta = 0.0
-    if inline[op]:
-        delta -= times[op]
-        times[op] = 0.0
-    for i in range(kernels):
-        root = s.dirty[i]
-        work = kernel_work(f, root, inline, w)
-        time = kernel_time(f, root, work, w, device[0])
-        clear(f, work, w)
-        delta += time - times[root]
-        times[root] = time
-    return delta
-
-
-@njit(cache=True, nogil=True)
-def _relegalise(
-    f: Fusible, flipped: int, inline: NDArray[np.bool_], limits: KernelLimits, s: _FlipScratch
-) -> tuple[int, int]:
-    """Repeats the decoder's decisions in every kernel that the flip changes, from the last op to the first.
-
-    Returns the number of changed kernels (roots in s.dirty; _REFUSED when the flip itself is illegal, _TOO_FAR when the
-    change spreads beyond the scratch space) and the number of ops in s.refused, whose flags are now off.
-    """
-    s.stamp[0] += 1
-    most = limits.max_duplicates
-    count = find_roots(f, flipped, inline, most, s.roots, s.stack, s.seen, s.stamp[0])
-    if count == 0 or count > most:
-        return _REFUSED, 0
-    kernels = queued = refused = 0
-    for i in range(count):
-        kernels, queued = _open_kernel(f, s.roots[i], flipped, inline, limits, s, kernels, queued)
-        if kernels == _TOO_FAR:
-            return _TOO_FAR, 0
-    if inline[flipped]:
-        if not _accept(f, flipped, count, kernels, limits, s):
-            return _REFUSED, 0
-    else:
-        kernels, queued = _open_kernel(f, flipped, flipped, inline, limits, s, kernels, queued)
-    while queued > 0 and kernels != _TOO_FAR:
-        op, queued = _pop_last(s.queue, queued)
-        s.stamp[0] += 1
-        count = find_roots(f, op, inline, most, s.roots, s.stack, s.seen, s.stamp[0])
-        if count <= most and _accept(f, op, count, kernels, limits, s):
+            heapq.heappush(queue, -op)
+    flipped = priced = 0
+    while len(queue) > 0:
+        op = -heapq.heappop(queue)
+        count = _joined(f, op, inline, limits, s, mark) if requests[op] != 0 else 0
+        inlined = count > 0
+        if inlined == inline[op]:
             continue
-        if refused == _MOST_OPS:
-            return _TOO_FAR, refused
-        s.refused[refused] = op
-        refused += 1
-        kernels, queued = _store(f, op, inline, limits, s, kernels, queued)
-    return kernels, refused
+        s.change[flipped].flipped = op
+        flipped += 1
+        inline[op] = True  # so that kernels that hold it, before or after, are found with all that it holds
+        if not inlined:
+            s.stamp[0] += 1
+            count = find_roots(f, op, inline, len(f.op), s.roots, s.stack, s.seen, s.stamp[0])
+        s.roots[count] = op
+        for i in range(count + 1):
+            root = s.roots[i]
+            if s.kernel[root].dirty == mark:
+                continue
+            s.kernel[root].dirty = mark
+            s.change[priced].priced = root
+            priced += 1
+            size = _gathered(f, root, inline, s) if inlined else _hold(f, root, op, inline, limits, s)
+            for m in range(size):  # whatever else it computes, or would if that were legal
+                for e in range(f.op[s.members[m]].in_start, f.op[s.members[m]].in_end):
+                    source = f.edge[e].op
+                    if 0 <= source < op and requests[source] != 0 and s.kernel[source].waits != mark:
+                        s.kernel[source].waits = mark
+                        if f.op[source].can_inline:
+                            heapq.heappush(queue, -source)
+        inline[op] = inlined
+    delta = 0.0
+    for i in range(priced):
+        root = s.change[i].priced
+        s.change[i].before = times[root]
+        times[root] = 0.0
+        if not inline[root]:
+            work = kernel_work(f, root, inline, w)
+            times[root] = kernel_time(f, root, work, w, device[0])
+            clear(f, work, w)
+        delta += times[root] - s.change[i].before
+    return delta, flipped, priced
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _store(f: Fusible, op: int, inline: NDArray[np.bool_], limits: KernelLimits, s: _FlipScratch, kernels: int,
-           queued: int) -> tuple[int, int]:  # fmt: skip
-    """`op` can no longer be inlined: every kernel that it was in changes, and it gets its own."""
+def _gathered(f: Fusible, root: Any, inline: NDArray[np.bool_], s: _Scratch) -> int:
+    """Writes the ops of a kernel to s.members; their number."""
     s.stamp[0] += 1
-    roots = np.empty(_MOST_KERNELS, np.int64)
-    count = find_roots(f, op, inline, _MOST_KERNELS, roots, s.stack, s.seen, s.stamp[0])
-    if count > _MOST_KERNELS:
-        return _TOO_FAR, queued
-    inline[op] = False
-    for i in range(count):
-        if _index_of(s.dirty, kernels, roots[i]) < 0:
-            kernels, queued = _open_kernel(f, roots[i], op, inline, limits, s, kernels, queued)
-            if kernels == _TOO_FAR:
-                return kernels, queued
-    return _open_kernel(f, op, op, inline, limits, s, kernels, queued)
-
-
-@njit(cache=True, nogil=True)
-def _open_kernel(f: Fusible, root: int, below: int, inline: NDArray[np.bool_], limits: KernelLimits, s: _FlipScratch,
-                 kernels: int, queued: int) -> tuple[int, int]:  # fmt: skip
-    """Marks a kernel as changed from op `below` on: rebuilds its state from the ops after it, queues those before."""
-    if kernels == _MOST_KERNELS:
-        return _TOO_FAR, queued
-    s.stamp[0] += 1
-    size = gather(f, root, inline, s.members, s.seen, s.stamp[0])
-    if queued + size > _MOST_OPS:
-        return _TOO_FAR, queued
-    s.dirty[kernels] = root
-    s.num_inputs[kernels] = start_kernel(f, root, limits.max_inputs, s.inputs[kernels])
-    s.heavy[kernels] = f.op[root].heavy > 0
-    s.size[kernels] = 1
-    for i in range(1, size):
-        op = s.members[i]
-        if op > below:
-            s.num_inputs[kernels] = join_kernel(f, op, limits.max_inputs, s.inputs[kernels], s.num_inputs[kernels])
-            s.heavy[kernels] |= f.op[op].heavy > 0
-            s.size[kernels] += 1
-        elif op < below and _index_of(s.queue, queued, op) < 0:
-            s.queue[queued] = op
-            queued += 1
-    return kernels + 1, queued
+    return gather(f, root, inline, s.members, s.seen, s.stamp[0])
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _accept(f: Fusible, op: int, count: int, kernels: int, limits: KernelLimits, s: _FlipScratch) -> bool:
-    """The decoder's test for `op` joining the kernels s.roots[:count]; unchanged kernels accept as they did before."""
+def _hold(f: Fusible, root: Any, below: Any, inline: NDArray[np.bool_], limits: KernelLimits, s: _Scratch) -> int:
+    """Writes what a kernel holds of its ops after `below`, as the decoder has it when it comes there; `_gathered`."""
+    size = _gathered(f, root, inline, s)
+    inputs = start_kernel(f, root, limits.max_inputs, s.inputs[root])
+    heavy, ops = f.op[root].heavy > 0, 1
+    while ops < size and s.members[ops] > below:
+        inputs = join_kernel(f, s.members[ops], limits.max_inputs, s.inputs[root], inputs)
+        heavy |= f.op[s.members[ops]].heavy > 0
+        ops += 1
+    s.kernel[root].inputs, s.kernel[root].ops, s.kernel[root].heavy = inputs, ops, heavy
+    return size
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _joined(f: Fusible, op: Any, inline: NDArray[np.bool_], limits: KernelLimits, s: _Scratch, mark: Any) -> int:
+    """The decoder's decision on a request to inline `op`: adds it to kernels (s.roots) and returns how many compute it,
+    0 where one refuses. One that does not change accepts what it has held."""
+    s.stamp[0] += 1
+    count = find_roots(f, op, inline, limits.max_duplicates, s.roots, s.stack, s.seen, s.stamp[0])
+    if count > limits.max_duplicates:
+        return 0
     for i in range(count):
         root = s.roots[i]
-        if not fits_root(f, op, root, count):
-            return False
-        k = _index_of(s.dirty, kernels, root)
-        if k < 0:
-            continue
-        if s.size[k] >= limits.max_ops or s.num_inputs[k] > limits.max_inputs or (f.op[op].heavy > 0 and s.heavy[k]):
-            return False
-        for j in range(s.num_inputs[k]):
-            s.trial[i, j] = s.inputs[k, j]
-        s.trial_count[i] = join_kernel(f, op, limits.max_inputs, s.trial[i], s.num_inputs[k])
-        if s.trial_count[i] > limits.max_inputs:
-            return False
+        if s.kernel[root].dirty != mark:
+            if inline[op]:
+                continue
+            _hold(f, root, op, inline, limits, s)
+        if (
+            s.kernel[root].ops >= limits.max_ops
+            or s.kernel[root].inputs > limits.max_inputs
+            or not fits_root(f, op, root, count)
+            or (f.op[op].heavy > 0 and s.kernel[root].heavy)
+        ):
+            return 0
+        for k in range(s.kernel[root].inputs):
+            s.trial[i, k] = s.inputs[root, k]
+        s.trial[i, limits.max_inputs + 1] = join_kernel(f, op, limits.max_inputs, s.trial[i], s.kernel[root].inputs)
+        if s.trial[i, limits.max_inputs + 1] > limits.max_inputs:
+            return 0
     for i in range(count):
-        k = _index_of(s.dirty, kernels, s.roots[i])
-        if k >= 0:
-            for j in range(s.trial_count[i]):
-                s.inputs[k, j] = s.trial[i, j]
-            s.num_inputs[k] = s.trial_count[i]
-            s.size[k] += 1
-            s.heavy[k] |= f.op[op].heavy > 0
-    return True
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _index_of(values: I64, count: int, value: int) -> int:
-    for i in range(count):
-        if values[i] == value:
-            return i
-    return -1
-
-
-@njit(cache=True, nogil=True, forceinline=True)
-def _pop_last(queue: I64, queued: int) -> tuple[int, int]:
-    """Removes the op with the largest id."""
-    best = 0
-    for i in range(1, queued):
-        if queue[i] > queue[best]:
-            best = i
-    op = queue[best]
-    queue[best] = queue[queued - 1]
-    return op, queued - 1
-
-
-@njit(cache=True, nogil=True)
-def _price_all_again(f: Fusible, inline: NDArray[np.bool_], limits: KernelLimits, device: NDArray[np.void],
-                     w: Workspace, s: _FlipScratch) -> float:  # fmt: skip
-    requests = np.empty(len(inline), np.uint8)
-    for i in range(len(inline)):
-        requests[i] = inline[i]
-    decode(f, requests, limits, s.flags)
-    return runtime_on_one_device(f, s.flags, device[0], w, s.times)
+        root = s.roots[i]
+        if s.kernel[root].dirty == mark or not inline[op]:
+            for k in range(s.trial[i, limits.max_inputs + 1]):
+                s.inputs[root, k] = s.trial[i, k]
+            s.kernel[root].inputs = s.trial[i, limits.max_inputs + 1]
+            s.kernel[root].ops += 1
+            s.kernel[root].heavy |= f.op[op].heavy > 0
+    return count

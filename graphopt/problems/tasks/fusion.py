@@ -65,6 +65,9 @@ class Fusion(AssignTask):
             out[:, self.heads.index(CUT)] = ~view_inline(graph)
         return out
 
+    def requests_inlining(self, graph: Graph) -> bool:
+        return self.decision == "binary" and len(self.heads) == 1 and compiler_choice(graph) is None
+
     def realise(self, graph: Graph, decisions: Decisions) -> Plans:
         fusion = decisions[:, :, 0]
         if compiler_choice(graph) is not None:

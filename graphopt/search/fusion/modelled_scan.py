@@ -164,9 +164,9 @@ class CompoundMoves:
                 break
             op = waiting.popleft()
             self._repaired(np.array([op]))
-            state = self._flips.saved()
-            if state.cost < self._state.cost * SURELY:
-                changed, self._state = np.flatnonzero(state.inline != self._state.inline), state
+            if self._flips.cost < self._state.cost * SURELY:
+                before, self._state = self._state, self._flips.saved()
+                changed = np.flatnonzero(self._state.inline != before.inline)
                 known = set(waiting)
                 waiting.extend(near for near in self.near(changed).tolist() if near not in known)
             else:
