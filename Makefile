@@ -13,7 +13,7 @@ run: .venv/ready
 	$(BIN)/python run.py experiment=quick $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: .venv/ready-dev
 	$(BIN)/ruff check $(CODE)

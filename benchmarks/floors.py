@@ -39,6 +39,8 @@ TARGETS = (
     Target("plans a second, two threads over one", "simulator.py", r"simulator_two_threads_over_one/.*", 1.8, True),
     Target("HEFT, 1,000 tasks, over a sort and a pass", "simulator.py", r"heft_over_sorted_pass/.*", 5),
     Target("an exact flip, us", "fusion.py", r"flip_microseconds/.*", 3),
+    Target("a fusion answer, 20,000 ops, s", "fusion.py", r"fusion_answer_seconds/.*/20000", 2.5),
+    Target("a fusion answer, 80,000 ops, s", "fusion.py", r"fusion_answer_seconds/.*/80000", 10),
     Target("BRKGA, 5,000 evaluations, over its simulations", "brkga.py --floor", r"brkga_over_its_prices/.*", 1.3),
     Target("BRKGA, two threads over one", "brkga.py --floor", r"brkga_two_threads_over_one/.*", 1.8, True),
     Target("TASO, programs expanded, over C++", "rewriting.py", r"taso_graphs_per_second/.*/over_taso", 8, True),
