@@ -40,8 +40,7 @@ class Convolution(nn.Module):
             out: Tensor = self.conv(h_ND, edges.edge_index, edge_attr=edges.attr)
             return out
         message_ND = self.conv(h_ND, edges.edge_index)
-        summed: Tensor = self.edge(edges.mean)
-        summed += message_ND
+        summed: Tensor = self.edge(edges.mean).add_(message_ND)
         return summed
 
 
@@ -51,7 +50,7 @@ def reads_edges(conv: type[MessagePassing]) -> bool:
 
 
 class Layer(nn.Module):
-    """One hop in both directions, with residual and normalisation."""
+    """One hop in both directions, with residual and normalisation. Sums in place: large graphs have large states."""
 
     def __init__(self, forward_conv: Convolution, backward_conv: Convolution, width: int, dropout: float) -> None:
         super().__init__()
@@ -61,12 +60,8 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, h_ND: Tensor, edges: Edges, reverse: Edges) -> Tensor:
-        message_ND = self.own(h_ND)  # sums in place: on large graphs each state takes megabytes
-        message_ND += self.forward_conv(h_ND, edges)
-        message_ND += self.backward_conv(h_ND, reverse)
-        change_ND = self.dropout(nn.functional.gelu(message_ND))
-        change_ND += h_ND
-        out: Tensor = self.norm(change_ND)
+        message_ND = self.own(h_ND).add_(self.forward_conv(h_ND, edges)).add_(self.backward_conv(h_ND, reverse))
+        out: Tensor = self.norm(self.dropout(nn.functional.gelu(message_ND)).add_(h_ND))
         return out
 
 

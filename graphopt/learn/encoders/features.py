@@ -306,8 +306,7 @@ def graph_features(graph: Graph, machine: Machine) -> Data:
 
 
 def batch(datas: Sequence[Data]) -> Data:
-    """B graphs as one disconnected graph: fields joined, indices shifted; `num_ops` is [B]. Of one graph its tensors
-    are shared."""
+    """B graphs as one disconnected graph: fields joined (of one graph shared), indices shifted; `num_ops` is [B]."""
     return copy(datas[0]) if len(datas) == 1 else Batch.from_data_list(list(datas))
 
 
