@@ -41,6 +41,7 @@ TARGETS = (
     Target("an exact flip, us", "fusion.py", r"flip_microseconds/.*", 3),
     Target("a fusion answer, 20,000 ops, s", "fusion.py", r"fusion_answer_seconds/.*/20000", 2.5),
     Target("a fusion answer, 80,000 ops, s", "fusion.py", r"fusion_answer_seconds/.*/80000", 10),
+    Target("peak memory of GO's decision, 80,000 ops, MB", "decisions.py", r"decision_peak_megabytes/go/.*", 600),
     Target("BRKGA, 5,000 evaluations, over its simulations", "brkga.py --floor", r"brkga_over_its_prices/.*", 1.3),
     Target("BRKGA, two threads over one", "brkga.py --floor", r"brkga_two_threads_over_one/.*", 1.8, True),
     Target("TASO, programs expanded, over C++", "rewriting.py", r"taso_graphs_per_second/.*/over_taso", 8, True),
