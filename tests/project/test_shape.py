@@ -14,8 +14,8 @@ import pytest
 from test_architecture import MODULES, PACKAGE, RANK, ROOT, module_of, modules_imported, unit_of
 
 MOST = {  # figure: (at most today, wanted)
-    "lines of graphopt/": (55_650, 48_000),
-    "modules": (333, 440),
+    "lines of graphopt/": (55_800, 48_000),  # annealing of sharding: 140, where interactions are dense
+    "modules": (334, 440),
     "entries at its top": (14, 14),
     "options of algo": (54, 54),
     "options of dataset": (14, 16),
@@ -25,7 +25,7 @@ MOST = {  # figure: (at most today, wanted)
     "circles": (0, 0),
     "imports for types alone": (3, 0),
     "lines of tests": (31_450, 25_000),
-    "tracked files": (960, 1_000),
+    "tracked files": (961, 1_000),
     "MiB of results/": (35, 35),
 }
 

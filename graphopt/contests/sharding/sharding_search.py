@@ -2,8 +2,9 @@
 
 The instance is reduced to a smaller pairwise model with the same optimum. Lagrangian prices of memory over time and
 messages (TRW-S) give a bound and first labels; walks from these and from the best solve regions exactly beside their
-neighbours and take what is cheaper and fits. States that can be part of nothing better are cut where they are many. The
-search prices inside; the best is billed, one evaluation each time, a hundred at most, and the bound is noted.
+neighbours and take what is cheaper and fits. Annealing from the best takes a share of the time that grows where it
+wins, as it does where interactions are dense. States that can be part of nothing better are cut where they are many.
+The search prices inside; the best is billed, one evaluation each time, a hundred at most, and the bound is noted.
 """
 
 import math
@@ -13,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
+from graphopt.contests.sharding.annealing import Annealing
 from graphopt.contests.sharding.dual import ASCENTS, MemoryDual
 from graphopt.contests.sharding.memory_profile import memory_profile, moved_prices
 from graphopt.contests.sharding.pairwise import Empty, Pairwise
@@ -34,6 +36,10 @@ DUAL = 0.3  # of the time of walks for prices, on one thread
 AT_BOUND = 0.7  # share of walks at the prices of the best bound, not at the latest
 ENTRIES = 4096  # of the largest table of a region
 CHUNK = 64  # regions between looks at the clock
+ANNEAL = 0.06  # share of the time of the first annealing; one that wins doubles it, one that does not halves it
+MOST, LEAST = 0.25, 0.02  # of these shares: below the least no more is annealed
+COLD = 1e-3  # last temperature over the first
+VISITS = 4096  # variables between looks at the clock
 CUT = 0.1  # share of states or entries that must have become too dear for the model to be made anew
 ROUNDING = 1e-9  # of costs: sums of an equal model are not exact
 
@@ -96,6 +102,7 @@ class PrimalSearch:
         self.tables, self.unpriced, self.rng, self.spent = tables, unpriced, rng, spent
         self.best_cost, self.best = np.inf, np.zeros(tables.num_nodes, np.int64)
         self.bound, self._proved = -np.inf, False
+        self._anneal_share = ANNEAL
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._enter(reduced(tables))
 
@@ -104,6 +111,7 @@ class PrimalSearch:
         self.duals = [MemoryDual(model, self.memory, float(self.tables.limit), ascent) for ascent in ASCENTS]
         self._reached = np.full(len(self.duals), np.inf)  # by walks from each one's labels
         self._walker: RegionWalk | None = None
+        self._annealing: Annealing | None = None
 
     @property
     def done(self) -> bool:
@@ -125,6 +133,8 @@ class PrimalSearch:
             before = self.spent()
             with self._messages_beside() if threads > 1 else nullcontext():
                 self._walk()
+                if self._anneal_share >= LEAST and self.best_cost < np.inf:
+                    self._anneal()
             if threads == 1 and not self.done:
                 end = self.spent() + (self.spent() - before) * DUAL
                 while self.spent() < min(end, 1.0) and not self.done:
@@ -166,6 +176,19 @@ class PrimalSearch:
         with self._lock:
             for dual in self.duals:
                 self._look(dual)
+
+    def _anneal(self) -> None:
+        """One annealing from the best."""
+        if self._annealing is None:
+            self._annealing = Annealing(self.model, self.memory)
+        begin, share, annealing = self.spent(), min(self._anneal_share, 1.0 - self.spent()), self._annealing
+        annealing.begin(self.model.labels(self.best))
+        while (over := (self.spent() - begin) / max(share, 1e-9)) < 1.0 and not self.done:
+            annealing.go(COLD**over, VISITS, int(self.rng.integers(2**31)))
+        won = self._offer(annealing.now.best)
+        self._anneal_share = min(MOST, 2 * self._anneal_share) if won else self._anneal_share / 2
+        if won:
+            self._improved()
 
     def _some_dual(self) -> int:
         """Mostly that from whose labels walks have come furthest."""
