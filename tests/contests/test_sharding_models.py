@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from graphopt.contests.sharding.annealing import Annealing
+from graphopt.contests.sharding.annealing import HeatBath
 from graphopt.contests.sharding.dual import ASCENTS, MemoryDual, Passing
 from graphopt.contests.sharding.memory_profile import memory_profile
 from graphopt.contests.sharding.pairwise import pairwise
@@ -145,7 +145,7 @@ def test_walks_stay_within_memory_and_know_their_cost(seed: int) -> None:
     assert walk.best_cost == model.energy(best) <= model.energy(labels)
     assert walk.moving.cost[0] == model.energy(walk.moving.labels)
     assert price(tables, model.choice(best)) == (walk.best_cost, 0)
-    annealing = Annealing(model, memory)
+    annealing = HeatBath(model, memory)
     annealing.begin(best)
     for share in (1.0, 0.1, 0.001):
         annealing.go(share, 2000, seed)

@@ -31,7 +31,7 @@ class Annealed(NamedTuple):
     pending: F64
 
 
-class Annealing:
+class HeatBath:
     """The state of an annealing; `begin` starts one."""
 
     def __init__(self, model: Pairwise, memory: MemoryProfile) -> None:

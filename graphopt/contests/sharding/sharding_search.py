@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
-from graphopt.contests.sharding.annealing import Annealing
+from graphopt.contests.sharding.annealing import HeatBath
 from graphopt.contests.sharding.dual import ASCENTS, MemoryDual
 from graphopt.contests.sharding.memory_profile import memory_profile, moved_prices
 from graphopt.contests.sharding.pairwise import Empty, Pairwise
@@ -111,7 +111,7 @@ class PrimalSearch:
         self.duals = [MemoryDual(model, self.memory, float(self.tables.limit), ascent) for ascent in ASCENTS]
         self._reached = np.full(len(self.duals), np.inf)  # by walks from each one's labels
         self._walker: RegionWalk | None = None
-        self._annealing: Annealing | None = None
+        self._annealing: HeatBath | None = None
 
     @property
     def done(self) -> bool:
@@ -180,7 +180,7 @@ class PrimalSearch:
     def _anneal(self) -> None:
         """One annealing from the best."""
         if self._annealing is None:
-            self._annealing = Annealing(self.model, self.memory)
+            self._annealing = HeatBath(self.model, self.memory)
         begin, share, annealing = self.spent(), min(self._anneal_share, 1.0 - self.spent()), self._annealing
         annealing.begin(self.model.labels(self.best))
         while (over := (self.spent() - begin) / max(share, 1e-9)) < 1.0 and not self.done:
